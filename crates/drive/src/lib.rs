@@ -1,1 +1,25 @@
-//! Placeholder: written next.
+//! What the engine asks of its surroundings.
+//!
+//! Four nouns, and no implementation of three of them:
+//!
+//! - [`Drive`]: something with sectors. Real ones are in `runtime`, simulated ones in `sim`.
+//! - [`Env`]: time, tasks and buffers of the shard that the engine runs on.
+//! - [`Block`]: what an export sees of a volume: a byte-addressed block device.
+//! - [`BufMut`], [`Buf`]: owned, aligned memory that travels through all layers without being copied.
+//!
+//! Everything here is single-threaded by design: futures are not `Send`, because a request stays on the shard that took
+//! it or crosses to another as a message. Buffers are `Send`.
+
+mod block;
+mod buf;
+mod device;
+mod env;
+mod join;
+mod oneshot;
+
+pub use block::{Block, BlockError, Extent, WriteZeroes};
+pub use buf::{BUF_ALIGN, Buf, BufMut};
+pub use device::{Drive, DriveError, DriveInfo, Segments};
+pub use env::{Env, Nanos};
+pub use join::{JoinAll, join_all};
+pub use oneshot::{Canceled, Receiver, Sender, oneshot};

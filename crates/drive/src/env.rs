@@ -1,0 +1,34 @@
+//! Time, tasks and buffers of the shard that the engine runs on.
+
+use std::future::Future;
+use std::time::Duration;
+
+use crate::buf::BufMut;
+use crate::device::Drive;
+
+/// Nanoseconds of a clock that never goes back. Its zero means nothing; in simulation time is virtual.
+pub type Nanos = u64;
+
+/// The surroundings of one shard. A handle: cheap to clone, never sent to another thread.
+pub trait Env: Clone + 'static {
+    /// The drives of this environment. Also a handle.
+    type Drive: Drive + Clone + 'static;
+
+    /// The time now.
+    fn now(&self) -> Nanos;
+
+    /// Returns after `duration` has passed.
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static;
+
+    /// Returns once every task of this shard that could run now has run, and before the shard submits its drive
+    /// operations or waits. What arrives together can so be gathered, and nothing that is alone waits for company.
+    fn turn_end(&self) -> impl Future<Output = ()> + 'static;
+
+    /// Runs `task` on this shard until it ends. Nobody can cancel it.
+    fn spawn(&self, task: impl Future<Output = ()> + 'static);
+
+    /// A buffer of `len` bytes with an address aligned to [`crate::BUF_ALIGN`], from the shard's registered pool where
+    /// that has room and from the heap otherwise. Its content is unspecified (initialised, but maybe another request's
+    /// bytes): fill it before it leaves the engine.
+    fn alloc(&self, len: usize) -> BufMut;
+}
