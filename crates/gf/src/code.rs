@@ -1,0 +1,307 @@
+//! A code: so many data strips, so many syndromes.
+
+use alloc::boxed::Box;
+use alloc::sync::Arc;
+use core::fmt;
+
+use crate::coefficient::{STRIPS_MAX, SYNDROMES_MAX, coefficient};
+use crate::decoder::Decoder;
+use crate::field::Multiplier;
+use crate::kernel::{self, Kernel, Operations, ROWS_MAX};
+use crate::transform::Transform;
+
+/// Bytes of each strip that [`Code::check`] and [`Code::locate`] encode and compare at a time: eight syndromes of this
+/// size lie on the stack.
+pub(crate) const CHECK_BYTES: usize = 2048;
+
+/// An erasure code over a stripe: `data_count` strips of data and `syndrome_count` strips computed from them, such
+/// that any `syndrome_count` lost strips can be computed from the others.
+///
+/// Cheap to clone, immutable, usable from every thread. Strips are numbered from 0: first the data, then the
+/// syndromes.
+#[derive(Clone)]
+pub struct Code {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    data_count: usize,
+    syndrome_count: usize,
+    kernel: Kernel,
+    /// The rows of the third syndrome on, where they are not a kernel function of their own (four syndromes or more).
+    higher: Option<Transform>,
+    /// For each data strip, its factor in each syndrome: `factors[data_index * syndrome_count..]`.
+    factors: Box<[Multiplier]>,
+}
+
+/// Why there is no such code or decoder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CodeError {
+    /// A code needs at least one data strip.
+    NoData,
+    /// More than [`SYNDROMES_MAX`] syndromes.
+    TooManySyndromes {
+        /// The number asked for.
+        syndromes: usize,
+    },
+    /// More than [`STRIPS_MAX`] strips in all.
+    TooManyStrips {
+        /// The data strips asked for.
+        data: usize,
+        /// The syndromes asked for.
+        syndromes: usize,
+    },
+    /// More losses than syndromes.
+    TooManyLosses {
+        /// The number of lost strips.
+        lost: usize,
+        /// What the code survives.
+        syndromes: usize,
+    },
+    /// A strip index beyond the stripe.
+    NoSuchStrip {
+        /// The index.
+        strip: usize,
+        /// The number of strips.
+        strips: usize,
+    },
+    /// A strip named twice.
+    RepeatedStrip {
+        /// Its index.
+        strip: usize,
+    },
+    /// A strip to be reconstructed that is not among the lost ones.
+    NotLost {
+        /// Its index.
+        strip: usize,
+    },
+}
+
+impl fmt::Display for CodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            CodeError::NoData => write!(f, "a code needs at least one data strip"),
+            CodeError::TooManySyndromes { syndromes } => {
+                write!(f, "{syndromes} syndromes are more than the {SYNDROMES_MAX} that a code can have")
+            }
+            CodeError::TooManyStrips { data, syndromes } => {
+                write!(f, "{data} data strips and {syndromes} syndromes are more than {STRIPS_MAX} strips")
+            }
+            CodeError::TooManyLosses { lost, syndromes } => {
+                write!(f, "{lost} lost strips are more than the {syndromes} that the code survives")
+            }
+            CodeError::NoSuchStrip { strip, strips } => write!(f, "there is no strip {strip} among {strips}"),
+            CodeError::RepeatedStrip { strip } => write!(f, "strip {strip} is named twice"),
+            CodeError::NotLost { strip } => write!(f, "strip {strip} is not among the lost ones"),
+        }
+    }
+}
+
+impl core::error::Error for CodeError {}
+
+impl fmt::Debug for Code {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Code({}+{}, {})", self.data_count(), self.syndrome_count(), self.kernel().name())
+    }
+}
+
+impl Code {
+    /// The code of `data` data strips and `syndromes` syndromes, with this CPU's fastest kernel.
+    ///
+    /// # Errors
+    /// [`CodeError::NoData`]; [`CodeError::TooManySyndromes`] above [`SYNDROMES_MAX`]; [`CodeError::TooManyStrips`]
+    /// above [`STRIPS_MAX`] strips in all.
+    pub fn new(data: usize, syndromes: usize) -> Result<Code, CodeError> {
+        Code::with_kernel(data, syndromes, kernel::chosen())
+    }
+
+    /// As [`Code::new`], with a kernel of [`kernels`](crate::kernels), for tests and benchmarks. Every kernel computes
+    /// the same bytes.
+    ///
+    /// # Errors
+    /// As [`Code::new`].
+    pub fn with_kernel(data: usize, syndromes: usize, kernel: Kernel) -> Result<Code, CodeError> {
+        if data == 0 {
+            return Err(CodeError::NoData);
+        }
+        if syndromes > SYNDROMES_MAX {
+            return Err(CodeError::TooManySyndromes { syndromes });
+        }
+        if data > STRIPS_MAX - syndromes {
+            return Err(CodeError::TooManyStrips { data, syndromes });
+        }
+        let row = |row| (0..data).map(move |index| coefficient(syndromes, row, index));
+        let higher = (syndromes > 3).then(|| {
+            let matrix: alloc::vec::Vec<u8> = (2..syndromes).flat_map(row).collect();
+            Transform::new(&matrix, data)
+        });
+        let factors = (0..data)
+            .flat_map(|index| (0..syndromes).map(move |row| Multiplier::new(coefficient(syndromes, row, index))))
+            .collect();
+        Ok(Code { inner: Arc::new(Inner { data_count: data, syndrome_count: syndromes, kernel, higher, factors }) })
+    }
+
+    /// The number of data strips.
+    pub fn data_count(&self) -> usize {
+        self.inner.data_count
+    }
+
+    /// The number of syndromes, which is the number of losses that the code survives.
+    pub fn syndrome_count(&self) -> usize {
+        self.inner.syndrome_count
+    }
+
+    /// The number of strips, data and syndromes.
+    pub fn strip_count(&self) -> usize {
+        self.inner.data_count + self.inner.syndrome_count
+    }
+
+    /// The kernel that this code computes with.
+    pub fn kernel(&self) -> Kernel {
+        self.inner.kernel
+    }
+
+    pub(crate) fn operations(&self) -> &'static Operations {
+        self.inner.kernel.operations()
+    }
+
+    /// Computes every syndrome from all the data; what `syndromes` held does not matter.
+    ///
+    /// # Panics
+    /// If there are not [`data_count`](Code::data_count) strips of data and [`syndrome_count`](Code::syndrome_count)
+    /// of syndromes, or if not all strips are equally long.
+    pub fn encode(&self, data: &[&[u8]], syndromes: &mut [&mut [u8]]) {
+        assert_eq!(data.len(), self.data_count(), "data strips");
+        assert_eq!(syndromes.len(), self.syndrome_count(), "syndromes");
+        let length = data[0].len();
+        assert!(data.iter().all(|strip| strip.len() == length), "data strips differ in length");
+        assert!(syndromes.iter().all(|strip| strip.len() == length), "syndromes are not as long as the data");
+        let operations = self.operations();
+        // SAFETY: the operations run on this CPU, there is data, and all strips are equally long: checked above.
+        unsafe {
+            match syndromes {
+                [] => {}
+                [p] => (operations.xor)(data, p),
+                [p, q] => (operations.pq)(data, p, q),
+                [p, q, r] => (operations.pqr)(data, p, q, r),
+                _ => self.encode_higher(data, syndromes),
+            }
+        }
+    }
+
+    /// Four syndromes or more: P and Q, then the others, block by block so that the second pass reads from the cache.
+    fn encode_higher(&self, data: &[&[u8]], syndromes: &mut [&mut [u8]]) {
+        const BLOCK_BYTES: usize = 4096;
+        let higher = self.inner.higher.as_ref().expect("codes of four syndromes or more have them");
+        let length = data[0].len();
+        for start in (0..length).step_by(BLOCK_BYTES) {
+            let end = length.min(start + BLOCK_BYTES);
+            let mut blocks = [&[][..]; STRIPS_MAX];
+            for (block, strip) in blocks.iter_mut().zip(data) {
+                *block = &strip[start..end];
+            }
+            let blocks = &blocks[..data.len()];
+            let mut out: [&mut [u8]; SYNDROMES_MAX] = Default::default();
+            for (block, strip) in out.iter_mut().zip(syndromes.iter_mut()) {
+                *block = &mut strip[start..end];
+            }
+            let [p, q, rest @ ..] = &mut out;
+            // SAFETY: the operations run on this CPU, and every block is `end - start` long.
+            unsafe { (self.operations().pq)(blocks, p, q) };
+            higher.apply(self.operations(), blocks, &mut rest[..self.syndrome_count() - 2]);
+        }
+    }
+
+    /// Changes the syndromes for one data strip that changes from `old` to `new`: `syndromes[j] ^= c * (old ^ new)`.
+    ///
+    /// The strips may be parts of whole ones, as long as all are the same part.
+    ///
+    /// # Panics
+    /// If there is no data strip `data_index`, if there are not [`syndrome_count`](Code::syndrome_count) syndromes, or
+    /// if not all strips are equally long.
+    pub fn update(&self, data_index: usize, old: &[u8], new: &[u8], syndromes: &mut [&mut [u8]]) {
+        self.add(data_index, old, Some(new), syndromes);
+    }
+
+    /// Adds one data strip to the syndromes: `syndromes[j] ^= c * data`. Zeroed syndromes to which every data strip
+    /// has been added, in any order, are those of [`encode`](Code::encode).
+    ///
+    /// # Panics
+    /// As [`update`](Code::update).
+    pub fn accumulate(&self, data_index: usize, data: &[u8], syndromes: &mut [&mut [u8]]) {
+        self.add(data_index, data, None, syndromes);
+    }
+
+    fn add(&self, data_index: usize, a: &[u8], b: Option<&[u8]>, syndromes: &mut [&mut [u8]]) {
+        assert!(data_index < self.data_count(), "there is no data strip {data_index}");
+        assert_eq!(syndromes.len(), self.syndrome_count(), "syndromes");
+        assert!(b.is_none_or(|b| b.len() == a.len()), "old and new differ in length");
+        assert!(syndromes.iter().all(|strip| strip.len() == a.len()), "syndromes are not as long as the data");
+        let factors = &self.inner.factors[data_index * self.syndrome_count()..][..self.syndrome_count()];
+        for (factors, rows) in factors.chunks(ROWS_MAX).zip(syndromes.chunks_mut(ROWS_MAX)) {
+            // SAFETY: the operations run on this CPU, and all strips are equally long: checked above.
+            unsafe { (self.operations().accumulate)(factors, a, b, rows) };
+        }
+    }
+
+    /// A decoder for the loss of the strips `lost`, in any order.
+    ///
+    /// # Errors
+    /// [`CodeError::TooManyLosses`] above [`syndrome_count`](Code::syndrome_count); [`CodeError::NoSuchStrip`];
+    /// [`CodeError::RepeatedStrip`].
+    pub fn decoder(&self, lost: &[usize]) -> Result<Decoder, CodeError> {
+        Decoder::new(self, lost, lost)
+    }
+
+    /// As [`decoder`](Code::decoder), for only those lost strips that are `wanted`: a read from a stripe with several
+    /// losses need not compute all of them.
+    ///
+    /// # Errors
+    /// As [`decoder`](Code::decoder); [`CodeError::NotLost`] if a wanted strip is not among the lost ones.
+    pub fn decoder_for(&self, lost: &[usize], wanted: &[usize]) -> Result<Decoder, CodeError> {
+        Decoder::new(self, lost, wanted)
+    }
+
+    /// Whether the syndromes are those of the data. Stops at the first difference; needs no memory besides the stack.
+    ///
+    /// # Panics
+    /// As [`encode`](Code::encode).
+    pub fn check(&self, data: &[&[u8]], syndromes: &[&[u8]]) -> bool {
+        self.visit_blocks(data, syndromes, |stored, computed| stored == computed)
+    }
+
+    /// Encodes the data block by block and shows each block's stored syndromes and computed ones to `visit`, until it
+    /// answers `false`. Whether it never did.
+    pub(crate) fn visit_blocks(
+        &self,
+        data: &[&[u8]],
+        syndromes: &[&[u8]],
+        mut visit: impl FnMut(&[&[u8]], &[&[u8]]) -> bool,
+    ) -> bool {
+        assert_eq!(data.len(), self.data_count(), "data strips");
+        assert_eq!(syndromes.len(), self.syndrome_count(), "syndromes");
+        let length = data[0].len();
+        assert!(data.iter().all(|strip| strip.len() == length), "data strips differ in length");
+        assert!(syndromes.iter().all(|strip| strip.len() == length), "syndromes are not as long as the data");
+        if syndromes.is_empty() {
+            return true;
+        }
+        let mut scratch = [[0; CHECK_BYTES]; SYNDROMES_MAX];
+        (0..length).step_by(CHECK_BYTES).all(|start| {
+            let end = length.min(start + CHECK_BYTES);
+            let mut data_blocks = [&[][..]; STRIPS_MAX];
+            for (block, strip) in data_blocks.iter_mut().zip(data) {
+                *block = &strip[start..end];
+            }
+            let mut stored = [&[][..]; SYNDROMES_MAX];
+            for (block, strip) in stored.iter_mut().zip(syndromes) {
+                *block = &strip[start..end];
+            }
+            let mut computed = scratch.each_mut().map(|block| &mut block[..end - start]);
+            self.encode(&data_blocks[..data.len()], &mut computed[..syndromes.len()]);
+            let computed = computed.each_ref().map(|block| &**block);
+            visit(&stored[..syndromes.len()], &computed[..syndromes.len()])
+        })
+    }
+}

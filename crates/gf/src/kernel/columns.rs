@@ -1,0 +1,392 @@
+//! The algorithms, once for all instruction sets.
+//!
+//! Each walks the columns of a stripe (the bytes at one offset in every strip) `WIDE` registers at a time: it reads
+//! each strip of those columns once, keeps the results in registers and writes them once. What is left at the end is
+//! walked one register at a time, then byte by byte with the same code.
+//!
+//! P, Q and R are sums of g^i, g^2i times D_i; Horner's rule takes them from the last strip down, so that each step
+//! multiplies by 2 (or 4) only: `q = 2q ^ d`.
+//!
+//! # Safety of every function
+//! That of [`Operations`](super::Operations): the CPU has the instruction set of `L`, and all strips are equally long.
+
+use super::lanes::Lanes;
+use super::{ROWS_MAX, SolvePq};
+use crate::field::Multiplier;
+
+/// Runs `$walk::<L, WIDE>` over as many columns as it can, then one register at a time, then byte by byte.
+/// Each gets the first column and the end, and returns the first column that it left.
+macro_rules! all_columns {
+    ($length:expr, $wide:expr, $walk:ident :: <$lanes:ident $(, $more:tt)*>, $($argument:expr),*) => {{
+        let length = $length;
+        let mut at = 0;
+        // SAFETY: the caller's promise; a byte register runs on every CPU.
+        unsafe {
+            at = $walk::<$lanes, { $wide } $(, $more)*>($($argument,)* at, length);
+            if at < length {
+                at = $walk::<$lanes, 1 $(, $more)*>($($argument,)* at, length);
+            }
+            if at < length {
+                at = $walk::<u8, 1 $(, $more)*>($($argument,)* at, length);
+            }
+        }
+        debug_assert_eq!(at, length);
+    }};
+}
+
+/// `WIDE` registers from `strip` at `at`.
+#[inline(always)]
+unsafe fn load<L: Lanes, const WIDE: usize>(strip: *const u8, at: usize) -> [L; WIDE] {
+    // SAFETY: the caller has checked that `at + WIDE * L::BYTES` is within the strip.
+    core::array::from_fn(|n| unsafe { L::load(strip.add(at + n * L::BYTES)) })
+}
+
+#[inline(always)]
+unsafe fn store<L: Lanes, const WIDE: usize>(values: [L; WIDE], strip: *mut u8, at: usize) {
+    for (n, value) in values.into_iter().enumerate() {
+        // SAFETY: as in `load`.
+        unsafe { value.store(strip.add(at + n * L::BYTES)) };
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn xor<L: Lanes>(data: &[&[u8]], p: &mut [u8]) {
+    all_columns!(p.len(), 4, xor_walk::<L>, data, p.as_mut_ptr());
+}
+
+#[inline(always)]
+unsafe fn xor_walk<L: Lanes, const WIDE: usize>(data: &[&[u8]], p: *mut u8, mut at: usize, end: usize) -> usize {
+    while end - at >= WIDE * L::BYTES {
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        unsafe {
+            let mut sum: [L; WIDE] = load(data[0].as_ptr(), at);
+            let mut rest = data[1..].chunks_exact(2);
+            for pair in &mut rest {
+                for n in 0..WIDE {
+                    let offset = at + n * L::BYTES;
+                    sum[n] = sum[n].xor3(L::load(pair[0].as_ptr().add(offset)), L::load(pair[1].as_ptr().add(offset)));
+                }
+            }
+            for strip in rest.remainder() {
+                for n in 0..WIDE {
+                    sum[n] = sum[n].xor(L::load(strip.as_ptr().add(at + n * L::BYTES)));
+                }
+            }
+            store(sum, p, at);
+        }
+        at += WIDE * L::BYTES;
+    }
+    at
+}
+
+/// The Horner steps of P and Q over `data`, from its last strip to its first.
+#[inline(always)]
+unsafe fn pq_steps<L: Lanes, const WIDE: usize>(data: &[&[u8]], p: &mut [L; WIDE], q: &mut [L; WIDE], at: usize) {
+    for strip in data.iter().rev() {
+        for n in 0..WIDE {
+            // SAFETY: as in `load`.
+            unsafe {
+                let value = L::load(strip.as_ptr().add(at + n * L::BYTES));
+                p[n] = p[n].xor(value);
+                q[n] = q[n].double().xor(value);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+pub(super) unsafe fn pq<L: Lanes>(data: &[&[u8]], p: &mut [u8], q: &mut [u8]) {
+    all_columns!(p.len(), 4, pq_walk::<L>, data, p.as_mut_ptr(), q.as_mut_ptr());
+}
+
+#[inline(always)]
+unsafe fn pq_walk<L: Lanes, const WIDE: usize>(
+    data: &[&[u8]],
+    p_strip: *mut u8,
+    q_strip: *mut u8,
+    mut at: usize,
+    end: usize,
+) -> usize {
+    let (last, rest) = data.split_last().expect("there is a data strip");
+    while end - at >= WIDE * L::BYTES {
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        unsafe {
+            let mut p: [L; WIDE] = load(last.as_ptr(), at);
+            let mut q = p;
+            pq_steps(rest, &mut p, &mut q, at);
+            store(p, p_strip, at);
+            store(q, q_strip, at);
+        }
+        at += WIDE * L::BYTES;
+    }
+    at
+}
+
+#[inline(always)]
+pub(super) unsafe fn pqr<L: Lanes>(data: &[&[u8]], p: &mut [u8], q: &mut [u8], r: &mut [u8]) {
+    all_columns!(p.len(), 2, pqr_walk::<L>, data, [p.as_mut_ptr(), q.as_mut_ptr(), r.as_mut_ptr()]);
+}
+
+#[inline(always)]
+unsafe fn pqr_walk<L: Lanes, const WIDE: usize>(
+    data: &[&[u8]],
+    strips: [*mut u8; 3],
+    mut at: usize,
+    end: usize,
+) -> usize {
+    let (last, rest) = data.split_last().expect("there is a data strip");
+    while end - at >= WIDE * L::BYTES {
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        unsafe {
+            let mut p: [L; WIDE] = load(last.as_ptr(), at);
+            let mut q = p;
+            let mut r = p;
+            for strip in rest.iter().rev() {
+                for n in 0..WIDE {
+                    let value = L::load(strip.as_ptr().add(at + n * L::BYTES));
+                    p[n] = p[n].xor(value);
+                    q[n] = q[n].double().xor(value);
+                    r[n] = r[n].quadruple().xor(value);
+                }
+            }
+            store(p, strips[0], at);
+            store(q, strips[1], at);
+            store(r, strips[2], at);
+        }
+        at += WIDE * L::BYTES;
+    }
+    at
+}
+
+#[inline(always)]
+pub(super) unsafe fn solve_pq<L: Lanes>(
+    solve: &SolvePq,
+    data: &[&[u8]],
+    p: &[u8],
+    q: &[u8],
+    x: &mut [u8],
+    y: &mut [u8],
+) {
+    // The strips that survive below x, between x and y, and above y; `data` has neither x nor y.
+    let (rest, above) = data.split_at(solve.y - 1);
+    let (below, between) = rest.split_at(solve.x);
+    let syndromes = [p.as_ptr(), q.as_ptr()];
+    let lost = [x.as_mut_ptr(), y.as_mut_ptr()];
+    all_columns!(p.len(), 2, solve_pq_walk::<L>, solve, [below, between, above], syndromes, lost);
+}
+
+#[inline(always)]
+unsafe fn solve_pq_walk<L: Lanes, const WIDE: usize>(
+    solve: &SolvePq,
+    [below, between, above]: [&[&[u8]]; 3],
+    syndromes: [*const u8; 2],
+    lost: [*mut u8; 2],
+    mut at: usize,
+    end: usize,
+) -> usize {
+    // SAFETY: the caller's promise.
+    let (p_factor, q_factor) = unsafe { (L::factor(&solve.p_factor), L::factor(&solve.q_factor)) };
+    while end - at >= WIDE * L::BYTES {
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        unsafe {
+            let mut p: [L; WIDE] = load(syndromes[0], at);
+            let mut q = [L::zero(); WIDE];
+            // A lost strip counts as zero: it adds nothing, but its step still multiplies what came before.
+            pq_steps(above, &mut p, &mut q, at);
+            q = q.map(|q| q.double());
+            pq_steps(between, &mut p, &mut q, at);
+            q = q.map(|q| q.double());
+            pq_steps(below, &mut p, &mut q, at);
+            for n in 0..WIDE {
+                let offset = at + n * L::BYTES;
+                let q = q[n].xor(L::load(syndromes[1].add(offset)));
+                let x = L::zero().add_product(p_factor, p[n].multiplicand()).add_product(q_factor, q.multiplicand());
+                x.store(lost[0].add(offset));
+                p[n].xor(x).store(lost[1].add(offset));
+            }
+        }
+        at += WIDE * L::BYTES;
+    }
+    at
+}
+
+#[inline(always)]
+pub(super) unsafe fn combine<L: Lanes>(factors: &[Multiplier], data: &[&[u8]], out: &mut [&mut [u8]]) {
+    assert_eq!(factors.len(), data.len() * out.len(), "a factor for every source and row");
+    match out {
+        [a] => {
+            let rows = [a.as_mut_ptr()];
+            all_columns!(a.len(), 4, combine_walk::<L, 1>, factors, data, rows);
+        }
+        [a, b] => {
+            let rows = [a.as_mut_ptr(), b.as_mut_ptr()];
+            all_columns!(a.len(), 2, combine_walk::<L, 2>, factors, data, rows);
+        }
+        [a, b, c] => {
+            let rows = [a.as_mut_ptr(), b.as_mut_ptr(), c.as_mut_ptr()];
+            all_columns!(a.len(), 2, combine_walk::<L, 3>, factors, data, rows);
+        }
+        [a, b, c, d] => {
+            let rows = [a.as_mut_ptr(), b.as_mut_ptr(), c.as_mut_ptr(), d.as_mut_ptr()];
+            all_columns!(a.len(), 1, combine_walk::<L, 4>, factors, data, rows);
+        }
+        _ => unreachable!("1 to {ROWS_MAX} rows"),
+    }
+}
+
+#[inline(always)]
+unsafe fn combine_walk<L: Lanes, const WIDE: usize, const ROWS: usize>(
+    factors: &[Multiplier],
+    data: &[&[u8]],
+    rows: [*mut u8; ROWS],
+    mut at: usize,
+    end: usize,
+) -> usize {
+    let (factors, _) = factors.as_chunks::<ROWS>();
+    while end - at >= WIDE * L::BYTES {
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        unsafe {
+            let mut sums = [[L::zero(); WIDE]; ROWS];
+            for (strip, factors) in data.iter().zip(factors) {
+                let values: [L; WIDE] = load(strip.as_ptr(), at);
+                let values = values.map(|value| value.multiplicand());
+                for row in 0..ROWS {
+                    let factor = L::factor(&factors[row]);
+                    for n in 0..WIDE {
+                        sums[row][n] = sums[row][n].add_product(factor, values[n]);
+                    }
+                }
+            }
+            for row in 0..ROWS {
+                store(sums[row], rows[row], at);
+            }
+        }
+        at += WIDE * L::BYTES;
+    }
+    at
+}
+
+#[inline(always)]
+pub(super) unsafe fn accumulate<L: Lanes>(factors: &[Multiplier], a: &[u8], b: Option<&[u8]>, out: &mut [&mut [u8]]) {
+    assert_eq!(factors.len(), out.len(), "a factor for every row");
+    match b {
+        Some(b) => {
+            let pair = [a.as_ptr(), b.as_ptr()];
+            // SAFETY: the caller's promise.
+            unsafe { accumulate_rows::<L, 2>(factors, pair, a.len(), out) }
+        }
+        // SAFETY: the caller's promise.
+        None => unsafe { accumulate_rows::<L, 1>(factors, [a.as_ptr()], a.len(), out) },
+    }
+}
+
+#[inline(always)]
+unsafe fn accumulate_rows<L: Lanes, const SOURCES: usize>(
+    factors: &[Multiplier],
+    sources: [*const u8; SOURCES],
+    length: usize,
+    out: &mut [&mut [u8]],
+) {
+    match out {
+        [a] => {
+            let rows = [a.as_mut_ptr()];
+            all_columns!(length, 2, accumulate_walk::<L, SOURCES, 1>, factors, sources, rows);
+        }
+        [a, b] => {
+            let rows = [a.as_mut_ptr(), b.as_mut_ptr()];
+            all_columns!(length, 2, accumulate_walk::<L, SOURCES, 2>, factors, sources, rows);
+        }
+        [a, b, c] => {
+            let rows = [a.as_mut_ptr(), b.as_mut_ptr(), c.as_mut_ptr()];
+            all_columns!(length, 2, accumulate_walk::<L, SOURCES, 3>, factors, sources, rows);
+        }
+        [a, b, c, d] => {
+            let rows = [a.as_mut_ptr(), b.as_mut_ptr(), c.as_mut_ptr(), d.as_mut_ptr()];
+            all_columns!(length, 2, accumulate_walk::<L, SOURCES, 4>, factors, sources, rows);
+        }
+        _ => unreachable!("1 to {ROWS_MAX} rows"),
+    }
+}
+
+#[inline(always)]
+unsafe fn accumulate_walk<L: Lanes, const WIDE: usize, const SOURCES: usize, const ROWS: usize>(
+    factors: &[Multiplier],
+    sources: [*const u8; SOURCES],
+    rows: [*mut u8; ROWS],
+    mut at: usize,
+    end: usize,
+) -> usize {
+    while end - at >= WIDE * L::BYTES {
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        unsafe {
+            let mut change: [L; WIDE] = load(sources[0], at);
+            for source in &sources[1..] {
+                for n in 0..WIDE {
+                    change[n] = change[n].xor(L::load(source.add(at + n * L::BYTES)));
+                }
+            }
+            let change = change.map(|value| value.multiplicand());
+            for row in 0..ROWS {
+                let factor = L::factor(&factors[row]);
+                for n in 0..WIDE {
+                    let place = rows[row].add(at + n * L::BYTES);
+                    L::load(place).add_product(factor, change[n]).store(place);
+                }
+            }
+        }
+        at += WIDE * L::BYTES;
+    }
+    at
+}
+
+#[inline(always)]
+pub(super) unsafe fn xor_into<L: Lanes>(a: &mut [u8], b: &[u8]) {
+    all_columns!(b.len(), 4, xor_into_walk::<L>, a.as_mut_ptr(), b.as_ptr());
+}
+
+#[inline(always)]
+unsafe fn xor_into_walk<L: Lanes, const WIDE: usize>(a: *mut u8, b: *const u8, mut at: usize, end: usize) -> usize {
+    while end - at >= WIDE * L::BYTES {
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        unsafe {
+            let (old, new): ([L; WIDE], [L; WIDE]) = (load(a, at), load(b, at));
+            for n in 0..WIDE {
+                old[n].xor(new[n]).store(a.add(at + n * L::BYTES));
+            }
+        }
+        at += WIDE * L::BYTES;
+    }
+    at
+}
+
+#[inline(always)]
+pub(super) unsafe fn is_zero<L: Lanes>(a: &[u8]) -> bool {
+    let (from, end) = (a.as_ptr(), a.len());
+    // SAFETY: the caller's promise; a byte register runs on every CPU.
+    unsafe {
+        is_zero_walk::<L, 4>(from, 0, end)
+            .and_then(|at| is_zero_walk::<L, 1>(from, at, end))
+            .and_then(|at| is_zero_walk::<u8, 1>(from, at, end))
+            .is_some()
+    }
+}
+
+/// The first column that is left over, or nothing when a byte is not zero.
+#[inline(always)]
+unsafe fn is_zero_walk<L: Lanes, const WIDE: usize>(a: *const u8, mut at: usize, end: usize) -> Option<usize> {
+    while end - at >= WIDE * L::BYTES {
+        // SAFETY: the strip reaches to `end`, and the loop's condition leaves WIDE registers before it.
+        unsafe {
+            let values: [L; WIDE] = load(a, at);
+            let mut any = values[0];
+            for value in &values[1..] {
+                any = any.or(*value);
+            }
+            if !any.is_zero() {
+                return None;
+            }
+        }
+        at += WIDE * L::BYTES;
+    }
+    Some(at)
+}
