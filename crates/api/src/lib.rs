@@ -1,1 +1,51 @@
-//! Placeholder: written next.
+//! The words of Purlin's HTTP API: what a client may say and what the daemon answers.
+//!
+//! Four objects, [`Drive`], [`Group`], [`Volume`] and [`Export`], and one screen of everything, [`Status`]. The daemon
+//! serves them as JSON under [`ROOT`]; the command `purlin` is one client of many.
+//!
+//! Rules that hold for every type here:
+//!
+//! - Requests refuse fields they don't know, so that a mistyped option is never silently ignored.
+//! - Responses only grow: a field, once there, keeps its name, unit and meaning; new fields and new values of the
+//!   enumerations may appear. An enumeration value that a client doesn't know reads as `unknown`.
+//! - An optional field of a response is always present, `null` where there is nothing to say.
+//! - Quantities carry their unit as a suffix: `_bytes`, `_s`, `_us`, `_count`, `_percent`, `_per_s`.
+//! - An error is `{ "error": { "code": "group_exists", "message": "one clear sentence" } }`; see [`ErrorCode`].
+#![forbid(unsafe_code)]
+
+mod address;
+mod change;
+mod drive;
+mod error;
+mod export;
+mod group;
+mod job;
+mod level;
+mod load;
+mod name;
+mod size;
+mod status;
+mod volume;
+
+pub use address::{AddressError, DriveSpec, NbdAddress};
+pub use change::Changed;
+pub use drive::{Drive, DriveKind, DriveList, DriveRole, DriveState};
+pub use error::{ErrorBody, ErrorCode, ErrorDetail, Invalid};
+pub use export::{Export, ExportCreate, ExportList, ExportTls, Protocol};
+pub use group::{
+    CrashSafety, Group, GroupAssemble, GroupCreate, GroupHealth, GroupList, GroupStop, Member, MemberFail,
+    MemberReplace, MemberState, Spare, SpareAdd,
+};
+pub use job::{Job, JobKind, JobState, Scrub, ScrubAction, ScrubFindings, ScrubRequest, Suspect};
+pub use level::{Layout, Level};
+pub use load::{ErrorCounts, IoCounters, LatencyUs, Load, LoadSide};
+pub use name::{NAME_CHARS_MAX, VolumeName, check_name};
+pub use size::{SizeError, format_bytes, format_bytes_exact, parse_bytes};
+pub use status::{GroupStatus, ShardStatus, Status};
+pub use volume::{Volume, VolumeCreate, VolumeKind, VolumeList, VolumeUpdate};
+
+/// The path that every versioned route starts with.
+pub const ROOT: &str = "/v1";
+
+/// The socket that daemon and command use when nobody says otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/purlin/purlind.sock";

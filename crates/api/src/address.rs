@@ -1,0 +1,200 @@
+//! Drives and listening addresses as people write them.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use crate::size::{SizeError, parse_bytes};
+
+/// Why a drive or an address could not be read.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum AddressError {
+    /// `mem:` without a usable name and size.
+    #[error("{0:?} is not a memory drive: write mem:NAME:SIZE, such as mem:a:1GiB")]
+    Memory(String),
+    /// The size of a memory drive.
+    #[error("{text:?} is not a memory drive: {source}")]
+    MemorySize {
+        /// What was written.
+        text: String,
+        /// What is wrong with its size.
+        source: SizeError,
+    },
+    /// An empty drive name, or one with control characters.
+    #[error("{0:?} is not a drive: write a path, or mem:NAME:SIZE")]
+    Drive(String),
+    /// Not a listening address.
+    #[error("{0:?} is not an address: write unix:PATH or HOST:PORT, such as unix:/run/db.sock or 127.0.0.1:10809")]
+    Nbd(String),
+}
+
+/// What a drive is made of, as named in requests.
+///
+/// `mem:NAME:SIZE` is memory of the daemon, gone with it; `mem:NAME` names one that is there. Anything else is the path
+/// of a block device or a file on the daemon's machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DriveSpec {
+    /// Memory of the daemon.
+    Memory {
+        /// Its name.
+        name: String,
+        /// Its size; `None` names a memory drive that is there.
+        size_bytes: Option<u64>,
+    },
+    /// A block device or a file.
+    Path(PathBuf),
+}
+
+impl DriveSpec {
+    /// The name by which the drive is known afterwards: `mem:NAME`, or the path.
+    pub fn name(&self) -> String {
+        match self {
+            DriveSpec::Memory { name, .. } => format!("mem:{name}"),
+            DriveSpec::Path(path) => path.display().to_string(),
+        }
+    }
+}
+
+impl FromStr for DriveSpec {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<DriveSpec, AddressError> {
+        if let Some(memory) = text.strip_prefix("mem:") {
+            let (name, size) = match memory.split_once(':') {
+                Some((name, size)) => (name, Some(size)),
+                None => (memory, None),
+            };
+            if crate::check_name("drive", name).is_err() {
+                return Err(AddressError::Memory(text.to_owned()));
+            }
+            let size_bytes = size
+                .map(|size| {
+                    parse_bytes(size).map_err(|source| AddressError::MemorySize { text: text.to_owned(), source })
+                })
+                .transpose()?;
+            return Ok(DriveSpec::Memory { name: name.to_owned(), size_bytes });
+        }
+        if text.is_empty() || text.chars().any(char::is_control) {
+            return Err(AddressError::Drive(text.to_owned()));
+        }
+        Ok(DriveSpec::Path(PathBuf::from(text)))
+    }
+}
+
+impl fmt::Display for DriveSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())?;
+        match self {
+            DriveSpec::Memory { size_bytes: Some(size_bytes), .. } => {
+                write!(f, ":{}", crate::format_bytes_exact(*size_bytes))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Where an NBD export listens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NbdAddress {
+    /// `unix:PATH`.
+    Unix(PathBuf),
+    /// `HOST:PORT`; an IPv6 host in brackets.
+    Tcp {
+        /// Host name or address, without brackets.
+        host: String,
+        /// Port, at least 1.
+        port: u16,
+    },
+}
+
+impl FromStr for NbdAddress {
+    type Err = AddressError;
+
+    fn from_str(text: &str) -> Result<NbdAddress, AddressError> {
+        let refuse = || AddressError::Nbd(text.to_owned());
+        if text.chars().any(|c| c.is_control()) {
+            return Err(refuse());
+        }
+        if let Some(path) = text.strip_prefix("unix:") {
+            return if path.is_empty() { Err(refuse()) } else { Ok(NbdAddress::Unix(PathBuf::from(path))) };
+        }
+        let (host, port) = text.rsplit_once(':').ok_or_else(refuse)?;
+        let host = match host.strip_prefix('[') {
+            Some(rest) => rest.strip_suffix(']').ok_or_else(refuse)?,
+            None if host.contains(':') => return Err(refuse()),
+            None => host,
+        };
+        let port: u16 = port.parse().map_err(|_| refuse())?;
+        if host.is_empty() || host.contains(['/', ' ', '[', ']']) || port == 0 {
+            return Err(refuse());
+        }
+        Ok(NbdAddress::Tcp { host: host.to_owned(), port })
+    }
+}
+
+impl fmt::Display for NbdAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NbdAddress::Unix(path) => write!(f, "unix:{}", path.display()),
+            NbdAddress::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            NbdAddress::Tcp { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn a_drive_is_a_path_or_named_memory() {
+        assert_eq!("/dev/nvme0n1".parse(), Ok(DriveSpec::Path("/dev/nvme0n1".into())));
+        assert_eq!("a:b".parse(), Ok(DriveSpec::Path("a:b".into())));
+        let memory: DriveSpec = "mem:a:1GiB".parse().unwrap();
+        assert_eq!(memory, DriveSpec::Memory { name: "a".into(), size_bytes: Some(1 << 30) });
+        assert_eq!((memory.name(), memory.to_string()), ("mem:a".into(), "mem:a:1GiB".into()));
+        assert_eq!("mem:a".parse(), Ok(DriveSpec::Memory { name: "a".into(), size_bytes: None }));
+        for (text, sentence) in [
+            ("", "\"\" is not a drive: write a path, or mem:NAME:SIZE"),
+            ("mem:", "\"mem:\" is not a memory drive: write mem:NAME:SIZE, such as mem:a:1GiB"),
+            ("mem::1G", "\"mem::1G\" is not a memory drive: write mem:NAME:SIZE, such as mem:a:1GiB"),
+            (
+                "mem:a:x",
+                "\"mem:a:x\" is not a memory drive: \"x\" is not a size: write a number with a unit, such as 64KiB, \
+                 10GiB or 1.5TiB",
+            ),
+        ] {
+            assert_eq!(text.parse::<DriveSpec>().unwrap_err().to_string(), sentence);
+        }
+    }
+
+    #[test]
+    fn an_export_listens_on_a_path_or_a_port() {
+        assert_eq!("unix:/run/db.sock".parse(), Ok(NbdAddress::Unix("/run/db.sock".into())));
+        assert_eq!("[::1]:10809".parse(), Ok(NbdAddress::Tcp { host: "::1".into(), port: 10809 }));
+        assert_eq!("host:1".parse(), Ok(NbdAddress::Tcp { host: "host".into(), port: 1 }));
+        for text in ["", "unix:", "host", "host:", ":1", "host:0", "host:65536", "::1:10809", "[::1:1", "/a:1"] {
+            assert_eq!(text.parse::<NbdAddress>(), Err(AddressError::Nbd(text.into())), "{text}");
+        }
+        assert_eq!(
+            "10809".parse::<NbdAddress>().unwrap_err().to_string(),
+            "\"10809\" is not an address: write unix:PATH or HOST:PORT, such as unix:/run/db.sock or 127.0.0.1:10809"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_shown_reads_back_the_same(text in "\\PC{0,30}|mem:[a-z]{1,5}(:[0-9]{1,5}[KMG])?|[a-z\\[\\]:]{1,9}:[0-9]{1,5}") {
+            if let Ok(drive) = text.parse::<DriveSpec>() {
+                prop_assert_eq!(drive.to_string().parse::<DriveSpec>(), Ok(drive));
+            }
+            if let Ok(address) = text.parse::<NbdAddress>() {
+                prop_assert_eq!(address.to_string().parse::<NbdAddress>(), Ok(address));
+            }
+        }
+    }
+}

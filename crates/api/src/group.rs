@@ -1,0 +1,420 @@
+//! Drive groups.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{
+    AddressError, DriveSpec, ErrorCounts, Invalid, IoCounters, Job, Layout, Level, check_name, format_bytes_exact,
+};
+
+/// Smallest strip.
+const STRIP_BYTES_MIN: u64 = 4 << 10;
+/// Largest strip.
+const STRIP_BYTES_MAX: u64 = 1 << 20;
+/// Most spares of one group: as many as it can have members.
+const SPARES_MAX: usize = 64;
+
+/// `GET /v1/groups`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct GroupList {
+    /// All groups, by name.
+    pub groups: Vec<Group>,
+}
+
+/// Drives that protect each other's data.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Group {
+    /// Its name.
+    pub name: String,
+    /// Its identity, as on every member, in hexadecimal with dashes.
+    pub uuid: String,
+    /// How it protects its data.
+    pub level: Level,
+    /// How it does.
+    pub health: GroupHealth,
+    /// Members of the group, missing ones included.
+    pub member_count: u32,
+    /// Sets that data are striped over; 1 unless the level is RAID 50 or 60.
+    pub set_count: u32,
+    /// Data strips of a stripe of one set.
+    pub data_count: u32,
+    /// Parity strips of a stripe of one set.
+    pub parity_count: u32,
+    /// Copies of each data strip, itself included.
+    pub copy_count: u32,
+    /// One drive's part of a stripe, in bytes.
+    pub strip_bytes: u64,
+    /// What all volumes together may hold, in bytes.
+    pub capacity_bytes: u64,
+    /// Given to volumes, in bytes.
+    pub allocated_bytes: u64,
+    /// Not given to any volume, in bytes.
+    pub free_bytes: u64,
+    /// Ever written and not discarded, in bytes of data; what a rebuild has to restore.
+    pub used_bytes: u64,
+    /// Members that may be lost, whichever they are, when all are well.
+    pub losses_max: u32,
+    /// Members that may still be lost now, whichever they are.
+    pub losses_left: u32,
+    /// The newest epoch on the members; grows with every change of the group.
+    pub epoch: u64,
+    /// No write was in flight when it was last stopped.
+    pub clean: bool,
+    /// What a crash may do to it.
+    pub crash_safety: CrashSafety,
+    /// What is risky right now, a sentence each, worst first; empty when all is well.
+    pub warnings: Vec<String>,
+    /// Members by slot.
+    pub members: Vec<Member>,
+    /// Hot spares.
+    pub spares: Vec<Spare>,
+    /// Running jobs and, of each kind, the last one that ended, by identity.
+    pub jobs: Vec<Job>,
+    /// Traffic of clients.
+    pub io: IoCounters,
+}
+
+/// How a group does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupHealth {
+    /// Every member is in sync.
+    Optimal,
+    /// Members are lost or being rebuilt; all data can be read and written.
+    Degraded,
+    /// More members are lost than the level survives.
+    Failed,
+    /// A state that this client doesn't know. Never sent.
+    #[serde(other)]
+    Unknown,
+}
+
+impl GroupHealth {
+    /// The name in answers and tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GroupHealth::Optimal => "optimal",
+            GroupHealth::Degraded => "degraded",
+            GroupHealth::Failed => "failed",
+            GroupHealth::Unknown => "unknown",
+        }
+    }
+}
+
+/// What a crash may do to a group.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CrashSafety {
+    /// A crash together with lost members cannot change blocks that no write was touching.
+    pub write_hole_closed: bool,
+    /// One sentence for people, such as "write hole open: no log yet".
+    pub note: String,
+}
+
+/// A member's place in its group, and the drive in it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Member {
+    /// Its slot, from 0.
+    pub slot: u32,
+    /// Its set, from 0.
+    pub set: u32,
+    /// The drive in it, or the one last seen there; `null` if that is unknown.
+    pub drive: Option<String>,
+    /// How it does.
+    pub state: MemberState,
+    /// Size of the drive in bytes; `null` while missing and unknown.
+    pub size_bytes: Option<u64>,
+    /// Failed operations.
+    pub errors: ErrorCounts,
+}
+
+/// How a member does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MemberState {
+    /// Holds what it should.
+    InSync,
+    /// Being written anew.
+    Rebuilding,
+    /// Not there.
+    Missing,
+    /// Failed an operation for good, or was failed on request.
+    Faulty,
+    /// A state that this client doesn't know. Never sent.
+    #[serde(other)]
+    Unknown,
+}
+
+impl MemberState {
+    /// The name in tables.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            MemberState::InSync => "in-sync",
+            MemberState::Rebuilding => "rebuilding",
+            MemberState::Missing => "missing",
+            MemberState::Faulty => "faulty",
+            MemberState::Unknown => "unknown",
+        }
+    }
+}
+
+/// A drive that waits to take a lost member's place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Spare {
+    /// Its name.
+    pub drive: String,
+    /// Size in bytes.
+    pub size_bytes: u64,
+}
+
+/// `POST /v1/groups`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GroupCreate {
+    /// Its name: 1 to 32 of `a-z A-Z 0-9 . _ -`, first a letter or digit.
+    pub name: String,
+    /// How it is to protect its data.
+    pub level: Level,
+    /// Its members in the order of their slots: paths on the daemon's machine, or `mem:NAME:SIZE`.
+    pub drives: Vec<String>,
+    /// Hot spares.
+    #[serde(default)]
+    pub spares: Vec<String>,
+    /// Parity strips of a stripe; for level `nm` only, and needed there.
+    #[serde(default)]
+    pub parity: Option<u32>,
+    /// Copies, for mirrors only: RAID 1 has as many as drives, RAID 10 has 2 unless told.
+    #[serde(default)]
+    pub copies: Option<u32>,
+    /// Sets, for RAID 50 and 60 only: 2 unless told.
+    #[serde(default)]
+    pub sets: Option<u32>,
+    /// One drive's part of a stripe: a power of two from 4 KiB to 1 MiB. The daemon chooses unless told.
+    #[serde(default)]
+    pub strip_bytes: Option<u64>,
+    /// Drives whose path doesn't exist are created as sparse files of this size.
+    #[serde(default)]
+    pub create_files_bytes: Option<u64>,
+    /// Overwrite drives that hold something else (a file system, another array, a partition table).
+    #[serde(default)]
+    pub wipe_foreign: bool,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl GroupCreate {
+    /// Checks what can be checked without looking at any drive, and gives the shape.
+    ///
+    /// # Errors
+    /// A sentence that says what makes no sense.
+    pub fn validate(&self) -> Result<Layout, Invalid> {
+        check_name("group", &self.name)?;
+        let member_count = u32::try_from(self.drives.len()).unwrap_or(u32::MAX);
+        let layout = Layout::new(self.level, member_count, self.parity, self.copies, self.sets)?;
+        if self.spares.len() > SPARES_MAX {
+            return Err(Invalid::new(format!("a group has at most {SPARES_MAX} spares, not {}", self.spares.len())));
+        }
+        check_drives(self.drives.iter().chain(&self.spares), MemorySize::Needed)?;
+        if let Some(strip_bytes) = self.strip_bytes
+            && (!strip_bytes.is_power_of_two() || !(STRIP_BYTES_MIN..=STRIP_BYTES_MAX).contains(&strip_bytes))
+        {
+            return Err(Invalid::new(format!(
+                "a strip is a power of two from {} to {}, not {}",
+                format_bytes_exact(STRIP_BYTES_MIN),
+                format_bytes_exact(STRIP_BYTES_MAX),
+                format_bytes_exact(strip_bytes)
+            )));
+        }
+        check_file_size(self.create_files_bytes)?;
+        Ok(layout)
+    }
+}
+
+/// Whether a memory drive must say its size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MemorySize {
+    Needed,
+    Optional,
+}
+
+/// Every name makes sense and none comes twice.
+fn check_drives<'a>(drives: impl Iterator<Item = &'a String>, memory_size: MemorySize) -> Result<(), Invalid> {
+    let mut seen = BTreeSet::new();
+    for text in drives {
+        let drive = check_drive(text, memory_size)?;
+        if !seen.insert(drive.name()) {
+            return Err(Invalid::new(format!("the drive {:?} is named twice", drive.name())));
+        }
+    }
+    Ok(())
+}
+
+fn check_drive(text: &str, memory_size: MemorySize) -> Result<DriveSpec, Invalid> {
+    let drive: DriveSpec = text.parse().map_err(|e: AddressError| Invalid::new(e.to_string()))?;
+    match &drive {
+        DriveSpec::Memory { size_bytes: None, .. } if memory_size == MemorySize::Needed => {
+            Err(Invalid::new(AddressError::Memory(text.to_owned()).to_string()))
+        }
+        DriveSpec::Path(path) if !path.is_absolute() => Err(Invalid::new(format!(
+            "the drive path {:?} is relative: the daemon needs one that begins with '/'",
+            path.display()
+        ))),
+        _ => Ok(drive),
+    }
+}
+
+fn check_file_size(create_files_bytes: Option<u64>) -> Result<(), Invalid> {
+    match create_files_bytes {
+        Some(0) => Err(Invalid::new("files of 0 bytes make no drives: give them a size")),
+        _ => Ok(()),
+    }
+}
+
+/// `POST /v1/groups/assemble`: start a group from its members, in any order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GroupAssemble {
+    /// Members and spares of one group; members may be missing as far as the level survives it.
+    pub drives: Vec<String>,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl GroupAssemble {
+    /// Checks what can be checked without looking at any drive.
+    ///
+    /// # Errors
+    /// A sentence that says what makes no sense.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        if self.drives.is_empty() {
+            return Err(Invalid::new("a group is assembled from its drives: name at least one"));
+        }
+        check_drives(self.drives.iter(), MemorySize::Optional)
+    }
+}
+
+/// `POST /v1/groups/{group}/stop`: stop using its drives; everything stays on them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GroupStop {
+    /// Stop although clients are connected; they lose their connections.
+    #[serde(default)]
+    pub force: bool,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// `POST /v1/groups/{group}/members/{slot}/fail`: stop using a member.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MemberFail {
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// `POST /v1/groups/{group}/members/{slot}/replace`: put another drive in a slot and rebuild onto it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct MemberReplace {
+    /// The new drive.
+    pub with: String,
+    /// If its path doesn't exist, create a sparse file of this size.
+    #[serde(default)]
+    pub create_files_bytes: Option<u64>,
+    /// Overwrite it if it holds something else.
+    #[serde(default)]
+    pub wipe_foreign: bool,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl MemberReplace {
+    /// Checks what can be checked without looking at any drive.
+    ///
+    /// # Errors
+    /// A sentence that says what makes no sense.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        check_drive(&self.with, MemorySize::Optional)?;
+        check_file_size(self.create_files_bytes)
+    }
+}
+
+/// `POST /v1/groups/{group}/spares`: give a group a hot spare; a degraded group takes it at once.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct SpareAdd {
+    /// The drive.
+    pub drive: String,
+    /// If its path doesn't exist, create a sparse file of this size.
+    #[serde(default)]
+    pub create_files_bytes: Option<u64>,
+    /// Overwrite it if it holds something else.
+    #[serde(default)]
+    pub wipe_foreign: bool,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl SpareAdd {
+    /// Checks what can be checked without looking at any drive.
+    ///
+    /// # Errors
+    /// A sentence that says what makes no sense.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        check_drive(&self.drive, MemorySize::Optional)?;
+        check_file_size(self.create_files_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn create() -> GroupCreate {
+        serde_json::from_str(r#"{"name":"tank","level":"raid6","drives":["/a","/b","/c","mem:d:1GiB"]}"#).unwrap()
+    }
+
+    fn refuse(change: impl FnOnce(&mut GroupCreate)) -> String {
+        let mut request = create();
+        change(&mut request);
+        request.validate().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_small_request_is_enough() {
+        assert_eq!(create().validate().unwrap().data_count, 2);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_before_any_drive_is_touched() {
+        assert_eq!(refuse(|r| r.drives[1] = "/a".into()), "the drive \"/a\" is named twice");
+        assert_eq!(refuse(|r| r.spares = vec!["mem:d:2GiB".into()]), "the drive \"mem:d\" is named twice");
+        assert_eq!(
+            refuse(|r| r.drives[0] = "a".into()),
+            "the drive path \"a\" is relative: the daemon needs one that begins with '/'"
+        );
+        assert_eq!(
+            refuse(|r| r.drives[0] = "mem:x".into()),
+            "\"mem:x\" is not a memory drive: write mem:NAME:SIZE, such as mem:a:1GiB"
+        );
+        assert_eq!(refuse(|r| r.strip_bytes = Some(65537)), "a strip is a power of two from 4KiB to 1MiB, not 65537B");
+        assert_eq!(refuse(|r| r.strip_bytes = Some(2 << 20)), "a strip is a power of two from 4KiB to 1MiB, not 2MiB");
+        assert_eq!(refuse(|r| r.create_files_bytes = Some(0)), "files of 0 bytes make no drives: give them a size");
+        assert_eq!(refuse(|r| r.drives.truncate(3)), "a RAID 6 group needs at least 4 drives, and has 3");
+    }
+
+    #[test]
+    fn a_mistyped_option_is_refused() {
+        let error =
+            serde_json::from_str::<GroupCreate>(r#"{"name":"tank","level":"raid6","drives":[],"strip_byte":65536}"#)
+                .unwrap_err();
+        assert!(error.to_string().starts_with("unknown field `strip_byte`"), "{error}");
+    }
+}

@@ -1,0 +1,132 @@
+//! Long operations, and how far they are.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+/// A rebuild or scrub, running or the last one that ran.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Job {
+    /// Identity, growing, unique while the daemon runs.
+    pub id: u64,
+    /// What it does.
+    pub kind: JobKind,
+    /// How it stands.
+    pub state: JobState,
+    /// The member it writes, for a rebuild.
+    pub slot: Option<u32>,
+    /// How much of the work is done, 0 to 100.
+    pub done_percent: f64,
+    /// Bytes of members gone through.
+    pub done_bytes: u64,
+    /// Bytes of members to go through in all; only what was ever written counts.
+    pub total_bytes: u64,
+    /// Speed in the last seconds, bytes of members a second.
+    pub bytes_per_s: f64,
+    /// Seconds until it ends at this speed; `null` where that can't be said.
+    pub left_s: Option<u64>,
+    /// Seconds since it started.
+    pub elapsed_s: u64,
+    /// What a scrub has found; `null` for a rebuild.
+    pub findings: Option<ScrubFindings>,
+    /// Why it failed or waits; `null` otherwise.
+    pub message: Option<String>,
+}
+
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobKind {
+    /// Writes a member anew from the others.
+    Rebuild,
+    /// Makes parity agree with data after an unclean stop.
+    Resync,
+    /// Reads everything and compares it with its parity.
+    Scrub,
+    /// A kind that this client doesn't know. Never sent.
+    #[serde(other)]
+    Unknown,
+}
+
+/// How a job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    /// At work.
+    Running,
+    /// Waits for something; `message` says for what.
+    Waiting,
+    /// Ended well.
+    Done,
+    /// Stopped on request.
+    Stopped,
+    /// Ended badly; `message` says why.
+    Failed,
+    /// A state that this client doesn't know. Never sent.
+    #[serde(other)]
+    Unknown,
+}
+
+impl JobState {
+    /// The job will not go on by itself.
+    pub fn has_ended(self) -> bool {
+        matches!(self, JobState::Done | JobState::Stopped | JobState::Failed)
+    }
+}
+
+/// What a scrub has found so far.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScrubFindings {
+    /// Differences are written back, not only reported.
+    pub repair: bool,
+    /// Stripes compared.
+    pub stripe_count: u64,
+    /// Stripes whose parity did not agree with their data.
+    pub mismatch_count: u64,
+    /// Stripes made to agree again.
+    pub repaired_count: u64,
+    /// Strips that could not be read.
+    pub unreadable_count: u64,
+    /// Members that hold wrong strips, where parity can tell (two or more syndromes), most first.
+    pub suspects: Vec<Suspect>,
+}
+
+/// A member that a scrub found to hold wrong strips.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Suspect {
+    /// Its slot.
+    pub slot: u32,
+    /// Its drive.
+    pub drive: Option<String>,
+    /// Wrong strips on it.
+    pub strip_count: u64,
+}
+
+/// `POST /v1/groups/{group}/scrub`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ScrubRequest {
+    /// What to do.
+    pub action: ScrubAction,
+    /// With `start`: write back what is found wrong, where parity can tell which side is. Default: report only.
+    #[serde(default)]
+    pub repair: bool,
+}
+
+/// What to do with a group's scrub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ScrubAction {
+    /// Start one; refused while one runs.
+    Start,
+    /// Stop the running one; refused when none runs.
+    Stop,
+    /// Only say how it stands.
+    Status,
+}
+
+/// The answer to a [`ScrubRequest`].
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Scrub {
+    /// The running scrub or the last one; `null` when there was none since the daemon started.
+    pub job: Option<Job>,
+}
