@@ -1,0 +1,361 @@
+//! The catalogue: volumes and exports of a group.
+//!
+//! Invariants of a [`Catalogue`] (verified by [`Catalogue::check`]):
+//! 1. Names of volumes are valid and unique; identities of volumes and exports are unique and below `next_id`.
+//! 2. Extents are whole blocks within the group, overlap nowhere, and those of a volume hold exactly its size rounded up
+//!    to a block.
+//! 3. Each export belongs to a volume of the catalogue, and none is there twice.
+
+mod slot;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::BLOCK;
+use crate::superblock::check_name;
+
+pub use slot::{
+    CATALOGUE_SLOTS, CATALOGUE_VERSION, SlotError, TooLarge, catalogue_slot_bytes, catalogue_slot_offset, decode_slot,
+    encode_slot,
+};
+
+/// Volumes and exports of a group. The field names are those of the JSON document on the drives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Catalogue {
+    /// The identity that the next volume or export gets. Identities are never used again.
+    pub next_id: u64,
+    /// Volumes.
+    pub volumes: Vec<VolumeRecord>,
+    /// Exports.
+    pub exports: Vec<ExportRecord>,
+}
+
+/// A volume.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct VolumeRecord {
+    /// Identity in this catalogue.
+    pub id: u64,
+    /// Name for people; see [`check_name`].
+    pub name: String,
+    /// How the volume keeps its data.
+    pub kind: VolumeKind,
+    /// Capacity that exports see, in bytes, at least 1.
+    pub size_bytes: u64,
+    /// When it was made, in seconds since 1970.
+    pub created_unix_s: u64,
+    /// Where it lies, in order of its own addresses.
+    pub extents: Vec<ExtentRecord>,
+}
+
+/// How a volume keeps its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum VolumeKind {
+    /// In place: each address of the volume has a fixed place in the group.
+    Direct,
+}
+
+/// A range of the group's logical space.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExtentRecord {
+    /// Start in the group's logical space, in bytes, a multiple of [`BLOCK`].
+    pub start_byte: u64,
+    /// Length in bytes, a multiple of [`BLOCK`], not zero.
+    pub len_bytes: u64,
+}
+
+/// A volume offered to clients.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportRecord {
+    /// Identity in this catalogue.
+    pub id: u64,
+    /// Identity of the volume.
+    pub volume: u64,
+    /// Protocol and address.
+    pub kind: ExportKind,
+}
+
+/// Protocol and address of an export.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub enum ExportKind {
+    /// Network block device.
+    Nbd {
+        /// Where it listens: `unix:PATH` or `HOST:PORT`.
+        address: String,
+        /// Clients may not write.
+        read_only: bool,
+        /// Encrypts and authenticates, if present.
+        tls: Option<TlsFiles>,
+    },
+}
+
+/// Files for TLS, as paths on the host that serves the export.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsFiles {
+    /// Certificate chain of the server (PEM).
+    pub certificate: String,
+    /// Private key of the server (PEM).
+    pub key: String,
+    /// Authority that client certificates must come from (PEM). Without it, clients need none.
+    pub client_ca: Option<String>,
+}
+
+/// Which invariant a catalogue breaks.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum CatalogueError {
+    /// A volume's name is not allowed.
+    #[error("volume name `{name}`: {reason}")]
+    Name {
+        /// The name.
+        name: String,
+        /// The rule it breaks.
+        reason: &'static str,
+    },
+    /// Two volumes have one name.
+    #[error("there are two volumes named `{name}`")]
+    NameTwice {
+        /// The name.
+        name: String,
+    },
+    /// Two volumes or exports have one identity, or one is not below `next_id`.
+    #[error("the identity {id} is used twice, or is not below next_id")]
+    Id {
+        /// The identity.
+        id: u64,
+    },
+    /// A volume without size.
+    #[error("volume `{volume}` has no size")]
+    NoSize {
+        /// Name of the volume.
+        volume: String,
+    },
+    /// An extent that is empty, not of whole blocks, or outside of the group.
+    #[error("the extent {start}+{len} of volume `{volume}` is not of whole blocks within {capacity} bytes")]
+    Extent {
+        /// Name of the volume.
+        volume: String,
+        /// Start of the extent, in bytes.
+        start: u64,
+        /// Length of the extent, in bytes.
+        len: u64,
+        /// Capacity of the group, in bytes.
+        capacity: u64,
+    },
+    /// Two extents share bytes.
+    #[error("two extents overlap at byte {at} of the group")]
+    Overlap {
+        /// First shared byte.
+        at: u64,
+    },
+    /// The extents of a volume are not its size rounded up to a block.
+    #[error("the extents of volume `{volume}` hold {extents} bytes, its size is {size}")]
+    Size {
+        /// Name of the volume.
+        volume: String,
+        /// Bytes in all extents.
+        extents: u64,
+        /// Size of the volume, in bytes.
+        size: u64,
+    },
+    /// An export of a volume that does not exist.
+    #[error("export {export} belongs to volume {volume}, which does not exist")]
+    NoVolume {
+        /// Identity of the export.
+        export: u64,
+        /// Identity of the volume.
+        volume: u64,
+    },
+    /// An address that is neither `unix:PATH` nor `HOST:PORT`.
+    #[error("`{address}` is not an address: expected unix:PATH or HOST:PORT")]
+    Address {
+        /// The address.
+        address: String,
+    },
+    /// One volume is exported twice at one address.
+    #[error("volume {volume} is exported twice at {address}")]
+    ExportTwice {
+        /// Identity of the volume.
+        volume: u64,
+        /// The address.
+        address: String,
+    },
+}
+
+impl Default for Catalogue {
+    fn default() -> Self {
+        Catalogue { next_id: 1, volumes: Vec::new(), exports: Vec::new() }
+    }
+}
+
+impl Catalogue {
+    /// Verifies the invariants for a group of `capacity_bytes`.
+    ///
+    /// # Errors
+    /// The first invariant that is broken.
+    pub fn check(&self, capacity_bytes: u64) -> Result<(), CatalogueError> {
+        self.check_ids()?;
+        self.check_names()?;
+        for volume in &self.volumes {
+            check_extents_of(volume, capacity_bytes)?;
+        }
+        self.check_overlap()?;
+        self.check_exports()
+    }
+
+    fn check_ids(&self) -> Result<(), CatalogueError> {
+        let volumes = self.volumes.iter().map(|volume| volume.id);
+        let mut ids: Vec<u64> = volumes.chain(self.exports.iter().map(|export| export.id)).collect();
+        ids.sort_unstable();
+        let twice = ids.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
+        match twice.or(ids.last().copied().filter(|&last| last >= self.next_id)) {
+            Some(id) => Err(CatalogueError::Id { id }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_names(&self) -> Result<(), CatalogueError> {
+        let mut names: Vec<&str> = self.volumes.iter().map(|volume| volume.name.as_str()).collect();
+        for name in &names {
+            check_name(name).map_err(|reason| CatalogueError::Name { name: (*name).to_owned(), reason })?;
+        }
+        names.sort_unstable();
+        match names.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(CatalogueError::NameTwice { name: pair[0].to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_overlap(&self) -> Result<(), CatalogueError> {
+        let mut extents: Vec<&ExtentRecord> = self.volumes.iter().flat_map(|volume| &volume.extents).collect();
+        extents.sort_unstable_by_key(|extent| extent.start_byte);
+        match extents.windows(2).find(|pair| pair[1].start_byte - pair[0].start_byte < pair[0].len_bytes) {
+            Some(pair) => Err(CatalogueError::Overlap { at: pair[1].start_byte }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_exports(&self) -> Result<(), CatalogueError> {
+        let mut places = Vec::with_capacity(self.exports.len());
+        for export in &self.exports {
+            if !self.volumes.iter().any(|volume| volume.id == export.volume) {
+                return Err(CatalogueError::NoVolume { export: export.id, volume: export.volume });
+            }
+            let ExportKind::Nbd { address, .. } = &export.kind;
+            if !is_address(address) {
+                return Err(CatalogueError::Address { address: address.clone() });
+            }
+            places.push((export.volume, address.as_str()));
+        }
+        places.sort_unstable();
+        match places.windows(2).find(|pair| pair[0] == pair[1]) {
+            Some(pair) => Err(CatalogueError::ExportTwice { volume: pair[0].0, address: pair[0].1.to_owned() }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn check_extents_of(volume: &VolumeRecord, capacity: u64) -> Result<(), CatalogueError> {
+    const BLOCK_BYTES: u64 = BLOCK as u64;
+    if volume.size_bytes == 0 {
+        return Err(CatalogueError::NoSize { volume: volume.name.clone() });
+    }
+    let mut extents_bytes = 0u64;
+    for &ExtentRecord { start_byte: start, len_bytes: len } in &volume.extents {
+        let whole = len > 0 && start.is_multiple_of(BLOCK_BYTES) && len.is_multiple_of(BLOCK_BYTES);
+        if !whole || start > capacity || len > capacity - start {
+            return Err(CatalogueError::Extent { volume: volume.name.clone(), start, len, capacity });
+        }
+        extents_bytes = extents_bytes.saturating_add(len);
+    }
+    let size = volume.size_bytes;
+    if size.checked_next_multiple_of(BLOCK_BYTES) != Some(extents_bytes) {
+        return Err(CatalogueError::Size { volume: volume.name.clone(), extents: extents_bytes, size });
+    }
+    Ok(())
+}
+
+fn is_address(address: &str) -> bool {
+    match address.strip_prefix("unix:") {
+        Some(path) => !path.is_empty() && !path.contains('\0'),
+        None => address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(id: u64, name: &str, start_byte: u64, len_bytes: u64) -> VolumeRecord {
+        let extents = vec![ExtentRecord { start_byte, len_bytes }];
+        let name = name.to_owned();
+        VolumeRecord { id, name, kind: VolumeKind::Direct, size_bytes: len_bytes, created_unix_s: 0, extents }
+    }
+
+    fn export(id: u64, volume: u64, address: &str) -> ExportRecord {
+        ExportRecord { id, volume, kind: ExportKind::Nbd { address: address.to_owned(), read_only: false, tls: None } }
+    }
+
+    fn sample() -> Catalogue {
+        Catalogue {
+            next_id: 10,
+            volumes: vec![volume(1, "a", 8192, 8192), volume(2, "b", 0, 8192)],
+            exports: vec![export(3, 1, "unix:/run/a.sock"), export(4, 1, "[::1]:10809"), export(5, 2, "localhost:0")],
+        }
+    }
+
+    const CAPACITY: u64 = 16384;
+
+    #[test]
+    fn a_good_catalogue_passes_and_fills_the_group_to_the_last_byte() {
+        assert_eq!(sample().check(CAPACITY), Ok(()));
+        assert!(matches!(sample().check(CAPACITY - 4096), Err(CatalogueError::Extent { .. })));
+        assert_eq!(Catalogue::default().check(0), Ok(()));
+    }
+
+    #[test]
+    fn each_broken_invariant_is_named() {
+        type Expect = fn(&CatalogueError) -> bool;
+        type Damage = fn(&mut Catalogue);
+        let cases: [(Damage, Expect); 16] = [
+            (|c| c.volumes[1].id = 1, |e| matches!(e, CatalogueError::Id { id: 1 })),
+            (|c| c.exports[0].id = 1, |e| matches!(e, CatalogueError::Id { id: 1 })),
+            (|c| c.next_id = 5, |e| matches!(e, CatalogueError::Id { id: 5 })),
+            (|c| c.volumes[0].name = "b".into(), |e| matches!(e, CatalogueError::NameTwice { .. })),
+            (|c| c.volumes[0].name = "B".into(), |e| matches!(e, CatalogueError::Name { .. })),
+            (|c| c.volumes[0].size_bytes = 0, |e| matches!(e, CatalogueError::NoSize { .. })),
+            (|c| c.volumes[0].size_bytes = 4096, |e| matches!(e, CatalogueError::Size { .. })),
+            (|c| c.volumes[0].size_bytes = u64::MAX, |e| matches!(e, CatalogueError::Size { .. })),
+            (|c| c.volumes[0].extents[0].start_byte = 4096, |e| matches!(e, CatalogueError::Overlap { at: 4096 })),
+            (|c| c.volumes[0].extents[0].start_byte = 1, |e| matches!(e, CatalogueError::Extent { .. })),
+            (|c| c.volumes[0].extents[0].len_bytes = 0, |e| matches!(e, CatalogueError::Extent { .. })),
+            (|c| c.volumes[0].extents[0].len_bytes = u64::MAX - 4095, |e| matches!(e, CatalogueError::Extent { .. })),
+            (|c| c.exports[0].volume = 7, |e| matches!(e, CatalogueError::NoVolume { export: 3, volume: 7 })),
+            (|c| c.exports[0] = export(3, 1, "[::1]:10809"), |e| matches!(e, CatalogueError::ExportTwice { .. })),
+            (|c| c.exports[0] = export(3, 1, "unix:"), |e| matches!(e, CatalogueError::Address { .. })),
+            (|c| c.exports[0] = export(3, 1, "host:66000"), |e| matches!(e, CatalogueError::Address { .. })),
+        ];
+        for (index, (damage, expected)) in cases.into_iter().enumerate() {
+            let mut catalogue = sample();
+            damage(&mut catalogue);
+            let error = catalogue.check(CAPACITY).expect_err("an invariant is broken");
+            assert!(expected(&error), "case {index}: {error}");
+        }
+    }
+
+    #[test]
+    fn unknown_fields_are_refused() {
+        let json = serde_json::to_value(sample()).unwrap();
+        assert!(serde_json::from_value::<Catalogue>(json.clone()).is_ok());
+        for pointer in ["", "/volumes/0", "/volumes/0/extents/0", "/exports/0", "/exports/0/kind/nbd"] {
+            let mut changed = json.clone();
+            changed.pointer_mut(pointer).unwrap()["surprise"] = 1.into();
+            assert!(serde_json::from_value::<Catalogue>(changed).is_err(), "{pointer}");
+        }
+    }
+}

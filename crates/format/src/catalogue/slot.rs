@@ -1,0 +1,171 @@
+//! A catalogue as bytes: a header block, then the JSON document, filled up with zeroes to a whole block.
+//!
+//! There are two slots on every member. A writer writes the slot that does not hold the newest copy. A reader takes the
+//! valid copy with the highest sequence over all members.
+
+use std::mem::{offset_of, size_of};
+
+use thiserror::Error;
+use zerocopy::little_endian::{U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use super::{Catalogue, CatalogueError};
+use crate::BLOCK;
+use crate::checksum::{crc32c, crc32c_without};
+use crate::layout::Layout;
+use crate::uuid::Uuid;
+
+/// Slots of the catalogue on every member.
+pub const CATALOGUE_SLOTS: u64 = 2;
+
+/// Version of the catalogue format that this crate writes and reads.
+pub const CATALOGUE_VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"PurlinCT";
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct DiskHeader {
+    magic: [u8; 8],
+    version: U32,
+    crc32c: U32,
+    array: [u8; 16],
+    sequence: U64,
+    payload_len: U32,
+    payload_crc32c: U32,
+    reserved: [u8; 4048],
+}
+
+const _: () = {
+    assert!(size_of::<DiskHeader>() == BLOCK);
+    assert!(offset_of!(DiskHeader, crc32c) == 12);
+    assert!(offset_of!(DiskHeader, array) == 16);
+    assert!(offset_of!(DiskHeader, sequence) == 32);
+    assert!(offset_of!(DiskHeader, payload_len) == 40);
+    assert!(offset_of!(DiskHeader, payload_crc32c) == 44);
+    assert!(offset_of!(DiskHeader, reserved) == 48);
+};
+
+/// The catalogue does not fit a slot.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("the catalogue needs {need} bytes, a slot has {have}")]
+pub struct TooLarge {
+    /// Bytes needed.
+    pub need: u64,
+    /// Bytes of a slot.
+    pub have: u64,
+}
+
+/// Why a slot holds no catalogue of this array.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SlotError {
+    /// There is no catalogue here, or fewer bytes than a header.
+    #[error("not a catalogue")]
+    NotACatalogue,
+    /// The header or the document was damaged or written only in part.
+    #[error("the checksum of the catalogue's {part} does not match")]
+    Checksum {
+        /// Which of the two.
+        part: &'static str,
+    },
+    /// Written by another version of Purlin.
+    #[error("catalogue of version {found}, this program reads version {CATALOGUE_VERSION}")]
+    UnknownVersion {
+        /// The version found.
+        found: u32,
+    },
+    /// Left behind by another array.
+    #[error("catalogue of array {array}")]
+    OtherArray {
+        /// That array.
+        array: Uuid,
+    },
+    /// The document is longer than the slot.
+    #[error("a document of {len} bytes does not fit the slot")]
+    Length {
+        /// Length in the header, in bytes.
+        len: u32,
+    },
+    /// The checksums are right, but the document is not a catalogue.
+    #[error("the document is not a catalogue: {reason}")]
+    Document {
+        /// What is wrong, and where.
+        reason: String,
+    },
+    /// The document breaks an invariant.
+    #[error("the catalogue is invalid: {0}")]
+    Invalid(CatalogueError),
+}
+
+/// The bytes of a slot, without what is left of it: a whole number of blocks.
+///
+/// # Errors
+/// [`TooLarge`] if they are more than `slot_bytes`.
+///
+/// # Panics
+/// If the catalogue does not pass [`Catalogue::check`] for any group.
+pub fn encode_slot(catalogue: &Catalogue, array: &Uuid, sequence: u64, slot_bytes: u64) -> Result<Vec<u8>, TooLarge> {
+    assert_eq!(catalogue.check(u64::MAX), Ok(()), "a catalogue is valid before it is written");
+    let document = serde_json::to_vec(catalogue).expect("a catalogue has string keys only");
+    let bytes_len = BLOCK + document.len().next_multiple_of(BLOCK);
+    let payload_len = u32::try_from(document.len()).ok().filter(|_| bytes_len as u64 <= slot_bytes);
+    let payload_len = payload_len.ok_or(TooLarge { need: bytes_len as u64, have: slot_bytes })?;
+    let mut bytes = vec![0; bytes_len];
+    bytes[BLOCK..BLOCK + document.len()].copy_from_slice(&document);
+    let mut header = DiskHeader::new_zeroed();
+    header.magic = MAGIC;
+    header.version = CATALOGUE_VERSION.into();
+    header.array = *array.as_bytes();
+    header.sequence = sequence.into();
+    header.payload_len = payload_len.into();
+    header.payload_crc32c = crc32c(&bytes[BLOCK..]).into();
+    header.crc32c = crc32c_without(header.as_bytes(), offset_of!(DiskHeader, crc32c)).into();
+    bytes[..BLOCK].copy_from_slice(header.as_bytes());
+    Ok(bytes)
+}
+
+/// Reads a slot: its sequence and the catalogue. What follows the document's last block is ignored.
+///
+/// Extents are not compared with the capacity of the group, which is not known here; see [`Catalogue::check`].
+///
+/// # Errors
+/// [`SlotError`]: the copy counts as absent, unless it is of an unknown version.
+pub fn decode_slot(bytes: &[u8], array: &Uuid) -> Result<(u64, Catalogue), SlotError> {
+    let (header, payload) = DiskHeader::ref_from_prefix(bytes).map_err(|_| SlotError::NotACatalogue)?;
+    if header.magic != MAGIC {
+        return Err(SlotError::NotACatalogue);
+    }
+    if header.crc32c.get() != crc32c_without(header.as_bytes(), offset_of!(DiskHeader, crc32c)) {
+        return Err(SlotError::Checksum { part: "header" });
+    }
+    if header.version.get() != CATALOGUE_VERSION {
+        return Err(SlotError::UnknownVersion { found: header.version.get() });
+    }
+    if header.array != *array.as_bytes() {
+        return Err(SlotError::OtherArray { array: Uuid::from_bytes(header.array) });
+    }
+    let len = header.payload_len.get();
+    let filled_len = (len as usize).next_multiple_of(BLOCK);
+    let filled = payload.get(..filled_len).ok_or(SlotError::Length { len })?;
+    if header.payload_crc32c.get() != crc32c(filled) {
+        return Err(SlotError::Checksum { part: "document" });
+    }
+    let catalogue: Catalogue = serde_json::from_slice(&filled[..len as usize])
+        .map_err(|error| SlotError::Document { reason: error.to_string() })?;
+    catalogue.check(u64::MAX).map_err(SlotError::Invalid)?;
+    Ok((header.sequence.get(), catalogue))
+}
+
+/// Bytes of one slot.
+pub fn catalogue_slot_bytes(layout: &Layout) -> u64 {
+    layout.catalogue.len / CATALOGUE_SLOTS
+}
+
+/// Where slot `slot` (0 or 1) lies on a member, in bytes.
+///
+/// # Panics
+/// If there is no such slot.
+pub fn catalogue_slot_offset(layout: &Layout, slot: u64) -> u64 {
+    assert!(slot < CATALOGUE_SLOTS, "slot {slot} of the catalogue");
+    layout.catalogue.offset + slot * catalogue_slot_bytes(layout)
+}

@@ -1,0 +1,291 @@
+//! Where the regions of a member lie. All members of a group have the same layout.
+//!
+//! ```text
+//! 0        4 KiB                                                             member_bytes
+//! | head   | map | log | catalogue | (gap) | data ... | (drives larger than the smallest) | tail |
+//! ```
+//!
+//! Invariants (verified by [`Layout::check`]):
+//! 1. Regions start and end on [`BLOCK`], do not overlap, and leave the first block to the head superblock.
+//! 2. `data` is a whole number of `max(strip_bytes, zone_bytes)`, and `zone_count` counts its zones in all sets.
+//! 3. `map` has two slots for every map block, `catalogue` has two slots of equal size.
+//! 4. Each region ends at least one block before `member_bytes`, so the tail superblock of the smallest drive is free.
+
+use thiserror::Error;
+
+use crate::BLOCK;
+use crate::map::{MAP_SLOTS, ZONES_PER_MAP_BLOCK, map_block_count};
+use crate::shape::Shape;
+
+const BLOCK_BYTES: u64 = BLOCK as u64;
+
+/// Least user data behind one bit of the allocation map: 8 Mi zones per TiB, hence 1 MiB of memory per TiB.
+const ZONE_DATA_BYTES_MIN: u64 = 128 << 10;
+
+/// Smallest zone on one member.
+const ZONE_BYTES_MIN: u32 = BLOCK as u32;
+
+/// From this member size on, data starts on a multiple of [`DATA_ALIGN_BYTES`], the largest erase unit worth aligning to.
+const LARGE_MEMBER_BYTES: u64 = 256 << 20;
+const DATA_ALIGN_BYTES: u64 = 1 << 20;
+/// Alignment of the data of smaller members, which are files and simulations.
+const DATA_ALIGN_BYTES_SMALL: u64 = 64 << 10;
+
+const LOG_BYTES_MIN: u64 = 64 << 10;
+const LOG_BYTES_MAX: u64 = 64 << 20;
+/// The log takes this part of a member.
+const LOG_DIVISOR: u64 = 128;
+
+const CATALOGUE_SLOT_BYTES_MIN: u64 = 16 << 10;
+const CATALOGUE_SLOT_BYTES_MAX: u64 = 1 << 20;
+/// One catalogue slot takes this part of a member.
+const CATALOGUE_DIVISOR: u64 = 1024;
+
+/// Largest member: far above any drive, and low enough that no sum of offsets overflows.
+const MEMBER_BYTES_MAX: u64 = 1 << 56;
+
+/// A range of bytes on each member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Region {
+    /// Start, in bytes from the start of the drive.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u64,
+}
+
+impl Region {
+    /// First byte after the region.
+    pub fn end(&self) -> u64 {
+        self.offset + self.len
+    }
+}
+
+/// Byte offsets on every member of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// Allocation map: [`crate::MapBlock`]s, two slots each.
+    pub map: Region,
+    /// Reserved for the log that closes the write hole.
+    pub log: Region,
+    /// Volumes and exports: two slots of half the region each.
+    pub catalogue: Region,
+    /// User data and parity.
+    pub data: Region,
+    /// Bytes on each member of one zone, the unit of allocation. A power of two, maybe smaller or larger than a strip.
+    pub zone_bytes: u32,
+    /// Zones of all sets together. Zone `band * sets + set` is the bytes from `band * zone_bytes` of the data region, on
+    /// every member of that set.
+    pub zone_count: u64,
+    /// The smallest drive that can be a member with this layout, in bytes, both superblocks included.
+    pub member_bytes: u64,
+}
+
+/// Why there is no layout.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum LayoutError {
+    /// The smallest member has no room for one zone and the structures around it.
+    #[error("members of {have} bytes are too small: this shape needs at least {need} bytes on each")]
+    TooSmall {
+        /// Smallest member size that works, in bytes.
+        need: u64,
+        /// Size of the smallest member given, in bytes.
+        have: u64,
+    },
+    /// The smallest member is larger than any drive.
+    #[error("members of {have} bytes are too large: the largest supported size is {MEMBER_BYTES_MAX} bytes")]
+    TooLarge {
+        /// Size of the smallest member given, in bytes.
+        have: u64,
+    },
+}
+
+/// The field of a layout that breaks an invariant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BadLayout(pub(crate) &'static str);
+
+impl Layout {
+    /// Divides members of which the smallest has `smallest_member_bytes` (the whole drive).
+    ///
+    /// # Errors
+    /// [`LayoutError::TooSmall`] with the size that would do, [`LayoutError::TooLarge`].
+    ///
+    /// # Panics
+    /// If the shape does not pass [`Shape::check`].
+    pub fn plan(shape: &Shape, smallest_member_bytes: u64) -> Result<Layout, LayoutError> {
+        assert!(shape.check().is_ok(), "a layout is planned for a valid shape");
+        let have = smallest_member_bytes;
+        if have > MEMBER_BYTES_MAX {
+            return Err(LayoutError::TooLarge { have });
+        }
+        let zone_bytes = zone_bytes_for(shape);
+        let unit = u64::from(shape.strip_bytes.max(zone_bytes));
+        let (map, log, catalogue) = regions_before_data(shape, have, zone_bytes);
+        let align = if have >= LARGE_MEMBER_BYTES { DATA_ALIGN_BYTES } else { DATA_ALIGN_BYTES_SMALL };
+        let data_offset = catalogue.end().next_multiple_of(align);
+        let tail_offset = (have & !(BLOCK_BYTES - 1)).saturating_sub(BLOCK_BYTES);
+        let data_len = tail_offset.saturating_sub(data_offset) / unit * unit;
+        if data_len == 0 {
+            return Err(LayoutError::TooSmall { need: smallest_member(shape, zone_bytes), have });
+        }
+        let data = Region { offset: data_offset, len: data_len };
+        let zone_count = data_len / u64::from(zone_bytes) * u64::from(shape.sets);
+        let layout =
+            Layout { map, log, catalogue, data, zone_bytes, zone_count, member_bytes: data.end() + BLOCK_BYTES };
+        assert_eq!(layout.check(shape), Ok(()), "a planned layout keeps the invariants");
+        Ok(layout)
+    }
+
+    /// Bytes of user data that the group holds.
+    pub fn capacity_bytes(&self, shape: &Shape) -> u64 {
+        self.data.len * shape.data_per_set() as u64 * u64::from(shape.sets)
+    }
+
+    /// The regions with their kinds, in order of address.
+    pub(crate) fn regions(&self) -> [(RegionKind, Region); 4] {
+        [
+            (RegionKind::Map, self.map),
+            (RegionKind::Log, self.log),
+            (RegionKind::Catalogue, self.catalogue),
+            (RegionKind::Data, self.data),
+        ]
+    }
+
+    /// Verifies the invariants of this file, for bytes that come from a drive.
+    pub(crate) fn check(&self, shape: &Shape) -> Result<(), BadLayout> {
+        let holds = |condition, field| if condition { Ok(()) } else { Err(BadLayout(field)) };
+        holds(self.member_bytes <= MEMBER_BYTES_MAX && self.member_bytes.is_multiple_of(BLOCK_BYTES), "member_bytes")?;
+        let limit = self.member_bytes.saturating_sub(BLOCK_BYTES);
+        let mut sorted = self.regions();
+        sorted.sort_by_key(|(_, region)| region.offset);
+        let mut free_from = BLOCK_BYTES;
+        for (_, Region { offset, len }) in sorted {
+            holds(offset.is_multiple_of(BLOCK_BYTES) && len.is_multiple_of(BLOCK_BYTES) && len > 0, "regions")?;
+            holds(offset >= free_from && offset <= limit && len <= limit - offset, "regions")?;
+            free_from = offset + len;
+        }
+        holds(self.zone_bytes.is_power_of_two() && self.zone_bytes >= ZONE_BYTES_MIN, "zone_bytes")?;
+        holds(self.data.len.is_multiple_of(u64::from(shape.strip_bytes.max(self.zone_bytes))), "data")?;
+        holds(self.zone_count == self.data.len / u64::from(self.zone_bytes) * u64::from(shape.sets), "zone_count")?;
+        holds(self.map.len / (MAP_SLOTS * BLOCK_BYTES) >= map_block_count(self.zone_count), "map")?;
+        let slots_of_blocks = self.catalogue.len.is_multiple_of(2 * BLOCK_BYTES);
+        holds(slots_of_blocks && self.catalogue.len >= 2 * CATALOGUE_SLOT_BYTES_MIN, "catalogue")?;
+        holds(self.catalogue.len <= 2 * CATALOGUE_SLOT_BYTES_MAX, "catalogue")
+    }
+}
+
+/// What a region of the superblock's table holds. The numbers are those on the drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u16)]
+pub(crate) enum RegionKind {
+    /// Allocation map.
+    Map = 1,
+    /// Write-hole log.
+    Log = 2,
+    /// Volumes and exports.
+    Catalogue = 3,
+    /// User data and parity.
+    Data = 4,
+}
+
+/// The smallest power of two with which a zone holds [`ZONE_DATA_BYTES_MIN`] of user data.
+fn zone_bytes_for(shape: &Shape) -> u32 {
+    let data_per_set = shape.data_per_set() as u64;
+    let bytes = ZONE_DATA_BYTES_MIN.div_ceil(data_per_set).next_power_of_two();
+    u32::try_from(bytes).expect("at most 128 KiB").max(ZONE_BYTES_MIN)
+}
+
+fn regions_before_data(shape: &Shape, member_bytes: u64, zone_bytes: u32) -> (Region, Region, Region) {
+    // As if the whole member were data: a few blocks too many at most, and no circle of sizes that need each other.
+    let zones_at_most = member_bytes / u64::from(zone_bytes) * u64::from(shape.sets);
+    let map_blocks = zones_at_most.div_ceil(ZONES_PER_MAP_BLOCK).max(1);
+    let map = Region { offset: BLOCK_BYTES, len: map_blocks * MAP_SLOTS * BLOCK_BYTES };
+    let log_len = (member_bytes / LOG_DIVISOR).clamp(LOG_BYTES_MIN, LOG_BYTES_MAX) & !(BLOCK_BYTES - 1);
+    let log = Region { offset: map.end(), len: log_len };
+    let slot_len = (member_bytes / CATALOGUE_DIVISOR).clamp(CATALOGUE_SLOT_BYTES_MIN, CATALOGUE_SLOT_BYTES_MAX);
+    let catalogue = Region { offset: log.end(), len: 2 * (slot_len & !(BLOCK_BYTES - 1)) };
+    (map, log, catalogue)
+}
+
+/// The smallest member for which there is a layout: every region at its least, one unit of data, the tail.
+fn smallest_member(shape: &Shape, zone_bytes: u32) -> u64 {
+    let unit = u64::from(shape.strip_bytes.max(zone_bytes));
+    let (_, _, catalogue) = regions_before_data(shape, 0, zone_bytes);
+    catalogue.end().next_multiple_of(DATA_ALIGN_BYTES_SMALL) + unit + BLOCK_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::Level;
+
+    fn shapes() -> Vec<Shape> {
+        let mut shapes = Vec::new();
+        for strip in [4 << 10, 16 << 10, 64 << 10, 1 << 20] {
+            for members in 2..=64 {
+                for level in Level::ALL {
+                    let parity = (level == Level::Nm).then_some(3);
+                    shapes.extend(Shape::new(level, members, parity, None, None, strip));
+                }
+            }
+        }
+        shapes
+    }
+
+    #[test]
+    fn the_allocation_map_takes_at_most_1_mib_of_memory_per_tib() {
+        for shape in shapes() {
+            let layout = Layout::plan(&shape, 4 << 40).unwrap();
+            let map_bits_per_tib =
+                u128::from(layout.zone_count) * (1 << 40) / u128::from(layout.capacity_bytes(&shape));
+            assert!(map_bits_per_tib / 8 <= 1 << 20, "{shape}");
+            let half = u64::from(layout.zone_bytes / 2) * shape.data_per_set() as u64;
+            assert!(
+                half < ZONE_DATA_BYTES_MIN || layout.zone_bytes == ZONE_BYTES_MIN,
+                "the zone is not needlessly large"
+            );
+        }
+    }
+
+    #[test]
+    fn one_byte_less_than_the_needed_size_is_too_small_and_the_needed_size_works() {
+        for shape in shapes() {
+            let Err(LayoutError::TooSmall { need, have: 0 }) = Layout::plan(&shape, 0) else { panic!("{shape}") };
+            assert_eq!(Layout::plan(&shape, need - 1), Err(LayoutError::TooSmall { need, have: need - 1 }));
+            assert_eq!(Layout::plan(&shape, need).unwrap().member_bytes, need);
+        }
+    }
+
+    #[test]
+    fn a_member_of_1_mib_with_strips_of_4_kib_works_at_every_level() {
+        for shape in shapes().into_iter().filter(|shape| shape.strip_bytes == 4 << 10) {
+            let layout = Layout::plan(&shape, 1 << 20).unwrap();
+            assert!(layout.data.len >= 768 << 10, "{shape}: {layout:?}");
+        }
+    }
+
+    #[test]
+    fn layouts_of_all_shapes_and_sizes_keep_the_invariants() {
+        let sizes =
+            (20..=52).flat_map(|power| [(1u64 << power) - 1, 1 << power, (1 << power) + 12345, 3 << (power - 1)]);
+        for size in sizes {
+            for shape in shapes().into_iter().step_by(7) {
+                let Ok(layout) = Layout::plan(&shape, size) else {
+                    assert!(size < 4 << 20, "{shape} of {size} bytes");
+                    continue;
+                };
+                assert!(layout.member_bytes <= size, "{shape}");
+                if size >= LARGE_MEMBER_BYTES {
+                    assert!(layout.data.offset.is_multiple_of(1 << 20), "{shape}");
+                    assert!(layout.data.len >= size / 10 * 9, "{shape}: at most a tenth of {size} is not data");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_member_that_no_offset_could_address_is_refused() {
+        let shape = shapes()[0];
+        assert!(Layout::plan(&shape, MEMBER_BYTES_MAX).is_ok());
+        assert_eq!(Layout::plan(&shape, u64::MAX), Err(LayoutError::TooLarge { have: u64::MAX }));
+    }
+}

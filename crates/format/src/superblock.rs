@@ -1,0 +1,250 @@
+//! The superblock: what a drive says of itself and of its array.
+//!
+//! Every member and spare carries two identical copies, in the first and in the last whole block of the drive. A writer
+//! writes the tail, flushes, writes the head, flushes; so at any time one of them is whole.
+//!
+//! Invariants of a [`Superblock`] (verified by [`Superblock::check`], before every encode and after every decode):
+//! 1. The shape and the layout keep their own invariants.
+//! 2. There is one entry per member, and the drive is listed in the slot or among the spares that its role says.
+//! 3. No two present drives of the array have one identity.
+//! 4. A rebuild checkpoint names a member that is being rebuilt, and a zone of the group.
+
+mod copies;
+mod disk;
+mod show;
+
+use thiserror::Error;
+
+use crate::layout::Layout;
+use crate::shape::{Shape, ShapeError};
+use crate::uuid::Uuid;
+
+pub use copies::{Copies, newest, superblock_offsets};
+pub use disk::SUPERBLOCK_VERSION;
+
+/// Longest name of an array, volume or export, in bytes.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// Most spares of an array.
+pub const SPARES_MAX: usize = 16;
+
+/// State of a member slot. The numbers are those on the drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum MemberState {
+    /// Holds everything it should.
+    InSync = 1,
+    /// A replacement that is being filled; see [`Superblock::rebuild`].
+    Rebuilding = 2,
+    /// Not there, or what it holds is stale.
+    Missing = 3,
+    /// Taken out because it failed.
+    Faulty = 4,
+}
+
+impl MemberState {
+    /// The state with this number on a drive.
+    pub fn from_number(number: u8) -> Option<MemberState> {
+        [Self::InSync, Self::Rebuilding, Self::Missing, Self::Faulty].into_iter().find(|state| *state as u8 == number)
+    }
+
+    /// The name that commands and documents use.
+    pub fn name(self) -> &'static str {
+        match self {
+            MemberState::InSync => "in-sync",
+            MemberState::Rebuilding => "rebuilding",
+            MemberState::Missing => "missing",
+            MemberState::Faulty => "faulty",
+        }
+    }
+}
+
+/// One slot of the array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberEntry {
+    /// The drive in this slot, or the last one that was. [`Uuid::NIL`] only where a missing drive was never known.
+    pub uuid: Uuid,
+    /// What that drive is worth.
+    pub state: MemberState,
+}
+
+/// What a drive is to its array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The member in this slot, from 0.
+    Member(u16),
+    /// Waits to replace a member.
+    Spare,
+}
+
+/// How far the filling of a replacement has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rebuild {
+    /// The slot being filled.
+    pub member: u16,
+    /// Zones below this one are filled.
+    pub next_zone: u64,
+}
+
+/// Features that the array uses, one bit each. Version 1 defines none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Features {
+    /// A program that does not know one of these must not touch the array.
+    pub incompatible: u64,
+    /// A program that does not know one of these may read, but must not write.
+    pub read_only_compatible: u64,
+    /// A program that does not know one of these may write, and clears the bit when it writes a superblock.
+    pub compatible: u64,
+}
+
+impl Features {
+    /// Every bit that this program knows.
+    pub const KNOWN: Features = Features { incompatible: 0, read_only_compatible: 0, compatible: 0 };
+}
+
+/// What a drive says of itself and of its array.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Superblock {
+    /// Format version: [`SUPERBLOCK_VERSION`].
+    pub version: u32,
+    /// Features in use.
+    pub features: Features,
+    /// The array.
+    pub array: Uuid,
+    /// Its name, for people; see [`check_name`].
+    pub name: String,
+    /// This drive.
+    pub drive: Uuid,
+    /// What this drive is to the array.
+    pub role: Role,
+    /// Grows with every change of the superblock; the highest one of an array is true. The first is 1.
+    pub epoch: u64,
+    /// The array was stopped in order: no write was under way.
+    pub clean: bool,
+    /// How data is spread.
+    pub shape: Shape,
+    /// One entry per slot.
+    pub members: Vec<MemberEntry>,
+    /// Drives that wait to replace a member.
+    pub spares: Vec<Uuid>,
+    /// Where the regions of a member lie.
+    pub layout: Layout,
+    /// The replacement being filled, if any.
+    pub rebuild: Option<Rebuild>,
+    /// When the array was made, in seconds since 1970.
+    pub created_unix_s: u64,
+}
+
+/// Why bytes are not a superblock that this program can use.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum SuperblockError {
+    /// There is no superblock here, or fewer bytes than one.
+    #[error("not a Purlin superblock")]
+    NotPurlin,
+    /// The bytes were damaged or written only in part.
+    #[error("the checksum of the superblock does not match")]
+    Checksum,
+    /// Written by another version of Purlin.
+    #[error("superblock of version {found}, this program reads version {SUPERBLOCK_VERSION}")]
+    UnknownVersion {
+        /// The version found.
+        found: u32,
+    },
+    /// The array uses features that this program does not know.
+    #[error("the array uses features this program does not know (incompatible bits {bits:#x})")]
+    UnknownFeatures {
+        /// The unknown bits.
+        bits: u64,
+    },
+    /// The checksum is right, but a field holds what cannot be.
+    #[error("the field `{field}` of the superblock is invalid")]
+    Invalid {
+        /// Which field.
+        field: &'static str,
+    },
+    /// Head and tail are whole, and belong to different arrays or drives. Nobody can tell which claim is true.
+    #[error("the head of the drive belongs to array {head}, its tail to array {tail}")]
+    TwoArrays {
+        /// Array of the copy at the head.
+        head: Uuid,
+        /// Array of the copy at the tail.
+        tail: Uuid,
+    },
+}
+
+impl Superblock {
+    /// Verifies the invariants.
+    ///
+    /// # Errors
+    /// [`SuperblockError::Invalid`] with the first field that breaks one.
+    pub fn check(&self) -> Result<(), SuperblockError> {
+        let holds = |condition, field| if condition { Ok(()) } else { Err(SuperblockError::Invalid { field }) };
+        holds(self.version == SUPERBLOCK_VERSION, "version")?;
+        holds(!self.array.is_nil(), "array")?;
+        holds(check_name(&self.name).is_ok(), "name")?;
+        holds(!self.drive.is_nil(), "drive")?;
+        holds(self.epoch > 0, "epoch")?;
+        self.shape.check().map_err(|_: ShapeError| SuperblockError::Invalid { field: "shape" })?;
+        self.layout.check(&self.shape).map_err(|bad| SuperblockError::Invalid { field: bad.0 })?;
+        holds(self.members.len() == usize::from(self.shape.members), "members")?;
+        for entry in &self.members {
+            holds(!entry.uuid.is_nil() || entry.state == MemberState::Missing, "members")?;
+        }
+        holds(self.spares.len() <= SPARES_MAX && !self.spares.iter().any(Uuid::is_nil), "spares")?;
+        holds(self.drives_are_distinct(), "members")?;
+        holds(self.role_is_listed(), "role")?;
+        let Some(Rebuild { member, next_zone }) = self.rebuild else { return Ok(()) };
+        let state = self.members.get(usize::from(member)).map(|entry| entry.state);
+        holds(state == Some(MemberState::Rebuilding) && next_zone <= self.layout.zone_count, "rebuild")
+    }
+
+    /// Whether an unknown feature forbids writing to this array.
+    pub fn is_read_only(&self) -> bool {
+        self.features.read_only_compatible & !Features::KNOWN.read_only_compatible != 0
+    }
+
+    fn drives_are_distinct(&self) -> bool {
+        let members = self.members.iter().map(|entry| entry.uuid).filter(|uuid| !uuid.is_nil());
+        let mut all: Vec<Uuid> = members.chain(self.spares.iter().copied()).collect();
+        all.sort_unstable();
+        all.windows(2).all(|pair| pair[0] != pair[1])
+    }
+
+    fn role_is_listed(&self) -> bool {
+        match self.role {
+            Role::Member(slot) => self.members.get(usize::from(slot)).is_some_and(|entry| entry.uuid == self.drive),
+            Role::Spare => self.spares.contains(&self.drive),
+        }
+    }
+}
+
+/// Checks the name of an array, volume or export: 1 to 64 of `a-z`, `0-9`, `.`, `_`, `-`, starting with a letter or digit.
+///
+/// # Errors
+/// The sentence to show.
+pub fn check_name(name: &str) -> Result<(), &'static str> {
+    let bytes = name.as_bytes();
+    let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    match bytes.first() {
+        None => Err("a name has at least one character"),
+        Some(first) if !alphanumeric(first) => Err("a name starts with a lower-case letter or a digit"),
+        Some(_) if bytes.len() > NAME_BYTES_MAX => Err("a name has at most 64 characters"),
+        Some(_) if bytes.iter().all(|byte| alphanumeric(byte) || b"._-".contains(byte)) => Ok(()),
+        Some(_) => Err("a name holds only lower-case letters, digits, `.`, `_` and `-`"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_short_and_plain() {
+        for name in ["a", "0", "tank-1.x_y", &"a".repeat(64)] {
+            assert_eq!(check_name(name), Ok(()), "{name}");
+        }
+        for name in ["", "-a", ".a", "A", "a b", "a/b", "ä", "a\0", &"a".repeat(65)] {
+            assert!(check_name(name).is_err(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The two copies of a superblock on one drive.
+
+use super::{Superblock, SuperblockError};
+use crate::BLOCK;
+
+/// Where the head and the tail copy lie on a drive of `drive_bytes`: in its first and its last whole block.
+///
+/// # Panics
+/// If the drive is smaller than two blocks.
+pub fn superblock_offsets(drive_bytes: u64) -> [u64; 2] {
+    let blocks = drive_bytes / BLOCK as u64;
+    assert!(blocks >= 2, "a drive of {drive_bytes} bytes has no room for two superblocks");
+    [0, (blocks - 1) * BLOCK as u64]
+}
+
+/// What the two copies of one drive say together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Copies {
+    /// The newest valid copy.
+    pub superblock: Superblock,
+    /// The copy at the head is damaged, absent or older: write it again, unless the array is read-only.
+    pub head_stale: bool,
+    /// The same of the copy at the tail.
+    pub tail_stale: bool,
+}
+
+/// Reads both copies of a drive: the bytes at [`superblock_offsets`]. An unreadable copy is given as an empty slice.
+///
+/// The valid one with the higher epoch counts; with equal epochs, the head, which is written last.
+///
+/// # Errors
+/// If both copies are bad: what is wrong with the one that says more. If one is good and the other is of an unknown
+/// version or has unknown features: that, since the unknown one may be the newer. [`SuperblockError::TwoArrays`] if both
+/// are good and belong to different arrays or drives.
+pub fn newest(head: &[u8], tail: &[u8]) -> Result<Copies, SuperblockError> {
+    match (Superblock::decode(head), Superblock::decode(tail)) {
+        (Ok(head), Ok(tail)) if (head.array, head.drive) != (tail.array, tail.drive) => {
+            Err(SuperblockError::TwoArrays { head: head.array, tail: tail.array })
+        }
+        (Ok(head), Ok(tail)) if tail.epoch > head.epoch => {
+            Ok(Copies { superblock: tail, head_stale: true, tail_stale: false })
+        }
+        (Ok(head), Ok(tail)) => {
+            let tail_stale = tail != head;
+            Ok(Copies { superblock: head, head_stale: false, tail_stale })
+        }
+        (Ok(_), Err(error)) | (Err(error), Ok(_)) if is_unknown(&error) => Err(error),
+        (Ok(superblock), Err(_)) => Ok(Copies { superblock, head_stale: false, tail_stale: true }),
+        (Err(_), Ok(superblock)) => Ok(Copies { superblock, head_stale: true, tail_stale: false }),
+        (Err(head), Err(tail)) => Err(if telling(&tail) > telling(&head) { tail } else { head }),
+    }
+}
+
+fn is_unknown(error: &SuperblockError) -> bool {
+    matches!(error, SuperblockError::UnknownVersion { .. } | SuperblockError::UnknownFeatures { .. })
+}
+
+/// Orders errors by how much they say about what is on the drive.
+fn telling(error: &SuperblockError) -> u8 {
+    match error {
+        SuperblockError::NotPurlin => 0,
+        SuperblockError::Checksum => 1,
+        SuperblockError::Invalid { .. } | SuperblockError::TwoArrays { .. } => 2,
+        SuperblockError::UnknownVersion { .. } | SuperblockError::UnknownFeatures { .. } => 3,
+    }
+}
