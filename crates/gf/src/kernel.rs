@@ -31,6 +31,7 @@ pub(crate) const ROWS_MAX: usize = 4;
 /// # Safety of every entry
 /// The CPU has the instruction set, and all strips of a call, sources and outputs, are equally long. Any length and any
 /// alignment will do. `data` is never empty.
+#[allow(clippy::type_complexity, reason = "a table of signatures; a name for each would only hide them")]
 pub(crate) struct Operations {
     pub name: &'static str,
     /// `p = sum of data`
@@ -109,18 +110,21 @@ impl PartialEq for Kernel {
 
 impl Eq for Kernel {}
 
-/// Every kernel compiled for this architecture, fastest first, with the question whether this CPU can run it.
+/// A kernel, and the question whether this CPU can run it.
+type Candidate = (&'static Operations, fn() -> bool);
+
+/// Every kernel compiled for this architecture, fastest first.
 #[cfg(target_arch = "x86_64")]
-static CANDIDATES: [(&Operations, fn() -> bool); 3] = [
+static CANDIDATES: [Candidate; 3] = [
     (&avx512::OPERATIONS, detect::has_avx512_gfni),
     (&avx2::OPERATIONS, detect::has_avx2),
     (&scalar::OPERATIONS, || true),
 ];
 #[cfg(target_arch = "aarch64")]
-static CANDIDATES: [(&Operations, fn() -> bool); 2] =
+static CANDIDATES: [Candidate; 2] =
     [(&neon::OPERATIONS, || cfg!(target_feature = "neon")), (&scalar::OPERATIONS, || true)];
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-static CANDIDATES: [(&Operations, fn() -> bool); 1] = [(&scalar::OPERATIONS, || true)];
+static CANDIDATES: [Candidate; 1] = [(&scalar::OPERATIONS, || true)];
 
 /// The kernels that this CPU can run, fastest first; the last is always `"scalar"`.
 pub fn kernels() -> impl Iterator<Item = Kernel> {

@@ -123,7 +123,7 @@ fn the_higher_rows_are_a_cauchy_matrix_in_distinct_points() {
 }
 
 fn stripe(data_count: usize, syndrome_count: usize, length: usize, bytes: &mut Bytes) -> (Code, Vec<Vec<u8>>) {
-    let code = Code::new(data_count, syndrome_count).unwrap();
+    let code = Code::new(data_count, syndrome_count).expect("a possible code");
     let mut strips = bytes.strips(data_count, length);
     let mut syndromes = vec![vec![0; length]; syndrome_count];
     code.encode(&slices(&strips), &mut slices_mut(&mut syndromes));

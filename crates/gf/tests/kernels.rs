@@ -42,7 +42,7 @@ impl Case {
     }
 
     fn code(&self, data: usize, syndromes: usize) -> Code {
-        Code::with_kernel(data, syndromes, self.kernel).unwrap()
+        Code::with_kernel(data, syndromes, self.kernel).expect("a possible code")
     }
 
     fn assert_equal(&self, placed: &[Placed], expected: &[Vec<u8>], what: &str) {

@@ -62,14 +62,14 @@ unsafe fn xor_walk<L: Lanes, const WIDE: usize>(data: &[&[u8]], p: *mut u8, mut 
             let mut sum: [L; WIDE] = load(data[0].as_ptr(), at);
             let mut rest = data[1..].chunks_exact(2);
             for pair in &mut rest {
-                for n in 0..WIDE {
+                for (n, sum) in sum.iter_mut().enumerate() {
                     let offset = at + n * L::BYTES;
-                    sum[n] = sum[n].xor3(L::load(pair[0].as_ptr().add(offset)), L::load(pair[1].as_ptr().add(offset)));
+                    *sum = sum.xor3(L::load(pair[0].as_ptr().add(offset)), L::load(pair[1].as_ptr().add(offset)));
                 }
             }
             for strip in rest.remainder() {
-                for n in 0..WIDE {
-                    sum[n] = sum[n].xor(L::load(strip.as_ptr().add(at + n * L::BYTES)));
+                for (n, sum) in sum.iter_mut().enumerate() {
+                    *sum = sum.xor(L::load(strip.as_ptr().add(at + n * L::BYTES)));
                 }
             }
             store(sum, p, at);
@@ -321,16 +321,16 @@ unsafe fn accumulate_walk<L: Lanes, const WIDE: usize, const SOURCES: usize, con
         unsafe {
             let mut change: [L; WIDE] = load(sources[0], at);
             for source in &sources[1..] {
-                for n in 0..WIDE {
-                    change[n] = change[n].xor(L::load(source.add(at + n * L::BYTES)));
+                for (n, change) in change.iter_mut().enumerate() {
+                    *change = change.xor(L::load(source.add(at + n * L::BYTES)));
                 }
             }
             let change = change.map(|value| value.multiplicand());
             for row in 0..ROWS {
                 let factor = L::factor(&factors[row]);
-                for n in 0..WIDE {
+                for (n, &change) in change.iter().enumerate() {
                     let place = rows[row].add(at + n * L::BYTES);
-                    L::load(place).add_product(factor, change[n]).store(place);
+                    L::load(place).add_product(factor, change).store(place);
                 }
             }
         }

@@ -1,0 +1,123 @@
+//! The peer: Intel's ISA-L, loaded from a shared library.
+//!
+//! Interfaces as documented in ISA-L's headers `raid.h` and `erasure_code.h`.
+
+use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_uchar, c_void};
+
+use libloading::Library;
+
+type PqGen = unsafe extern "C" fn(vects: c_int, len: c_int, array: *mut *mut c_void) -> c_int;
+type EcInitTables = unsafe extern "C" fn(k: c_int, rows: c_int, a: *const c_uchar, gftbls: *mut c_uchar);
+type EcEncodeData = unsafe extern "C" fn(
+    len: c_int,
+    k: c_int,
+    rows: c_int,
+    gftbls: *const c_uchar,
+    data: *const *const c_uchar,
+    coding: *const *mut c_uchar,
+);
+type GetVersionStr = unsafe extern "C" fn() -> *const c_char;
+
+/// The alignment that `pq_gen` asks of every strip and of its length.
+pub const ALIGNMENT: usize = 32;
+
+/// A loaded ISA-L.
+pub struct Isal {
+    pq_gen: PqGen,
+    ec_init_tables: EcInitTables,
+    ec_encode_data: EcEncodeData,
+    version: String,
+    /// Keeps the functions above in memory.
+    _library: Library,
+}
+
+impl Isal {
+    /// Loads the library that `PURLIN_ISAL` names, or else the system's `libisal.so.2`.
+    pub fn load() -> Result<Isal, String> {
+        let path = std::env::var_os("PURLIN_ISAL").unwrap_or_else(|| OsString::from("libisal.so.2"));
+        Isal::load_from(&path).map_err(|error| format!("{}: {error}", path.to_string_lossy()))
+    }
+
+    fn load_from(path: &OsStr) -> Result<Isal, libloading::Error> {
+        // SAFETY: ISA-L's initializers only look at the CPU; the signatures are those of its headers.
+        unsafe {
+            let library = Library::new(path)?;
+            // Only versions from 2.31 on say which they are.
+            let version = match library.get::<GetVersionStr>(b"isal_get_version_str\0") {
+                Ok(version) => CStr::from_ptr(version()).to_string_lossy().into_owned(),
+                Err(_) => "older than 2.31".to_owned(),
+            };
+            Ok(Isal {
+                pq_gen: *library.get(b"pq_gen\0")?,
+                ec_init_tables: *library.get(b"ec_init_tables\0")?,
+                ec_encode_data: *library.get(b"ec_encode_data\0")?,
+                version,
+                _library: library,
+            })
+        }
+    }
+
+    /// What the library says of itself.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// P and Q of `data`.
+    ///
+    /// # Panics
+    /// If strips differ in length, are not aligned to [`ALIGNMENT`], or ISA-L refuses.
+    pub fn pq_gen(&self, data: &[&[u8]], syndromes: &mut [&mut [u8]]) {
+        let length = data[0].len();
+        assert!(data.iter().all(|strip| strip.len() == length && strip.as_ptr().addr().is_multiple_of(ALIGNMENT)));
+        assert!(syndromes.iter().all(|strip| strip.len() == length && strip.as_ptr().addr().is_multiple_of(ALIGNMENT)));
+        assert!(length.is_multiple_of(ALIGNMENT) && syndromes.len() == 2);
+        let mut array: [*mut c_void; 64] = [std::ptr::null_mut(); 64];
+        for (entry, strip) in array.iter_mut().zip(data) {
+            *entry = strip.as_ptr().cast_mut().cast();
+        }
+        for (entry, strip) in array[data.len()..].iter_mut().zip(syndromes) {
+            *entry = strip.as_mut_ptr().cast();
+        }
+        // SAFETY: `array` holds data.len() + 2 strips, all `length` long and aligned; ISA-L writes to the last two only.
+        let result = unsafe { (self.pq_gen)(data.len() as c_int + 2, length as c_int, array.as_mut_ptr()) };
+        assert_eq!(result, 0, "pq_gen refused");
+    }
+
+    /// The tables that `ec_encode_data` works with, for a matrix of rows of `source_count` coefficients.
+    pub fn tables(&self, matrix: &[u8], source_count: usize) -> Vec<u8> {
+        let rows = matrix.len() / source_count;
+        assert_eq!(matrix.len(), rows * source_count);
+        let mut tables = vec![0; 32 * matrix.len()];
+        // SAFETY: the matrix is rows * source_count long, the tables 32 times that, as `erasure_code.h` asks.
+        unsafe {
+            (self.ec_init_tables)(source_count as c_int, rows as c_int, matrix.as_ptr(), tables.as_mut_ptr());
+        }
+        tables
+    }
+
+    /// `out[r] = sum of matrix[r][i] * sources[i]`, with the tables of the matrix.
+    pub fn encode_data(&self, tables: &[u8], sources: &[&[u8]], out: &mut [&mut [u8]]) {
+        let length = sources[0].len();
+        assert!(sources.iter().all(|strip| strip.len() == length) && out.iter().all(|strip| strip.len() == length));
+        assert_eq!(tables.len(), 32 * sources.len() * out.len());
+        let mut source_array = [std::ptr::null::<u8>(); 64];
+        for (entry, strip) in source_array.iter_mut().zip(sources) {
+            *entry = strip.as_ptr();
+        }
+        let mut out_array = [std::ptr::null_mut::<u8>(); 64];
+        for (entry, strip) in out_array.iter_mut().zip(out.iter_mut()) {
+            *entry = strip.as_mut_ptr();
+        }
+        // SAFETY: the arrays hold as many strips as is said, all `length` long; the tables are for that many.
+        unsafe {
+            (self.ec_encode_data)(
+                length as c_int,
+                sources.len() as c_int,
+                out.len() as c_int,
+                tables.as_ptr(),
+                source_array.as_ptr(),
+                out_array.as_ptr(),
+            );
+        }
+    }
+}
