@@ -1,10 +1,8 @@
 //! CRC-32C, the checksum of every structure.
 
-use crc_fast::{CrcAlgorithm, Digest};
-
 /// CRC-32C (Castagnoli, RFC 3720 appendix B.4) of `bytes`.
 pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
-    crc_fast::checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
+    crc32c::crc32c(bytes)
 }
 
 /// CRC-32C of `bytes` with the four bytes at `field` taken as zeroes: the field that holds the checksum itself.
@@ -12,11 +10,9 @@ pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
 /// # Panics
 /// If the field is not within `bytes`.
 pub(crate) fn crc32c_without(bytes: &[u8], field: usize) -> u32 {
-    let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    digest.update(&bytes[..field]);
-    digest.update(&[0; 4]);
-    digest.update(&bytes[field + 4..]);
-    digest.finalize() as u32
+    let before = crc32c::crc32c(&bytes[..field]);
+    let zeroes = crc32c::crc32c_append(before, &[0; 4]);
+    crc32c::crc32c_append(zeroes, &bytes[field + 4..])
 }
 
 #[cfg(test)]
