@@ -1,0 +1,104 @@
+//! Values that several tests share.
+
+use format::{
+    Catalogue, ExportKind, ExportRecord, ExtentRecord, Features, Layout, Level, MapBlock, MemberEntry, MemberState,
+    Rebuild, Role, SUPERBLOCK_VERSION, Shape, Superblock, TlsFiles, Uuid, VolumeKind, VolumeRecord,
+};
+
+/// A UUID whose bytes count up from `first`.
+pub fn uuid(first: u8) -> Uuid {
+    Uuid::from_bytes(std::array::from_fn(|index| first.wrapping_add(index as u8)))
+}
+
+/// The array that all values here belong to.
+pub fn array() -> Uuid {
+    uuid(0xA0)
+}
+
+/// A superblock that uses every field: six members in every state, two spares, a rebuild under way.
+pub fn superblock() -> Superblock {
+    let shape = Shape::new(Level::Raid6, 6, None, None, None, 64 << 10).expect("a shape");
+    let layout = Layout::plan(&shape, 1 << 40).expect("a layout");
+    let states = [
+        MemberState::InSync,
+        MemberState::Rebuilding,
+        MemberState::InSync,
+        MemberState::Faulty,
+        MemberState::InSync,
+        MemberState::InSync,
+    ];
+    let entry = |(slot, state): (usize, MemberState)| MemberEntry { uuid: uuid(1 + 16 * slot as u8), state };
+    Superblock {
+        version: SUPERBLOCK_VERSION,
+        features: Features::default(),
+        array: array(),
+        name: "tank-1.x_y".to_owned(),
+        drive: uuid(33),
+        role: Role::Member(2),
+        epoch: 0x0123_4567_89AB_CDEF,
+        clean: true,
+        shape,
+        members: states.into_iter().enumerate().map(entry).collect(),
+        spares: vec![uuid(0xC0), uuid(0xD0)],
+        layout,
+        rebuild: Some(Rebuild { member: 1, next_zone: 4711 }),
+        created_unix_s: 1_800_000_000,
+    }
+}
+
+/// The smallest superblock: a mirror of two tiny members, seen by a spare.
+pub fn superblock_of_a_spare() -> Superblock {
+    let shape = Shape::new(Level::Raid1, 2, None, None, None, 4 << 10).expect("a shape");
+    let missing = MemberEntry { uuid: Uuid::NIL, state: MemberState::Missing };
+    Superblock {
+        name: "m".to_owned(),
+        drive: uuid(0xC0),
+        role: Role::Spare,
+        epoch: 1,
+        clean: false,
+        shape,
+        members: vec![MemberEntry { uuid: uuid(1), state: MemberState::InSync }, missing],
+        spares: vec![uuid(0xC0)],
+        layout: Layout::plan(&shape, 1 << 20).expect("a layout"),
+        rebuild: None,
+        ..superblock()
+    }
+}
+
+/// A map block with a pattern of zones.
+pub fn map_block() -> MapBlock {
+    let mut block = MapBlock::empty(3);
+    block.sequence = 0x1122_3344;
+    for zone in [0, 1, 9, 100, 32_255] {
+        block.set(zone, true);
+    }
+    block
+}
+
+/// A catalogue with every kind of record.
+pub fn catalogue() -> Catalogue {
+    let volume = |id, name: &str, size_bytes, extents: &[(u64, u64)]| VolumeRecord {
+        id,
+        name: name.to_owned(),
+        kind: VolumeKind::Direct,
+        size_bytes,
+        created_unix_s: 1_800_000_000 + id,
+        extents: extents.iter().map(|&(start_byte, len_bytes)| ExtentRecord { start_byte, len_bytes }).collect(),
+    };
+    let tls = TlsFiles { certificate: "/etc/purlin/c.pem".into(), key: "/etc/purlin/k.pem".into(), client_ca: None };
+    let export = |id, volume, address: &str, read_only, tls| {
+        let address = address.to_owned();
+        ExportRecord { id, volume, kind: ExportKind::Nbd { address, read_only, tls } }
+    };
+    Catalogue {
+        next_id: 7,
+        volumes: vec![
+            volume(1, "db", 1 << 30, &[(0, 1 << 29), (3 << 30, 1 << 29)]),
+            volume(4, "scratch", (1 << 20) - 1, &[(1 << 30, 1 << 20)]),
+        ],
+        exports: vec![
+            export(2, 1, "unix:/run/purlin/db.sock", false, None),
+            export(6, 4, "[::]:10809", true, Some(tls)),
+        ],
+    }
+}

@@ -1,0 +1,46 @@
+//! The format does not change by accident: the bytes of known values are kept in `tests/golden/`.
+//!
+//! `PURLIN_GOLDEN_WRITE=1 cargo test -p format --test bytes golden` writes them anew, when the format changes on purpose.
+
+use std::path::PathBuf;
+
+use crate::common::{array, catalogue, map_block, superblock, superblock_of_a_spare};
+use format::{MapBlock, Superblock, decode_slot, encode_slot};
+
+/// Compares `bytes` with the golden image `name`, or writes it where that was asked for. Gives the image.
+fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
+    if std::env::var_os("PURLIN_GOLDEN_WRITE").is_some() {
+        std::fs::write(&path, bytes).expect("the golden image is written");
+    }
+    let image = std::fs::read(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let differ = image.iter().zip(bytes).position(|(golden, now)| golden != now);
+    assert_eq!((differ, bytes.len()), (None, image.len()), "{name}: first byte that differs, and length");
+    image
+}
+
+#[test]
+fn a_superblock_is_the_golden_one_byte_for_byte() {
+    for (name, value) in [("superblock-member.bin", superblock()), ("superblock-spare.bin", superblock_of_a_spare())] {
+        let image = golden(name, &value.encode());
+        assert_eq!(Superblock::decode(&image), Ok(value));
+    }
+}
+
+#[test]
+fn a_map_block_is_the_golden_one_byte_for_byte() {
+    let image = golden("map-block.bin", &map_block().encode(&array()));
+    assert_eq!(MapBlock::decode(&image, &array(), map_block().index), Ok(map_block()));
+}
+
+#[test]
+fn a_catalogue_is_the_golden_one_byte_for_byte() {
+    let image = golden("catalogue.bin", &encode_slot(&catalogue(), &array(), 42, 16 << 10).unwrap());
+    assert_eq!(decode_slot(&image, &array()), Ok((42, catalogue())));
+}
+
+#[test]
+fn a_superblock_is_shown_as_people_read_it() {
+    let image = golden("superblock-member.txt", format!("{}\n", superblock()).as_bytes());
+    assert!(String::from_utf8(image).unwrap().lines().all(|line| line.is_char_boundary(14)));
+}
