@@ -1,0 +1,85 @@
+//! What is wrong with a drive.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use ::drive::DriveError;
+
+use crate::trace::OpKind;
+
+/// The faults that are switched on.
+#[derive(Default)]
+pub(crate) struct Faults {
+    /// Every operation is answered with [`DriveError::Gone`].
+    pub(crate) failed: bool,
+    /// Operations that still complete before the drive fails.
+    pub(crate) fail_after: Option<u64>,
+    /// Operations are taken and not answered.
+    pub(crate) hung: bool,
+    /// Reads of these fail.
+    pub(crate) unreadable: Ranges,
+    /// Errors for the next operations of a kind.
+    pub(crate) errors: VecDeque<(OpKind, DriveError)>,
+    /// Writes that will be acknowledged and forgotten.
+    pub(crate) lost_writes: u64,
+    /// Where the next writes land instead.
+    pub(crate) misdirected: VecDeque<u64>,
+    /// Flushes and FUA are acknowledged and do nothing.
+    pub(crate) flush_ignored: bool,
+}
+
+impl Faults {
+    pub(crate) fn error_for(&mut self, kind: OpKind) -> Option<DriveError> {
+        if self.errors.is_empty() {
+            return None;
+        }
+        let position = self.errors.iter().position(|(of, _)| *of == kind)?;
+        self.errors.remove(position).map(|(_, error)| error)
+    }
+}
+
+/// A set of byte offsets: disjoint ranges, none empty.
+#[derive(Default)]
+pub(crate) struct Ranges(BTreeMap<u64, u64>);
+
+impl Ranges {
+    pub(crate) fn insert(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
+        }
+        self.remove(range.clone());
+        self.0.insert(range.start, range.end);
+    }
+
+    pub(crate) fn remove(&mut self, range: Range<u64>) {
+        while let Some(found) = self.first_within(range.clone()) {
+            // The range that holds `found` may reach out on both sides.
+            let (&start, &end) = self.0.range(..=found.start).next_back().expect("just found");
+            self.0.remove(&start);
+            if start < range.start {
+                self.0.insert(start, range.start);
+            }
+            if end > range.end {
+                self.0.insert(range.end, end);
+            }
+        }
+    }
+
+    /// The first part of `range` that is in the set.
+    #[inline]
+    pub(crate) fn first_within(&self, range: Range<u64>) -> Option<Range<u64>> {
+        if self.0.is_empty() || range.is_empty() {
+            return None;
+        }
+        let (&start, &end) = self.0.range(..range.end).next_back().filter(|(_, end)| **end > range.start)?;
+        // Walk back to the first that overlaps: sets are small.
+        let mut first = start..end;
+        for (&start, &end) in self.0.range(..start).rev() {
+            if end <= range.start {
+                break;
+            }
+            first = start..end;
+        }
+        Some(first.start.max(range.start)..first.end.min(range.end))
+    }
+}

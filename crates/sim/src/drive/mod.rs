@@ -1,0 +1,379 @@
+//! Simulated drives.
+
+mod faults;
+mod state;
+mod store;
+
+use std::future::Future;
+use std::ops::Range;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use ::drive::{BufMut, Drive, DriveError, DriveInfo, Nanos, Segments};
+
+pub(crate) use self::state::DriveState;
+use self::state::{OpResult, Request, Submitted};
+use crate::rng::Rng;
+use crate::trace::{Counts, OpKind};
+use crate::world::SimEnv;
+
+/// How long operations take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Latency {
+    min: Nanos,
+    max: Nanos,
+    spike_one_in: u64,
+    spike: Nanos,
+}
+
+impl Latency {
+    /// Operations are done when they are first polled, and no time passes: fastest, but with a single order.
+    pub const IMMEDIATE: Latency = Latency { min: 0, max: 0, spike_one_in: 0, spike: 0 };
+
+    /// The default: 5 to 100 µs, so that operations overtake each other often.
+    pub const USUAL: Latency = Latency { min: 5_000, max: 100_000, spike_one_in: 0, spike: 0 };
+
+    /// Evenly distributed from `min` to `max` nanoseconds. With 1 for both, every operation takes a turn, and those
+    /// that were started together complete in any order; with 0 it is [`Latency::IMMEDIATE`].
+    ///
+    /// # Panics
+    /// If `min` is larger than `max`.
+    pub fn between(min: Nanos, max: Nanos) -> Latency {
+        assert!(min <= max, "a latency from {min} to {max} ns");
+        Latency { min, max, ..Latency::IMMEDIATE }
+    }
+
+    /// One operation in `one_in` takes `spike` nanoseconds instead. 0: none does.
+    #[must_use]
+    pub fn with_spikes(self, one_in: u64, spike: Nanos) -> Latency {
+        Latency { spike_one_in: one_in, spike, ..self }
+    }
+
+    fn is_immediate(self) -> bool {
+        self == Latency::IMMEDIATE
+    }
+
+    fn draw(self, rng: &mut Rng) -> Nanos {
+        if self.spike_one_in > 0 && rng.chance(1, self.spike_one_in) {
+            return self.spike;
+        }
+        if self.is_immediate() {
+            // Only if the drive is slow, or held the operation back: a microsecond to be multiplied.
+            return 1_000;
+        }
+        self.min + rng.below((self.max - self.min).saturating_add(1))
+    }
+}
+
+/// A drive to be made.
+#[derive(Debug, Clone)]
+pub struct DriveOptions {
+    /// Identity and limits.
+    pub info: DriveInfo,
+    /// How long operations take.
+    pub latency: Latency,
+    /// Without a cache, a write is durable when it is done.
+    pub write_cache: bool,
+}
+
+impl DriveOptions {
+    /// A drive with a volatile cache and discards.
+    pub fn new(name: &str, size_bytes: u64, sector_bytes: u32) -> Self {
+        DriveOptions {
+            info: DriveInfo { name: name.to_owned(), size_bytes, sector_bytes, discards: true },
+            latency: Latency::USUAL,
+            write_cache: true,
+        }
+    }
+}
+
+/// A handle to a simulated drive.
+///
+/// A fresh drive is full of garbage, as are discarded ranges (or they hold zeroes, or what was there before). Memory is
+/// taken for what was written only.
+///
+/// Completed writes are read back at once, and durable after a flush that was started later, or with FUA. A power cut
+/// takes what is not durable, sector by sector or not, as chance will have it; of several versions written since the
+/// last flush it may leave any one. An operation in flight may show its effect partly before it completes, and if the
+/// drive fails or loses its power then, it has happened in any part of its sectors.
+#[derive(Clone)]
+pub struct SimDrive {
+    state: Rc<DriveState>,
+    generation: u64,
+}
+
+impl SimDrive {
+    /// A drive with the defaults of [`DriveOptions::new`].
+    ///
+    /// # Panics
+    /// If `sector_bytes` is neither 512 nor 4096, or `size_bytes` no multiple of it.
+    pub fn new(env: &SimEnv, name: &str, size_bytes: u64, sector_bytes: u32) -> Self {
+        SimDrive::with_options(env, DriveOptions::new(name, size_bytes, sector_bytes))
+    }
+
+    /// A drive.
+    ///
+    /// # Panics
+    /// If the sector size is neither 512 nor 4096, or the size no multiple of it.
+    pub fn with_options(env: &SimEnv, options: DriveOptions) -> Self {
+        let DriveOptions { info, latency, write_cache } = options;
+        assert!(matches!(info.sector_bytes, 512 | 4096), "a sector of {} bytes", info.sector_bytes);
+        assert!(
+            info.size_bytes.is_multiple_of(u64::from(info.sector_bytes)),
+            "a drive of {} bytes with sectors of {}",
+            info.size_bytes,
+            info.sector_bytes
+        );
+        SimDrive { state: DriveState::new(&env.world, info, latency, write_cache), generation: 0 }
+    }
+
+    /// The number of this drive in [`crate::TraceEntry`]: drives count from 0 in the order they were made.
+    pub fn index(&self) -> u32 {
+        self.state.index
+    }
+
+    /// Changes how long operations take that are started from now on.
+    pub fn set_latency(&self, latency: Latency) {
+        self.state.inner.borrow_mut().latency = latency;
+    }
+
+    /// Multiplies latencies by `factor`, from now on. 1 is normal. An operation of an immediate drive counts as 1 µs
+    /// then.
+    ///
+    /// # Panics
+    /// If `factor` is 0.
+    pub fn slow(&self, factor: u32) {
+        assert!(factor > 0, "a drive cannot be faster than time");
+        self.state.inner.borrow_mut().slowness = factor;
+    }
+
+    /// Cuts the drive's power. Of the sectors that are not durable and of those in flight, chance decides which
+    /// survive. Operations in flight end with [`DriveError::Gone`], as do all later ones of this handle and its clones;
+    /// [`SimDrive::reopen`] gives one that works.
+    pub fn power_cut(&self, rng: &mut Rng) {
+        self.state.power_cut(rng);
+    }
+
+    /// As [`SimDrive::power_cut`], but `survives` decides for the offset of each sector: asked first for those in the
+    /// cache, then for those in flight, for each operation anew.
+    pub fn power_cut_by(&self, mut survives: impl FnMut(u64) -> bool) {
+        self.state.power_cut_by(&mut survives);
+    }
+
+    /// Offsets of the sectors that a power cut could take now, ascending. Without those in flight.
+    pub fn unflushed(&self) -> Vec<u64> {
+        self.state.inner.borrow().store.unflushed()
+    }
+
+    /// A new handle after a power cut. The drive's faults stay: a drive that had failed is gone for the new one too.
+    #[must_use]
+    pub fn reopen(&self) -> SimDrive {
+        let generation = self.state.inner.borrow().generation;
+        SimDrive { state: self.state.clone(), generation }
+    }
+
+    /// Ends every fault but unreadable ranges and damaged content, and gives a new handle: the drive is back.
+    pub fn revive(&self) -> SimDrive {
+        {
+            let mut inner = self.state.inner.borrow_mut();
+            let unreadable = std::mem::take(&mut inner.faults.unreadable);
+            inner.faults = faults::Faults { unreadable, ..faults::Faults::default() };
+            inner.slowness = 1;
+        }
+        self.state.release_held();
+        self.reopen()
+    }
+
+    /// The drive dies: from now on everything, also what is in flight, ends with [`DriveError::Gone`]. The cache stays,
+    /// as if a cable was pulled; power can be cut in addition. [`SimDrive::revive`] brings it back.
+    pub fn fail(&self) {
+        self.state.fail();
+    }
+
+    /// The drive dies instead of completing another operation after `op_count` more.
+    pub fn fail_after(&self, op_count: u64) {
+        self.state.inner.borrow_mut().faults.fail_after = Some(op_count);
+    }
+
+    /// The drive is dead.
+    pub fn is_failed(&self) -> bool {
+        self.state.inner.borrow().faults.failed
+    }
+
+    /// With `true` operations are taken, but never complete. With `false` they go on.
+    pub fn hang(&self, hung: bool) {
+        self.state.inner.borrow_mut().faults.hung = hung;
+        self.state.release_held();
+    }
+
+    /// Reads of the sectors in this range of bytes fail with [`DriveError::Media`], until they are written or zeroed.
+    pub fn media_error(&self, range: Range<u64>) {
+        let sector = u64::from(self.state.info.sector_bytes);
+        let whole = range.start / sector * sector..range.end.div_ceil(sector) * sector;
+        self.state.inner.borrow_mut().faults.unreadable.insert(whole);
+    }
+
+    /// The next operation of a kind fails with `error`. If it would have changed something, any part of its sectors
+    /// is changed. Several calls fail several operations.
+    pub fn error_next(&self, kind: OpKind, error: DriveError) {
+        self.state.inner.borrow_mut().faults.errors.push_back((kind, error));
+    }
+
+    /// Bit rot: flips at least one bit, at most four, in the part of each sector that is in the range. Nobody notices.
+    pub fn corrupt(&self, offset: u64, len: u64) {
+        self.state.check_raw(offset, len);
+        let mut inner = self.state.inner.borrow_mut();
+        let inner = &mut *inner;
+        let sector = u64::from(self.state.info.sector_bytes);
+        let mut at = offset;
+        while at < offset + len {
+            let end = (at / sector * sector + sector).min(offset + len);
+            let bit_count = (end - at) * 8;
+            let first = inner.rng.below(bit_count);
+            // No multiple of 13 up to 39 is a whole number of bytes in bits: no flip undoes another.
+            for step in 0..inner.rng.range(1..5) {
+                let bit = (first + step * 13) % bit_count;
+                inner.store.tamper(at + bit / 8, 1, |_, bytes| bytes[0] ^= 1 << (bit % 8));
+            }
+            at = end;
+        }
+    }
+
+    /// The next `count` writes are acknowledged and forgotten.
+    pub fn lose_writes(&self, count: u64) {
+        self.state.inner.borrow_mut().faults.lost_writes = count;
+    }
+
+    /// The next write lands at `offset` instead, as far as the drive reaches. Several calls misdirect several writes.
+    ///
+    /// # Panics
+    /// If `offset` is misaligned or out of range.
+    pub fn misdirect_next_write(&self, offset: u64) {
+        self.state.info.check(offset, 0).expect("a write lands on whole sectors of the drive");
+        self.state.inner.borrow_mut().faults.misdirected.push_back(offset);
+    }
+
+    /// With `true`, flushes and FUA are acknowledged and do nothing: no array can survive a power cut then, which shows
+    /// that a test of crashes can fail.
+    pub fn ignore_flushes(&self, ignored: bool) {
+        self.state.inner.borrow_mut().faults.flush_ignored = ignored;
+    }
+
+    /// What a read would give, without an operation, a fault or an alignment.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    pub fn read_raw(&self, offset: u64, len: u64) -> Vec<u8> {
+        self.state.check_raw(offset, len);
+        let mut bytes = vec![0; usize::try_from(len).expect("the range fits into memory")];
+        self.state.inner.borrow().store.read(offset, &mut bytes);
+        bytes
+    }
+
+    /// Changes the content, durably, without an operation, a fault or an alignment.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    pub fn write_raw(&self, offset: u64, bytes: &[u8]) {
+        self.state.check_raw(offset, bytes.len() as u64);
+        self.state.inner.borrow_mut().store.tamper(offset, bytes.len() as u64, |at, into| {
+            let from = (at - offset) as usize;
+            into.copy_from_slice(&bytes[from..from + into.len()]);
+        });
+    }
+
+    /// What the drive was asked so far.
+    pub fn counts(&self) -> Counts {
+        self.state.inner.borrow().counts
+    }
+
+    /// What the drive was asked since the last call.
+    pub fn take_counts(&self) -> Counts {
+        std::mem::take(&mut self.state.inner.borrow_mut().counts)
+    }
+
+    fn run(&self, request: Request) -> Op<'_> {
+        Op { drive: self, stage: Stage::Start(request) }
+    }
+}
+
+impl DriveState {
+    fn check_raw(&self, offset: u64, len: u64) {
+        let size = self.info.size_bytes;
+        let inside = offset.checked_add(len).is_some_and(|end| end <= size);
+        assert!(inside, "range {offset}+{len} lies outside of a drive of {size} bytes");
+    }
+}
+
+impl Drive for SimDrive {
+    fn info(&self) -> &DriveInfo {
+        &self.state.info
+    }
+
+    async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, DriveError> {
+        let buf = self.run(Request::Read { offset, buf }).await?;
+        Ok(buf.expect("a read gives its buffer back"))
+    }
+
+    async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
+        self.run(Request::Write { offset, data, fua }).await.map(drop)
+    }
+
+    async fn flush(&self) -> Result<(), DriveError> {
+        self.run(Request::Flush(0)).await.map(drop)
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), DriveError> {
+        self.run(Request::Discard { offset, len }).await.map(drop)
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), DriveError> {
+        self.run(Request::Zeroes { offset, len }).await.map(drop)
+    }
+}
+
+/// An operation's future. It starts when it is first polled.
+struct Op<'a> {
+    drive: &'a SimDrive,
+    stage: Stage,
+}
+
+enum Stage {
+    Start(Request),
+    Flying(u32),
+    Ended,
+}
+
+impl Future for Op<'_> {
+    type Output = OpResult;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<OpResult> {
+        let SimDrive { state, generation } = self.drive;
+        match std::mem::replace(&mut self.stage, Stage::Ended) {
+            Stage::Start(request) => match state.submit(*generation, request, context.waker()) {
+                Submitted::Done(result) => Poll::Ready(result),
+                Submitted::Flying(slot) => {
+                    self.stage = Stage::Flying(slot);
+                    Poll::Pending
+                }
+            },
+            Stage::Flying(slot) => match state.poll(slot, context.waker()) {
+                Some(result) => Poll::Ready(result),
+                None => {
+                    self.stage = Stage::Flying(slot);
+                    Poll::Pending
+                }
+            },
+            Stage::Ended => panic!("polled again after it was done"),
+        }
+    }
+}
+
+impl Drop for Op<'_> {
+    fn drop(&mut self) {
+        if let Stage::Flying(slot) = self.stage {
+            self.drive.state.abandon(slot);
+        }
+    }
+}

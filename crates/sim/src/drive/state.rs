@@ -1,0 +1,520 @@
+//! A drive at work: operations in flight, and what they do when they complete.
+
+use std::cell::RefCell;
+use std::mem;
+use std::rc::Rc;
+use std::task::Waker;
+
+use ::drive::{Buf, BufMut, DriveError, DriveInfo, Nanos, Segments};
+
+use super::Latency;
+use super::faults::Faults;
+use super::store::{Fill, Store};
+use crate::clock::Event;
+use crate::rng::Rng;
+use crate::trace::{Counts, OpKind, Phase, TraceEntry};
+use crate::world::World;
+
+/// The state behind all handles of a drive.
+pub(crate) struct DriveState {
+    pub(crate) world: Rc<World>,
+    pub(crate) index: u32,
+    pub(crate) info: DriveInfo,
+    pub(crate) inner: RefCell<Inner>,
+}
+
+/// What changes.
+pub(crate) struct Inner {
+    /// Counts the power cuts. A handle of an earlier one is dead.
+    pub(crate) generation: u64,
+    pub(crate) store: Store,
+    pub(crate) faults: Faults,
+    pub(crate) counts: Counts,
+    pub(crate) latency: Latency,
+    /// Latencies are multiplied by this.
+    pub(crate) slowness: u32,
+    /// Writes are durable at once if there is none.
+    pub(crate) write_cache: bool,
+    pub(crate) rng: Rng,
+    discard_count: u32,
+    flights: Vec<Flight>,
+    free: Vec<u32>,
+    serial_last: u64,
+    /// Wakers of the operations that were lost, to be woken once no borrow is held.
+    lost_wakers: Vec<Waker>,
+}
+
+/// An operation with its operands.
+pub(crate) enum Request {
+    Read {
+        offset: u64,
+        buf: BufMut,
+    },
+    Write {
+        offset: u64,
+        data: Segments,
+        fua: bool,
+    },
+    /// The number is the store's, set when the drive takes the flush.
+    Flush(u64),
+    Discard {
+        offset: u64,
+        len: u64,
+    },
+    Zeroes {
+        offset: u64,
+        len: u64,
+    },
+}
+
+/// A buffer for reads, nothing for the others.
+pub(crate) type OpResult = Result<Option<BufMut>, DriveError>;
+
+/// What became of a request that was handed to a drive.
+pub(crate) enum Submitted {
+    Done(OpResult),
+    Flying(u32),
+}
+
+/// An operation in flight.
+#[derive(Default)]
+struct Flight {
+    /// 0: the slot is free.
+    serial: u64,
+    /// Until the operation completes.
+    request: Option<Request>,
+    /// From then on, until its future takes it.
+    result: Option<OpResult>,
+    waker: Option<Waker>,
+    /// The future was dropped.
+    abandoned: bool,
+    /// No event will complete it: the drive hangs, or the world has stopped.
+    held: bool,
+}
+
+impl Request {
+    #[inline]
+    pub(crate) fn kind(&self) -> OpKind {
+        match self {
+            Request::Read { .. } => OpKind::Read,
+            Request::Write { .. } => OpKind::Write,
+            Request::Flush(_) => OpKind::Flush,
+            Request::Discard { .. } => OpKind::Discard,
+            Request::Zeroes { .. } => OpKind::Zeroes,
+        }
+    }
+
+    #[inline]
+    fn range(&self) -> (u64, u64) {
+        match self {
+            Request::Read { offset, buf } => (*offset, buf.len() as u64),
+            Request::Write { offset, data, .. } => (*offset, data.iter().map(|part| part.len() as u64).sum()),
+            Request::Flush(_) => (0, 0),
+            Request::Discard { offset, len } | Request::Zeroes { offset, len } => (*offset, *len),
+        }
+    }
+
+    fn fua(&self) -> bool {
+        matches!(self, Request::Write { fua: true, .. })
+    }
+}
+
+impl DriveState {
+    pub(crate) fn new(world: &Rc<World>, info: DriveInfo, latency: Latency, write_cache: bool) -> Rc<DriveState> {
+        world.add_drive(|index, mut rng| {
+            let store = Store::new(info.size_bytes, info.sector_bytes, rng.fork());
+            let inner = Inner {
+                generation: 0,
+                store,
+                faults: Faults::default(),
+                counts: Counts::default(),
+                latency,
+                slowness: 1,
+                write_cache,
+                rng,
+                discard_count: 0,
+                flights: Vec::new(),
+                free: Vec::new(),
+                serial_last: 0,
+                lost_wakers: Vec::new(),
+            };
+            Rc::new(DriveState { world: world.clone(), index, info, inner: RefCell::new(inner) })
+        })
+    }
+
+    #[inline]
+    fn note(&self, phase: Phase, kind: OpKind, (offset, len): (u64, u64), fua: bool) {
+        self.world.note(|| TraceEntry { at: self.world.now(), drive_index: self.index, phase, kind, offset, len, fua });
+    }
+
+    /// Takes an operation.
+    pub(crate) fn submit(self: &Rc<Self>, generation: u64, mut request: Request, waker: &Waker) -> Submitted {
+        let range = request.range();
+        let mut inner = self.inner.borrow_mut();
+        if generation != inner.generation || inner.faults.failed {
+            return Submitted::Done(Err(DriveError::Gone));
+        }
+        if let Err(error) = self.info.check(range.0, range.1) {
+            return Submitted::Done(Err(error));
+        }
+        let (kind, fua) = (request.kind(), request.fua());
+        inner.counts.add(kind, range.1, fua);
+        self.note(Phase::Start, kind, range, fua);
+        if let Request::Flush(number) = &mut request {
+            *number = inner.store.flush_begin();
+        }
+        let immediate = inner.latency.is_immediate() && inner.slowness == 1 && !inner.faults.hung;
+        let held = if immediate {
+            match self.execute(&mut inner, request) {
+                Ok(result) => {
+                    let wakers = mem::take(&mut inner.lost_wakers);
+                    drop(inner);
+                    wakers.into_iter().for_each(Waker::wake);
+                    return Submitted::Done(result);
+                }
+                Err(refused) => {
+                    request = refused;
+                    true
+                }
+            }
+        } else {
+            inner.begin_early(&self.info, &request);
+            inner.faults.hung
+        };
+        let (slot, serial) = inner.fly(request, waker, held);
+        if !held {
+            self.schedule(&mut inner, slot, serial);
+        }
+        Submitted::Flying(slot)
+    }
+
+    fn schedule(self: &Rc<Self>, inner: &mut Inner, slot: u32, serial: u64) {
+        let after = inner.latency_draw();
+        self.world.schedule(after, Event::Drive { drive: self.clone(), slot, serial });
+    }
+
+    /// An event still means this operation.
+    pub(crate) fn is_flying(&self, slot: u32, serial: u64) -> bool {
+        let inner = self.inner.borrow();
+        let flight = &inner.flights[slot as usize];
+        flight.serial == serial && flight.request.is_some() && !flight.held
+    }
+
+    /// The time of an operation has come.
+    pub(crate) fn complete(&self, slot: u32, serial: u64) {
+        let mut inner = self.inner.borrow_mut();
+        let hung = inner.faults.hung;
+        let flight = &mut inner.flights[slot as usize];
+        if flight.serial != serial {
+            return;
+        }
+        let Some(request) = flight.request.take() else { return };
+        if hung {
+            (flight.request, flight.held) = (Some(request), true);
+            return;
+        }
+        match self.execute(&mut inner, request) {
+            Ok(result) => {
+                let waker = inner.land(slot, result);
+                let lost = mem::take(&mut inner.lost_wakers);
+                drop(inner);
+                waker.into_iter().chain(lost).for_each(Waker::wake);
+            }
+            Err(request) => {
+                let flight = &mut inner.flights[slot as usize];
+                (flight.request, flight.held) = (Some(request), true);
+            }
+        }
+    }
+
+    /// Does what was asked. Gives the request back if the world stops instead.
+    fn execute(&self, inner: &mut Inner, request: Request) -> Result<OpResult, Request> {
+        if !self.world.admit() {
+            return Err(request);
+        }
+        let (kind, range, fua) = (request.kind(), request.range(), request.fua());
+        let result = inner.perform(&self.info, request);
+        if inner.faults.failed {
+            self.lose_flights(inner, &mut |rng, _| rng.chance(1, 2), false);
+        }
+        inner.counts.errors += u64::from(result.is_err());
+        self.note(if result.is_ok() { Phase::Done } else { Phase::Failed }, kind, range, fua);
+        Ok(result)
+    }
+
+    /// Ends everything in flight with [`DriveError::Gone`]. Of what would have been changed, the sectors that
+    /// `survives` chooses are.
+    fn lose_flights(&self, inner: &mut Inner, survives: &mut dyn FnMut(&mut Rng, u64) -> bool, durable: bool) {
+        let mut slots: Vec<u32> = (0..inner.flights.len() as u32).collect();
+        inner.rng.shuffle(&mut slots);
+        for slot in slots {
+            let Some(request) = inner.flights[slot as usize].request.take() else { continue };
+            inner.apply_partly(&self.info, &request, survives, durable);
+            inner.counts.errors += 1;
+            self.note(Phase::Failed, request.kind(), request.range(), request.fua());
+            inner.flights[slot as usize].held = false;
+            let waker = inner.land(slot, Err(DriveError::Gone));
+            inner.lost_wakers.extend(waker);
+        }
+    }
+
+    /// The drive dies. In flight is lost, the cache stays.
+    pub(crate) fn fail(&self) {
+        let mut inner = self.inner.borrow_mut();
+        inner.faults.failed = true;
+        self.lose_flights(&mut inner, &mut |rng, _| rng.chance(1, 2), false);
+        let wakers = mem::take(&mut inner.lost_wakers);
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The drive loses its power.
+    pub(crate) fn power_cut_by(&self, survives: &mut dyn FnMut(u64) -> bool) {
+        let mut inner = self.inner.borrow_mut();
+        inner.generation += 1;
+        inner.store.power_cut(survives);
+        self.lose_flights(&mut inner, &mut |_, offset| survives(offset), true);
+        let wakers = mem::take(&mut inner.lost_wakers);
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// As [`DriveState::power_cut_by`], by chance: from one drive to the other, few or many sectors survive.
+    pub(crate) fn power_cut(&self, rng: &mut Rng) {
+        let of = 8;
+        let hits = *rng.pick(&[0, 1, 4, 4, 4, 7, of]);
+        self.power_cut_by(&mut |_| rng.chance(hits, of));
+    }
+
+    /// How many operations no event will complete.
+    pub(crate) fn held_count(&self) -> usize {
+        self.inner.borrow().flights.iter().filter(|flight| flight.held).count()
+    }
+
+    /// Lets operations complete that were held back, unless the drive hangs.
+    pub(crate) fn release_held(self: &Rc<Self>) {
+        let mut inner = self.inner.borrow_mut();
+        if inner.faults.hung {
+            return;
+        }
+        for slot in 0..inner.flights.len() {
+            let flight = &mut inner.flights[slot];
+            if mem::take(&mut flight.held) {
+                let serial = flight.serial;
+                self.schedule(&mut inner, slot as u32, serial);
+            }
+        }
+    }
+
+    /// Asks for the result of an operation in flight.
+    pub(crate) fn poll(&self, slot: u32, waker: &Waker) -> Option<OpResult> {
+        let mut inner = self.inner.borrow_mut();
+        let flight = &mut inner.flights[slot as usize];
+        if let Some(result) = flight.result.take() {
+            inner.release(slot);
+            return Some(result);
+        }
+        match &mut flight.waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        None
+    }
+
+    /// The future of an operation in flight was dropped.
+    pub(crate) fn abandon(&self, slot: u32) {
+        let mut inner = self.inner.borrow_mut();
+        let flight = &mut inner.flights[slot as usize];
+        let waker = flight.waker.take();
+        let result = flight.result.take();
+        flight.abandoned = true;
+        if flight.request.is_none() {
+            inner.release(slot);
+        }
+        drop(inner);
+        drop((waker, result));
+    }
+}
+
+impl Inner {
+    fn fly(&mut self, request: Request, waker: &Waker, held: bool) -> (u32, u64) {
+        self.serial_last += 1;
+        let serial = self.serial_last;
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(Flight::default());
+            (self.flights.len() - 1) as u32
+        });
+        let flight = Flight { serial, request: Some(request), waker: Some(waker.clone()), held, ..Flight::default() };
+        self.flights[slot as usize] = flight;
+        (slot, serial)
+    }
+
+    fn release(&mut self, slot: u32) {
+        self.flights[slot as usize] = Flight::default();
+        self.free.push(slot);
+    }
+
+    /// Leaves the result where its future finds it; gives the waker to be woken once no borrow is held.
+    fn land(&mut self, slot: u32, result: OpResult) -> Option<Waker> {
+        let flight = &mut self.flights[slot as usize];
+        if flight.abandoned {
+            self.release(slot);
+            return None;
+        }
+        flight.result = Some(result);
+        flight.waker.take()
+    }
+
+    fn latency_draw(&mut self) -> Nanos {
+        self.latency.draw(&mut self.rng).saturating_mul(u64::from(self.slowness))
+    }
+
+    /// A drive may begin to change sectors long before it says that it is done: now and then a write shows early, and
+    /// in parts.
+    fn begin_early(&mut self, info: &DriveInfo, request: &Request) {
+        let quiet = self.faults.lost_writes == 0 && self.faults.misdirected.is_empty() && self.faults.errors.is_empty();
+        if quiet && matches!(request, Request::Write { .. }) && self.rng.chance(1, 8) {
+            self.apply_partly(info, request, &mut |rng, _| rng.chance(1, 2), false);
+        }
+    }
+
+    fn perform(&mut self, info: &DriveInfo, request: Request) -> OpResult {
+        if let Some(left) = &mut self.faults.fail_after {
+            let Some(fewer) = left.checked_sub(1) else {
+                self.faults.fail_after = None;
+                self.faults.failed = true;
+                self.apply_partly(info, &request, &mut |rng, _| rng.chance(1, 2), false);
+                return Err(DriveError::Gone);
+            };
+            *left = fewer;
+        }
+        if let Some(error) = self.faults.error_for(request.kind()) {
+            self.apply_partly(info, &request, &mut |rng, _| rng.chance(1, 2), false);
+            return Err(error);
+        }
+        match request {
+            Request::Read { offset, mut buf } => {
+                let len = buf.len() as u64;
+                if let Some(bad) = self.faults.unreadable.first_within(offset..offset + len) {
+                    return Err(DriveError::Media { offset: bad.start, len: bad.end - bad.start });
+                }
+                self.store.read(offset, &mut buf);
+                return Ok(Some(buf));
+            }
+            Request::Write { offset, data, fua } => self.write(info, offset, &data, fua),
+            Request::Flush(number) => {
+                if !self.faults.flush_ignored {
+                    self.store.flush_end(number);
+                }
+            }
+            Request::Discard { offset, len } if info.discards => self.discard(info, offset, len),
+            Request::Discard { .. } => {}
+            Request::Zeroes { offset, len } => {
+                self.store.fill(offset, len, Fill::Zero, !self.write_cache);
+                self.faults.unreadable.remove(offset..offset + len);
+            }
+        }
+        Ok(None)
+    }
+
+    fn write(&mut self, info: &DriveInfo, offset: u64, data: &Segments, fua: bool) {
+        if self.faults.lost_writes > 0 {
+            self.faults.lost_writes -= 1;
+            return;
+        }
+        let durable = !self.write_cache || (fua && !self.faults.flush_ignored);
+        let mut at = match self.faults.misdirected.pop_front() {
+            Some(elsewhere) => elsewhere,
+            None => offset,
+        };
+        let sector = info.sector_bytes as usize;
+        let joined;
+        let mut parts: &[_] = data;
+        if data.iter().any(|part| part.len() % sector != 0) {
+            // A sector that is made of two segments is still written as one.
+            joined = [Buf::from(join(data))];
+            parts = &joined;
+        }
+        for part in parts {
+            let len = (part.len() as u64).min(info.size_bytes.saturating_sub(at));
+            self.store.write(at, &part[..len as usize], durable);
+            self.faults.unreadable.remove(at..at + len);
+            at += len;
+        }
+    }
+
+    /// What is discarded reads as anything: garbage, zeroes, or what was there before.
+    fn discard(&mut self, info: &DriveInfo, offset: u64, len: u64) {
+        self.discard_count = self.discard_count.wrapping_add(1).max(1);
+        let pattern = Fill::Garbage(self.discard_count);
+        match self.rng.below(4) {
+            0 | 1 => self.store.fill(offset, len, pattern, !self.write_cache),
+            _ if len > MIXED_DISCARD_BYTES => self.store.fill(offset, len, pattern, !self.write_cache),
+            _ => {
+                let sector = u64::from(info.sector_bytes);
+                for at in (offset..offset + len).step_by(sector as usize) {
+                    match self.rng.below(3) {
+                        0 => self.store.fill(at, sector, pattern, !self.write_cache),
+                        1 => self.store.fill(at, sector, Fill::Zero, !self.write_cache),
+                        _ => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Applies a part of an operation that does not come to its end.
+    fn apply_partly(
+        &mut self,
+        info: &DriveInfo,
+        request: &Request,
+        survives: &mut dyn FnMut(&mut Rng, u64) -> bool,
+        durable: bool,
+    ) {
+        let sector = u64::from(info.sector_bytes);
+        let durable = durable || !self.write_cache;
+        match request {
+            Request::Read { .. } | Request::Flush(_) => {}
+            Request::Discard { .. } if !info.discards => {}
+            Request::Write { offset, data, .. } => {
+                let joined;
+                let bytes: &[u8] = match &data[..] {
+                    [only] => only,
+                    several => {
+                        joined = join(several);
+                        &joined
+                    }
+                };
+                let mut at = *offset;
+                for bytes in bytes.chunks(sector as usize) {
+                    if survives(&mut self.rng, at) {
+                        self.store.write(at, bytes, durable);
+                        self.faults.unreadable.remove(at..at + sector);
+                    }
+                    at += sector;
+                }
+            }
+            Request::Discard { offset, len } | Request::Zeroes { offset, len } => {
+                let discard = matches!(request, Request::Discard { .. });
+                let fill = if discard { Fill::Garbage(self.discard_count.wrapping_add(1).max(1)) } else { Fill::Zero };
+                // In pieces of 64 KiB, as long ranges would take long sector by sector.
+                let mut at = *offset;
+                while at < offset + len {
+                    let step = if *len > MIXED_DISCARD_BYTES { MIXED_DISCARD_BYTES } else { sector };
+                    let here = step.min(offset + len - at);
+                    if survives(&mut self.rng, at) {
+                        self.store.fill(at, here, fill, durable);
+                    }
+                    at += here;
+                }
+            }
+        }
+    }
+}
+
+fn join(parts: &[Buf]) -> Vec<u8> {
+    parts.iter().flat_map(|part| part.iter().copied()).collect()
+}
+
+/// Up to this length a discarded or zeroed range is treated sector by sector.
+const MIXED_DISCARD_BYTES: u64 = 1 << 16;

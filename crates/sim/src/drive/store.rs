@@ -1,0 +1,431 @@
+//! What a drive remembers: its content, and which of it would be lost with the power.
+//!
+//! Invariants:
+//! 1. `content` is what reads give; `durable` is what a sector falls back to, present exactly while `dirty` is not 0.
+//! 2. A sector is settled as a whole: it is durable or it falls back, so nothing tears within a sector.
+//! 3. A version of a sector that was there when a flush began is durable when the flush ends.
+
+use std::collections::VecDeque;
+
+use crate::rng::{GOLDEN, Rng, mix};
+
+/// Bytes in a page, the unit of memory. At least the largest sector.
+pub(crate) const PAGE_BYTES: usize = 4096;
+/// Pages in a chunk, the unit of the index: 256 KiB.
+const CHUNK_PAGES: usize = 64;
+/// Page buffers that are kept for reuse.
+const SPARE_PAGES: usize = 256;
+
+type PageBox = Box<[u8; PAGE_BYTES]>;
+
+#[derive(Clone)]
+enum Content {
+    /// Computed from the seed, this version and the address. 0: never written.
+    Garbage(u32),
+    Zero,
+    Data(PageBox),
+}
+
+struct Page {
+    content: Content,
+    durable: Option<Content>,
+    /// One bit for each sector of the page that is not durable.
+    dirty: u8,
+    /// The epoch in which the dirty sectors were written.
+    epoch: u64,
+}
+
+/// What a range is overwritten with.
+#[derive(Clone, Copy)]
+pub(crate) enum Fill {
+    Zero,
+    Garbage(u32),
+}
+
+pub(crate) struct Store {
+    /// For each chunk its number in `chunks` plus 1; 0 where nothing was ever written.
+    index: Vec<u32>,
+    chunks: Vec<Box<[Page]>>,
+    sector_bytes: usize,
+    seed: u64,
+    /// Counts the flushes that were begun.
+    epoch: u64,
+    /// Pages by the epoch in which they became dirty. An entry is stale if the page says otherwise.
+    dirty: VecDeque<(u64, u64)>,
+    spare: Vec<PageBox>,
+    /// Decides which overwritten versions had become durable on their own.
+    rng: Rng,
+}
+
+/// The word of garbage at a word's number.
+#[inline]
+fn garbage_word(key: u64, word_index: u64) -> u64 {
+    mix(key.wrapping_add(word_index.wrapping_mul(GOLDEN)))
+}
+
+fn fill_garbage(seed: u64, version: u32, offset: u64, into: &mut [u8]) {
+    let key = mix(seed ^ u64::from(version).wrapping_mul(GOLDEN));
+    let mut done = 0;
+    if offset.is_multiple_of(8) {
+        for (index, word) in into.chunks_exact_mut(8).enumerate() {
+            word.copy_from_slice(&garbage_word(key, offset / 8 + index as u64).to_le_bytes());
+        }
+        done = into.len() / 8 * 8;
+    }
+    while done < into.len() {
+        let at = offset + done as u64;
+        let skip = (at % 8) as usize;
+        let bytes = garbage_word(key, at / 8).to_le_bytes();
+        let take = (8 - skip).min(into.len() - done);
+        into[done..done + take].copy_from_slice(&bytes[skip..skip + take]);
+        done += take;
+    }
+}
+
+/// The parts of a byte range in pages: page number, offset in the page, length.
+fn pages(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
+    let end = offset + len;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        if at >= end {
+            return None;
+        }
+        let page = at / PAGE_BYTES as u64;
+        let within = (at % PAGE_BYTES as u64) as usize;
+        let take = (PAGE_BYTES - within).min((end - at) as usize);
+        at += take as u64;
+        Some((page, within, take))
+    })
+}
+
+impl Store {
+    pub(crate) fn new(size_bytes: u64, sector_bytes: u32, mut rng: Rng) -> Self {
+        let chunk_count = size_bytes.div_ceil((CHUNK_PAGES * PAGE_BYTES) as u64);
+        Store {
+            index: vec![0; usize::try_from(chunk_count).expect("the index of a drive fits into memory")],
+            chunks: Vec::new(),
+            sector_bytes: sector_bytes as usize,
+            seed: rng.next_u64(),
+            epoch: 0,
+            dirty: VecDeque::new(),
+            spare: Vec::new(),
+            rng,
+        }
+    }
+
+    #[inline]
+    fn chunk_index(&self, page: u64) -> Option<usize> {
+        (self.index[(page / CHUNK_PAGES as u64) as usize] as usize).checked_sub(1)
+    }
+
+    #[inline]
+    fn page(&self, page: u64) -> Option<&Page> {
+        Some(&self.chunks[self.chunk_index(page)?][page as usize % CHUNK_PAGES])
+    }
+
+    /// The number of a page's chunk, which is made if it is not there.
+    #[inline]
+    fn ensure_chunk(&mut self, page: u64) -> usize {
+        if let Some(chunk) = self.chunk_index(page) {
+            return chunk;
+        }
+        let fresh = || Page { content: Content::Garbage(0), durable: None, dirty: 0, epoch: 0 };
+        self.chunks.push((0..CHUNK_PAGES).map(|_| fresh()).collect());
+        self.index[(page / CHUNK_PAGES as u64) as usize] = self.chunks.len() as u32;
+        self.chunks.len() - 1
+    }
+
+    /// The sectors that a range of a page touches, one bit each.
+    #[inline]
+    fn mask(&self, within: usize, len: usize) -> u8 {
+        let first = within / self.sector_bytes;
+        let last = (within + len - 1) / self.sector_bytes;
+        ((2_u16 << last) - (1_u16 << first)) as u8
+    }
+
+    pub(crate) fn read(&self, offset: u64, into: &mut [u8]) {
+        let mut done = 0;
+        for (number, within, len) in pages(offset, into.len() as u64) {
+            let part = &mut into[done..done + len];
+            done += len;
+            match self.page(number).map(|page| &page.content) {
+                Some(Content::Data(bytes)) => part.copy_from_slice(&bytes[within..within + len]),
+                Some(Content::Zero) => part.fill(0),
+                Some(Content::Garbage(version)) => {
+                    fill_garbage(self.seed, *version, number * PAGE_BYTES as u64 + within as u64, part);
+                }
+                None => fill_garbage(self.seed, 0, number * PAGE_BYTES as u64 + within as u64, part),
+            }
+        }
+    }
+
+    /// Writes whole sectors.
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8], durable: bool) {
+        let mut done = 0;
+        for (number, within, len) in pages(offset, bytes.len() as u64) {
+            let bytes = &bytes[done..done + len];
+            done += len;
+            self.change(number, within, len, durable, |page| page[within..within + len].copy_from_slice(bytes));
+        }
+    }
+
+    /// Overwrites whole sectors with a pattern. Garbage goes only where something was written: the rest is garbage.
+    pub(crate) fn fill(&mut self, offset: u64, len: u64, fill: Fill, durable: bool) {
+        let chunk_bytes = (CHUNK_PAGES * PAGE_BYTES) as u64;
+        let end = offset + len;
+        let mut at = offset;
+        while at < end {
+            let chunk_end = (at / chunk_bytes + 1) * chunk_bytes;
+            let here = chunk_end.min(end) - at;
+            if matches!(fill, Fill::Zero) || self.chunk_index(at / PAGE_BYTES as u64).is_some() {
+                for (number, within, len) in pages(at, here) {
+                    self.fill_page(number, within, len, fill, durable);
+                }
+            }
+            at += here;
+        }
+    }
+
+    fn fill_page(&mut self, number: u64, within: usize, len: usize, fill: Fill, durable: bool) {
+        let seed = self.seed;
+        let start = number * PAGE_BYTES as u64 + within as u64;
+        let chunk = self.ensure_chunk(number);
+        if len < PAGE_BYTES {
+            return self.change(number, within, len, durable, |page| match fill {
+                Fill::Zero => page[within..within + len].fill(0),
+                Fill::Garbage(version) => fill_garbage(seed, version, start, &mut page[within..within + len]),
+            });
+        }
+        let mask = self.mask(within, len);
+        self.before_change(number, mask, len, durable);
+        let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
+        let new = match fill {
+            Fill::Zero => Content::Zero,
+            Fill::Garbage(version) => Content::Garbage(version),
+        };
+        let old = std::mem::replace(&mut page.content, new);
+        self.keep(old);
+    }
+
+    /// Changes a range of a page by `change`, which gets the page as it is.
+    #[inline]
+    fn change(
+        &mut self,
+        number: u64,
+        within: usize,
+        len: usize,
+        durable: bool,
+        change: impl Fn(&mut [u8; PAGE_BYTES]),
+    ) {
+        let chunk = self.ensure_chunk(number);
+        let mask = self.mask(within, len);
+        self.before_change(number, mask, len, durable);
+        let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
+        let data = materialize(&mut page.content, &mut self.spare, self.seed, number, len < PAGE_BYTES);
+        change(data);
+        // What is durable at once is so in the fallback of the page's other sectors too: `before_change` took the
+        // sectors out of `dirty`, so a power cut leaves them alone.
+    }
+
+    /// Keeps what a change of the sectors in `mask` could lose. `len` is the length of the change in bytes.
+    fn before_change(&mut self, number: u64, mask: u8, len: usize, durable: bool) {
+        let chunk = self.ensure_chunk(number);
+        let epoch = self.epoch;
+        let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
+        if durable {
+            page.dirty &= !mask;
+            if page.dirty == 0
+                && let Some(old) = page.durable.take()
+            {
+                self.keep(old);
+            }
+            return;
+        }
+        if page.dirty != 0 && page.epoch < epoch {
+            // A flush was begun since: what was dirty then must be durable when it ends, and is so from now on.
+            page.dirty = 0;
+            if let Some(old) = page.durable.take() {
+                self.keep(old);
+            }
+        }
+        let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
+        if page.dirty == 0 {
+            page.durable = Some(if len == PAGE_BYTES {
+                // Everything is overwritten: the old content moves, and the new one begins as anything.
+                std::mem::replace(&mut page.content, Content::Zero)
+            } else {
+                copy(&page.content, &mut self.spare)
+            });
+            page.epoch = epoch;
+            self.dirty.push_back((epoch, number));
+        } else if page.dirty & mask != 0 {
+            // A drive writes its cache back when it likes: some of the versions that are overwritten now were durable.
+            let settled = page.dirty & mask & self.rng.next_u64() as u8;
+            self.settle(number, settled);
+        }
+        // A sector that was clean may have become newer than the fallback by a durable write: catch up.
+        let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
+        let clean = !page.dirty & mask;
+        if page.dirty != 0 && clean != 0 {
+            self.settle(number, clean);
+        }
+        self.chunks[chunk][number as usize % CHUNK_PAGES].dirty |= mask;
+    }
+
+    /// Copies sectors from the content to the fallback.
+    fn settle(&mut self, number: u64, sectors: u8) {
+        if sectors == 0 {
+            return;
+        }
+        let chunk = self.ensure_chunk(number);
+        let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
+        let durable = page.durable.as_mut().expect("a dirty page has a fallback");
+        let durable = materialize(durable, &mut self.spare, self.seed, number, true);
+        let content = &page.content;
+        copy_sectors(content, durable, sectors, self.sector_bytes, self.seed, number);
+    }
+
+    /// Begins a flush. [`Store::flush_end`] takes what this gives.
+    pub(crate) fn flush_begin(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch
+    }
+
+    /// Makes everything durable that was written before the flush began.
+    pub(crate) fn flush_end(&mut self, flush: u64) {
+        while let Some(&(epoch, number)) = self.dirty.front()
+            && epoch < flush
+        {
+            self.dirty.pop_front();
+            let chunk = self.ensure_chunk(number);
+            let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
+            if page.epoch == epoch {
+                page.dirty = 0;
+                if let Some(old) = page.durable.take() {
+                    self.keep(old);
+                }
+            }
+        }
+    }
+
+    /// Loses the cache: each sector that is not durable stays if `survives` says so for its offset, else falls back.
+    pub(crate) fn power_cut(&mut self, survives: &mut dyn FnMut(u64) -> bool) {
+        for (epoch, number) in std::mem::take(&mut self.dirty) {
+            let chunk = self.ensure_chunk(number);
+            let sector_bytes = self.sector_bytes;
+            let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
+            if page.epoch != epoch || page.dirty == 0 {
+                continue;
+            }
+            let mut lost = 0_u8;
+            for sector in 0..PAGE_BYTES / sector_bytes {
+                let at = number * PAGE_BYTES as u64 + (sector * sector_bytes) as u64;
+                if page.dirty >> sector & 1 == 1 && !survives(at) {
+                    lost |= 1 << sector;
+                }
+            }
+            page.dirty = 0;
+            let durable = page.durable.take().expect("a dirty page has a fallback");
+            if lost != 0 {
+                let content = materialize(&mut page.content, &mut self.spare, self.seed, number, true);
+                copy_sectors(&durable, content, lost, sector_bytes, self.seed, number);
+            }
+            self.keep(durable);
+        }
+    }
+
+    /// Offsets of the sectors that are not durable, ascending.
+    pub(crate) fn unflushed(&self) -> Vec<u64> {
+        let mut offsets = Vec::new();
+        for &(epoch, number) in &self.dirty {
+            let Some(page) = self.page(number) else { continue };
+            if page.epoch != epoch {
+                continue;
+            }
+            let sectors = (0..PAGE_BYTES / self.sector_bytes).filter(|sector| page.dirty >> sector & 1 == 1);
+            offsets.extend(sectors.map(|sector| number * PAGE_BYTES as u64 + (sector * self.sector_bytes) as u64));
+        }
+        offsets.sort_unstable();
+        offsets.dedup();
+        offsets
+    }
+
+    /// Changes bytes on the medium and in the cache alike, without regard to sectors. `change` gets an offset and the
+    /// bytes there, of one and then of the other.
+    pub(crate) fn tamper(&mut self, offset: u64, len: u64, change: impl Fn(u64, &mut [u8])) {
+        for (number, within, len) in pages(offset, len) {
+            let chunk = self.ensure_chunk(number);
+            let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
+            let at = number * PAGE_BYTES as u64 + within as u64;
+            for content in [Some(&mut page.content), page.durable.as_mut()].into_iter().flatten() {
+                let bytes = materialize(content, &mut self.spare, self.seed, number, true);
+                change(at, &mut bytes[within..within + len]);
+            }
+        }
+    }
+
+    /// Keeps the memory of a page for the next one.
+    #[inline]
+    fn keep(&mut self, content: Content) {
+        if let Content::Data(page) = content
+            && self.spare.len() < SPARE_PAGES
+        {
+            self.spare.push(page);
+        }
+    }
+}
+
+/// Memory for a page, with any content.
+#[inline]
+fn memory(spare: &mut Vec<PageBox>) -> PageBox {
+    spare.pop().unwrap_or_else(|| Box::new([0; PAGE_BYTES]))
+}
+
+/// Turns a page's content into bytes, if it is none yet. They are the right ones only if they are `needed`.
+#[inline]
+fn materialize<'a>(
+    content: &'a mut Content,
+    spare: &mut Vec<PageBox>,
+    seed: u64,
+    number: u64,
+    needed: bool,
+) -> &'a mut [u8; PAGE_BYTES] {
+    if !matches!(content, Content::Data(_)) {
+        let mut page = memory(spare);
+        match content {
+            _ if !needed => {}
+            Content::Garbage(version) => fill_garbage(seed, *version, number * PAGE_BYTES as u64, &mut page[..]),
+            _ => page.fill(0),
+        }
+        *content = Content::Data(page);
+    }
+    match content {
+        Content::Data(page) => page,
+        _ => unreachable!("made so above"),
+    }
+}
+
+fn copy(content: &Content, spare: &mut Vec<PageBox>) -> Content {
+    match content {
+        Content::Data(bytes) => {
+            let mut page = memory(spare);
+            page.copy_from_slice(&bytes[..]);
+            Content::Data(page)
+        }
+        other => other.clone(),
+    }
+}
+
+/// Copies the sectors of a mask.
+fn copy_sectors(from: &Content, to: &mut [u8; PAGE_BYTES], sectors: u8, sector_bytes: usize, seed: u64, number: u64) {
+    for (sector, to) in to.chunks_mut(sector_bytes).enumerate().filter(|(sector, _)| sectors >> sector & 1 == 1) {
+        let at = sector * sector_bytes;
+        match from {
+            Content::Data(bytes) => to.copy_from_slice(&bytes[at..at + sector_bytes]),
+            Content::Zero => to.fill(0),
+            Content::Garbage(version) => {
+                fill_garbage(seed, *version, number * PAGE_BYTES as u64 + at as u64, to);
+            }
+        }
+    }
+}

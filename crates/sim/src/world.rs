@@ -1,0 +1,489 @@
+//! The world: the run loop, and the handle to it that the engine gets.
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::mem;
+use std::pin::{Pin, pin};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use ::drive::{BufMut, Env, Nanos};
+
+use crate::clock::{Event, Sleep, Timeline};
+use crate::drive::{DriveState, SimDrive};
+use crate::rng::{GOLDEN, Rng, mix};
+use crate::task::{MAIN, Ready, TaskId, Tasks};
+use crate::trace::TraceEntry;
+
+/// State shared by [`Sim`], its environments and its drives.
+pub(crate) struct World {
+    seed: u64,
+    now: Cell<Nanos>,
+    /// Draws the order of tasks and events.
+    pub(crate) rng: RefCell<Rng>,
+    ready: Arc<Ready>,
+    tasks: RefCell<Tasks>,
+    /// Number of the current turn.
+    turn: Cell<u64>,
+    turn_waiters: RefCell<Vec<Waker>>,
+    pub(crate) timeline: RefCell<Timeline>,
+    drives: RefCell<Vec<Weak<DriveState>>>,
+    running: Cell<bool>,
+    steps: Cell<u64>,
+    steps_max: Cell<u64>,
+    /// Drive operations that may still complete before the world stops.
+    ops_left: Cell<u64>,
+    ops_done: Cell<u64>,
+    stopped: Cell<bool>,
+    trace: RefCell<Option<Vec<TraceEntry>>>,
+    fingerprint: Cell<u64>,
+    /// What the next buffer is filled with.
+    poison: Cell<u8>,
+}
+
+enum Next {
+    Run(TaskId),
+    Stopped,
+    Idle,
+}
+
+impl World {
+    fn new(seed: u64) -> Rc<World> {
+        let ready = Arc::new(Ready::default());
+        Rc::new(World {
+            seed,
+            now: Cell::new(0),
+            rng: RefCell::new(Rng::new(seed)),
+            tasks: RefCell::new(Tasks::new(ready.clone())),
+            ready,
+            turn: Cell::new(0),
+            turn_waiters: RefCell::default(),
+            timeline: RefCell::default(),
+            drives: RefCell::default(),
+            running: Cell::new(false),
+            steps: Cell::new(0),
+            steps_max: Cell::new(u64::MAX),
+            ops_left: Cell::new(u64::MAX),
+            ops_done: Cell::new(0),
+            stopped: Cell::new(false),
+            trace: RefCell::new(None),
+            fingerprint: Cell::new(seed),
+            poison: Cell::new(0xA5),
+        })
+    }
+
+    pub(crate) fn now(&self) -> Nanos {
+        self.now.get()
+    }
+
+    /// Registers a drive: gives its index and a generator of its own, which depends on nothing but seed and index.
+    pub(crate) fn add_drive(&self, make: impl FnOnce(u32, Rng) -> Rc<DriveState>) -> Rc<DriveState> {
+        let index = self.drives.borrow().len() as u32;
+        let rng = Rng::new(mix(self.seed ^ GOLDEN.wrapping_mul(u64::from(index) + 1)));
+        let drive = make(index, rng);
+        self.drives.borrow_mut().push(Rc::downgrade(&drive));
+        drive
+    }
+
+    fn living_drives(&self) -> Vec<Rc<DriveState>> {
+        self.drives.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Schedules the completion of a drive operation.
+    pub(crate) fn schedule(&self, after: Nanos, event: Event) {
+        let at = self.now.get().saturating_add(after);
+        self.timeline.borrow_mut().push(at, &mut self.rng.borrow_mut(), event);
+    }
+
+    /// Asks whether a drive operation may complete. If not, the world stops.
+    #[inline]
+    pub(crate) fn admit(&self) -> bool {
+        if self.stopped.get() {
+            return false;
+        }
+        let left = self.ops_left.get();
+        if left == 0 {
+            self.stopped.set(true);
+            return false;
+        }
+        if left != u64::MAX {
+            self.ops_left.set(left - 1);
+        }
+        self.ops_done.set(self.ops_done.get() + 1);
+        true
+    }
+
+    #[inline]
+    pub(crate) fn note(&self, entry: impl FnOnce() -> TraceEntry) {
+        if let Some(trace) = self.trace.borrow_mut().as_mut() {
+            trace.push(entry());
+        }
+    }
+
+    #[inline]
+    pub(crate) fn stir(&self, word: u64) {
+        self.fingerprint.set(mix(self.fingerprint.get() ^ word).wrapping_add(GOLDEN));
+    }
+
+    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
+        self.tasks.borrow_mut().insert(future);
+    }
+
+    /// Finds the next task to poll; moves time on when there is none.
+    fn next(&self, until: Nanos) -> Next {
+        loop {
+            if self.stopped.get() {
+                return Next::Stopped;
+            }
+            if let Some(id) = self.ready.take(&mut self.rng.borrow_mut()) {
+                let steps = self.steps.get() + 1;
+                self.steps.set(steps);
+                assert!(steps <= self.steps_max.get(), "{}", self.stuck("the limit of steps is reached"));
+                self.stir(u64::from(id));
+                return Next::Run(id);
+            }
+            if !self.end_turn() && !self.fire(until) {
+                return Next::Idle;
+            }
+        }
+    }
+
+    /// Wakes those that wait for the end of the turn. False if nobody does.
+    fn end_turn(&self) -> bool {
+        if self.turn_waiters.borrow().is_empty() {
+            return false;
+        }
+        self.turn.set(self.turn.get() + 1);
+        let waiters = mem::take(&mut *self.turn_waiters.borrow_mut());
+        waiters.into_iter().for_each(Waker::wake);
+        true
+    }
+
+    /// Moves time to the next event, if it is not after `until`, and lets everything of that instant happen. False if
+    /// there is none.
+    fn fire(&self, until: Nanos) -> bool {
+        let mut limit = until;
+        let mut fired = false;
+        while !self.stopped.get() {
+            let Some((at, event)) = self.timeline.borrow_mut().pop(limit) else { break };
+            self.now.set(at);
+            limit = at;
+            fired = true;
+            match event {
+                Event::Sleep { slot, .. } => {
+                    let waker = self.timeline.borrow_mut().fire_sleep(slot);
+                    self.stir(at);
+                    waker.into_iter().for_each(Waker::wake);
+                }
+                Event::Drive { drive, slot, serial } => {
+                    self.stir(at ^ u64::from(drive.index) << 56);
+                    drive.complete(slot, serial);
+                }
+            }
+        }
+        fired
+    }
+
+    fn poll_task(&self, id: TaskId) {
+        let Some(mut task) = self.tasks.borrow_mut().take(id) else { return };
+        match task.future.as_mut().poll(&mut Context::from_waker(&task.waker)) {
+            Poll::Pending => self.tasks.borrow_mut().put_back(id, task),
+            Poll::Ready(()) => {
+                // Its drop may spawn, so the place is free only afterwards and no borrow is held.
+                drop(task);
+                self.tasks.borrow_mut().release(id);
+            }
+        }
+    }
+
+    fn kill_tasks(&self) {
+        loop {
+            let tasks = self.tasks.borrow_mut().take_all();
+            if tasks.is_empty() {
+                break;
+            }
+            drop(tasks);
+        }
+        self.turn_waiters.borrow_mut().clear();
+    }
+
+    fn stuck(&self, why: &str) -> String {
+        let mut text = format!(
+            "simulation with seed {} is stuck after {} steps, at {} ns: {why}; {} spawned tasks have not ended",
+            self.seed,
+            self.steps.get(),
+            self.now.get(),
+            self.tasks.borrow().count(),
+        );
+        for drive in self.living_drives() {
+            let held = drive.held_count();
+            if held > 0 {
+                text += &format!("; drive {} holds back {held} operations", drive.info.name);
+            }
+        }
+        text
+    }
+
+    /// Marks the world as running, until the guard is dropped.
+    fn enter(&self) -> Running<'_> {
+        assert!(!self.running.replace(true), "the simulation is already running: await instead of blocking");
+        Running(self)
+    }
+}
+
+struct Running<'a>(&'a World);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.running.set(false);
+    }
+}
+
+/// A deterministic world. Its handles ([`SimEnv`], [`SimDrive`]) may outlive it, but nothing runs any more.
+///
+/// Dropped in a panic, it prints its seed.
+pub struct Sim {
+    world: Rc<World>,
+}
+
+impl Sim {
+    /// A world at time 0 with no tasks and no drives. One seed and the same calls replay a run exactly.
+    pub fn new(seed: u64) -> Self {
+        Sim { world: World::new(seed) }
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.world.seed
+    }
+
+    /// The environment for the engine.
+    pub fn env(&self) -> SimEnv {
+        SimEnv { world: self.world.clone() }
+    }
+
+    /// A generator for the test itself: independent of the world's, but given by its seed and by how far it has run.
+    pub fn rng(&self) -> Rng {
+        self.world.rng.borrow_mut().fork()
+    }
+
+    /// Virtual time now.
+    pub fn now(&self) -> Nanos {
+        self.world.now()
+    }
+
+    /// Runs everything until `future` is done. Spawned tasks stay where they are and go on with the next call.
+    ///
+    /// # Panics
+    /// If nothing can ever happen again before the future is done (deadlock), at [`Sim::set_steps_max`], and when the
+    /// world stops ([`Sim::stop_after`]; use [`Sim::try_block_on`]). The message names the seed.
+    pub fn block_on<F: Future>(&self, future: F) -> F::Output {
+        match self.try_block_on(future) {
+            Some(output) => output,
+            None => panic!("{}", self.world.stuck("the world was stopped by `stop_after`")),
+        }
+    }
+
+    /// Like [`Sim::block_on`], but `None` if the world stops before the future is done. The future is dropped then.
+    ///
+    /// # Panics
+    /// On deadlock and at [`Sim::set_steps_max`].
+    pub fn try_block_on<F: Future>(&self, future: F) -> Option<F::Output> {
+        let _running = self.world.enter();
+        let mut future = pin!(future);
+        let waker = self.world.tasks.borrow().main_waker();
+        waker.wake_by_ref();
+        loop {
+            match self.world.next(Nanos::MAX) {
+                Next::Stopped => return None,
+                Next::Idle => panic!("{}", self.world.stuck("deadlock: no task is runnable and no event is due")),
+                Next::Run(MAIN) => {
+                    // There is no task in the main place, but from now on it can be woken again.
+                    self.world.poll_task(MAIN);
+                    if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(&waker)) {
+                        return Some(output);
+                    }
+                }
+                Next::Run(id) => self.world.poll_task(id),
+            }
+        }
+    }
+
+    /// Runs until nothing can happen any more, or the world stops. Does not return while a task sets one timer after
+    /// the other: use [`Sim::run_for`] for those.
+    ///
+    /// # Panics
+    /// At [`Sim::set_steps_max`].
+    pub fn run_until_idle(&self) {
+        self.run_until(Nanos::MAX);
+    }
+
+    /// Runs for `duration` of virtual time. Everything of the last instant happens.
+    ///
+    /// # Panics
+    /// At [`Sim::set_steps_max`].
+    pub fn run_for(&self, duration: Duration) {
+        let until = deadline(self.world.now(), duration);
+        self.run_until(until);
+        if !self.is_stopped() {
+            self.world.now.set(until);
+        }
+    }
+
+    fn run_until(&self, until: Nanos) {
+        let _running = self.world.enter();
+        while let Next::Run(id) = self.world.next(until) {
+            self.world.poll_task(id);
+        }
+    }
+
+    /// Ends every spawned task, as `kill -9` does. Drive operations in flight still run to their end.
+    pub fn kill_tasks(&self) {
+        self.world.kill_tasks();
+    }
+
+    /// Cuts the power of the whole machine: ends every spawned task, then cuts every drive's power
+    /// ([`SimDrive::power_cut`]), and lifts a stop. Get handles to the surviving drives by [`SimDrive::reopen`].
+    pub fn power_cut(&self) {
+        self.kill_tasks();
+        let mut rng = self.rng();
+        for drive in self.world.living_drives() {
+            drive.power_cut(&mut rng);
+        }
+        self.resume();
+    }
+
+    /// Stops the world when one more drive operation than `op_count`, over all drives, wants to complete. That
+    /// operation stays in flight. For tests that crash at every point: count with [`Sim::ops_done`] once, then stop
+    /// after 0, 1, 2, ...
+    pub fn stop_after(&self, op_count: u64) {
+        self.world.ops_left.set(op_count);
+    }
+
+    /// The world is stopped: nothing runs until [`Sim::resume`] or [`Sim::power_cut`].
+    pub fn is_stopped(&self) -> bool {
+        self.world.stopped.get()
+    }
+
+    /// Lifts a stop, or one that would come. What was stopped goes on.
+    pub fn resume(&self) {
+        self.world.ops_left.set(u64::MAX);
+        if self.world.stopped.replace(false) {
+            for drive in self.world.living_drives() {
+                drive.release_held();
+            }
+        }
+    }
+
+    /// Drive operations that were completed since the world began, over all drives.
+    pub fn ops_done(&self) -> u64 {
+        self.world.ops_done.get()
+    }
+
+    /// Polls of tasks since the world began.
+    pub fn steps(&self) -> u64 {
+        self.world.steps.get()
+    }
+
+    /// Makes the world panic after this many polls: a guard against tasks that never come to rest.
+    pub fn set_steps_max(&self, steps: u64) {
+        self.world.steps_max.set(steps);
+    }
+
+    /// Tasks that were spawned and have not ended.
+    pub fn task_count(&self) -> usize {
+        self.world.tasks.borrow().count()
+    }
+
+    /// A number that depends on every poll and every event so far: two runs with the same one were the same run.
+    pub fn fingerprint(&self) -> u64 {
+        self.world.fingerprint.get()
+    }
+
+    /// Starts to record what the drives are asked.
+    pub fn trace_start(&self) {
+        self.world.trace.borrow_mut().get_or_insert_default();
+    }
+
+    /// Gives the record, and begins a new one. Empty without [`Sim::trace_start`].
+    pub fn trace_take(&self) -> Vec<TraceEntry> {
+        self.world.trace.borrow_mut().as_mut().map(mem::take).unwrap_or_default()
+    }
+}
+
+impl Drop for Sim {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("simulation seed: {}", self.world.seed);
+        }
+        // Tasks hold environments, which hold the world.
+        self.world.kill_tasks();
+        // Events hold drives, which hold the world too.
+        let events = self.world.timeline.borrow_mut().take_events();
+        drop(events);
+    }
+}
+
+/// Time after `duration`, at most the end of time.
+fn deadline(now: Nanos, duration: Duration) -> Nanos {
+    now.saturating_add(Nanos::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX))
+}
+
+/// The world as the engine sees it.
+#[derive(Clone)]
+pub struct SimEnv {
+    pub(crate) world: Rc<World>,
+}
+
+impl Env for SimEnv {
+    type Drive = SimDrive;
+
+    fn now(&self) -> Nanos {
+        self.world.now()
+    }
+
+    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static {
+        Sleep::until(self.world.clone(), deadline(self.world.now(), duration))
+    }
+
+    fn turn_end(&self) -> impl Future<Output = ()> + 'static {
+        TurnEnd { world: self.world.clone(), turn: None }
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.world.spawn(Box::pin(task));
+    }
+
+    /// Never zeroes: filled with a byte that changes from buffer to buffer.
+    fn alloc(&self, len: usize) -> BufMut {
+        let poison = self.world.poison.get();
+        self.world.poison.set(poison.wrapping_add(0x3B).max(1));
+        let mut buf = BufMut::zeroed(len);
+        buf.fill(poison);
+        buf
+    }
+}
+
+/// The future of `Env::turn_end`.
+struct TurnEnd {
+    world: Rc<World>,
+    /// The turn whose end is awaited, once polled.
+    turn: Option<u64>,
+}
+
+impl Future for TurnEnd {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let now = self.world.turn.get();
+        let turn = *self.turn.get_or_insert(now);
+        if turn != now {
+            return Poll::Ready(());
+        }
+        // A repeated poll registers again: at worst one spurious wake-up.
+        self.world.turn_waiters.borrow_mut().push(context.waker().clone());
+        Poll::Pending
+    }
+}
