@@ -1,1 +1,4 @@
-//! Placeholder: written next.
+//! `purlind`: the storage daemon.
+#![forbid(unsafe_code)]
+
+pub mod http;

@@ -1,0 +1,123 @@
+//! Bearer tokens: who may use the API over TCP.
+
+use std::io::Read;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use api::ErrorCode;
+use axum::extract::{Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use subtle::{Choice, ConstantTimeEq};
+use thiserror::Error;
+
+use super::control::ControlError;
+
+/// The shortest token: 32 characters of hexadecimal are 128 bits, beyond guessing.
+pub const TOKEN_CHARS_MIN: usize = 32;
+
+/// Why a token file cannot be used.
+#[derive(Debug, Error)]
+pub enum TokenError {
+    /// It could not be read.
+    #[error("cannot read the token file {}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// Others than its owner can read it.
+    #[error("the token file {} can be read by others (mode {mode:o}): make it 600", path.display())]
+    Readable {
+        /// The file.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// A token that could be guessed, or that no header can carry.
+    #[error(
+        "line {line} of the token file {} is no token: use at least {TOKEN_CHARS_MIN} visible characters without spaces",
+        path.display()
+    )]
+    Weak {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// Nobody could come in.
+    #[error("the token file {} holds no token", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// The tokens that the daemon takes.
+#[derive(Clone)]
+pub struct Tokens(Vec<String>);
+
+impl std::fmt::Debug for Tokens {
+    /// Never shows a token.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Tokens({})", self.0.len())
+    }
+}
+
+impl Tokens {
+    /// Reads a file with one token a line; empty lines and lines that begin with `#` are passed over.
+    ///
+    /// # Errors
+    /// [`TokenError`]; a file that others can read is refused.
+    pub fn read(path: &Path) -> Result<Tokens, TokenError> {
+        let fail = |source| TokenError::Read { path: path.to_owned(), source };
+        let mut file = std::fs::File::open(path).map_err(fail)?;
+        let mode = file.metadata().map_err(fail)?.permissions().mode() & 0o7777;
+        if mode & 0o077 != 0 {
+            return Err(TokenError::Readable { path: path.to_owned(), mode });
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(fail)?;
+
+        let mut tokens = Vec::new();
+        for (index, line) in text.lines().enumerate() {
+            let token = line.trim();
+            if token.is_empty() || token.starts_with('#') {
+                continue;
+            }
+            if token.len() < TOKEN_CHARS_MIN || !token.chars().all(|c| c.is_ascii_graphic()) {
+                return Err(TokenError::Weak { path: path.to_owned(), line: index + 1 });
+            }
+            tokens.push(token.to_owned());
+        }
+        if tokens.is_empty() {
+            return Err(TokenError::Empty { path: path.to_owned() });
+        }
+        Ok(Tokens(tokens))
+    }
+
+    /// Whether `token` is one of them, in a time that tells nothing but its length.
+    pub fn accept(&self, token: &str) -> bool {
+        let mut found = Choice::from(0);
+        for known in &self.0 {
+            found |= known.as_bytes().ct_eq(token.as_bytes());
+        }
+        found.into()
+    }
+}
+
+/// Lets a request pass if it carries `Authorization: Bearer TOKEN` (RFC 6750, 2.1) with a known token.
+pub(super) async fn require_token(State(tokens): State<Arc<Tokens>>, request: Request, next: Next) -> Response {
+    let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
+        let (scheme, token) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+    });
+    match given {
+        Some(token) if tokens.accept(token) => next.run(request).await,
+        Some(_) => ControlError::new(ErrorCode::Unauthorized, "the bearer token is not known here").into_response(),
+        None => ControlError::new(ErrorCode::Unauthorized, "this address needs a bearer token").into_response(),
+    }
+}

@@ -1,0 +1,158 @@
+//! What the daemon can do: the seam between its HTTP side and its engine.
+
+use api::{
+    Changed, Drive, ErrorCode, Export, ExportCreate, Group, GroupAssemble, GroupCreate, GroupStop, Layout, MemberFail,
+    MemberReplace, NbdAddress, Scrub, ScrubRequest, SpareAdd, Status, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+};
+use async_trait::async_trait;
+use thiserror::Error;
+
+use super::metrics::metrics_text;
+
+/// Why the daemon refused or failed: a code for programs, which decides the HTTP status, and one sentence for people.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[error("{message}")]
+pub struct ControlError {
+    /// Decide by this.
+    pub code: ErrorCode,
+    /// One sentence without a full stop, that names what was refused and why.
+    pub message: String,
+}
+
+impl ControlError {
+    /// An error with this code and sentence.
+    pub fn new(code: ErrorCode, message: impl Into<String>) -> ControlError {
+        ControlError { code, message: message.into() }
+    }
+
+    /// `there is no group "tank"`.
+    pub fn group_not_found(group: &str) -> ControlError {
+        ControlError::new(ErrorCode::GroupNotFound, format!("there is no group {group:?}"))
+    }
+
+    /// `there is a group "tank" already`.
+    pub fn group_exists(group: &str) -> ControlError {
+        ControlError::new(ErrorCode::GroupExists, format!("there is a group {group:?} already"))
+    }
+
+    /// `there is no volume "tank/db"`.
+    pub fn volume_not_found(name: &VolumeName) -> ControlError {
+        ControlError::new(ErrorCode::VolumeNotFound, format!("there is no volume \"{name}\""))
+    }
+
+    /// `there is a volume "tank/db" already`.
+    pub fn volume_exists(name: &VolumeName) -> ControlError {
+        ControlError::new(ErrorCode::VolumeExists, format!("there is a volume \"{name}\" already"))
+    }
+
+    /// `there is no export "1"`.
+    pub fn export_not_found(id: &str) -> ControlError {
+        ControlError::new(ErrorCode::ExportNotFound, format!("there is no export {id:?}"))
+    }
+
+    /// `the group "tank" has no slot 9: its slots are 0 to 5`.
+    pub fn member_not_found(group: &str, slot: u32, member_count: u32) -> ControlError {
+        let last = member_count.saturating_sub(1);
+        ControlError::new(
+            ErrorCode::MemberNotFound,
+            format!("the group {group:?} has no slot {slot}: its slots are 0 to {last}"),
+        )
+    }
+
+    /// `the drive "/dev/sdz" is not known here`.
+    pub fn drive_not_found(drive: &str) -> ControlError {
+        ControlError::new(ErrorCode::DriveNotFound, format!("the drive {drive:?} is not known here"))
+    }
+}
+
+impl From<api::Invalid> for ControlError {
+    fn from(invalid: api::Invalid) -> ControlError {
+        ControlError::new(ErrorCode::Invalid, invalid.0)
+    }
+}
+
+/// What an operation answers.
+pub type Answer<T> = Result<T, ControlError>;
+
+/// Refuses unless `confirm` names the object that would lose data.
+///
+/// # Errors
+/// [`ErrorCode::ConfirmationNeeded`], with a sentence that says what would be lost.
+pub fn require_confirmation(name: &str, what_is_lost: &str, confirm: Option<&str>) -> Answer<()> {
+    if confirm == Some(name) {
+        return Ok(());
+    }
+    Err(ControlError::new(
+        ErrorCode::ConfirmationNeeded,
+        format!("this destroys {what_is_lost}: confirm it with the name {name:?}"),
+    ))
+}
+
+/// What the daemon can do.
+///
+/// The routes have checked every request with its `validate`, and the confirmation of every deletion, before a method
+/// is called; only a shrinking [`Control::volume_resize`] must ask by itself, with [`require_confirmation`].
+///
+/// A method is never dropped half way. Methods that start long operations return at once; those are followed through
+/// the jobs of [`Control::group`]. With `dry_run` a method checks all it can, changes nothing, and answers
+/// [`Changed::planned`]. A refused method has changed nothing.
+#[async_trait]
+pub trait Control: Send + Sync + 'static {
+    /// One screen of everything.
+    async fn status(&self) -> Answer<Status>;
+
+    /// All groups, by name.
+    async fn groups(&self) -> Answer<Vec<Group>>;
+    /// One group.
+    async fn group(&self, group: &str) -> Answer<Group>;
+    /// Makes a group of drives, usable at once.
+    async fn group_create(&self, request: GroupCreate, layout: Layout) -> Answer<Changed<Group>>;
+    /// Starts a group from its drives.
+    async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<Group>>;
+    /// Stops using a group's drives.
+    async fn group_stop(&self, group: &str, request: GroupStop) -> Answer<Changed<Group>>;
+    /// Destroys a group with its volumes.
+    async fn group_delete(&self, group: &str, dry_run: bool) -> Answer<Changed<Group>>;
+    /// Starts, stops or asks for a scrub.
+    async fn scrub(&self, group: &str, request: ScrubRequest) -> Answer<Scrub>;
+
+    /// All drives.
+    async fn drives(&self) -> Answer<Vec<Drive>>;
+    /// Stops using a member.
+    async fn member_fail(&self, group: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>>;
+    /// Puts another drive in a slot and rebuilds onto it.
+    async fn member_replace(&self, group: &str, slot: u32, request: MemberReplace) -> Answer<Changed<Group>>;
+    /// Adds a hot spare.
+    async fn spare_add(&self, group: &str, request: SpareAdd) -> Answer<Changed<Group>>;
+    /// Takes a hot spare away.
+    async fn spare_remove(&self, group: &str, drive: &str, dry_run: bool) -> Answer<Changed<Group>>;
+
+    /// All volumes, by full name.
+    async fn volumes(&self) -> Answer<Vec<Volume>>;
+    /// One volume.
+    async fn volume(&self, name: &VolumeName) -> Answer<Volume>;
+    /// Makes a volume, usable at once; it reads as zeroes.
+    async fn volume_create(&self, request: VolumeCreate) -> Answer<Changed<Volume>>;
+    /// Grows or shrinks a volume. Shrinking needs confirmation unless it is a dry run.
+    async fn volume_resize(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>>;
+    /// Destroys a volume. Refused while it is exported.
+    async fn volume_delete(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>>;
+
+    /// All exports, by identity.
+    async fn exports(&self) -> Answer<Vec<Export>>;
+    /// Offers a volume to clients. `volume` and `address` are the parts of the request.
+    async fn export_create(
+        &self,
+        request: ExportCreate,
+        volume: VolumeName,
+        address: NbdAddress,
+    ) -> Answer<Changed<Export>>;
+    /// Ends an export; its clients lose their connections.
+    async fn export_delete(&self, id: &str) -> Answer<Changed<Export>>;
+
+    /// What is known, as Prometheus reads it.
+    async fn metrics(&self) -> Answer<String> {
+        let (status, groups, drives) = (self.status().await?, self.groups().await?, self.drives().await?);
+        Ok(metrics_text(&status, &groups, &drives))
+    }
+}

@@ -1,0 +1,285 @@
+//! What the daemon knows, in OpenMetrics text.
+//!
+//! Names follow the conventions of Prometheus: base units (bytes, seconds), `_total` for counters, one label per thing
+//! that is told apart. `docs/api/metrics.md` lists them.
+
+use std::fmt::Debug;
+use std::hash::Hash;
+use std::sync::atomic::AtomicU64;
+
+use api::{Drive, Group, GroupHealth, IoCounters, Job, JobKind, JobState, LoadSide, MemberState, Status};
+use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric};
+use prometheus_client::metrics::TypedMetric;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::{Registry, Unit};
+
+type Ratio = Gauge<f64, AtomicU64>;
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct VersionLabels {
+    version: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ShardLabels {
+    shard: u32,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct GroupLabels {
+    group: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct HealthLabels {
+    group: String,
+    health: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct MemberLabels {
+    group: String,
+    state: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct GroupOpLabels {
+    group: String,
+    op: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LatencyLabels {
+    group: String,
+    op: &'static str,
+    quantile: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct JobLabels {
+    group: String,
+    job: &'static str,
+    slot: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DriveLabels {
+    drive: String,
+    group: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct DriveOpLabels {
+    drive: String,
+    group: String,
+    op: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ExportLabels {
+    export: String,
+    volume: String,
+    protocol: &'static str,
+}
+
+/// Registers a family and hands it back to be filled.
+fn family<L, M>(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>) -> Family<L, M>
+where
+    L: Clone + Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static,
+    M: Default + Debug + TypedMetric + EncodeMetric + Send + Sync + 'static,
+{
+    let family = Family::default();
+    match unit {
+        Some(unit) => registry.register_with_unit(name, help, unit, family.clone()),
+        None => registry.register(name, help, family.clone()),
+    }
+    family
+}
+
+/// A gauge of a byte count. Counts beyond 2^63 don't exist: sizes are file offsets.
+fn gauge_value(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+/// Everything that is known, in OpenMetrics 1.0 text.
+pub fn metrics_text(status: &Status, groups: &[Group], drives: &[Drive]) -> String {
+    let mut registry = Registry::with_prefix("purlin");
+    daemon_metrics(&mut registry, status);
+    group_metrics(&mut registry, groups);
+    load_metrics(&mut registry, status);
+    job_metrics(&mut registry, groups);
+    drive_metrics(&mut registry, drives);
+    let mut text = String::new();
+    encode(&mut text, &registry).expect("writing to a string cannot fail");
+    text
+}
+
+fn daemon_metrics(registry: &mut Registry, status: &Status) {
+    let build: Family<VersionLabels, Gauge> = family(registry, "build", "Always 1; the label says which version", None);
+    build.get_or_create(&VersionLabels { version: status.version.clone() }).set(1);
+    let uptime: Gauge = Gauge::default();
+    uptime.set(gauge_value(status.uptime_s));
+    registry.register_with_unit("uptime", "Time since the daemon started", Unit::Seconds, uptime);
+    let resident: Gauge = Gauge::default();
+    resident.set(gauge_value(status.resident_bytes));
+    registry.register_with_unit("resident_memory", "Resident memory of the daemon", Unit::Bytes, resident);
+
+    let busy: Family<ShardLabels, Ratio> =
+        family(registry, "shard_busy", "Share of the last second that a shard was awake", Some(Unit::Ratios));
+    for shard in &status.shards {
+        busy.get_or_create(&ShardLabels { shard: shard.shard }).set(shard.busy_percent / 100.0);
+    }
+    let connections: Family<ExportLabels, Gauge> =
+        family(registry, "export_connections", "Clients connected to an export", None);
+    let listening: Family<ExportLabels, Gauge> =
+        family(registry, "export_listening", "1 where an export takes connections", None);
+    for export in &status.exports {
+        let protocol = match export.protocol {
+            api::Protocol::Nbd => "nbd",
+            api::Protocol::Unknown => "unknown",
+        };
+        let labels = ExportLabels { export: export.id.clone(), volume: export.volume.clone(), protocol };
+        connections.get_or_create(&labels).set(i64::from(export.connection_count));
+        listening.get_or_create(&labels).set(i64::from(export.listening));
+    }
+}
+
+fn group_metrics(registry: &mut Registry, groups: &[Group]) {
+    let health: Family<HealthLabels, Gauge> =
+        family(registry, "group_health", "1 for the health that a group is in, 0 for the others", None);
+    let members: Family<MemberLabels, Gauge> = family(registry, "group_members", "Members of a group by state", None);
+    let spares: Family<GroupLabels, Gauge> = family(registry, "group_spares", "Hot spares of a group", None);
+    let losses: Family<GroupLabels, Gauge> =
+        family(registry, "group_losses_left", "Members that may still be lost without losing data", None);
+    let hole: Family<GroupLabels, Gauge> =
+        family(registry, "group_write_hole_closed", "1 where a crash cannot change blocks at rest", None);
+    let mut bytes = |name, help| -> Family<GroupLabels, Gauge> { family(registry, name, help, Some(Unit::Bytes)) };
+    let capacity = bytes("group_capacity", "What all volumes of a group may hold");
+    let allocated = bytes("group_allocated", "Given to volumes of a group");
+    let used = bytes("group_used", "Ever written in a group and not discarded");
+    let ops: Family<GroupOpLabels, Counter> = family(registry, "group_ops", "Operations of clients", None);
+    let moved: Family<GroupOpLabels, Counter> =
+        family(registry, "group_io", "Bytes moved for clients", Some(Unit::Bytes));
+
+    for group in groups {
+        let labels = GroupLabels { group: group.name.clone() };
+        for state in [GroupHealth::Optimal, GroupHealth::Degraded, GroupHealth::Failed] {
+            let labels = HealthLabels { group: group.name.clone(), health: state.as_str() };
+            health.get_or_create(&labels).set(i64::from(group.health == state));
+        }
+        for state in [MemberState::InSync, MemberState::Rebuilding, MemberState::Missing, MemberState::Faulty] {
+            let count = group.members.iter().filter(|m| m.state == state).count();
+            let labels = MemberLabels { group: group.name.clone(), state: state.as_str() };
+            members.get_or_create(&labels).set(gauge_value(count as u64));
+        }
+        spares.get_or_create(&labels).set(gauge_value(group.spares.len() as u64));
+        losses.get_or_create(&labels).set(i64::from(group.losses_left));
+        hole.get_or_create(&labels).set(i64::from(group.crash_safety.write_hole_closed));
+        capacity.get_or_create(&labels).set(gauge_value(group.capacity_bytes));
+        allocated.get_or_create(&labels).set(gauge_value(group.allocated_bytes));
+        used.get_or_create(&labels).set(gauge_value(group.used_bytes));
+        let op = |op| GroupOpLabels { group: group.name.clone(), op };
+        for (name, count, byte_count) in by_op(&group.io) {
+            ops.get_or_create(&op(name)).inc_by(count);
+            if let Some(byte_count) = byte_count {
+                moved.get_or_create(&op(name)).inc_by(byte_count);
+            }
+        }
+    }
+}
+
+/// Name, count and bytes of each kind of operation.
+fn by_op(io: &IoCounters) -> [(&'static str, u64, Option<u64>); 4] {
+    [
+        ("read", io.read_count, Some(io.read_bytes)),
+        ("write", io.write_count, Some(io.write_bytes)),
+        ("flush", io.flush_count, None),
+        ("discard", io.discard_count, None),
+    ]
+}
+
+fn load_metrics(registry: &mut Registry, status: &Status) {
+    let latency: Family<LatencyLabels, Ratio> =
+        family(registry, "group_latency", "Latency that clients saw in the last seconds", Some(Unit::Seconds));
+    for group in &status.groups {
+        let sides: [(&'static str, &LoadSide); 2] = [("read", &group.load.read), ("write", &group.load.write)];
+        for (op, side) in sides {
+            let Some(us) = side.latency_us else { continue };
+            for (quantile, us) in [("0.5", us.p50), ("0.99", us.p99), ("1", us.max)] {
+                latency.get_or_create(&LatencyLabels { group: group.name.clone(), op, quantile }).set(us / 1e6);
+            }
+        }
+    }
+}
+
+fn job_metrics(registry: &mut Registry, groups: &[Group]) {
+    let done: Family<JobLabels, Ratio> =
+        family(registry, "job_done", "How much of a running job is done", Some(Unit::Ratios));
+    let rate: Family<JobLabels, Ratio> =
+        family(registry, "job_rate_bytes_per_second", "Speed of a running job, bytes of members a second", None);
+    let mismatches: Family<GroupLabels, Gauge> =
+        family(registry, "scrub_mismatches", "Stripes that the last scrub found to disagree with their parity", None);
+    for group in groups {
+        for job in &group.jobs {
+            if matches!(job.state, JobState::Running | JobState::Waiting) {
+                let labels = job_labels(&group.name, job);
+                done.get_or_create(&labels).set(job.done_percent / 100.0);
+                rate.get_or_create(&labels).set(job.bytes_per_s);
+            }
+            if let Some(findings) = &job.findings {
+                let labels = GroupLabels { group: group.name.clone() };
+                mismatches.get_or_create(&labels).set(gauge_value(findings.mismatch_count));
+            }
+        }
+    }
+}
+
+fn job_labels(group: &str, job: &Job) -> JobLabels {
+    let kind = match job.kind {
+        JobKind::Rebuild => "rebuild",
+        JobKind::Resync => "resync",
+        JobKind::Scrub => "scrub",
+        JobKind::Unknown => "unknown",
+    };
+    let slot = job.slot.map(|slot| slot.to_string()).unwrap_or_default();
+    JobLabels { group: group.to_owned(), job: kind, slot }
+}
+
+fn drive_metrics(registry: &mut Registry, drives: &[Drive]) {
+    let online: Family<DriveLabels, Gauge> = family(registry, "drive_online", "1 where a drive works", None);
+    let size: Family<DriveLabels, Gauge> = family(registry, "drive_size", "Size of a drive", Some(Unit::Bytes));
+    let ops: Family<DriveOpLabels, Counter> = family(registry, "drive_ops", "Operations of a drive", None);
+    let moved: Family<DriveOpLabels, Counter> =
+        family(registry, "drive_io", "Bytes moved by a drive", Some(Unit::Bytes));
+    let errors: Family<DriveOpLabels, Counter> =
+        family(registry, "drive_errors", "Operations of a drive that failed for good", None);
+    let retries: Family<DriveLabels, Counter> =
+        family(registry, "drive_retries", "Operations of a drive that were tried again", None);
+    for drive in drives {
+        let group = drive.group.clone().unwrap_or_default();
+        let labels = DriveLabels { drive: drive.name.clone(), group: group.clone() };
+        online.get_or_create(&labels).set(i64::from(drive.state == api::DriveState::Online));
+        if let Some(size_bytes) = drive.size_bytes {
+            size.get_or_create(&labels).set(gauge_value(size_bytes));
+        }
+        let op = |op| DriveOpLabels { drive: drive.name.clone(), group: group.clone(), op };
+        for (name, count, byte_count) in by_op(&drive.io) {
+            ops.get_or_create(&op(name)).inc_by(count);
+            if let Some(byte_count) = byte_count {
+                moved.get_or_create(&op(name)).inc_by(byte_count);
+            }
+        }
+        let failed = [
+            ("read", drive.errors.read_count),
+            ("write", drive.errors.write_count),
+            ("other", drive.errors.other_count),
+        ];
+        for (name, count) in failed {
+            errors.get_or_create(&op(name)).inc_by(count);
+        }
+        retries.get_or_create(&labels).inc_by(drive.errors.retry_count);
+    }
+}

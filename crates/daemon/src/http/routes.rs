@@ -1,0 +1,410 @@
+//! Every route, over a [`Control`].
+//!
+//! Invariant: the router is built from the OpenAPI document, so a route that is served is documented and the other way
+//! round; a handler that is missing on either side is a panic at start.
+
+use std::sync::Arc;
+
+use api::{
+    Changed, Drive, DriveList, ErrorBody, ErrorCode, Export, ExportCreate, ExportList, Group, GroupAssemble,
+    GroupCreate, GroupList, GroupStop, MemberFail, MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, Volume,
+    VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
+};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodFilter, MethodRouter, on};
+use axum::{Json, Router};
+use serde::Deserialize;
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::{IntoParams, Modify, OpenApi};
+
+use super::control::{Answer, Control, ControlError, require_confirmation};
+use super::extract::{Body, Params, Segments};
+
+type Shared = Arc<dyn Control>;
+
+/// Carries an operation through even if its client goes away and the handler's future is dropped.
+async fn carried<T: Send + 'static>(operation: impl Future<Output = Answer<T>> + Send + 'static) -> Answer<T> {
+    tokio::spawn(operation).await.unwrap_or_else(|error| {
+        tracing::error!(%error, "an operation of the API broke down");
+        Err(ControlError::new(ErrorCode::Internal, "the daemon broke down in this operation; its log says where"))
+    })
+}
+
+/// The answer to a request that makes something: 201 when it was made, 200 after a dry run.
+fn created<T: serde::Serialize>(changed: Changed<T>) -> Response {
+    let status = if changed.dry_run { StatusCode::OK } else { StatusCode::CREATED };
+    (status, Json(changed)).into_response()
+}
+
+/// The query of a request that destroys something.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct Destroy {
+    /// The full name of what is to be destroyed; not needed for a dry run.
+    confirm: Option<String>,
+    /// Only say what would be done.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+impl Destroy {
+    fn check(&self, name: &str, what_is_lost: &str) -> Answer<()> {
+        if self.dry_run { Ok(()) } else { require_confirmation(name, what_is_lost, self.confirm.as_deref()) }
+    }
+}
+
+/// The query of a request that removes a spare.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+struct SpareRemove {
+    /// The spare's drive.
+    drive: String,
+    /// Only say what would be done.
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// Health, load and rebuilds: one screen of everything.
+#[utoipa::path(get, path = "/v1/status", tag = "status",
+    responses((status = 200, body = Status), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn status(State(control): State<Shared>) -> Answer<Json<Status>> {
+    Ok(Json(control.status().await?))
+}
+
+/// All groups.
+#[utoipa::path(get, path = "/v1/groups", tag = "group",
+    responses((status = 200, body = GroupList), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn group_list(State(control): State<Shared>) -> Answer<Json<GroupList>> {
+    Ok(Json(GroupList { groups: control.groups().await? }))
+}
+
+/// One group with its members, spares and jobs.
+#[utoipa::path(get, path = "/v1/groups/{group}", tag = "group", params(("group" = String, Path, description = "Its name")),
+    responses((status = 200, body = Group), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn group_show(State(control): State<Shared>, Segments(group): Segments<String>) -> Answer<Json<Group>> {
+    Ok(Json(control.group(&group).await?))
+}
+
+/// Make a group of drives. It is usable at once.
+#[utoipa::path(post, path = "/v1/groups", tag = "group", request_body = GroupCreate,
+    responses((status = 201, body = Changed<Group>, description = "Made"),
+        (status = 200, body = Changed<Group>, description = "Dry run"),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn group_create(State(control): State<Shared>, Body(request): Body<GroupCreate>) -> Answer<Response> {
+    let layout = request.validate()?;
+    carried(async move { control.group_create(request, layout).await }).await.map(created)
+}
+
+/// Start a group from its drives, in any order and under any names.
+#[utoipa::path(post, path = "/v1/groups/assemble", tag = "group", request_body = GroupAssemble,
+    responses((status = 200, body = Changed<Group>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn group_assemble(
+    State(control): State<Shared>,
+    Body(request): Body<GroupAssemble>,
+) -> Answer<Json<Changed<Group>>> {
+    request.validate()?;
+    carried(async move { control.group_assemble(request).await }).await.map(Json)
+}
+
+/// Stop using a group's drives; everything stays on them.
+#[utoipa::path(post, path = "/v1/groups/{group}/stop", tag = "group", request_body = Option<GroupStop>,
+    params(("group" = String, Path, description = "Its name")),
+    responses((status = 200, body = Changed<Group>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn group_stop(
+    State(control): State<Shared>,
+    Segments(group): Segments<String>,
+    Body(request): Body<GroupStop>,
+) -> Answer<Json<Changed<Group>>> {
+    carried(async move { control.group_stop(&group, request).await }).await.map(Json)
+}
+
+/// Destroy a group and every volume in it.
+#[utoipa::path(delete, path = "/v1/groups/{group}", tag = "group",
+    params(("group" = String, Path, description = "Its name"), Destroy),
+    responses((status = 200, body = Changed<Group>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn group_delete(
+    State(control): State<Shared>,
+    Segments(group): Segments<String>,
+    Params(destroy): Params<Destroy>,
+) -> Answer<Json<Changed<Group>>> {
+    destroy.check(&group, &format!("the group {group:?} and every volume in it"))?;
+    carried(async move { control.group_delete(&group, destroy.dry_run).await }).await.map(Json)
+}
+
+/// Start or stop a scrub, or ask how it stands.
+#[utoipa::path(post, path = "/v1/groups/{group}/scrub", tag = "group", request_body = ScrubRequest,
+    params(("group" = String, Path, description = "Its name")),
+    responses((status = 200, body = Scrub), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn group_scrub(
+    State(control): State<Shared>,
+    Segments(group): Segments<String>,
+    Body(request): Body<ScrubRequest>,
+) -> Answer<Json<Scrub>> {
+    carried(async move { control.scrub(&group, request).await }).await.map(Json)
+}
+
+/// All drives that the daemon knows.
+#[utoipa::path(get, path = "/v1/drives", tag = "drive",
+    responses((status = 200, body = DriveList), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn drive_list(State(control): State<Shared>) -> Answer<Json<DriveList>> {
+    let drives: Vec<Drive> = control.drives().await?;
+    Ok(Json(DriveList { drives }))
+}
+
+/// Stop using a member. Refused where data would be lost.
+#[utoipa::path(post, path = "/v1/groups/{group}/members/{slot}/fail", tag = "drive", request_body = Option<MemberFail>,
+    params(("group" = String, Path, description = "Its group"), ("slot" = u32, Path, description = "Its slot, from 0")),
+    responses((status = 200, body = Changed<Group>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn member_fail(
+    State(control): State<Shared>,
+    Segments((group, slot)): Segments<(String, u32)>,
+    Body(request): Body<MemberFail>,
+) -> Answer<Json<Changed<Group>>> {
+    carried(async move { control.member_fail(&group, slot, request).await }).await.map(Json)
+}
+
+/// Put another drive in a slot and rebuild onto it. Returns at once; the rebuild is a job of the group.
+#[utoipa::path(post, path = "/v1/groups/{group}/members/{slot}/replace", tag = "drive", request_body = MemberReplace,
+    params(("group" = String, Path, description = "Its group"), ("slot" = u32, Path, description = "Its slot, from 0")),
+    responses((status = 200, body = Changed<Group>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn member_replace(
+    State(control): State<Shared>,
+    Segments((group, slot)): Segments<(String, u32)>,
+    Body(request): Body<MemberReplace>,
+) -> Answer<Json<Changed<Group>>> {
+    request.validate()?;
+    carried(async move { control.member_replace(&group, slot, request).await }).await.map(Json)
+}
+
+/// Give a group a hot spare. A degraded group takes it at once.
+#[utoipa::path(post, path = "/v1/groups/{group}/spares", tag = "drive", request_body = SpareAdd,
+    params(("group" = String, Path, description = "Its group")),
+    responses((status = 201, body = Changed<Group>, description = "Added"),
+        (status = 200, body = Changed<Group>, description = "Dry run"),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn spare_add(
+    State(control): State<Shared>,
+    Segments(group): Segments<String>,
+    Body(request): Body<SpareAdd>,
+) -> Answer<Response> {
+    request.validate()?;
+    carried(async move { control.spare_add(&group, request).await }).await.map(created)
+}
+
+/// Take a hot spare away.
+#[utoipa::path(delete, path = "/v1/groups/{group}/spares", tag = "drive",
+    params(("group" = String, Path, description = "Its group"), SpareRemove),
+    responses((status = 200, body = Changed<Group>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn spare_remove(
+    State(control): State<Shared>,
+    Segments(group): Segments<String>,
+    Params(request): Params<SpareRemove>,
+) -> Answer<Json<Changed<Group>>> {
+    carried(async move { control.spare_remove(&group, &request.drive, request.dry_run).await }).await.map(Json)
+}
+
+/// All volumes.
+#[utoipa::path(get, path = "/v1/volumes", tag = "volume",
+    responses((status = 200, body = VolumeList), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn volume_list(State(control): State<Shared>) -> Answer<Json<VolumeList>> {
+    Ok(Json(VolumeList { volumes: control.volumes().await? }))
+}
+
+/// One volume.
+#[utoipa::path(get, path = "/v1/volumes/{group}/{volume}", tag = "volume",
+    params(("group" = String, Path, description = "Its group"), ("volume" = String, Path, description = "Its name there")),
+    responses((status = 200, body = Volume), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn volume_show(
+    State(control): State<Shared>,
+    Segments((group, volume)): Segments<(String, String)>,
+) -> Answer<Json<Volume>> {
+    Ok(Json(control.volume(&VolumeName { group, volume }).await?))
+}
+
+/// Make a volume. It is usable at once and reads as zeroes.
+#[utoipa::path(post, path = "/v1/volumes", tag = "volume", request_body = VolumeCreate,
+    responses((status = 201, body = Changed<Volume>, description = "Made"),
+        (status = 200, body = Changed<Volume>, description = "Dry run"),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn volume_create(State(control): State<Shared>, Body(request): Body<VolumeCreate>) -> Answer<Response> {
+    request.validate()?;
+    carried(async move { control.volume_create(request).await }).await.map(created)
+}
+
+/// Grow or shrink a volume. Shrinking loses what lies behind the new end, and must be confirmed.
+#[utoipa::path(patch, path = "/v1/volumes/{group}/{volume}", tag = "volume", request_body = VolumeUpdate,
+    params(("group" = String, Path, description = "Its group"), ("volume" = String, Path, description = "Its name there")),
+    responses((status = 200, body = Changed<Volume>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn volume_resize(
+    State(control): State<Shared>,
+    Segments((group, volume)): Segments<(String, String)>,
+    Body(request): Body<VolumeUpdate>,
+) -> Answer<Json<Changed<Volume>>> {
+    request.validate()?;
+    carried(async move { control.volume_resize(&VolumeName { group, volume }, request).await }).await.map(Json)
+}
+
+/// Destroy a volume. Refused while it is exported.
+#[utoipa::path(delete, path = "/v1/volumes/{group}/{volume}", tag = "volume",
+    params(("group" = String, Path, description = "Its group"), ("volume" = String, Path, description = "Its name there"),
+        Destroy),
+    responses((status = 200, body = Changed<Volume>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn volume_delete(
+    State(control): State<Shared>,
+    Segments((group, volume)): Segments<(String, String)>,
+    Params(destroy): Params<Destroy>,
+) -> Answer<Json<Changed<Volume>>> {
+    let name = VolumeName { group, volume };
+    destroy.check(&name.to_string(), &format!("the volume \"{name}\" and all that is on it"))?;
+    carried(async move { control.volume_delete(&name, destroy.dry_run).await }).await.map(Json)
+}
+
+/// All exports.
+#[utoipa::path(get, path = "/v1/exports", tag = "export",
+    responses((status = 200, body = ExportList), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn export_list(State(control): State<Shared>) -> Answer<Json<ExportList>> {
+    Ok(Json(ExportList { exports: control.exports().await? }))
+}
+
+/// Offer a volume to clients.
+#[utoipa::path(post, path = "/v1/exports", tag = "export", request_body = ExportCreate,
+    responses((status = 201, body = Changed<Export>, description = "Made"),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn export_create(State(control): State<Shared>, Body(request): Body<ExportCreate>) -> Answer<Response> {
+    let (volume, address) = request.validate()?;
+    carried(async move { control.export_create(request, volume, address).await }).await.map(created)
+}
+
+/// End an export. Its clients lose their connections.
+#[utoipa::path(delete, path = "/v1/exports/{id}", tag = "export",
+    params(("id" = String, Path, description = "Its identity")),
+    responses((status = 200, body = Changed<Export>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn export_delete(State(control): State<Shared>, Segments(id): Segments<String>) -> Answer<Json<Changed<Export>>> {
+    carried(async move { control.export_delete(&id).await }).await.map(Json)
+}
+
+/// Counters and gauges of everything, as Prometheus reads them.
+#[utoipa::path(get, path = "/metrics", tag = "status",
+    responses((status = 200, body = String, content_type = "application/openmetrics-text"),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn metrics(State(control): State<Shared>) -> Answer<Response> {
+    let content_type = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
+    Ok((content_type, control.metrics().await?).into_response())
+}
+
+/// This description.
+#[utoipa::path(get, path = "/openapi.json", tag = "status", operation_id = "openapi",
+    responses((status = 200, content_type = "application/json", description = "OpenAPI 3.1")))]
+async fn openapi() -> Json<utoipa::openapi::OpenApi> {
+    Json(document())
+}
+
+/// The one list of handlers: makes the document, and finds the handler of an operation in it.
+macro_rules! handlers {
+    ($($handler:ident),* $(,)?) => {
+        #[derive(OpenApi)]
+        #[openapi(
+            paths($($handler),*),
+            modifiers(&Token),
+            security((), ("token" = [])),
+            info(title = "Purlin", description = "Drives, drive groups, volumes and exports of one Purlin daemon."),
+            tags((name = "status"), (name = "group"), (name = "drive"), (name = "volume"), (name = "export")),
+        )]
+        struct Document;
+
+        /// The handler of this name, for one method.
+        fn handler(operation_id: &str, method: MethodFilter) -> Option<MethodRouter<Shared>> {
+            match operation_id {
+                $(stringify!($handler) => Some(on(method, $handler)),)*
+                _ => None,
+            }
+        }
+    };
+}
+
+handlers!(
+    status,
+    group_list,
+    group_show,
+    group_create,
+    group_assemble,
+    group_stop,
+    group_delete,
+    group_scrub,
+    drive_list,
+    member_fail,
+    member_replace,
+    spare_add,
+    spare_remove,
+    volume_list,
+    volume_show,
+    volume_create,
+    volume_resize,
+    volume_delete,
+    export_list,
+    export_create,
+    export_delete,
+    metrics,
+    openapi,
+);
+
+/// Names the bearer token that TCP asks for.
+struct Token;
+
+impl Modify for Token {
+    fn modify(&self, document: &mut utoipa::openapi::OpenApi) {
+        let scheme = HttpBuilder::new()
+            .scheme(HttpAuthScheme::Bearer)
+            .description(Some("Needed over TCP. The Unix socket is guarded by its file mode and takes none."))
+            .build();
+        document.components.get_or_insert_default().add_security_scheme("token", SecurityScheme::Http(scheme));
+    }
+}
+
+/// The OpenAPI document of the API, without the address of a server.
+pub fn document() -> utoipa::openapi::OpenApi {
+    Document::openapi()
+}
+
+/// Every route over `control`. Unknown routes and methods answer in the API's own words.
+///
+/// # Panics
+/// When a documented operation has no handler, which a test excludes.
+pub fn router(control: Arc<dyn Control>) -> Router {
+    let mut router = Router::new();
+    for (path, item) in document().paths.paths {
+        let operations = [
+            (MethodFilter::GET, item.get),
+            (MethodFilter::POST, item.post),
+            (MethodFilter::PATCH, item.patch),
+            (MethodFilter::DELETE, item.delete),
+        ];
+        for (filter, operation) in operations {
+            let Some(operation) = operation else { continue };
+            let id = operation.operation_id.expect("every operation has an id");
+            router = router.route(&path, handler(&id, filter).expect("every documented operation has a handler"));
+        }
+    }
+    router
+        .fallback(|uri: axum::http::Uri| async move {
+            ControlError::new(ErrorCode::NoRoute, format!("there is no {:?} here; see /openapi.json", uri.path()))
+        })
+        .method_not_allowed_fallback(|method: axum::http::Method, uri: axum::http::Uri| async move {
+            let message = format!("{:?} does not take {method}; see /openapi.json", uri.path());
+            ControlError::new(ErrorCode::MethodNotAllowed, message)
+        })
+        .with_state(control)
+}
