@@ -1,1 +1,55 @@
-//! Placeholder: written next.
+//! One shard per core on one io_uring each.
+//!
+//! Four nouns:
+//!
+//! - [`Runtime`]: the shards of a process. A **shard** is a pinned thread with one ring for drives and sockets, a task
+//!   list and timers. [`ShardHandle`] reaches it from any thread.
+//! - [`ShardEnv`]: the shard as code on it sees it: [`::drive::Env`], and the way to drives and sockets.
+//! - [`OpenDrive`], [`Drive`]: a file, block device or memory that this process owns, and the handle of one shard to it.
+//! - [`Listener`], [`Stream`]: sockets on the same ring. [`mailbox()`]: messages between shards.
+//!
+//! # Invariants of the loop
+//!
+//! 1. A turn runs every task that can run, then the tasks that waited for [`turn_end`](::drive::Env::turn_end), then
+//!    hands everything they asked for to the kernel with one system call, which also collects completions.
+//! 2. A turn is bounded: after [`POLLS_PER_TURN`] polls the ring gets its turn even if tasks are still ready, and a
+//!    task gets at most [`READY_OPS_PER_POLL`] operations that need no waiting (memory drives) in one poll.
+//! 3. The kernel sees memory only through an operation slot that owns it. The slot lives until its completion was
+//!    reaped, whoever dropped the future. Hence no buffer is freed under the device.
+//! 4. A shard sleeps only after it announced it and then found its inbox empty; whoever fills the inbox looks at the
+//!    announcement afterwards. One of the two sees the other, so no wake-up is lost ([`remote`](self) has the proof).
+//! 5. Nothing but the shard's own thread touches its ring, tasks, timers and drive handles.
+//! 6. Idle costs nothing: with no task ready and no completion due the thread is blocked in the kernel.
+//! 7. A panic in a task ends the process: the panic hook has printed where, and what the task left half done could
+//!    break promises that a restart keeps.
+
+mod answer;
+mod arena;
+mod buddy;
+mod clock;
+mod config;
+mod drives;
+mod env;
+mod files;
+mod mailbox;
+mod net;
+mod op;
+mod remote;
+mod ring;
+mod shard;
+mod system;
+mod task;
+mod timer;
+
+pub use answer::{Call, Stopped};
+pub use arena::{ArenaStats, arena_stats};
+pub use config::{Config, Runtime, StartError};
+pub use drives::{
+    Drive, DriveKind, DriveSpec, DriveStats, LATENCY_BUCKETS, OpenDrive, OpenError, SpecError, create_file,
+    forget_memory,
+};
+pub use env::ShardEnv;
+pub use mailbox::{Mailbox, MailboxGone, MailboxSender, mailbox};
+pub use net::{Closer, Incoming, Listener, Peer, Stream, StreamReader, StreamWriter};
+pub use remote::{ShardHandle, ShardStats};
+pub use shard::{POLLS_PER_TURN, READY_OPS_PER_POLL};

@@ -1,0 +1,213 @@
+//! Drives: files, block devices, memory.
+
+mod counters;
+mod file;
+mod memory;
+mod open;
+mod spec;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ::drive::{BufMut, DriveError, DriveInfo, Nanos, Segments};
+
+pub use counters::{DriveStats, LATENCY_BUCKETS};
+pub use memory::forget_memory;
+pub use open::{DriveKind, OpenDrive, OpenError, create_file};
+pub use spec::{DriveSpec, SpecError};
+
+pub(crate) use file::RANGES_MAX;
+
+use crate::clock;
+use crate::files::Target;
+use crate::shard::Shard;
+use counters::{Counters, Done};
+use file::FileOps;
+use memory::Memory;
+use open::{Back, FileBack};
+
+/// A drive on one shard. Clones are the same drive; none leaves the thread.
+///
+/// Transfers of files and block devices are handed to the kernel at the end of the turn; those of memory are done at the
+/// first poll. Dropping a future neither stops a transfer that the kernel has nor frees its buffers under it.
+#[derive(Clone)]
+pub struct Drive {
+    attached: Rc<Attached>,
+}
+
+struct Attached {
+    shard: Rc<Shard>,
+    open: OpenDrive,
+    /// The file on this ring; `None` for memory.
+    target: Option<Target>,
+    counters: Arc<Counters>,
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        if let Some(target) = self.target {
+            self.shard.detach_file(target);
+        }
+    }
+}
+
+/// How an operation reaches its drive.
+enum Path<'a> {
+    File(FileOps<'a>),
+    Memory(&'a Memory),
+}
+
+impl Drive {
+    pub(crate) fn attach(shard: &Rc<Shard>, open: &OpenDrive) -> Drive {
+        let target = open.raw_fd().map(|fd| shard.attach_file(fd));
+        let attached = Attached { shard: shard.clone(), open: open.clone(), target, counters: open.counters_here() };
+        Drive { attached: Rc::new(attached) }
+    }
+
+    /// The drive as other threads see it.
+    pub fn open_drive(&self) -> &OpenDrive {
+        &self.attached.open
+    }
+
+    #[inline]
+    fn path(&self) -> Path<'_> {
+        let Attached { shard, open, target, .. } = &*self.attached;
+        match (open.back(), *target) {
+            (Back::Memory(memory), _) => Path::Memory(memory),
+            (Back::File(back), Some(target)) => {
+                Path::File(FileOps { shard, target, back, sector_bytes: open.info().sector_bytes })
+            }
+            (Back::File(FileBack { .. }), None) => unreachable!("a file was given a target when it was attached"),
+        }
+    }
+
+    /// Where to begin measuring, if this operation is measured.
+    #[inline]
+    fn start_time(&self, path: &Path<'_>) -> Option<Nanos> {
+        match path {
+            Path::File(_) => Some(clock::now()),
+            Path::Memory(_) => self.attached.counters.is_sample().then(clock::now),
+        }
+    }
+
+    /// Counts an operation that came back, and fails it if the drive was pulled meanwhile.
+    #[inline]
+    fn finish<T>(
+        &self,
+        result: Result<T, DriveError>,
+        done: Done,
+        start: Option<Nanos>,
+        path: &Path<'_>,
+    ) -> Result<T, DriveError> {
+        let result = if self.attached.open.is_failed() { Err(DriveError::Gone) } else { result };
+        if result.is_err() {
+            self.attached.counters.record(Done::Error, None);
+            return result;
+        }
+        let latency = start.map(|start| {
+            // The ring's operations ended when they were reaped: one look at the clock for the whole batch.
+            let end = match path {
+                Path::File(_) => self.attached.shard.reaped_at(),
+                Path::Memory(_) => clock::now(),
+            };
+            end.saturating_sub(start)
+        });
+        self.attached.counters.record(done, latency);
+        result
+    }
+
+    /// Checks that come before every operation with a range.
+    #[inline]
+    fn begin(&self, offset: u64, len: u64) -> Result<(), DriveError> {
+        self.attached.open.info().check(offset, len)?;
+        self.admit()
+    }
+
+    #[inline]
+    fn admit(&self) -> Result<(), DriveError> {
+        self.attached.open.admit().inspect_err(|_| self.attached.counters.record(Done::Error, None))
+    }
+}
+
+impl ::drive::Drive for Drive {
+    fn info(&self) -> &DriveInfo {
+        self.attached.open.info()
+    }
+
+    async fn read(&self, offset: u64, mut buf: BufMut) -> Result<BufMut, DriveError> {
+        let len = buf.len() as u64;
+        self.begin(offset, len)?;
+        let path = self.path();
+        let start = self.start_time(&path);
+        let result = match &path {
+            Path::File(file) => file.read(offset, buf).await,
+            Path::Memory(memory) => {
+                self.attached.shard.ready_op().await;
+                memory.read(offset, &mut buf);
+                Ok(buf)
+            }
+        };
+        self.finish(result, Done::Read(len), start, &path)
+    }
+
+    async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
+        let len = data.iter().map(|segment| segment.len() as u64).sum();
+        self.begin(offset, len)?;
+        let path = self.path();
+        let start = self.start_time(&path);
+        let result = match &path {
+            Path::File(file) => file.write(offset, data, fua).await,
+            Path::Memory(memory) => {
+                self.attached.shard.ready_op().await;
+                memory.write(offset, &data);
+                Ok(())
+            }
+        };
+        self.finish(result, Done::Write(len), start, &path)
+    }
+
+    async fn flush(&self) -> Result<(), DriveError> {
+        self.admit()?;
+        let path = self.path();
+        let start = self.start_time(&path);
+        let result = match &path {
+            Path::File(file) => file.flush().await,
+            Path::Memory(_) => Ok(()),
+        };
+        self.finish(result, Done::Flush, start, &path)
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), DriveError> {
+        self.begin(offset, len)?;
+        if len == 0 || !self.attached.open.info().discards {
+            return Ok(());
+        }
+        let path = self.path();
+        let result = match &path {
+            Path::File(file) => file.discard(offset, len).await,
+            Path::Memory(memory) => {
+                self.attached.shard.ready_op().await;
+                memory.discard(offset, len);
+                Ok(())
+            }
+        };
+        self.finish(result, Done::Discard, None, &path)
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), DriveError> {
+        self.begin(offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let path = self.path();
+        let result = match &path {
+            Path::File(file) => file.write_zeroes(offset, len).await,
+            Path::Memory(memory) => {
+                self.attached.shard.ready_op().await;
+                memory.write_zeroes(offset, len);
+                Ok(())
+            }
+        };
+        self.finish(result, Done::Zeroes, None, &path)
+    }
+}

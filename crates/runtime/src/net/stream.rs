@@ -1,0 +1,242 @@
+//! Connections.
+
+use std::io;
+use std::ops::Range;
+use std::rc::Rc;
+
+use ::drive::{BufMut, Segments};
+use io_uring::opcode;
+
+use super::listener::{Incoming, Peer};
+use super::socket::{Closer, Side, Socket, closed_here, is_transient};
+use crate::drives::RANGES_MAX;
+use crate::env::ShardEnv;
+use crate::files::on_target;
+use crate::op::{Message, Payload};
+
+/// A connection of one shard. Its two halves can live in two tasks; the connection ends when both are dropped.
+pub struct Stream {
+    /// Receives.
+    pub reader: StreamReader,
+    /// Sends.
+    pub writer: StreamWriter,
+    /// The other end.
+    pub peer: Peer,
+}
+
+/// The receiving half of a [`Stream`].
+pub struct StreamReader {
+    socket: Rc<Socket>,
+}
+
+/// The sending half of a [`Stream`].
+pub struct StreamWriter {
+    socket: Rc<Socket>,
+    /// The header of the last gathered send, to be used again.
+    message: Option<Box<Message>>,
+}
+
+impl Stream {
+    /// Takes a connection on this shard.
+    pub fn new(env: &ShardEnv, incoming: Incoming) -> Stream {
+        let socket = Socket::new(env.shard(), incoming.fd);
+        Stream {
+            reader: StreamReader { socket: socket.clone() },
+            writer: StreamWriter { socket, message: None },
+            peer: incoming.peer,
+        }
+    }
+
+    /// Takes the halves apart.
+    pub fn split(self) -> (StreamReader, StreamWriter) {
+        (self.reader, self.writer)
+    }
+
+    /// Interrupts both halves.
+    pub fn closer(&self) -> Closer {
+        self.reader.closer()
+    }
+}
+
+impl StreamReader {
+    /// Interrupts both halves of the stream.
+    pub fn closer(&self) -> Closer {
+        Closer::new(&self.socket)
+    }
+
+    /// Waits for data and puts what has arrived into `buf` from index `from` on. Gives the buffer back, and how many
+    /// bytes came: 0 if the other end has finished sending.
+    ///
+    /// Dropping the future may lose data: do it only to end the connection.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`]; otherwise what the system says.
+    ///
+    /// # Panics
+    /// If there is no room: `from` is not below the length of `buf`.
+    pub async fn recv(&mut self, buf: BufMut, from: usize) -> (io::Result<usize>, BufMut) {
+        assert!(from < buf.len(), "no room to receive into: from {from} of {}", buf.len());
+        self.recv_flags(buf, from, 0).await
+    }
+
+    /// Fills `range` of `buf`.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::UnexpectedEof`] if the other end finished before, otherwise as [`StreamReader::recv`].
+    ///
+    /// # Panics
+    /// If the range is not within `buf`.
+    pub async fn recv_exact(&mut self, buf: BufMut, range: Range<usize>) -> (io::Result<()>, BufMut) {
+        assert!(range.start <= range.end && range.end <= buf.len(), "range {range:?} of {}", buf.len());
+        let mut buf = buf;
+        // The operation fills a buffer to its end.
+        let rest = buf.split_off(range.end);
+        let mut from = range.start;
+        let mut result = Ok(());
+        while result.is_ok() && from < buf.len() {
+            let received;
+            (received, buf) = self.recv_flags(buf, from, libc::MSG_WAITALL).await;
+            match received {
+                Ok(0) => result = Err(io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => from += count,
+                Err(error) => result = Err(error),
+            }
+        }
+        buf.unsplit(rest).expect("taken apart above");
+        (result, buf)
+    }
+
+    async fn recv_flags(&mut self, mut buf: BufMut, from: usize, flags: i32) -> (io::Result<usize>, BufMut) {
+        loop {
+            if self.socket.is_closed() {
+                return (Err(closed_here()), buf);
+            }
+            let room = &mut buf[from..];
+            // The kernel receives less than 2 GiB at once.
+            let (start, len) = (room.as_mut_ptr(), room.len().min(1 << 30) as u32);
+            let entry = on_target!(self.socket.target(), |fd| opcode::Recv::new(fd, start, len).flags(flags).build());
+            // SAFETY: the entry points into the buffer, which the payload owns.
+            let operation = unsafe { self.socket.shard().start(entry, Payload::Fill(buf)) }.cancelable();
+            self.socket.started(Side::In, operation.key());
+            let result;
+            (result, buf) = operation.await.into_fill();
+            match result {
+                // The end of data, or what `close` made of it.
+                0 if self.socket.is_closed() => {}
+                0.. => return (Ok(result as usize), buf),
+                _ if self.socket.is_closed() || is_transient(result) => {}
+                _ => return (Err(io::Error::from_raw_os_error(-result)), buf),
+            }
+        }
+    }
+}
+
+impl StreamWriter {
+    /// Interrupts both halves of the stream.
+    pub fn closer(&self) -> Closer {
+        Closer::new(&self.socket)
+    }
+
+    /// Sends everything, segment after segment, gathered into as few operations as possible. When it returns, the
+    /// kernel has taken it all. (A `Vec<Buf>` becomes segments by `Segments::from_vec` without copying.)
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`]; otherwise what the system says, for example
+    /// [`io::ErrorKind::BrokenPipe`]. How much was sent is then unknown: the connection is of no use any more.
+    pub async fn send_all(&mut self, data: Segments) -> io::Result<()> {
+        match data.len() {
+            0 => Ok(()),
+            1 => self.send_one(data).await,
+            _ => self.send_many(data).await,
+        }
+    }
+
+    /// Says to the other end that nothing more will come.
+    pub fn shutdown(&mut self) {
+        self.socket.shutdown(libc::SHUT_WR);
+    }
+
+    /// What a result means: how many bytes were sent, 0 to try again.
+    fn sent(&self, result: i32) -> io::Result<usize> {
+        match result {
+            _ if self.socket.is_closed() => Err(closed_here()),
+            0.. => Ok(result as usize),
+            _ if is_transient(result) => Ok(0),
+            _ => Err(io::Error::from_raw_os_error(-result)),
+        }
+    }
+
+    async fn send_one(&mut self, data: Segments) -> io::Result<()> {
+        let mut data = data;
+        let mut done = 0;
+        while done < data[0].len() {
+            self.sent(0)?;
+            let rest = &data[0][done..];
+            // The kernel sends less than 2 GiB at once.
+            let (start, len) = (rest.as_ptr(), rest.len().min(1 << 30) as u32);
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
+            let entry = on_target!(self.socket.target(), |fd| opcode::Send::new(fd, start, len).flags(flags).build());
+            // SAFETY: the entry points into the segment, which the payload owns.
+            let operation = unsafe { self.socket.shard().start(entry, Payload::Drain(data, Vec::new())) }.cancelable();
+            self.socket.started(Side::Out, operation.key());
+            let result;
+            (result, data, _) = operation.await.into_drain();
+            done += self.sent(result)?;
+        }
+        Ok(())
+    }
+
+    async fn send_many(&mut self, data: Segments) -> io::Result<()> {
+        let total: usize = data.iter().map(|segment| segment.len()).sum();
+        let mut message = self.message.take().unwrap_or_default();
+        message.data = data;
+        let mut done = 0;
+        while done < total {
+            self.sent(0)?;
+            message.point_behind(done);
+            let header = &raw const message.header;
+            let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
+            let entry = on_target!(self.socket.target(), |fd| opcode::SendMsg::new(fd, header).flags(flags).build());
+            // SAFETY: the entry points to the header, that to the vector, and that into the segments. The payload owns
+            // all of them, and the box keeps the header in place.
+            let operation = unsafe { self.socket.shard().start(entry, Payload::Message(message)) }.cancelable();
+            self.socket.started(Side::Out, operation.key());
+            let result;
+            (result, message) = operation.await.into_message();
+            done += self.sent(result)?;
+        }
+        message.data.clear();
+        self.message = Some(message);
+        Ok(())
+    }
+}
+
+impl Default for Message {
+    fn default() -> Self {
+        // SAFETY: a message header without name, vector and control data is all zeroes.
+        let header = unsafe { std::mem::zeroed() };
+        Message { header, vector: Vec::new(), data: Segments::new() }
+    }
+}
+
+impl Message {
+    /// Points the header to the data behind the first `skip` bytes, as far as one message goes.
+    fn point_behind(&mut self, skip: usize) {
+        self.vector.clear();
+        let mut skip = skip;
+        for segment in &self.data {
+            if skip >= segment.len() {
+                skip -= segment.len();
+                continue;
+            }
+            if self.vector.len() == RANGES_MAX {
+                break;
+            }
+            let rest = &segment[skip..];
+            skip = 0;
+            self.vector.push(libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() });
+        }
+        self.header.msg_iov = self.vector.as_mut_ptr();
+        self.header.msg_iovlen = self.vector.len() as _;
+    }
+}

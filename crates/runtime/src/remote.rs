@@ -1,0 +1,242 @@
+//! A shard as other threads see it: its inbox and its bell.
+//!
+//! # No wake-up is lost
+//!
+//! Two flags, all accesses sequentially consistent:
+//!
+//! ```text
+//! sender                              shard
+//! S1  inbox.push(item)                H1  sleeping = true
+//! S2  pending.swap(true)              H2  if pending { sleeping = false; go on }
+//! S3  if it was false and             H3  sleep in the kernel until a completion comes
+//!     sleeping.swap(false): ring      ..  sleeping = false
+//!     the bell                        H4  if pending.swap(false): take the inbox
+//! ```
+//! S2 and H1 are writes, S3 and H2 read what the other wrote, and all four lie in one total order. If H2 does not see S2,
+//! then H2 lies before S2, hence H1 before S3, and S3 sees `sleeping`: the bell rings. The bell is an eventfd that the
+//! ring polls, so ringing before H3 is as good as after it. A sender that finds `pending` already set leaves the bell
+//! to the sender that set it: H4 has not happened since, or `pending` would be false. A running shard is never rung.
+
+use std::future::Future;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::answer::{Call, Reply, Stopped, answer};
+use crate::env::ShardEnv;
+use crate::system;
+use crate::task::TaskHeader;
+
+/// What other threads put in the inbox.
+pub(crate) enum Item {
+    /// Runs on the shard, outside of any task.
+    Run(Box<dyn FnOnce(&ShardEnv) + Send>),
+    /// A task of this shard was woken from elsewhere.
+    Wake(Arc<TaskHeader>),
+    /// The loop shall end.
+    Stop,
+}
+
+struct Inbox {
+    items: Vec<Item>,
+    open: bool,
+}
+
+pub(crate) struct Remote {
+    index: usize,
+    core: usize,
+    inbox: Mutex<Inbox>,
+    pending: AtomicBool,
+    sleeping: AtomicBool,
+    bell: OwnedFd,
+    pub(crate) counters: LoopCounters,
+}
+
+/// Written by the shard only, read by anyone.
+#[derive(Default)]
+pub(crate) struct LoopCounters {
+    pub(crate) turns: AtomicU64,
+    pub(crate) polls: AtomicU64,
+    pub(crate) sleeps: AtomicU64,
+    pub(crate) submitted: AtomicU64,
+    pub(crate) completed: AtomicU64,
+    pub(crate) rung: AtomicU64,
+}
+
+/// What a shard's loop has done since it started. Counters only grow.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ShardStats {
+    /// Turns of the loop.
+    pub turns: u64,
+    /// Polls of tasks.
+    pub polls: u64,
+    /// How often the shard blocked in the kernel.
+    pub sleeps: u64,
+    /// Operations handed to the kernel.
+    pub submitted: u64,
+    /// Completions taken from the kernel.
+    pub completed: u64,
+    /// How often another thread had to wake the shard with a system call.
+    pub rung: u64,
+}
+
+impl Remote {
+    pub(crate) fn new(index: usize, core: usize) -> std::io::Result<Remote> {
+        Ok(Remote {
+            index,
+            core,
+            inbox: Mutex::new(Inbox { items: Vec::new(), open: true }),
+            pending: AtomicBool::new(false),
+            sleeping: AtomicBool::new(false),
+            bell: system::eventfd()?,
+            counters: LoopCounters::default(),
+        })
+    }
+
+    pub(crate) fn index(&self) -> usize {
+        self.index
+    }
+
+    pub(crate) fn core(&self) -> usize {
+        self.core
+    }
+
+    pub(crate) fn bell_fd(&self) -> RawFd {
+        self.bell.as_raw_fd()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inbox> {
+        // Nothing panics while the lock is held.
+        self.inbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// S1 to S3.
+    ///
+    /// # Errors
+    /// Gives the item back if the shard has stopped.
+    pub(crate) fn push(&self, item: Item) -> Result<(), Item> {
+        {
+            let mut inbox = self.lock();
+            if !inbox.open {
+                return Err(item);
+            }
+            inbox.items.push(item);
+        }
+        if !self.pending.swap(true, Ordering::SeqCst) && self.sleeping.swap(false, Ordering::SeqCst) {
+            self.counters.rung.fetch_add(1, Ordering::Relaxed);
+            system::eventfd_add_one(&self.bell);
+        }
+        Ok(())
+    }
+
+    /// H1 and H2: returns whether the shard may sleep. If so, [`Remote::awake`] must follow.
+    pub(crate) fn may_sleep(&self) -> bool {
+        self.sleeping.store(true, Ordering::SeqCst);
+        if self.pending.load(Ordering::SeqCst) {
+            self.awake();
+            return false;
+        }
+        true
+    }
+
+    pub(crate) fn awake(&self) {
+        self.sleeping.store(false, Ordering::SeqCst);
+    }
+
+    /// There is something in the inbox, or will be at once.
+    #[inline]
+    pub(crate) fn has_items(&self) -> bool {
+        self.pending.load(Ordering::Relaxed)
+    }
+
+    /// H4: swaps what has arrived with `into`, which is empty.
+    pub(crate) fn take(&self, into: &mut Vec<Item>) {
+        debug_assert!(into.is_empty());
+        if self.has_items() && self.pending.swap(false, Ordering::SeqCst) {
+            std::mem::swap(into, &mut self.lock().items);
+        }
+    }
+
+    /// Refuses everything from now on and gives what was left.
+    pub(crate) fn close(&self) -> Vec<Item> {
+        let mut inbox = self.lock();
+        inbox.open = false;
+        std::mem::take(&mut inbox.items)
+    }
+}
+
+/// Reaches one shard from any thread.
+#[derive(Clone)]
+pub struct ShardHandle {
+    remote: Arc<Remote>,
+}
+
+impl ShardHandle {
+    pub(crate) fn new(remote: Arc<Remote>) -> ShardHandle {
+        ShardHandle { remote }
+    }
+
+    /// Number of the shard in its runtime, from 0.
+    pub fn index(&self) -> usize {
+        self.remote.index()
+    }
+
+    /// The core to which the shard's thread is pinned.
+    pub fn core(&self) -> usize {
+        self.remote.core()
+    }
+
+    /// Counters of the shard's loop.
+    pub fn stats(&self) -> ShardStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.remote.counters;
+        ShardStats {
+            turns: read(&counters.turns),
+            polls: read(&counters.polls),
+            sleeps: read(&counters.sleeps),
+            submitted: read(&counters.submitted),
+            completed: read(&counters.completed),
+            rung: read(&counters.rung),
+        }
+    }
+
+    /// Sends `make` to the shard, where the future that it makes runs as a task until it ends. The future needs not be
+    /// `Send`. On the shard, [`ShardEnv::current`] gives the environment.
+    ///
+    /// # Errors
+    /// [`Stopped`] if the shard has stopped. A shard that stops later drops the task.
+    pub fn spawn<F>(&self, make: impl FnOnce() -> F + Send + 'static) -> Result<(), Stopped>
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        let run = move |env: &ShardEnv| ::drive::Env::spawn(env, make());
+        self.remote.push(Item::Run(Box::new(run))).map_err(|_| Stopped)
+    }
+
+    /// As [`ShardHandle::spawn`], and gives the result of the future to the caller, on whatever executor that runs.
+    /// [`Call::wait`] blocks a plain thread for it.
+    pub fn call<T, F>(&self, make: impl FnOnce() -> F + Send + 'static) -> Call<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let (reply, call): (Reply<T>, Call<T>) = answer();
+        // If the shard has stopped, the closure is dropped here and its reply answers `Stopped`.
+        let _ = self.spawn(move || {
+            let future = make();
+            async move { reply.send(future.await) }
+        });
+        call
+    }
+
+    pub(crate) fn stop(&self) {
+        // Already stopped is as good.
+        let _ = self.remote.push(Item::Stop);
+    }
+}
+
+impl std::fmt::Debug for ShardHandle {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "ShardHandle({} on core {})", self.index(), self.core())
+    }
+}

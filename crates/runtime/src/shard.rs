@@ -1,0 +1,531 @@
+//! The loop of one shard.
+
+use std::cell::{Cell, RefCell, RefMut};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use ::drive::Nanos;
+use io_uring::{opcode, squeue, types};
+
+use crate::arena::{self, Arena};
+use crate::clock;
+use crate::env::ShardEnv;
+use crate::files::{FileTable, Target};
+use crate::op::{Completed, Op, OpKey, OpSlab, Payload};
+use crate::remote::{Item, Remote, ShardHandle};
+use crate::ring::{BELL, IGNORED, Ring};
+use crate::system;
+use crate::task::{LocalFuture, TaskHeader, TaskKey, TaskSlab};
+use crate::timer::Timers;
+
+/// Polls of tasks in one turn, after which the ring gets its turn although tasks are ready. Some 100 us of work: long
+/// against a system call, short against what a client notices.
+pub const POLLS_PER_TURN: u32 = 1024;
+
+/// Operations of memory drives that one poll of a task may complete. Such an operation is ready at once, so a task that
+/// does nothing else would never give the thread back. Some 50 us of copying 4 KiB blocks.
+pub const READY_OPS_PER_POLL: u32 = 64;
+
+/// How long the end of a shard waits for operations that the kernel still has. They were cancelled, so only a drive
+/// that does not answer takes that long; its buffers are then left allocated.
+const DRAIN_LIMIT: Duration = Duration::from_secs(5);
+
+thread_local! {
+    static CURRENT: RefCell<Option<Rc<Shard>>> = const { RefCell::new(None) };
+}
+
+/// Runs `use_it` with the shard of this thread, if it is a shard's.
+#[inline]
+pub(crate) fn with_current<R>(use_it: impl FnOnce(&Rc<Shard>) -> R) -> Option<R> {
+    // During the destruction of thread-locals there is no current shard any more.
+    CURRENT.try_with(|current| current.borrow().as_ref().map(use_it)).ok().flatten()
+}
+
+/// Everything that belongs to one shard. Stays on its thread.
+pub(crate) struct Shard {
+    remote: Arc<Remote>,
+    ring: RefCell<Ring>,
+    ops: RefCell<OpSlab>,
+    tasks: RefCell<TaskSlab>,
+    ready: RefCell<VecDeque<TaskKey>>,
+    turn_end: RefCell<Vec<Waker>>,
+    /// Grows when the tasks that waited for the end of a turn are woken.
+    turn_ends: Cell<u64>,
+    timers: RefCell<Timers>,
+    files: RefCell<FileTable>,
+    arena: &'static Arena,
+    /// The arena is registered with the ring.
+    fixed_buffers: bool,
+    /// When completions were last reaped.
+    reaped_at: Cell<Nanos>,
+    /// What is left of [`READY_OPS_PER_POLL`] in the poll that runs.
+    ready_ops: Cell<u32>,
+    /// Drive operations in flight, for which spinning may be worth it.
+    drive_ops: Cell<u32>,
+    spin: Duration,
+    stopping: Cell<bool>,
+}
+
+/// Ends the process if the task that is being polled panics.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            tracing::error!("a task panicked; the process ends, so that nothing half done is taken for done");
+            system::last_words("purlin: a task panicked; aborting");
+            std::process::abort();
+        }
+    }
+}
+
+/// What a shard is made of. See [`crate::Config`].
+pub(crate) struct ShardSetup {
+    pub(crate) ring_entries: u32,
+    pub(crate) fixed_files: u32,
+    pub(crate) arena: &'static Arena,
+    pub(crate) spin: Duration,
+}
+
+impl Shard {
+    /// Makes the shard of the calling thread.
+    pub(crate) fn new(remote: Arc<Remote>, setup: &ShardSetup) -> std::io::Result<Rc<Shard>> {
+        let ring = Ring::new(setup.ring_entries)?;
+        let fixed_files = match ring.submitter().register_files_sparse(setup.fixed_files) {
+            Ok(()) => setup.fixed_files,
+            Err(error) => {
+                tracing::warn!(%error, "no table of registered files; operations name plain descriptors");
+                0
+            }
+        };
+        let fixed_buffers = match ring.register_arena(setup.arena) {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::warn!(%error, "buffers are not registered with the ring (RLIMIT_MEMLOCK?); I/O costs a little more");
+                false
+            }
+        };
+        let shard = Rc::new(Shard {
+            remote,
+            ring: RefCell::new(ring),
+            ops: RefCell::default(),
+            tasks: RefCell::default(),
+            ready: RefCell::default(),
+            turn_end: RefCell::default(),
+            turn_ends: Cell::new(0),
+            timers: RefCell::default(),
+            files: RefCell::new(FileTable::new(fixed_files)),
+            arena: setup.arena,
+            fixed_buffers,
+            reaped_at: Cell::new(clock::now()),
+            ready_ops: Cell::new(0),
+            drive_ops: Cell::new(0),
+            spin: setup.spin,
+            stopping: Cell::new(false),
+        });
+        shard.arm_bell();
+        setup.arena.keep_magazine();
+        CURRENT.with(|current| *current.borrow_mut() = Some(shard.clone()));
+        Ok(shard)
+    }
+
+    pub(crate) fn index(&self) -> usize {
+        self.remote.index()
+    }
+
+    pub(crate) fn handle(&self) -> ShardHandle {
+        ShardHandle::new(self.remote.clone())
+    }
+
+    pub(crate) fn arena(&self) -> &'static Arena {
+        self.arena
+    }
+
+    pub(crate) fn is_home_of(&self, home: &Arc<Remote>) -> bool {
+        Arc::ptr_eq(&self.remote, home)
+    }
+
+    pub(crate) fn ops(&self) -> &RefCell<OpSlab> {
+        &self.ops
+    }
+
+    pub(crate) fn timers(&self) -> RefMut<'_, Timers> {
+        self.timers.borrow_mut()
+    }
+
+    /// When the completions that are being handled were taken from the ring.
+    pub(crate) fn reaped_at(&self) -> Nanos {
+        self.reaped_at.get()
+    }
+
+    /// The index of the registered buffer that holds the range, if it lies in one.
+    #[inline]
+    pub(crate) fn fixed_buffer(&self, start: *const u8, len: usize) -> Option<u16> {
+        if self.fixed_buffers { self.arena.fixed_index(start, len) } else { None }
+    }
+
+    // --- tasks ---
+
+    pub(crate) fn spawn(&self, future: LocalFuture) {
+        let header = self.tasks.borrow_mut().insert(future, &self.remote);
+        self.schedule(&header);
+    }
+
+    /// On the home thread: the task will be polled in this turn, or the next if it is being polled.
+    #[inline]
+    pub(crate) fn schedule(&self, header: &TaskHeader) {
+        if header.mark_ready() {
+            self.ready.borrow_mut().push_back(header.key());
+        }
+    }
+
+    /// Polls ready tasks until none is left or the budget is spent.
+    fn run_ready(&self, budget: &mut u32) {
+        while *budget > 0 {
+            let Some(key) = self.ready.borrow_mut().pop_front() else { return };
+            let Some(mut task) = self.tasks.borrow_mut().take(key) else { continue };
+            *budget -= 1;
+            self.ready_ops.set(READY_OPS_PER_POLL);
+            let guard = AbortOnPanic;
+            let poll = task.future.as_mut().poll(&mut Context::from_waker(&task.waker));
+            match poll {
+                Poll::Pending => self.tasks.borrow_mut().put_back(task),
+                Poll::Ready(()) => {
+                    self.tasks.borrow_mut().finish(key);
+                    // Outside of the borrow: its destructors may spawn or wake.
+                    drop(task);
+                }
+            }
+            drop(guard);
+        }
+    }
+
+    /// Wakes the tasks that waited for the end of the turn. Returns whether there were any.
+    fn end_turn(&self) -> bool {
+        let wakers = self.turn_end.take();
+        if wakers.is_empty() {
+            return false;
+        }
+        self.turn_ends.set(self.turn_ends.get() + 1);
+        for waker in wakers {
+            waker.wake();
+        }
+        true
+    }
+
+    /// The future of `Env::turn_end`.
+    pub(crate) fn poll_turn_end(&self, since: &mut Option<u64>, context: &Context<'_>) -> Poll<()> {
+        match *since {
+            Some(turn_ends) if self.turn_ends.get() > turn_ends => Poll::Ready(()),
+            _ => {
+                *since = Some(self.turn_ends.get());
+                self.turn_end.borrow_mut().push(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// For operations that are ready at once: ready, or pending once in a while so that others get their turn.
+    pub(crate) fn ready_op(&self) -> impl Future<Output = ()> + '_ {
+        struct ReadyOp<'a>(&'a Shard);
+        impl Future for ReadyOp<'_> {
+            type Output = ();
+            #[inline]
+            fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+                match self.0.ready_ops.get() {
+                    0 => {
+                        context.waker().wake_by_ref();
+                        Poll::Pending
+                    }
+                    left => {
+                        self.0.ready_ops.set(left - 1);
+                        Poll::Ready(())
+                    }
+                }
+            }
+        }
+        ReadyOp(self)
+    }
+
+    // --- operations ---
+
+    /// Queues an operation. It is submitted at the end of the turn.
+    ///
+    /// # Safety
+    /// Every pointer in `entry` leads into memory that `payload` owns and that does not move with it.
+    pub(crate) unsafe fn start(&self, entry: squeue::Entry, payload: Payload) -> Op<'_> {
+        let key = self.ops.borrow_mut().insert(payload);
+        // SAFETY: the payload lies in its slot until the completion was reaped (`OpSlab::complete`).
+        unsafe { self.ring.borrow_mut().push(entry.user_data(key.user_data())) };
+        Op::new(self, key)
+    }
+
+    /// As [`Shard::start`], for a drive: the loop may spin for it.
+    ///
+    /// # Safety
+    /// As for [`Shard::start`].
+    pub(crate) unsafe fn start_drive_op(&self, entry: squeue::Entry, payload: Payload) -> DriveOp<'_> {
+        self.drive_ops.set(self.drive_ops.get() + 1);
+        // SAFETY: the caller's promise.
+        DriveOp(unsafe { self.start(entry, payload) })
+    }
+
+    /// Asks the kernel to give an operation up. Its completion comes anyway.
+    pub(crate) fn cancel(&self, key: OpKey) {
+        let entry = opcode::AsyncCancel::new(key.user_data()).build().user_data(IGNORED);
+        // SAFETY: the entry holds no pointer.
+        unsafe { self.ring.borrow_mut().push(entry) };
+    }
+
+    pub(crate) fn attach_file(&self, fd: std::os::fd::RawFd) -> Target {
+        self.files.borrow_mut().insert(&self.ring.borrow().submitter(), fd)
+    }
+
+    pub(crate) fn detach_file(&self, target: Target) {
+        self.files.borrow_mut().remove(&self.ring.borrow().submitter(), target);
+    }
+
+    fn arm_bell(&self) {
+        let bell = types::Fd(self.remote.bell_fd());
+        // One entry rings for ever; the counter is never read, since every write to it wakes the poll.
+        let entry = opcode::PollAdd::new(bell, libc::POLLIN as u32).multi(true).build().user_data(BELL);
+        // SAFETY: the entry holds no pointer.
+        unsafe { self.ring.borrow_mut().push(entry) };
+    }
+
+    // --- the loop ---
+
+    /// Runs until [`Item::Stop`] arrives.
+    pub(crate) fn run(self: &Rc<Self>) {
+        let env = ShardEnv::new(self.clone());
+        let mut items = Vec::new();
+        let mut completions = Vec::new();
+        while !self.stopping.get() {
+            self.take_inbox(&env, &mut items);
+            self.fire_timers();
+            let mut budget = POLLS_PER_TURN;
+            loop {
+                self.run_ready(&mut budget);
+                if !self.end_turn() || budget == 0 {
+                    break;
+                }
+            }
+            count(&self.remote.counters.turns, 1);
+            count(&self.remote.counters.polls, u64::from(POLLS_PER_TURN - budget));
+            self.enter();
+            self.reap(&mut completions);
+        }
+        drop(env);
+        self.end(&mut completions);
+    }
+
+    fn take_inbox(&self, env: &ShardEnv, items: &mut Vec<Item>) {
+        self.remote.take(items);
+        for item in items.drain(..) {
+            let guard = AbortOnPanic;
+            match item {
+                Item::Run(run) => run(env),
+                Item::Wake(header) => {
+                    debug_assert!(header.is_at(&self.remote));
+                    header.left_inbox();
+                    self.schedule(&header);
+                }
+                Item::Stop => self.stopping.set(true),
+            }
+            drop(guard);
+        }
+    }
+
+    fn fire_timers(&self) {
+        if self.timers.borrow().is_empty() {
+            return;
+        }
+        let now = clock::now();
+        loop {
+            // The borrow ends before the waker runs.
+            let Some(waker) = self.timers.borrow_mut().pop_due(now) else { return };
+            waker.wake();
+        }
+    }
+
+    /// Submits what the turn asked for, and waits where nothing is left to do.
+    fn enter(&self) {
+        let mut ring = self.ring.borrow_mut();
+        let busy = !self.ready.borrow().is_empty() || self.remote.has_items() || self.stopping.get();
+        if busy {
+            if ring.wants_enter() {
+                self.entered(ring.enter());
+            }
+            return;
+        }
+        let deadline = self.timers.borrow().next_deadline();
+        if !self.spin.is_zero() && self.drive_ops.get() > 0 && self.spin_for_completion(&mut ring, deadline) {
+            return;
+        }
+        let limit = match deadline {
+            None => None,
+            Some(deadline) => match deadline.checked_sub(clock::now()) {
+                Some(left) if left > 0 => Some(Duration::from_nanos(left)),
+                _ => {
+                    self.entered(ring.enter());
+                    return;
+                }
+            },
+        };
+        if self.remote.may_sleep() {
+            count(&self.remote.counters.sleeps, 1);
+            let result = ring.enter_and_wait(limit);
+            self.remote.awake();
+            self.entered(result);
+        }
+    }
+
+    /// Submits, and looks for completions for a while before the shard sleeps. Returns whether there is work.
+    fn spin_for_completion(&self, ring: &mut Ring, deadline: Option<Nanos>) -> bool {
+        self.entered(ring.enter());
+        let start = clock::now();
+        let mut end = start + self.spin.as_nanos() as u64;
+        if let Some(deadline) = deadline {
+            end = end.min(deadline);
+        }
+        loop {
+            if ring.has_completions() || self.remote.has_items() {
+                if ring.wants_enter() {
+                    self.entered(ring.enter());
+                }
+                return true;
+            }
+            if clock::now() >= end {
+                return false;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn entered(&self, result: std::io::Result<usize>) {
+        match result {
+            Ok(submitted) => count(&self.remote.counters.submitted, submitted as u64),
+            // The wait was over (ETIME) or a signal came (EINTR): both are answered by the next turn. EAGAIN and EBUSY:
+            // the kernel is short of memory or of room for completions; what it did not take stays queued.
+            Err(error)
+                if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
+            Err(error) => {
+                tracing::error!(%error, "io_uring_enter failed; the shard cannot go on");
+                system::last_words("purlin: io_uring_enter failed; aborting");
+                std::process::abort();
+            }
+        }
+    }
+
+    fn reap(&self, completions: &mut Vec<io_uring::cqueue::Entry>) {
+        self.ring.borrow_mut().reap(completions);
+        if completions.is_empty() {
+            return;
+        }
+        count(&self.remote.counters.completed, completions.len() as u64);
+        self.reaped_at.set(clock::now());
+        for completion in completions.drain(..) {
+            match completion.user_data() {
+                IGNORED => {}
+                BELL => {
+                    if !io_uring::cqueue::more(completion.flags()) {
+                        self.arm_bell();
+                    }
+                }
+                user_data => {
+                    let key = OpKey::from_user_data(user_data);
+                    let completed = self.ops.borrow_mut().complete(key, completion.result());
+                    match completed {
+                        Completed::Wake(Some(waker)) => waker.wake(),
+                        Completed::Wake(None) => {}
+                        Completed::Orphan(outcome) => outcome.discard(),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Drops the tasks, takes back what the kernel has, and lets go of the thread.
+    fn end(self: &Rc<Self>, completions: &mut Vec<io_uring::cqueue::Entry>) {
+        let left = self.remote.close();
+        drop(left);
+        let abandoned = self.tasks.borrow().len();
+        if abandoned > 0 {
+            tracing::debug!(shard = self.remote.index(), abandoned, "tasks were dropped at the end of the shard");
+        }
+        loop {
+            // The borrow ends before the future is dropped, which may spawn.
+            let task = self.tasks.borrow_mut().take_any();
+            if task.is_none() {
+                break;
+            }
+            let guard = AbortOnPanic;
+            drop(task);
+            drop(guard);
+        }
+        let wakers = self.turn_end.take();
+        drop(wakers);
+        self.drain(completions);
+        arena::flush_magazines();
+        CURRENT.with(|current| current.borrow_mut().take());
+    }
+
+    /// Cancels everything in flight and waits for it.
+    fn drain(&self, completions: &mut Vec<io_uring::cqueue::Entry>) {
+        let cancel = types::CancelBuilder::any().all();
+        let entry = opcode::AsyncCancel2::new(cancel).build().user_data(IGNORED);
+        // SAFETY: the entry holds no pointer.
+        unsafe { self.ring.borrow_mut().push(entry) };
+        let give_up = clock::now() + DRAIN_LIMIT.as_nanos() as u64;
+        while self.ops.borrow().in_flight() > 0 && clock::now() < give_up {
+            let result = self.ring.borrow_mut().enter_and_wait(Some(Duration::from_millis(50)));
+            self.entered(result);
+            self.ring.borrow_mut().reap(completions);
+            for completion in completions.drain(..) {
+                if matches!(completion.user_data(), IGNORED | BELL) {
+                    continue;
+                }
+                let key = OpKey::from_user_data(completion.user_data());
+                let completed = self.ops.borrow_mut().complete(key, completion.result());
+                if let Completed::Orphan(outcome) = completed {
+                    outcome.discard();
+                }
+            }
+        }
+        let in_flight = self.ops.borrow().in_flight();
+        if in_flight > 0 {
+            tracing::error!(in_flight, "the kernel kept operations; their buffers stay allocated");
+            std::mem::forget(self.ops.take());
+        }
+    }
+}
+
+/// A drive operation: counted, so that the loop knows whether spinning may pay.
+pub(crate) struct DriveOp<'a>(Op<'a>);
+
+impl Future for DriveOp<'_> {
+    type Output = crate::op::Outcome;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context)
+    }
+}
+
+impl Drop for DriveOp<'_> {
+    fn drop(&mut self) {
+        let ops = &self.0.shard().drive_ops;
+        ops.set(ops.get() - 1);
+    }
+}
+
+/// Adds to a counter that only this thread writes: no locked instruction.
+#[inline]
+pub(crate) fn count(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}
