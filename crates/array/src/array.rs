@@ -1,0 +1,353 @@
+//! The group as one shard sees it, and the way of a request to the shard that owns its unit.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use drive::{BlockError, Buf, Canceled, Env, Extent, Receiver, Sender, WriteZeroes, join_all, oneshot};
+use smallvec::smallvec;
+
+use crate::geometry::UnitIndex;
+use crate::leader::Leader;
+use crate::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, Request};
+use crate::overlay::Content;
+use crate::ranges::Range;
+use crate::rebuild::AHEAD_MIN;
+use crate::shared::{DriveId, Shared};
+use crate::unit::UnitQueue;
+
+/// Bytes of a group that one [`Array::extents`] call looks at: a bound on the time it takes.
+const EXTENTS_BYTES_MAX: u64 = 1 << 30;
+
+/// A drive group on one shard. A handle: cheap to clone.
+pub struct Array<E: Env>(pub(crate) Rc<Inner<E>>);
+
+impl<E: Env> Clone for Array<E> {
+    fn clone(&self) -> Self {
+        Array(self.0.clone())
+    }
+}
+
+pub(crate) struct Inner<E: Env> {
+    pub env: E,
+    pub shared: Arc<Shared>,
+    pub shard: usize,
+    pub shards: usize,
+    pub peers: Rc<dyn Peers>,
+    /// Handles of the drives, by [`DriveId`].
+    pub drives: RefCell<Vec<Option<E::Drive>>>,
+    /// Units with work. An entry lives as long as its task.
+    pub units: RefCell<BTreeMap<UnitIndex, UnitQueue>>,
+    /// Units at or above [`Shared::rebuilt`] that are rebuilt on a drive all the same.
+    pub rebuilt_ahead: RefCell<BTreeSet<(DriveId, UnitIndex)>>,
+    /// How many of those there may be before the passed ones are forgotten.
+    pub ahead_limit: Cell<usize>,
+    /// Decoders by the bit set of lost strips.
+    pub decoders: RefCell<BTreeMap<u64, Rc<gf::Decoder>>>,
+    /// Zones that were given back and not yet trimmed.
+    pub trims: RefCell<Vec<(UnitIndex, Range)>>,
+    pub trimming: Cell<bool>,
+    /// Only on shard 0.
+    pub leader: Option<Leader>,
+    /// Requests of other shards' replies, by token.
+    calls: RefCell<BTreeMap<u64, Sender<Result<Outcome, BlockError>>>>,
+    next_token: Cell<u64>,
+    /// Requests of users in flight on this shard: background work makes room for them.
+    pub users: Cell<usize>,
+    /// Requests of users that this shard has begun.
+    pub users_begun: Cell<u64>,
+}
+
+/// Which of the group's shards this is.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// From 0.
+    pub shard: usize,
+    /// All of them.
+    pub shards: usize,
+}
+
+impl<E: Env> Array<E> {
+    pub(crate) fn build(
+        env: E,
+        shared: Arc<Shared>,
+        drives: Vec<Option<E::Drive>>,
+        place: Place,
+        peers: Rc<dyn Peers>,
+        leader: Option<Leader>,
+    ) -> Self {
+        assert!(place.shard < place.shards, "shard {} of {}", place.shard, place.shards);
+        assert_eq!(leader.is_some(), place.shard == 0, "shard 0 leads");
+        Array(Rc::new(Inner {
+            env,
+            shared,
+            shard: place.shard,
+            shards: place.shards,
+            peers,
+            drives: RefCell::new(drives),
+            units: RefCell::default(),
+            rebuilt_ahead: RefCell::default(),
+            ahead_limit: Cell::new(AHEAD_MIN),
+            decoders: RefCell::default(),
+            trims: RefCell::default(),
+            trimming: Cell::new(false),
+            leader,
+            calls: RefCell::default(),
+            next_token: Cell::new(0),
+            users: Cell::new(0),
+            users_begun: Cell::new(0),
+        }))
+    }
+
+    /// The state that all shards share.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.0.shared
+    }
+
+    /// Which of the group's shards this handle is for.
+    pub fn shard(&self) -> usize {
+        self.0.shard
+    }
+
+    /// User bytes of the group.
+    pub fn size_bytes(&self) -> u64 {
+        self.0.shared.geometry.capacity()
+    }
+
+    /// Puts a new drive's handle in its place on this shard. To be done on every shard before the leader is asked to use
+    /// the drive.
+    pub fn install(&self, id: DriveId, drive: E::Drive) {
+        let mut drives = self.0.drives.borrow_mut();
+        let index = usize::from(id.0);
+        if drives.len() <= index {
+            drives.resize(index + 1, None);
+        }
+        drives[index] = Some(drive);
+    }
+
+    /// Lets go of a drive's handle on this shard.
+    pub fn uninstall(&self, id: DriveId) {
+        if let Some(drive) = self.0.drives.borrow_mut().get_mut(usize::from(id.0)) {
+            *drive = None;
+        }
+    }
+
+    /// Writes `data` at `offset`. With `fua` it is durable when this returns.
+    ///
+    /// # Errors
+    /// [`BlockError`]; after an error each block of the range has its old or its new content, or is unreadable.
+    pub async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
+        let shared = &self.0.shared;
+        shared.counters.writes.fetch_add(1, Ordering::Relaxed);
+        shared.counters.write_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
+        let len = data.len() as u64;
+        self.change(offset, len, fua, |from, len| Content::Data(data.slice(from as usize..(from + len) as usize))).await
+    }
+
+    /// Makes a range read as zeroes, giving whole zones back unless they are to be kept.
+    ///
+    /// # Errors
+    /// As for [`Array::write`]; [`BlockError::NotFast`] if only the fast way is wanted and zeroes would have to be
+    /// written.
+    pub async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
+        if how.only_fast && (how.keep_allocated || !self.is_fast_to_zero(offset, len)) {
+            return Err(BlockError::NotFast);
+        }
+        self.change(offset, len, how.fua, |_, _| Content::Zero { keep: how.keep_allocated }).await
+    }
+
+    /// Gives a range back: it reads as zeroes afterwards.
+    ///
+    /// # Errors
+    /// As for [`Array::write`].
+    pub async fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        self.change(offset, len, false, |_, _| Content::Zero { keep: false }).await
+    }
+
+    /// Which parts of a range are allocated, from `offset` on, adjacent and alternating.
+    ///
+    /// # Errors
+    /// [`BlockError::OutOfRange`].
+    pub fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+        self.check(offset, len)?;
+        let geometry = &self.0.shared.geometry;
+        let mut extents: Vec<Extent> = Vec::new();
+        let end = offset + len.min(EXTENTS_BYTES_MAX);
+        let mut at = offset;
+        while at < end {
+            let place = geometry.place(at);
+            let step = place.left.min(geometry.zone - place.x % geometry.zone).min(end - at);
+            let allocated = self.0.shared.map.get(geometry.zone_index(place.unit, place.x));
+            match extents.last_mut() {
+                Some(last) if last.allocated == allocated => last.len += step,
+                _ => extents.push(Extent { len: step, allocated }),
+            }
+            at += step;
+        }
+        Ok(extents)
+    }
+
+    /// Takes a message that another shard sent to this one.
+    pub fn deliver(&self, message: Message) {
+        let Message { from, token, body } = message;
+        match body {
+            Body::Reply(reply) => {
+                let call = self.0.calls.borrow_mut().remove(&token);
+                call.expect("a reply answers a request that waits for it").send(reply);
+            }
+            Body::Request(request) => {
+                let inner = self.0.clone();
+                self.0.env.spawn(async move {
+                    let reply = inner.serve(request).await;
+                    inner.peers.send(from, Message { from: inner.shard, token, body: Body::Reply(reply) });
+                });
+            }
+        }
+    }
+
+    /// Checks that a range lies within the group and that the group takes requests.
+    pub(crate) fn check(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        let size = self.size_bytes();
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(BlockError::OutOfRange { offset, len, size });
+        }
+        if self.0.shared.is_stopped() { Err(BlockError::Stopped) } else { Ok(()) }
+    }
+
+    /// Zeroing needs no data to be written: everything is unallocated, or the range is made of whole units.
+    fn is_fast_to_zero(&self, offset: u64, len: u64) -> bool {
+        let geometry = &self.0.shared.geometry;
+        let stripe = geometry.stripe_data() * geometry.rows() * geometry.sets;
+        let whole = offset.is_multiple_of(stripe) && len.is_multiple_of(stripe);
+        whole || self.extents(offset, len).is_ok_and(|extents| extents.iter().all(|extent| !extent.allocated))
+    }
+
+    async fn change(
+        &self,
+        offset: u64,
+        len: u64,
+        fua: bool,
+        content: impl Fn(u64, u64) -> Content,
+    ) -> Result<(), BlockError> {
+        self.check(offset, len)?;
+        if len == 0 {
+            return Ok(());
+        }
+        let _user = self.0.enter_user();
+        let mut work = self.0.split(offset, len, content);
+        if work.len() == 1 {
+            let (unit, pieces) = work.swap_remove(0);
+            return self.0.on_owner(unit, Op::Write { pieces, fua }).await.map(|_| ());
+        }
+        // All units are on their way before the first is waited for.
+        let calls = work.into_iter().map(|(unit, pieces)| self.0.on_owner(unit, Op::Write { pieces, fua }));
+        join_all(calls).await.into_iter().try_for_each(|reply| reply.map(|_| ()))
+    }
+}
+
+/// Counts a request of a user as long as it lives.
+pub(crate) struct User<'a>(&'a Cell<usize>);
+
+impl Drop for User<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl<E: Env> Inner<E> {
+    #[inline]
+    pub fn enter_user(&self) -> User<'_> {
+        self.users.set(self.users.get() + 1);
+        self.users_begun.set(self.users_begun.get() + 1);
+        User(&self.users)
+    }
+
+    /// The shard that owns a unit.
+    #[inline]
+    pub fn owner(&self, unit: UnitIndex) -> usize {
+        if self.shards == 1 { 0 } else { (unit.0 % self.shards as u64) as usize }
+    }
+
+    /// Has work on a unit done by its owner. The work runs to its end even if nobody waits for it.
+    pub async fn on_owner(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Result<Outcome, BlockError> {
+        let owner = self.owner(unit);
+        if owner == self.shard {
+            answer(self.enqueue(unit, op).await)
+        } else {
+            self.ask(owner, Request::Unit(unit, op)).await
+        }
+    }
+
+    /// Asks the leader.
+    pub async fn on_leader(self: &Rc<Self>, request: Request) -> Result<Outcome, BlockError> {
+        self.on_shard(0, request).await
+    }
+
+    /// Asks a shard, which may be this one.
+    pub async fn on_shard(self: &Rc<Self>, shard: usize, request: Request) -> Result<Outcome, BlockError> {
+        if self.shard == shard { self.serve(request).await } else { self.ask(shard, request).await }
+    }
+
+    async fn ask(&self, shard: usize, request: Request) -> Result<Outcome, BlockError> {
+        let token = self.next_token.get();
+        self.next_token.set(token + 1);
+        let (sender, receiver) = oneshot();
+        self.calls.borrow_mut().insert(token, sender);
+        self.peers.send(shard, Message { from: self.shard, token, body: Body::Request(request) });
+        answer(receiver.await)
+    }
+
+    async fn serve(self: &Rc<Self>, request: Request) -> Result<Outcome, BlockError> {
+        match request {
+            // The barrier of a stop may have passed this shard while the request was on its way.
+            Request::Unit(..) if self.shared.is_stopped() => Err(BlockError::Stopped),
+            Request::Unit(unit, op) => answer(self.enqueue(unit, op).await),
+            Request::Persist => self.persist_map().await.map(|()| Outcome::Done),
+            Request::MarkDirty => self.mark_dirty().await.map(|()| Outcome::Done),
+            Request::Barrier => {
+                self.barrier().await;
+                Ok(Outcome::Done)
+            }
+            Request::Fail(member, drive) => Ok(Outcome::Accepted(self.fail_in_place(member, drive).await)),
+        }
+    }
+
+    /// Cuts a range into pieces, and collects them by unit.
+    fn split(&self, offset: u64, len: u64, content: impl Fn(u64, u64) -> Content) -> Vec<(UnitIndex, Pieces)> {
+        let geometry = &self.shared.geometry;
+        let mut work: Vec<(UnitIndex, Pieces)> = Vec::with_capacity(1);
+        let mut done = 0;
+        while done < len {
+            let place = geometry.place(offset + done);
+            let step = place.left.min(len - done);
+            let piece =
+                Piece { role: place.role, range: Range::new(place.x, place.x + step), content: content(done, step) };
+            // A unit's stripes are at most `rows * sets` stripes apart, so the search from the end is short.
+            match work.iter_mut().rev().find(|(unit, _)| *unit == place.unit) {
+                Some((_, pieces)) => pieces.push(piece),
+                None => work.push((place.unit, smallvec![piece])),
+            }
+            done += step;
+        }
+        work
+    }
+
+    /// The handle of a drive, if it is installed.
+    pub fn drive(&self, id: DriveId) -> Option<E::Drive> {
+        self.drives.borrow().get(usize::from(id.0)).cloned().flatten()
+    }
+
+    pub fn enqueue(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Receiver<Result<Outcome, BlockError>> {
+        debug_assert_eq!(self.owner(unit), self.shard, "{unit:?} belongs to another shard");
+        let (sender, receiver) = oneshot();
+        self.push(unit, op, sender);
+        receiver
+    }
+}
+
+/// A reply whose sender was dropped comes from a shard that is being torn down.
+fn answer(reply: Result<Result<Outcome, BlockError>, Canceled>) -> Result<Outcome, BlockError> {
+    reply.unwrap_or(Err(BlockError::Stopped))
+}

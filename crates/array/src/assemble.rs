@@ -1,0 +1,408 @@
+//! Finding out what a set of drives is, from the drives alone.
+//!
+//! The superblock with the highest epoch is true. A drive belongs to the group if that superblock lists it as in sync,
+//! being rebuilt, or a spare; whatever else is refused with its reason and left as it is. No order and no name matters.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use drive::{BlockError, BufMut, Drive, DriveError, Env};
+use format::{
+    BLOCK, Catalogue, MAP_SLOTS, MapBlock, MemberState, Role, Superblock, SuperblockError, Uuid, catalogue_slot_bytes,
+    catalogue_slot_offset, decode_slot, map_slot_offset,
+};
+use thiserror::Error;
+
+use crate::array::{Array, Place};
+use crate::geometry::Geometry;
+use crate::leader::Leader;
+use crate::message::Peers;
+use crate::probe::{Probe, probe};
+use crate::scrub::ScrubMode;
+use crate::shared::{DriveId, Shared, Slot};
+use crate::status::Event;
+
+/// Map blocks read by one operation: bounds the memory that reading the map takes.
+const MAP_BLOCKS_AT_ONCE: u64 = 128;
+
+/// Why a drive is not part of the group.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// It could not be read.
+    #[error("{0}")]
+    Drive(DriveError),
+    /// It holds something else.
+    #[error("not a Purlin drive: it holds {0}")]
+    Foreign(String),
+    /// It holds nothing known.
+    #[error("not a Purlin drive")]
+    NotPurlin,
+    /// Its superblock cannot be used.
+    #[error("{0}")]
+    Superblock(SuperblockError),
+    /// It belongs to another array.
+    #[error("belongs to another array, {name} ({array})")]
+    OtherArray {
+        /// That array's name.
+        name: String,
+        /// That array.
+        array: Uuid,
+    },
+    /// It was taken out of the group, or missed writes while it was away.
+    #[error("stale: it left as member {member} at epoch {epoch}, the group is at epoch {newest}")]
+    Stale {
+        /// The place it had.
+        member: u16,
+        /// The last epoch it saw.
+        epoch: u64,
+        /// The group's epoch.
+        newest: u64,
+    },
+    /// The group does not list it any more.
+    #[error("no longer part of the group: at epoch {newest} its place is taken or its spare was removed")]
+    Unlisted {
+        /// The group's epoch.
+        newest: u64,
+    },
+    /// Two drives carry one identity: one is a copy of the other.
+    #[error("carries the same identity as {other}: one of them is a copy")]
+    Duplicate {
+        /// The other drive's name.
+        other: String,
+    },
+    /// The end of the drive was cut off.
+    #[error("has {have} bytes, the group's members need {need}")]
+    TooSmall {
+        /// Bytes needed.
+        need: u64,
+        /// Bytes there are.
+        have: u64,
+    },
+}
+
+/// Why a group cannot be assembled.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum AssembleError {
+    /// No drive has a superblock.
+    #[error("none of the drives belongs to a Purlin array: {0}")]
+    Nothing(String),
+    /// The drives belong to several arrays.
+    #[error("the drives belong to different arrays: {0}")]
+    SeveralArrays(String),
+    /// Two drives claim to be the same one.
+    #[error("{drive} carries the same identity as {other}: one of them is a copy, leave it out")]
+    Duplicate {
+        /// One drive's name.
+        drive: String,
+        /// The other's.
+        other: String,
+    },
+    /// Too many members are missing.
+    #[error("{missing} members of a set are missing, {level} survives {survives}: {why}")]
+    TooFew {
+        /// Members missing in the worst set.
+        missing: usize,
+        /// The level.
+        level: String,
+        /// How many may be missing.
+        survives: usize,
+        /// Which ones, and why.
+        why: String,
+    },
+    /// A member could not be read while its map or catalogue was taken over.
+    #[error("{0}")]
+    Block(BlockError),
+    /// Something in the group's own structures is wrong on every member.
+    #[error("the catalogue of volumes is damaged on every member")]
+    Catalogue,
+}
+
+/// What a set of drives is.
+#[derive(Debug, Clone)]
+pub struct Assembly {
+    /// The newest superblock.
+    pub superblock: Superblock,
+    /// For each place the index of its drive among those given, if it is there.
+    pub members: Vec<Option<usize>>,
+    /// Indices of the spares.
+    pub spares: Vec<usize>,
+    /// Drives that are left out, by index, and why.
+    pub refused: Vec<(usize, Refusal)>,
+}
+
+impl Assembly {
+    /// Places without a usable drive.
+    pub fn missing(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.members.len()).filter(|&index| self.members[index].is_none())
+    }
+}
+
+/// Reads the superblocks of some drives and finds out which group they are. Changes nothing.
+///
+/// # Errors
+/// [`AssembleError`] if they are not enough of one group.
+pub async fn assemble<D: Drive>(drives: &[D]) -> Result<Assembly, AssembleError> {
+    let mut refused: Vec<(usize, Refusal)> = Vec::new();
+    let mut found: Vec<(usize, Superblock)> = Vec::new();
+    for (index, drive) in drives.iter().enumerate() {
+        match probe(drive).await {
+            Ok(Probe { superblock: Ok(superblock), .. }) => found.push((index, superblock)),
+            Ok(Probe { superblock: Err(error), foreign, .. }) => refused.push((index, refusal(error, &foreign))),
+            Err(error) => refused.push((index, Refusal::Drive(error))),
+        }
+    }
+    let name = |index: usize| drives[index].info().name.clone();
+    let Some(newest) = found.iter().map(|(_, superblock)| superblock).max_by_key(|superblock| superblock.epoch) else {
+        let why = refused.iter().map(|(index, refusal)| format!("{}: {refusal}", name(*index)));
+        return Err(AssembleError::Nothing(why.collect::<Vec<_>>().join("; ")));
+    };
+    let newest = newest.clone();
+    if found.iter().any(|(_, superblock)| superblock.array != newest.array) {
+        let belongs = found.iter().map(|(index, own)| format!("{} to {} ({})", name(*index), own.name, own.array));
+        return Err(AssembleError::SeveralArrays(belongs.collect::<Vec<_>>().join(", ")));
+    }
+    let mut members = vec![None; newest.members.len()];
+    let mut spares = Vec::new();
+    for (position, (index, own)) in found.iter().enumerate() {
+        if let Some((other, _)) = found[..position].iter().find(|(_, other)| other.drive == own.drive) {
+            return Err(AssembleError::Duplicate { drive: name(*index), other: name(*other) });
+        }
+        let (have, need) = (drives[*index].info().size_bytes, newest.layout.member_bytes);
+        let place = newest.members.iter().position(|entry| entry.uuid == own.drive);
+        let refusal = match place {
+            _ if have < need => Refusal::TooSmall { need, have },
+            Some(place) if matches!(newest.members[place].state, MemberState::InSync | MemberState::Rebuilding) => {
+                members[place] = Some(*index);
+                continue;
+            }
+            Some(place) => Refusal::Stale { member: place as u16, epoch: own.epoch, newest: newest.epoch },
+            None if newest.spares.contains(&own.drive) => {
+                spares.push(*index);
+                continue;
+            }
+            None => match own.role {
+                Role::Member(member) => Refusal::Stale { member, epoch: own.epoch, newest: newest.epoch },
+                Role::Spare => Refusal::Unlisted { newest: newest.epoch },
+            },
+        };
+        refused.push((*index, refusal));
+    }
+    let assembly = Assembly { superblock: newest, members, spares, refused };
+    check_enough(&assembly, &name)?;
+    Ok(assembly)
+}
+
+fn refusal(error: SuperblockError, foreign: &[format::foreign::Foreign]) -> Refusal {
+    match error {
+        SuperblockError::NotPurlin if foreign.is_empty() => Refusal::NotPurlin,
+        SuperblockError::NotPurlin => {
+            Refusal::Foreign(foreign.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
+        }
+        other => Refusal::Superblock(other),
+    }
+}
+
+/// Each set needs as many members in sync as a stripe has data strips.
+fn check_enough(assembly: &Assembly, name: &impl Fn(usize) -> String) -> Result<(), AssembleError> {
+    let shape = assembly.superblock.shape;
+    let in_sync = |place: &usize| {
+        assembly.members[*place].is_some() && assembly.superblock.members[*place].state == MemberState::InSync
+    };
+    let places: Vec<usize> = (0..assembly.members.len()).collect();
+    let worst =
+        places.chunks(shape.members_per_set()).max_by_key(|set| set.iter().filter(|place| !in_sync(place)).count());
+    let worst = worst.expect("a group has a set");
+    let missing: Vec<usize> = worst.iter().copied().filter(|place| !in_sync(place)).collect();
+    if missing.len() <= shape.survives() {
+        return Ok(());
+    }
+    let why = |&place: &usize| {
+        let entry = assembly.superblock.members[place];
+        format!(
+            "member {place} ({}) is {}",
+            entry.uuid,
+            if assembly.members[place].is_none() && entry.state == MemberState::InSync {
+                "not among the drives"
+            } else {
+                entry.state.name()
+            }
+        )
+    };
+    let refused = assembly.refused.iter().map(|(index, refusal)| format!("{}: {refusal}", name(*index)));
+    Err(AssembleError::TooFew {
+        missing: missing.len(),
+        level: shape.level.to_string(),
+        survives: shape.survives(),
+        why: missing.iter().map(why).chain(refused).collect::<Vec<_>>().join("; "),
+    })
+}
+
+/// A group that was taken over from its drives and can be run.
+pub struct Loaded {
+    /// What all shards share.
+    pub shared: Arc<Shared>,
+    /// What a scrub of the whole group is owed after a crash.
+    pub needs_resync: bool,
+    leader: RefCell<Option<Leader>>,
+}
+
+/// Takes over map and catalogue of an assembled group. `drives` are those that [`assemble`] was given, on shard 0;
+/// a drive's index is its [`DriveId`] from now on. `listener` hears what happens to the drives.
+///
+/// # Errors
+/// [`AssembleError`].
+pub async fn load<E: Env>(
+    env: &E,
+    assembly: &Assembly,
+    drives: &[E::Drive],
+    listener: Box<dyn Fn(Event)>,
+) -> Result<Loaded, AssembleError> {
+    let superblock = &assembly.superblock;
+    let live: Vec<usize> = assembly.members.iter().copied().flatten().collect();
+    let sector = live.iter().map(|&index| drives[index].info().sector_bytes).max().unwrap_or(512);
+    let geometry = Geometry::new(&superblock.shape, &superblock.layout, sector);
+    let slot = |(entry, index): (&format::MemberEntry, &Option<usize>)| match index {
+        Some(index) => Slot { drive: DriveId(*index as u16), state: entry.state },
+        None if entry.state == MemberState::Faulty => Slot { drive: DriveId(u16::MAX), state: MemberState::Faulty },
+        None => Slot { drive: DriveId(u16::MAX), state: MemberState::Missing },
+    };
+    let slots: Vec<Slot> = superblock.members.iter().zip(&assembly.members).map(slot).collect();
+    let shared = Shared::new(superblock.array, geometry, &slots, superblock.clean, drives.len() as u16);
+    let in_use: Vec<&E::Drive> = live.iter().map(|&index| &drives[index]).collect();
+    let sequences = load_map(env, superblock, &in_use, &shared).await?;
+    let catalogue = load_catalogue(superblock, &in_use, shared.geometry.capacity()).await?;
+    let identity = |(place, index): (usize, &Option<usize>)| {
+        index.map(|index| (DriveId(index as u16), superblock.members[place].uuid))
+    };
+    let mut identities: BTreeMap<DriveId, Uuid> = assembly.members.iter().enumerate().filter_map(identity).collect();
+    for &index in &assembly.spares {
+        if let Ok(Probe { superblock: Ok(own), .. }) = probe(&drives[index]).await {
+            identities.insert(DriveId(index as u16), own.drive);
+        }
+    }
+    let spares = assembly.spares.iter().map(|&index| DriveId(index as u16)).filter(|id| identities.contains_key(id));
+    let spares = spares.collect();
+    let leader = Leader::new(superblock.clone(), identities, spares, catalogue, sequences, listener);
+    Ok(Loaded {
+        shared: Arc::new(shared),
+        needs_resync: !superblock.clean && superblock.shape.survives() > 0,
+        leader: RefCell::new(Some(leader)),
+    })
+}
+
+impl Loaded {
+    /// The leader: the group on shard 0. Continues rebuilds that were interrupted, and after a crash makes the
+    /// syndromes fit the data.
+    ///
+    /// # Panics
+    /// If called twice.
+    pub fn lead<E: Env>(&self, env: E, drives: Vec<E::Drive>, shards: usize, peers: Rc<dyn Peers>) -> Array<E> {
+        let leader = self.leader.borrow_mut().take().expect("a group has one leader");
+        let drives = drives.into_iter().map(Some).collect();
+        Array::build(env, self.shared.clone(), drives, Place { shard: 0, shards }, peers, Some(leader))
+    }
+}
+
+impl<E: Env> Array<E> {
+    /// The group on a shard other than the leader's. `drives` are the same as the leader's, in the same order.
+    pub fn follow(env: E, shared: Arc<Shared>, drives: Vec<E::Drive>, place: Place, peers: Rc<dyn Peers>) -> Self {
+        Array::build(env, shared, drives.into_iter().map(Some).collect(), place, peers, None)
+    }
+
+    /// Begins background work that is due: interrupted rebuilds, and the resync after a crash. Leader only, once all
+    /// shards have the group.
+    pub fn start(&self, needs_resync: bool) {
+        self.0.resume_jobs();
+        if needs_resync {
+            self.start_scrub(ScrubMode::Resync);
+        }
+    }
+
+    /// Stops the group: waits for what is under way on this shard, then makes it durable. The leader, last of all
+    /// shards, also notes in the superblocks that the group was stopped in order.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the last flush failed; then the group counts as crashed when it is assembled again.
+    pub async fn stop(&self) -> Result<(), BlockError> {
+        let inner = &self.0;
+        inner.shared.stop();
+        inner.barrier().await;
+        if inner.leader.is_none() {
+            return Ok(());
+        }
+        inner.persist_map().await?;
+        let leader = inner.leader();
+        let _turn = leader.state_lock.enter().await;
+        if inner.shared.is_clean() || self.resync_is_due() {
+            return Ok(());
+        }
+        let mut state = inner.state();
+        state.clean = true;
+        inner.commit(state).await
+    }
+
+    fn resync_is_due(&self) -> bool {
+        let jobs = self.0.leader().jobs.borrow();
+        jobs.iter().any(|job| job.kind == crate::status::JobKind::Resync && job.ended.get().is_none())
+    }
+}
+
+/// Reads the map from the members: of each block the copy with the highest sequence. Gives the sequences.
+async fn load_map<E: Env>(
+    env: &E,
+    superblock: &Superblock,
+    drives: &[&E::Drive],
+    shared: &Shared,
+) -> Result<Vec<u64>, AssembleError> {
+    let blocks = shared.map.block_count();
+    let mut sequences = vec![0; blocks as usize];
+    let mut first = 0;
+    while first < blocks {
+        let count = MAP_BLOCKS_AT_ONCE.min(blocks - first);
+        let mut newest: Vec<Option<MapBlock>> = vec![None; count as usize];
+        let offset = map_slot_offset(&superblock.layout, first, 0);
+        let len = (count * MAP_SLOTS) as usize * BLOCK;
+        let reads = drive::join_all(drives.iter().map(|drive| drive.read(offset, env.alloc(len)))).await;
+        for bytes in reads.into_iter().flatten() {
+            for (position, copy) in bytes.chunks_exact(BLOCK).enumerate() {
+                let within = position / MAP_SLOTS as usize;
+                let decoded = MapBlock::decode(copy, &superblock.array, first + within as u64);
+                let Ok(block) = decoded else { continue };
+                if newest[within].as_ref().is_none_or(|other| other.sequence < block.sequence) {
+                    newest[within] = Some(block);
+                }
+            }
+        }
+        for block in newest.into_iter().flatten() {
+            sequences[block.index as usize] = block.sequence;
+            shared.map.load(block.index, &block.bits);
+        }
+        first += count;
+    }
+    Ok(sequences)
+}
+
+/// Reads the catalogue with the highest sequence. A group without one has no volumes so far.
+async fn load_catalogue<D: Drive>(
+    superblock: &Superblock,
+    drives: &[&D],
+    capacity: u64,
+) -> Result<(u64, Catalogue), AssembleError> {
+    let mut newest: Option<(u64, Catalogue)> = None;
+    let slot_bytes = catalogue_slot_bytes(&superblock.layout) as usize;
+    for drive in drives {
+        for slot in 0..format::CATALOGUE_SLOTS {
+            let offset = catalogue_slot_offset(&superblock.layout, slot);
+            let Ok(bytes) = drive.read(offset, BufMut::zeroed(slot_bytes)).await else { continue };
+            let Ok((sequence, catalogue)) = decode_slot(&bytes, &superblock.array) else { continue };
+            if newest.as_ref().is_none_or(|(other, _)| *other < sequence) {
+                newest = Some((sequence, catalogue));
+            }
+        }
+    }
+    let Some((sequence, catalogue)) = newest else { return Ok((0, Catalogue::default())) };
+    catalogue.check(capacity).map_err(|_| AssembleError::Catalogue)?;
+    Ok((sequence, catalogue))
+}

@@ -1,0 +1,306 @@
+//! The bytes of a write: from patches and what was read to the new content of every strip that changes.
+
+use drive::{Buf, BufMut, Env, Segments};
+use smallvec::smallvec;
+
+use crate::array::Inner;
+use crate::geometry::Role;
+use crate::overlay::{Content, Overlay};
+use crate::plan::Strip;
+use crate::ranges::{Range, Ranges};
+use crate::unit::RowView;
+use crate::write::{Run, StripWrite};
+
+type Reads = Vec<(Role, Range, BufMut)>;
+
+impl<E: Env> Inner<E> {
+    /// A zone's first write: everything that is not data is zero, and all strips are written.
+    pub fn compute_fresh(&self, overlay: &Overlay, columns: Range, view: &RowView<E::Drive>) -> Vec<StripWrite> {
+        let geometry = &self.shared.geometry;
+        let mut content = Vec::with_capacity(geometry.data);
+        let mut all_zero = true;
+        for role in 0..geometry.data {
+            let mut runs = self.whole_sectors(overlay, role, columns);
+            all_zero &= overlay.patches(role, columns).all(|patch| matches!(patch.content, Content::Zero { .. }));
+            let touched = overlay.touched(role, columns, geometry);
+            let full = overlay.full(role, columns, geometry);
+            for range in touched.iter().flat_map(|range| full.gaps(range).iter().collect::<Vec<_>>()) {
+                let mut edge = self.env.alloc(range.len() as usize);
+                edge.fill(0);
+                overlay.apply(role, range.start, &mut edge);
+                runs.push((range.start, edge.freeze()));
+            }
+            for gap in touched.gaps(columns).iter() {
+                runs.push((gap.start, Buf::zeroes(gap.len() as usize)));
+            }
+            runs.sort_by_key(|(start, _)| *start);
+            content.push(runs);
+        }
+        let mut everything = Ranges::new();
+        everything.add(columns);
+        let mut writes = Vec::with_capacity(geometry.strips());
+        for (role, runs) in content.iter().enumerate() {
+            if view.0[role].drive.is_some() {
+                push_runs(&mut writes, role, runs, &everything);
+            }
+        }
+        let takes = |role: Role| view.0[role].drive.is_some();
+        if all_zero {
+            for role in (geometry.data..geometry.strips()).filter(|&role| takes(role)) {
+                let zeroes = Buf::zeroes(columns.len() as usize);
+                writes.push(StripWrite { role, x: columns.start, data: smallvec![zeroes] });
+            }
+        } else {
+            self.push_syndromes(&mut writes, &content, columns, takes);
+        }
+        writes
+    }
+
+    /// Reconstruct-write: the data strips are known over all columns, from patches and reads.
+    pub fn compute_whole(
+        &self,
+        overlay: &Overlay,
+        columns: Range,
+        view: &RowView<E::Drive>,
+        touched: &[Ranges],
+        reads: Reads,
+    ) -> Vec<StripWrite> {
+        let content = self.merge(overlay, columns, reads);
+        let mut writes = Vec::with_capacity(view.0.len());
+        for (role, runs) in content.iter().enumerate() {
+            if view.0[role].strip != Strip::Lost {
+                push_runs(&mut writes, role, runs, &touched[role]);
+            }
+        }
+        self.push_syndromes(&mut writes, &content, columns, |role| view.0[role].strip != Strip::Lost);
+        writes
+    }
+
+    /// No syndrome can be written: only data, with the sectors at the edges completed from what was read.
+    pub fn compute_plain(
+        &self,
+        overlay: &Overlay,
+        columns: Range,
+        touched: &[Ranges],
+        reads: Reads,
+    ) -> Vec<StripWrite> {
+        let mut writes = Vec::with_capacity(touched.len());
+        for (role, runs) in self.merge(overlay, columns, reads).iter().enumerate() {
+            push_runs(&mut writes, role, runs, &touched[role]);
+        }
+        writes
+    }
+
+    /// Read-modify-write: the syndromes change by the difference of old and new data.
+    pub fn compute_modified(
+        &self,
+        overlay: &Overlay,
+        columns: Range,
+        view: &RowView<E::Drive>,
+        mut reads: Reads,
+    ) -> Vec<StripWrite> {
+        let geometry = &self.shared.geometry;
+        let mut syndromes: Vec<BufMut> = Vec::with_capacity(geometry.syndromes);
+        for role in geometry.data..geometry.strips() {
+            match reads.iter().position(|(read, ..)| *read == role) {
+                Some(index) => syndromes.push(reads.swap_remove(index).2),
+                // Not readable, hence not written either: what is computed into it is thrown away.
+                None => syndromes.push(self.env.alloc(columns.len() as usize)),
+            }
+        }
+        let mut writes = Vec::with_capacity(view.0.len());
+        for (role, range, old) in reads {
+            let mut runs = self.whole_sectors(overlay, role, range);
+            for edge in overlay.full(role, range, geometry).gaps(range).iter() {
+                let mut buf = self.env.alloc(edge.len() as usize);
+                buf.copy_from_slice(&old[edge.relative(range.start)]);
+                overlay.apply(role, edge.start, &mut buf);
+                runs.push((edge.start, buf.freeze()));
+            }
+            runs.sort_by_key(|(start, _)| *start);
+            for (start, new) in &runs {
+                let part = Range::new(*start, *start + new.len() as u64);
+                let mut targets: Vec<&mut [u8]> =
+                    syndromes.iter_mut().map(|syndrome| &mut syndrome[part.relative(columns.start)]).collect();
+                self.shared.code.update(role, &old[part.relative(range.start)], new, &mut targets);
+            }
+            let data = runs.into_iter().map(|(_, buf)| buf).collect();
+            writes.push(StripWrite { role, x: range.start, data });
+        }
+        for (index, syndrome) in syndromes.into_iter().enumerate() {
+            let role = geometry.data + index;
+            if view.0[role].strip == Strip::Good {
+                writes.push(StripWrite { role, x: columns.start, data: smallvec![syndrome.freeze()] });
+            }
+        }
+        writes
+    }
+
+    /// Restore: what is lost is computed from `k` good strips; unreadable strips are written back whole.
+    pub fn compute_restored(
+        &self,
+        overlay: &Overlay,
+        columns: Range,
+        view: &RowView<E::Drive>,
+        touched: &[Ranges],
+        reads: Reads,
+    ) -> Vec<StripWrite> {
+        let geometry = &self.shared.geometry;
+        let mut data = self.restore_data(columns, view, reads);
+        for (role, strip) in data.iter_mut().enumerate() {
+            overlay.apply(role, columns.start, strip);
+        }
+        let content: Vec<Vec<Run>> = data.into_iter().map(|strip| vec![(columns.start, strip.freeze())]).collect();
+        let mut everything = Ranges::new();
+        everything.add(columns);
+        let mut writes = Vec::with_capacity(view.0.len());
+        for role in 0..geometry.data {
+            match view.0[role].strip {
+                Strip::Good => push_runs(&mut writes, role, &content[role], &touched[role]),
+                Strip::Unreadable => push_runs(&mut writes, role, &content[role], &everything),
+                Strip::Lost => {}
+            }
+        }
+        self.push_syndromes(&mut writes, &content, columns, |role| view.0[role].strip != Strip::Lost);
+        writes
+    }
+
+    /// All data strips over some columns, from `k` good strips.
+    pub fn restore_data(&self, columns: Range, view: &RowView<E::Drive>, reads: Reads) -> Vec<BufMut> {
+        let lost: Vec<Role> = (0..view.0.len()).filter(|&role| view.0[role].strip != Strip::Good).collect();
+        let decoder = self.decoder(&lost);
+        let sources: Vec<&[u8]> = decoder.sources().iter().map(|&role| strip_of(&reads, role)).collect();
+        let mut restored: Vec<BufMut> = lost.iter().map(|_| self.env.alloc(columns.len() as usize)).collect();
+        decoder.reconstruct(&sources, &mut restored.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
+        drop(sources);
+        let mut data: Vec<Option<BufMut>> = (0..self.shared.geometry.data).map(|_| None).collect();
+        let restored = lost.into_iter().zip(restored);
+        for (role, buf) in reads.into_iter().map(|(role, _, buf)| (role, buf)).chain(restored) {
+            if let Some(strip) = data.get_mut(role) {
+                *strip = Some(buf);
+            }
+        }
+        data.into_iter().map(|strip| strip.expect("a data strip is a source or restored")).collect()
+    }
+
+    /// The decoder for some lost strips. Made once.
+    pub fn decoder(&self, lost: &[Role]) -> std::rc::Rc<gf::Decoder> {
+        let key = lost.iter().fold(0u64, |key, role| key | 1 << role);
+        let make = || {
+            std::rc::Rc::new(self.shared.code.decoder(lost).expect("no more strips are lost than there are syndromes"))
+        };
+        self.decoders.borrow_mut().entry(key).or_insert_with(make).clone()
+    }
+
+    /// The sectors that patches cover whole, as they came, in order.
+    fn whole_sectors(&self, overlay: &Overlay, role: Role, columns: Range) -> Vec<Run> {
+        let geometry = &self.shared.geometry;
+        let mut runs = Vec::new();
+        for range in overlay.full(role, columns, geometry).iter() {
+            let first = runs.len();
+            for patch in overlay.patches(role, range) {
+                let buf = match patch.content {
+                    Content::Data(data) => data,
+                    Content::Zero { .. } => Buf::zeroes(patch.range.len() as usize),
+                };
+                runs.push((patch.range.start, buf));
+            }
+            // A drive takes whole sectors from each piece of memory: pieces that meet inside a sector are copied together.
+            let meets_inside = runs[first..].iter().any(|(start, _)| !start.is_multiple_of(geometry.sector));
+            if meets_inside {
+                runs.truncate(first);
+                let mut buf = self.env.alloc(range.len() as usize);
+                overlay.apply(role, range.start, &mut buf);
+                runs.push((range.start, buf.freeze()));
+            }
+        }
+        runs
+    }
+
+    /// Patches and reads of every data strip as runs in order. Where a sector is covered in part, what was read there is
+    /// overlaid.
+    fn merge(&self, overlay: &Overlay, columns: Range, reads: Reads) -> Vec<Vec<Run>> {
+        let data = self.shared.geometry.data;
+        let mut content: Vec<Vec<Run>> = (0..data).map(|role| self.whole_sectors(overlay, role, columns)).collect();
+        for (role, range, mut buf) in reads {
+            overlay.apply(role, range.start, &mut buf);
+            content[role].push((range.start, buf.freeze()));
+        }
+        for runs in &mut content {
+            runs.sort_by_key(|(start, _)| *start);
+        }
+        content
+    }
+
+    /// Computes the syndromes of data strips that are known over all columns, for those members that take them.
+    fn push_syndromes(
+        &self,
+        writes: &mut Vec<StripWrite>,
+        content: &[Vec<Run>],
+        columns: Range,
+        takes: impl Fn(Role) -> bool,
+    ) {
+        let syndromes = self.shared.geometry.data..self.shared.geometry.strips();
+        let wanted: Vec<Role> = syndromes.filter(|&role| takes(role)).collect();
+        if self.shared.geometry.data == 1 {
+            // A mirror's syndromes are copies of its one data strip: the same memory goes to every member.
+            let mut everything = Ranges::new();
+            everything.add(columns);
+            for role in wanted {
+                push_runs(writes, role, &content[0], &everything);
+            }
+            return;
+        }
+        if wanted.is_empty() {
+            return;
+        }
+        let len = columns.len() as usize;
+        let mut syndromes: Vec<BufMut> = (0..self.shared.geometry.syndromes).map(|_| self.env.alloc(len)).collect();
+        let mut next: Vec<usize> = vec![0; content.len()];
+        let mut at = columns.start;
+        while at < columns.end {
+            // Up to where the first of the strips goes over to another piece of memory.
+            let end_of = |role: usize| content[role][next[role]].0 + content[role][next[role]].1.len() as u64;
+            let end = (0..content.len()).map(end_of).min().expect("a stripe has data strips");
+            let slice = |role: usize| {
+                let (start, buf) = &content[role][next[role]];
+                &buf[Range::new(at, end).relative(*start)]
+            };
+            let data: Vec<&[u8]> = (0..content.len()).map(slice).collect();
+            let part = Range::new(at, end).relative(columns.start);
+            let mut targets: Vec<&mut [u8]> =
+                syndromes.iter_mut().map(|syndrome| &mut syndrome[part.clone()]).collect();
+            self.shared.code.encode(&data, &mut targets);
+            let finished: Vec<usize> = (0..content.len()).filter(|&role| end_of(role) == end).collect();
+            for role in finished {
+                next[role] += 1;
+            }
+            at = end;
+        }
+        for (index, syndrome) in syndromes.into_iter().enumerate() {
+            let role = self.shared.geometry.data + index;
+            if wanted.contains(&role) {
+                writes.push(StripWrite { role, x: columns.start, data: smallvec![syndrome.freeze()] });
+            }
+        }
+    }
+}
+
+fn strip_of(reads: &Reads, role: Role) -> &[u8] {
+    let read = reads.iter().find(|(read, ..)| *read == role);
+    &read.expect("the plan reads every source of its decoder").2
+}
+
+/// Adds a write for each of `ranges`, from the runs that cover it.
+fn push_runs(writes: &mut Vec<StripWrite>, role: Role, runs: &[Run], ranges: &Ranges) {
+    for range in ranges.iter() {
+        let mut data = Segments::new();
+        for (start, buf) in runs {
+            let part = Range::new(*start, *start + buf.len() as u64).intersect(range);
+            if !part.is_empty() {
+                data.push(buf.slice(part.relative(*start)));
+            }
+        }
+        writes.push(StripWrite { role, x: range.start, data });
+    }
+}

@@ -1,0 +1,229 @@
+//! Where a byte of the group lies: sets, units, rows, strips, members. Pure arithmetic.
+//!
+//! ```text
+//! group bytes ── stripes, dealt to the sets in turn ── a stripe: k data strips and m syndromes on n = k + m members
+//!
+//!   member space of one set:  | unit 0          | unit 1          | ...
+//!                             | row 0 | row 1 | | row 0 | row 1 | |      a row is the place of one stripe
+//!                             | zone  | zone  | | ...                    a zone has one bit in the allocation map
+//! ```
+//!
+//! A *unit* is what one lock covers: a stripe, or as many stripes of a set as one allocation zone spans, so that a unit
+//! holds whole stripes and whole zones. Inside a unit a column `x` counts the bytes from its start on each member.
+
+use format::{Layout, Shape};
+
+use crate::ranges::Range;
+
+/// A member's place in the group, from 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MemberIndex(pub u16);
+
+/// A unit of the group: the stripes under one lock. Units of the sets take turns: `band * sets + set`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct UnitIndex(pub u64);
+
+/// A strip's place in its stripe: data strips are `0..k`, syndromes `k..k + m`.
+pub type Role = usize;
+
+/// A run of group bytes within one strip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The unit.
+    pub unit: UnitIndex,
+    /// The data strip.
+    pub role: Role,
+    /// The column in the unit.
+    pub x: u64,
+    /// Bytes from here to the end of the strip.
+    pub left: u64,
+}
+
+/// The arithmetic of one group.
+#[derive(Debug, Clone)]
+pub struct Geometry {
+    /// Data strips of a stripe, `k`. 1 for mirrors.
+    pub data: usize,
+    /// Syndromes of a stripe, `m`. Copies less one for mirrors.
+    pub syndromes: usize,
+    /// Sets of members; a stripe lies in one of them.
+    pub sets: u64,
+    /// Bytes of a strip.
+    pub strip: u64,
+    /// Bytes of a unit on each member: the larger of strip and zone.
+    pub unit: u64,
+    /// Bytes of a zone on each member.
+    pub zone: u64,
+    /// Smallest range a member reads or writes: the largest logical block size of the members.
+    pub sector: u64,
+    /// Where the data region starts on each member.
+    pub data_start: u64,
+    /// Units of one set.
+    pub bands: u64,
+    strip_shift: u32,
+    stripe_data: u64,
+    rows: u64,
+}
+
+impl Geometry {
+    /// The arithmetic for a shape that lies on its members as `layout` says. `sector_bytes` is the largest logical
+    /// block size among the members.
+    pub fn new(shape: &Shape, layout: &Layout, sector_bytes: u32) -> Self {
+        let strip = u64::from(shape.strip_bytes);
+        let zone = u64::from(layout.zone_bytes);
+        let unit = strip.max(zone);
+        assert!(strip.is_power_of_two() && zone.is_power_of_two(), "sizes were checked when they were decoded");
+        assert!(u64::from(sector_bytes) <= strip.min(zone), "a strip holds whole sectors");
+        let data = shape.data_per_set();
+        Geometry {
+            data,
+            syndromes: shape.members_per_set() - data,
+            sets: u64::from(shape.sets),
+            strip,
+            unit,
+            zone,
+            sector: u64::from(sector_bytes),
+            data_start: layout.data.offset,
+            bands: layout.data.len / unit,
+            strip_shift: strip.trailing_zeros(),
+            stripe_data: strip * data as u64,
+            rows: unit / strip,
+        }
+    }
+
+    /// Strips of a stripe, `n = k + m`: members of one set.
+    pub fn strips(&self) -> usize {
+        self.data + self.syndromes
+    }
+
+    /// Members of the group.
+    pub fn members(&self) -> usize {
+        self.strips() * self.sets as usize
+    }
+
+    /// User bytes of the group.
+    pub fn capacity(&self) -> u64 {
+        self.bands * self.rows * self.sets * self.stripe_data
+    }
+
+    /// User bytes of one stripe.
+    pub fn stripe_data(&self) -> u64 {
+        self.stripe_data
+    }
+
+    /// Units of the group.
+    pub fn unit_count(&self) -> u64 {
+        self.bands * self.sets
+    }
+
+    /// Zones of the group.
+    pub fn zone_count(&self) -> u64 {
+        self.unit_count() * self.zones_per_unit()
+    }
+
+    /// Rows (stripes) of a unit.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Zones of a unit.
+    pub fn zones_per_unit(&self) -> u64 {
+        self.unit / self.zone
+    }
+
+    /// Where a group byte lies.
+    #[inline]
+    pub fn place(&self, offset: u64) -> Place {
+        let stripe = offset / self.stripe_data;
+        let within = offset - stripe * self.stripe_data;
+        let role = (within >> self.strip_shift) as usize;
+        let column = within & (self.strip - 1);
+        let (row, set) = if self.sets == 1 { (stripe, 0) } else { (stripe / self.sets, stripe % self.sets) };
+        let (band, row_in_unit) = if self.rows == 1 { (row, 0) } else { (row / self.rows, row % self.rows) };
+        Place {
+            unit: UnitIndex(band * self.sets + set),
+            role,
+            x: row_in_unit * self.strip + column,
+            left: self.strip - column,
+        }
+    }
+
+    /// The group byte of a column of a data strip: the inverse of [`Geometry::place`].
+    pub fn offset(&self, unit: UnitIndex, role: Role, x: u64) -> u64 {
+        assert!(role < self.data, "only data strips have group bytes");
+        let (band, set) = (unit.0 / self.sets, unit.0 % self.sets);
+        let row = band * self.rows + x / self.strip;
+        (row * self.sets + set) * self.stripe_data + role as u64 * self.strip + x % self.strip
+    }
+
+    /// The set of a unit.
+    pub fn set(&self, unit: UnitIndex) -> u64 {
+        unit.0 % self.sets
+    }
+
+    /// The member that holds a strip, for the row that column `x` is in.
+    ///
+    /// Parity rotates as in Linux md's left-symmetric layout: P of row `r` is on member `n - 1 - r mod n` of the set, the
+    /// further syndromes and then the data strips follow on the next members, around the end. Without syndromes nothing
+    /// rotates.
+    #[inline]
+    pub fn member(&self, unit: UnitIndex, x: u64, role: Role) -> MemberIndex {
+        let strips = self.strips() as u64;
+        let (band, set) = if self.sets == 1 { (unit.0, 0) } else { (unit.0 / self.sets, unit.0 % self.sets) };
+        let row = band * self.rows + (x >> self.strip_shift);
+        let local = if self.syndromes == 0 {
+            role as u64
+        } else {
+            let parity = strips - 1 - row % strips;
+            let step = if role < self.data { self.syndromes + role } else { role - self.data } as u64;
+            let local = parity + step;
+            if local >= strips { local - strips } else { local }
+        };
+        MemberIndex((set * strips + local) as u16)
+    }
+
+    /// The strip that a member holds in the row of column `x`, or `None` if the unit lies in another set.
+    pub fn role(&self, unit: UnitIndex, x: u64, member: MemberIndex) -> Option<Role> {
+        (0..self.strips()).find(|&role| self.member(unit, x, role) == member)
+    }
+
+    /// The byte on each member where column `x` of a unit lies.
+    #[inline]
+    pub fn member_offset(&self, unit: UnitIndex, x: u64) -> u64 {
+        let band = if self.sets == 1 { unit.0 } else { unit.0 / self.sets };
+        self.data_start + band * self.unit + x
+    }
+
+    /// The zone that column `x` of a unit is in.
+    #[inline]
+    pub fn zone_index(&self, unit: UnitIndex, x: u64) -> u64 {
+        if self.unit == self.zone {
+            return unit.0;
+        }
+        let (band, set) = if self.sets == 1 { (unit.0, 0) } else { (unit.0 / self.sets, unit.0 % self.sets) };
+        (band * self.zones_per_unit() + x / self.zone) * self.sets + set
+    }
+
+    /// The columns of the zones of a unit, in order.
+    pub fn zones(&self) -> impl Iterator<Item = Range> + use<> {
+        let zone = self.zone;
+        (0..self.zones_per_unit()).map(move |index| Range::new(index * zone, (index + 1) * zone))
+    }
+
+    /// The columns of the rows of a unit, in order.
+    pub fn row_ranges(&self) -> impl Iterator<Item = Range> + use<> {
+        let strip = self.strip;
+        (0..self.rows).map(move |row| Range::new(row * strip, (row + 1) * strip))
+    }
+
+    /// The range with its ends moved outward to sectors.
+    pub fn outward(&self, range: Range) -> Range {
+        Range::new(range.start & !(self.sector - 1), range.end.next_multiple_of(self.sector))
+    }
+
+    /// The whole sectors within the range; empty if there are none.
+    pub fn inward(&self, range: Range) -> Range {
+        let start = range.start.next_multiple_of(self.sector);
+        Range::new(start, (range.end & !(self.sector - 1)).max(start))
+    }
+}

@@ -1,0 +1,152 @@
+//! Work in the background: its progress, and how it makes room for users.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use drive::{Env, Nanos};
+
+use crate::array::Inner;
+use crate::geometry::UnitIndex;
+use crate::scrub::Finding;
+use crate::status::{JobKind, JobStatus};
+
+/// Units a job has in flight: enough to keep drives busy, few enough that a user's request finds them free soon.
+pub(crate) const UNITS_IN_FLIGHT: usize = 8;
+
+/// While users are active a job rests this many times as long as it worked, so that it takes a fifth of the drives' time.
+const REST_FACTOR: u64 = 4;
+
+/// Longest rest: past this a job would look as if it hung.
+const REST_MAX: Duration = Duration::from_millis(500);
+
+/// Findings that are kept for the report; all of them are counted.
+pub(crate) const FINDINGS_MAX: usize = 256;
+
+/// Span over which a job's rate is taken.
+const RATE_SPAN: Nanos = 3_000_000_000;
+
+/// A job and its progress.
+pub(crate) struct Job {
+    pub id: u64,
+    pub kind: JobKind,
+    pub started: Nanos,
+    pub done_bytes: Cell<u64>,
+    pub total_bytes: Cell<u64>,
+    pub ended: Cell<Option<Nanos>>,
+    pub failure: RefCell<Option<String>>,
+    pub found: Cell<u64>,
+    pub repaired: Cell<u64>,
+    pub unchecked: Cell<u64>,
+    pub findings: RefCell<Vec<Finding>>,
+    /// Somebody wants it to end.
+    pub canceled: Cell<bool>,
+    rate: Cell<u64>,
+    mark: Cell<(Nanos, u64)>,
+}
+
+impl Job {
+    /// Notes that a unit is done.
+    pub fn advance(&self, now: Nanos, bytes: u64) {
+        self.done_bytes.set(self.done_bytes.get() + bytes);
+        self.total_bytes.set(self.total_bytes.get().max(self.done_bytes.get()));
+        let (since, done) = self.mark.get();
+        let span = now.saturating_sub(since);
+        if span > 0 {
+            let moved = self.done_bytes.get() - done;
+            self.rate.set((u128::from(moved) * 1_000_000_000 / u128::from(span)) as u64);
+        }
+        if span > RATE_SPAN {
+            self.mark.set((now, self.done_bytes.get()));
+        }
+    }
+
+    pub fn status(&self) -> JobStatus {
+        JobStatus {
+            id: self.id,
+            kind: self.kind,
+            done_bytes: self.done_bytes.get(),
+            total_bytes: self.total_bytes.get(),
+            started: self.started,
+            ended: self.ended.get(),
+            failure: self.failure.borrow().clone(),
+            bytes_per_s: self.rate.get(),
+            found: self.found.get(),
+            repaired: self.repaired.get(),
+            unchecked: self.unchecked.get(),
+            findings: self.findings.borrow().clone(),
+        }
+    }
+}
+
+impl<E: Env> Inner<E> {
+    /// Begins a job. `total_bytes` is what it will go through, as far as that is known.
+    pub fn new_job(&self, kind: JobKind, total_bytes: u64) -> Rc<Job> {
+        let leader = self.leader();
+        let now = self.env.now();
+        let job = Rc::new(Job {
+            id: leader.next_job.replace(leader.next_job.get() + 1),
+            kind,
+            started: now,
+            done_bytes: Cell::new(0),
+            total_bytes: Cell::new(total_bytes),
+            ended: Cell::new(None),
+            failure: RefCell::default(),
+            found: Cell::new(0),
+            repaired: Cell::new(0),
+            unchecked: Cell::new(0),
+            findings: RefCell::default(),
+            canceled: Cell::new(false),
+            rate: Cell::new(0),
+            mark: Cell::new((now, 0)),
+        });
+        let mut jobs = leader.jobs.borrow_mut();
+        jobs.retain(|job| job.ended.get().is_none());
+        jobs.push(job.clone());
+        job
+    }
+
+    /// Rests after work that took since `began`, if users were active meanwhile.
+    pub async fn make_room(&self, began: Nanos, users_begun: u64) {
+        if self.users.get() == 0 && self.users_begun.get() == users_begun {
+            return;
+        }
+        let worked = self.env.now().saturating_sub(began);
+        let rest = Duration::from_nanos(worked.saturating_mul(REST_FACTOR)).min(REST_MAX);
+        self.env.sleep(rest).await;
+    }
+
+    /// The first unit at or after `from` that has allocated zones, in one set or in any.
+    pub fn next_unit(&self, from: UnitIndex, set: Option<u64>) -> Option<UnitIndex> {
+        let geometry = &self.shared.geometry;
+        let zones = geometry.zones_per_unit();
+        let (mut band, first_set) = (from.0 / geometry.sets, from.0 % geometry.sets);
+        let mut zone = band * zones * geometry.sets;
+        let mut best: Option<UnitIndex> = None;
+        // A band's zones are dealt to the sets in turn: all of a band has to be seen before its first unit is known.
+        while let Some(found) = self.shared.map.next_allocated(zone) {
+            let found_band = found / geometry.sets / zones;
+            if found_band > band {
+                if best.is_some() {
+                    return best;
+                }
+                band = found_band;
+            }
+            let found_set = found % geometry.sets;
+            let unit = UnitIndex(found_band * geometry.sets + found_set);
+            let wanted = set.is_none_or(|set| set == found_set)
+                && (found_band > from.0 / geometry.sets || found_set >= first_set);
+            if wanted && best.is_none_or(|best| unit < best) {
+                best = Some(unit);
+            }
+            zone = found + 1;
+        }
+        best
+    }
+
+    /// Bytes on one member of a set (or on one member of any set) that are in allocated zones, roughly: what a job has
+    /// before it.
+    pub fn allocated_bytes_per_member(&self) -> u64 {
+        self.shared.map.allocated() * self.shared.geometry.zone / self.shared.geometry.sets
+    }
+}

@@ -1,0 +1,352 @@
+//! What only shard 0 does: the group's state on its members.
+//!
+//! Invariants:
+//! 1. The superblocks say that a member is faulty *before* any shard acts on it. Else a crash could bring back a
+//!    member that missed writes which were acknowledged without it.
+//! 2. They say that the group is being written to before the first write.
+//! 3. A map block is written only after a flush that followed its snapshot, and to the slot that does not hold its
+//!    last version. A crash leaves one of the two.
+//! 4. A superblock's tail is durable before its head is touched, so one of them is always whole.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Segments, join_all};
+use format::{
+    BLOCK, Catalogue, Layout, MapBlock, MemberState, Rebuild, Role, Superblock, Uuid, catalogue_slot_bytes,
+    catalogue_slot_offset, encode_slot, map_slot_offset, superblock_offsets,
+};
+use smallvec::smallvec;
+
+use crate::array::Inner;
+use crate::geometry::MemberIndex;
+use crate::job::Job;
+use crate::lock::Turnstile;
+use crate::shared::{DriveId, Slot};
+use crate::status::Event;
+
+/// Map blocks that are written with FUA; with more of them a flush at the end is cheaper.
+const FUA_BLOCKS_MAX: usize = 4;
+
+/// The leader's part of a group.
+pub(crate) struct Leader {
+    /// The superblock as it was last written, with this drive's part left as it came.
+    pub superblock: RefCell<Superblock>,
+    pub layout: Layout,
+    /// Who the drives are.
+    pub identities: RefCell<BTreeMap<DriveId, Uuid>>,
+    /// Drives that wait to replace a member.
+    pub spares: RefCell<Vec<DriveId>>,
+    pub catalogue: RefCell<Catalogue>,
+    pub jobs: RefCell<Vec<Rc<Job>>>,
+    pub next_job: Cell<u64>,
+    /// Hears what happened to which drive.
+    pub listener: Box<dyn Fn(Event)>,
+    /// One change of the superblocks at a time.
+    pub state_lock: Turnstile,
+    /// One rebuild at a time.
+    pub rebuild_lock: Turnstile,
+    catalogue_sequence: Cell<u64>,
+    catalogue_lock: Turnstile,
+    map_lock: Turnstile,
+    map_sequences: RefCell<Vec<u64>>,
+}
+
+impl Leader {
+    pub fn new(
+        superblock: Superblock,
+        identities: BTreeMap<DriveId, Uuid>,
+        spares: Vec<DriveId>,
+        catalogue: (u64, Catalogue),
+        map_sequences: Vec<u64>,
+        listener: Box<dyn Fn(Event)>,
+    ) -> Self {
+        Leader {
+            layout: superblock.layout,
+            superblock: RefCell::new(superblock),
+            identities: RefCell::new(identities),
+            spares: RefCell::new(spares),
+            catalogue: RefCell::new(catalogue.1),
+            jobs: RefCell::default(),
+            next_job: Cell::new(1),
+            listener,
+            state_lock: Turnstile::default(),
+            rebuild_lock: Turnstile::default(),
+            catalogue_sequence: Cell::new(catalogue.0),
+            catalogue_lock: Turnstile::default(),
+            map_lock: Turnstile::default(),
+            map_sequences: RefCell::new(map_sequences),
+        }
+    }
+}
+
+/// A change of the group's state, as the superblocks will show it.
+#[derive(Clone)]
+pub(crate) struct GroupState {
+    pub slots: Vec<Slot>,
+    pub spares: Vec<DriveId>,
+    pub clean: bool,
+    pub rebuild: Option<Rebuild>,
+}
+
+impl<E: Env> Inner<E> {
+    pub fn leader(&self) -> &Leader {
+        self.leader.as_ref().expect("requests of the leader are sent to shard 0")
+    }
+
+    /// The state as it is. To be taken with the state lock held.
+    pub fn state(&self) -> GroupState {
+        GroupState {
+            slots: self.shared.slots().map(|(_, slot)| slot).collect(),
+            spares: self.leader().spares.borrow().clone(),
+            clean: self.shared.is_clean(),
+            rebuild: self.leader().superblock.borrow().rebuild,
+        }
+    }
+
+    /// Writes a state to the superblocks of all members and spares, then makes it true on all shards. A drive that does
+    /// not take its superblock leaves the group. To be called with the state lock held.
+    pub async fn commit(&self, mut state: GroupState) -> Result<(), BlockError> {
+        loop {
+            let superblock = self.superblock_of(&state);
+            let members = state.slots.iter().enumerate().filter_map(|(index, slot)| {
+                let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
+                live.then_some((Role::Member(index as u16), slot.drive))
+            });
+            let spares = state.spares.iter().map(|&drive| (Role::Spare, drive));
+            let targets: Vec<(Role, DriveId)> = members.chain(spares).collect();
+            let write = |&(role, id): &(Role, DriveId)| {
+                let own = Superblock { role, drive: self.identity(id), ..superblock.clone() };
+                let drive = self.drive(id);
+                async move {
+                    match drive {
+                        Some(drive) => write_superblock(&drive, &own).await,
+                        None => Err(DriveError::Gone),
+                    }
+                }
+            };
+            let results = join_all(targets.iter().map(write)).await;
+            self.leader().superblock.replace(superblock);
+            let failed = targets.into_iter().zip(results).filter_map(|(target, result)| result.err().map(|_| target));
+            let mut left = 0;
+            for (role, id) in failed {
+                left += usize::from(self.leave(&mut state, role, id));
+            }
+            if left == 0 {
+                self.publish(state);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes a drive that refused its superblock out of a state. Says no if the group cannot do without it.
+    fn leave(&self, state: &mut GroupState, role: Role, id: DriveId) -> bool {
+        match role {
+            Role::Spare => {
+                state.spares.retain(|&spare| spare != id);
+                (self.leader().listener)(Event::SpareFailed { drive: id });
+                true
+            }
+            Role::Member(index) => {
+                let index = usize::from(index);
+                let strips = self.shared.geometry.strips();
+                let first = index / strips * strips;
+                let in_set = &state.slots[first..first + strips];
+                let lost = in_set.iter().filter(|slot| slot.state != MemberState::InSync).count();
+                let was_in_sync = state.slots[index].state == MemberState::InSync;
+                if was_in_sync && lost + 1 > self.shared.geometry.syndromes {
+                    return false;
+                }
+                state.slots[index].state = MemberState::Faulty;
+                state.rebuild = state.rebuild.filter(|rebuild| usize::from(rebuild.member) != index);
+                (self.leader().listener)(Event::MemberFailed { member: MemberIndex(index as u16), drive: id });
+                true
+            }
+        }
+    }
+
+    fn publish(&self, state: GroupState) {
+        for (index, slot) in state.slots.iter().enumerate() {
+            self.shared.set_slot(MemberIndex(index as u16), *slot);
+        }
+        *self.leader().spares.borrow_mut() = state.spares;
+        self.shared.set_clean(state.clean);
+    }
+
+    fn superblock_of(&self, state: &GroupState) -> Superblock {
+        let mut superblock = self.leader().superblock.borrow().clone();
+        superblock.epoch += 1;
+        superblock.clean = state.clean;
+        superblock.rebuild = state.rebuild;
+        for (entry, slot) in superblock.members.iter_mut().zip(&state.slots) {
+            entry.state = slot.state;
+            if let Some(uuid) = self.leader().identities.borrow().get(&slot.drive)
+                && slot.state != MemberState::Missing
+            {
+                entry.uuid = *uuid;
+            }
+        }
+        superblock.spares = state.spares.iter().map(|&drive| self.identity(drive)).collect();
+        superblock
+    }
+
+    fn identity(&self, drive: DriveId) -> Uuid {
+        *self.leader().identities.borrow().get(&drive).expect("every installed drive has an identity")
+    }
+
+    /// Marks a member faulty, and gives its place to a spare if there is one. Says no if the group cannot do without it.
+    pub async fn fail_in_place(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> bool {
+        let leader = self.leader();
+        let _turn = leader.state_lock.enter().await;
+        let slot = self.shared.slot(member);
+        if slot.drive != drive || !matches!(slot.state, MemberState::InSync | MemberState::Rebuilding) {
+            return true; // Somebody else saw it fail, and the superblocks say so.
+        }
+        let set = u64::from(member.0) / self.shared.geometry.strips() as u64;
+        let lost = self.shared.lost_in_set(set) + usize::from(slot.state == MemberState::InSync);
+        if lost > self.shared.geometry.syndromes {
+            (leader.listener)(Event::MemberNeeded { member, drive });
+            return false;
+        }
+        let mut state = self.state();
+        state.slots[usize::from(member.0)].state = MemberState::Faulty;
+        state.rebuild = state.rebuild.filter(|rebuild| rebuild.member != member.0);
+        (leader.listener)(Event::MemberFailed { member, drive });
+        if self.commit(state).await.is_err() {
+            return false;
+        }
+        self.start_repair();
+        true
+    }
+
+    /// Lets the superblocks say that the group is being written to.
+    pub async fn mark_dirty(&self) -> Result<(), BlockError> {
+        let _turn = self.leader().state_lock.enter().await;
+        if !self.shared.is_clean() {
+            return Ok(());
+        }
+        self.commit(GroupState { clean: false, ..self.state() }).await
+    }
+
+    /// Flushes every member. Those that cannot flush leave the group.
+    pub async fn flush_members(self: &Rc<Self>) -> Result<(), BlockError> {
+        let live = self.shared.slots().filter_map(|(member, slot)| {
+            let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
+            let drive = live.then(|| self.drive(slot.drive)).flatten()?;
+            Some((member, slot.drive, drive))
+        });
+        let flush = |(member, id, drive): (MemberIndex, DriveId, E::Drive)| async move {
+            let mut result = drive.flush().await;
+            if result.as_ref().is_err_and(|error| !matches!(error, DriveError::Gone)) {
+                self.shared.count_error(member);
+                result = drive.flush().await;
+            }
+            match result {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    self.shared.count_error(member);
+                    self.fail_or_refuse(member, id, &error).await
+                }
+            }
+        };
+        join_all(live.map(flush)).await.into_iter().collect()
+    }
+
+    /// Makes the allocation map durable, and all data it stands for: every write that completed before.
+    pub async fn persist_map(self: &Rc<Self>) -> Result<(), BlockError> {
+        let leader = self.leader();
+        let _turn = leader.map_lock.enter().await;
+        let snapshots = self.shared.map.snapshot();
+        let result = self.write_snapshots(&snapshots).await;
+        for snapshot in &snapshots {
+            match result {
+                Ok(()) => self.shared.map.persisted(snapshot.block),
+                Err(_) => self.shared.map.retry(snapshot.block),
+            }
+        }
+        result
+    }
+
+    async fn write_snapshots(self: &Rc<Self>, snapshots: &[crate::map::Snapshot]) -> Result<(), BlockError> {
+        self.flush_members().await?;
+        if snapshots.is_empty() {
+            return Ok(());
+        }
+        let fua = snapshots.len() <= FUA_BLOCKS_MAX;
+        for snapshot in snapshots {
+            let sequence = {
+                let mut sequences = self.leader().map_sequences.borrow_mut();
+                let sequence = &mut sequences[snapshot.block as usize];
+                *sequence += 1;
+                *sequence
+            };
+            let block = MapBlock { index: snapshot.block, sequence, bits: *snapshot.bits };
+            let bytes = BufMut::copy_of(&block.encode(&self.shared.array)).freeze();
+            let offset = map_slot_offset(&self.leader().layout, snapshot.block, sequence % 2);
+            self.write_everywhere(offset, bytes, fua).await?;
+        }
+        if fua { Ok(()) } else { self.flush_members().await }
+    }
+
+    /// Writes the same bytes to every member. Those that cannot take them leave the group.
+    async fn write_everywhere(self: &Rc<Self>, offset: u64, bytes: Buf, fua: bool) -> Result<(), BlockError> {
+        let live = self.shared.slots().filter_map(|(member, slot)| {
+            let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
+            let drive = live.then(|| self.drive(slot.drive)).flatten()?;
+            Some((member, slot.drive, drive))
+        });
+        let write = |(member, id, drive): (MemberIndex, DriveId, E::Drive)| {
+            let bytes = bytes.clone();
+            async move {
+                match write_retried(&drive, offset, bytes, fua).await {
+                    Ok(()) => Ok(()),
+                    Err(error) => {
+                        self.shared.count_error(member);
+                        self.fail_or_refuse(member, id, &error).await
+                    }
+                }
+            }
+        };
+        join_all(live.map(write)).await.into_iter().collect()
+    }
+
+    /// Writes a new catalogue to every member, durably, and makes it the current one.
+    ///
+    /// # Errors
+    /// [`BlockError::NoSpace`] if it does not fit its region; then nothing has changed.
+    pub async fn save_catalogue(self: &Rc<Self>, catalogue: Catalogue) -> Result<(), BlockError> {
+        let leader = self.leader();
+        let _turn = leader.catalogue_lock.enter().await;
+        let sequence = leader.catalogue_sequence.get() + 1;
+        let slot_bytes = catalogue_slot_bytes(&leader.layout);
+        let bytes = encode_slot(&catalogue, &self.shared.array, sequence, slot_bytes);
+        let bytes = BufMut::copy_of(&bytes.map_err(|_| BlockError::NoSpace)?).freeze();
+        // The next attempt takes the other slot, so that a failed one cannot harm the version before it.
+        leader.catalogue_sequence.set(sequence);
+        self.write_everywhere(catalogue_slot_offset(&leader.layout, sequence % 2), bytes, false).await?;
+        self.flush_members().await?;
+        leader.catalogue.replace(catalogue);
+        Ok(())
+    }
+}
+
+/// Writes a superblock at the tail and the head of a drive, durably, one after the other.
+pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superblock) -> Result<(), DriveError> {
+    let bytes = BufMut::copy_of(&superblock.encode()).freeze();
+    debug_assert_eq!(bytes.len(), BLOCK);
+    let [head, tail] = superblock_offsets(drive.info().size_bytes);
+    for offset in [tail, head] {
+        write_retried(drive, offset, bytes.clone(), true).await?;
+    }
+    Ok(())
+}
+
+async fn write_retried<D: Drive>(drive: &D, offset: u64, bytes: Buf, fua: bool) -> Result<(), DriveError> {
+    let data: Segments = smallvec![bytes];
+    match drive.write(offset, data.clone(), fua).await {
+        Ok(()) => Ok(()),
+        Err(DriveError::Gone) => Err(DriveError::Gone),
+        Err(_) => drive.write(offset, data, fua).await,
+    }
+}

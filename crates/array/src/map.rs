@@ -1,0 +1,279 @@
+//! The allocation map in memory: one bit per zone, shared by all shards.
+//!
+//! Invariants:
+//! 1. A zone's bit is changed only by the shard that owns its unit, under the unit's lock. Anyone may read it.
+//! 2. A bit is set only after the zone's strips are on their drives, all of them; until then the zone reads as zeroes.
+//! 3. A block of bits that differs from its copy on the members is dirty. Blocks are written by the leader only, and
+//!    only after a flush that followed the snapshot, so that no bit is durable before the data it stands for.
+//! 4. A bit that was cleared but is still set on the members must not be set again before the clearing is durable:
+//!    else a crash in the middle of the second first write would show a half-written zone. `cleared` remembers it.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use format::MAP_PAYLOAD_BYTES;
+
+const WORDS_PER_BLOCK: usize = MAP_PAYLOAD_BYTES / 8;
+const ZONES_PER_BLOCK: u64 = (MAP_PAYLOAD_BYTES * 8) as u64;
+const _: () = assert!(MAP_PAYLOAD_BYTES % 8 == 0, "a block is whole words");
+
+/// One bit per block of the map.
+#[derive(Debug)]
+struct BlockSet(Box<[AtomicU64]>);
+
+/// The allocation map.
+#[derive(Debug)]
+pub struct AllocationMap {
+    words: Box<[AtomicU64]>,
+    dirty: BlockSet,
+    cleared: BlockSet,
+    zone_count: u64,
+    allocated: AtomicU64,
+    clear_count: AtomicU64,
+}
+
+/// A block's bits, as they were when it was taken for writing.
+#[derive(Debug)]
+pub struct Snapshot {
+    /// Which block.
+    pub block: u64,
+    /// Its bits.
+    pub bits: Box<[u8; MAP_PAYLOAD_BYTES]>,
+}
+
+impl AllocationMap {
+    /// A map of `zone_count` zones, none of them allocated.
+    pub fn new(zone_count: u64) -> Self {
+        let blocks = zone_count.div_ceil(ZONES_PER_BLOCK);
+        let zeroes = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>();
+        AllocationMap {
+            words: zeroes(blocks as usize * WORDS_PER_BLOCK),
+            dirty: BlockSet(zeroes((blocks as usize).div_ceil(64))),
+            cleared: BlockSet(zeroes((blocks as usize).div_ceil(64))),
+            zone_count,
+            allocated: AtomicU64::new(0),
+            clear_count: AtomicU64::new(0),
+        }
+    }
+
+    /// Blocks of the map.
+    pub fn block_count(&self) -> u64 {
+        (self.words.len() / WORDS_PER_BLOCK) as u64
+    }
+
+    /// Takes over a block as it was read from a member. Bits past the last zone are ignored.
+    pub fn load(&self, block: u64, bits: &[u8; MAP_PAYLOAD_BYTES]) {
+        let first = block as usize * WORDS_PER_BLOCK;
+        let mut added = 0;
+        for (index, bytes) in bits.chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(bytes.try_into().expect("chunks of eight bytes"));
+            let zone = (first + index) as u64 * 64;
+            let valid = match self.zone_count.saturating_sub(zone) {
+                0 => 0,
+                left if left < 64 => word & ((1 << left) - 1),
+                _ => word,
+            };
+            self.words[first + index].store(valid, Ordering::Release);
+            added += u64::from(valid.count_ones());
+        }
+        self.allocated.fetch_add(added, Ordering::Relaxed);
+    }
+
+    /// The zone was written.
+    #[inline]
+    pub fn get(&self, zone: u64) -> bool {
+        self.words[(zone / 64) as usize].load(Ordering::Acquire) & (1 << (zone % 64)) != 0
+    }
+
+    /// Notes that a zone's strips are on their drives.
+    pub fn set(&self, zone: u64) {
+        assert!(zone < self.zone_count, "zone {zone} of {}", self.zone_count);
+        let bit = 1 << (zone % 64);
+        if self.words[(zone / 64) as usize].fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+            self.allocated.fetch_add(1, Ordering::Relaxed);
+            self.dirty.insert(zone / ZONES_PER_BLOCK);
+        }
+    }
+
+    /// Gives a zone back: from now on it reads as zeroes.
+    pub fn clear(&self, zone: u64) {
+        assert!(zone < self.zone_count, "zone {zone} of {}", self.zone_count);
+        let bit = 1 << (zone % 64);
+        if self.words[(zone / 64) as usize].fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+            self.clear_count.fetch_add(1, Ordering::AcqRel);
+            self.allocated.fetch_sub(1, Ordering::Relaxed);
+            // In this order: were the block marked as cleared first, `persisted` could forget it in between. The other
+            // way round a clearing can only stay pending for too long, which costs a write of the map.
+            self.dirty.insert(zone / ZONES_PER_BLOCK);
+            self.cleared.insert(zone / ZONES_PER_BLOCK);
+        }
+    }
+
+    /// A clearing near this zone is not durable yet (invariant 4).
+    pub fn clear_is_pending(&self, zone: u64) -> bool {
+        self.cleared.contains(zone / ZONES_PER_BLOCK)
+    }
+
+    /// Counts clearings. A reader that finds it changed may have read a drive that was forgetting the range.
+    #[inline]
+    pub fn clear_count(&self) -> u64 {
+        self.clear_count.load(Ordering::Acquire)
+    }
+
+    /// Zones that are allocated.
+    pub fn allocated(&self) -> u64 {
+        self.allocated.load(Ordering::Relaxed)
+    }
+
+    /// Something differs from the copies on the members.
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.0.iter().any(|word| word.load(Ordering::Acquire) != 0)
+    }
+
+    /// The block that holds this zone's bit differs from its copies on the members.
+    pub fn zone_is_dirty(&self, zone: u64) -> bool {
+        self.dirty.contains(zone / ZONES_PER_BLOCK)
+    }
+
+    /// Takes every dirty block. It counts as clean from now on; [`AllocationMap::retry`] takes that back.
+    pub fn snapshot(&self) -> Vec<Snapshot> {
+        let blocks = self.dirty.take();
+        let copy = |block: u64| {
+            let mut bits = Box::new([0; MAP_PAYLOAD_BYTES]);
+            let first = block as usize * WORDS_PER_BLOCK;
+            for (index, bytes) in bits.chunks_exact_mut(8).enumerate() {
+                bytes.copy_from_slice(&self.words[first + index].load(Ordering::Acquire).to_le_bytes());
+            }
+            Snapshot { block, bits }
+        };
+        blocks.into_iter().map(copy).collect()
+    }
+
+    /// The snapshot is durable: clearings that it shows are, too. One that came later keeps its block dirty, and stays
+    /// pending with it.
+    pub fn persisted(&self, block: u64) {
+        if !self.dirty.contains(block) {
+            self.cleared.remove(block);
+        }
+    }
+
+    /// Every block with an allocated zone counts as dirty: a member without its copies is about to join.
+    pub fn mark_all_dirty(&self) {
+        for block in 0..self.block_count() {
+            let first = block as usize * WORDS_PER_BLOCK;
+            if self.words[first..first + WORDS_PER_BLOCK].iter().any(|word| word.load(Ordering::Acquire) != 0) {
+                self.dirty.insert(block);
+            }
+        }
+    }
+
+    /// The snapshot could not be written everywhere: the block is dirty still.
+    pub fn retry(&self, block: u64) {
+        self.dirty.insert(block);
+    }
+
+    /// The first allocated zone from `zone` on.
+    pub fn next_allocated(&self, zone: u64) -> Option<u64> {
+        let mut index = (zone / 64) as usize;
+        let mut mask = u64::MAX << (zone % 64);
+        while let Some(word) = self.words.get(index) {
+            let bits = word.load(Ordering::Acquire) & mask;
+            if bits != 0 {
+                return Some(index as u64 * 64 + u64::from(bits.trailing_zeros()));
+            }
+            index += 1;
+            mask = u64::MAX;
+        }
+        None
+    }
+}
+
+impl BlockSet {
+    fn insert(&self, block: u64) {
+        self.0[(block / 64) as usize].fetch_or(1 << (block % 64), Ordering::AcqRel);
+    }
+
+    fn remove(&self, block: u64) {
+        self.0[(block / 64) as usize].fetch_and(!(1 << (block % 64)), Ordering::AcqRel);
+    }
+
+    fn contains(&self, block: u64) -> bool {
+        self.0[(block / 64) as usize].load(Ordering::Acquire) & (1 << (block % 64)) != 0
+    }
+
+    fn take(&self) -> Vec<u64> {
+        let mut blocks = Vec::new();
+        for (index, word) in self.0.iter().enumerate() {
+            let mut bits = word.swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                blocks.push(index as u64 * 64 + u64::from(bits.trailing_zeros()));
+                bits &= bits - 1;
+            }
+        }
+        blocks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clearing_stays_pending_until_a_later_snapshot_is_durable() {
+        let map = AllocationMap::new(100_000);
+        map.set(5);
+        for snapshot in map.snapshot() {
+            map.persisted(snapshot.block);
+        }
+        map.clear(5);
+        assert!(map.clear_is_pending(5));
+        let taken = map.snapshot();
+        map.clear(5);
+        assert!(map.clear_is_pending(6), "the snapshot is not durable yet");
+        assert_eq!(taken.len(), 1);
+        map.persisted(taken[0].block);
+        assert!(!map.clear_is_pending(5));
+    }
+
+    #[test]
+    fn a_clearing_after_the_snapshot_is_not_covered_by_it() {
+        let map = AllocationMap::new(1000);
+        map.set(1);
+        map.set(2);
+        map.clear(1);
+        let taken = map.snapshot();
+        map.clear(2);
+        map.persisted(taken[0].block);
+        assert!(map.clear_is_pending(2) && map.is_dirty());
+    }
+
+    #[test]
+    fn bits_past_the_last_zone_are_ignored() {
+        let map = AllocationMap::new(70);
+        map.load(0, &[0xFF; MAP_PAYLOAD_BYTES]);
+        assert_eq!(map.allocated(), 70);
+        assert_eq!(map.next_allocated(69), Some(69));
+        assert_eq!(map.next_allocated(70), None);
+    }
+
+    #[test]
+    fn a_snapshot_loads_as_the_same_map() {
+        let zones = ZONES_PER_BLOCK * 2 + 77;
+        let map = AllocationMap::new(zones);
+        let set = [0, 1, 63, 64, ZONES_PER_BLOCK - 1, ZONES_PER_BLOCK, zones - 1];
+        for zone in set {
+            map.set(zone);
+        }
+        let copy = AllocationMap::new(zones);
+        for snapshot in map.snapshot() {
+            copy.load(snapshot.block, &snapshot.bits);
+        }
+        let mut found = Vec::new();
+        let mut next = copy.next_allocated(0);
+        while let Some(zone) = next {
+            found.push(zone);
+            next = copy.next_allocated(zone + 1);
+        }
+        assert_eq!(found, set);
+        assert!(!map.is_dirty() && !copy.is_dirty());
+    }
+}

@@ -1,0 +1,93 @@
+//! What shards of a group say to each other.
+//!
+//! A write goes to the shard that owns its unit, a change of the group's state goes to the leader (shard 0), and each
+//! request is answered by one reply. Messages may arrive in any order.
+
+use drive::{BlockError, BufMut};
+use smallvec::SmallVec;
+
+use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::overlay::Content;
+use crate::ranges::Range;
+use crate::scrub::{ScrubMode, ScrubReport};
+use crate::shared::DriveId;
+
+/// The way to the other shards. The environment delivers what is sent by [`crate::Array::deliver`] on the shard `to`.
+pub trait Peers {
+    /// Sends without waiting.
+    fn send(&self, to: usize, message: Message);
+}
+
+/// For a group on a single shard.
+pub struct NoPeers;
+
+impl Peers for NoPeers {
+    fn send(&self, to: usize, _message: Message) {
+        unreachable!("a group on a single shard has no shard {to}");
+    }
+}
+
+/// A message from one shard of a group to another.
+#[derive(Debug)]
+pub struct Message {
+    pub(crate) from: usize,
+    pub(crate) token: u64,
+    pub(crate) body: Body,
+}
+
+#[derive(Debug)]
+pub(crate) enum Body {
+    Request(Request),
+    Reply(Result<Outcome, BlockError>),
+}
+
+/// What another shard is asked for.
+#[derive(Debug)]
+pub(crate) enum Request {
+    /// Of a unit's owner.
+    Unit(UnitIndex, Op),
+    /// Of the leader: make the map durable, and all data it stands for.
+    Persist,
+    /// Of the leader: the superblocks shall say that the group is being written to.
+    MarkDirty,
+    /// Of any shard: wait until what is queued for its units now has been done.
+    Barrier,
+    /// Of the leader: this drive failed in this place.
+    Fail(MemberIndex, DriveId),
+}
+
+/// New content of a run of columns of a data strip.
+#[derive(Debug)]
+pub(crate) struct Piece {
+    pub role: Role,
+    pub range: Range,
+    pub content: Content,
+}
+
+pub(crate) type Pieces = SmallVec<[Piece; 4]>;
+
+/// Work on a unit, under its lock.
+#[derive(Debug)]
+pub(crate) enum Op {
+    /// Fill the buffer from whole sectors of a data strip.
+    Read { role: Role, x: u64, buf: BufMut },
+    /// Change some columns.
+    Write { pieces: Pieces, fua: bool },
+    /// Compute what a member holds of this unit, and write it there.
+    Rebuild { member: MemberIndex },
+    /// Compare data and syndromes.
+    Scrub { mode: ScrubMode },
+    /// Wait for whatever came before.
+    Nothing,
+    /// Tell the drives that a zone is no longer needed, if that is still so.
+    Trim { zone: Range },
+}
+
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Done,
+    Read(BufMut),
+    Rebuilt { bytes: u64 },
+    Scrubbed(ScrubReport),
+    Accepted(bool),
+}

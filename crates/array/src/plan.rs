@@ -1,0 +1,215 @@
+//! The cheapest way to write a component: a run of columns of one stripe. Pure, and counted in drive operations.
+//!
+//! | way | reads | right when |
+//! |---|---|---|
+//! | full stripe | nothing | every strip is covered |
+//! | reconstruct-write | what the writes do not cover | most of the stripe is written |
+//! | read-modify-write | the old bytes and old syndromes of what is written | little of it is written |
+//! | restore | `k` strips, to compute what is lost | an unreadable strip is needed |
+//!
+//! A full-stripe write is a reconstruct-write that has nothing to read. All of them write the same: the touched sectors
+//! of every data strip that can take them, and every syndrome that can take it.
+
+use crate::geometry::Role;
+use crate::ranges::{Range, Ranges};
+
+/// What a strip is good for in this operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strip {
+    /// It can be read and written.
+    Good,
+    /// It failed to be read here, but its member takes writes: restore it and write it back.
+    Unreadable,
+    /// Its member is gone, or has not been rebuilt so far.
+    Lost,
+}
+
+/// How the new syndromes come to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// From the old ones and the difference of old and new data.
+    ReadModifyWrite,
+    /// From the whole stripe: what is written, and the rest as read.
+    ReconstructWrite,
+    /// From the whole stripe, restored from `k` readable strips first.
+    Restore,
+    /// There are none to compute: only the sectors that are written in part are read.
+    NoSyndromes,
+}
+
+/// What to read, and what to do with it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// How.
+    pub way: Way,
+    /// What each strip is read for.
+    pub reads: Vec<(Role, Range)>,
+}
+
+/// A component to write.
+#[derive(Debug)]
+pub struct Question<'a> {
+    /// Data strips.
+    pub data: usize,
+    /// All strips, by role.
+    pub strips: &'a [Strip],
+    /// The columns.
+    pub columns: Range,
+    /// The sectors that are touched, by data strip.
+    pub touched: &'a [Ranges],
+    /// The sectors that are covered whole, by data strip.
+    pub full: &'a [Ranges],
+}
+
+/// Finds the cheapest way, or says how many strips are lost if there is none.
+pub fn choose(question: &Question<'_>) -> Result<Plan, usize> {
+    let Question { data, strips, columns, touched, full } = *question;
+    let syndromes = strips.len() - data;
+    let lost = strips.iter().filter(|&&strip| strip != Strip::Good).count();
+    if lost > syndromes {
+        return Err(lost);
+    }
+    if strips[data..].iter().all(|&strip| strip == Strip::Lost) {
+        let edges = (0..data).flat_map(|role| {
+            let edges = touched[role].iter().flat_map(move |range| full[role].gaps(range).iter().collect::<Vec<_>>());
+            edges.map(move |range| (role, range))
+        });
+        return Ok(Plan { way: Way::NoSyndromes, reads: edges.collect() });
+    }
+    // An unreadable strip is healed on the way, which takes the whole stripe.
+    let candidates = if strips.contains(&Strip::Unreadable) {
+        [None, None, restore(question)]
+    } else {
+        [reconstruct_write(question), read_modify_write(question), restore(question)]
+    };
+    let cost = |plan: &Plan| (plan.reads.len(), plan.reads.iter().map(|(_, range)| range.len()).sum::<u64>());
+    let best = candidates.into_iter().flatten().min_by_key(cost);
+    debug_assert!(best.is_some(), "{columns:?}: restoring works with up to m strips lost");
+    best.ok_or(lost)
+}
+
+fn reconstruct_write(question: &Question<'_>) -> Option<Plan> {
+    let mut reads = Vec::new();
+    for role in 0..question.data {
+        let gaps = question.full[role].gaps(question.columns);
+        if question.strips[role] != Strip::Good && !gaps.is_empty() {
+            return None;
+        }
+        reads.extend(gaps.iter().map(|range| (role, range)));
+    }
+    Some(Plan { way: Way::ReconstructWrite, reads })
+}
+
+fn read_modify_write(question: &Question<'_>) -> Option<Plan> {
+    let mut reads = Vec::new();
+    for role in 0..question.data {
+        if question.strips[role] != Strip::Good && !question.touched[role].is_empty() {
+            return None;
+        }
+        reads.extend(question.touched[role].iter().map(|range| (role, range)));
+    }
+    for role in question.data..question.strips.len() {
+        if question.strips[role] == Strip::Good {
+            reads.push((role, question.columns));
+        }
+    }
+    Some(Plan { way: Way::ReadModifyWrite, reads })
+}
+
+fn restore(question: &Question<'_>) -> Option<Plan> {
+    let good = (0..question.strips.len()).filter(|&role| question.strips[role] == Strip::Good);
+    let reads: Vec<_> = good.take(question.data).map(|role| (role, question.columns)).collect();
+    (reads.len() == question.data).then_some(Plan { way: Way::Restore, reads })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: u64 = 4096;
+
+    fn plan(data: usize, strips: &[Strip], columns: Range, writes: &[(Role, Range)]) -> Result<Plan, usize> {
+        let mut touched = vec![Ranges::new(); data];
+        for &(role, range) in writes {
+            touched[role].add(range);
+        }
+        choose(&Question { data, strips, columns, touched: &touched, full: &touched })
+    }
+
+    fn block(index: u64) -> Range {
+        Range::new(index * BLOCK, (index + 1) * BLOCK)
+    }
+
+    #[test]
+    fn a_small_write_to_raid6_costs_three_reads() {
+        let plan = plan(8, &[Strip::Good; 10], block(0), &[(3, block(0))]).expect("healthy");
+        assert_eq!(plan.way, Way::ReadModifyWrite);
+        assert_eq!(plan.reads, vec![(3, block(0)), (8, block(0)), (9, block(0))]);
+    }
+
+    #[test]
+    fn a_full_stripe_costs_no_read() {
+        let whole = Range::new(0, 65536);
+        let writes: Vec<_> = (0..8).map(|role| (role, whole)).collect();
+        let plan = plan(8, &[Strip::Good; 10], whole, &writes).expect("healthy");
+        assert_eq!(plan, Plan { way: Way::ReconstructWrite, reads: vec![] });
+    }
+
+    #[test]
+    fn a_wide_write_reads_what_it_does_not_cover() {
+        let writes: Vec<_> = (0..6).map(|role| (role, block(0))).collect();
+        let plan = plan(8, &[Strip::Good; 10], block(0), &writes).expect("healthy");
+        assert_eq!(plan, Plan { way: Way::ReconstructWrite, reads: vec![(6, block(0)), (7, block(0))] });
+    }
+
+    #[test]
+    fn a_write_to_a_lost_strip_reads_the_others() {
+        let mut strips = [Strip::Good; 6];
+        strips[1] = Strip::Lost;
+        let plan = plan(4, &strips, block(0), &[(1, block(0))]).expect("one lost");
+        assert_eq!(plan.way, Way::ReconstructWrite);
+        assert_eq!(plan.reads, vec![(0, block(0)), (2, block(0)), (3, block(0))]);
+    }
+
+    #[test]
+    fn a_write_beside_a_lost_strip_modifies() {
+        let mut strips = [Strip::Good; 6];
+        strips[1] = Strip::Lost;
+        let plan = plan(4, &strips, block(0), &[(0, block(0))]).expect("one lost");
+        assert_eq!(plan.way, Way::ReadModifyWrite);
+        assert_eq!(plan.reads.len(), 3);
+    }
+
+    #[test]
+    fn a_lost_strip_written_beside_another_lost_one_is_restored() {
+        let mut strips = [Strip::Good; 6];
+        strips[0] = Strip::Lost;
+        strips[1] = Strip::Lost;
+        let plan = plan(4, &strips, block(0), &[(1, block(0))]).expect("two lost");
+        assert_eq!(plan.way, Way::Restore);
+        assert_eq!(plan.reads.len(), 4);
+    }
+
+    #[test]
+    fn without_syndromes_nothing_is_read() {
+        let mut strips = [Strip::Good; 4];
+        strips[3] = Strip::Lost;
+        let plan = plan(3, &strips, block(0), &[(1, block(0))]).expect("one lost");
+        assert_eq!(plan, Plan { way: Way::NoSyndromes, reads: vec![] });
+    }
+
+    #[test]
+    fn too_many_lost_strips_are_counted() {
+        let mut strips = [Strip::Good; 6];
+        strips[0..3].fill(Strip::Lost);
+        assert_eq!(plan(4, &strips, block(0), &[(4 - 1, block(0))]), Err(3));
+    }
+
+    #[test]
+    fn an_unreadable_strip_is_healed_by_any_write_beside_it() {
+        let mut strips = [Strip::Good; 6];
+        strips[2] = Strip::Unreadable;
+        let plan = plan(4, &strips, block(0), &[(0, block(0))]).expect("one unreadable");
+        assert_eq!(plan.way, Way::Restore);
+    }
+}

@@ -1,0 +1,39 @@
+//! What is on a drive.
+
+use drive::{BufMut, Drive, DriveError};
+use format::foreign::{self, Foreign};
+use format::{BLOCK, Superblock, SuperblockError, newest, superblock_offsets};
+
+/// What a drive holds.
+#[derive(Debug, Clone)]
+pub struct Probe {
+    /// Its Purlin superblock, or why there is none to use.
+    pub superblock: Result<Superblock, SuperblockError>,
+    /// One of the two copies of the superblock is damaged or behind.
+    pub copy_damaged: bool,
+    /// File systems, partition tables and other arrays found on it.
+    pub foreign: Vec<Foreign>,
+}
+
+/// Reads the places of a drive where something would show what it holds.
+///
+/// # Errors
+/// [`DriveError`] if both ends of the drive cannot be read.
+pub async fn probe<D: Drive>(drive: &D) -> Result<Probe, DriveError> {
+    let size = drive.info().size_bytes;
+    let [head_at, tail_at] = superblock_offsets(size);
+    let head = drive.read(head_at, BufMut::zeroed(BLOCK)).await;
+    let tail = drive.read(tail_at, BufMut::zeroed(BLOCK)).await;
+    if let (Err(error), Err(_)) = (&head, &tail) {
+        return Err(error.clone());
+    }
+    let bytes = |copy: &Result<BufMut, DriveError>| copy.as_ref().map_or(Vec::new(), |buf| buf.to_vec());
+    let copies = newest(&bytes(&head), &bytes(&tail));
+    let copy_damaged = copies.as_ref().is_ok_and(|copies| copies.head_stale || copies.tail_stale);
+    let span = (foreign::INSPECT_BYTES as u64).min(size / BLOCK as u64 * BLOCK as u64);
+    let head = drive.read(0, BufMut::zeroed(span as usize)).await?;
+    let sector = u64::from(drive.info().sector_bytes);
+    let tail = drive.read((size - span) / sector * sector, BufMut::zeroed(span as usize)).await?;
+    let foreign = foreign::inspect(&head, &tail, size);
+    Ok(Probe { superblock: copies.map(|copies| copies.superblock), copy_damaged, foreign })
+}

@@ -1,0 +1,229 @@
+//! Reading. A healthy read goes from where it arrived straight to the member; only what cannot be had that way goes to
+//! the unit's owner, who computes it from the other strips under the lock.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use drive::{BlockError, BufMut, Drive, Env, Segments, join_all};
+
+use crate::array::{Array, Inner};
+use crate::geometry::{Place, Role, UnitIndex};
+use crate::member::ReadFailure;
+use crate::message::{Op, Outcome};
+use crate::plan::Strip;
+use crate::ranges::{Range, Ranges};
+use format::MemberState;
+
+/// How a run of sectors within one strip can be read.
+enum Source<D> {
+    /// Never written.
+    Hole,
+    /// From this drive.
+    Drive(D),
+    /// Only by the unit's owner.
+    Owner,
+}
+
+impl<E: Env> Array<E> {
+    /// Fills the whole of `buf` from `offset` and gives it back.
+    ///
+    /// # Errors
+    /// [`BlockError`].
+    pub async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, BlockError> {
+        let len = buf.len() as u64;
+        self.check(offset, len)?;
+        let inner = &self.0;
+        let geometry = &inner.shared.geometry;
+        inner.shared.counters.reads.fetch_add(1, Ordering::Relaxed);
+        inner.shared.counters.read_bytes.fetch_add(len, Ordering::Relaxed);
+        let _user = inner.enter_user();
+        let place = geometry.place(offset);
+        if len <= place.left {
+            return inner.read_piece(place, buf).await;
+        }
+        let mut pieces = Vec::with_capacity((len / geometry.strip) as usize + 2);
+        let mut rest = buf;
+        let mut at = offset;
+        while !rest.is_empty() {
+            let place = geometry.place(at);
+            let step = place.left.min(rest.len() as u64);
+            let next = rest.split_off(step as usize);
+            pieces.push((place, rest));
+            rest = next;
+            at += step;
+        }
+        let mut whole: Option<BufMut> = None;
+        for piece in join_all(pieces.into_iter().map(|(place, buf)| inner.read_piece(place, buf))).await {
+            let piece = piece?;
+            match &mut whole {
+                None => whole = Some(piece),
+                Some(head) => head.unsplit(piece).expect("the pieces are those of one buffer, in order"),
+            }
+        }
+        Ok(whole.expect("a read that crosses a strip has pieces"))
+    }
+}
+
+impl<E: Env> Inner<E> {
+    /// Reads within one strip.
+    async fn read_piece(self: &Rc<Self>, place: Place, buf: BufMut) -> Result<BufMut, BlockError> {
+        let geometry = &self.shared.geometry;
+        let range = Range::new(place.x, place.x + buf.len() as u64);
+        let sectors = geometry.outward(range);
+        if sectors == range {
+            return self.read_sectors(place.unit, place.role, place.x, buf).await;
+        }
+        let mut buf = buf;
+        let around = self.env.alloc(sectors.len() as usize);
+        let around = self.read_sectors(place.unit, place.role, sectors.start, around).await?;
+        buf.copy_from_slice(&around[range.relative(sectors.start)]);
+        Ok(buf)
+    }
+
+    async fn read_sectors(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        role: Role,
+        x: u64,
+        mut buf: BufMut,
+    ) -> Result<BufMut, BlockError> {
+        let shared = &self.shared;
+        let cleared = shared.map.clear_count();
+        match self.source(unit, role, Range::new(x, x + buf.len() as u64)) {
+            Source::Hole => {
+                buf.fill(0);
+                return Ok(buf);
+            }
+            Source::Drive(drive) => {
+                let (len, offset) = (buf.len(), shared.geometry.member_offset(unit, x));
+                match drive.read(offset, buf).await {
+                    // A zone that was given back meanwhile may have been forgotten by its drive at any time: look again.
+                    Ok(buf) if shared.map.clear_count() == cleared => return Ok(buf),
+                    Ok(again) => buf = again,
+                    Err(_) => buf = self.env.alloc(len),
+                }
+            }
+            Source::Owner => {}
+        }
+        match self.on_owner(unit, Op::Read { role, x, buf }).await? {
+            Outcome::Read(buf) => Ok(buf),
+            other => unreachable!("a read is answered by {other:?}"),
+        }
+    }
+
+    fn source(&self, unit: UnitIndex, role: Role, range: Range) -> Source<E::Drive> {
+        let shared = &self.shared;
+        let geometry = &shared.geometry;
+        let mut allocated = false;
+        let mut hole = false;
+        let mut x = range.start;
+        while x < range.end {
+            let bit = shared.map.get(geometry.zone_index(unit, x));
+            allocated |= bit;
+            hole |= !bit;
+            x = (x / geometry.zone + 1) * geometry.zone;
+        }
+        match (allocated, hole) {
+            (false, _) => return Source::Hole,
+            (true, true) => return Source::Owner,
+            (true, false) => {}
+        }
+        // A mirror's copies serve in turn, by place, so that a stream stays with one drive for a while.
+        let role = if geometry.data == 1 && geometry.syndromes > 0 {
+            ((unit.0 * geometry.unit + range.start) / MIRROR_TURN_BYTES % geometry.strips() as u64) as usize
+        } else {
+            role
+        };
+        let slot = shared.slot(geometry.member(unit, range.start, role));
+        let readable = match slot.state {
+            MemberState::InSync => true,
+            MemberState::Rebuilding => unit < shared.rebuilt(slot.drive),
+            MemberState::Missing | MemberState::Faulty => false,
+        };
+        match self.drives.borrow().get(usize::from(slot.drive.0)) {
+            Some(Some(drive)) if readable => Source::Drive(drive.clone()),
+            _ => Source::Owner,
+        }
+    }
+
+    /// Reads whole sectors of a data strip under the unit's lock, computing what cannot be read, and writing it back
+    /// where only the medium failed.
+    pub async fn read_locked(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        role: Role,
+        x: u64,
+        mut buf: BufMut,
+    ) -> Result<BufMut, BlockError> {
+        let range = Range::new(x, x + buf.len() as u64);
+        let allocated = self.allocated(unit, range);
+        for hole in allocated.gaps(range).iter() {
+            buf[hole.relative(x)].fill(0);
+        }
+        for part in allocated.iter() {
+            let bytes = self.read_or_restore(unit, role, part).await?;
+            buf[part.relative(x)].copy_from_slice(&bytes);
+        }
+        Ok(buf)
+    }
+
+    /// The columns of a range that lie in allocated zones.
+    pub fn allocated(&self, unit: UnitIndex, range: Range) -> Ranges {
+        let geometry = &self.shared.geometry;
+        let mut allocated = Ranges::new();
+        for zone in geometry.zones() {
+            if self.shared.map.get(geometry.zone_index(unit, zone.start)) {
+                allocated.add(zone.intersect(range));
+            }
+        }
+        allocated
+    }
+
+    async fn read_or_restore(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        role: Role,
+        columns: Range,
+    ) -> Result<BufMut, BlockError> {
+        let survives = self.shared.geometry.syndromes;
+        let mut unreadable: Vec<Role> = Vec::new();
+        loop {
+            let view = self.view(unit, columns.start, &unreadable);
+            if view.0[role].strip == Strip::Good {
+                match self.read_member(&view.0[role], unit, columns.start, columns.len() as usize).await {
+                    Ok(buf) => return Ok(buf),
+                    Err(ReadFailure::Unreadable) => unreadable.push(role),
+                    Err(ReadFailure::Faulty) => {}
+                }
+                continue;
+            }
+            if view.lost() > survives {
+                return Err(BlockError::Lost { lost: view.lost(), survives });
+            }
+            let lost = (0..view.0.len()).filter(|&role| view.0[role].strip != Strip::Good);
+            let decoder = self.decoder(&lost.collect::<Vec<_>>());
+            let reads: Vec<(Role, Range)> = decoder.sources().iter().map(|&source| (source, columns)).collect();
+            match self.read_strips(unit, &view, &reads).await {
+                Ok(reads) => {
+                    let restored = self.restore_data(columns, &view, reads).swap_remove(role);
+                    self.shared.counters.reconstructed.fetch_add(1, Ordering::Relaxed);
+                    if view.0[role].strip != Strip::Unreadable {
+                        return Ok(restored);
+                    }
+                    let restored = restored.freeze();
+                    let data = Segments::from_iter([restored.clone()]);
+                    if self.write_member(&view.0[role], unit, columns.start, data, false).await? {
+                        self.shared.counters.healed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    let mut copy = self.env.alloc(restored.len());
+                    copy.copy_from_slice(&restored);
+                    return Ok(copy);
+                }
+                Err(mut failed) => unreadable.append(&mut failed),
+            }
+        }
+    }
+}
+
+/// How much of a mirror is read from one copy before the next takes its turn.
+const MIRROR_TURN_BYTES: u64 = 256 << 10;

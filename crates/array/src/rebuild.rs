@@ -1,0 +1,411 @@
+//! Filling a drive that took a member's place.
+//!
+//! Only units with allocated zones are gone through, in order. Units below [`crate::Shared::rebuilt`] are whole on the
+//! new drive; a unit's owner knows also those above that are. Each unit is done under its lock:
+//! - what is written to a unit before its turn leaves the new drive out; what is written after goes there too;
+//! - the first write to a unit that had no allocated zone goes to the new drive as well, and makes the unit whole
+//!   there: such units are passed over.
+//!
+//! Before the first unit is looked at, everything that began under the old state has to end (the barrier), or a first
+//! write that left the new drive out could be passed over.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use drive::{BlockError, Drive, Env, Nanos, Receiver, Segments, join_all, oneshot};
+use format::{MemberState, Rebuild, Uuid};
+
+use crate::array::{Array, Inner};
+use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::job::{Job, UNITS_IN_FLIGHT};
+use crate::message::{Op, Outcome, Request};
+use crate::ranges::Range;
+use crate::shared::{DriveId, Slot};
+use crate::status::{Event, JobKind};
+
+/// How often the superblocks note how far a rebuild is: what is done again after a crash.
+const CHECKPOINT_NANOS: Nanos = 10_000_000_000;
+
+/// Why a drive cannot take a member's place or wait for one.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// Smaller than the members' regions.
+    #[error("the drive has {have} bytes, a member of this group needs {need}")]
+    TooSmall {
+        /// Bytes needed.
+        need: u64,
+        /// Bytes there are.
+        have: u64,
+    },
+    /// Its logical blocks are larger than those the group was made for.
+    #[error("the drive has logical blocks of {have} bytes, the group was made for {need}")]
+    Sector {
+        /// Largest logical block size that works.
+        need: u64,
+        /// The drive's.
+        have: u32,
+    },
+    /// There is no such place.
+    #[error("the group has no member {0}: members are numbered from 0")]
+    NoMember(u16),
+    /// The place is taken by a member that works.
+    #[error("member {0} is in sync: fail it first")]
+    InSync(u16),
+    /// The place is being rebuilt on another drive.
+    #[error("member {0} is being rebuilt already")]
+    Busy(u16),
+    /// No more spares can be listed.
+    #[error("the group has {0} spares already, the most it can have")]
+    TooManySpares(usize),
+    /// Not a spare of this group.
+    #[error("the drive is not a spare of this group")]
+    NotASpare,
+    /// The level has nothing to rebuild from.
+    #[error("this level has no redundancy: a lost member cannot be rebuilt")]
+    NoRedundancy,
+    /// The superblocks could not be written.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+}
+
+impl<E: Env> Array<E> {
+    /// Puts an installed drive in the place of a member that is faulty or missing, and begins to fill it. Leader only.
+    ///
+    /// # Errors
+    /// [`JoinError`]; nothing has changed then.
+    pub async fn replace(&self, member: MemberIndex, drive: DriveId, identity: Uuid) -> Result<(), JoinError> {
+        let inner = &self.0;
+        let Some(slot) = inner.shared.slots().nth(usize::from(member.0)).map(|(_, slot)| slot) else {
+            return Err(JoinError::NoMember(member.0));
+        };
+        if inner.shared.geometry.syndromes == 0 {
+            return Err(JoinError::NoRedundancy);
+        }
+        match slot.state {
+            MemberState::InSync => return Err(JoinError::InSync(member.0)),
+            MemberState::Rebuilding => return Err(JoinError::Busy(member.0)),
+            MemberState::Missing | MemberState::Faulty => {}
+        }
+        inner.check_fits(drive)?;
+        inner.leader().identities.borrow_mut().insert(drive, identity);
+        inner.clone().take_place(member, drive).await?;
+        let inner = inner.clone();
+        self.0.env.spawn(async move { inner.rebuild(member).await });
+        Ok(())
+    }
+
+    /// Lets an installed drive wait to replace a member. Leader only. It is put to use at once if one is needed.
+    ///
+    /// # Errors
+    /// [`JoinError`]; nothing has changed then.
+    pub async fn add_spare(&self, drive: DriveId, identity: Uuid) -> Result<(), JoinError> {
+        let inner = &self.0;
+        inner.check_fits(drive)?;
+        let leader = inner.leader();
+        {
+            let _turn = leader.state_lock.enter().await;
+            let mut state = inner.state();
+            if state.spares.len() >= format::SPARES_MAX {
+                return Err(JoinError::TooManySpares(state.spares.len()));
+            }
+            leader.identities.borrow_mut().insert(drive, identity);
+            state.spares.push(drive);
+            inner.commit(state).await?;
+        }
+        inner.start_repair();
+        Ok(())
+    }
+
+    /// Lets go of a spare. Leader only. Its superblocks are left for the caller to erase.
+    ///
+    /// # Errors
+    /// [`JoinError::NotASpare`].
+    pub async fn remove_spare(&self, drive: DriveId) -> Result<(), JoinError> {
+        let leader = self.0.leader();
+        let _turn = leader.state_lock.enter().await;
+        let mut state = self.0.state();
+        let before = state.spares.len();
+        state.spares.retain(|&spare| spare != drive);
+        if state.spares.len() == before {
+            return Err(JoinError::NotASpare);
+        }
+        Ok(self.0.commit(state).await?)
+    }
+
+    /// Takes a member out of service as if it had failed. Leader only.
+    ///
+    /// # Errors
+    /// [`JoinError::NoMember`]; [`BlockError::Lost`] if the group cannot do without it.
+    pub async fn fail_member(&self, member: MemberIndex) -> Result<(), JoinError> {
+        let Some((_, slot)) = self.0.shared.slots().nth(usize::from(member.0)) else {
+            return Err(JoinError::NoMember(member.0));
+        };
+        if self.0.fail_in_place(member, slot.drive).await {
+            return Ok(());
+        }
+        let set = u64::from(member.0) / self.0.shared.geometry.strips() as u64;
+        let (lost, survives) = (self.0.shared.lost_in_set(set) + 1, self.0.shared.geometry.syndromes);
+        Err(JoinError::Block(BlockError::Lost { lost, survives }))
+    }
+}
+
+impl<E: Env> Inner<E> {
+    fn check_fits(&self, drive: DriveId) -> Result<(), JoinError> {
+        let drive = self.drive(drive).expect("a drive is installed before it is put to use");
+        let (info, need) = (drive.info(), self.leader().layout.member_bytes);
+        if info.size_bytes < need {
+            return Err(JoinError::TooSmall { need, have: info.size_bytes });
+        }
+        let sector = self.shared.geometry.sector;
+        if u64::from(info.sector_bytes) > sector {
+            return Err(JoinError::Sector { need: sector, have: info.sector_bytes });
+        }
+        Ok(())
+    }
+
+    /// Gives the places of lost members to spares, as long as there are some, and fills them.
+    pub fn start_repair(self: &Rc<Self>) {
+        let inner = self.clone();
+        self.env.spawn(async move {
+            if inner.shared.geometry.syndromes == 0 {
+                return;
+            }
+            loop {
+                let lost = inner.shared.slots().find(|(_, slot)| slot.state == MemberState::Faulty);
+                let spare = inner.leader().spares.borrow().first().copied();
+                let (Some((member, _)), Some(spare)) = (lost, spare) else { return };
+                if inner.clone().take_place(member, spare).await.is_err() {
+                    return;
+                }
+                let rebuilding = inner.clone();
+                inner.env.spawn(async move { rebuilding.rebuild(member).await });
+            }
+        });
+    }
+
+    /// Continues what a restart interrupted.
+    pub fn resume_jobs(self: &Rc<Self>) {
+        for (member, slot) in self.shared.slots().collect::<Vec<_>>() {
+            if slot.state == MemberState::Rebuilding {
+                let inner = self.clone();
+                self.env.spawn(async move { inner.rebuild(member).await });
+            }
+        }
+        self.start_repair();
+    }
+
+    async fn take_place(self: Rc<Self>, member: MemberIndex, drive: DriveId) -> Result<(), JoinError> {
+        let leader = self.leader();
+        let _turn = leader.state_lock.enter().await;
+        let mut state = self.state();
+        let slot = &mut state.slots[usize::from(member.0)];
+        if matches!(slot.state, MemberState::InSync | MemberState::Rebuilding) {
+            return Err(JoinError::Busy(member.0));
+        }
+        *slot = Slot { drive, state: MemberState::Rebuilding };
+        state.spares.retain(|&spare| spare != drive);
+        self.commit(state).await?;
+        if self.shared.slot(member).state != MemberState::Rebuilding {
+            return Err(JoinError::Block(BlockError::Stopped)); // It did not take its superblock.
+        }
+        (leader.listener)(Event::RebuildStarted { member, drive });
+        Ok(())
+    }
+
+    /// Fills a member from where its last checkpoint says to the end.
+    async fn rebuild(self: Rc<Self>, member: MemberIndex) {
+        let leader = self.leader();
+        let _turn = leader.rebuild_lock.enter().await;
+        let slot = self.shared.slot(member);
+        if slot.state != MemberState::Rebuilding || self.shared.is_stopped() {
+            return;
+        }
+        let geometry = &self.shared.geometry;
+        let zones_per_band = geometry.zones_per_unit() * geometry.sets;
+        let checkpoint = leader.superblock.borrow().rebuild.filter(|rebuild| rebuild.member == member.0);
+        let start = UnitIndex(checkpoint.map_or(0, |rebuild| rebuild.next_zone / zones_per_band * geometry.sets));
+        self.shared.set_rebuilt(slot.drive, start);
+        let job = self.new_job(JobKind::Rebuild(member), self.allocated_bytes_per_member());
+        let result = self.rebuild_units(&job, member, slot.drive, start).await;
+        let result = match result {
+            Ok(()) => self.finish_rebuild(member, slot.drive).await,
+            Err(error) => Err(error),
+        };
+        self.shared.set_rebuilt(slot.drive, UnitIndex(0));
+        job.ended.set(Some(self.env.now()));
+        match result {
+            Ok(()) => (leader.listener)(Event::RebuildFinished { member, drive: slot.drive }),
+            Err(error) => {
+                job.failure.replace(Some(error.to_string()));
+                (leader.listener)(Event::RebuildStopped { member, reason: error.to_string() });
+                self.start_repair();
+            }
+        }
+    }
+
+    async fn rebuild_units(
+        self: &Rc<Self>,
+        job: &Rc<Job>,
+        member: MemberIndex,
+        drive: DriveId,
+        start: UnitIndex,
+    ) -> Result<(), BlockError> {
+        join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Barrier))).await;
+        let set = u64::from(member.0) / self.shared.geometry.strips() as u64;
+        let mut flights: VecDeque<(UnitIndex, Receiver<Result<Outcome, BlockError>>)> = VecDeque::new();
+        let mut next = Some(start);
+        let mut checkpoint = self.env.now();
+        loop {
+            let (began, users) = (self.env.now(), self.users_begun.get());
+            while flights.len() < UNITS_IN_FLIGHT
+                && let Some(unit) = next.and_then(|next| self.next_unit(next, Some(set)))
+            {
+                flights.push_back((unit, self.fly(unit, Op::Rebuild { member })));
+                next = Some(UnitIndex(unit.0 + 1));
+            }
+            let Some((unit, flight)) = flights.pop_front() else { return Ok(()) };
+            let reply = flight.await.unwrap_or(Err(BlockError::Stopped));
+            let now_there = self.shared.slot(member);
+            if now_there.drive != drive || now_there.state != MemberState::Rebuilding || self.shared.is_stopped() {
+                return Err(BlockError::Stopped);
+            }
+            if let Outcome::Rebuilt { bytes } = reply? {
+                job.advance(self.env.now(), bytes);
+            }
+            self.shared.set_rebuilt(drive, UnitIndex(unit.0 + 1));
+            if self.env.now() - checkpoint > CHECKPOINT_NANOS {
+                self.checkpoint(member, drive, unit).await?;
+                checkpoint = self.env.now();
+            }
+            self.make_room(began, users).await;
+        }
+    }
+
+    /// Starts work on a unit now; the answer can be waited for later.
+    pub fn fly(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Receiver<Result<Outcome, BlockError>> {
+        let (sender, receiver) = oneshot();
+        let inner = self.clone();
+        self.env.spawn(async move { sender.send(inner.on_owner(unit, op).await) });
+        receiver
+    }
+
+    /// Notes in the superblocks how far the rebuild is.
+    async fn checkpoint(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        drive: DriveId,
+        unit: UnitIndex,
+    ) -> Result<(), BlockError> {
+        self.flush_members().await?;
+        let geometry = &self.shared.geometry;
+        let _turn = self.leader().state_lock.enter().await;
+        let mut state = self.state();
+        if state.slots[usize::from(member.0)] != (Slot { drive, state: MemberState::Rebuilding }) {
+            return Err(BlockError::Stopped);
+        }
+        let next_zone = unit.0 / geometry.sets * geometry.zones_per_unit() * geometry.sets;
+        state.rebuild = Some(Rebuild { member: member.0, next_zone });
+        self.commit(state).await
+    }
+
+    /// Everything is on the new drive: gives it its copies of map and catalogue, and makes it a member like the others.
+    async fn finish_rebuild(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> Result<(), BlockError> {
+        self.shared.map.mark_all_dirty();
+        self.persist_map().await?;
+        let catalogue = self.leader().catalogue.borrow().clone();
+        self.save_catalogue(catalogue).await?;
+        let _turn = self.leader().state_lock.enter().await;
+        let mut state = self.state();
+        let slot = &mut state.slots[usize::from(member.0)];
+        if *slot != (Slot { drive, state: MemberState::Rebuilding }) {
+            return Err(BlockError::Stopped);
+        }
+        slot.state = MemberState::InSync;
+        state.rebuild = None;
+        // From the first look of any shard at the new state all units have to count as rebuilt.
+        self.shared.set_rebuilt(drive, UnitIndex(self.shared.geometry.unit_count()));
+        self.commit(state).await
+    }
+
+    /// Computes what a member holds of a unit and writes it there. Under the unit's lock.
+    pub async fn rebuild_unit(self: &Rc<Self>, unit: UnitIndex, member: MemberIndex) -> Result<u64, BlockError> {
+        let geometry = &self.shared.geometry;
+        let slot = self.shared.slot(member);
+        if slot.state != MemberState::Rebuilding {
+            return Err(BlockError::Stopped);
+        }
+        let mut bytes = 0;
+        if !self.is_rebuilt(unit, slot.drive) {
+            for row in geometry.row_ranges() {
+                for columns in self.allocated(unit, row).iter() {
+                    self.rebuild_strip(unit, member, slot.drive, columns).await?;
+                    bytes += columns.len();
+                }
+            }
+            self.note_rebuilt(unit, slot.drive);
+        }
+        Ok(bytes)
+    }
+
+    async fn rebuild_strip(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        member: MemberIndex,
+        drive: DriveId,
+        columns: Range,
+    ) -> Result<(), BlockError> {
+        let geometry = &self.shared.geometry;
+        let survives = geometry.syndromes;
+        let role = geometry.role(unit, columns.start, member).expect("the unit is one of the member's set");
+        let mut unreadable: Vec<Role> = Vec::new();
+        let strip = loop {
+            let view = self.view(unit, columns.start, &unreadable);
+            if view.lost() > survives {
+                return Err(BlockError::Lost { lost: view.lost(), survives });
+            }
+            let lost: Vec<Role> =
+                (0..view.0.len()).filter(|&role| view.0[role].strip != crate::plan::Strip::Good).collect();
+            let decoder = self.decoder(&lost);
+            let reads: Vec<(Role, Range)> = decoder.sources().iter().map(|&source| (source, columns)).collect();
+            match self.read_strips(unit, &view, &reads).await {
+                Ok(reads) => {
+                    let sources: Vec<&[u8]> = reads.iter().map(|(_, _, buf)| &**buf).collect();
+                    let mut out: Vec<_> = lost.iter().map(|_| self.env.alloc(columns.len() as usize)).collect();
+                    decoder.reconstruct(&sources, &mut out.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
+                    let index = lost.iter().position(|&lost| lost == role).expect("a strip not rebuilt yet is lost");
+                    break out.swap_remove(index);
+                }
+                Err(mut failed) => unreadable.append(&mut failed),
+            }
+        };
+        let target = self.drive(drive).ok_or(BlockError::Stopped)?;
+        let offset = geometry.member_offset(unit, columns.start);
+        let data = Segments::from_iter([strip.freeze()]);
+        if let Err(error) = target.write(offset, data, false).await {
+            self.shared.count_error(member);
+            self.fail_or_refuse(member, drive, &error).await?;
+            return Err(BlockError::Stopped);
+        }
+        Ok(())
+    }
+
+    /// The unit is whole on the drive that is being rebuilt. Under the unit's lock.
+    pub fn note_rebuilt(&self, unit: UnitIndex, drive: DriveId) {
+        let mut ahead = self.rebuilt_ahead.borrow_mut();
+        let (rebuilt, limit) = (self.shared.rebuilt(drive), self.ahead_limit.get());
+        if ahead.len() >= limit {
+            ahead.retain(|&(other, unit)| other == drive && unit >= rebuilt);
+            self.ahead_limit.set((2 * ahead.len()).max(AHEAD_MIN));
+        }
+        ahead.insert((drive, unit));
+    }
+
+    /// Waits until everything that is queued for units of this shard now has been done.
+    pub async fn barrier(self: &Rc<Self>) {
+        let units: Vec<UnitIndex> = self.units.borrow().keys().copied().collect();
+        join_all(units.into_iter().map(|unit| self.enqueue(unit, Op::Nothing))).await;
+    }
+}
+
+/// Units noted as rebuilt ahead before those that have been passed are forgotten.
+pub(crate) const AHEAD_MIN: usize = 4096;

@@ -1,0 +1,278 @@
+//! Comparing what the strips of a stripe say, and naming the one that is wrong.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use drive::{BlockError, Buf, BufMut, Env, Segments};
+use gf::Verdict;
+
+use crate::array::{Array, Inner};
+use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::job::{FINDINGS_MAX, Job, UNITS_IN_FLIGHT};
+use crate::message::{Op, Outcome};
+use crate::plan::Strip;
+use crate::ranges::Range;
+use crate::status::{Event, JobKind};
+use crate::unit::RowView;
+
+/// The finest place a finding names, in bytes of a strip.
+const FINDING_BYTES: u64 = 4096;
+
+/// What is done about a difference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScrubMode {
+    /// It is reported.
+    Report,
+    /// The wrong strip is computed from the others, where the syndromes can name it. Else it is only reported: nobody
+    /// can tell which side is right.
+    Repair,
+    /// The syndromes are made to fit the data. Right only after a crash, when the syndromes of writes that were under
+    /// way are known to be behind.
+    Resync,
+}
+
+/// A place where strips contradict each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Finding {
+    /// The first group byte of the stripe's part that disagrees; for a data strip that is named, its own.
+    pub offset: u64,
+    /// The member with the wrong strip, if the syndromes name it.
+    pub member: Option<MemberIndex>,
+    /// Where on each member, in bytes.
+    pub member_offset: u64,
+    /// It was put right.
+    pub repaired: bool,
+}
+
+/// What became of a unit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ScrubReport {
+    /// Bytes of each member that were compared.
+    pub bytes: u64,
+    /// Ranges that could not be compared because strips are lost.
+    pub unchecked: u64,
+    /// The differences.
+    pub findings: Vec<Finding>,
+}
+
+type Strips = Vec<(Role, Range, BufMut)>;
+
+impl<E: Env> Array<E> {
+    /// Begins to compare everything that was written. Leader only. Says no if a scrub is under way.
+    pub fn start_scrub(&self, mode: ScrubMode) -> bool {
+        let inner = self.0.clone();
+        let jobs = inner.leader().jobs.borrow();
+        let busy = |job: &Rc<Job>| !matches!(job.kind, JobKind::Rebuild(_)) && job.ended.get().is_none();
+        if jobs.iter().any(busy) || inner.shared.geometry.syndromes == 0 {
+            return false;
+        }
+        drop(jobs);
+        let kind = if mode == ScrubMode::Resync { JobKind::Resync } else { JobKind::Scrub };
+        let job = inner.new_job(kind, inner.allocated_bytes_per_member() * inner.shared.geometry.sets);
+        self.0.env.spawn(async move { inner.scrub(&job, mode).await });
+        true
+    }
+
+    /// Ends a scrub that is under way. Leader only. Says no if there is none.
+    pub fn stop_scrub(&self) -> bool {
+        let jobs = self.0.leader().jobs.borrow();
+        let mut running = jobs.iter().filter(|job| job.kind == JobKind::Scrub && job.ended.get().is_none());
+        running.next().map(|job| job.canceled.set(true)).is_some()
+    }
+}
+
+impl<E: Env> Inner<E> {
+    async fn scrub(self: &Rc<Self>, job: &Rc<Job>, mode: ScrubMode) {
+        let result = self.scrub_units(job, mode).await;
+        if let Err(error) = result {
+            job.failure.replace(Some(error.to_string()));
+        } else if job.canceled.get() {
+            job.failure.replace(Some("stopped by request".into()));
+        } else {
+            (self.leader().listener)(Event::ScrubFinished { found: job.found.get(), repaired: job.repaired.get() });
+        }
+        job.ended.set(Some(self.env.now()));
+    }
+
+    async fn scrub_units(self: &Rc<Self>, job: &Rc<Job>, mode: ScrubMode) -> Result<(), BlockError> {
+        let mut flights = VecDeque::new();
+        let mut next = Some(UnitIndex(0));
+        loop {
+            let (began, users) = (self.env.now(), self.users_begun.get());
+            while flights.len() < UNITS_IN_FLIGHT
+                && let Some(unit) = next.and_then(|next| self.next_unit(next, None))
+            {
+                flights.push_back(self.fly(unit, Op::Scrub { mode }));
+                next = Some(UnitIndex(unit.0 + 1));
+            }
+            let Some(flight) = flights.pop_front() else { return Ok(()) };
+            match flight.await.unwrap_or(Err(BlockError::Stopped))? {
+                Outcome::Scrubbed(report) => self.note(job, report),
+                other => unreachable!("a scrub is answered by {other:?}"),
+            }
+            if self.shared.is_stopped() {
+                return Err(BlockError::Stopped);
+            }
+            if job.canceled.get() {
+                next = None;
+            }
+            self.make_room(began, users).await;
+        }
+    }
+
+    fn note(&self, job: &Job, report: ScrubReport) {
+        job.advance(self.env.now(), report.bytes);
+        job.unchecked.set(job.unchecked.get() + report.unchecked);
+        job.found.set(job.found.get() + report.findings.len() as u64);
+        let repaired = report.findings.iter().filter(|finding| finding.repaired).count() as u64;
+        job.repaired.set(job.repaired.get() + repaired);
+        let mut findings = job.findings.borrow_mut();
+        let room = FINDINGS_MAX - findings.len();
+        findings.extend(report.findings.into_iter().take(room));
+    }
+
+    /// Compares a unit's strips, under its lock.
+    pub async fn scrub_unit(self: &Rc<Self>, unit: UnitIndex, mode: ScrubMode) -> Result<ScrubReport, BlockError> {
+        let mut report = ScrubReport::default();
+        for row in self.shared.geometry.row_ranges() {
+            for columns in self.allocated(unit, row).iter() {
+                match self.read_row(unit, columns).await? {
+                    Some((view, strips)) => {
+                        report.bytes += columns.len();
+                        self.compare(unit, columns, &view, strips, mode, &mut report).await?;
+                    }
+                    None => report.unchecked += 1,
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    /// All strips of a row, healed where the medium failed, or nothing if strips are lost.
+    async fn read_row(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        columns: Range,
+    ) -> Result<Option<(RowView<E::Drive>, Strips)>, BlockError> {
+        let geometry = &self.shared.geometry;
+        let reads: Vec<(Role, Range)> = (0..geometry.strips()).map(|role| (role, columns)).collect();
+        loop {
+            let view = self.view(unit, columns.start, &[]);
+            if view.lost() > 0 {
+                return Ok(None);
+            }
+            match self.read_strips(unit, &view, &reads).await {
+                Ok(strips) => return Ok(Some((view, strips))),
+                // Each pass heals what it found, or loses a member; a strip that cannot be healed is an error.
+                Err(unreadable) => self.heal(unit, columns, unreadable).await?,
+            }
+        }
+    }
+
+    /// Computes unreadable strips from the others and writes them back.
+    async fn heal(self: &Rc<Self>, unit: UnitIndex, columns: Range, unreadable: Vec<Role>) -> Result<(), BlockError> {
+        let survives = self.shared.geometry.syndromes;
+        let mut unreadable = unreadable;
+        loop {
+            let view = self.view(unit, columns.start, &unreadable);
+            let lost: Vec<Role> = (0..view.0.len()).filter(|&role| view.0[role].strip != Strip::Good).collect();
+            if lost.len() > survives {
+                return Err(BlockError::Lost { lost: lost.len(), survives });
+            }
+            let decoder = self.decoder(&lost);
+            let reads: Vec<(Role, Range)> = decoder.sources().iter().map(|&role| (role, columns)).collect();
+            let sources = match self.read_strips(unit, &view, &reads).await {
+                Ok(sources) => sources,
+                Err(mut more) => {
+                    unreadable.append(&mut more);
+                    continue;
+                }
+            };
+            let sources: Vec<&[u8]> = sources.iter().map(|(_, _, buf)| &**buf).collect();
+            let mut out: Vec<BufMut> = lost.iter().map(|_| self.env.alloc(columns.len() as usize)).collect();
+            decoder.reconstruct(&sources, &mut out.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
+            for (role, strip) in lost.into_iter().zip(out) {
+                if view.0[role].strip == Strip::Unreadable {
+                    self.put_right(unit, &view, role, columns.start, strip.freeze()).await?;
+                }
+            }
+            return Ok(());
+        }
+    }
+
+    /// Writes a strip that was found wrong or unreadable.
+    async fn put_right(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        view: &RowView<E::Drive>,
+        role: Role,
+        x: u64,
+        strip: Buf,
+    ) -> Result<(), BlockError> {
+        if self.write_member(&view.0[role], unit, x, Segments::from_iter([strip]), false).await? {
+            self.shared.counters.healed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    async fn compare(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        columns: Range,
+        view: &RowView<E::Drive>,
+        strips: Strips,
+        mode: ScrubMode,
+        report: &mut ScrubReport,
+    ) -> Result<(), BlockError> {
+        let geometry = &self.shared.geometry;
+        let all: Vec<&[u8]> = strips.iter().map(|(_, _, buf)| &**buf).collect();
+        if self.shared.code.check(&all[..geometry.data], &all[geometry.data..]) {
+            return Ok(());
+        }
+        let mut start = columns.start;
+        while start < columns.end {
+            let block = Range::new(start, (start + FINDING_BYTES).min(columns.end));
+            start = block.end;
+            let parts: Vec<&[u8]> = all.iter().map(|strip| &strip[block.relative(columns.start)]).collect();
+            let (data, syndromes) = parts.split_at(geometry.data);
+            let wrong = match self.shared.code.locate(data, syndromes) {
+                Verdict::Consistent => continue,
+                Verdict::OneWrong(role) => Some(role),
+                Verdict::Unknown => None,
+            };
+            let repaired = match (mode, wrong) {
+                (ScrubMode::Report, _) | (ScrubMode::Repair, None) => false,
+                (ScrubMode::Repair, Some(role)) => {
+                    let strip = self.recompute(role, &parts);
+                    self.put_right(unit, view, role, block.start, strip).await?;
+                    true
+                }
+                (ScrubMode::Resync, _) => {
+                    let mut fresh: Vec<BufMut> =
+                        syndromes.iter().map(|_| self.env.alloc(block.len() as usize)).collect();
+                    self.shared.code.encode(data, &mut fresh.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
+                    for (index, syndrome) in fresh.into_iter().enumerate() {
+                        self.put_right(unit, view, geometry.data + index, block.start, syndrome.freeze()).await?;
+                    }
+                    true
+                }
+            };
+            report.findings.push(Finding {
+                offset: geometry.offset(unit, wrong.filter(|&role| role < geometry.data).unwrap_or(0), block.start),
+                member: wrong.map(|role| view.0[role].member),
+                member_offset: geometry.member_offset(unit, block.start),
+                repaired,
+            });
+        }
+        Ok(())
+    }
+
+    /// A strip as the others say it should be.
+    fn recompute(&self, role: Role, parts: &[&[u8]]) -> Buf {
+        let decoder = self.decoder(&[role]);
+        let sources: Vec<&[u8]> = decoder.sources().iter().map(|&source| parts[source]).collect();
+        let mut strip = self.env.alloc(parts[role].len());
+        decoder.reconstruct(&sources, &mut [&mut strip]);
+        strip.freeze()
+    }
+}

@@ -1,0 +1,167 @@
+//! What all shards of a group see: geometry, code, map, and the state of the members.
+//!
+//! Everything that changes is an atomic with one writer: the map's bits have the owner of the unit, the rest has the
+//! leader (shard 0). Readers act on what they saw and are corrected by the owner's lock where it matters.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+
+use format::{MemberState, Uuid};
+
+use crate::geometry::{Geometry, MemberIndex, UnitIndex};
+use crate::map::AllocationMap;
+
+/// A drive as the shards of a group know it: the index of its handle, the same on every shard, never used again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DriveId(pub u16);
+
+/// What is in a member's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The drive. Meaningless while the member is missing.
+    pub drive: DriveId,
+    /// Its state.
+    pub state: MemberState,
+}
+
+/// Bits of the unit's number in [`Shared::rebuilt`]; the rest is the drive's. 2^48 units of 4 KiB are an exbibyte.
+const REBUILT_UNIT_BITS: u32 = 48;
+
+/// Operations since the group was assembled, over all shards.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Reads by users.
+    pub reads: AtomicU64,
+    /// Bytes that users read.
+    pub read_bytes: AtomicU64,
+    /// Writes by users.
+    pub writes: AtomicU64,
+    /// Bytes that users wrote.
+    pub write_bytes: AtomicU64,
+    /// Strips that were computed from others to serve a read.
+    pub reconstructed: AtomicU64,
+    /// Unreadable strips that were written back.
+    pub healed: AtomicU64,
+}
+
+/// The state of a group that its shards share.
+#[derive(Debug)]
+pub struct Shared {
+    /// The array's identity.
+    pub array: Uuid,
+    /// Where everything lies.
+    pub geometry: Geometry,
+    /// Which zones were written.
+    pub map: AllocationMap,
+    /// Operation counts.
+    pub counters: Counters,
+    pub(crate) code: gf::Code,
+    slots: Box<[AtomicU32]>,
+    errors: Box<[AtomicU64]>,
+    rebuilt: AtomicU64,
+    clean: AtomicBool,
+    stopped: AtomicBool,
+    next_drive: AtomicU32,
+}
+
+impl Shared {
+    pub(crate) fn new(array: Uuid, geometry: Geometry, slots: &[Slot], clean: bool, drives: u16) -> Self {
+        let code = gf::Code::new(geometry.data, geometry.syndromes).expect("the shape was checked");
+        Shared {
+            array,
+            map: AllocationMap::new(geometry.zone_count()),
+            counters: Counters::default(),
+            code,
+            slots: slots.iter().map(|slot| AtomicU32::new(slot.pack())).collect(),
+            errors: slots.iter().map(|_| AtomicU64::new(0)).collect(),
+            rebuilt: AtomicU64::new(0),
+            clean: AtomicBool::new(clean),
+            stopped: AtomicBool::new(false),
+            next_drive: AtomicU32::new(u32::from(drives)),
+            geometry,
+        }
+    }
+
+    /// What is in a member's place now.
+    #[inline]
+    pub fn slot(&self, member: MemberIndex) -> Slot {
+        Slot::unpack(self.slots[usize::from(member.0)].load(Ordering::Acquire))
+    }
+
+    /// All places, in order.
+    pub fn slots(&self) -> impl Iterator<Item = (MemberIndex, Slot)> + '_ {
+        (0..self.slots.len() as u16).map(|index| (MemberIndex(index), self.slot(MemberIndex(index))))
+    }
+
+    pub(crate) fn set_slot(&self, member: MemberIndex, slot: Slot) {
+        self.slots[usize::from(member.0)].store(slot.pack(), Ordering::Release);
+    }
+
+    /// Members of the unit's set that hold nothing or not everything.
+    pub fn lost_in_set(&self, set: u64) -> usize {
+        let strips = self.geometry.strips();
+        let first = set as usize * strips;
+        let in_sync = |index: usize| self.slot(MemberIndex(index as u16)).state == MemberState::InSync;
+        (first..first + strips).filter(|&index| !in_sync(index)).count()
+    }
+
+    /// Units below this one are whole on a drive that is being filled.
+    #[inline]
+    pub fn rebuilt(&self, drive: DriveId) -> UnitIndex {
+        let mark = self.rebuilt.load(Ordering::Acquire);
+        let same = mark >> REBUILT_UNIT_BITS == u64::from(drive.0);
+        UnitIndex(if same { mark & ((1 << REBUILT_UNIT_BITS) - 1) } else { 0 })
+    }
+
+    pub(crate) fn set_rebuilt(&self, drive: DriveId, unit: UnitIndex) {
+        assert!(unit.0 < 1 << REBUILT_UNIT_BITS, "{unit:?}");
+        self.rebuilt.store(u64::from(drive.0) << REBUILT_UNIT_BITS | unit.0, Ordering::Release);
+    }
+
+    /// Failed operations of a member since the group was assembled.
+    pub fn errors(&self, member: MemberIndex) -> u64 {
+        self.errors[usize::from(member.0)].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_error(&self, member: MemberIndex) {
+        self.errors[usize::from(member.0)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The superblocks say that nothing was written since the last orderly stop.
+    pub fn is_clean(&self) -> bool {
+        self.clean.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_clean(&self, clean: bool) {
+        self.clean.store(clean, Ordering::Release);
+    }
+
+    /// The group takes no more requests.
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+    }
+
+    /// A new drive's index. Its handle is to be installed on every shard before the leader hears of it.
+    pub fn new_drive(&self) -> DriveId {
+        DriveId(self.next_drive.fetch_add(1, Ordering::Relaxed) as u16)
+    }
+}
+
+impl Slot {
+    fn pack(self) -> u32 {
+        u32::from(self.drive.0) << 8 | self.state as u32
+    }
+
+    fn unpack(bits: u32) -> Self {
+        let state = match bits & 0xFF {
+            1 => MemberState::InSync,
+            2 => MemberState::Rebuilding,
+            3 => MemberState::Missing,
+            _ => MemberState::Faulty,
+        };
+        Slot { drive: DriveId((bits >> 8) as u16), state }
+    }
+}

@@ -1,0 +1,176 @@
+//! What a group tells about itself.
+
+use drive::{BlockError, Env, Nanos};
+use format::{Catalogue, MemberState, Superblock, Uuid};
+
+use crate::array::Array;
+use crate::geometry::MemberIndex;
+use crate::scrub::Finding;
+use crate::shared::{DriveId, Slot};
+
+/// Something happened to a drive or a job. Told once, when it happens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A member failed, and the group goes on without it.
+    MemberFailed {
+        /// Its place.
+        member: MemberIndex,
+        /// The drive that was there.
+        drive: DriveId,
+    },
+    /// A member failed an operation, but the group cannot do without it: it stays, and that operation failed.
+    MemberNeeded {
+        /// Its place.
+        member: MemberIndex,
+        /// The drive there.
+        drive: DriveId,
+    },
+    /// A spare failed and is a spare no more.
+    SpareFailed {
+        /// The drive.
+        drive: DriveId,
+    },
+    /// A drive took a member's place and is being filled.
+    RebuildStarted {
+        /// The place.
+        member: MemberIndex,
+        /// The new drive.
+        drive: DriveId,
+    },
+    /// The member is whole again.
+    RebuildFinished {
+        /// The place.
+        member: MemberIndex,
+        /// Its drive.
+        drive: DriveId,
+    },
+    /// The rebuild ended before its end.
+    RebuildStopped {
+        /// The place.
+        member: MemberIndex,
+        /// Why.
+        reason: String,
+    },
+    /// A scrub or resync has gone through the whole group.
+    ScrubFinished {
+        /// Places where data and syndromes disagreed.
+        found: u64,
+        /// Of those, how many were put right.
+        repaired: u64,
+    },
+}
+
+/// What a job does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobKind {
+    /// Fills a member.
+    Rebuild(MemberIndex),
+    /// Compares data and syndromes.
+    Scrub,
+    /// Makes syndromes fit the data after a crash.
+    Resync,
+}
+
+/// How far a job is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct JobStatus {
+    /// Identity within the group, since it was assembled.
+    pub id: u64,
+    /// What it does.
+    pub kind: JobKind,
+    /// Bytes of members gone through.
+    pub done_bytes: u64,
+    /// Bytes of members to go through in all. Grows when more is written meanwhile.
+    pub total_bytes: u64,
+    /// When it began or was resumed.
+    pub started: Nanos,
+    /// When it ended.
+    pub ended: Option<Nanos>,
+    /// Why it ended early.
+    pub failure: Option<String>,
+    /// Bytes per second over the last seconds.
+    pub bytes_per_s: u64,
+    /// Places where data and syndromes disagreed.
+    pub found: u64,
+    /// Of those, how many were put right.
+    pub repaired: u64,
+    /// Stripes that could not be compared, because strips of them are lost.
+    pub unchecked: u64,
+    /// The first of the places found.
+    pub findings: Vec<Finding>,
+}
+
+/// A member, as the leader sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Its place.
+    pub member: MemberIndex,
+    /// The drive there, if there is one.
+    pub drive: Option<DriveId>,
+    /// Who that is, or was.
+    pub uuid: Uuid,
+    /// Its state.
+    pub state: MemberState,
+    /// Failed operations since the group was assembled.
+    pub errors: u64,
+}
+
+/// The group, as the leader sees it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupStatus {
+    /// The superblock as it was last written.
+    pub superblock: Superblock,
+    /// The members in order.
+    pub members: Vec<MemberStatus>,
+    /// The spares.
+    pub spares: Vec<DriveId>,
+    /// User bytes in zones that are allocated.
+    pub allocated_bytes: u64,
+    /// User bytes in all.
+    pub capacity_bytes: u64,
+    /// Running jobs, and the last one that ended.
+    pub jobs: Vec<JobStatus>,
+}
+
+impl<E: Env> Array<E> {
+    /// How the group is. Leader only.
+    pub fn status(&self) -> GroupStatus {
+        let (inner, leader) = (&self.0, self.0.leader());
+        let superblock = leader.superblock.borrow().clone();
+        let geometry = &inner.shared.geometry;
+        let member = |(member, slot): (MemberIndex, Slot)| MemberStatus {
+            member,
+            drive: Some(slot.drive).filter(|&drive| inner.drive(drive).is_some()),
+            uuid: superblock.members[usize::from(member.0)].uuid,
+            state: slot.state,
+            errors: inner.shared.errors(member),
+        };
+        GroupStatus {
+            members: inner.shared.slots().map(member).collect(),
+            spares: leader.spares.borrow().clone(),
+            allocated_bytes: inner.shared.map.allocated() * geometry.zone * geometry.data as u64,
+            capacity_bytes: geometry.capacity(),
+            jobs: leader.jobs.borrow().iter().map(|job| job.status()).collect(),
+            superblock,
+        }
+    }
+
+    /// The volumes and exports of the group. Leader only.
+    pub fn catalogue(&self) -> Catalogue {
+        self.0.leader().catalogue.borrow().clone()
+    }
+
+    /// Replaces the volumes and exports of the group, durably. Leader only. The caller lets one change at a time through.
+    ///
+    /// # Errors
+    /// [`BlockError::NoSpace`] if they do not fit on the members; other errors as for writes. The old ones stay.
+    ///
+    /// # Panics
+    /// If the catalogue breaks its invariants.
+    pub async fn set_catalogue(&self, catalogue: Catalogue) -> Result<(), BlockError> {
+        if self.0.shared.is_stopped() {
+            return Err(BlockError::Stopped);
+        }
+        self.0.save_catalogue(catalogue).await
+    }
+}

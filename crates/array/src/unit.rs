@@ -1,0 +1,158 @@
+//! The lock of a unit, and what is done under it.
+//!
+//! Work on a unit waits in a queue that one task empties. Whatever is there when the task comes is taken together:
+//! writes that lie next to each other become one, up to a full stripe. The task starts at the end of the turn in which
+//! the first work came, so everything that arrived together is there, and work that is alone waits for nothing.
+
+use std::rc::Rc;
+
+use drive::{BlockError, Env, Sender, join_all};
+use smallvec::SmallVec;
+
+use crate::array::Inner;
+use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::message::{Op, Outcome, Pieces};
+use crate::plan::Strip;
+use crate::shared::DriveId;
+use format::MemberState;
+
+type Waiter = Sender<Result<Outcome, BlockError>>;
+
+/// Work that waits for a unit.
+#[derive(Default)]
+pub(crate) struct UnitQueue {
+    waiting: Vec<(Op, Waiter)>,
+}
+
+/// A strip of a row, as an operation under the lock may use it.
+pub(crate) struct StripView<D> {
+    pub strip: Strip,
+    pub member: MemberIndex,
+    pub id: DriveId,
+    /// There unless the strip is lost; with a lost strip, a drive that is being filled and has not come to this unit.
+    pub drive: Option<D>,
+}
+
+/// All strips of a row, by role. The drives are those at the time of the look: a member that is replaced meanwhile
+/// is not mistaken for its successor.
+pub(crate) struct RowView<D>(pub SmallVec<[StripView<D>; 12]>);
+
+impl<D> RowView<D> {
+    pub fn strips(&self) -> SmallVec<[Strip; 12]> {
+        self.0.iter().map(|view| view.strip).collect()
+    }
+
+    /// Strips that cannot be read.
+    pub fn lost(&self) -> usize {
+        self.0.iter().filter(|view| view.strip != Strip::Good).count()
+    }
+}
+
+impl<E: Env> Inner<E> {
+    /// Queues work, and starts the unit's task if there is none.
+    pub fn push(self: &Rc<Self>, unit: UnitIndex, op: Op, waiter: Waiter) {
+        let mut units = self.units.borrow_mut();
+        if let Some(queue) = units.get_mut(&unit) {
+            queue.waiting.push((op, waiter));
+            return;
+        }
+        units.insert(unit, UnitQueue { waiting: vec![(op, waiter)] });
+        drop(units);
+        let inner = self.clone();
+        self.env.spawn(async move {
+            inner.env.turn_end().await;
+            while let Some(batch) = inner.take(unit) {
+                inner.run(unit, batch).await;
+            }
+        });
+    }
+
+    /// Everything that waits for the unit. With nothing left the queue is gone, and its task has to end.
+    fn take(&self, unit: UnitIndex) -> Option<Vec<(Op, Waiter)>> {
+        let mut units = self.units.borrow_mut();
+        let queue = units.get_mut(&unit).expect("a queue lives as long as its task");
+        if queue.waiting.is_empty() {
+            units.remove(&unit);
+            return None;
+        }
+        Some(std::mem::take(&mut queue.waiting))
+    }
+
+    /// Does a batch in order of arrival; runs of writes as one, runs of reads together.
+    async fn run(self: &Rc<Self>, unit: UnitIndex, batch: Vec<(Op, Waiter)>) {
+        let mut writes: Vec<(Pieces, bool)> = Vec::new();
+        let mut writers: Vec<Waiter> = Vec::new();
+        let mut reads = Vec::new();
+        for (op, waiter) in batch {
+            if !matches!(op, Op::Write { .. }) {
+                self.finish_writes(unit, &mut writes, &mut writers).await;
+            }
+            if !matches!(op, Op::Read { .. }) {
+                join_all(reads.drain(..)).await;
+            }
+            match op {
+                Op::Write { pieces, fua } => {
+                    writes.push((pieces, fua));
+                    writers.push(waiter);
+                }
+                Op::Read { role, x, buf } => reads.push(async move {
+                    waiter.send(self.read_locked(unit, role, x, buf).await.map(Outcome::Read));
+                }),
+                Op::Rebuild { member } => {
+                    let done = self.rebuild_unit(unit, member).await;
+                    waiter.send(done.map(|bytes| Outcome::Rebuilt { bytes }));
+                }
+                Op::Scrub { mode } => waiter.send(self.scrub_unit(unit, mode).await.map(Outcome::Scrubbed)),
+                Op::Nothing => waiter.send(Ok(Outcome::Done)),
+                Op::Trim { zone } => {
+                    self.trim_zone(unit, zone).await;
+                    waiter.send(Ok(Outcome::Done));
+                }
+            }
+        }
+        self.finish_writes(unit, &mut writes, &mut writers).await;
+        join_all(reads).await;
+    }
+
+    async fn finish_writes(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        writes: &mut Vec<(Pieces, bool)>,
+        writers: &mut Vec<Waiter>,
+    ) {
+        if writes.is_empty() {
+            return;
+        }
+        let result = self.write_unit(unit, std::mem::take(writes)).await;
+        for writer in writers.drain(..) {
+            writer.send(result.clone().map(|()| Outcome::Done));
+        }
+    }
+
+    /// What the strips of a row are good for now. `unreadable` failed to be read in this operation.
+    pub fn view(&self, unit: UnitIndex, x: u64, unreadable: &[Role]) -> RowView<E::Drive> {
+        let shared = &self.shared;
+        let look = |role| {
+            let member = shared.geometry.member(unit, x, role);
+            let slot = shared.slot(member);
+            let (usable, drive) = match slot.state {
+                MemberState::InSync => (true, self.drive(slot.drive)),
+                MemberState::Rebuilding => (self.is_rebuilt(unit, slot.drive), self.drive(slot.drive)),
+                MemberState::Missing | MemberState::Faulty => (false, None),
+            };
+            let strip = match drive {
+                Some(_) if usable && unreadable.contains(&role) => Strip::Unreadable,
+                Some(_) if usable => Strip::Good,
+                _ => Strip::Lost,
+            };
+            StripView { strip, member, id: slot.drive, drive }
+        };
+        RowView((0..shared.geometry.strips()).map(look).collect())
+    }
+
+    /// The unit is whole on the drive that is being rebuilt. Exact under the unit's lock; elsewhere it may say no for
+    /// a unit that just became whole.
+    pub fn is_rebuilt(&self, unit: UnitIndex, drive: DriveId) -> bool {
+        unit < self.shared.rebuilt(drive) || self.rebuilt_ahead.borrow().contains(&(drive, unit))
+    }
+}

@@ -1,0 +1,282 @@
+//! Writing a unit, under its lock.
+//!
+//! 1. Whole zones of zeroes are given back instead of being written.
+//! 2. What is left is cut into components: runs of columns within a row. A component in a zone that was never written
+//!    grows to the zone, with zeroes around the data: it needs no read, and the zone's strips agree from the start.
+//! 3. Each component is planned, read for, computed and written on its own, all at the same time.
+//! 4. New zones are entered in the allocation map. That comes last, so that a crash leaves the zone as it was.
+//!
+//! The place of the write-hole log is between computing and writing: `write_component` holds there, for every strip
+//! that will change, its role, its columns and its new bytes, and has the old ones where it read them.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use drive::{BlockError, Buf, BufMut, Drive, Env, Segments, join_all};
+use format::MemberState;
+
+use crate::array::Inner;
+use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::member::ReadFailure;
+use crate::message::{Op, Pieces, Request};
+use crate::overlay::{Content, Overlay, Patch};
+use crate::plan::{Question, Strip, Way, choose};
+use crate::ranges::{Range, Ranges};
+use crate::shared::DriveId;
+use crate::unit::RowView;
+
+/// How long zones that were given back are collected before the drives hear of them.
+const TRIM_DELAY: Duration = Duration::from_millis(50);
+
+/// A run of columns of one row.
+#[derive(Debug, Clone, Copy)]
+struct Component {
+    columns: Range,
+    /// The zone was never written: what is not covered by data is zero, on the drives too afterwards.
+    fresh: bool,
+}
+
+/// Bytes for a strip, from a column on.
+pub(crate) struct StripWrite {
+    pub role: Role,
+    pub x: u64,
+    pub data: Segments,
+}
+
+/// Bytes of a strip from a column on.
+pub(crate) type Run = (u64, Buf);
+
+impl<E: Env> Inner<E> {
+    /// Does a batch of writes as one.
+    pub async fn write_unit(self: &Rc<Self>, unit: UnitIndex, batch: Vec<(Pieces, bool)>) -> Result<(), BlockError> {
+        if self.shared.is_clean() {
+            self.on_leader(Request::MarkDirty).await?;
+        }
+        let geometry = &self.shared.geometry;
+        let fua = batch.iter().any(|(_, fua)| *fua);
+        let mut overlay = Overlay::new(geometry.data);
+        for (pieces, _) in batch {
+            for piece in pieces {
+                overlay.add(piece.role, Patch { range: piece.range, content: piece.content });
+            }
+        }
+        self.release_zones(unit, &mut overlay);
+        if !overlay.is_empty() {
+            let (components, fresh) = self.components(unit, &overlay);
+            if fresh.iter().any(|zone| self.shared.map.clear_is_pending(geometry.zone_index(unit, zone.start))) {
+                self.on_leader(Request::Persist).await?;
+            }
+            let writes = components.into_iter().map(|component| self.write_component(unit, &overlay, component, fua));
+            let was_empty = self.allocated(unit, Range::new(0, geometry.unit)).is_empty();
+            let filling = self.filling(unit);
+            join_all(writes).await.into_iter().collect::<Result<(), BlockError>>()?;
+            for zone in fresh {
+                self.shared.map.set(geometry.zone_index(unit, zone.start));
+            }
+            // A first write goes to drives that are being filled, too: with nothing else in the unit they have all of it.
+            for drive in filling.into_iter().filter(|_| was_empty) {
+                self.note_rebuilt(unit, drive);
+            }
+        }
+        if fua && geometry.zones().any(|zone| self.shared.map.zone_is_dirty(geometry.zone_index(unit, zone.start))) {
+            self.on_leader(Request::Persist).await?;
+        }
+        Ok(())
+    }
+
+    /// The drives that are being filled in the unit's set.
+    fn filling(&self, unit: UnitIndex) -> Vec<DriveId> {
+        let strips = self.shared.geometry.strips();
+        let set = self.shared.geometry.set(unit) as usize;
+        let members = (set * strips..(set + 1) * strips).map(|index| self.shared.slot(MemberIndex(index as u16)));
+        members.filter(|slot| slot.state == MemberState::Rebuilding).map(|slot| slot.drive).collect()
+    }
+
+    /// Takes zeroes out of the overlay where they need no writing: zones that were never written, and zones that they
+    /// cover whole, which are given back.
+    fn release_zones(self: &Rc<Self>, unit: UnitIndex, overlay: &mut Overlay) {
+        let geometry = &self.shared.geometry;
+        for zone in geometry.zones() {
+            let index = geometry.zone_index(unit, zone.start);
+            let mut covered = true;
+            let mut releasable = true;
+            for role in 0..geometry.data {
+                let patches = overlay.patches(role, zone);
+                releasable &= patches.into_iter().all(|patch| matches!(patch.content, Content::Zero { keep: false }));
+                covered &= overlay.covered(role, zone).gaps(zone).is_empty();
+            }
+            let allocated = self.shared.map.get(index);
+            if !releasable || (allocated && !covered) {
+                continue;
+            }
+            for role in 0..geometry.data {
+                overlay.remove(role, zone);
+            }
+            if allocated {
+                self.shared.map.clear(index);
+                self.trim_later(unit, zone);
+            }
+        }
+    }
+
+    /// The components of an overlay, and the zones that are written for the first time.
+    fn components(&self, unit: UnitIndex, overlay: &Overlay) -> (Vec<Component>, Vec<Range>) {
+        let geometry = &self.shared.geometry;
+        let touches = |columns: Range| (0..geometry.data).any(|role| overlay.patches(role, columns).next().is_some());
+        let is_fresh = |zone: &Range| touches(*zone) && !self.shared.map.get(geometry.zone_index(unit, zone.start));
+        let fresh: Vec<Range> = geometry.zones().filter(is_fresh).collect();
+        let mut new = Ranges::new();
+        for zone in &fresh {
+            new.add(*zone);
+        }
+        let mut components = Vec::new();
+        for row in geometry.row_ranges() {
+            components.extend(new.clip(row).iter().map(|columns| Component { columns, fresh: true }));
+            let mut touched = Ranges::new();
+            for role in 0..geometry.data {
+                for range in overlay.touched(role, row, geometry).iter() {
+                    touched.add(range);
+                }
+            }
+            for old in new.gaps(row).iter() {
+                components.extend(touched.clip(old).iter().map(|columns| Component { columns, fresh: false }));
+            }
+        }
+        (components, fresh)
+    }
+
+    async fn write_component(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        overlay: &Overlay,
+        component: Component,
+        fua: bool,
+    ) -> Result<(), BlockError> {
+        let survives = self.shared.geometry.syndromes;
+        let columns = component.columns;
+        let mut unreadable: Vec<Role> = Vec::new();
+        loop {
+            let view = self.view(unit, columns.start, &unreadable);
+            let writes = if component.fresh {
+                if view.lost() > survives {
+                    return Err(BlockError::Lost { lost: view.lost(), survives });
+                }
+                self.compute_fresh(overlay, columns, &view)
+            } else {
+                let geometry = &self.shared.geometry;
+                let touched: Vec<_> = (0..geometry.data).map(|role| overlay.touched(role, columns, geometry)).collect();
+                let full: Vec<_> = (0..geometry.data).map(|role| overlay.full(role, columns, geometry)).collect();
+                let strips = view.strips();
+                let question =
+                    Question { data: geometry.data, strips: &strips, columns, touched: &touched, full: &full };
+                let plan = choose(&question).map_err(|lost| BlockError::Lost { lost, survives })?;
+                let reads = match self.read_strips(unit, &view, &plan.reads).await {
+                    Ok(reads) => reads,
+                    Err(mut failed) => {
+                        unreadable.append(&mut failed);
+                        continue;
+                    }
+                };
+                match plan.way {
+                    Way::ReadModifyWrite => self.compute_modified(overlay, columns, &view, reads),
+                    Way::ReconstructWrite => self.compute_whole(overlay, columns, &view, &touched, reads),
+                    Way::NoSyndromes => self.compute_plain(overlay, columns, &touched, reads),
+                    Way::Restore => self.compute_restored(overlay, columns, &view, &touched, reads),
+                }
+            };
+            let failed = self.write_strips(unit, &view, writes, fua).await?;
+            let is_lost = |role: &Role| view.0[*role].strip == Strip::Lost || failed.contains(role);
+            let lost = (0..view.0.len()).filter(is_lost).count();
+            return if lost > survives { Err(BlockError::Lost { lost, survives }) } else { Ok(()) };
+        }
+    }
+
+    /// Reads parts of strips together. Whoever cannot be read is named; those whose members are faulty by now are not,
+    /// since the next view shows them as lost.
+    pub async fn read_strips(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        view: &RowView<E::Drive>,
+        reads: &[(Role, Range)],
+    ) -> Result<Vec<(Role, Range, BufMut)>, Vec<Role>> {
+        let read = |&(role, range): &(Role, Range)| async move {
+            (role, range, self.read_member(&view.0[role], unit, range.start, range.len() as usize).await)
+        };
+        let mut good = Vec::with_capacity(reads.len());
+        let mut unreadable = Vec::new();
+        let mut failed = false;
+        for (role, range, result) in join_all(reads.iter().map(read)).await {
+            match result {
+                Ok(buf) => good.push((role, range, buf)),
+                Err(ReadFailure::Faulty) => failed = true,
+                Err(ReadFailure::Unreadable) => {
+                    failed = true;
+                    if !unreadable.contains(&role) {
+                        unreadable.push(role);
+                    }
+                }
+            }
+        }
+        if failed { Err(unreadable) } else { Ok(good) }
+    }
+
+    /// Writes parts of strips together. Names the strips whose members failed.
+    pub async fn write_strips(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        view: &RowView<E::Drive>,
+        writes: Vec<StripWrite>,
+        fua: bool,
+    ) -> Result<Vec<Role>, BlockError> {
+        let mut roles: Vec<Role> = Vec::with_capacity(writes.len());
+        roles.extend(writes.iter().map(|write| write.role));
+        let write = |write: StripWrite| self.write_member(&view.0[write.role], unit, write.x, write.data, fua);
+        let mut failed: Vec<Role> = Vec::new();
+        for (role, result) in roles.into_iter().zip(join_all(writes.into_iter().map(write)).await) {
+            if !result? && !failed.contains(&role) {
+                failed.push(role);
+            }
+        }
+        Ok(failed)
+    }
+
+    /// Zones that were given back are trimmed once that is durable.
+    fn trim_later(self: &Rc<Self>, unit: UnitIndex, zone: Range) {
+        self.trims.borrow_mut().push((unit, zone));
+        if self.trimming.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.env.spawn(async move {
+            loop {
+                inner.env.sleep(TRIM_DELAY).await;
+                let trims = std::mem::take(&mut *inner.trims.borrow_mut());
+                if trims.is_empty() || inner.shared.is_stopped() {
+                    inner.trimming.set(false);
+                    return;
+                }
+                if inner.on_leader(Request::Persist).await.is_err() {
+                    continue; // Not durable: the drives keep the old bytes, which costs nothing but space.
+                }
+                for (unit, zone) in trims {
+                    // The reply says only that it was tried.
+                    let _ = inner.on_owner(unit, Op::Trim { zone }).await;
+                }
+            }
+        });
+    }
+
+    /// Tells the drives that a zone is no longer needed, unless it was written again or its clearing is not durable.
+    pub async fn trim_zone(self: &Rc<Self>, unit: UnitIndex, zone: Range) {
+        let geometry = &self.shared.geometry;
+        let index = geometry.zone_index(unit, zone.start);
+        if self.shared.map.get(index) || self.shared.map.clear_is_pending(index) {
+            return;
+        }
+        let view = self.view(unit, zone.start, &[]);
+        let offset = geometry.member_offset(unit, zone.start);
+        let drives = view.0.iter().filter_map(|strip| strip.drive.clone()).filter(|drive| drive.info().discards);
+        // A drive that cannot trim keeps its space; a drive that is failing shows it at the next write.
+        join_all(drives.map(|drive| async move { drive.discard(offset, zone.len()).await })).await;
+    }
+}
