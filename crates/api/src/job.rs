@@ -26,7 +26,7 @@ pub struct Job {
     pub left_s: Option<u64>,
     /// Seconds since it started.
     pub elapsed_s: u64,
-    /// What a scrub has found; `null` for a rebuild.
+    /// What a scrub or resync has found; `null` for a rebuild.
     pub findings: Option<ScrubFindings>,
     /// Why it failed or waits; `null` otherwise.
     pub message: Option<String>,
@@ -73,32 +73,32 @@ impl JobState {
     }
 }
 
-/// What a scrub has found so far.
+/// What a scrub or resync has found so far.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ScrubFindings {
-    /// Differences are written back, not only reported.
+    /// Differences are put right, not only reported.
     pub repair: bool,
-    /// Stripes compared.
-    pub stripe_count: u64,
-    /// Stripes whose parity did not agree with their data.
+    /// Places where data and parity, or copies, disagree.
     pub mismatch_count: u64,
-    /// Stripes made to agree again.
+    /// Of those, how many were put right.
     pub repaired_count: u64,
-    /// Strips that could not be read.
-    pub unreadable_count: u64,
-    /// Members that hold wrong strips, where parity can tell (two or more syndromes), most first.
-    pub suspects: Vec<Suspect>,
+    /// Stripes that could not be compared, because strips of them are lost or unreadable.
+    pub unchecked_count: u64,
+    /// The first of the places, at most 256.
+    pub places: Vec<ScrubPlace>,
 }
 
-/// A member that a scrub found to hold wrong strips.
+/// A place where strips contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Suspect {
-    /// Its slot.
-    pub slot: u32,
-    /// Its drive.
-    pub drive: Option<String>,
-    /// Wrong strips on it.
-    pub strip_count: u64,
+pub struct ScrubPlace {
+    /// Where in the group's data, in bytes.
+    pub offset_bytes: u64,
+    /// Where on each member, in bytes.
+    pub member_offset_bytes: u64,
+    /// The member with the wrong strip, where parity can tell (two or more parity strips); `null` otherwise.
+    pub slot: Option<u32>,
+    /// It was put right.
+    pub repaired: bool,
 }
 
 /// `POST /v1/groups/{group}/scrub`.

@@ -36,8 +36,8 @@ pub use group::{
     CrashSafety, Group, GroupAssemble, GroupCreate, GroupHealth, GroupList, GroupStop, Member, MemberFail,
     MemberReplace, MemberState, Spare, SpareAdd,
 };
-pub use job::{Job, JobKind, JobState, Scrub, ScrubAction, ScrubFindings, ScrubRequest, Suspect};
-pub use level::{Layout, Level};
+pub use job::{Job, JobKind, JobState, Scrub, ScrubAction, ScrubFindings, ScrubPlace, ScrubRequest};
+pub use level::Level;
 pub use load::{ErrorCounts, IoCounters, LatencyUs, Load, LoadSide};
 pub use name::{NAME_CHARS_MAX, VolumeName, check_name};
 pub use size::{SizeError, format_bytes, format_bytes_exact, parse_bytes};

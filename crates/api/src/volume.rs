@@ -21,8 +21,10 @@ pub struct Volume {
     pub group: String,
     /// Its name in the group.
     pub volume: String,
-    /// Identity that survives renaming, in hexadecimal with dashes.
-    pub uuid: String,
+    /// Identity in its group, never used again.
+    pub id: u64,
+    /// When it was made, in seconds since 1970.
+    pub created_unix_s: u64,
     /// How it lies in the group.
     pub kind: VolumeKind,
     /// Capacity in bytes.

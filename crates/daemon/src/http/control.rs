@@ -1,10 +1,11 @@
 //! What the daemon can do: the seam between its HTTP side and its engine.
 
 use api::{
-    Changed, Drive, ErrorCode, Export, ExportCreate, Group, GroupAssemble, GroupCreate, GroupStop, Layout, MemberFail,
+    Changed, Drive, ErrorCode, Export, ExportCreate, Group, GroupAssemble, GroupCreate, GroupStop, MemberFail,
     MemberReplace, NbdAddress, Scrub, ScrubRequest, SpareAdd, Status, Volume, VolumeCreate, VolumeName, VolumeUpdate,
 };
 use async_trait::async_trait;
+use format::Shape;
 use thiserror::Error;
 
 use super::metrics::metrics_text;
@@ -105,8 +106,8 @@ pub trait Control: Send + Sync + 'static {
     async fn groups(&self) -> Answer<Vec<Group>>;
     /// One group.
     async fn group(&self, group: &str) -> Answer<Group>;
-    /// Makes a group of drives, usable at once.
-    async fn group_create(&self, request: GroupCreate, layout: Layout) -> Answer<Changed<Group>>;
+    /// Makes a group of drives, usable at once. `shape` is what its level, drives and numbers amount to.
+    async fn group_create(&self, request: GroupCreate, shape: Shape) -> Answer<Changed<Group>>;
     /// Starts a group from its drives.
     async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<Group>>;
     /// Stops using a group's drives.

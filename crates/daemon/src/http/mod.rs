@@ -15,6 +15,7 @@ mod metrics;
 mod options;
 mod routes;
 mod serve;
+mod shape;
 mod tls;
 
 pub use auth::{TOKEN_CHARS_MIN, TokenError, Tokens};

@@ -21,6 +21,7 @@ use utoipa::{IntoParams, Modify, OpenApi};
 
 use super::control::{Answer, Control, ControlError, require_confirmation};
 use super::extract::{Body, Params, Segments};
+use super::shape::shape;
 
 type Shared = Arc<dyn Control>;
 
@@ -95,8 +96,9 @@ async fn group_show(State(control): State<Shared>, Segments(group): Segments<Str
         (status = 200, body = Changed<Group>, description = "Dry run"),
         (status = "default", body = ErrorBody, description = "Refused or failed")))]
 async fn group_create(State(control): State<Shared>, Body(request): Body<GroupCreate>) -> Answer<Response> {
-    let layout = request.validate()?;
-    carried(async move { control.group_create(request, layout).await }).await.map(created)
+    request.validate()?;
+    let shape = shape(&request)?;
+    carried(async move { control.group_create(request, shape).await }).await.map(created)
 }
 
 /// Start a group from its drives, in any order and under any names.
