@@ -1,1 +1,37 @@
-//! Placeholder: written next.
+//! Exports: protocols on sockets, speaking to volumes. So far one protocol: NBD.
+//!
+//! - [`serve`] accepts clients on a shard's [`runtime::Listener`] and has them served, by one shard or by several.
+//! - [`Catalog`] says which exports there are; [`Exports`] is one in memory.
+//! - [`ExportState`] is an export as every thread sees it: counters, connections, [`ExportState::stop`].
+//! - [`TlsConfig`] encrypts. [`Ram`] is a volume in memory.
+//!
+//! # Invariants
+//!
+//! 1. A connection belongs to one shard. It has a receiving task, a sending task, and a task for each request that waits.
+//! 2. What a connection may hold is bounded; when it holds that much, it is not read from.
+//! 3. A request that was handed to a volume runs to its end, whatever happens to its connection. Its buffers live as long.
+//! 4. Whatever a client sends ends at most its own connection.
+
+#![forbid(unsafe_code)]
+
+mod catalog;
+mod connection;
+mod counters;
+mod error;
+mod input;
+mod limits;
+mod link;
+mod ram;
+mod serve;
+mod server;
+mod state;
+mod tls;
+mod wire;
+
+pub use catalog::{Catalog, Exports};
+pub use counters::{Counters, KINDS, Kind, LATENCY_BUCKETS};
+pub use nbd::{Listed, Refusal};
+pub use ram::Ram;
+pub use server::{ServerConfig, serve};
+pub use state::{ConnectionInfo, ExportState};
+pub use tls::{TlsConfig, TlsConfigError};

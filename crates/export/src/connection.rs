@@ -1,0 +1,382 @@
+//! One connection, from its first byte to its last.
+
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use drive::{Block, BufMut, Env, Nanos};
+use nbd::{Command, Directory, Errno, ExportInfo, Handshake, Listed, Progress, Refusal, Request, Step, Transmission};
+use runtime::{ShardEnv, Stream};
+
+use crate::catalog::Catalog;
+use crate::input::Input;
+use crate::limits::{HANDSHAKE_MAX, INPUT_BYTES, LINGER_MAX};
+use crate::link::{Link, send_answers};
+use crate::serve::{held_bytes, kind, serve};
+use crate::state::ExportState;
+use crate::tls::TlsConfig;
+use crate::wire::{Received, WireReader, WireWriter, split};
+
+/// Why a connection ended; for the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// `NBD_CMD_DISC`, `NBD_OPT_ABORT`, or the client closed the stream.
+    Client,
+    /// The export was stopped.
+    Stopped,
+    /// Somebody asked for it.
+    Cut,
+    /// The client broke the protocol or TLS, or the socket failed.
+    Broken,
+    /// No export was chosen in time.
+    Slow,
+}
+
+/// The catalogue in the protocol's words.
+struct Shelf<'a, C>(&'a C);
+
+/// The smallest request that costs no read-modify-write on any volume, in bytes.
+const BLOCK_BYTES_PREFERRED: u32 = 4096;
+
+impl<C: Catalog> Directory for Shelf<'_, C> {
+    type Export = (C::Block, Arc<ExportState>);
+
+    fn list(&self) -> Vec<Listed> {
+        self.0.list()
+    }
+
+    fn find(&self, name: &str) -> Result<(Self::Export, ExportInfo), Refusal> {
+        let (block, export) = self.0.find(name)?;
+        let info = ExportInfo {
+            name: export.name().to_owned(),
+            description: export.description().to_owned(),
+            size_bytes: block.size_bytes(),
+            read_only: export.read_only(),
+            // A volume has one cache, or none, for all of its connections.
+            multi_conn: true,
+            block_bytes_preferred: BLOCK_BYTES_PREFERRED,
+        };
+        Ok(((block, export), info))
+    }
+}
+
+/// Runs `future` for at most `duration`.
+async fn within<T>(env: &ShardEnv, duration: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut sleep = pin!(env.sleep(duration));
+    poll_fn(|context| match future.as_mut().poll(context) {
+        Poll::Ready(value) => Poll::Ready(Some(value)),
+        Poll::Pending => sleep.as_mut().poll(context).map(|()| None),
+    })
+    .await
+}
+
+/// What the handshake leaves to the transmission phase.
+struct Entered<B> {
+    machine: Transmission,
+    block: B,
+    export: Arc<ExportState>,
+    secure: bool,
+}
+
+/// Serves a client until it goes or has to.
+pub(crate) async fn run<C: Catalog>(env: ShardEnv, stream: Stream, catalog: C, tls: Option<TlsConfig>) {
+    let peer = stream.peer.to_string();
+    let (mut reader, mut writer) = split(&env, stream);
+    let mut input = Input::new(env.alloc(INPUT_BYTES));
+    let haggling = haggle(&mut reader, &mut writer, &mut input, &catalog, tls.as_ref());
+    let entered = within(&env, HANDSHAKE_MAX, haggling).await.unwrap_or(Err(End::Slow));
+    let entered = match entered {
+        Ok(entered) => entered,
+        Err(end) => {
+            tracing::debug!(%peer, ?end, "NBD handshake ended");
+            return;
+        }
+    };
+    let Some(state) = entered.export.enter(peer.clone(), entered.secure) else { return };
+    tracing::debug!(%peer, export = entered.export.name(), secure = entered.secure, "NBD client");
+
+    let closer = writer.closer();
+    let link = Link::new(env.clone(), entered.machine.replies(), entered.export.clone(), state.clone());
+    env.spawn(send_answers(link.clone(), writer));
+    let receiving = Receiving {
+        link: link.clone(),
+        block: Rc::new(entered.block),
+        machine: entered.machine,
+        reader,
+        input,
+        write: None,
+        arrived: 0,
+    };
+    let end = receiving.run().await;
+    tracing::debug!(%peer, export = entered.export.name(), ?end, "NBD client gone");
+
+    // Answers that are under way still go out, unless the client does not take them.
+    link.finish();
+    let drained = match end {
+        End::Client | End::Stopped => within(&env, LINGER_MAX, drained(&link)).await.is_some(),
+        _ => false,
+    };
+    if !drained {
+        link.die();
+        closer.close();
+        self::drained(&link).await;
+    }
+    entered.export.leave(&state);
+}
+
+/// Returns when no request is in flight and every answer was sent or dropped.
+async fn drained(link: &Link) {
+    poll_fn(|context| {
+        link.wake_when_released(context.waker());
+        if link.held_requests() == 0 { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+/// The handshake phase.
+async fn haggle<C: Catalog>(
+    reader: &mut WireReader,
+    writer: &mut WireWriter,
+    input: &mut Input,
+    catalog: &C,
+    tls: Option<&TlsConfig>,
+) -> Result<Entered<C::Block>, End> {
+    /// Replies are sent at the latest when they are this long, so that nobody fills the memory with questions.
+    const REPLY_BYTES: usize = 64 << 10;
+    let mut out = Vec::new();
+    let mut machine = Handshake::new(TlsConfig::policy(tls), &mut out);
+    loop {
+        let (taken, progress) = machine.step(input.bytes(), &Shelf(catalog), &mut out);
+        input.take(taken);
+        if matches!(progress, Progress::Continue) && out.len() < REPLY_BYTES {
+            continue;
+        }
+        writer.send_bytes(std::mem::take(&mut out)).await.map_err(|_| End::Broken)?;
+        match progress {
+            Progress::Continue => {}
+            Progress::NeedMore => {
+                let (buf, free) = input.lend();
+                let (lent, received) = reader.recv(buf, free).await;
+                match received {
+                    Received::Bytes(len) => input.give_back(lent, len),
+                    Received::Flush => {
+                        input.give_back(lent, 0);
+                        writer.flush().await.map_err(|_| End::Broken)?;
+                    }
+                    Received::End => return Err(End::Client),
+                    Received::Broken => {
+                        // TLS tells the peer what was wrong, if there is something to tell.
+                        let _ = writer.flush().await;
+                        return Err(End::Broken);
+                    }
+                }
+            }
+            Progress::StartTls => {
+                let config = tls.expect("the machine starts TLS only where it is configured");
+                crate::wire::start_tls(reader, writer, config, input.bytes()).map_err(|_| End::Broken)?;
+                input.take(input.bytes().len());
+            }
+            Progress::Entered(machine_after, (block, export)) => {
+                return Ok(Entered { machine: machine_after, block, export, secure: machine.secure() });
+            }
+            Progress::Ended => return Err(End::Client),
+            Progress::Close(violation) => {
+                tracing::debug!(%violation, "NBD client breaks the protocol");
+                return Err(End::Broken);
+            }
+        }
+    }
+}
+
+/// A write whose data are arriving.
+struct IncomingWrite {
+    request: Request,
+    data: BufMut,
+    filled: usize,
+}
+
+/// The transmission phase, receiving side.
+struct Receiving<B> {
+    link: Rc<Link>,
+    block: Rc<B>,
+    machine: Transmission,
+    reader: WireReader,
+    input: Input,
+    write: Option<IncomingWrite>,
+    /// When the last bytes arrived.
+    arrived: Nanos,
+}
+
+impl<B: Block + 'static> Receiving<B> {
+    async fn run(mut self) -> End {
+        let end = self.requests().await;
+        if let Some(write) = self.write.take() {
+            self.link.abandon(held_bytes(&write.request.command));
+        }
+        end
+    }
+
+    async fn requests(&mut self) -> End {
+        loop {
+            let (taken, step) = self.machine.step(self.input.bytes());
+            let received = match step {
+                Step::Continue => Ok(()),
+                Step::NeedMore => {
+                    self.input.take(taken);
+                    match self.receive().await {
+                        Ok(()) => continue,
+                        Err(end) => return end,
+                    }
+                }
+                Step::Request(request) => self.request(request).await,
+                Step::Data { len, last } => {
+                    self.copy_data(len);
+                    if last {
+                        self.dispatch_write().await
+                    }
+                    Ok(())
+                }
+                Step::Receive { .. } => self.receive_data().await,
+                Step::Refused { cookie, errno, reason } => match self.admitted(0).await {
+                    Ok(()) => {
+                        self.link.state.counters.refused();
+                        self.link.put_error(cookie, errno, reason);
+                        self.link.answered(0);
+                        Ok(())
+                    }
+                    Err(end) => Err(end),
+                },
+                Step::Disconnect => Err(End::Client),
+                Step::Close(violation) => {
+                    tracing::debug!(%violation, "NBD client breaks the protocol");
+                    Err(End::Broken)
+                }
+            };
+            self.input.take(taken);
+            if let Err(end) = received {
+                return end;
+            }
+        }
+    }
+
+    /// Waits until the connection may hold another request.
+    async fn admitted(&self, bytes: u64) -> Result<(), End> {
+        if self.link.admit(bytes) {
+            return Ok(());
+        }
+        poll_fn(|context| {
+            self.link.state.listen(context.waker());
+            self.link.wake_when_released(context.waker());
+            if self.link.state.is_cut() {
+                return Poll::Ready(Err(End::Cut));
+            }
+            if self.link.dead() {
+                return Poll::Ready(Err(End::Broken));
+            }
+            if self.link.admit(bytes) { Poll::Ready(Ok(())) } else { Poll::Pending }
+        })
+        .await
+    }
+
+    async fn request(&mut self, request: Request) -> Result<(), End> {
+        self.admitted(held_bytes(&request.command)).await?;
+        match request.command {
+            Command::Write { len, .. } => {
+                let data = self.link.env.alloc(len as usize);
+                self.write = Some(IncomingWrite { request, data, filled: 0 });
+            }
+            _ => self.dispatch(request, None).await,
+        }
+        Ok(())
+    }
+
+    /// Serves a request up to the point where it waits; from there on it is a task of its own.
+    async fn dispatch(&self, request: Request, data: Option<drive::Buf>) {
+        if self.link.export.stopping() {
+            self.link.state.counters.refused();
+            self.link.put_error(request.cookie, Errno::Shutdown, "the export is being stopped");
+            self.link.answered(held_bytes(&request.command));
+            return;
+        }
+        self.link.state.counters.accepted(kind(&request.command));
+        let mut serving = Box::pin(serve(self.link.clone(), self.block.clone(), request, data, self.arrived));
+        let done = poll_fn(|context| Poll::Ready(serving.as_mut().poll(context).is_ready())).await;
+        if !done {
+            // The task polls it again and leaves its own waker.
+            self.link.env.spawn(serving);
+        }
+    }
+
+    fn copy_data(&mut self, len: usize) {
+        let write = self.write.as_mut().expect("data follow a write");
+        write.data[write.filled..write.filled + len].copy_from_slice(&self.input.bytes()[..len]);
+        write.filled += len;
+    }
+
+    async fn dispatch_write(&mut self) {
+        let write = self.write.take().expect("data follow a write");
+        self.dispatch(write.request, Some(write.data.freeze())).await;
+    }
+
+    /// Receives into the input.
+    async fn receive(&mut self) -> Result<(), End> {
+        let (buf, free) = self.input.lend();
+        let (buf, len) = self.received(buf, free).await?;
+        self.input.give_back(buf, len);
+        Ok(())
+    }
+
+    /// Receives data of a write into their place.
+    async fn receive_data(&mut self) -> Result<(), End> {
+        let write = self.write.take().expect("data follow a write");
+        let IncomingWrite { request, data, filled } = write;
+        // Until it is back the connection holds a request that is not in `write`.
+        let received = self.received(data, filled).await;
+        let Ok((data, len)) = received else {
+            self.link.abandon(held_bytes(&request.command));
+            return received.map(|_| ());
+        };
+        self.write = Some(IncomingWrite { request, data, filled: filled + len });
+        if self.machine.received(len as u32) {
+            self.dispatch_write().await;
+        }
+        Ok(())
+    }
+
+    /// One receive, unless the connection has to end first.
+    async fn received(&mut self, mut buf: BufMut, from: usize) -> Result<(BufMut, usize), End> {
+        // A write whose data are still to come cannot be answered, so a stop does not wait for it.
+        let own = u32::from(self.machine.data_left() > 0);
+        loop {
+            let link = &self.link;
+            let mut receive = pin!(self.reader.recv(buf, from));
+            let (back, received) = poll_fn(|context| {
+                link.state.listen(context.waker());
+                link.wake_when_released(context.waker());
+                if link.state.is_cut() {
+                    return Poll::Ready(Err(End::Cut));
+                }
+                if link.dead() {
+                    return Poll::Ready(Err(End::Broken));
+                }
+                if link.export.stopping() && link.held_requests() == own {
+                    return Poll::Ready(Err(End::Stopped));
+                }
+                receive.as_mut().poll(context).map(Ok)
+            })
+            .await?;
+            self.arrived = link.env.now();
+            match received {
+                Received::Bytes(len) => return Ok((back, len)),
+                Received::Flush => link.poke(),
+                Received::End => return Err(End::Client),
+                Received::Broken => return Err(End::Broken),
+            }
+            buf = back;
+        }
+    }
+}

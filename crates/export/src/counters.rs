@@ -1,0 +1,194 @@
+//! What an export has done, countable from any thread without stopping it.
+//!
+//! A connection lives on one shard, which is the only writer of its counters: plain loads and stores, no locked
+//! instruction in the way of a request. An export's counters are the sum of its living connections and of what the ended
+//! ones left behind.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Kinds of requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Kind {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+    /// Flush.
+    Flush,
+    /// Give space back.
+    Trim,
+    /// Expect accesses.
+    Cache,
+    /// Zero a range.
+    WriteZeroes,
+    /// Query the allocation.
+    BlockStatus,
+}
+
+/// Number of [`Kind`]s.
+pub const KINDS: usize = 7;
+
+impl Kind {
+    /// All kinds, in order of their number.
+    pub const ALL: [Kind; KINDS] =
+        [Kind::Read, Kind::Write, Kind::Flush, Kind::Trim, Kind::Cache, Kind::WriteZeroes, Kind::BlockStatus];
+
+    /// Name in reports and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Read => "read",
+            Kind::Write => "write",
+            Kind::Flush => "flush",
+            Kind::Trim => "trim",
+            Kind::Cache => "cache",
+            Kind::WriteZeroes => "write_zeroes",
+            Kind::BlockStatus => "block_status",
+        }
+    }
+}
+
+/// Buckets of a latency histogram. Bucket 0 counts requests below 1 us, bucket n those from 2^(n-1) us to below 2^n us,
+/// the last everything above: 2^22 us are 4 s, beyond which a finer answer helps nobody.
+pub const LATENCY_BUCKETS: usize = 24;
+
+/// Counters at one moment. They only grow, but for `in_flight`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Counters {
+    /// Accepted requests, by [`Kind`].
+    pub requests: [u64; KINDS],
+    /// Bytes that reads delivered.
+    pub read_bytes: u64,
+    /// Bytes that writes brought.
+    pub written_bytes: u64,
+    /// Requests answered with an error, refused ones included.
+    pub errors: u64,
+    /// Requests being served now.
+    pub in_flight: u64,
+    /// Answered requests by [`Kind`] and time from the request's arrival to its answer.
+    pub latency_us: [[u64; LATENCY_BUCKETS]; KINDS],
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Counters {
+            requests: [0; KINDS],
+            read_bytes: 0,
+            written_bytes: 0,
+            errors: 0,
+            in_flight: 0,
+            latency_us: [[0; LATENCY_BUCKETS]; KINDS],
+        }
+    }
+}
+
+impl Counters {
+    /// Adds another set.
+    pub fn add(&mut self, other: &Counters) {
+        for kind in 0..KINDS {
+            self.requests[kind] += other.requests[kind];
+            for bucket in 0..LATENCY_BUCKETS {
+                self.latency_us[kind][bucket] += other.latency_us[kind][bucket];
+            }
+        }
+        self.read_bytes += other.read_bytes;
+        self.written_bytes += other.written_bytes;
+        self.errors += other.errors;
+        self.in_flight += other.in_flight;
+    }
+}
+
+/// Counters of one connection, written by its shard alone.
+#[derive(Debug, Default)]
+pub(crate) struct LiveCounters {
+    requests: [AtomicU64; KINDS],
+    read_bytes: AtomicU64,
+    written_bytes: AtomicU64,
+    errors: AtomicU64,
+    answered: AtomicU64,
+    latency_us: [[AtomicU64; LATENCY_BUCKETS]; KINDS],
+}
+
+/// Only the owning shard writes, so nothing is lost between the load and the store.
+#[inline]
+fn bump(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+/// The bucket of a latency.
+#[inline]
+fn bucket(nanos: u64) -> usize {
+    let micros = nanos / 1000;
+    ((u64::BITS - micros.leading_zeros()) as usize).min(LATENCY_BUCKETS - 1)
+}
+
+impl LiveCounters {
+    #[inline]
+    pub fn accepted(&self, kind: Kind) {
+        bump(&self.requests[kind as usize], 1);
+    }
+
+    #[inline]
+    pub fn answered(&self, kind: Kind, nanos: u64, failed: bool) {
+        bump(&self.answered, 1);
+        bump(&self.latency_us[kind as usize][bucket(nanos)], 1);
+        if failed {
+            bump(&self.errors, 1);
+        }
+    }
+
+    pub fn refused(&self) {
+        bump(&self.errors, 1);
+    }
+
+    #[inline]
+    pub fn read(&self, bytes: u64) {
+        bump(&self.read_bytes, bytes);
+    }
+
+    #[inline]
+    pub fn written(&self, bytes: u64) {
+        bump(&self.written_bytes, bytes);
+    }
+
+    pub fn snapshot(&self) -> Counters {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        // Read before `requests`: the difference is never below 0.
+        let answered = read(&self.answered);
+        let requests = self.requests.each_ref().map(read);
+        Counters {
+            requests,
+            read_bytes: read(&self.read_bytes),
+            written_bytes: read(&self.written_bytes),
+            errors: read(&self.errors),
+            in_flight: requests.iter().sum::<u64>().saturating_sub(answered),
+            latency_us: self.latency_us.each_ref().map(|row| row.each_ref().map(read)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency_buckets_are_powers_of_two_microseconds() {
+        for (nanos, expected) in [(0, 0), (999, 0), (1000, 1), (1999, 1), (2000, 2), (4_000_000, 12), (u64::MAX, 23)] {
+            assert_eq!(bucket(nanos), expected, "{nanos} ns");
+        }
+    }
+
+    #[test]
+    fn what_was_accepted_and_not_answered_is_in_flight() {
+        let live = LiveCounters::default();
+        live.accepted(Kind::Read);
+        live.accepted(Kind::Write);
+        live.answered(Kind::Read, 5000, true);
+        live.refused();
+        let now = live.snapshot();
+        assert_eq!((now.in_flight, now.errors, now.latency_us[0][3]), (1, 2, 1));
+        let mut sum = now.clone();
+        sum.add(&now);
+        assert_eq!((sum.requests[1], sum.in_flight), (2, 2));
+    }
+}

@@ -1,0 +1,72 @@
+//! The receive buffer of a connection.
+
+use drive::BufMut;
+
+/// Bytes that have arrived and were not parsed yet, at `start..end` of a buffer.
+pub(crate) struct Input {
+    /// Absent while it is lent.
+    buf: Option<BufMut>,
+    start: usize,
+    end: usize,
+}
+
+impl Input {
+    pub fn new(buf: BufMut) -> Input {
+        Input { buf: Some(buf), start: 0, end: 0 }
+    }
+
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        match &self.buf {
+            Some(buf) => &buf[self.start..self.end],
+            None => &[],
+        }
+    }
+
+    /// Drops parsed bytes.
+    #[inline]
+    pub fn take(&mut self, len: usize) {
+        self.start += len;
+        assert!(self.start <= self.end, "parsed {len} bytes more than have arrived");
+    }
+
+    /// Lends the buffer for a receive, after moving what is left to the front, and says from which index on it is free.
+    /// [`Input::give_back`] must follow.
+    ///
+    /// # Panics
+    /// If it is full: every message fits into it.
+    pub fn lend(&mut self) -> (BufMut, usize) {
+        let mut buf = self.buf.take().expect("the buffer was given back");
+        buf.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        assert!(self.end < buf.len(), "a message of {} bytes is not parsed", self.end);
+        (buf, self.end)
+    }
+
+    /// Takes the buffer back, with `received` more bytes in it.
+    pub fn give_back(&mut self, buf: BufMut, received: usize) {
+        self.end += received;
+        self.buf = Some(buf);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_left_moves_to_the_front_and_more_follows() {
+        let mut input = Input::new(BufMut::zeroed(8));
+        let (mut lent, free) = input.lend();
+        lent[free..].copy_from_slice(b"abcdefgh");
+        input.give_back(lent, 6);
+        input.take(4);
+        assert_eq!(input.bytes(), b"ef");
+        let (mut lent, free) = input.lend();
+        assert_eq!(free, 2);
+        lent[free..free + 2].copy_from_slice(b"xy");
+        input.give_back(lent, 2);
+        assert_eq!(input.bytes(), b"efxy");
+    }
+}

@@ -1,0 +1,35 @@
+//! Every limit of the server, with the reason for its number.
+
+use std::time::Duration;
+
+/// Receive buffer of a connection in bytes: a queue of 32 writes of 4 KiB arrives in one receive.
+pub(crate) const INPUT_BYTES: usize = 160 << 10;
+
+/// Requests of one connection that may wait for their answer to be sent. Clients use 16 to 256.
+pub(crate) const REQUESTS_MAX: u32 = 1024;
+
+/// Payload bytes that the requests and unsent answers of one connection may hold: two of the largest requests, so that
+/// one is served while the next arrives. One request is always let in.
+pub(crate) const HELD_BYTES_MAX: u64 = 2 * nbd::PAYLOAD_BYTES_MAX as u64;
+
+/// Shortest read, in bytes, that asks the volume where its holes are. Below it the question costs more than sending
+/// zeroes.
+pub(crate) const HOLE_READ_BYTES_MIN: u32 = 64 << 10;
+
+/// Most parts that a read is answered in; a read that falls into more is answered whole. Each part costs a chunk header
+/// and a segment of the gathered send.
+pub(crate) const READ_PARTS_MAX: usize = 64;
+
+/// Payload up to this length is copied behind its header, in bytes: a copy of this size is cheaper than a segment of its
+/// own.
+pub(crate) const INLINE_BYTES_MAX: usize = 512;
+
+/// Longest time from a connection's start to its choice of an export. Haggling takes milliseconds; what takes longer only
+/// holds memory.
+pub(crate) const HANDSHAKE_MAX: Duration = Duration::from_secs(30);
+
+/// Longest time that an ending connection waits for its client to take the last answers.
+pub(crate) const LINGER_MAX: Duration = Duration::from_secs(10);
+
+/// Payload bytes that are encrypted and handed to the socket at a time: bounds the ciphertext in memory.
+pub(crate) const TLS_SEND_BYTES: usize = 256 << 10;

@@ -1,0 +1,255 @@
+//! What the tasks of one connection share: answers on their way out, and how much the connection holds.
+//!
+//! Invariants:
+//! 1. A request is counted from its admission until its answer was sent or dropped, with every payload byte it holds. So
+//!    a client that does not read its answers is one that is not read from.
+//! 2. Answers that are ready at the end of a turn leave in one gathered send, in the order in which they became ready.
+//! 3. When a send has failed, answers are dropped, and requests in flight run to their end all the same.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use drive::{Buf, Env};
+use nbd::{Errno, Head, Replies};
+use runtime::ShardEnv;
+
+use crate::limits::{HELD_BYTES_MAX, INLINE_BYTES_MAX, REQUESTS_MAX};
+use crate::state::{ConnectionState, ExportState};
+use crate::wire::WireWriter;
+
+pub(crate) struct Link {
+    pub env: ShardEnv,
+    pub replies: Replies,
+    pub export: Arc<ExportState>,
+    pub state: Arc<ConnectionState>,
+    outbox: RefCell<Outbox>,
+    held_requests: Cell<u32>,
+    held_bytes: Cell<u64>,
+    reader: RefCell<Option<Waker>>,
+    sender: RefCell<Option<Waker>>,
+}
+
+/// Answers that are ready to be sent.
+#[derive(Default)]
+struct Outbox {
+    /// Headers and short payloads, one after the other.
+    heads: Vec<u8>,
+    /// Longer payloads, each with the length of `heads` in front of it.
+    bodies: Vec<(usize, Buf)>,
+    requests: u32,
+    bytes: u64,
+    /// TLS has something to say besides answers.
+    poked: bool,
+    /// No answer will come any more.
+    finished: bool,
+    /// Nobody takes answers any more.
+    dead: bool,
+}
+
+/// One gathered send.
+pub(crate) struct Batch {
+    /// In order of sending.
+    pub segments: Vec<Buf>,
+    requests: u32,
+    bytes: u64,
+}
+
+impl Link {
+    pub fn new(env: ShardEnv, replies: Replies, export: Arc<ExportState>, state: Arc<ConnectionState>) -> Rc<Link> {
+        Rc::new(Link {
+            env,
+            replies,
+            export,
+            state,
+            outbox: RefCell::default(),
+            held_requests: Cell::new(0),
+            held_bytes: Cell::new(0),
+            reader: RefCell::new(None),
+            sender: RefCell::new(None),
+        })
+    }
+
+    /// Takes a request in if the connection may hold it now.
+    #[inline]
+    pub fn admit(&self, bytes: u64) -> bool {
+        let (requests, held) = (self.held_requests.get(), self.held_bytes.get());
+        let fits = requests < REQUESTS_MAX && held + bytes <= HELD_BYTES_MAX;
+        if fits || requests == 0 {
+            self.held_requests.set(requests + 1);
+            self.held_bytes.set(held + bytes);
+            return true;
+        }
+        false
+    }
+
+    /// Requests that were admitted and whose answer was not sent or dropped yet.
+    pub fn held_requests(&self) -> u32 {
+        self.held_requests.get()
+    }
+
+    /// Nobody takes answers any more.
+    pub fn dead(&self) -> bool {
+        self.outbox.borrow().dead
+    }
+
+    /// An admitted request will have no answer: its client went before it was complete.
+    pub fn abandon(&self, bytes: u64) {
+        self.release(1, bytes);
+    }
+
+    /// Whom to wake when the connection holds less.
+    pub fn wake_when_released(&self, waker: &Waker) {
+        let mut reader = self.reader.borrow_mut();
+        if !reader.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *reader = Some(waker.clone());
+        }
+    }
+
+    fn release(&self, requests: u32, bytes: u64) {
+        self.held_requests.set(self.held_requests.get() - requests);
+        self.held_bytes.set(self.held_bytes.get() - bytes);
+        let reader = self.reader.borrow_mut().take();
+        if let Some(reader) = reader {
+            reader.wake();
+        }
+    }
+
+    /// Puts one part of an answer in the outbox. Nothing that belongs to another answer may come between the head and
+    /// its body, hence both at once.
+    #[inline]
+    pub fn put(&self, head: &Head, body: Option<Buf>) {
+        let mut outbox = self.outbox.borrow_mut();
+        if outbox.dead {
+            return;
+        }
+        outbox.heads.extend_from_slice(head);
+        match body {
+            Some(body) if body.len() <= INLINE_BYTES_MAX => outbox.heads.extend_from_slice(&body),
+            Some(body) => {
+                let at = outbox.heads.len();
+                outbox.bodies.push((at, body));
+            }
+            None => {}
+        }
+    }
+
+    /// Puts a whole answer without payload buffers in the outbox.
+    pub fn put_bytes(&self, bytes: &[u8]) {
+        let mut outbox = self.outbox.borrow_mut();
+        if !outbox.dead {
+            outbox.heads.extend_from_slice(bytes);
+        }
+    }
+
+    /// An error as an answer.
+    pub fn put_error(&self, cookie: u64, errno: Errno, reason: &str) {
+        self.put_bytes(&self.replies.error(cookie, errno, reason));
+    }
+
+    /// The answer to a request that was admitted with `bytes` is complete.
+    #[inline]
+    pub fn answered(&self, bytes: u64) {
+        {
+            let mut outbox = self.outbox.borrow_mut();
+            if !outbox.dead {
+                outbox.requests += 1;
+                outbox.bytes += bytes;
+                drop(outbox);
+                return self.wake_sender();
+            }
+        }
+        self.release(1, bytes);
+    }
+
+    /// TLS has a message of its own to send.
+    pub fn poke(&self) {
+        self.outbox.borrow_mut().poked = true;
+        self.wake_sender();
+    }
+
+    /// No answer will come any more: the sender ends once the outbox is empty.
+    pub fn finish(&self) {
+        self.outbox.borrow_mut().finished = true;
+        self.wake_sender();
+    }
+
+    fn wake_sender(&self) {
+        let sender = self.sender.borrow_mut().take();
+        if let Some(sender) = sender {
+            sender.wake();
+        }
+    }
+
+    /// Waits for something to send. False when nothing will come.
+    async fn ready(&self) -> bool {
+        poll_fn(|context| {
+            let mut outbox = self.outbox.borrow_mut();
+            if outbox.requests > 0 || outbox.poked {
+                outbox.poked = false;
+                return Poll::Ready(true);
+            }
+            if outbox.finished || outbox.dead {
+                return Poll::Ready(false);
+            }
+            *self.sender.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn take(&self) -> Batch {
+        let mut outbox = self.outbox.borrow_mut();
+        let mut segments = Vec::with_capacity(outbox.bodies.len() * 2 + 1);
+        let mut heads = self.env.alloc(outbox.heads.len());
+        heads.copy_from_slice(&outbox.heads);
+        outbox.heads.clear();
+        let heads = heads.freeze();
+        let mut from = 0;
+        for (to, body) in outbox.bodies.drain(..) {
+            // Two bodies in a row would mean an empty head.
+            segments.push(heads.slice(from..to));
+            segments.push(body);
+            from = to;
+        }
+        if from < heads.len() {
+            segments.push(heads.slice(from..heads.len()));
+        }
+        let batch = Batch { segments, requests: outbox.requests, bytes: outbox.bytes };
+        outbox.requests = 0;
+        outbox.bytes = 0;
+        batch
+    }
+
+    /// Drops what waits to be sent and whatever comes later.
+    pub fn die(&self) {
+        let (requests, bytes) = {
+            let mut outbox = self.outbox.borrow_mut();
+            outbox.dead = true;
+            outbox.heads = Vec::new();
+            outbox.bodies = Vec::new();
+            (std::mem::take(&mut outbox.requests), std::mem::take(&mut outbox.bytes))
+        };
+        self.release(requests, bytes);
+        self.wake_sender();
+    }
+}
+
+/// The sending task of a connection: ends when the link is finished and everything was sent, or a send has failed.
+pub(crate) async fn send_answers(link: Rc<Link>, mut writer: WireWriter) {
+    while link.ready().await {
+        // Whatever else becomes ready in this turn goes along.
+        link.env.turn_end().await;
+        let batch = link.take();
+        let (requests, bytes) = (batch.requests, batch.bytes);
+        let sent = writer.send(batch.segments).await;
+        link.release(requests, bytes);
+        if sent.is_err() {
+            link.die();
+            return;
+        }
+    }
+    writer.goodbye().await;
+}

@@ -1,0 +1,164 @@
+//! One request: from the volume to its answer.
+
+use std::rc::Rc;
+
+use drive::{Block, BlockError, Buf, Env, Nanos, WriteZeroes, join_all};
+use nbd::{Command, Descriptor, Request};
+
+use crate::counters::Kind;
+use crate::error::errno;
+use crate::limits::{HOLE_READ_BYTES_MIN, READ_PARTS_MAX};
+use crate::link::Link;
+
+/// What a volume gave.
+enum Answer {
+    Done,
+    Data(Buf),
+    /// A read in parts: offset, length, and the data unless it is a hole.
+    Parts(Vec<(u64, u32, Option<Buf>)>),
+    Status(Vec<Descriptor>),
+}
+
+/// The kind of a request, for its counters.
+pub(crate) fn kind(command: &Command) -> Kind {
+    match command {
+        Command::Read { .. } => Kind::Read,
+        Command::Write { .. } => Kind::Write,
+        Command::Flush => Kind::Flush,
+        Command::Trim { .. } => Kind::Trim,
+        Command::Cache { .. } => Kind::Cache,
+        Command::WriteZeroes { .. } => Kind::WriteZeroes,
+        Command::BlockStatus { .. } => Kind::BlockStatus,
+    }
+}
+
+/// Payload bytes that a request holds while it is served and answered.
+pub(crate) fn held_bytes(command: &Command) -> u64 {
+    match command {
+        Command::Read { len, .. } | Command::Write { len, .. } => u64::from(*len),
+        Command::BlockStatus { .. } => nbd::STATUS_DESCRIPTORS_MAX as u64 * 8,
+        Command::Flush | Command::Trim { .. } | Command::Cache { .. } | Command::WriteZeroes { .. } => 0,
+    }
+}
+
+/// Serves a request that the link has admitted, and puts its answer in the outbox. `data` is what a write brought.
+pub(crate) async fn serve<B: Block>(link: Rc<Link>, block: Rc<B>, request: Request, data: Option<Buf>, arrived: Nanos) {
+    let Request { cookie, command } = request;
+    let answer = execute(&link, &*block, command, data).await;
+    let counters = &link.state.counters;
+    let kind = kind(&command);
+    counters.answered(kind, link.env.now().saturating_sub(arrived), answer.is_err());
+    match answer {
+        Ok(Answer::Done) => {
+            if let Command::Write { len, .. } = command {
+                counters.written(u64::from(len));
+            }
+            link.put(&link.replies.done(cookie, kind == Kind::Read), None);
+        }
+        Ok(Answer::Data(data)) => {
+            let Command::Read { offset, len, .. } = command else { unreachable!("only a read gives data") };
+            counters.read(u64::from(len));
+            link.put(&link.replies.data(cookie, offset, len), Some(data));
+        }
+        Ok(Answer::Parts(parts)) => {
+            let count = parts.len();
+            for (index, (offset, len, data)) in parts.into_iter().enumerate() {
+                let last = index + 1 == count;
+                counters.read(u64::from(len));
+                let head = match data {
+                    Some(_) => link.replies.data_chunk(cookie, offset, len, last),
+                    None => link.replies.hole_chunk(cookie, offset, len, last),
+                };
+                link.put(&head, data);
+            }
+        }
+        Ok(Answer::Status(descriptors)) => link.put_bytes(&link.replies.block_status(cookie, descriptors)),
+        Err(error) => {
+            let changes = matches!(kind, Kind::Write | Kind::WriteZeroes);
+            link.put_error(cookie, errno(&error, changes), &error.to_string());
+        }
+    }
+    link.answered(held_bytes(&command));
+}
+
+async fn execute<B: Block>(link: &Link, block: &B, command: Command, data: Option<Buf>) -> Result<Answer, BlockError> {
+    match command {
+        Command::Read { len: 0, .. } | Command::Write { len: 0, .. } => Ok(Answer::Done),
+        Command::Read { offset, len, unfragmented } => {
+            if len >= HOLE_READ_BYTES_MIN && link.replies.structured() {
+                let holes = holes(block, offset, len, unfragmented)?;
+                if !holes.is_empty() {
+                    return parts(link, block, holes).await;
+                }
+            }
+            let buf = link.env.alloc(len as usize);
+            Ok(Answer::Data(block.read(offset, buf).await?.freeze()))
+        }
+        Command::Write { offset, fua, .. } => {
+            let data = data.expect("a write was admitted with its data");
+            block.write(offset, data, fua).await?;
+            Ok(Answer::Done)
+        }
+        Command::Flush => {
+            block.flush().await?;
+            Ok(Answer::Done)
+        }
+        Command::Trim { offset, len, fua } => {
+            if len > 0 {
+                block.discard(offset, u64::from(len)).await?;
+            }
+            if fua {
+                block.flush().await?;
+            }
+            Ok(Answer::Done)
+        }
+        // "When no command flags are in use, the server MAY send a reply prior to the requested area being fully
+        // cached", and need not cache at all.
+        Command::Cache { .. } => Ok(Answer::Done),
+        Command::WriteZeroes { len: 0, .. } => Ok(Answer::Done),
+        Command::WriteZeroes { offset, len, fua, keep_allocated, only_fast } => {
+            let how = WriteZeroes { fua, keep_allocated, only_fast };
+            block.write_zeroes(offset, u64::from(len), how).await?;
+            Ok(Answer::Done)
+        }
+        Command::BlockStatus { offset, len, one } => {
+            let extents = block.extents(offset, u64::from(len))?;
+            let count = if one { 1 } else { usize::MAX };
+            let descriptors = extents.iter().take(count).map(|extent| Descriptor {
+                len: u32::try_from(extent.len).expect("extents lie within the length that was asked for"),
+                allocated: extent.allocated,
+            });
+            Ok(Answer::Status(descriptors.collect()))
+        }
+    }
+}
+
+/// The parts of a read that is worth answering in parts: offset, length, allocated. Empty if it is not: no hole, too
+/// many parts, an answer that does not cover the range, or data and holes where only one chunk is allowed.
+fn holes<B: Block>(block: &B, offset: u64, len: u32, unfragmented: bool) -> Result<Vec<(u64, u32, bool)>, BlockError> {
+    let extents = block.extents(offset, u64::from(len))?;
+    let covers = extents.iter().map(|extent| extent.len).sum::<u64>() == u64::from(len);
+    let sparse = extents.iter().any(|extent| !extent.allocated);
+    let parts_max = if unfragmented { 1 } else { READ_PARTS_MAX };
+    if !sparse || !covers || extents.len() > parts_max {
+        return Ok(Vec::new());
+    }
+    let mut at = offset;
+    let part = |extent: &drive::Extent| {
+        let start = at;
+        at += extent.len;
+        (start, extent.len as u32, extent.allocated)
+    };
+    Ok(extents.iter().map(part).collect())
+}
+
+async fn parts<B: Block>(link: &Link, block: &B, parts: Vec<(u64, u32, bool)>) -> Result<Answer, BlockError> {
+    let reads = parts.into_iter().map(|(offset, len, allocated)| async move {
+        if !allocated {
+            return Ok((offset, len, None));
+        }
+        let buf = link.env.alloc(len as usize);
+        Ok((offset, len, Some(block.read(offset, buf).await?.freeze())))
+    });
+    Ok(Answer::Parts(join_all(reads).await.into_iter().collect::<Result<_, BlockError>>()?))
+}

@@ -1,0 +1,213 @@
+//! An export and its connections as every thread may see them.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+use std::time::SystemTime;
+
+use crate::counters::{Counters, LiveCounters};
+
+/// What a volume is exported as. Shared by all shards; every handle is the same export.
+#[derive(Debug)]
+pub struct ExportState {
+    name: String,
+    description: String,
+    read_only: bool,
+    stopping: AtomicBool,
+    next_id: AtomicU64,
+    connections: Mutex<Connections>,
+}
+
+#[derive(Debug, Default)]
+struct Connections {
+    live: BTreeMap<u64, Arc<ConnectionState>>,
+    /// Of connections that have ended.
+    past: Counters,
+    /// Woken when the last connection ends.
+    waiting: Vec<Waker>,
+}
+
+/// One connection, as far as other threads may look.
+#[derive(Debug)]
+pub(crate) struct ConnectionState {
+    id: u64,
+    peer: String,
+    secure: bool,
+    since: SystemTime,
+    cut: AtomicBool,
+    /// Of the connection's task, which sleeps in a receive.
+    waker: Mutex<Option<Waker>>,
+    pub counters: LiveCounters,
+}
+
+/// A connection in a list.
+#[derive(Debug, Clone)]
+pub struct ConnectionInfo {
+    /// Number of the connection, unique within its export.
+    pub id: u64,
+    /// Where the client is: an address, or the name of a Unix socket and the process behind it.
+    pub peer: String,
+    /// It runs inside of TLS.
+    pub secure: bool,
+    /// When it entered the transmission phase.
+    pub since: SystemTime,
+    /// What it has done.
+    pub counters: Counters,
+}
+
+/// Nothing panics while one of these locks is held.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl ExportState {
+    /// A new export without connections.
+    pub fn new(name: impl Into<String>, description: impl Into<String>, read_only: bool) -> Arc<ExportState> {
+        Arc::new(ExportState {
+            name: name.into(),
+            description: description.into(),
+            read_only,
+            stopping: AtomicBool::new(false),
+            next_id: AtomicU64::new(1),
+            connections: Mutex::default(),
+        })
+    }
+
+    /// The name by which clients choose it.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Text for people.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// Every change is refused.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// The sum of all connections, living and ended.
+    pub fn counters(&self) -> Counters {
+        let connections = lock(&self.connections);
+        let mut sum = connections.past.clone();
+        for connection in connections.live.values() {
+            sum.add(&connection.counters.snapshot());
+        }
+        sum
+    }
+
+    /// The living connections, oldest first.
+    pub fn connections(&self) -> Vec<ConnectionInfo> {
+        lock(&self.connections).live.values().map(|connection| connection.info()).collect()
+    }
+
+    /// Ends one connection at once: its requests in flight run to their end, their answers are not sent. Returns whether
+    /// it was there.
+    pub fn cut(&self, id: u64) -> bool {
+        let connection = lock(&self.connections).live.get(&id).cloned();
+        if let Some(connection) = &connection {
+            connection.cut.store(true, Ordering::Release);
+            connection.wake();
+        }
+        connection.is_some()
+    }
+
+    /// Stops the export for good: new connections and requests are refused with "shutting down", requests in flight are
+    /// answered, then the connections are closed. [`ExportState::stopped`] waits for the end.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::SeqCst);
+        let connections: Vec<_> = lock(&self.connections).live.values().cloned().collect();
+        for connection in connections {
+            connection.wake();
+        }
+    }
+
+    /// Whether [`ExportState::stop`] was called.
+    #[inline]
+    pub fn stopping(&self) -> bool {
+        self.stopping.load(Ordering::SeqCst)
+    }
+
+    /// Returns when the export has no connection. After [`ExportState::stop`] none will come. May be awaited anywhere.
+    pub async fn stopped(&self) {
+        std::future::poll_fn(|context| {
+            let mut connections = lock(&self.connections);
+            if connections.live.is_empty() {
+                return std::task::Poll::Ready(());
+            }
+            if !connections.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                connections.waiting.push(context.waker().clone());
+            }
+            std::task::Poll::Pending
+        })
+        .await;
+    }
+
+    /// Takes a connection in. `None` if the export is being stopped.
+    pub(crate) fn enter(&self, peer: String, secure: bool) -> Option<Arc<ConnectionState>> {
+        let mut connections = lock(&self.connections);
+        // Looked at under the lock: `stop` either finds the connection in the list, or is seen here.
+        if self.stopping() {
+            return None;
+        }
+        let connection = Arc::new(ConnectionState {
+            id: self.next_id.fetch_add(1, Ordering::Relaxed),
+            peer,
+            secure,
+            since: SystemTime::now(),
+            cut: AtomicBool::new(false),
+            waker: Mutex::new(None),
+            counters: LiveCounters::default(),
+        });
+        connections.live.insert(connection.id, connection.clone());
+        Some(connection)
+    }
+
+    /// A connection has ended.
+    pub(crate) fn leave(&self, connection: &ConnectionState) {
+        let waiting = {
+            let mut connections = lock(&self.connections);
+            connections.live.remove(&connection.id);
+            connections.past.add(&connection.counters.snapshot());
+            if connections.live.is_empty() { std::mem::take(&mut connections.waiting) } else { Vec::new() }
+        };
+        for waker in waiting {
+            waker.wake();
+        }
+    }
+}
+
+impl ConnectionState {
+    /// Whether the connection shall end at once.
+    pub fn is_cut(&self) -> bool {
+        self.cut.load(Ordering::Acquire)
+    }
+
+    /// Whom to wake when the export stops or the connection is cut. To be called before looking at either.
+    pub fn listen(&self, waker: &Waker) {
+        let mut slot = lock(&self.waker);
+        if !slot.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *slot = Some(waker.clone());
+        }
+    }
+
+    fn wake(&self) {
+        let waker = lock(&self.waker).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    fn info(&self) -> ConnectionInfo {
+        ConnectionInfo {
+            id: self.id,
+            peer: self.peer.clone(),
+            secure: self.secure,
+            since: self.since,
+            counters: self.counters.snapshot(),
+        }
+    }
+}
