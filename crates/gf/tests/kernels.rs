@@ -13,12 +13,18 @@ use proptest::prelude::*;
 const LENGTH_MAX: usize = 256 + 2 * 64 + 63;
 
 fn lengths() -> Vec<usize> {
-    if cfg!(miri) { vec![0, 1, 63, 64, 65, 127, 128, 191, 193, 256, 321, 449] } else { (0..=LENGTH_MAX).collect() }
+    // The longest takes a wide step, three of one register, and one of a byte.
+    if cfg!(miri) { vec![0, 63, 128, 449] } else { (0..=LENGTH_MAX).collect() }
 }
 
 /// Data strip counts that reach each branch of the loops: one, an odd and an even number.
 fn data_counts() -> &'static [usize] {
-    if cfg!(miri) { &[1, 4] } else { &[1, 2, 3, 6] }
+    if cfg!(miri) { &[4] } else { &[1, 2, 3, 6] }
+}
+
+/// Under Miri one of each kind: XOR, P and Q, P and Q and R, and more.
+fn syndrome_counts() -> &'static [usize] {
+    if cfg!(miri) { &[1, 2, 3, 5] } else { &[0, 1, 2, 3, 4, 5, 6, 7, 8] }
 }
 
 struct Case {
@@ -30,7 +36,8 @@ struct Case {
 impl Case {
     fn each(mut test: impl FnMut(&mut Case)) {
         let mut count = 0;
-        for kernel in kernels() {
+        // Under Miri, which has to be told what the CPU is like, the fastest alone is what the run is for.
+        for kernel in kernels().take(if cfg!(miri) { 1 } else { usize::MAX }) {
             test(&mut Case { kernel, products: Products::new(), bytes: Bytes(1) });
             count += 1;
         }
@@ -65,7 +72,7 @@ fn encode_is_the_oracles_for_every_length_and_alignment() {
             for &data_count in data_counts() {
                 let data = case.bytes.strips(data_count, length);
                 let placed_data = case.place(&data);
-                for syndrome_count in 0..=gf::SYNDROMES_MAX {
+                for &syndrome_count in syndrome_counts() {
                     let expected = oracle::syndromes(&case.products, syndrome_count, &data);
                     let junk = case.bytes.strips(syndrome_count, length);
                     let mut out = case.place(&junk);
@@ -82,7 +89,7 @@ fn encode_is_the_oracles_for_every_length_and_alignment() {
 fn update_and_accumulate_are_the_oracles_for_every_length_and_alignment() {
     Case::each(|case| {
         for length in lengths() {
-            for syndrome_count in 0..=gf::SYNDROMES_MAX {
+            for &syndrome_count in syndrome_counts() {
                 let code = case.code(5, syndrome_count);
                 let data_index = case.bytes.below(5);
                 let before = case.bytes.strips(syndrome_count, length);
@@ -161,7 +168,7 @@ fn xor_into_and_is_zero_see_every_byte() {
             let mut zeroes = case.place(&[vec![0; length]]);
             assert!(case.kernel.is_zero(zeroes[0].strip()));
             for at in 0..length {
-                if cfg!(miri) && at % 16 != 5 {
+                if cfg!(miri) && at % 64 != 21 {
                     continue;
                 }
                 zeroes[0].strip_mut()[at] = 1 << (at % 8);
@@ -177,15 +184,15 @@ fn every_product_is_the_oracles() {
     // Each coefficient that a code has, times each byte, in every position of a register.
     Case::each(|case| {
         let strip: Vec<u8> = (0..=255).collect();
-        for syndrome_count in [2, 3, 8] {
-            let data_count = if cfg!(miri) { 9 } else { gf::STRIPS_MAX - syndrome_count };
+        for syndrome_count in if cfg!(miri) { vec![3] } else { vec![2, 3, 8] } {
+            let data_count = if cfg!(miri) { 4 } else { gf::STRIPS_MAX - syndrome_count };
             let code = case.code(data_count, syndrome_count);
             for data_index in 0..data_count {
                 let mut out = vec![vec![0; 256]; syndrome_count];
                 code.accumulate(data_index, &strip, &mut oracle::slices_mut(&mut out));
                 for (row, out) in out.iter().enumerate() {
                     let factor = oracle::coefficient(syndrome_count, row, data_index);
-                    assert!((0..=255).all(|byte| out[usize::from(byte)] == oracle::multiply(factor, byte)));
+                    assert!((0..=255).all(|byte| out[usize::from(byte)] == case.products.of(factor, byte)));
                 }
             }
         }
@@ -240,4 +247,23 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn every_kernel_that_this_cpu_can_run_is_tested() {
+    let mut expected = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("gfni") {
+            expected.push("avx512-gfni");
+        }
+        if is_x86_feature_detected!("avx2") {
+            expected.push("avx2");
+        }
+    }
+    #[cfg(target_arch = "aarch64")]
+    expected.push("neon");
+    expected.push("scalar");
+    assert_eq!(kernels().map(Kernel::name).collect::<Vec<_>>(), expected);
+    assert_eq!(gf::kernel_name(), expected[0]);
 }

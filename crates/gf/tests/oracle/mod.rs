@@ -27,12 +27,21 @@ pub fn coefficient(syndrome_count: usize, row: usize, data_index: usize) -> u8 {
     }
 }
 
-/// Products by table, for tests that need millions of them; made from [`multiply`].
+/// Products by table, for tests that need millions of them: those with a single bit from [`multiply`], the others as
+/// their sums.
 pub struct Products(Vec<[u8; 256]>);
 
 impl Products {
     pub fn new() -> Products {
-        Products((0..=255).map(|a| std::array::from_fn(|b| multiply(a, b as u8))).collect())
+        let row = |a| {
+            let mut row = [0u8; 256];
+            for b in 1usize..256 {
+                let rest = b & (b - 1);
+                row[b] = if rest == 0 { multiply(a, b as u8) } else { row[rest] ^ row[b ^ rest] };
+            }
+            row
+        };
+        Products((0..=255).map(row).collect())
     }
 
     #[inline]
