@@ -4,6 +4,7 @@
 //! - [`Layout`]: where the regions of a member lie.
 //! - [`MapBlock`]: which zones of the group were ever written.
 //! - [`Catalogue`]: the volumes and exports of the group.
+//! - [`foreign`]: what else a drive may hold, so that nobody's data is overwritten unasked.
 //!
 //! This crate turns values into bytes and bytes into values. It performs no I/O, knows no clock and draws no randomness.
 //!
@@ -20,6 +21,7 @@
 
 mod catalogue;
 mod checksum;
+pub mod foreign;
 mod layout;
 mod map;
 mod shape;

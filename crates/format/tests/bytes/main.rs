@@ -5,4 +5,5 @@
 mod common;
 mod copies;
 mod damage;
+mod foreign;
 mod golden;
