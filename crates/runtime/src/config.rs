@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use crate::arena;
 use crate::remote::{Remote, ShardHandle};
-use crate::shard::{Shard, ShardSetup};
+use crate::shard::{Shard, ShardSetup, abort_on_panic};
 use crate::system;
 
 /// How to start a [`Runtime`].
@@ -113,6 +113,7 @@ impl Runtime {
         if config.cores.is_empty() {
             return Err(StartError::NoCores);
         }
+        abort_on_panic();
         let bytes = config.arena_bytes;
         let arena = arena::process_arena(bytes).map_err(|source| StartError::Arena { bytes, source })?;
         let mut runtime = Runtime { shards: Vec::new(), threads: Vec::new() };

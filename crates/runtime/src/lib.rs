@@ -20,8 +20,8 @@
 //!    announcement afterwards. One of the two sees the other, so no wake-up is lost ([`remote`](self) has the proof).
 //! 5. Nothing but the shard's own thread touches its ring, tasks, timers and drive handles.
 //! 6. Idle costs nothing: with no task ready and no completion due the thread is blocked in the kernel.
-//! 7. A panic in a task ends the process: the panic hook has printed where, and what the task left half done could
-//!    break promises that a restart keeps.
+//! 7. A panic on a shard ends the process at once, without unwinding, after it was reported: what the task left half
+//!    done could break promises that a restart keeps.
 
 mod answer;
 mod arena;

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -72,17 +72,21 @@ pub(crate) struct Shard {
     stopping: Cell<bool>,
 }
 
-/// Ends the process if the task that is being polled panics.
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            tracing::error!("a task panicked; the process ends, so that nothing half done is taken for done");
-            system::last_words("purlin: a task panicked; aborting");
-            std::process::abort();
-        }
-    }
+/// From now on a panic on a shard's thread ends the process, after the hook that was there before has reported it. At
+/// once, without unwinding: destructors would tell other shards that something half done is done.
+pub(crate) fn abort_on_panic() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let report = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            report(info);
+            if let Some(index) = with_current(|shard| shard.index()) {
+                tracing::error!(shard = index, %info, "a shard panicked; the process ends");
+                system::last_words(&format!("shard {index} {info}; the process ends"));
+                std::process::abort();
+            }
+        }));
+    });
 }
 
 /// What a shard is made of. See [`crate::Config`].
@@ -192,7 +196,6 @@ impl Shard {
             let Some(mut task) = self.tasks.borrow_mut().take(key) else { continue };
             *budget -= 1;
             self.ready_ops.set(READY_OPS_PER_POLL);
-            let guard = AbortOnPanic;
             let poll = task.future.as_mut().poll(&mut Context::from_waker(&task.waker));
             match poll {
                 Poll::Pending => self.tasks.borrow_mut().put_back(task),
@@ -202,7 +205,6 @@ impl Shard {
                     drop(task);
                 }
             }
-            drop(guard);
         }
     }
 
@@ -328,7 +330,6 @@ impl Shard {
     fn take_inbox(&self, env: &ShardEnv, items: &mut Vec<Item>) {
         self.remote.take(items);
         for item in items.drain(..) {
-            let guard = AbortOnPanic;
             match item {
                 Item::Run(run) => run(env),
                 Item::Wake(header) => {
@@ -338,7 +339,6 @@ impl Shard {
                 }
                 Item::Stop => self.stopping.set(true),
             }
-            drop(guard);
         }
     }
 
@@ -417,7 +417,7 @@ impl Shard {
                 if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
             Err(error) => {
                 tracing::error!(%error, "io_uring_enter failed; the shard cannot go on");
-                system::last_words("purlin: io_uring_enter failed; aborting");
+                system::last_words(&format!("shard {}: io_uring_enter: {error}; the process ends", self.index()));
                 std::process::abort();
             }
         }
@@ -465,9 +465,7 @@ impl Shard {
             if task.is_none() {
                 break;
             }
-            let guard = AbortOnPanic;
             drop(task);
-            drop(guard);
         }
         let wakers = self.turn_end.take();
         drop(wakers);

@@ -136,9 +136,12 @@ impl Counters {
 
     /// One operation in 16 of a kind, for drives on which a look at the clock would be felt.
     #[inline]
-    pub(crate) fn is_sample(&self) -> bool {
-        let done = self.reads.load(Ordering::Relaxed) + self.writes.load(Ordering::Relaxed);
-        done.is_multiple_of(16)
+    pub(crate) fn is_sample(&self, kind: Done) -> bool {
+        match kind {
+            Done::Read(_) => self.reads.load(Ordering::Relaxed).is_multiple_of(16),
+            Done::Write(_) => self.writes.load(Ordering::Relaxed).is_multiple_of(16),
+            Done::Flush | Done::Discard | Done::Zeroes | Done::Error => false,
+        }
     }
 
     pub(crate) fn add_to(&self, sums: &mut DriveStats) {

@@ -83,10 +83,10 @@ impl Drive {
 
     /// Where to begin measuring, if this operation is measured.
     #[inline]
-    fn start_time(&self, path: &Path<'_>) -> Option<Nanos> {
+    fn start_time(&self, path: &Path<'_>, kind: Done) -> Option<Nanos> {
         match path {
             Path::File(_) => Some(clock::now()),
-            Path::Memory(_) => self.attached.counters.is_sample().then(clock::now),
+            Path::Memory(_) => self.attached.counters.is_sample(kind).then(clock::now),
         }
     }
 
@@ -138,7 +138,8 @@ impl ::drive::Drive for Drive {
         let len = buf.len() as u64;
         self.begin(offset, len)?;
         let path = self.path();
-        let start = self.start_time(&path);
+        let done = Done::Read(len);
+        let start = self.start_time(&path, done);
         let result = match &path {
             Path::File(file) => file.read(offset, buf).await,
             Path::Memory(memory) => {
@@ -147,14 +148,15 @@ impl ::drive::Drive for Drive {
                 Ok(buf)
             }
         };
-        self.finish(result, Done::Read(len), start, &path)
+        self.finish(result, done, start, &path)
     }
 
     async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
         let len = data.iter().map(|segment| segment.len() as u64).sum();
         self.begin(offset, len)?;
         let path = self.path();
-        let start = self.start_time(&path);
+        let done = Done::Write(len);
+        let start = self.start_time(&path, done);
         let result = match &path {
             Path::File(file) => file.write(offset, data, fua).await,
             Path::Memory(memory) => {
@@ -163,18 +165,19 @@ impl ::drive::Drive for Drive {
                 Ok(())
             }
         };
-        self.finish(result, Done::Write(len), start, &path)
+        self.finish(result, done, start, &path)
     }
 
     async fn flush(&self) -> Result<(), DriveError> {
         self.admit()?;
         let path = self.path();
-        let start = self.start_time(&path);
+        let done = Done::Flush;
+        let start = self.start_time(&path, done);
         let result = match &path {
             Path::File(file) => file.flush().await,
             Path::Memory(_) => Ok(()),
         };
-        self.finish(result, Done::Flush, start, &path)
+        self.finish(result, done, start, &path)
     }
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DriveError> {

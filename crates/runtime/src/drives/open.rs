@@ -342,14 +342,14 @@ fn open_file(path: &Path, name: &str) -> Result<OpenDrive, OpenError> {
         tracing::warn!(name, "the file system refuses O_DIRECT; transfers go through the page cache");
     }
     let discards = punch_hole_works(&file, size_bytes, sector_bytes);
-    let size_bytes = size_bytes - size_bytes % u64::from(sector_bytes);
     file.seek(SeekFrom::Start(0)).map_err(failed("use it"))?;
     let info = DriveInfo { name: name.to_string(), size_bytes, sector_bytes, discards };
     finish(info, DriveKind::File, file, direct, memory_align as usize)
 }
 
+/// The common end. The size in `info` may still have a part of a sector at its end, which no operation can reach.
 fn finish(
-    info: DriveInfo,
+    mut info: DriveInfo,
     kind: DriveKind,
     file: File,
     direct: bool,
@@ -359,6 +359,7 @@ fn finish(
         let DriveInfo { name, size_bytes, sector_bytes, .. } = info;
         return Err(OpenError::TooSmall { name, size_bytes, sector_bytes });
     }
+    info.size_bytes -= info.size_bytes % u64::from(info.sector_bytes);
     let back = FileBack {
         file,
         direct,
