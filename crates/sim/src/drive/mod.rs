@@ -12,6 +12,8 @@ use std::task::{Context, Poll};
 
 use ::drive::{BufMut, Drive, DriveError, DriveInfo, Nanos, Segments};
 
+#[cfg(test)]
+pub(crate) use self::faults::Ranges;
 pub(crate) use self::state::DriveState;
 use self::state::{OpResult, Request, Submitted};
 use crate::rng::Rng;

@@ -1,7 +1,8 @@
 //! What a drive remembers: its content, and which of it would be lost with the power.
 //!
 //! Invariants:
-//! 1. `content` is what reads give; `durable` is what a sector falls back to, present exactly while `dirty` is not 0.
+//! 1. `content` is what reads give; `durable` is what the sectors in `dirty` fall back to, and is there exactly while
+//!    `dirty` is not 0. Its other sectors mean nothing.
 //! 2. A sector is settled as a whole: it is durable or it falls back, so nothing tears within a sector.
 //! 3. A version of a sector that was there when a flush began is durable when the flush ends.
 
@@ -14,7 +15,7 @@ pub(crate) const PAGE_BYTES: usize = 4096;
 /// Pages in a chunk, the unit of the index: 256 KiB.
 const CHUNK_PAGES: usize = 64;
 /// Page buffers that are kept for reuse.
-const SPARE_PAGES: usize = 256;
+const SPARE_PAGES: usize = 4096;
 
 type PageBox = Box<[u8; PAGE_BYTES]>;
 
@@ -28,6 +29,7 @@ enum Content {
 
 struct Page {
     content: Content,
+    /// What the dirty sectors fall back to.
     durable: Option<Content>,
     /// One bit for each sector of the page that is not durable.
     dirty: u8,
@@ -223,8 +225,6 @@ impl Store {
         let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
         let data = materialize(&mut page.content, &mut self.spare, self.seed, number, len < PAGE_BYTES);
         change(data);
-        // What is durable at once is so in the fallback of the page's other sectors too: `before_change` took the
-        // sectors out of `dirty`, so a power cut leaves them alone.
     }
 
     /// Keeps what a change of the sectors in `mask` could lose. `len` is the length of the change in bytes.
@@ -249,27 +249,29 @@ impl Store {
             }
         }
         let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
+        let mut settled = mask & !page.dirty;
         if page.dirty == 0 {
-            page.durable = Some(if len == PAGE_BYTES {
-                // Everything is overwritten: the old content moves, and the new one begins as anything.
-                std::mem::replace(&mut page.content, Content::Zero)
-            } else {
-                copy(&page.content, &mut self.spare)
+            page.durable = Some(match &page.content {
+                Content::Data(_) if len == PAGE_BYTES => {
+                    // Everything is overwritten: the old content moves, and the new one begins as anything.
+                    settled = 0;
+                    std::mem::replace(&mut page.content, Content::Zero)
+                }
+                // Only the sectors that are dirty matter.
+                Content::Data(_) => Content::Data(memory(&mut self.spare)),
+                computed => {
+                    settled = 0;
+                    computed.clone()
+                }
             });
             page.epoch = epoch;
             self.dirty.push_back((epoch, number));
         } else if page.dirty & mask != 0 {
             // A drive writes its cache back when it likes: some of the versions that are overwritten now were durable.
-            let settled = page.dirty & mask & self.rng.next_u64() as u8;
-            self.settle(number, settled);
+            settled |= page.dirty & mask & self.rng.next_u64() as u8;
         }
-        // A sector that was clean may have become newer than the fallback by a durable write: catch up.
-        let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
-        let clean = !page.dirty & mask;
-        if page.dirty != 0 && clean != 0 {
-            self.settle(number, clean);
-        }
-        self.chunks[chunk][number as usize % CHUNK_PAGES].dirty |= mask;
+        page.dirty |= mask;
+        self.settle(number, settled);
     }
 
     /// Copies sectors from the content to the fallback.
@@ -402,17 +404,6 @@ fn materialize<'a>(
     match content {
         Content::Data(page) => page,
         _ => unreachable!("made so above"),
-    }
-}
-
-fn copy(content: &Content, spare: &mut Vec<PageBox>) -> Content {
-    match content {
-        Content::Data(bytes) => {
-            let mut page = memory(spare);
-            page.copy_from_slice(&bytes[..]);
-            Content::Data(page)
-        }
-        other => other.clone(),
     }
 }
 
