@@ -52,19 +52,38 @@ impl<E: Env> Array<E> {
             rest = next;
             at += step;
         }
-        let mut whole: Option<BufMut> = None;
-        for piece in join_all(pieces.into_iter().map(|(place, buf)| inner.read_piece(place, buf))).await {
-            let piece = piece?;
-            match &mut whole {
-                None => whole = Some(piece),
-                Some(head) => head.unsplit(piece).expect("the pieces are those of one buffer, in order"),
-            }
-        }
-        Ok(whole.expect("a read that crosses a strip has pieces"))
+        let pieces = join_all(pieces.into_iter().map(|(place, buf)| inner.read_piece(place, buf))).await;
+        Ok(inner.put_together(pieces.into_iter().collect::<Result<_, _>>()?, len as usize))
     }
 }
 
 impl<E: Env> Inner<E> {
+    /// One buffer from pieces in order: without copying if they are the parts of one still. A piece whose first read
+    /// failed came back in memory of its own.
+    fn put_together(&self, pieces: Vec<BufMut>, len: usize) -> BufMut {
+        let mut runs: Vec<BufMut> = Vec::with_capacity(1);
+        for piece in pieces {
+            match runs.last_mut() {
+                None => runs.push(piece),
+                Some(last) => {
+                    if let Err(piece) = last.unsplit(piece) {
+                        runs.push(piece);
+                    }
+                }
+            }
+        }
+        if runs.len() == 1 {
+            return runs.swap_remove(0);
+        }
+        let mut whole = self.env.alloc(len);
+        let mut at = 0;
+        for run in runs {
+            whole[at..at + run.len()].copy_from_slice(&run);
+            at += run.len();
+        }
+        whole
+    }
+
     /// Reads within one strip.
     async fn read_piece(self: &Rc<Self>, place: Place, buf: BufMut) -> Result<BufMut, BlockError> {
         let geometry = &self.shared.geometry;
