@@ -1,0 +1,42 @@
+//! Questions before something is lost.
+//!
+//! Invariant: nothing is asked unless both stdin and stderr are a terminal, so a script never hangs on a question.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+
+use crate::Failure;
+use crate::args::Common;
+
+/// Asks before something is lost. `what` reads as the first half of a sentence: "this destroys the volume tank/db".
+///
+/// # Errors
+/// [`Failure::Unasked`] without a terminal, [`Failure::Declined`] for any answer but yes.
+pub fn consent(common: &Common, what: &str) -> Result<(), Failure> {
+    question(common, what, "go on? [y/N] ", |answer| {
+        answer.eq_ignore_ascii_case("y") || answer.eq_ignore_ascii_case("yes")
+    })
+}
+
+/// Asks for the name of what is lost, where a slip of the finger must not be enough.
+///
+/// # Errors
+/// [`Failure::Unasked`] without a terminal, [`Failure::Declined`] for any answer but the name.
+pub fn consent_by_name(common: &Common, what: &str, name: &str) -> Result<(), Failure> {
+    question(common, what, &format!("type {name} to go on: "), |answer| answer == name)
+}
+
+fn question(common: &Common, what: &str, prompt: &str, is_yes: impl Fn(&str) -> bool) -> Result<(), Failure> {
+    if common.yes {
+        return Ok(());
+    }
+    if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
+        return Err(Failure::Unasked { what: what.to_owned() });
+    }
+    let mut stderr = io::stderr();
+    let mut answer = String::new();
+    write!(stderr, "{what}; {prompt}")
+        .and_then(|()| stderr.flush())
+        .and_then(|()| io::stdin().lock().read_line(&mut answer))
+        .map_err(|source| Failure::Local { what: "cannot ask".to_owned(), source })?;
+    if is_yes(answer.trim()) { Ok(()) } else { Err(Failure::Declined) }
+}

@@ -1,0 +1,234 @@
+//! The API over a Unix socket.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use api::{
+    Changed, DriveList, ErrorBody, Export, ExportCreate, ExportList, Group, GroupAssemble, GroupCreate, GroupList,
+    GroupStop, MemberFail, MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, Volume, VolumeCreate, VolumeList,
+    VolumeName, VolumeUpdate,
+};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Bytes;
+use hyper::{Method, Request, header};
+use hyper_util::rt::TokioIo;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+use crate::Failure;
+
+/// A daemon behind a Unix socket. Each request has a connection of its own, so a client holds nothing between them.
+#[derive(Debug, Clone)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+/// What a request without a body sends.
+const NO_BODY: Option<&()> = None;
+
+impl Client {
+    /// A client of the daemon that listens on `socket`. Nothing is connected yet.
+    pub fn new(socket: &Path) -> Client {
+        Client { socket: socket.to_owned() }
+    }
+
+    /// Sends one request and reads the answer.
+    ///
+    /// # Errors
+    /// [`Failure::Refused`] with the daemon's own sentence; others where there was no usable answer.
+    async fn request<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, Failure> {
+        let garbled = |what: String| Failure::Garbled { socket: self.socket.clone(), what };
+        let stream = UnixStream::connect(&self.socket).await.map_err(|source| self.unreachable(source))?;
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|error| garbled(error.to_string()))?;
+        // The answer tells what went wrong with the connection; the connection's own end adds nothing.
+        let connection = tokio::spawn(async move { drop(connection.await) });
+
+        let json = match body {
+            Some(body) => serde_json::to_vec(body).expect("requests have string keys only"),
+            None => Vec::new(),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::HOST, "purlind")
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::CONNECTION, "close")
+            .body(Full::new(Bytes::from(json)))
+            .expect("paths are percent-encoded");
+        let response = sender.send_request(request).await.map_err(|error| garbled(error.to_string()))?;
+        let status = response.status();
+        let body = response.into_body().collect().await.map_err(|error| garbled(error.to_string()))?.to_bytes();
+        connection.abort();
+
+        if status.is_success() {
+            return serde_json::from_slice(&body).map_err(|error| garbled(error.to_string()));
+        }
+        match serde_json::from_slice::<ErrorBody>(&body) {
+            Ok(ErrorBody { error }) => Err(Failure::Refused { code: error.code, message: error.message }),
+            Err(_) => Err(garbled(format!("HTTP status {status} without a reason"))),
+        }
+    }
+
+    fn unreachable(&self, source: io::Error) -> Failure {
+        let socket = self.socket.clone();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => Failure::Forbidden { socket },
+            _ => Failure::Unreachable { socket, source },
+        }
+    }
+
+    async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, Failure> {
+        self.request(Method::GET, path, NO_BODY).await
+    }
+
+    /// One screen of everything.
+    pub async fn status(&self) -> Result<Status, Failure> {
+        self.get("/v1/status").await
+    }
+
+    /// All groups.
+    pub async fn groups(&self) -> Result<GroupList, Failure> {
+        self.get("/v1/groups").await
+    }
+
+    /// One group.
+    pub async fn group(&self, group: &str) -> Result<Group, Failure> {
+        self.get(&format!("/v1/groups/{}", encoded(group))).await
+    }
+
+    /// Makes a group.
+    pub async fn group_create(&self, request: &GroupCreate) -> Result<Changed<Group>, Failure> {
+        self.request(Method::POST, "/v1/groups", Some(request)).await
+    }
+
+    /// Starts a group from its drives.
+    pub async fn group_assemble(&self, request: &GroupAssemble) -> Result<Changed<Group>, Failure> {
+        self.request(Method::POST, "/v1/groups/assemble", Some(request)).await
+    }
+
+    /// Stops using a group's drives.
+    pub async fn group_stop(&self, group: &str, request: &GroupStop) -> Result<Changed<Group>, Failure> {
+        self.request(Method::POST, &format!("/v1/groups/{}/stop", encoded(group)), Some(request)).await
+    }
+
+    /// Destroys a group with its volumes.
+    pub async fn group_delete(&self, group: &str, dry_run: bool) -> Result<Changed<Group>, Failure> {
+        let path = format!("/v1/groups/{0}?confirm={0}&dry_run={dry_run}", encoded(group));
+        self.request(Method::DELETE, &path, NO_BODY).await
+    }
+
+    /// Starts, stops or asks for a scrub.
+    pub async fn scrub(&self, group: &str, request: &ScrubRequest) -> Result<Scrub, Failure> {
+        self.request(Method::POST, &format!("/v1/groups/{}/scrub", encoded(group)), Some(request)).await
+    }
+
+    /// All drives.
+    pub async fn drives(&self) -> Result<DriveList, Failure> {
+        self.get("/v1/drives").await
+    }
+
+    /// Stops using a member.
+    pub async fn member_fail(&self, group: &str, slot: u32, request: &MemberFail) -> Result<Changed<Group>, Failure> {
+        self.request(Method::POST, &format!("/v1/groups/{}/members/{slot}/fail", encoded(group)), Some(request)).await
+    }
+
+    /// Puts another drive in a slot.
+    pub async fn member_replace(
+        &self,
+        group: &str,
+        slot: u32,
+        request: &MemberReplace,
+    ) -> Result<Changed<Group>, Failure> {
+        let path = format!("/v1/groups/{}/members/{slot}/replace", encoded(group));
+        self.request(Method::POST, &path, Some(request)).await
+    }
+
+    /// Adds a hot spare.
+    pub async fn spare_add(&self, group: &str, request: &SpareAdd) -> Result<Changed<Group>, Failure> {
+        self.request(Method::POST, &format!("/v1/groups/{}/spares", encoded(group)), Some(request)).await
+    }
+
+    /// Takes a hot spare away.
+    pub async fn spare_remove(&self, group: &str, drive: &str, dry_run: bool) -> Result<Changed<Group>, Failure> {
+        let path = format!("/v1/groups/{}/spares?drive={}&dry_run={dry_run}", encoded(group), encoded(drive));
+        self.request(Method::DELETE, &path, NO_BODY).await
+    }
+
+    /// All volumes.
+    pub async fn volumes(&self) -> Result<VolumeList, Failure> {
+        self.get("/v1/volumes").await
+    }
+
+    /// One volume.
+    pub async fn volume(&self, name: &VolumeName) -> Result<Volume, Failure> {
+        self.get(&volume_path(name)).await
+    }
+
+    /// Makes a volume.
+    pub async fn volume_create(&self, request: &VolumeCreate) -> Result<Changed<Volume>, Failure> {
+        self.request(Method::POST, "/v1/volumes", Some(request)).await
+    }
+
+    /// Grows or shrinks a volume.
+    pub async fn volume_resize(&self, name: &VolumeName, request: &VolumeUpdate) -> Result<Changed<Volume>, Failure> {
+        self.request(Method::PATCH, &volume_path(name), Some(request)).await
+    }
+
+    /// Destroys a volume.
+    pub async fn volume_delete(&self, name: &VolumeName, dry_run: bool) -> Result<Changed<Volume>, Failure> {
+        let confirm = encoded(&name.to_string());
+        let path = format!("{}?confirm={confirm}&dry_run={dry_run}", volume_path(name));
+        self.request(Method::DELETE, &path, NO_BODY).await
+    }
+
+    /// All exports.
+    pub async fn exports(&self) -> Result<ExportList, Failure> {
+        self.get("/v1/exports").await
+    }
+
+    /// Offers a volume to clients.
+    pub async fn export_create(&self, request: &ExportCreate) -> Result<Changed<Export>, Failure> {
+        self.request(Method::POST, "/v1/exports", Some(request)).await
+    }
+
+    /// Ends an export.
+    pub async fn export_delete(&self, id: &str) -> Result<Changed<Export>, Failure> {
+        self.request(Method::DELETE, &format!("/v1/exports/{}", encoded(id)), NO_BODY).await
+    }
+}
+
+fn volume_path(name: &VolumeName) -> String {
+    format!("/v1/volumes/{}/{}", encoded(&name.group), encoded(&name.volume))
+}
+
+/// One path segment or query value: everything but RFC 3986's unreserved characters is percent-encoded. Dots too, so
+/// that `..` stays a name.
+fn encoded(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'_' | b'~' => out.push(char::from(byte)),
+            _ => out.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::encoded;
+
+    #[test]
+    fn a_name_stays_one_path_segment() {
+        assert_eq!(encoded("tank-1_x"), "tank-1_x");
+        assert_eq!(encoded("../a b?c&d=é"), "%2E%2E%2Fa%20b%3Fc%26d%3D%C3%A9");
+    }
+}

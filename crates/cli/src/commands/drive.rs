@@ -1,0 +1,88 @@
+//! `purlin drive` and `purlin spare`.
+
+use api::{Group, JobKind, MemberFail, MemberReplace, SpareAdd};
+
+use super::drive_name;
+use crate::args::{Common, DriveCommand, NewDrives, SpareCommand};
+use crate::ask::consent;
+use crate::output::{has_colour, show, show_changed};
+use crate::{Client, Failure, progress, table};
+
+pub(super) async fn run(common: &Common, client: &Client, command: DriveCommand) -> Result<(), Failure> {
+    match command {
+        DriveCommand::List => show(common, &client.drives().await?, |list| table::drives(has_colour(), &list.drives)),
+        DriveCommand::Fail { group, slot, dry_run } => {
+            let changed = client.member_fail(&group, slot, &MemberFail { dry_run: dry_run.dry_run }).await?;
+            show_changed(common, &changed, |now| with_health(format!("failed slot {slot} of {group}"), now))
+        }
+        DriveCommand::Replace { group, slot, with, wait, new_drives, dry_run } => {
+            let request = MemberReplace {
+                with: drive_name(&with)?,
+                create_files_bytes: new_drives.create_files,
+                wipe_foreign: new_drives.wipe_foreign,
+                dry_run: dry_run.dry_run,
+            };
+            request.validate()?;
+            replace(common, client, &group, slot, &request, wait).await
+        }
+    }
+}
+
+pub(super) async fn run_spare(common: &Common, client: &Client, command: SpareCommand) -> Result<(), Failure> {
+    match command {
+        SpareCommand::Add { group, drive, new_drives: NewDrives { create_files, wipe_foreign }, dry_run } => {
+            let request = SpareAdd {
+                drive: drive_name(&drive)?,
+                create_files_bytes: create_files,
+                wipe_foreign,
+                dry_run: dry_run.dry_run,
+            };
+            request.validate()?;
+            consent_to_wipe(common, &request.drive, wipe_foreign && !request.dry_run)?;
+            let changed = client.spare_add(&group, &request).await?;
+            show_changed(common, &changed, |now| with_health(format!("added spare {} to {group}", request.drive), now))
+        }
+        SpareCommand::Remove { group, drive, dry_run } => {
+            let drive = drive_name(&drive)?;
+            let changed = client.spare_remove(&group, &drive, dry_run.dry_run).await?;
+            show_changed(common, &changed, |_| format!("removed spare {drive} from {group}"))
+        }
+    }
+}
+
+/// Without `--wipe-foreign` the daemon refuses a drive that holds something, so only with it something can be lost.
+fn consent_to_wipe(common: &Common, drive: &str, wipe: bool) -> Result<(), Failure> {
+    if wipe { consent(common, &format!("this overwrites whatever {drive} holds")) } else { Ok(()) }
+}
+
+fn with_health(done: String, group: Option<&Group>) -> String {
+    match group {
+        Some(group) => format!("{done}; the group is {}", group.health.as_str()),
+        None => done,
+    }
+}
+
+async fn replace(
+    common: &Common,
+    client: &Client,
+    group: &str,
+    slot: u32,
+    request: &MemberReplace,
+    wait: bool,
+) -> Result<(), Failure> {
+    consent_to_wipe(common, &request.with, request.wipe_foreign && !request.dry_run)?;
+    let mut changed = client.member_replace(group, slot, request).await?;
+    if wait {
+        let jobs = changed.object.iter().flat_map(|group| &group.jobs);
+        let rebuild =
+            jobs.filter(|job| job.kind == JobKind::Rebuild && job.slot == Some(slot)).max_by_key(|job| job.id);
+        if let Some(id) = rebuild.map(|job| job.id) {
+            progress::wait(client, group, id).await?;
+            changed.object = Some(client.group(group).await?);
+        }
+    }
+    let verb = if wait { "rebuilt" } else { "rebuilding" };
+    show_changed(common, &changed, |now| {
+        with_health(format!("{verb} slot {slot} of {group} onto {}", request.with), now)
+    })
+}

@@ -1,0 +1,123 @@
+//! `purlin group`.
+
+use api::{Group, GroupAssemble, GroupCreate, GroupStop, JobState, Scrub, ScrubAction, ScrubRequest, format_bytes};
+
+use super::{counted, drive_names};
+use crate::args::{Common, GroupCommand, GroupCreateArgs};
+use crate::ask::{consent, consent_by_name};
+use crate::output::{has_colour, show, show_changed};
+use crate::table::job_line;
+use crate::{Client, Failure, progress, table};
+
+pub(super) async fn run(common: &Common, client: &Client, command: GroupCommand) -> Result<(), Failure> {
+    match command {
+        GroupCommand::Create(args) => create(common, client, args).await,
+        GroupCommand::List => show(common, &client.groups().await?, |list| table::groups(has_colour(), &list.groups)),
+        GroupCommand::Show { group } => {
+            show(common, &client.group(&group).await?, |group| table::group(has_colour(), group))
+        }
+        GroupCommand::Scrub { group, repair, wait, stop, status } => {
+            let action = match (stop, status) {
+                (true, _) => ScrubAction::Stop,
+                (_, true) => ScrubAction::Status,
+                _ => ScrubAction::Start,
+            };
+            scrub(common, client, &group, ScrubRequest { action, repair }, wait).await
+        }
+        GroupCommand::Assemble { drives, dry_run } => {
+            let request = GroupAssemble { drives: drive_names(&drives)?, dry_run: dry_run.dry_run };
+            request.validate()?;
+            show_changed(common, &client.group_assemble(&request).await?, |group| started("assembled", group))
+        }
+        GroupCommand::Stop { group, force, dry_run } => {
+            let request = GroupStop { force, dry_run: dry_run.dry_run };
+            let changed = client.group_stop(&group, &request).await?;
+            show_changed(common, &changed, |_| format!("stopped group {group}; its drives hold all of it"))
+        }
+        GroupCommand::Delete { group, dry_run } => delete(common, client, &group, dry_run.dry_run).await,
+    }
+}
+
+fn started(verb: &str, group: Option<&Group>) -> String {
+    group.map_or_else(
+        || format!("{verb} the group"),
+        |group| {
+            let (name, health, size) = (&group.name, group.health.as_str(), format_bytes(group.capacity_bytes));
+            format!("{verb} group {name}: {}, {health}, {size}", group.level)
+        },
+    )
+}
+
+async fn create(common: &Common, client: &Client, args: GroupCreateArgs) -> Result<(), Failure> {
+    let request = GroupCreate {
+        name: args.name,
+        level: args.level,
+        drives: drive_names(&args.drives)?,
+        spares: drive_names(&args.spares)?,
+        parity: args.parity,
+        copies: args.copies,
+        sets: args.sets,
+        strip_bytes: args.strip,
+        create_files_bytes: args.new_drives.create_files,
+        wipe_foreign: args.new_drives.wipe_foreign,
+        dry_run: args.dry_run.dry_run,
+    };
+    request.validate()?;
+    if !request.dry_run {
+        // What would be refused is refused before anybody is asked.
+        client.group_create(&GroupCreate { dry_run: true, ..request.clone() }).await?;
+        let drives = counted(request.drives.len() + request.spares.len(), "drive");
+        consent(common, &format!("this overwrites {drives}"))?;
+    }
+    show_changed(common, &client.group_create(&request).await?, |group| started("created", group))
+}
+
+async fn delete(common: &Common, client: &Client, group: &str, dry_run: bool) -> Result<(), Failure> {
+    if !dry_run {
+        client.group_delete(group, true).await?;
+        consent_by_name(common, &format!("this destroys group {group} and every volume in it"), group)?;
+    }
+    show_changed(common, &client.group_delete(group, dry_run).await?, |_| format!("deleted group {group}"))
+}
+
+async fn scrub(
+    common: &Common,
+    client: &Client,
+    group: &str,
+    request: ScrubRequest,
+    wait: bool,
+) -> Result<(), Failure> {
+    let mut scrub = client.scrub(group, &request).await?;
+    if wait && let Some(job) = &scrub.job {
+        scrub = Scrub { job: Some(progress::wait(client, group, job.id).await?) };
+    }
+    show(common, &scrub, |scrub| scrub_text(group, scrub))?;
+    match scrub.job.as_ref().filter(|_| wait).and_then(|job| job.findings.as_ref()) {
+        Some(found) if found.mismatch_count > found.repaired_count => Err(Failure::Ended(format!(
+            "the scrub of {group} found {}, {} of them put right",
+            counted(usize::try_from(found.mismatch_count).unwrap_or(usize::MAX), "difference"),
+            found.repaired_count
+        ))),
+        _ => Ok(()),
+    }
+}
+
+fn scrub_text(group: &str, scrub: &Scrub) -> String {
+    let Some(job) = &scrub.job else {
+        return format!("{group}: no scrub since the daemon started\n");
+    };
+    let mut text = format!("{group}: {}\n", job_line(job));
+    if matches!(job.state, JobState::Done | JobState::Stopped)
+        && let Some(findings) = &job.findings
+    {
+        for place in &findings.places {
+            let who = place.slot.map_or_else(|| "an unknown member".to_owned(), |slot| format!("slot {slot}"));
+            let fate = if place.repaired { "put right" } else { "left as it is" };
+            text.push_str(&format!("  at byte {} of the group: {who} is wrong, {fate}\n", place.offset_bytes));
+        }
+        if findings.unchecked_count > 0 {
+            text.push_str(&format!("  {} stripes could not be compared\n", findings.unchecked_count));
+        }
+    }
+    text
+}

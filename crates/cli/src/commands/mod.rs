@@ -1,0 +1,57 @@
+//! What each command does: one file per object.
+
+mod drive;
+mod export;
+mod group;
+mod shell;
+mod volume;
+
+use std::path::Path;
+
+use api::DriveSpec;
+
+use crate::args::{Command, Line};
+use crate::{Client, Failure, screen};
+
+/// Does what the line says.
+///
+/// # Errors
+/// [`Failure`], one sentence.
+pub async fn run(line: Line) -> Result<(), Failure> {
+    let Line { common, command } = line;
+    let client = Client::new(&common.socket);
+    match command {
+        Command::Status { once } => screen::run(&common, &client, once).await,
+        Command::Group(command) => group::run(&common, &client, command).await,
+        Command::Volume(command) => volume::run(&common, &client, command).await,
+        Command::Export(command) => export::run(&common, &client, command).await,
+        Command::Drive(command) => drive::run(&common, &client, command).await,
+        Command::Spare(command) => drive::run_spare(&common, &client, command).await,
+        Command::Completions { shell } => shell::completions(shell),
+        Command::Man { dir } => shell::man(&dir),
+    }
+}
+
+/// A path as the daemon understands it, which has another current folder.
+fn absolute(path: &Path) -> Result<String, Failure> {
+    let fail = |source| Failure::Local { what: format!("cannot tell where {} is", path.display()), source };
+    Ok(std::path::absolute(path).map_err(fail)?.display().to_string())
+}
+
+/// A drive as the daemon understands it.
+fn drive_name(drive: &DriveSpec) -> Result<String, Failure> {
+    match drive {
+        DriveSpec::Memory { .. } => Ok(drive.to_string()),
+        DriveSpec::Path(path) => absolute(path),
+    }
+}
+
+/// Drives as the daemon understands them.
+fn drive_names(drives: &[DriveSpec]) -> Result<Vec<String>, Failure> {
+    drives.iter().map(drive_name).collect()
+}
+
+/// `1 drive`, `2 drives`.
+fn counted(count: usize, what: &str) -> String {
+    if count == 1 { format!("1 {what}") } else { format!("{count} {what}s") }
+}

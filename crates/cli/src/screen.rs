@@ -1,0 +1,201 @@
+//! `purlin status`: one screen of everything.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use api::{GroupStatus, JobState, LoadSide, Status, format_bytes};
+use comfy_table::Cell;
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::terminal::{
+    BeginSynchronizedUpdate, Clear, ClearType, DisableLineWrap, EnableLineWrap, EndSynchronizedUpdate,
+    EnterAlternateScreen, LeaveAlternateScreen,
+};
+use crossterm::{execute, queue};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::args::{Common, Format};
+use crate::output::{self, has_colour};
+use crate::progress::duration;
+use crate::table::{self, Column, dash, job_line, micros, per_second, size, table};
+use crate::{Client, Failure};
+
+/// How often the screen is drawn anew.
+const REFRESH_EVERY: Duration = Duration::from_secs(1);
+
+/// Shows the status: once, or until Ctrl-C where stdout is a terminal.
+///
+/// # Errors
+/// As [`Client::status`] when it is shown once, or the first time; later failures are shown on the screen.
+pub async fn run(common: &Common, client: &Client, once: bool) -> Result<(), Failure> {
+    let status = client.status().await?;
+    if once || common.output == Format::Json || !io::stdout().is_terminal() {
+        return output::show(common, &status, |status| render(has_colour(), status));
+    }
+    let fail = |source| Failure::Local { what: "cannot use the terminal".to_owned(), source };
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(fail)?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(fail)?;
+    let screen = Screen::open().map_err(fail)?;
+    let mut text = render(has_colour(), &status);
+    loop {
+        screen.draw(&text).map_err(fail)?;
+        tokio::select! {
+            () = tokio::time::sleep(REFRESH_EVERY) => {}
+            _ = interrupt.recv() => return Ok(()),
+            _ = terminate.recv() => return Ok(()),
+        }
+        text = match client.status().await {
+            Ok(status) => render(has_colour(), &status),
+            Err(failure) => format!("{failure}\n\ntrying again every second\n"),
+        };
+    }
+}
+
+/// The terminal's second screen. Dropped, it gives the first one back as it was.
+struct Screen;
+
+impl Screen {
+    fn open() -> io::Result<Screen> {
+        // The guard is made first, so that a failure half way is undone as well.
+        let screen = Screen;
+        execute!(io::stdout(), EnterAlternateScreen, Hide, DisableLineWrap)?;
+        Ok(screen)
+    }
+
+    /// Draws as many lines as fit; the terminal cuts long ones.
+    fn draw(&self, text: &str) -> io::Result<()> {
+        let rows = crossterm::terminal::size().map_or(24, |(_, rows)| usize::from(rows));
+        let lines: Vec<&str> = text.lines().collect();
+        let fits = rows.saturating_sub(1);
+        let mut stdout = io::stdout().lock();
+        queue!(stdout, BeginSynchronizedUpdate, MoveTo(0, 0))?;
+        let shown = if lines.len() > fits { fits.saturating_sub(1) } else { lines.len() };
+        for line in &lines[..shown] {
+            write!(stdout, "{line}")?;
+            queue!(stdout, Clear(ClearType::UntilNewLine))?;
+            write!(stdout, "\r\n")?;
+        }
+        if shown < lines.len() {
+            write!(stdout, "... {} more lines; see purlin status --once", lines.len() - shown)?;
+            queue!(stdout, Clear(ClearType::UntilNewLine))?;
+            write!(stdout, "\r\n")?;
+        }
+        queue!(stdout, Clear(ClearType::FromCursorDown), EndSynchronizedUpdate)?;
+        stdout.flush()
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        // A terminal that is gone needs no restoring.
+        let _ = execute!(io::stdout(), EnableLineWrap, Show, LeaveAlternateScreen);
+    }
+}
+
+/// The whole screen as text.
+pub fn render(colour: bool, status: &Status) -> String {
+    let busy: Vec<String> = status.shards.iter().map(|shard| format!("{:.0}%", shard.busy_percent)).collect();
+    let shards = if busy.len() == 1 { "shard" } else { "shards" };
+    let mut text = format!(
+        "purlind {}  up {}  {} {shards} busy {}  memory {}\n",
+        status.version,
+        duration(status.uptime_s),
+        busy.len(),
+        busy.join(" "),
+        format_bytes(status.resident_bytes)
+    );
+    text.push('\n');
+    if status.groups.is_empty() {
+        text.push_str("no groups; make one with: purlin group create\n");
+        return text;
+    }
+    text.push_str(&groups(colour, &status.groups));
+    text.push('\n');
+    text.push_str(&loads(colour, &status.groups));
+
+    let jobs: Vec<String> = status
+        .groups
+        .iter()
+        .flat_map(|group| group.jobs.iter().map(move |job| (group, job)))
+        .filter(|(_, job)| job.state != JobState::Done)
+        .map(|(group, job)| format!("{}  {}\n", group.name, job_line(job)))
+        .collect();
+    if !jobs.is_empty() {
+        text.push('\n');
+        text.push_str(&jobs.concat());
+    }
+    let warnings: Vec<String> = status
+        .groups
+        .iter()
+        .flat_map(|group| group.warnings.iter().map(move |warning| format!("{}  warning: {warning}\n", group.name)))
+        .collect();
+    if !warnings.is_empty() {
+        text.push('\n');
+        text.push_str(&warnings.concat());
+    }
+    if !status.exports.is_empty() {
+        text.push('\n');
+        text.push_str(&table::exports(colour, &status.exports));
+    }
+    text
+}
+
+fn groups(colour: bool, groups: &[GroupStatus]) -> String {
+    let row = |group: &GroupStatus| {
+        vec![
+            Cell::new(&group.name),
+            Cell::new(group.level),
+            table::health(group.health),
+            Cell::new(format!("{}/{}", group.in_sync_count, group.member_count)),
+            Cell::new(group.spare_count),
+            Cell::new(group.losses_left),
+            Cell::new(group.volume_count),
+            size(group.capacity_bytes),
+            size(group.allocated_bytes),
+            size(group.used_bytes),
+        ]
+    };
+    let columns = [
+        Column::Word("GROUP"),
+        Column::Word("LEVEL"),
+        Column::Word("HEALTH"),
+        Column::Number("IN SYNC"),
+        Column::Number("SPARES"),
+        Column::Number("MAY LOSE"),
+        Column::Number("VOLUMES"),
+        Column::Number("CAPACITY"),
+        Column::Number("IN VOLUMES"),
+        Column::Number("WRITTEN"),
+    ];
+    table(colour, &columns, groups.iter().map(row).collect())
+}
+
+fn loads(colour: bool, groups: &[GroupStatus]) -> String {
+    let side = |group: &GroupStatus, what: &str, side: &LoadSide| {
+        let latency = |pick: fn(&api::LatencyUs) -> f64| {
+            side.latency_us.as_ref().map_or_else(dash, |us| Cell::new(micros(pick(us))))
+        };
+        vec![
+            Cell::new(&group.name),
+            Cell::new(what),
+            Cell::new(per_second(side.ops_per_s)),
+            Cell::new(format!("{}/s", format_bytes(side.bytes_per_s.max(0.0) as u64))),
+            latency(|us| us.p50),
+            latency(|us| us.p99),
+            latency(|us| us.max),
+        ]
+    };
+    let rows = groups
+        .iter()
+        .flat_map(|group| [side(group, "read", &group.load.read), side(group, "write", &group.load.write)])
+        .collect();
+    let columns = [
+        Column::Word("GROUP"),
+        Column::Word("LOAD"),
+        Column::Number("IOPS"),
+        Column::Number("BANDWIDTH"),
+        Column::Number("P50"),
+        Column::Number("P99"),
+        Column::Number("MAX"),
+    ];
+    table(colour, &columns, rows)
+}

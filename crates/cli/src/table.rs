@@ -1,0 +1,415 @@
+//! Tables and figures for people.
+//!
+//! Invariants:
+//! - No borders; columns two spaces apart; no space at the end of a line, so that output can be compared and cut.
+//! - Numbers are right-aligned, words left-aligned.
+//! - Nothing is shortened or wrapped: a table is as wide as what it says.
+
+use api::{
+    Drive, DriveKind, DriveRole, DriveState, Export, Group, GroupHealth, Job, JobKind, JobState, Member, MemberState,
+    Volume, VolumeKind, format_bytes,
+};
+use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets};
+
+use crate::progress::{bar, duration, percent};
+
+/// A column: its heading, and whether it holds numbers.
+pub enum Column {
+    /// Left-aligned.
+    Word(&'static str),
+    /// Right-aligned.
+    Number(&'static str),
+}
+
+/// A table of cells, as text.
+pub fn table(colour: bool, columns: &[Column], rows: Vec<Vec<Cell>>) -> String {
+    let mut table = Table::new();
+    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
+    if colour {
+        table.enforce_styling();
+    } else {
+        table.force_no_tty();
+    }
+    table.set_header(columns.iter().map(|column| match column {
+        Column::Word(name) | Column::Number(name) => Cell::new(name),
+    }));
+    table.add_rows(rows);
+    for (index, column) in columns.iter().enumerate() {
+        let last = index + 1 == columns.len();
+        let shown = table.column_mut(index).expect("the header has every column");
+        shown.set_padding((0, if last { 0 } else { 2 }));
+        if matches!(column, Column::Number(_)) {
+            shown.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// `name  value` lines, the values in one column.
+pub fn pairs(pairs: &[(&str, String)]) -> String {
+    let width = pairs.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    pairs.iter().map(|(name, value)| format!("{name:width$}  {value}").trim_end().to_owned() + "\n").collect()
+}
+
+/// A cell that says nothing.
+pub fn dash() -> Cell {
+    Cell::new("-")
+}
+
+/// A size.
+pub fn size(bytes: u64) -> Cell {
+    Cell::new(format_bytes(bytes))
+}
+
+fn size_or_dash(bytes: Option<u64>) -> Cell {
+    bytes.map_or_else(dash, size)
+}
+
+/// A group's health: green, yellow, red.
+pub fn health(health: GroupHealth) -> Cell {
+    let colour = match health {
+        GroupHealth::Optimal => Color::Green,
+        GroupHealth::Degraded => Color::Yellow,
+        GroupHealth::Failed | GroupHealth::Unknown => Color::Red,
+    };
+    Cell::new(health.as_str()).fg(colour)
+}
+
+fn member_state(state: MemberState) -> Cell {
+    let colour = match state {
+        MemberState::InSync => Color::Green,
+        MemberState::Rebuilding => Color::Yellow,
+        MemberState::Missing | MemberState::Faulty | MemberState::Unknown => Color::Red,
+    };
+    Cell::new(state.as_str()).fg(colour)
+}
+
+fn drive_state(state: DriveState) -> Cell {
+    let (name, colour) = match state {
+        DriveState::Online => ("online", Color::Green),
+        DriveState::Faulty => ("faulty", Color::Red),
+        DriveState::Missing => ("missing", Color::Red),
+        DriveState::Unknown => ("unknown", Color::Red),
+    };
+    Cell::new(name).fg(colour)
+}
+
+/// `purlin group list`.
+pub fn groups(colour: bool, groups: &[Group]) -> String {
+    if groups.is_empty() {
+        return "no groups; make one with: purlin group create\n".to_owned();
+    }
+    let rows = groups.iter().map(|group| {
+        let in_sync = group.members.iter().filter(|m| m.state == MemberState::InSync).count();
+        vec![
+            Cell::new(&group.name),
+            Cell::new(group.level),
+            health(group.health),
+            Cell::new(format!("{in_sync}/{}", group.member_count)),
+            Cell::new(group.spares.len()),
+            size(group.capacity_bytes),
+            size(group.used_bytes),
+            size(group.free_bytes),
+        ]
+    });
+    let columns = [
+        Column::Word("NAME"),
+        Column::Word("LEVEL"),
+        Column::Word("HEALTH"),
+        Column::Number("IN SYNC"),
+        Column::Number("SPARES"),
+        Column::Number("CAPACITY"),
+        Column::Number("USED"),
+        Column::Number("FREE"),
+    ];
+    table(colour, &columns, rows.collect())
+}
+
+/// `purlin group show`.
+pub fn group(colour: bool, group: &Group) -> String {
+    let mut text = pairs(&[
+        ("name", group.name.clone()),
+        ("uuid", group.uuid.clone()),
+        ("level", level_line(group)),
+        ("strip", format_bytes(group.strip_bytes)),
+        ("health", health_line(group)),
+        ("capacity", format_bytes(group.capacity_bytes)),
+        ("in volumes", format_bytes(group.allocated_bytes)),
+        ("free", format_bytes(group.free_bytes)),
+        ("written", format_bytes(group.used_bytes)),
+        ("epoch", format!("{}, {}", group.epoch, if group.clean { "clean" } else { "in use" })),
+        ("crash safety", group.crash_safety.note.clone()),
+    ]);
+    for warning in &group.warnings {
+        text.push_str(&format!("warning: {warning}\n"));
+    }
+    text.push('\n');
+    text.push_str(&members(colour, group));
+    if !group.jobs.is_empty() {
+        text.push('\n');
+        for job in &group.jobs {
+            text.push_str(&job_line(job));
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn level_line(group: &Group) -> String {
+    let shape = if group.copy_count > 1 {
+        format!("{} copies", group.copy_count)
+    } else {
+        format!("{}+{}", group.data_count, group.parity_count)
+    };
+    match group.set_count {
+        0 | 1 => format!("{}, {shape}", group.level),
+        sets => format!("{}, {sets} sets of {shape}", group.level),
+    }
+}
+
+fn health_line(group: &Group) -> String {
+    let left = match group.losses_left {
+        0 => "no member may be lost".to_owned(),
+        1 => "1 more member may be lost".to_owned(),
+        left => format!("{left} more members may be lost"),
+    };
+    match group.health {
+        GroupHealth::Failed => "failed".to_owned(),
+        health => format!("{}, {left}", health.as_str()),
+    }
+}
+
+fn members(colour: bool, group: &Group) -> String {
+    let row = |member: &Member| {
+        vec![
+            Cell::new(member.slot),
+            Cell::new(member.set),
+            member_state(member.state),
+            Cell::new(member.drive.as_deref().unwrap_or("-")),
+            size_or_dash(member.size_bytes),
+            Cell::new(member.errors.failed_count()),
+        ]
+    };
+    let mut rows: Vec<Vec<Cell>> = group.members.iter().map(row).collect();
+    for spare in &group.spares {
+        rows.push(vec![dash(), dash(), Cell::new("spare"), Cell::new(&spare.drive), size(spare.size_bytes), dash()]);
+    }
+    let columns = [
+        Column::Number("SLOT"),
+        Column::Number("SET"),
+        Column::Word("STATE"),
+        Column::Word("DRIVE"),
+        Column::Number("SIZE"),
+        Column::Number("ERRORS"),
+    ];
+    table(colour, &columns, rows)
+}
+
+/// A job in one line: with its bar while it runs, with its result afterwards.
+pub fn job_line(job: &Job) -> String {
+    let kind = match job.kind {
+        JobKind::Rebuild => "rebuild",
+        JobKind::Resync => "resync",
+        JobKind::Scrub => "scrub",
+        JobKind::Unknown => "job",
+    };
+    let what = match job.slot {
+        Some(slot) => format!("{kind} of slot {slot}"),
+        None => kind.to_owned(),
+    };
+    let message = job.message.as_ref().map(|message| format!(": {message}")).unwrap_or_default();
+    let findings = job.findings.as_ref().map(|findings| match findings.mismatch_count {
+        0 => ", no differences".to_owned(),
+        1 => format!(", 1 difference, {} put right", findings.repaired_count),
+        count => format!(", {count} differences, {} put right", findings.repaired_count),
+    });
+    let findings = findings.unwrap_or_default();
+    match job.state {
+        JobState::Running => {
+            let left = job.left_s.map_or_else(|| "?".to_owned(), duration);
+            let share = percent(job.done_percent);
+            let rate = format_bytes(job.bytes_per_s.max(0.0) as u64);
+            format!("{what}  [{}] {share:>6}  {rate}/s  {left} left{findings}", bar(job.done_percent, 30))
+        }
+        JobState::Waiting => {
+            let share = percent(job.done_percent);
+            format!("{what}  [{}] {share:>6}  waits{message}", bar(job.done_percent, 30))
+        }
+        JobState::Done => format!("{what}  done in {}{findings}", duration(job.elapsed_s)),
+        JobState::Stopped => format!("{what}  stopped at {}{findings}", percent(job.done_percent)),
+        JobState::Failed | JobState::Unknown => format!("{what}  failed at {}{message}", percent(job.done_percent)),
+    }
+}
+
+/// `purlin drive list`.
+pub fn drives(colour: bool, drives: &[Drive]) -> String {
+    if drives.is_empty() {
+        return "no drives\n".to_owned();
+    }
+    let row = |drive: &Drive| {
+        let kind = match drive.kind {
+            DriveKind::Block => "block",
+            DriveKind::File => "file",
+            DriveKind::Memory => "memory",
+            DriveKind::Unknown => "-",
+        };
+        let role = match drive.role {
+            DriveRole::Member => "member",
+            DriveRole::Spare => "spare",
+            DriveRole::None | DriveRole::Unknown => "-",
+        };
+        vec![
+            Cell::new(&drive.name),
+            Cell::new(kind),
+            drive_state(drive.state),
+            Cell::new(drive.group.as_deref().unwrap_or("-")),
+            Cell::new(role),
+            drive.slot.map_or_else(dash, Cell::new),
+            size_or_dash(drive.size_bytes),
+            drive.sector_bytes.map_or_else(dash, Cell::new),
+            Cell::new(drive.errors.failed_count()),
+            drive.read_latency_us.map_or_else(dash, |us| Cell::new(micros(us.p99))),
+            drive.write_latency_us.map_or_else(dash, |us| Cell::new(micros(us.p99))),
+        ]
+    };
+    let columns = [
+        Column::Word("DRIVE"),
+        Column::Word("KIND"),
+        Column::Word("STATE"),
+        Column::Word("GROUP"),
+        Column::Word("ROLE"),
+        Column::Number("SLOT"),
+        Column::Number("SIZE"),
+        Column::Number("SECTOR"),
+        Column::Number("ERRORS"),
+        Column::Number("READ P99"),
+        Column::Number("WRITE P99"),
+    ];
+    table(colour, &columns, drives.iter().map(row).collect())
+}
+
+/// `purlin volume list`.
+pub fn volumes(colour: bool, volumes: &[Volume]) -> String {
+    if volumes.is_empty() {
+        return "no volumes; make one with: purlin volume create GROUP/VOLUME --size SIZE\n".to_owned();
+    }
+    let row = |volume: &Volume| {
+        let exports = if volume.exports.is_empty() { "-".to_owned() } else { volume.exports.join(",") };
+        vec![
+            Cell::new(&volume.name),
+            Cell::new(volume_kind(volume.kind)),
+            size(volume.size_bytes),
+            size(volume.used_bytes),
+            Cell::new(exports),
+        ]
+    };
+    let columns = [
+        Column::Word("NAME"),
+        Column::Word("KIND"),
+        Column::Number("SIZE"),
+        Column::Number("USED"),
+        Column::Word("EXPORTS"),
+    ];
+    table(colour, &columns, volumes.iter().map(row).collect())
+}
+
+fn volume_kind(kind: VolumeKind) -> &'static str {
+    match kind {
+        VolumeKind::Direct => "direct",
+        VolumeKind::Unknown => "unknown",
+    }
+}
+
+/// `purlin volume show`.
+pub fn volume(volume: &Volume) -> String {
+    let exports = if volume.exports.is_empty() { "none".to_owned() } else { volume.exports.join(", ") };
+    pairs(&[
+        ("name", volume.name.clone()),
+        ("id", volume.id.to_string()),
+        ("kind", volume_kind(volume.kind).to_owned()),
+        ("size", format!("{} ({} bytes)", format_bytes(volume.size_bytes), volume.size_bytes)),
+        ("written", format_bytes(volume.used_bytes)),
+        ("exports", exports),
+        ("reads", format!("{}, {}", volume.io.read_count, format_bytes(volume.io.read_bytes))),
+        ("writes", format!("{}, {}", volume.io.write_count, format_bytes(volume.io.write_bytes))),
+    ])
+}
+
+/// `purlin export list`.
+pub fn exports(colour: bool, exports: &[Export]) -> String {
+    if exports.is_empty() {
+        return "no exports; make one with: purlin export create GROUP/VOLUME --nbd unix:PATH\n".to_owned();
+    }
+    let row = |export: &Export| {
+        let state = if export.listening {
+            Cell::new("listening").fg(Color::Green)
+        } else {
+            Cell::new(export.message.as_deref().unwrap_or("not listening")).fg(Color::Red)
+        };
+        let tls = match &export.tls {
+            None => "-",
+            Some(tls) if tls.ca.is_some() => "mutual",
+            Some(_) => "yes",
+        };
+        vec![
+            Cell::new(&export.id),
+            Cell::new(&export.volume),
+            Cell::new(if export.read_only { "ro" } else { "rw" }),
+            Cell::new(tls),
+            Cell::new(export.connection_count),
+            Cell::new(&export.uri),
+            state,
+        ]
+    };
+    let columns = [
+        Column::Word("ID"),
+        Column::Word("VOLUME"),
+        Column::Word("MODE"),
+        Column::Word("TLS"),
+        Column::Number("CLIENTS"),
+        Column::Word("URI"),
+        Column::Word("STATE"),
+    ];
+    table(colour, &columns, exports.iter().map(row).collect())
+}
+
+/// A latency with three digits or so: `12 us`, `1.5 ms`, `2.1 s`.
+pub fn micros(us: f64) -> String {
+    match us {
+        us if us < 999.5 => format!("{us:.0} us"),
+        us if us < 9_950.0 => format!("{:.1} ms", us / 1e3),
+        us if us < 999_500.0 => format!("{:.0} ms", us / 1e3),
+        us => format!("{:.1} s", us / 1e6),
+    }
+}
+
+/// A rate of operations: `0`, `950`, `12.3k`, `1.20M`.
+pub fn per_second(rate: f64) -> String {
+    match rate {
+        rate if rate < 999.5 => format!("{rate:.0}"),
+        rate if rate < 99_950.0 => format!("{:.1}k", rate / 1e3),
+        rate if rate < 999_500.0 => format!("{:.0}k", rate / 1e3),
+        rate => format!("{:.2}M", rate / 1e6),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latencies_and_rates_are_short() {
+        let shown: Vec<String> = [0.4, 12.0, 999.6, 1500.0, 42_000.0, 2_100_000.0].map(micros).into();
+        assert_eq!(shown, ["0 us", "12 us", "1.0 ms", "1.5 ms", "42 ms", "2.1 s"]);
+        let shown: Vec<String> = [0.0, 950.0, 999.9, 12_345.0, 412_000.0, 1_200_000.0].map(per_second).into();
+        assert_eq!(shown, ["0", "950", "1.0k", "12.3k", "412k", "1.20M"]);
+    }
+
+    #[test]
+    fn a_table_has_no_spaces_at_the_end_of_a_line() {
+        let columns = [Column::Word("A"), Column::Number("N"), Column::Word("B")];
+        let rows =
+            vec![vec![Cell::new("x"), Cell::new(1), Cell::new("")], vec![Cell::new("long"), Cell::new(100), dash()]];
+        assert_eq!(table(false, &columns, rows), "A       N  B\nx       1\nlong  100  -\n");
+    }
+}
