@@ -1,7 +1,7 @@
 //! Sixty-four bytes at a time with AVX-512F and GFNI.
 //!
 //! GF2P8MULB multiplies modulo 0x11B, the polynomial of AES; a multiplication modulo 0x11D is linear over bits, so it
-//! goes through GF2P8AFFINEQB with the coefficient's bit matrix.
+//! goes through GF2P8AFFINEQB with the coefficient's bit matrix. Two XORs in a row become VPTERNLOG by the compiler's own doing.
 
 use core::arch::x86_64::*;
 
@@ -12,9 +12,6 @@ operations!("avx512-gfni", Zmm, #[target_feature(enable = "avx512f,gfni")]);
 
 const DOUBLE: Multiplier = Multiplier::new(2);
 const QUADRUPLE: Multiplier = Multiplier::new(4);
-
-/// VPTERNLOGD's truth table of a ^ b ^ c.
-const XOR3: i32 = 0b1001_0110;
 
 #[derive(Clone, Copy)]
 pub(super) struct Zmm(__m512i);
@@ -53,12 +50,6 @@ impl Lanes for Zmm {
     unsafe fn xor(self, other: Zmm) -> Zmm {
         // SAFETY: the caller's promise.
         unsafe { Zmm(_mm512_xor_si512(self.0, other.0)) }
-    }
-
-    #[inline(always)]
-    unsafe fn xor3(self, a: Zmm, b: Zmm) -> Zmm {
-        // SAFETY: the caller's promise.
-        unsafe { Zmm(_mm512_ternarylogic_epi64::<XOR3>(self.0, a.0, b.0)) }
     }
 
     #[inline(always)]

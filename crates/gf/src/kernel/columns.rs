@@ -35,10 +35,19 @@ macro_rules! all_columns {
 }
 
 /// `WIDE` registers from `strip` at `at`.
+///
+/// A loop and not `array::from_fn`, here and below: a closure has no target features and is not inlined, so that each
+/// register would take a call and a way through memory.
 #[inline(always)]
 unsafe fn load<L: Lanes, const WIDE: usize>(strip: *const u8, at: usize) -> [L; WIDE] {
     // SAFETY: the caller has checked that `at + WIDE * L::BYTES` is within the strip.
-    core::array::from_fn(|n| unsafe { L::load(strip.add(at + n * L::BYTES)) })
+    unsafe {
+        let mut values = [L::zero(); WIDE];
+        for (n, value) in values.iter_mut().enumerate() {
+            *value = L::load(strip.add(at + n * L::BYTES));
+        }
+        values
+    }
 }
 
 #[inline(always)]
@@ -46,6 +55,27 @@ unsafe fn store<L: Lanes, const WIDE: usize>(values: [L; WIDE], strip: *mut u8, 
     for (n, value) in values.into_iter().enumerate() {
         // SAFETY: as in `load`.
         unsafe { value.store(strip.add(at + n * L::BYTES)) };
+    }
+}
+
+/// Each value made ready to be multiplied.
+#[inline(always)]
+unsafe fn multiplicands<L: Lanes, const WIDE: usize>(values: [L; WIDE]) -> [L::Multiplicand; WIDE] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut ready = [L::zero().multiplicand(); WIDE];
+        for (ready, value) in ready.iter_mut().zip(values) {
+            *ready = value.multiplicand();
+        }
+        ready
+    }
+}
+
+#[inline(always)]
+unsafe fn double<L: Lanes, const WIDE: usize>(values: &mut [L; WIDE]) {
+    for value in values {
+        // SAFETY: the caller's promise.
+        *value = unsafe { value.double() };
     }
 }
 
@@ -60,14 +90,7 @@ unsafe fn xor_walk<L: Lanes, const WIDE: usize>(data: &[&[u8]], p: *mut u8, mut 
         // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
         unsafe {
             let mut sum: [L; WIDE] = load(data[0].as_ptr(), at);
-            let mut rest = data[1..].chunks_exact(2);
-            for pair in &mut rest {
-                for (n, sum) in sum.iter_mut().enumerate() {
-                    let offset = at + n * L::BYTES;
-                    *sum = sum.xor3(L::load(pair[0].as_ptr().add(offset)), L::load(pair[1].as_ptr().add(offset)));
-                }
-            }
-            for strip in rest.remainder() {
+            for strip in &data[1..] {
                 for (n, sum) in sum.iter_mut().enumerate() {
                     *sum = sum.xor(L::load(strip.as_ptr().add(at + n * L::BYTES)));
                 }
@@ -193,9 +216,9 @@ unsafe fn solve_pq_walk<L: Lanes, const WIDE: usize>(
             let mut q = [L::zero(); WIDE];
             // A lost strip counts as zero: it adds nothing, but its step still multiplies what came before.
             pq_steps(above, &mut p, &mut q, at);
-            q = q.map(|q| q.double());
+            double(&mut q);
             pq_steps(between, &mut p, &mut q, at);
-            q = q.map(|q| q.double());
+            double(&mut q);
             pq_steps(below, &mut p, &mut q, at);
             for n in 0..WIDE {
                 let offset = at + n * L::BYTES;
@@ -248,8 +271,7 @@ unsafe fn combine_walk<L: Lanes, const WIDE: usize, const ROWS: usize>(
         unsafe {
             let mut sums = [[L::zero(); WIDE]; ROWS];
             for (strip, factors) in data.iter().zip(factors) {
-                let values: [L; WIDE] = load(strip.as_ptr(), at);
-                let values = values.map(|value| value.multiplicand());
+                let values = multiplicands::<L, WIDE>(load(strip.as_ptr(), at));
                 for row in 0..ROWS {
                     let factor = L::factor(&factors[row]);
                     for n in 0..WIDE {
@@ -325,7 +347,7 @@ unsafe fn accumulate_walk<L: Lanes, const WIDE: usize, const SOURCES: usize, con
                     *change = change.xor(L::load(source.add(at + n * L::BYTES)));
                 }
             }
-            let change = change.map(|value| value.multiplicand());
+            let change = multiplicands(change);
             for row in 0..ROWS {
                 let factor = L::factor(&factors[row]);
                 for (n, &change) in change.iter().enumerate() {

@@ -34,12 +34,6 @@ pub(super) trait Lanes: Copy {
     unsafe fn multiplicand(self) -> Self::Multiplicand;
     /// `self ^ factor * value`
     unsafe fn add_product(self, factor: Self::Factor, value: Self::Multiplicand) -> Self;
-    /// `self ^ a ^ b`
-    #[inline(always)]
-    unsafe fn xor3(self, a: Self, b: Self) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { self.xor(a).xor(b) }
-    }
     unsafe fn zero() -> Self;
 }
 

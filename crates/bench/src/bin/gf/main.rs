@@ -6,6 +6,7 @@
 
 mod isal;
 
+use std::cell::RefCell;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ struct Arguments {
     #[arg(long)]
     json: bool,
     /// The number of alternating pairs of which the median is taken
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..))]
+    #[arg(long, default_value_t = 101, value_parser = clap::value_parser!(u16).range(1..))]
     pairs: u16,
     /// Data strips
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u8).range(2..=62))]
@@ -65,9 +66,14 @@ struct Stripes {
     strip_bytes: usize,
     strip_count: usize,
     stripe_count: usize,
+    /// The stripe that the next turn begins with.
+    next: usize,
 }
 
 const PAGE_BYTES: usize = 4096;
+
+/// What a turn of one contender reads and writes.
+const TURN_BYTES: usize = 16 << 20;
 
 impl Stripes {
     fn new(stripe_count: usize, strip_count: usize, strip_bytes: usize) -> Stripes {
@@ -79,18 +85,20 @@ impl Stripes {
             word.copy_from_slice(&state.to_le_bytes());
         }
         let start = memory.as_ptr().align_offset(PAGE_BYTES);
-        Stripes { memory, start, strip_bytes, strip_count, stripe_count }
+        Stripes { memory, start, strip_bytes, strip_count, stripe_count, next: 0 }
     }
 
-    /// Shows each stripe to `work`: the first `source_count` strips to read, the others to write.
-    fn each(&mut self, source_count: usize, mut work: impl FnMut(&[&[u8]], &mut [&mut [u8]])) {
-        let length = self.stripe_count * self.strip_count * self.strip_bytes;
-        let memory = &mut self.memory[self.start..self.start + length];
-        for stripe in memory.chunks_exact_mut(self.strip_count * self.strip_bytes) {
+    /// Shows the next `count` stripes to `work`, after the last one again the first: of each, `source_count` strips to
+    /// read, and the others to write.
+    fn turn(&mut self, count: usize, source_count: usize, work: &mut Work) {
+        let stripe_bytes = self.strip_count * self.strip_bytes;
+        for _ in 0..count {
+            let stripe = &mut self.memory[self.start + self.next * stripe_bytes..][..stripe_bytes];
             let (sources, out) = stripe.split_at_mut(source_count * self.strip_bytes);
             let sources: Vec<&[u8]> = sources.chunks_exact(self.strip_bytes).collect();
             let mut out: Vec<&mut [u8]> = out.chunks_exact_mut(self.strip_bytes).collect();
             work(&sources, &mut out);
+            self.next = (self.next + 1) % self.stripe_count;
         }
     }
 }
@@ -134,25 +142,17 @@ impl Bench<'_> {
             let strip_bytes = strip_kib << 10;
             let stripe_bytes = strip_count * strip_bytes;
             let memory_stripes = (self.arguments.memory_mib as usize * (1 << 20)).div_ceil(stripe_bytes);
-            // About as much work in a turn, wherever the stripes lie: some 50 ms.
-            let work_bytes = 640 << 20;
+            // Turns of about a millisecond: short beside the disturbances of a busy machine, long beside the clock.
+            let turn_stripes = TURN_BYTES.div_ceil(stripe_bytes);
             for (place, stripe_count) in [("cache", 1), ("memory", memory_stripes)] {
-                let mut stripes = Stripes::new(stripe_count, strip_count, strip_bytes);
-                let rounds = (work_bytes / (stripe_count * stripe_bytes)).max(1);
-                let stripes_cell = std::cell::RefCell::new(&mut stripes);
-                let turn = |work: &mut Work| {
-                    for _ in 0..rounds {
-                        stripes_cell.borrow_mut().each(source_count, &mut *work);
-                    }
-                };
-                let data_bytes = (rounds * stripe_count * source_count * strip_bytes) as f64;
+                let stripes = RefCell::new(Stripes::new(stripe_count, strip_count, strip_bytes));
+                let turn = |work: &mut Work| stripes.borrow_mut().turn(turn_stripes, source_count, work);
+                let data_bytes = (turn_stripes * source_count * strip_bytes) as f64;
                 let gb_per_s = |time: Duration| data_bytes / time.as_secs_f64() / 1e9;
                 let pairs = usize::from(self.arguments.pairs);
                 let row = match &mut peers {
                     Some(peers) => {
-                        let turn = std::cell::RefCell::new(turn);
-                        let measured =
-                            Pairs::measure(pairs, || turn.borrow_mut()(&mut ours), || turn.borrow_mut()(peers));
+                        let measured = Pairs::measure(pairs, || turn(&mut ours), || turn(peers));
                         Row {
                             operation: operation.to_owned(),
                             strip_kib,
@@ -182,10 +182,8 @@ fn assert_same<'a>(source_count: usize, out_count: usize, ours: &mut Work<'a>, p
     let mut stripes = Stripes::new(1, source_count + out_count, 1 << 16);
     let mut results = [Vec::new(), Vec::new()];
     for (result, work) in results.iter_mut().zip([ours, peers]) {
-        stripes.each(source_count, |sources, out| {
-            work(sources, out);
-            *result = out.concat();
-        });
+        stripes.turn(1, source_count, work);
+        *result = stripes.memory[stripes.start + source_count * stripes.strip_bytes..].to_vec();
     }
     assert!(results[0] == results[1], "gf and ISA-L differ");
 }
