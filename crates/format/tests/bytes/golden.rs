@@ -5,7 +5,7 @@
 use std::path::PathBuf;
 
 use crate::common::{array, catalogue, map_block, superblock, superblock_of_a_spare};
-use format::{MapBlock, Superblock, decode_slot, encode_slot};
+use format::{BLOCK, Catalogue, MapBlock, Superblock, decode_slot, encode_slot};
 
 /// Compares `bytes` with the golden image `name`, or writes it where that was asked for. Gives the image.
 fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
@@ -43,4 +43,45 @@ fn a_catalogue_is_the_golden_one_byte_for_byte() {
 fn a_superblock_is_shown_as_people_read_it() {
     let image = golden("superblock-member.txt", format!("{}\n", superblock()).as_bytes());
     assert!(String::from_utf8(image).unwrap().lines().all(|line| line.is_char_boundary(14)));
+}
+
+#[test]
+fn the_document_in_the_catalogue_page_is_a_catalogue() {
+    let page = include_str!("../../../../docs/format/catalogue.md");
+    let (_, rest) = page.split_once("```json\n").expect("the page shows a document");
+    let (document, _) = rest.split_once("```").expect("the document ends");
+    let catalogue: Catalogue = serde_json::from_str(document).unwrap();
+    assert_eq!(catalogue.check(4 << 30), Ok(()));
+    assert_eq!((catalogue.volumes.len(), catalogue.exports.len()), (1, 1));
+}
+
+/// The tables of the pages: every row starts where the one before it ends, and the last one ends with the block.
+#[test]
+fn the_tables_in_the_pages_cover_their_block_without_gap_or_overlap() {
+    let pages = [
+        include_str!("../../../../docs/format/superblock.md"),
+        include_str!("../../../../docs/format/map.md"),
+        include_str!("../../../../docs/format/catalogue.md"),
+    ];
+    for page in pages {
+        let rows = page
+            .lines()
+            .skip_while(|line| !line.starts_with("| 0 | 8 bytes | magic"))
+            .take_while(|line| line.starts_with('|'));
+        let mut end = 0;
+        for row in rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>()) {
+            assert_eq!(row[1].parse(), Ok(end), "{row:?}");
+            let words: Vec<&str> = row[2].split(' ').collect();
+            end += match words[..] {
+                ["u8"] => 1,
+                ["u16"] => 2,
+                ["u32"] => 4,
+                ["u64"] => 8,
+                [count, "bytes"] => count.parse().unwrap(),
+                [count, "×", each, "bytes"] => count.parse::<usize>().unwrap() * each.parse::<usize>().unwrap(),
+                _ => 0,
+            };
+        }
+        assert_eq!(end, BLOCK);
+    }
 }
