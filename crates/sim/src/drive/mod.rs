@@ -262,6 +262,12 @@ impl SimDrive {
         self.state.inner.borrow_mut().faults.flush_ignored = ignored;
     }
 
+    /// Operations that the drive has taken, until their future has the result; those whose future was dropped, until
+    /// they complete.
+    pub fn in_flight(&self) -> usize {
+        self.state.in_flight()
+    }
+
     /// What a read would give, without an operation, a fault or an alignment.
     ///
     /// # Panics

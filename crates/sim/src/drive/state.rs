@@ -291,6 +291,12 @@ impl DriveState {
         self.inner.borrow().flights.iter().filter(|flight| flight.held).count()
     }
 
+    /// How many operations have no result yet, or one that their future has not fetched.
+    pub(crate) fn in_flight(&self) -> usize {
+        let inner = self.inner.borrow();
+        inner.flights.len() - inner.free.len()
+    }
+
     /// Lets operations complete that were held back, unless the drive hangs.
     pub(crate) fn release_held(self: &Rc<Self>) {
         let mut inner = self.inner.borrow_mut();

@@ -126,6 +126,19 @@ fn bit_rot_flips_bits_in_every_sector_of_the_range_and_nowhere_else() {
 }
 
 #[test]
+fn bit_rot_reaches_what_a_power_cut_falls_back_to() {
+    let sim = Sim::new(1);
+    let drive = quick(&sim.env(), 512);
+    drive.write_raw(0, &[0; 512]);
+    write(&sim, &drive, 0, &[1; 512]);
+    drive.corrupt(0, 512);
+    assert_ne!(drive.read_raw(0, 512), [1; 512]);
+    drive.power_cut_by(|_| false);
+    let flips: u32 = drive.read_raw(0, 512).iter().map(|byte| byte.count_ones()).sum();
+    assert!((1..=4).contains(&flips), "{flips} bits");
+}
+
+#[test]
 fn an_injected_error_hits_the_next_operation_of_its_kind() {
     let sim = Sim::new(1);
     let drive = quick(&sim.env(), 512);

@@ -89,15 +89,14 @@ fn a_dropped_sleep_does_not_move_time() {
     let sim = Sim::new(1);
     let env = sim.env();
     sim.block_on(async {
-        {
-            let mut long = Box::pin(env.sleep(Duration::from_secs(100)));
-            let poll_once = std::future::poll_fn(|context| {
-                assert!(long.as_mut().poll(context).is_pending());
-                std::task::Poll::Ready(())
-            });
-            poll_once.await;
-        }
+        let mut long = Box::pin(env.sleep(Duration::from_secs(100)));
+        let poll_once = std::future::poll_fn(|context| {
+            assert!(long.as_mut().poll(context).is_pending());
+            std::task::Poll::Ready(())
+        });
+        poll_once.await;
         env.sleep(Duration::from_secs(1)).await;
+        drop(long);
     });
     sim.run_until_idle();
     assert_eq!(sim.now(), 1_000_000_000);
