@@ -30,6 +30,24 @@ impl Lanes for Ymm {
     }
 
     #[inline(always)]
+    unsafe fn stream(self, to: *mut u8) {
+        // SAFETY: the caller's promise, alignment included.
+        unsafe { _mm256_stream_si256(to.cast(), self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn fence() {
+        // SAFETY: a fence asks nothing of its caller.
+        unsafe { _mm_sfence() };
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_to_write(at: *const u8) {
+        // SAFETY: a prefetch never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn zero() -> Ymm {
         // SAFETY: the caller's promise.
         unsafe { Ymm(_mm256_setzero_si256()) }

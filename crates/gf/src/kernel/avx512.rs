@@ -41,6 +41,24 @@ impl Lanes for Zmm {
     }
 
     #[inline(always)]
+    unsafe fn stream(self, to: *mut u8) {
+        // SAFETY: the caller's promise, alignment included.
+        unsafe { _mm512_stream_si512(to.cast(), self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn fence() {
+        // SAFETY: a fence asks nothing of its caller.
+        unsafe { _mm_sfence() };
+    }
+
+    #[inline(always)]
+    unsafe fn prefetch_to_write(at: *const u8) {
+        // SAFETY: a prefetch never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) }
+    }
+
+    #[inline(always)]
     unsafe fn zero() -> Zmm {
         // SAFETY: the caller's promise.
         unsafe { Zmm(_mm512_setzero_si512()) }

@@ -10,6 +10,8 @@
 //! # Safety of every function
 //! That of [`Operations`](super::Operations): the CPU has the instruction set of `L`, and all strips are equally long.
 
+use core::ops::Range;
+
 use super::lanes::Lanes;
 use super::{ROWS_MAX, SolvePq};
 use crate::field::Multiplier;
@@ -17,9 +19,8 @@ use crate::field::Multiplier;
 /// Runs `$walk::<L, WIDE>` over as many columns as it can, then one register at a time, then byte by byte.
 /// Each gets the first column and the end, and returns the first column that it left.
 macro_rules! all_columns {
-    ($length:expr, $wide:expr, $walk:ident :: <$lanes:ident $(, $more:tt)*>, $($argument:expr),*) => {{
-        let length = $length;
-        let mut at = 0;
+    ($columns:expr, $wide:expr, $walk:ident :: <$lanes:ident $(, $more:tt)*>, $($argument:expr),*) => {{
+        let Range { start: mut at, end: length } = $columns;
         // SAFETY: the caller's promise; a byte register runs on every CPU.
         unsafe {
             at = $walk::<$lanes, { $wide } $(, $more)*>($($argument,)* at, length);
@@ -50,12 +51,60 @@ unsafe fn load<L: Lanes, const WIDE: usize>(strip: *const u8, at: usize) -> [L; 
     }
 }
 
+/// With `STREAM`, `strip` at `at` is aligned to a register, and the caller fences.
 #[inline(always)]
-unsafe fn store<L: Lanes, const WIDE: usize>(values: [L; WIDE], strip: *mut u8, at: usize) {
+unsafe fn store<L: Lanes, const WIDE: usize, const STREAM: bool>(values: [L; WIDE], strip: *mut u8, at: usize) {
     for (n, value) in values.into_iter().enumerate() {
         // SAFETY: as in `load`.
-        unsafe { value.store(strip.add(at + n * L::BYTES)) };
+        unsafe {
+            let place = strip.add(at + n * L::BYTES);
+            if STREAM { value.stream(place) } else { value.store(place) }
+        }
     }
+}
+
+/// How far ahead of the column at hand the outputs are asked for: a store that misses the first-level cache holds up
+/// all that come after it. Nearer is too late, farther would drive out what has not been used yet.
+const WRITE_AHEAD_BYTES: usize = 512;
+
+/// Asks for the lines of `strip` that will be written some columns on.
+#[inline(always)]
+unsafe fn prefetch_to_write<L: Lanes, const WIDE: usize>(strip: *mut u8, at: usize) {
+    const LINE_BYTES: usize = 64;
+    if WIDE > 1 {
+        for line in (0..WIDE * L::BYTES).step_by(LINE_BYTES) {
+            // SAFETY: the caller's promise; the address may lie beyond the strip, and is not used for anything else.
+            unsafe { L::prefetch_to_write(strip.wrapping_add(at + WRITE_AHEAD_BYTES + line)) };
+        }
+    }
+}
+
+/// From this size of a stripe on, syndromes are written around the cache: a second-level cache of 512 KiB, common among
+/// those with AVX2, does not hold them until they are needed, and they need not be fetched before they are written.
+/// `docs/decisions/gf-stores.md` has the measurements.
+const STREAM_STRIPE_BYTES: usize = 512 << 10;
+
+/// Whether the outputs of an encoding go around the cache.
+fn streams<L: Lanes>(data: &[&[u8]], outputs: &[*mut u8]) -> bool {
+    let length = data[0].len();
+    (data.len() + outputs.len()) * length >= STREAM_STRIPE_BYTES
+        && outputs.iter().all(|strip| strip.addr().is_multiple_of(L::BYTES))
+}
+
+/// `all_columns` for `$walk` with a last constant `STREAM`: if `$streams`, as far as wide steps go, around the cache.
+macro_rules! all_columns_streaming {
+    ($streams:expr, $length:expr, $wide:expr, $walk:ident :: <$lanes:ident>, $($argument:expr),*) => {{
+        let mut at = 0;
+        if $streams {
+            // SAFETY: the caller's promise; `streams` has checked that the outputs are aligned, and every step is a
+            // multiple of that.
+            unsafe {
+                at = $walk::<$lanes, { $wide }, true>($($argument,)* at, $length);
+                $lanes::fence();
+            }
+        }
+        all_columns!(at..$length, $wide, $walk::<$lanes, false>, $($argument),*);
+    }};
 }
 
 /// Each value made ready to be multiplied.
@@ -81,21 +130,30 @@ unsafe fn double<L: Lanes, const WIDE: usize>(values: &mut [L; WIDE]) {
 
 #[inline(always)]
 pub(super) unsafe fn xor<L: Lanes>(data: &[&[u8]], p: &mut [u8]) {
-    all_columns!(p.len(), 4, xor_walk::<L>, data, p.as_mut_ptr());
+    let out = p.as_mut_ptr();
+    all_columns_streaming!(streams::<L>(data, &[out]), p.len(), 4, xor_walk::<L>, data, out);
 }
 
 #[inline(always)]
-unsafe fn xor_walk<L: Lanes, const WIDE: usize>(data: &[&[u8]], p: *mut u8, mut at: usize, end: usize) -> usize {
+unsafe fn xor_walk<L: Lanes, const WIDE: usize, const STREAM: bool>(
+    data: &[&[u8]],
+    p: *mut u8,
+    mut at: usize,
+    end: usize,
+) -> usize {
     while end - at >= WIDE * L::BYTES {
         // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
         unsafe {
+            if !STREAM {
+                prefetch_to_write::<L, WIDE>(p, at);
+            }
             let mut sum: [L; WIDE] = load(data[0].as_ptr(), at);
             for strip in &data[1..] {
                 for (n, sum) in sum.iter_mut().enumerate() {
                     *sum = sum.xor(L::load(strip.as_ptr().add(at + n * L::BYTES)));
                 }
             }
-            store(sum, p, at);
+            store::<L, WIDE, STREAM>(sum, p, at);
         }
         at += WIDE * L::BYTES;
     }
@@ -119,14 +177,14 @@ unsafe fn pq_steps<L: Lanes, const WIDE: usize>(data: &[&[u8]], p: &mut [L; WIDE
 
 #[inline(always)]
 pub(super) unsafe fn pq<L: Lanes>(data: &[&[u8]], p: &mut [u8], q: &mut [u8]) {
-    all_columns!(p.len(), 4, pq_walk::<L>, data, p.as_mut_ptr(), q.as_mut_ptr());
+    let out = [p.as_mut_ptr(), q.as_mut_ptr()];
+    all_columns_streaming!(streams::<L>(data, &out), p.len(), 4, pq_walk::<L>, data, out);
 }
 
 #[inline(always)]
-unsafe fn pq_walk<L: Lanes, const WIDE: usize>(
+unsafe fn pq_walk<L: Lanes, const WIDE: usize, const STREAM: bool>(
     data: &[&[u8]],
-    p_strip: *mut u8,
-    q_strip: *mut u8,
+    strips: [*mut u8; 2],
     mut at: usize,
     end: usize,
 ) -> usize {
@@ -134,11 +192,16 @@ unsafe fn pq_walk<L: Lanes, const WIDE: usize>(
     while end - at >= WIDE * L::BYTES {
         // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
         unsafe {
+            if !STREAM {
+                for strip in strips {
+                    prefetch_to_write::<L, WIDE>(strip, at);
+                }
+            }
             let mut p: [L; WIDE] = load(last.as_ptr(), at);
             let mut q = p;
             pq_steps(rest, &mut p, &mut q, at);
-            store(p, p_strip, at);
-            store(q, q_strip, at);
+            store::<L, WIDE, STREAM>(p, strips[0], at);
+            store::<L, WIDE, STREAM>(q, strips[1], at);
         }
         at += WIDE * L::BYTES;
     }
@@ -147,11 +210,12 @@ unsafe fn pq_walk<L: Lanes, const WIDE: usize>(
 
 #[inline(always)]
 pub(super) unsafe fn pqr<L: Lanes>(data: &[&[u8]], p: &mut [u8], q: &mut [u8], r: &mut [u8]) {
-    all_columns!(p.len(), 2, pqr_walk::<L>, data, [p.as_mut_ptr(), q.as_mut_ptr(), r.as_mut_ptr()]);
+    let out = [p.as_mut_ptr(), q.as_mut_ptr(), r.as_mut_ptr()];
+    all_columns_streaming!(streams::<L>(data, &out), p.len(), 2, pqr_walk::<L>, data, out);
 }
 
 #[inline(always)]
-unsafe fn pqr_walk<L: Lanes, const WIDE: usize>(
+unsafe fn pqr_walk<L: Lanes, const WIDE: usize, const STREAM: bool>(
     data: &[&[u8]],
     strips: [*mut u8; 3],
     mut at: usize,
@@ -161,6 +225,11 @@ unsafe fn pqr_walk<L: Lanes, const WIDE: usize>(
     while end - at >= WIDE * L::BYTES {
         // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
         unsafe {
+            if !STREAM {
+                for strip in strips {
+                    prefetch_to_write::<L, WIDE>(strip, at);
+                }
+            }
             let mut p: [L; WIDE] = load(last.as_ptr(), at);
             let mut q = p;
             let mut r = p;
@@ -172,9 +241,9 @@ unsafe fn pqr_walk<L: Lanes, const WIDE: usize>(
                     r[n] = r[n].quadruple().xor(value);
                 }
             }
-            store(p, strips[0], at);
-            store(q, strips[1], at);
-            store(r, strips[2], at);
+            store::<L, WIDE, STREAM>(p, strips[0], at);
+            store::<L, WIDE, STREAM>(q, strips[1], at);
+            store::<L, WIDE, STREAM>(r, strips[2], at);
         }
         at += WIDE * L::BYTES;
     }
@@ -195,7 +264,7 @@ pub(super) unsafe fn solve_pq<L: Lanes>(
     let (below, between) = rest.split_at(solve.x);
     let syndromes = [p.as_ptr(), q.as_ptr()];
     let lost = [x.as_mut_ptr(), y.as_mut_ptr()];
-    all_columns!(p.len(), 2, solve_pq_walk::<L>, solve, [below, between, above], syndromes, lost);
+    all_columns!(0..p.len(), 2, solve_pq_walk::<L>, solve, [below, between, above], syndromes, lost);
 }
 
 #[inline(always)]
@@ -212,6 +281,9 @@ unsafe fn solve_pq_walk<L: Lanes, const WIDE: usize>(
     while end - at >= WIDE * L::BYTES {
         // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
         unsafe {
+            for strip in lost {
+                prefetch_to_write::<L, WIDE>(strip, at);
+            }
             let mut p: [L; WIDE] = load(syndromes[0], at);
             let mut q = [L::zero(); WIDE];
             // A lost strip counts as zero: it adds nothing, but its step still multiplies what came before.
@@ -239,19 +311,19 @@ pub(super) unsafe fn combine<L: Lanes>(factors: &[Multiplier], data: &[&[u8]], o
     match out {
         [a] => {
             let rows = [a.as_mut_ptr()];
-            all_columns!(a.len(), 4, combine_walk::<L, 1>, factors, data, rows);
+            all_columns!(0..a.len(), 4, combine_walk::<L, 1>, factors, data, rows);
         }
         [a, b] => {
             let rows = [a.as_mut_ptr(), b.as_mut_ptr()];
-            all_columns!(a.len(), 2, combine_walk::<L, 2>, factors, data, rows);
+            all_columns!(0..a.len(), 2, combine_walk::<L, 2>, factors, data, rows);
         }
         [a, b, c] => {
             let rows = [a.as_mut_ptr(), b.as_mut_ptr(), c.as_mut_ptr()];
-            all_columns!(a.len(), 2, combine_walk::<L, 3>, factors, data, rows);
+            all_columns!(0..a.len(), 2, combine_walk::<L, 3>, factors, data, rows);
         }
         [a, b, c, d] => {
             let rows = [a.as_mut_ptr(), b.as_mut_ptr(), c.as_mut_ptr(), d.as_mut_ptr()];
-            all_columns!(a.len(), 1, combine_walk::<L, 4>, factors, data, rows);
+            all_columns!(0..a.len(), 1, combine_walk::<L, 4>, factors, data, rows);
         }
         _ => unreachable!("1 to {ROWS_MAX} rows"),
     }
@@ -269,6 +341,9 @@ unsafe fn combine_walk<L: Lanes, const WIDE: usize, const ROWS: usize>(
     while end - at >= WIDE * L::BYTES {
         // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
         unsafe {
+            for strip in rows {
+                prefetch_to_write::<L, WIDE>(strip, at);
+            }
             let mut sums = [[L::zero(); WIDE]; ROWS];
             for (strip, factors) in data.iter().zip(factors) {
                 let values = multiplicands::<L, WIDE>(load(strip.as_ptr(), at));
@@ -280,7 +355,7 @@ unsafe fn combine_walk<L: Lanes, const WIDE: usize, const ROWS: usize>(
                 }
             }
             for row in 0..ROWS {
-                store(sums[row], rows[row], at);
+                store::<L, WIDE, false>(sums[row], rows[row], at);
             }
         }
         at += WIDE * L::BYTES;
@@ -312,19 +387,19 @@ unsafe fn accumulate_rows<L: Lanes, const SOURCES: usize>(
     match out {
         [a] => {
             let rows = [a.as_mut_ptr()];
-            all_columns!(length, 2, accumulate_walk::<L, SOURCES, 1>, factors, sources, rows);
+            all_columns!(0..length, 2, accumulate_walk::<L, SOURCES, 1>, factors, sources, rows);
         }
         [a, b] => {
             let rows = [a.as_mut_ptr(), b.as_mut_ptr()];
-            all_columns!(length, 2, accumulate_walk::<L, SOURCES, 2>, factors, sources, rows);
+            all_columns!(0..length, 2, accumulate_walk::<L, SOURCES, 2>, factors, sources, rows);
         }
         [a, b, c] => {
             let rows = [a.as_mut_ptr(), b.as_mut_ptr(), c.as_mut_ptr()];
-            all_columns!(length, 2, accumulate_walk::<L, SOURCES, 3>, factors, sources, rows);
+            all_columns!(0..length, 2, accumulate_walk::<L, SOURCES, 3>, factors, sources, rows);
         }
         [a, b, c, d] => {
             let rows = [a.as_mut_ptr(), b.as_mut_ptr(), c.as_mut_ptr(), d.as_mut_ptr()];
-            all_columns!(length, 2, accumulate_walk::<L, SOURCES, 4>, factors, sources, rows);
+            all_columns!(0..length, 2, accumulate_walk::<L, SOURCES, 4>, factors, sources, rows);
         }
         _ => unreachable!("1 to {ROWS_MAX} rows"),
     }
@@ -363,7 +438,7 @@ unsafe fn accumulate_walk<L: Lanes, const WIDE: usize, const SOURCES: usize, con
 
 #[inline(always)]
 pub(super) unsafe fn xor_into<L: Lanes>(a: &mut [u8], b: &[u8]) {
-    all_columns!(b.len(), 4, xor_into_walk::<L>, a.as_mut_ptr(), b.as_ptr());
+    all_columns!(0..b.len(), 4, xor_into_walk::<L>, a.as_mut_ptr(), b.as_ptr());
 }
 
 #[inline(always)]

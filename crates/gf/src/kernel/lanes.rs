@@ -19,6 +19,19 @@ pub(super) trait Lanes: Copy {
 
     unsafe fn load(from: *const u8) -> Self;
     unsafe fn store(self, to: *mut u8);
+    /// As `store`, around the cache if the instruction set can: `to` is aligned to `BYTES`, and other threads see the
+    /// bytes only after `fence`.
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { self.store(to) }
+    }
+    /// Puts what `stream` wrote before all that is written later.
+    #[inline(always)]
+    unsafe fn fence() {}
+    /// Asks for the cache line at `at`, which need not be memory of ours, to be written soon.
+    #[inline(always)]
+    unsafe fn prefetch_to_write(_at: *const u8) {}
     unsafe fn xor(self, other: Self) -> Self;
     /// `2 * self`
     unsafe fn double(self) -> Self;

@@ -12,9 +12,12 @@ pub fn power(base: u8, exponent: usize) -> u8 {
     (0..exponent).fold(1, |product, _| multiply(product, base))
 }
 
-/// By trial.
+/// a^254, since a^255 = 1.
 pub fn inverse(a: u8) -> u8 {
-    (1..=255).find(|&b| multiply(a, b) == 1).expect("only zero has no inverse")
+    let square = |a| multiply(a, a);
+    let inverse = (0..6).fold(square(a), |product, _| square(multiply(product, a)));
+    assert_eq!(multiply(a, inverse), 1, "only zero has no inverse");
+    inverse
 }
 
 /// As in docs/format/parity.md.
