@@ -25,8 +25,10 @@ pub trait Catalog: 'static {
 
 /// A catalog in memory, for blocks that every shard may use.
 pub struct Exports<B> {
-    by_name: Arc<Mutex<BTreeMap<String, (B, Arc<ExportState>)>>>,
+    by_name: Arc<Mutex<ByName<B>>>,
 }
+
+type ByName<B> = BTreeMap<String, (B, Arc<ExportState>)>;
 
 impl<B> Clone for Exports<B> {
     fn clone(&self) -> Self {
@@ -41,7 +43,7 @@ impl<B> Default for Exports<B> {
 }
 
 impl<B> Exports<B> {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, (B, Arc<ExportState>)>> {
+    fn lock(&self) -> MutexGuard<'_, ByName<B>> {
         // Nothing panics while the lock is held.
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }

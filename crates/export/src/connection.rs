@@ -270,14 +270,14 @@ impl<B: Block + 'static> Receiving<B> {
         }
         poll_fn(|context| {
             self.link.state.listen(context.waker());
-            self.link.wake_when_released(context.waker());
             if self.link.state.is_cut() {
                 return Poll::Ready(Err(End::Cut));
             }
-            if self.link.dead() {
-                return Poll::Ready(Err(End::Broken));
+            if self.link.admit(bytes) {
+                return Poll::Ready(Ok(()));
             }
-            if self.link.admit(bytes) { Poll::Ready(Ok(())) } else { Poll::Pending }
+            self.link.wake_when_released(context.waker());
+            Poll::Pending
         })
         .await
     }
@@ -356,15 +356,14 @@ impl<B: Block + 'static> Receiving<B> {
             let mut receive = pin!(self.reader.recv(buf, from));
             let (back, received) = poll_fn(|context| {
                 link.state.listen(context.waker());
-                link.wake_when_released(context.waker());
                 if link.state.is_cut() {
                     return Poll::Ready(Err(End::Cut));
                 }
-                if link.dead() {
-                    return Poll::Ready(Err(End::Broken));
-                }
-                if link.export.stopping() && link.held_requests() == own {
-                    return Poll::Ready(Err(End::Stopped));
+                if link.export.stopping() {
+                    link.wake_when_released(context.waker());
+                    if link.held_requests() == own {
+                        return Poll::Ready(Err(End::Stopped));
+                    }
                 }
                 receive.as_mut().poll(context).map(Ok)
             })

@@ -90,17 +90,13 @@ impl Link {
         self.held_requests.get()
     }
 
-    /// Nobody takes answers any more.
-    pub fn dead(&self) -> bool {
-        self.outbox.borrow().dead
-    }
-
     /// An admitted request will have no answer: its client went before it was complete.
     pub fn abandon(&self, bytes: u64) {
         self.release(1, bytes);
     }
 
-    /// Whom to wake when the connection holds less.
+    /// Whom to wake when the connection holds less. To be asked for only where that matters:
+    /// it costs a poll for every send.
     pub fn wake_when_released(&self, waker: &Waker) {
         let mut reader = self.reader.borrow_mut();
         if !reader.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -247,7 +243,9 @@ pub(crate) async fn send_answers(link: Rc<Link>, mut writer: WireWriter) {
         let sent = writer.send(batch.segments).await;
         link.release(requests, bytes);
         if sent.is_err() {
+            // The receiving side waits for bytes that will not come.
             link.die();
+            writer.closer().close();
             return;
         }
     }
