@@ -42,8 +42,8 @@ fn the_documented_powers_are_those_of_two() {
         let doubled = u16::from(pair[0]) << 1;
         assert_eq!(u16::from(pair[1]), if doubled > 255 { doubled ^ 0x11d } else { doubled }, "power {index}");
     }
-    for index in 0..62 {
-        assert_eq!(coefficient(2, 1, index), powers[index]);
+    for (index, &power) in powers[..62].iter().enumerate() {
+        assert_eq!(coefficient(2, 1, index), power);
     }
     for index in 0..61 {
         assert_eq!(coefficient(3, 2, index), powers[2 * index % 255]);
