@@ -1,7 +1,10 @@
 //! No damage passes for a value: flipped bits, torn writes, anything at all.
 
 use crate::common::{array, catalogue, map_block, superblock, superblock_of_a_spare, uuid};
-use format::{BLOCK, Catalogue, Layout, Level, MapBlock, Shape, Superblock, decode_slot, encode_slot};
+use format::{
+    BLOCK, Catalogue, Layout, Level, MapBlock, MapError, Shape, SlotError, Superblock, TooLarge, decode_slot,
+    encode_slot,
+};
 use proptest::prelude::*;
 
 const SECTOR: usize = 512;
@@ -113,6 +116,39 @@ fn a_torn_catalogue_is_the_old_one_the_new_one_or_an_error() {
         });
         assert!(errors > 0, "some tears mix the two");
     }
+}
+
+/// Changes bytes of a block and makes its checksum right again.
+fn resealed(mut bytes: Vec<u8>, offset: usize, value: &[u8]) -> Vec<u8> {
+    bytes[offset..offset + value.len()].copy_from_slice(value);
+    bytes[12..16].fill(0);
+    let sum = crc32c::crc32c(&bytes[..BLOCK]);
+    bytes[12..16].copy_from_slice(&sum.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn blocks_of_another_array_or_version_are_refused_and_say_so() {
+    let block = map_block().encode(&array()).to_vec();
+    let other = MapError::OtherArray { array: array() };
+    assert_eq!(MapBlock::decode(&block, &uuid(0), 3), Err(other));
+    let later = resealed(block, 8, &[2]);
+    assert_eq!(MapBlock::decode(&later, &array(), 3), Err(MapError::UnknownVersion { found: 2 }));
+
+    let slot = encode_slot(&catalogue(), &array(), 5, SLOT_BYTES).unwrap();
+    assert_eq!(decode_slot(&slot, &uuid(0)), Err(SlotError::OtherArray { array: array() }));
+    let later = resealed(slot.clone(), 8, &[2]);
+    assert_eq!(decode_slot(&later, &array()), Err(SlotError::UnknownVersion { found: 2 }));
+    let longer = resealed(slot, 40, &u32::MAX.to_le_bytes());
+    assert_eq!(decode_slot(&longer, &array()), Err(SlotError::Length { len: u32::MAX }));
+}
+
+#[test]
+fn a_catalogue_that_does_not_fit_its_slot_is_refused_with_the_size_it_needs() {
+    let fits = 2 * BLOCK as u64;
+    assert!(encode_slot(&catalogue(), &array(), 1, fits).is_ok());
+    let refused = encode_slot(&catalogue(), &array(), 1, fits - 1);
+    assert_eq!(refused, Err(TooLarge { need: fits, have: fits - 1 }));
 }
 
 #[test]
