@@ -16,7 +16,8 @@ const fn each(byte: u8) -> u64 {
 
 impl Lanes for u64 {
     const BYTES: usize = 8;
-    type Factor = Multiplier;
+    /// The coefficient's product with each power of two, in all lanes.
+    type Factor = [u64; 8];
     type Multiplicand = u64;
 
     #[inline(always)]
@@ -53,13 +54,17 @@ impl Lanes for u64 {
 
     #[inline(always)]
     unsafe fn double(self) -> u64 {
-        // No byte's shift or product reaches its neighbour: 0x7f doubled and 1 * 0x1d both fit into eight bits.
-        ((self & each(0x7f)) << 1) ^ (((self >> 7) & each(1)) * u64::from(field::REDUCTION))
+        // A top bit, times two less itself moved to the bottom, is a whole byte of ones: 0x100 - 1. The carry beyond the
+        // highest byte falls out; no other is left over, as every byte's borrow is its own.
+        let overflow = self & each(0x80);
+        let mask = (overflow << 1).wrapping_sub(overflow >> 7);
+        ((self & each(0x7f)) << 1) ^ (mask & each(field::REDUCTION))
     }
 
     #[inline(always)]
-    unsafe fn factor(multiplier: &Multiplier) -> Multiplier {
-        *multiplier
+    unsafe fn factor(multiplier: &Multiplier) -> [u64; 8] {
+        let Multiplier { low, high, .. } = multiplier;
+        [low[1], low[2], low[4], low[8], high[1], high[2], high[4], high[8]].map(each)
     }
 
     #[inline(always)]
@@ -68,8 +73,14 @@ impl Lanes for u64 {
     }
 
     #[inline(always)]
-    unsafe fn add_product(self, factor: Multiplier, value: u64) -> u64 {
-        self ^ u64::from_ne_bytes(value.to_ne_bytes().map(|byte| factor.times(byte)))
+    unsafe fn add_product(self, factor: [u64; 8], value: u64) -> u64 {
+        let mut sum = self;
+        for (bit, product) in factor.into_iter().enumerate() {
+            // As in `double`, a bit becomes a byte of ones.
+            let set = (value >> bit) & each(1);
+            sum ^= (set << 8).wrapping_sub(set) & product;
+        }
+        sum
     }
 }
 

@@ -45,7 +45,9 @@ impl Isal {
             // Only versions from 2.31 on say which they are.
             let version = match library.get::<GetVersionStr>(b"isal_get_version_str\0") {
                 Ok(version) => CStr::from_ptr(version()).to_string_lossy().into_owned(),
-                Err(_) => "older than 2.31".to_owned(),
+                Err(_) => {
+                    format!("older than 2.31{}", loaded_file().map_or_else(String::new, |file| format!(" ({file})")))
+                }
             };
             Ok(Isal {
                 pq_gen: *library.get(b"pq_gen\0")?,
@@ -120,4 +122,11 @@ impl Isal {
             );
         }
     }
+}
+
+/// The name of the loaded library's file, which ends in its version.
+fn loaded_file() -> Option<String> {
+    let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
+    let path = maps.lines().filter_map(|line| line.split_once('/')).find(|(_, path)| path.contains("libisal"))?.1;
+    path.rsplit('/').next().map(str::to_owned)
 }
