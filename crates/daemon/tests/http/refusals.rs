@@ -1,0 +1,211 @@
+//! What is refused, word by word, and that a refusal changes nothing.
+
+use serde_json::{Value, json};
+
+use crate::{call, empty, filled, send};
+
+/// Code and message of a refusal, with the status in front.
+async fn refuse(router: &axum::Router, method: &str, path: &str, body: Value) -> String {
+    let (status, answer) = call(router, method, path, body).await;
+    let error = &answer["error"];
+    assert_eq!(answer.as_object().unwrap().len(), 1, "{answer}");
+    format!("{} {}: {}", status.as_u16(), error["code"].as_str().unwrap(), error["message"].as_str().unwrap())
+}
+
+#[tokio::test]
+async fn what_is_not_there_is_named() {
+    let router = filled().await;
+    for (method, path, sentence) in [
+        ("GET", "/v1/groups/lake", "404 group_not_found: there is no group \"lake\""),
+        ("GET", "/v1/volumes/tank/x", "404 volume_not_found: there is no volume \"tank/x\""),
+        ("DELETE", "/v1/exports/9", "404 export_not_found: there is no export \"9\""),
+        (
+            "POST",
+            "/v1/groups/tank/members/9/fail",
+            "404 member_not_found: the group \"tank\" has no slot 9: its slots are 0 to 5",
+        ),
+        ("GET", "/v1/nothing", "404 no_route: there is no \"/v1/nothing\" here; see /openapi.json"),
+        ("GET", "/", "404 no_route: there is no \"/\" here; see /openapi.json"),
+        ("PUT", "/v1/groups", "405 method_not_allowed: \"/v1/groups\" does not take PUT; see /openapi.json"),
+    ] {
+        assert_eq!(refuse(&router, method, path, Value::Null).await, sentence);
+    }
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_with_the_rule() {
+    let router = filled().await;
+    let create = |change: Value| {
+        let mut body = json!({"name": "new", "level": "raid6", "drives": ["/drives/a", "/drives/b", "/drives/c"]});
+        body.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        body
+    };
+    for (path, body, sentence) in [
+        ("/v1/groups", create(json!({})), "400 invalid: raid6 needs at least 4 members, not 3"),
+        (
+            "/v1/groups",
+            create(json!({"level": "raid5", "strip_bytes": 5000})),
+            "400 invalid: a strip is a power of two from 4 KiB to 1 MiB, not 5000 bytes",
+        ),
+        (
+            "/v1/groups",
+            create(json!({"level": "raid5", "strip_bytes": 1u64 << 40})),
+            "400 invalid: a strip is a power of two from 4 KiB to 1 MiB, not 4294967295 bytes",
+        ),
+        (
+            "/v1/groups",
+            create(json!({"level": "nm", "parity": 300})),
+            "400 invalid: nm needs a parity of 1 to 8, not 255",
+        ),
+        (
+            "/v1/groups",
+            create(json!({"level": "raid9"})),
+            "400 invalid: the level is not known here: choose one of raid0, raid1, raid10, raid5, raid6, raid7, nm, \
+             raid50, raid60",
+        ),
+        (
+            "/v1/groups",
+            create(json!({"drives": ["/drives/a", "/drives/a"]})),
+            "400 invalid: the drive \"/drives/a\" is named twice",
+        ),
+        (
+            "/v1/volumes",
+            json!({"group": "tank", "volume": "a", "size_bytes": 0}),
+            "400 invalid: a volume of 0 bytes holds nothing: give it a size",
+        ),
+        (
+            "/v1/exports",
+            json!({"volume": "tank/db", "nbd": "unix:db.sock"}),
+            "400 invalid: the socket path \"db.sock\" is relative: the daemon needs one that begins with '/'",
+        ),
+        (
+            "/v1/groups/tank/scrub",
+            json!({}),
+            "400 bad_request: the request is refused: missing field `action` at line 1 column 2",
+        ),
+        (
+            "/v1/groups/tank/members/x/fail",
+            json!({}),
+            "400 bad_request: the path is refused: Invalid URL: Cannot parse value at index 1 with value `x` to a `u32`",
+        ),
+    ] {
+        assert_eq!(refuse(&router, "POST", path, body).await, sentence);
+    }
+    let (status, text) = send(&router, "POST", "/v1/groups", "{").await;
+    assert_eq!(status, 400);
+    assert!(text.contains("EOF while parsing an object at line 1 column 1"), "{text}");
+}
+
+#[tokio::test]
+async fn what_is_in_the_way_is_named() {
+    let router = filled().await;
+    let drives = ["/drives/a", "/drives/b", "/drives/c", "/drives/d"];
+    for (method, path, body, sentence) in [
+        (
+            "POST",
+            "/v1/groups",
+            json!({"name": "tank", "level": "raid6", "drives": drives}),
+            "409 group_exists: there is a group \"tank\" already",
+        ),
+        (
+            "POST",
+            "/v1/groups",
+            json!({"name": "new", "level": "raid0", "drives": ["/drives/a", "/drives/0"]}),
+            "409 drive_in_use: /drives/0 belongs to the group \"tank\"",
+        ),
+        (
+            "POST",
+            "/v1/volumes",
+            json!({"group": "tank", "volume": "db", "size_bytes": 4096}),
+            "409 volume_exists: there is a volume \"tank/db\" already",
+        ),
+        (
+            "POST",
+            "/v1/volumes",
+            json!({"group": "tank", "volume": "big", "size_bytes": 1u64 << 40}),
+            "507 no_space: the volume \"tank/big\" needs 1 TiB, and the group \"tank\" has 3 GiB free",
+        ),
+        (
+            "POST",
+            "/v1/exports",
+            json!({"volume": "tank/db", "nbd": "unix:/run/db.sock"}),
+            "409 export_exists: the export \"2\" listens on unix:/run/db.sock already",
+        ),
+        (
+            "DELETE",
+            "/v1/groups/tank?confirm=tank",
+            Value::Null,
+            "409 busy: the volume \"tank/db\" is exported as \"2\": delete that first",
+        ),
+    ] {
+        assert_eq!(refuse(&router, method, path, body).await, sentence);
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_destroyed_without_its_name() {
+    let router = filled().await;
+    call(&router, "DELETE", "/v1/exports/2", Value::Null).await;
+    for (path, sentence) in [
+        (
+            "/v1/groups/tank",
+            "400 confirmation_needed: this destroys the group \"tank\" and every volume in it: confirm it with the name \
+             \"tank\"",
+        ),
+        (
+            "/v1/groups/tank?confirm=lake",
+            "400 confirmation_needed: this destroys the group \"tank\" and every volume in it: confirm it with the name \
+             \"tank\"",
+        ),
+        (
+            "/v1/volumes/tank/db?confirm=db",
+            "400 confirmation_needed: this destroys the volume \"tank/db\" and all that is on it: confirm it with the \
+             name \"tank/db\"",
+        ),
+    ] {
+        assert_eq!(refuse(&router, "DELETE", path, Value::Null).await, sentence);
+    }
+    let shrink = json!({"size_bytes": 4096});
+    assert_eq!(
+        refuse(&router, "PATCH", "/v1/volumes/tank/db", shrink).await,
+        "400 confirmation_needed: this destroys the last 1 GiB of the volume \"tank/db\": confirm it with the name \
+         \"tank/db\""
+    );
+    assert_eq!(call(&router, "GET", "/v1/volumes/tank/db", Value::Null).await.1["size_bytes"], 1 << 30);
+
+    let (status, _) = call(&router, "DELETE", "/v1/volumes/tank/db?confirm=tank%2Fdb", Value::Null).await;
+    assert_eq!(status, 200);
+    let (status, _) = call(&router, "DELETE", "/v1/groups/tank?confirm=tank", Value::Null).await;
+    assert_eq!(status, 200);
+    assert_eq!(call(&router, "GET", "/v1/groups", Value::Null).await.1, json!({"groups": []}));
+}
+
+#[tokio::test]
+async fn a_dry_run_says_the_steps_and_changes_nothing() {
+    let router = filled().await;
+    let before = call(&router, "GET", "/v1/groups", Value::Null).await.1;
+    let drives = ["/drives/a", "/drives/b", "/drives/c", "/drives/d"];
+    for (method, path, body) in [
+        ("POST", "/v1/groups", json!({"name": "new", "level": "raid6", "drives": drives, "dry_run": true})),
+        ("POST", "/v1/groups/tank/stop", json!({"dry_run": true})),
+        ("POST", "/v1/groups/tank/members/0/fail", json!({"dry_run": true})),
+        ("POST", "/v1/groups/tank/members/0/replace", json!({"with": "/drives/x", "dry_run": true})),
+        ("POST", "/v1/groups/tank/spares", json!({"drive": "/drives/x", "dry_run": true})),
+        ("POST", "/v1/volumes", json!({"group": "tank", "volume": "new", "size_bytes": 4096, "dry_run": true})),
+        ("PATCH", "/v1/volumes/tank/db", json!({"size_bytes": 4096, "dry_run": true})),
+    ] {
+        let (status, answer) = call(&router, method, path, body).await;
+        assert_eq!(status, 200, "{path}: {answer}");
+        assert_eq!((&answer["dry_run"], &answer["object"]), (&json!(true), &Value::Null), "{path}");
+        assert!(!answer["steps"].as_array().unwrap().is_empty(), "{path}");
+    }
+    assert_eq!(call(&router, "GET", "/v1/groups", Value::Null).await.1, before);
+}
+
+#[tokio::test]
+async fn a_request_beyond_a_mebibyte_is_refused() {
+    let body = format!("{{\"name\": \"{}\"}}", "x".repeat(1 << 20));
+    let (status, text) = send(&empty(), "POST", "/v1/groups", &body).await;
+    assert_eq!(status, 413);
+    assert_eq!(text, r#"{"error":{"code":"too_large","message":"the request is larger than 1048576 bytes"}}"#);
+}

@@ -1,0 +1,594 @@
+//! A [`Control`] without drives, for tests of everything in front of it: routes, listeners, metrics and the command.
+//!
+//! It keeps the rules that a client sees (names, sizes, what is in use, what may be lost), and no data. Drives below
+//! `/drives` exist and have 1 GiB, except `/drives/ext4`, which holds something else, and `/drives/gone-*`. Each look at
+//! a group moves its jobs on by half. Creating the group `slow` takes a while.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard};
+
+use api::*;
+use async_trait::async_trait;
+use daemon::http::{Answer, Control, ControlError, require_confirmation};
+use format::Shape;
+
+const GIB: u64 = 1 << 30;
+
+#[derive(Default)]
+struct State {
+    groups: BTreeMap<String, Group>,
+    volumes: BTreeMap<VolumeName, Volume>,
+    exports: BTreeMap<String, Export>,
+    next_id: u64,
+}
+
+/// Groups, volumes and exports that exist only here.
+#[derive(Default)]
+pub struct MemoryControl(Mutex<State>);
+
+fn refuse<T>(code: ErrorCode, message: String) -> Answer<T> {
+    Err(ControlError::new(code, message))
+}
+
+/// The size of a drive, if there is one of this name.
+fn drive_bytes(name: &str, create_files_bytes: Option<u64>, wipe_foreign: bool) -> Answer<u64> {
+    match name.parse().expect("the routes have checked it") {
+        DriveSpec::Memory { size_bytes, .. } => Ok(size_bytes.unwrap_or(GIB)),
+        DriveSpec::Path(_) if name == "/drives/ext4" && !wipe_foreign => refuse(
+            ErrorCode::ForeignData,
+            format!("{name} holds an ext4 file system labelled \"home\": it is overwritten only with wipe_foreign"),
+        ),
+        DriveSpec::Path(path) if path.starts_with("/drives") && !name.contains("/gone-") => Ok(GIB),
+        DriveSpec::Path(_) => create_files_bytes
+            .map_or_else(|| refuse(ErrorCode::DriveNotFound, format!("{name}: no such file or directory")), Ok),
+    }
+}
+
+fn plain_name(drive: &str) -> String {
+    drive.parse::<DriveSpec>().expect("the routes have checked it").name()
+}
+
+impl State {
+    fn id(&mut self) -> u64 {
+        self.next_id += 1;
+        self.next_id
+    }
+
+    fn group(&mut self, name: &str) -> Answer<&mut Group> {
+        self.groups.get_mut(name).ok_or_else(|| ControlError::group_not_found(name))
+    }
+
+    fn volume(&mut self, name: &VolumeName) -> Answer<&mut Volume> {
+        self.volumes.get_mut(name).ok_or_else(|| ControlError::volume_not_found(name))
+    }
+
+    fn member(&mut self, group: &str, slot: u32) -> Answer<&mut Member> {
+        let group = self.group(group)?;
+        let (name, count) = (group.name.clone(), group.member_count);
+        let member = group.members.get_mut(slot as usize);
+        member.ok_or_else(|| ControlError::member_not_found(&name, slot, count))
+    }
+
+    fn drive_in_use(&self, drive: &str) -> Option<&str> {
+        let holds = |group: &&Group| {
+            group.members.iter().any(|m| m.drive.as_deref() == Some(drive))
+                || group.spares.iter().any(|s| s.drive == drive)
+        };
+        self.groups.values().find(holds).map(|group| group.name.as_str())
+    }
+
+    fn check_unused(&self, drive: &str) -> Answer<()> {
+        match self.drive_in_use(drive) {
+            Some(group) => refuse(ErrorCode::DriveInUse, format!("{drive} belongs to the group {group:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// Health, losses and space as they follow from members and volumes.
+    fn settle(&mut self, name: &str) -> Group {
+        let allocated: u64 = self.volumes.values().filter(|v| v.group == name).map(|v| v.size_bytes).sum();
+        let group = self.groups.get_mut(name).expect("the caller has it");
+        let lost = group.members.iter().filter(|m| m.state != MemberState::InSync).count() as u32;
+        group.losses_left = group.losses_max.saturating_sub(lost);
+        group.health = match lost {
+            0 => GroupHealth::Optimal,
+            lost if lost <= group.losses_max => GroupHealth::Degraded,
+            _ => GroupHealth::Failed,
+        };
+        group.allocated_bytes = allocated;
+        group.free_bytes = group.capacity_bytes - allocated;
+        group.epoch += 1;
+        group.clone()
+    }
+
+    /// Starts a job; it is done after two looks.
+    fn start(&mut self, group: &str, kind: JobKind, slot: Option<u32>, findings: Option<ScrubFindings>) -> Job {
+        let id = self.id();
+        let job = Job {
+            id,
+            kind,
+            state: JobState::Running,
+            slot,
+            done_percent: 0.0,
+            done_bytes: 0,
+            total_bytes: GIB,
+            bytes_per_s: 512.0 * 1048576.0,
+            left_s: Some(2),
+            elapsed_s: 0,
+            findings,
+            message: None,
+        };
+        let jobs = &mut self.groups.get_mut(group).expect("the caller has it").jobs;
+        jobs.retain(|other| other.kind != kind || other.slot != slot);
+        jobs.push(job.clone());
+        job
+    }
+
+    fn move_on(&mut self, name: &str) {
+        let group = self.groups.get_mut(name).expect("the caller has it");
+        for job in group.jobs.iter_mut().filter(|job| job.state == JobState::Running) {
+            job.done_percent += 50.0;
+            job.done_bytes += GIB / 2;
+            job.elapsed_s += 1;
+            job.left_s = Some(1);
+            if job.done_percent >= 100.0 {
+                job.state = JobState::Done;
+                job.left_s = None;
+                if let (JobKind::Rebuild, Some(slot)) = (job.kind, job.slot) {
+                    group.members[slot as usize].state = MemberState::InSync;
+                }
+            }
+        }
+    }
+
+    /// A degraded group takes its first spare.
+    fn take_spare(&mut self, name: &str) {
+        let group = self.groups.get_mut(name).expect("the caller has it");
+        let lost = group.members.iter().position(|m| matches!(m.state, MemberState::Faulty | MemberState::Missing));
+        let (Some(slot), false) = (lost, group.spares.is_empty()) else { return };
+        let spare = group.spares.remove(0);
+        let member = &mut group.members[slot];
+        (member.drive, member.size_bytes) = (Some(spare.drive), Some(spare.size_bytes));
+        member.state = MemberState::Rebuilding;
+        self.start(name, JobKind::Rebuild, Some(slot as u32), None);
+    }
+}
+
+impl MemoryControl {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap()
+    }
+
+    /// A client connects to an export.
+    #[allow(dead_code, reason = "not every test program has clients")]
+    pub fn connect(&self, export: &str) {
+        self.state().exports.get_mut(export).unwrap().connection_count += 1;
+    }
+}
+
+fn new_group(request: &GroupCreate, shape: &Shape) -> Answer<Group> {
+    let bytes = |drive: &String| drive_bytes(drive, request.create_files_bytes, request.wipe_foreign);
+    let sizes = request.drives.iter().map(bytes).collect::<Answer<Vec<u64>>>()?;
+    let spare = |drive: &String| Ok(Spare { drive: plain_name(drive), size_bytes: bytes(drive)? });
+    let spares = request.spares.iter().map(spare).collect::<Answer<Vec<Spare>>>()?;
+    let member = |(slot, drive): (usize, &String)| Member {
+        slot: slot as u32,
+        set: shape.set_of(slot).0 as u32,
+        drive: Some(plain_name(drive)),
+        state: MemberState::InSync,
+        size_bytes: Some(sizes[slot]),
+        errors: ErrorCounts::default(),
+    };
+    let smallest = sizes.iter().min().copied().unwrap_or_default();
+    let capacity_bytes = smallest * shape.data_per_set() as u64 * u64::from(shape.sets);
+    Ok(Group {
+        name: request.name.clone(),
+        uuid: "6f1c2f0e-6d0a-4b57-9c7e-0f6a3a1d2b4c".into(),
+        level: request.level,
+        health: GroupHealth::Optimal,
+        member_count: u32::from(shape.members),
+        set_count: u32::from(shape.sets),
+        data_count: shape.data_per_set() as u32,
+        parity_count: if shape.is_mirror() { 0 } else { u32::from(shape.syndromes) },
+        copy_count: if shape.is_mirror() { u32::from(shape.syndromes) + 1 } else { 1 },
+        strip_bytes: u64::from(shape.strip_bytes),
+        capacity_bytes,
+        allocated_bytes: 0,
+        free_bytes: capacity_bytes,
+        used_bytes: 0,
+        losses_max: shape.survives() as u32,
+        losses_left: shape.survives() as u32,
+        epoch: 0,
+        clean: false,
+        crash_safety: CrashSafety { write_hole_closed: false, note: "write hole open: no log yet".into() },
+        warnings: vec![],
+        members: request.drives.iter().enumerate().map(member).collect(),
+        spares,
+        jobs: vec![],
+        io: IoCounters::default(),
+    })
+}
+
+#[async_trait]
+impl Control for MemoryControl {
+    async fn status(&self) -> Answer<Status> {
+        let state = self.state();
+        let latency_us = Some(LatencyUs { p50: 84.0, p99: 310.0, max: 1900.0 });
+        let group = |group: &Group| GroupStatus {
+            name: group.name.clone(),
+            level: group.level,
+            health: group.health,
+            member_count: group.member_count,
+            in_sync_count: group.members.iter().filter(|m| m.state == MemberState::InSync).count() as u32,
+            spare_count: group.spares.len() as u32,
+            volume_count: state.volumes.keys().filter(|v| v.group == group.name).count() as u32,
+            losses_left: group.losses_left,
+            capacity_bytes: group.capacity_bytes,
+            allocated_bytes: group.allocated_bytes,
+            used_bytes: group.used_bytes,
+            load: Load {
+                window_s: 1.0,
+                read: LoadSide { ops_per_s: 182_340.0, bytes_per_s: 746_864_640.0, latency_us },
+                write: LoadSide::default(),
+            },
+            io: group.io,
+            crash_safety: group.crash_safety.clone(),
+            warnings: group.warnings.clone(),
+            jobs: group.jobs.clone(),
+        };
+        Ok(Status {
+            version: "0.1.0".into(),
+            uptime_s: 7265,
+            pid: 4242,
+            resident_bytes: 48 << 20,
+            shards: (0..2)
+                .map(|shard| ShardStatus { shard, core: Some(shard), busy_percent: 12.5 * f64::from(shard) })
+                .collect(),
+            groups: state.groups.values().map(group).collect(),
+            exports: state.exports.values().cloned().collect(),
+        })
+    }
+
+    async fn groups(&self) -> Answer<Vec<Group>> {
+        Ok(self.state().groups.values().cloned().collect())
+    }
+
+    async fn group(&self, group: &str) -> Answer<Group> {
+        let mut state = self.state();
+        state.group(group)?;
+        state.move_on(group);
+        Ok(state.settle(group))
+    }
+
+    async fn group_create(&self, request: GroupCreate, shape: Shape) -> Answer<Changed<Group>> {
+        if request.name == "slow" {
+            tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        }
+        let mut state = self.state();
+        if state.groups.contains_key(&request.name) {
+            return Err(ControlError::group_exists(&request.name));
+        }
+        for drive in request.drives.iter().chain(&request.spares) {
+            state.check_unused(&plain_name(drive))?;
+        }
+        let group = new_group(&request, &shape)?;
+        let written = request.drives.iter().chain(&request.spares);
+        let steps = written.map(|drive| format!("write a superblock to {}", plain_name(drive))).collect();
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        state.groups.insert(request.name.clone(), group);
+        Ok(Changed::done(steps, state.settle(&request.name)))
+    }
+
+    async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<Group>> {
+        let sizes = request.drives.iter().map(|drive| drive_bytes(drive, None, true));
+        sizes.collect::<Answer<Vec<u64>>>()?;
+        refuse(
+            ErrorCode::NotAssemblable,
+            format!("{} carries no superblock of a group", plain_name(&request.drives[0])),
+        )
+    }
+
+    async fn group_stop(&self, group: &str, request: GroupStop) -> Answer<Changed<Group>> {
+        let mut state = self.state();
+        state.group(group)?;
+        let prefix = format!("{group}/");
+        let clients: u32 =
+            state.exports.values().filter(|e| e.volume.starts_with(&prefix)).map(|e| e.connection_count).sum();
+        if clients > 0 && !request.force {
+            return refuse(
+                ErrorCode::Busy,
+                format!("{clients} clients are connected to volumes of the group {group:?}"),
+            );
+        }
+        let steps = vec![format!("flush and close the drives of {group}")];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        state.exports.retain(|_, export| !export.volume.starts_with(&prefix));
+        state.volumes.retain(|name, _| name.group != group);
+        state.groups.remove(group);
+        Ok(Changed::gone(steps))
+    }
+
+    async fn group_delete(&self, group: &str, dry_run: bool) -> Answer<Changed<Group>> {
+        let mut state = self.state();
+        state.group(group)?;
+        let prefix = format!("{group}/");
+        if let Some(export) = state.exports.values().find(|e| e.volume.starts_with(&prefix)) {
+            let (volume, id) = (&export.volume, &export.id);
+            return refuse(ErrorCode::Busy, format!("the volume {volume:?} is exported as {id:?}: delete that first"));
+        }
+        let steps = vec![format!("erase the superblocks of {group}")];
+        if dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        state.volumes.retain(|name, _| name.group != group);
+        state.groups.remove(group);
+        Ok(Changed::gone(steps))
+    }
+
+    async fn scrub(&self, group: &str, request: ScrubRequest) -> Answer<Scrub> {
+        let mut state = self.state();
+        let jobs = &state.group(group)?.jobs;
+        let last = jobs.iter().filter(|job| job.kind == JobKind::Scrub).max_by_key(|job| job.id).cloned();
+        let running = last.as_ref().is_some_and(|job| job.state == JobState::Running);
+        match request.action {
+            ScrubAction::Status => Ok(Scrub { job: last }),
+            ScrubAction::Start if running => {
+                refuse(ErrorCode::WrongState, format!("a scrub of the group {group:?} is running already"))
+            }
+            ScrubAction::Start => {
+                // The group named "rotten" has one wrong strip.
+                let rotten = u64::from(group == "rotten");
+                let place = ScrubPlace {
+                    offset_bytes: 65536,
+                    member_offset_bytes: 1 << 20,
+                    slot: Some(1),
+                    repaired: request.repair,
+                };
+                let findings = ScrubFindings {
+                    repair: request.repair,
+                    mismatch_count: rotten,
+                    repaired_count: rotten * u64::from(request.repair),
+                    unchecked_count: 0,
+                    places: vec![place; rotten as usize],
+                };
+                Ok(Scrub { job: Some(state.start(group, JobKind::Scrub, None, Some(findings))) })
+            }
+            ScrubAction::Stop if !running => {
+                refuse(ErrorCode::WrongState, format!("no scrub of the group {group:?} is running"))
+            }
+            ScrubAction::Stop => {
+                let group = state.group(group)?;
+                let job = group.jobs.iter_mut().find(|job| job.kind == JobKind::Scrub).expect("one is running");
+                job.state = JobState::Stopped;
+                Ok(Scrub { job: Some(job.clone()) })
+            }
+        }
+    }
+
+    async fn drives(&self) -> Answer<Vec<Drive>> {
+        let state = self.state();
+        let drive = |name: &str, group: &Group, slot: Option<u32>, size_bytes: Option<u64>, state: DriveState| Drive {
+            name: name.to_owned(),
+            kind: if name.starts_with("mem:") { DriveKind::Memory } else { DriveKind::File },
+            state,
+            role: if slot.is_some() { DriveRole::Member } else { DriveRole::Spare },
+            group: Some(group.name.clone()),
+            slot,
+            size_bytes,
+            sector_bytes: Some(4096),
+            io: IoCounters { read_count: 7, read_bytes: 28672, ..IoCounters::default() },
+            errors: ErrorCounts::default(),
+            read_latency_us: Some(LatencyUs { p50: 70.0, p99: 140.0, max: 900.0 }),
+            write_latency_us: None,
+        };
+        let mut drives = Vec::new();
+        for group in state.groups.values() {
+            for member in &group.members {
+                let health = if member.state == MemberState::Faulty { DriveState::Faulty } else { DriveState::Online };
+                let name = member.drive.as_deref().unwrap_or("?");
+                drives.push(drive(name, group, Some(member.slot), member.size_bytes, health));
+            }
+            for spare in &group.spares {
+                drives.push(drive(&spare.drive, group, None, Some(spare.size_bytes), DriveState::Online));
+            }
+        }
+        Ok(drives)
+    }
+
+    async fn member_fail(&self, group: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>> {
+        let mut state = self.state();
+        state.member(group, slot)?;
+        let now = state.settle(group);
+        let member = state.member(group, slot)?;
+        if member.state == MemberState::InSync && now.losses_left == 0 {
+            return refuse(
+                ErrorCode::WouldLoseData,
+                format!("the group {group:?} cannot lose slot {slot}: its data need every member that is left"),
+            );
+        }
+        let steps = vec![format!("stop using {}", member.drive.clone().unwrap_or_default())];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        member.state = MemberState::Faulty;
+        state.take_spare(group);
+        Ok(Changed::done(steps, state.settle(group)))
+    }
+
+    async fn member_replace(&self, group: &str, slot: u32, request: MemberReplace) -> Answer<Changed<Group>> {
+        let mut state = self.state();
+        state.member(group, slot)?;
+        let drive = plain_name(&request.with);
+        state.check_unused(&drive)?;
+        let size_bytes = drive_bytes(&request.with, request.create_files_bytes, request.wipe_foreign)?;
+        let member = state.member(group, slot)?;
+        if member.size_bytes.is_some_and(|needed| size_bytes < needed) {
+            return refuse(
+                ErrorCode::DriveUnfit,
+                format!("{drive} is too small for the group {group:?}: {} of {GIB} bytes", size_bytes),
+            );
+        }
+        let steps = vec![format!("write a superblock to {drive}"), format!("rebuild slot {slot} onto {drive}")];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        (member.drive, member.size_bytes) = (Some(drive), Some(size_bytes));
+        member.state = MemberState::Rebuilding;
+        state.start(group, JobKind::Rebuild, Some(slot), None);
+        Ok(Changed::done(steps, state.settle(group)))
+    }
+
+    async fn spare_add(&self, group: &str, request: SpareAdd) -> Answer<Changed<Group>> {
+        let mut state = self.state();
+        state.group(group)?;
+        let drive = plain_name(&request.drive);
+        state.check_unused(&drive)?;
+        let size_bytes = drive_bytes(&request.drive, request.create_files_bytes, request.wipe_foreign)?;
+        let steps = vec![format!("write a superblock to {drive}")];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        state.group(group)?.spares.push(Spare { drive, size_bytes });
+        state.take_spare(group);
+        Ok(Changed::done(steps, state.settle(group)))
+    }
+
+    async fn spare_remove(&self, group: &str, drive: &str, dry_run: bool) -> Answer<Changed<Group>> {
+        let mut state = self.state();
+        let there = state.group(group)?;
+        let Some(index) = there.spares.iter().position(|spare| spare.drive == plain_name(drive)) else {
+            return refuse(ErrorCode::DriveNotFound, format!("the group {group:?} has no spare {drive:?}"));
+        };
+        let steps = vec![format!("erase the superblock of {drive}")];
+        if dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        there.spares.remove(index);
+        Ok(Changed::done(steps, state.settle(group)))
+    }
+
+    async fn volumes(&self) -> Answer<Vec<Volume>> {
+        Ok(self.state().volumes.values().cloned().collect())
+    }
+
+    async fn volume(&self, name: &VolumeName) -> Answer<Volume> {
+        self.state().volume(name).cloned()
+    }
+
+    async fn volume_create(&self, request: VolumeCreate) -> Answer<Changed<Volume>> {
+        let mut state = self.state();
+        let name = request.name();
+        state.group(&name.group)?;
+        let free_bytes = state.settle(&name.group).free_bytes;
+        if state.volumes.contains_key(&name) {
+            return Err(ControlError::volume_exists(&name));
+        }
+        let size_bytes = request.size_bytes.next_multiple_of(4096);
+        if size_bytes > free_bytes {
+            let (needed, free) = (format_bytes(size_bytes), format_bytes(free_bytes));
+            let group = &name.group;
+            return refuse(
+                ErrorCode::NoSpace,
+                format!("the volume \"{name}\" needs {needed}, and the group {group:?} has {free} free"),
+            );
+        }
+        let steps = vec![format!("reserve {} in {}", format_bytes(size_bytes), name.group)];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        let volume = Volume {
+            name: name.to_string(),
+            group: name.group.clone(),
+            volume: name.volume.clone(),
+            id: state.id(),
+            created_unix_s: 1_700_000_000,
+            kind: VolumeKind::Direct,
+            size_bytes,
+            used_bytes: 0,
+            exports: vec![],
+            io: IoCounters::default(),
+        };
+        state.volumes.insert(name.clone(), volume.clone());
+        state.settle(&name.group);
+        Ok(Changed::done(steps, volume))
+    }
+
+    async fn volume_resize(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>> {
+        let mut state = self.state();
+        let volume = state.volume(name)?;
+        let size_bytes = request.size_bytes.next_multiple_of(4096);
+        if size_bytes < volume.size_bytes && !request.dry_run {
+            let lost = format!("the last {} of the volume \"{name}\"", format_bytes(volume.size_bytes - size_bytes));
+            require_confirmation(&name.to_string(), &lost, request.confirm.as_deref())?;
+        }
+        let steps = vec![format!("make {name} {} large", format_bytes(size_bytes))];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        volume.size_bytes = size_bytes;
+        let volume = volume.clone();
+        state.settle(&name.group);
+        Ok(Changed::done(steps, volume))
+    }
+
+    async fn volume_delete(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>> {
+        let mut state = self.state();
+        let volume = state.volume(name)?;
+        if let Some(id) = volume.exports.first() {
+            let message = format!("the volume \"{name}\" is exported as {id:?}: delete that first");
+            return refuse(ErrorCode::Busy, message);
+        }
+        let steps = vec![format!("give {} back to {}", format_bytes(volume.size_bytes), name.group)];
+        if dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        state.volumes.remove(name);
+        state.settle(&name.group);
+        Ok(Changed::gone(steps))
+    }
+
+    async fn exports(&self) -> Answer<Vec<Export>> {
+        Ok(self.state().exports.values().cloned().collect())
+    }
+
+    async fn export_create(&self, request: ExportCreate, name: VolumeName, nbd: NbdAddress) -> Answer<Changed<Export>> {
+        let mut state = self.state();
+        state.volume(&name)?;
+        let address = nbd.to_string();
+        if let Some(other) = state.exports.values().find(|export| export.address == address) {
+            return refuse(ErrorCode::ExportExists, format!("the export {:?} listens on {address} already", other.id));
+        }
+        let uri = match &nbd {
+            NbdAddress::Unix(path) => format!("nbd+unix:///{name}?socket={}", path.display()),
+            NbdAddress::Tcp { .. } => format!("nbd://{address}/{name}"),
+        };
+        let export = Export {
+            id: state.id().to_string(),
+            volume: name.to_string(),
+            protocol: Protocol::Nbd,
+            address: address.clone(),
+            uri,
+            read_only: request.read_only,
+            tls: request.tls,
+            listening: true,
+            message: None,
+            connection_count: 0,
+        };
+        state.volume(&name)?.exports.push(export.id.clone());
+        state.exports.insert(export.id.clone(), export.clone());
+        Ok(Changed::done(vec![format!("listen on {address}")], export))
+    }
+
+    async fn export_delete(&self, id: &str) -> Answer<Changed<Export>> {
+        let mut state = self.state();
+        let export = state.exports.remove(id).ok_or_else(|| ControlError::export_not_found(id))?;
+        for volume in state.volumes.values_mut() {
+            volume.exports.retain(|other| other != id);
+        }
+        Ok(Changed::gone(vec![format!("stop listening on {}", export.address)]))
+    }
+}
