@@ -123,7 +123,7 @@ mod tests {
         fn blocks_never_overlap_and_all_of_them_join_again(steps in prop::collection::vec((any::<bool>(), 0..=ORDER_MAX, any::<prop::sample::Index>()), 1..400)) {
             let mut buddy = Buddy::new(COUNT, ORDER_MAX);
             let mut held: Vec<(u32, u8)> = Vec::new();
-            let mut used = vec![false; COUNT << ORDER_MAX];
+            let mut used = [false; COUNT << ORDER_MAX];
             for (take, order, which) in steps {
                 if take {
                     let room = buddy.free_units();

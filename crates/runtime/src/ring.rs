@@ -1,5 +1,6 @@
 //! Setting a ring up, and one enter.
 
+use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
@@ -19,7 +20,9 @@ const GET_EVENTS: u32 = 1;
 pub(crate) struct Ring {
     uring: IoUring,
     /// Entries for which the submission queue had no room and the kernel took none.
-    backlog: std::collections::VecDeque<squeue::Entry>,
+    backlog: VecDeque<squeue::Entry>,
+    /// Entries that were submitted before the end of a turn, to be counted with it.
+    early: usize,
 }
 
 impl Ring {
@@ -37,7 +40,7 @@ impl Ring {
             .setup_cqsize(entries * 4)
             .setup_clamp()
             .build(entries)?;
-        Ok(Ring { uring, backlog: std::collections::VecDeque::new() })
+        Ok(Ring { uring, backlog: VecDeque::new(), early: 0 })
     }
 
     pub(crate) fn submitter(&self) -> io_uring::Submitter<'_> {
@@ -61,8 +64,9 @@ impl Ring {
                 return;
             }
             // Full: the turn is larger than the queue. What the kernel does not take now waits in the backlog.
-            if let Err(error) = self.uring.submitter().submit() {
-                tracing::debug!(%error, "submission was put off");
+            match self.uring.submitter().submit() {
+                Ok(submitted) => self.early += submitted,
+                Err(error) => tracing::debug!(%error, "submission was put off"),
             }
             // SAFETY: the caller's promise.
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
@@ -97,12 +101,13 @@ impl Ring {
         !self.uring.completion().is_empty()
     }
 
-    /// Submits everything and posts what is complete. Does not wait.
+    /// Submits everything and posts what is complete. Does not wait. Returns how many entries the kernel took.
     pub(crate) fn enter(&mut self) -> io::Result<usize> {
         self.refill();
         let count = self.uring.submission().len() as u32;
         // SAFETY: no argument is passed, and the entries were pushed under `push`'s promise.
-        unsafe { self.uring.submitter().enter::<libc::sigset_t>(count, 0, GET_EVENTS, None) }
+        let submitted = unsafe { self.uring.submitter().enter::<libc::sigset_t>(count, 0, GET_EVENTS, None) }?;
+        Ok(submitted + std::mem::take(&mut self.early))
     }
 
     /// Submits everything and waits until something completes, at most `limit`.
@@ -113,7 +118,8 @@ impl Ring {
         if let Some(timespec) = &timespec {
             args = args.timespec(timespec);
         }
-        self.uring.submitter().submit_with_args(1, &args)
+        let submitted = self.uring.submitter().submit_with_args(1, &args)?;
+        Ok(submitted + std::mem::take(&mut self.early))
     }
 
     /// Takes a batch of completions.

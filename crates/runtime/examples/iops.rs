@@ -1,0 +1,269 @@
+//! Measures a shard. Numbers are for one core; CPU time tells a busy machine from a slow shard.
+//!
+//! ```text
+//! iops drive SPEC [read|write] [block bytes] [queue depth] [seconds] [spin us]
+//! iops tasks                  what one poll of a task costs
+//! iops mailbox                what a message to another shard and back costs
+//! iops idle [seconds]         what two idle shards cost
+//! ```
+
+use std::cell::Cell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use drive::{Drive, Env, Segments};
+use runtime::{Config, OpenDrive, Runtime, ShardEnv, mailbox};
+
+type Error = Box<dyn std::error::Error>;
+
+fn main() -> Result<(), Error> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let number = |index: usize, default: u64| -> Result<u64, Error> {
+        arguments.get(index).map_or(Ok(default), |text| text.parse().map_err(|_| format!("{text} is no number").into()))
+    };
+    match arguments.first().map(String::as_str) {
+        Some("drive") => {
+            let job = Job {
+                spec: arguments.get(1).ok_or("which drive?")?.clone(),
+                write: arguments.get(2).is_some_and(|mode| mode == "write"),
+                block_bytes: number(3, 4096)?,
+                depth: number(4, 32)?,
+                seconds: number(5, 3)?,
+                spin_us: number(6, 0)?,
+            };
+            measure_drive(&job)
+        }
+        Some("tasks") => measure_tasks(),
+        Some("mailbox") => measure_mailbox(),
+        Some("idle") => measure_idle(number(1, 3)?),
+        _ => {
+            Err("usage: iops drive SPEC [read|write] [block] [depth] [seconds] [spin us] | tasks | mailbox | idle"
+                .into())
+        }
+    }
+}
+
+/// CPU time in seconds: of the calling thread, or of the whole process.
+fn cpu_seconds(clock: libc::clockid_t) -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writes.
+    unsafe { libc::clock_gettime(clock, &mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
+fn start(cores: usize, spin_us: u64) -> Result<Runtime, Error> {
+    let config = Config { spin: Duration::from_micros(spin_us), ..Config::default() };
+    let cores = config.cores.iter().rev().copied().take(cores).collect();
+    Ok(Runtime::start(Config { cores, ..config })?)
+}
+
+struct Job {
+    spec: String,
+    write: bool,
+    block_bytes: u64,
+    depth: u64,
+    seconds: u64,
+    spin_us: u64,
+}
+
+fn measure_drive(job: &Job) -> Result<(), Error> {
+    let open = OpenDrive::open(&job.spec.parse()?)?;
+    let runtime = start(1, job.spin_us)?;
+    let (write, block_bytes, depth, seconds) = (job.write, job.block_bytes, job.depth, job.seconds);
+    let drive = open.clone();
+    let (operations, wall, cpu) = runtime
+        .shard(0)
+        .call(move || async move {
+            let env = ShardEnv::current();
+            let drive = env.attach(&drive);
+            fill(&env, &drive).await;
+            let (wall, cpu) = (Instant::now(), cpu_seconds(libc::CLOCK_THREAD_CPUTIME_ID));
+            let end = env.now() + seconds * 1_000_000_000;
+            let operations = Rc::new(Cell::new(0u64));
+            let workers = (0..depth).map(|seed| {
+                let (env, drive, operations) = (env.clone(), drive.clone(), operations.clone());
+                async move {
+                    let blocks = drive.info().size_bytes / block_bytes;
+                    let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                    let mut done = 0;
+                    while done % 64 != 0 || env.now() < end {
+                        state ^= state << 13;
+                        state ^= state >> 7;
+                        state ^= state << 17;
+                        let offset = (state >> 8) % blocks * block_bytes;
+                        let buf = env.alloc(block_bytes as usize);
+                        if write {
+                            drive.write(offset, Segments::from_iter([buf.freeze()]), false).await.expect("write");
+                        } else {
+                            drive.read(offset, buf).await.expect("read");
+                        }
+                        done += 1;
+                    }
+                    operations.set(operations.get() + done);
+                }
+            });
+            let (all_done, wait) = drive::oneshot();
+            let left = Rc::new(Cell::new((depth, Some(all_done))));
+            for worker in workers {
+                let left = left.clone();
+                env.spawn(async move {
+                    worker.await;
+                    let (count, all_done) = left.take();
+                    match (count - 1, all_done) {
+                        (0, Some(all_done)) => all_done.send(()),
+                        (count, all_done) => left.set((count, all_done)),
+                    }
+                });
+            }
+            wait.await.expect("the workers end");
+            (operations.get(), wall.elapsed().as_secs_f64(), cpu_seconds(libc::CLOCK_THREAD_CPUTIME_ID) - cpu)
+        })
+        .wait()?;
+    let stats = open.stats();
+    let histogram = if write { stats.write_latency } else { stats.read_latency };
+    println!(
+        "{} {} of {block_bytes} bytes, depth {depth}: {:.0} operations/s, {:.0} per CPU second ({:.0}% of a core), median below {} us",
+        open.info().name,
+        if write { "writes" } else { "reads" },
+        operations as f64 / wall,
+        operations as f64 / cpu,
+        cpu / wall * 100.0,
+        median_ns(&histogram) / 1000,
+    );
+    println!("{:?}", runtime.shard(0).stats());
+    runtime.stop();
+    Ok(())
+}
+
+/// Writes all of the drive once, so that reads find memory or blocks behind every address.
+async fn fill(env: &ShardEnv, drive: &runtime::Drive) {
+    let size = drive.info().size_bytes;
+    let mut offset = 0;
+    while offset < size {
+        let len = (size - offset).min(1 << 20);
+        let mut buf = env.alloc(len as usize);
+        buf.fill(0x5a);
+        drive.write(offset, Segments::from_iter([buf.freeze()]), false).await.expect("write");
+        offset += len;
+    }
+}
+
+/// The upper end of the bucket in which half of all operations are reached.
+fn median_ns(histogram: &[u64]) -> u64 {
+    let total: u64 = histogram.iter().sum();
+    let mut seen = 0;
+    for (bucket, count) in histogram.iter().enumerate() {
+        seen += count;
+        if seen * 2 >= total {
+            return 2 << bucket;
+        }
+    }
+    0
+}
+
+fn measure_tasks() -> Result<(), Error> {
+    const TASKS: u64 = 32;
+    const POLLS: u64 = 500_000;
+    let runtime = start(1, 0)?;
+    let call = runtime.shard(0).call(|| async {
+        let env = ShardEnv::current();
+        let cpu = cpu_seconds(libc::CLOCK_THREAD_CPUTIME_ID);
+        let left = Rc::new(Cell::new(TASKS));
+        for _ in 0..TASKS {
+            let left = left.clone();
+            env.spawn(async move {
+                let mut polls = 0;
+                poll_fn(|context| {
+                    polls += 1;
+                    if polls > POLLS {
+                        return Poll::Ready(());
+                    }
+                    context.waker().wake_by_ref();
+                    Poll::Pending
+                })
+                .await;
+                left.set(left.get() - 1);
+            });
+        }
+        while left.get() > 0 {
+            env.turn_end().await;
+        }
+        (cpu_seconds(libc::CLOCK_THREAD_CPUTIME_ID) - cpu) * 1e9 / (TASKS * POLLS) as f64
+    });
+    println!("{:.1} ns of CPU for waking and polling a task", call.wait()?);
+    let call = runtime.shard(0).call(|| async {
+        const ROUNDS: u64 = 1_000_000;
+        let env = ShardEnv::current();
+        let cpu = cpu_seconds(libc::CLOCK_THREAD_CPUTIME_ID);
+        for _ in 0..ROUNDS {
+            let (sender, receiver) = drive::oneshot();
+            env.spawn(async move { sender.send(()) });
+            receiver.await.expect("the task sends");
+        }
+        (cpu_seconds(libc::CLOCK_THREAD_CPUTIME_ID) - cpu) * 1e9 / ROUNDS as f64
+    });
+    println!("{:.1} ns of CPU for spawning a task that sends a oneshot to its maker", call.wait()?);
+    runtime.stop();
+    Ok(())
+}
+
+fn measure_mailbox() -> Result<(), Error> {
+    let runtime = start(2, 0)?;
+    if runtime.shards().len() < 2 {
+        return Err("two cores are needed".into());
+    }
+    for depth in [1u64, 8, 64] {
+        let rounds = 100_000 * depth.min(8);
+        let (to_echo, mut echo_inbox) = mailbox::<u64>();
+        let (to_first, mut first_inbox) = mailbox::<u64>();
+        runtime.shard(1).spawn(move || async move {
+            let mut batch = Vec::new();
+            while echo_inbox.recv_batch(&mut batch).await {
+                for message in batch.drain(..) {
+                    to_first.send(message).expect("the first shard listens");
+                }
+            }
+        })?;
+        let before: Vec<_> = runtime.shards().iter().map(|shard| shard.stats().rung).collect();
+        let call = runtime.shard(0).call(move || async move {
+            let start = Instant::now();
+            let (mut sent, mut received, mut batch) = (0, 0, Vec::new());
+            while received < rounds {
+                while sent < rounds && sent - received < depth {
+                    to_echo.send(sent).expect("the other shard listens");
+                    sent += 1;
+                }
+                first_inbox.recv_batch(&mut batch).await;
+                received += batch.drain(..).count() as u64;
+            }
+            start.elapsed().as_secs_f64() / rounds as f64 * 1e9
+        });
+        let nanos = call.wait()?;
+        let rung: u64 = runtime.shards().iter().zip(before).map(|(shard, before)| shard.stats().rung - before).sum();
+        println!(
+            "{nanos:.0} ns for a message there and back, {depth} at a time, {:.3} bells each",
+            rung as f64 / rounds as f64
+        );
+    }
+    runtime.stop();
+    Ok(())
+}
+
+fn measure_idle(seconds: u64) -> Result<(), Error> {
+    let runtime = start(2, 50)?;
+    let drive = OpenDrive::open(&"mem:idle:1MiB".parse()?)?;
+    runtime.shard(0).spawn(move || async move {
+        let env = ShardEnv::current();
+        env.attach(&drive).flush().await.expect("memory");
+        env.sleep(Duration::from_secs(3600)).await;
+    })?;
+    std::thread::sleep(Duration::from_millis(100));
+    let cpu = cpu_seconds(libc::CLOCK_PROCESS_CPUTIME_ID);
+    std::thread::sleep(Duration::from_secs(seconds));
+    let share = (cpu_seconds(libc::CLOCK_PROCESS_CPUTIME_ID) - cpu) / seconds as f64 * 100.0;
+    println!("two idle shards use {share:.4}% of a core");
+    runtime.stop();
+    if share < 0.5 { Ok(()) } else { Err("idle costs more than 0.5% of a core".into()) }
+}
