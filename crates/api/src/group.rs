@@ -7,6 +7,9 @@ use utoipa::ToSchema;
 
 use crate::{AddressError, DriveSpec, ErrorCounts, Invalid, IoCounters, Job, Level, check_name};
 
+/// Names that no group can have, because they are verbs where names stand: `POST /v1/groups/assemble`.
+const RESERVED: [&str; 1] = ["assemble"];
+
 /// `GET /v1/groups`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct GroupList {
@@ -202,6 +205,12 @@ impl GroupCreate {
     /// A sentence that says what makes no sense.
     pub fn validate(&self) -> Result<(), Invalid> {
         check_name("group", &self.name)?;
+        if RESERVED.contains(&self.name.as_str()) {
+            return Err(Invalid::new(format!(
+                "a group cannot be named {:?}: the API has a use for that word",
+                self.name
+            )));
+        }
         check_drives(self.drives.iter().chain(&self.spares), MemorySize::Needed)?;
         check_file_size(self.create_files_bytes)
     }
@@ -378,6 +387,10 @@ mod tests {
         assert_eq!(
             refuse(|r| r.drives[0] = "mem:x".into()),
             "\"mem:x\" is not a memory drive: write mem:NAME:SIZE, such as mem:a:1GiB"
+        );
+        assert_eq!(
+            refuse(|r| r.name = "assemble".into()),
+            "a group cannot be named \"assemble\": the API has a use for that word"
         );
         assert_eq!(refuse(|r| r.create_files_bytes = Some(0)), "files of 0 bytes make no drives: give them a size");
         assert_eq!(

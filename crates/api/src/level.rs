@@ -64,22 +64,6 @@ impl Level {
             Level::Unknown => "unknown",
         }
     }
-
-    /// The name in sentences.
-    pub fn title(self) -> &'static str {
-        match self {
-            Level::Raid0 => "RAID 0",
-            Level::Raid1 => "RAID 1",
-            Level::Raid10 => "RAID 10",
-            Level::Raid5 => "RAID 5",
-            Level::Raid6 => "RAID 6",
-            Level::Raid7 => "RAID 7",
-            Level::Raid50 => "RAID 50",
-            Level::Raid60 => "RAID 60",
-            Level::Nm => "N+M",
-            Level::Unknown => "an unknown level",
-        }
-    }
 }
 
 impl fmt::Display for Level {

@@ -1,5 +1,7 @@
 //! From the numbers of a request to the shape of a group.
 
+use std::fmt::Display;
+
 use api::{ErrorCode, GroupCreate};
 use format::{DEFAULT_STRIP_BYTES, Level, Shape};
 
@@ -32,16 +34,19 @@ fn level(level: api::Level) -> Answer<Level> {
 /// # Errors
 /// [`ErrorCode::Invalid`], with the sentence of the rule that is broken.
 pub(super) fn shape(request: &GroupCreate) -> Answer<Shape> {
-    // A number too large for its field is too large for its rule as well, so it may as well be the largest.
-    let narrow_u8 = |number: u32| u8::try_from(number).unwrap_or(u8::MAX);
-    let narrow_u16 = |number: u32| u16::try_from(number).unwrap_or(u16::MAX);
     Shape::new(
         level(request.level)?,
-        u16::try_from(request.drives.len()).unwrap_or(u16::MAX),
-        request.parity.map(narrow_u8),
-        request.copies.map(narrow_u8),
-        request.sets.map(narrow_u16),
-        request.strip_bytes.map_or(DEFAULT_STRIP_BYTES, |bytes| u32::try_from(bytes).unwrap_or(u32::MAX)),
+        narrow("number of drives", request.drives.len())?,
+        request.parity.map(|parity| narrow("parity", parity)).transpose()?,
+        request.copies.map(|copies| narrow("number of copies", copies)).transpose()?,
+        request.sets.map(|sets| narrow("number of sets", sets)).transpose()?,
+        request.strip_bytes.map_or(Ok(DEFAULT_STRIP_BYTES), |bytes| narrow("strip size", bytes))?,
     )
     .map_err(|error| ControlError::new(ErrorCode::Invalid, error.to_string()))
+}
+
+/// A number in the width that the format has for it; what does not fit is beyond every rule.
+fn narrow<Wide: Copy + Display, Narrow: TryFrom<Wide>>(what: &str, number: Wide) -> Answer<Narrow> {
+    Narrow::try_from(number)
+        .map_err(|_| ControlError::new(ErrorCode::Invalid, format!("the {what} {number} is far too large")))
 }

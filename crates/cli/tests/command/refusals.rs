@@ -1,0 +1,207 @@
+//! What the command says when it does not do what it was told: word by word.
+
+use crate::{Daemon, purlin};
+
+#[test]
+fn without_a_daemon_it_says_how_to_start_one() {
+    let said = purlin("/nowhere/purlind.sock".as_ref(), "status --once");
+    assert_eq!(said.code, 1);
+    assert_eq!(
+        said.err,
+        "purlin: cannot reach purlind at /nowhere/purlind.sock: no such file or directory; is it running? start it \
+         with: purlind --state DIR\n"
+    );
+    let stale = std::env::temp_dir().join(format!("purlin-stale-{}.sock", std::process::id()));
+    drop(std::os::unix::net::UnixListener::bind(&stale).unwrap());
+    let said = purlin(&stale, "group list");
+    std::fs::remove_file(&stale).unwrap();
+    assert_eq!(
+        said.err,
+        format!(
+            "purlin: cannot reach purlind at {}: connection refused; is it running? start it with: purlind --state \
+             DIR\n",
+            stale.display()
+        )
+    );
+}
+
+#[test]
+fn something_else_on_the_socket_is_no_daemon() {
+    let path = std::env::temp_dir().join(format!("purlin-other-{}.sock", std::process::id()));
+    let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let other = std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        let (mut stream, _) = listener.accept().unwrap();
+        let _ = stream.read(&mut [0; 4096]);
+        stream.write_all(b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 4\r\n\r\noops").unwrap();
+    });
+    let said = purlin(&path, "group list");
+    other.join().unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(said.code, 1);
+    assert_eq!(
+        said.err,
+        format!(
+            "purlin: purlind at {} gave no usable answer: HTTP status 502 Bad Gateway without a reason\n",
+            path.display()
+        )
+    );
+}
+
+#[test]
+fn the_daemons_sentence_is_passed_on() {
+    let daemon = Daemon::filled();
+    for (line, sentence) in [
+        ("group show lake", "there is no group \"lake\""),
+        ("group scrub lake", "there is no group \"lake\""),
+        ("group scrub tank --stop", "no scrub of the group \"tank\" is running"),
+        ("group stop lake", "there is no group \"lake\""),
+        ("group delete lake --yes", "there is no group \"lake\""),
+        ("group create tank --level raid1 --drives /drives/a,/drives/b --yes", "there is a group \"tank\" already"),
+        ("group create new --level raid6 --drives /drives/a,/drives/b", "raid6 needs at least 4 members, not 2"),
+        (
+            "group create new --level raid1 --drives /drives/a,/drives/ext4",
+            "/drives/ext4 holds an ext4 file system labelled \"home\": it is overwritten only with wipe_foreign",
+        ),
+        ("group create new --level raid1 --drives /drives/0,/drives/a", "/drives/0 belongs to the group \"tank\""),
+        ("group create new --level raid1 --drives /drives/a,/elsewhere/b", "/elsewhere/b: no such file or directory"),
+        ("group assemble /drives/a", "/drives/a carries no superblock of a group"),
+        ("group delete tank --yes", "the volume \"tank/db\" is exported as \"2\": delete that first"),
+        ("volume show tank/x", "there is no volume \"tank/x\""),
+        ("volume create tank/db --size 1M", "there is a volume \"tank/db\" already"),
+        ("volume create lake/db --size 1M", "there is no group \"lake\""),
+        (
+            "volume create tank/big --size 1TiB",
+            "the volume \"tank/big\" needs 1 TiB, and the group \"tank\" has 3 GiB free",
+        ),
+        ("volume delete tank/db --yes", "the volume \"tank/db\" is exported as \"2\": delete that first"),
+        ("volume resize tank/x --size 1M", "there is no volume \"tank/x\""),
+        ("export create tank/db --nbd unix:/run/db.sock", "the export \"2\" listens on unix:/run/db.sock already"),
+        ("export delete 9", "there is no export \"9\""),
+        ("drive fail tank 6", "the group \"tank\" has no slot 6: its slots are 0 to 5"),
+        ("drive replace tank 2 --with /drives/0", "/drives/0 belongs to the group \"tank\""),
+        (
+            "drive replace tank 2 --with mem:x:1M",
+            "mem:x is too small for the group \"tank\": 1048576 of 1073741824 bytes",
+        ),
+        ("spare add tank /drives/1", "/drives/1 belongs to the group \"tank\""),
+        ("spare remove tank /drives/9", "the group \"tank\" has no spare \"/drives/9\""),
+    ] {
+        assert_eq!(daemon.fails(line), format!("purlin: {sentence}\n"), "{line}");
+    }
+    daemon.ok("drive fail tank 0");
+    daemon.ok("drive fail tank 1");
+    assert_eq!(
+        daemon.fails("drive fail tank 2"),
+        "purlin: the group \"tank\" cannot lose slot 2: its data need every member that is left\n"
+    );
+}
+
+#[test]
+fn a_question_without_a_terminal_is_refused_and_nothing_happens() {
+    let daemon = Daemon::filled();
+    daemon.ok("volume create tank/scratch --size 1GiB");
+    let before = daemon.ok("group list --output json");
+    let then = "and there is no terminal to ask on: say --yes to do it without asking";
+    for (line, what) in [
+        ("group create new --level raid1 --drives /drives/a,/drives/b --spares /drives/c", "this overwrites 3 drives"),
+        ("volume delete tank/scratch", "this destroys volume tank/scratch and all that is on it"),
+        ("volume resize tank/scratch --size 256MiB", "this destroys the last 768 MiB of volume tank/scratch"),
+        ("spare add tank /drives/ext4 --wipe-foreign", "this overwrites whatever /drives/ext4 holds"),
+        ("drive replace tank 0 --with /drives/ext4 --wipe-foreign", "this overwrites whatever /drives/ext4 holds"),
+    ] {
+        assert_eq!(daemon.fails(line), format!("purlin: {what}, {then}\n"), "{line}");
+    }
+    daemon.ok("export delete 2");
+    assert_eq!(
+        daemon.fails("group delete tank"),
+        format!("purlin: this destroys group tank and every volume in it, {then}\n")
+    );
+    let settled = |text: &str| -> serde_json::Value {
+        let mut list: serde_json::Value = serde_json::from_str(text).unwrap();
+        list["groups"][0]["epoch"] = 0.into();
+        list
+    };
+    assert_eq!(settled(&daemon.ok("group list --output json")), settled(&before));
+}
+
+#[test]
+fn connected_clients_keep_a_group_from_being_stopped() {
+    let daemon = Daemon::filled();
+    daemon.control.connect("2");
+    assert_eq!(daemon.fails("group stop tank"), "purlin: 1 clients are connected to volumes of the group \"tank\"\n");
+    assert_eq!(daemon.ok("group stop tank --force"), "stopped group tank; its drives hold all of it\n");
+}
+
+#[test]
+fn arguments_that_make_no_sense_end_with_2_and_name_the_argument() {
+    let daemon = Daemon::start();
+    for (line, sentence) in [
+        (
+            "volume create tank/db --size ten",
+            "invalid value 'ten' for '--size <SIZE>': \"ten\" is not a size: write a number with a unit, such as 64KiB, \
+             10GiB or 1.5TiB",
+        ),
+        (
+            "volume create tank --size 1G",
+            "invalid value 'tank' for '<NAME>': \"tank\" is not a volume name: write GROUP/VOLUME, such as tank/db",
+        ),
+        (
+            "group create tank --level raid9 --drives a,b",
+            "invalid value 'raid9' for '--level <LEVEL>': \"raid9\" is not a level: choose raid0, raid1, raid10, raid5, \
+             raid6, raid7, raid50, raid60 or nm",
+        ),
+        (
+            "export create tank/db --nbd 10809",
+            "invalid value '10809' for '--nbd <unix:PATH|HOST:PORT>': \"10809\" is not an address: write unix:PATH or \
+             HOST:PORT, such as unix:/run/db.sock or 127.0.0.1:10809",
+        ),
+        (
+            "group create tank --level raid1 --drives mem:a,mem:b:x",
+            "invalid value 'mem:b:x' for '--drives <DRIVE,...>': \"mem:b:x\" is not a memory drive: \"x\" is not a \
+             size: write a number with a unit, such as 64KiB, 10GiB or 1.5TiB",
+        ),
+        ("export create tank/db --nbd unix:/a --tls-ca ca.pem", "the following required arguments were not provided:"),
+        ("group scrub tank --stop --wait", "the argument '--stop' cannot be used with '--wait'"),
+        ("drive fail tank x", "invalid value 'x' for '<SLOT>': invalid digit found in string"),
+        ("frobnicate", "unrecognized subcommand 'frobnicate'"),
+    ] {
+        let said = daemon.run(line);
+        assert_eq!((said.code, said.out.as_str()), (2, ""), "{line}: {}", said.err);
+        assert_eq!(said.err.lines().next().unwrap(), format!("error: {sentence}"), "{line}");
+    }
+    for (line, sentence) in [
+        (
+            "group create Tank --level raid1 --drives a,b --yes",
+            "\"Tank\" is not a group name: use a-z, 0-9, '.', '_' and '-', and begin with a letter or digit",
+        ),
+        ("group create tank --level raid1 --drives a,b,a --yes", "the drive \"/a\" is named twice"),
+        (
+            "group create tank --level raid1 --drives mem:a,mem:b:1G --yes",
+            "\"mem:a\" is not a memory drive: write mem:NAME:SIZE, such as mem:a:1GiB",
+        ),
+        ("volume create tank/db --size 0", "a volume of 0 bytes holds nothing: give it a size"),
+    ] {
+        let said = daemon.run(line);
+        assert_eq!((said.code, said.err), (2, format!("purlin: {sentence}\n")), "{line}");
+    }
+}
+
+#[test]
+fn a_scrub_that_leaves_differences_ends_with_1() {
+    let daemon = Daemon::start();
+    daemon.ok("group create rotten --level raid6 --drives mem:a:1G,mem:b:1G,mem:c:1G,mem:d:1G --yes");
+    let said = daemon.run("group scrub rotten --wait");
+    assert_eq!(said.code, 1);
+    assert_eq!(
+        said.out,
+        "rotten: scrub  done in 2s, 1 difference, 0 put right\n  at byte 65536 of the group: slot 1 is wrong, left as it \
+         is\n"
+    );
+    assert_eq!(said.err, "purlin: the scrub of rotten found 1 difference, 0 of them put right\n");
+    assert_eq!(
+        daemon.ok("group scrub rotten --wait --repair"),
+        "rotten: scrub  done in 2s, 1 difference, 1 put right\n  at byte 65536 of the group: slot 1 is wrong, put \
+         right\n"
+    );
+}

@@ -1,0 +1,148 @@
+//! What people see.
+
+use insta::assert_snapshot;
+
+use crate::Daemon;
+
+#[test]
+fn an_empty_daemon_says_what_to_do_first() {
+    let daemon = Daemon::start();
+    assert_eq!(daemon.ok("group list"), "no groups; make one with: purlin group create\n");
+    assert_eq!(daemon.ok("volume list"), "no volumes; make one with: purlin volume create GROUP/VOLUME --size SIZE\n");
+    assert_eq!(
+        daemon.ok("export list"),
+        "no exports; make one with: purlin export create GROUP/VOLUME --nbd unix:PATH\n"
+    );
+    assert_eq!(daemon.ok("drive list"), "no drives\n");
+    assert_eq!(
+        daemon.ok("status"),
+        "purlind 0.1.0  up 2h 01m  2 shards busy 0% 12%  memory 48 MiB\n\nno groups; make one with: purlin group \
+         create\n"
+    );
+}
+
+#[test]
+fn tables_are_aligned_and_have_no_borders() {
+    let daemon = Daemon::filled();
+    daemon.ok("group create wide --level raid60 --sets 2 --strip 128KiB --spares mem:s:2GiB --yes --drives \
+        mem:a:2GiB,mem:b:2GiB,mem:c:2GiB,mem:d:2GiB,mem:e:2GiB,mem:f:2GiB,mem:g:2GiB,mem:h:2GiB");
+    daemon
+        .ok("export create tank/db --nbd 127.0.0.1:10809 --read-only --tls-cert c.pem --tls-key k.pem --tls-ca a.pem");
+    assert_snapshot!("group_list", daemon.ok("group list"));
+    assert_snapshot!("group_show", daemon.ok("group show tank"));
+    assert_snapshot!("group_show_sets", daemon.ok("group show wide"));
+    assert_snapshot!("volume_list", daemon.ok("volume list"));
+    assert_snapshot!("volume_show", daemon.ok("volume show tank/db"));
+    assert_snapshot!("export_list", daemon.ok("export list"));
+    assert_snapshot!("drive_list", daemon.ok("drive list"));
+    for line in daemon.ok("status").lines() {
+        assert_eq!(line, line.trim_end());
+    }
+}
+
+#[test]
+fn the_status_shows_health_load_and_a_rebuild_without_a_terminals_codes() {
+    let daemon = Daemon::filled();
+    assert_eq!(daemon.ok("drive fail tank 2"), "failed slot 2 of tank; the group is degraded\n");
+    assert_eq!(daemon.ok("spare add tank mem:g:1GiB"), "added spare mem:g to tank; the group is degraded\n");
+    daemon.ok("group show tank");
+    let text = daemon.ok("status");
+    assert!(!text.contains('\x1b'), "{text:?}");
+    assert_snapshot!("status_rebuild", text);
+    daemon.ok("group show tank");
+    assert!(daemon.ok("group list").contains("optimal"), "the rebuild has ended");
+}
+
+#[test]
+fn every_change_is_told_in_one_line() {
+    let daemon = Daemon::filled();
+    for (line, sentence) in [
+        ("volume create tank/log --size 512MiB", "created volume tank/log: 512 MiB"),
+        ("volume resize tank/log --size 1GiB", "resized volume tank/log: 1 GiB"),
+        ("volume resize tank/log --size 1MiB --yes", "resized volume tank/log: 1 MiB"),
+        (
+            "export create tank/log --nbd 127.0.0.1:10809",
+            "created export 4 of tank/log: nbd://127.0.0.1:10809/tank/log",
+        ),
+        ("export delete 4", "deleted export 4"),
+        ("volume delete tank/log --yes", "deleted volume tank/log"),
+        ("spare add tank /drives/s", "added spare /drives/s to tank; the group is optimal"),
+        ("spare remove tank /drives/s", "removed spare /drives/s from tank"),
+        (
+            "drive replace tank 3 --with /drives/new",
+            "rebuilding slot 3 of tank onto /drives/new; the group is degraded",
+        ),
+        (
+            "drive replace tank 3 --with /drives/newer --wait",
+            "rebuilt slot 3 of tank onto /drives/newer; the group is optimal",
+        ),
+        (
+            "group scrub tank",
+            "tank: scrub  [..............................]   0.0%  512 MiB/s  2s left, no differences",
+        ),
+        ("group scrub tank --stop", "tank: scrub  stopped at 0.0%, no differences"),
+        ("group scrub tank --wait", "tank: scrub  done in 2s, no differences"),
+        ("group scrub tank --status", "tank: scrub  done in 2s, no differences"),
+        ("group stop tank", "stopped group tank; its drives hold all of it"),
+        (
+            "group create lake --level raid5 --drives mem:a:1G,mem:b:1G,mem:c:1G --yes",
+            "created group lake: raid5, optimal, 2 GiB",
+        ),
+        ("group delete lake --yes", "deleted group lake"),
+    ] {
+        assert_eq!(daemon.ok(line), format!("{sentence}\n"), "{line}");
+    }
+}
+
+#[test]
+fn a_dry_run_says_what_would_be_done_and_asks_nothing() {
+    let daemon = Daemon::filled();
+    assert_eq!(
+        daemon.ok("group create new --level raid1 --drives a,b --create-files 1GiB --dry-run"),
+        "nothing was changed; this would be done:\n  write a superblock to /a\n  write a superblock to /b\n"
+    );
+    daemon.ok("export delete 2");
+    assert_eq!(
+        daemon.ok("volume delete tank/db --dry-run"),
+        "nothing was changed; this would be done:\n  give 1 GiB back to tank\n"
+    );
+    assert!(daemon.ok("volume list").contains("tank/db"));
+}
+
+#[test]
+fn help_has_examples_for_every_command() {
+    use clap::CommandFactory;
+    fn visit(command: &clap::Command) {
+        let verbs: Vec<&clap::Command> = command.get_subcommands().filter(|c| c.get_name() != "help").collect();
+        if verbs.is_empty() {
+            let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            assert!(help.contains("Examples:\n  purlin "), "{} has no example", command.get_name());
+        }
+        assert!(command.get_about().is_some(), "{}", command.get_name());
+        verbs.into_iter().for_each(visit);
+    }
+    let line = cli::Line::command();
+    line.clone().debug_assert();
+    visit(&line);
+}
+
+#[test]
+fn every_example_in_the_help_is_a_line_that_parses() {
+    use clap::{CommandFactory, Parser};
+    fn visit(command: &clap::Command, tried: &mut u32) {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        for example in help.lines().filter_map(|line| line.strip_prefix("  purlin ")) {
+            let example = example.split([' ']).take_while(|word| !["|", ">"].contains(word)).filter(|w| !w.is_empty());
+            let words: Vec<String> = example.map(|word| word.trim_end_matches(",...").to_owned()).collect();
+            *tried += 1;
+            let line = std::iter::once("purlin".to_owned()).chain(words.clone());
+            if let Err(error) = cli::Line::try_parse_from(line) {
+                panic!("{words:?}: {error}");
+            }
+        }
+        command.get_subcommands().for_each(|verb| visit(verb, tried));
+    }
+    let mut tried = 0;
+    visit(&cli::Line::command(), &mut tried);
+    assert!(tried > 30, "{tried}");
+}
