@@ -57,9 +57,11 @@ fn impossible_configurations_are_refused() {
 fn a_thread_runs_on_its_core_under_its_name() {
     let runtime = start(2);
     for shard in runtime.shards() {
-        // SAFETY: no memory is involved.
-        let call = shard
-            .call(|| async { (std::thread::current().name().map(str::to_string), unsafe { libc::sched_getcpu() }) });
+        let call = shard.call(|| async {
+            let name = std::thread::current().name().map(str::to_string);
+            // SAFETY: no memory is involved.
+            (name, unsafe { libc::sched_getcpu() })
+        });
         let expected = (Some(format!("shard-{}", shard.index())), shard.core() as i32);
         assert_eq!(call.wait(), Ok(expected));
     }
