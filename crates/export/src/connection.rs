@@ -15,6 +15,7 @@ use crate::catalog::Catalog;
 use crate::input::Input;
 use crate::limits::{HANDSHAKE_MAX, INPUT_BYTES, LINGER_MAX};
 use crate::link::{Link, send_answers};
+use crate::pace::{self, Pace};
 use crate::serve::{held_bytes, kind, serve};
 use crate::state::ExportState;
 use crate::tls::TlsConfig;
@@ -109,7 +110,9 @@ pub(crate) async fn run<C: Catalog>(env: ShardEnv, stream: Stream, catalog: C, t
         reader,
         input,
         write: None,
-        arrived: 0,
+        arrived: env.now(),
+        pace: Pace::new(env.now()),
+        requests_since: 0,
     };
     let end = receiving.run().await;
     tracing::debug!(%peer, export = entered.export.name(), ?end, "NBD client gone");
@@ -209,6 +212,9 @@ struct Receiving<B> {
     write: Option<IncomingWrite>,
     /// When the last bytes arrived.
     arrived: Nanos,
+    pace: Pace,
+    /// Requests since the last receive.
+    requests_since: u32,
 }
 
 impl<B: Block + 'static> Receiving<B> {
@@ -283,6 +289,7 @@ impl<B: Block + 'static> Receiving<B> {
     }
 
     async fn request(&mut self, request: Request) -> Result<(), End> {
+        self.requests_since += 1;
         self.admitted(held_bytes(&request.command)).await?;
         match request.command {
             Command::Write { len, .. } => {
@@ -324,6 +331,10 @@ impl<B: Block + 'static> Receiving<B> {
 
     /// Receives into the input.
     async fn receive(&mut self) -> Result<(), End> {
+        let requests = std::mem::take(&mut self.requests_since);
+        if self.pace.waits(self.arrived, requests) {
+            self.link.env.sleep(pace::WAIT).await;
+        }
         let (buf, free) = self.input.lend();
         let (buf, len) = self.received(buf, free).await?;
         self.input.give_back(buf, len);

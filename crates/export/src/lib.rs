@@ -21,6 +21,7 @@ mod error;
 mod input;
 mod limits;
 mod link;
+mod pace;
 mod ram;
 mod serve;
 mod server;

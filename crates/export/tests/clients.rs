@@ -1,5 +1,7 @@
 //! Clients of other makers: libnbd and its tools, QEMU's tools, fio. A test without its tool says so and passes.
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
 mod common;
 
 use std::fs;

@@ -1,5 +1,7 @@
 //! What a server promises besides the protocol: bounds, errors, endings, and that clients do not disturb each other.
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
 mod common;
 
 use std::io::Write;

@@ -1,5 +1,7 @@
 //! Encrypted connections, with certificates made here and libnbd as the client.
 
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
 mod common;
 
 use std::fs;
