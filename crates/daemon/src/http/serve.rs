@@ -6,6 +6,7 @@
 //! - Connections over TCP have their own limit, so that they cannot keep the Unix socket from being served.
 
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,7 @@ use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
@@ -62,7 +63,7 @@ pub enum ServeError {
     #[error("cannot listen on {address}: {source}")]
     Tcp {
         /// The address.
-        address: std::net::SocketAddr,
+        address: SocketAddr,
         /// Why.
         source: io::Error,
     },
@@ -110,7 +111,7 @@ impl Server {
     }
 
     /// The TCP address in use, with its port where port 0 was asked for.
-    pub fn tcp_address(&self) -> Option<std::net::SocketAddr> {
+    pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().and_then(|tcp| tcp.listener.local_addr().ok())
     }
 
@@ -165,15 +166,13 @@ async fn bind_tcp(options: &TcpOptions) -> Result<Guarded, ServeError> {
 }
 
 async fn serve_unix(listener: UnixListener, routes: Router, stop: watch::Receiver<bool>) {
-    let accept = async || listener.accept().await.map(|(stream, _)| stream);
-    serve(accept, async |stream| Some(stream), routes, stop).await;
+    serve(listener, |stream| std::future::ready(Some(stream)), routes, stop).await;
 }
 
 async fn serve_tcp(guarded: Guarded, routes: Router, stop: watch::Receiver<bool>) {
     let Guarded { listener, acceptor, tokens } = guarded;
     let routes = routes.layer(from_fn_with_state(tokens, require_token));
-    let accept = async || listener.accept().await;
-    let handshake = move |(stream, peer): (tokio::net::TcpStream, std::net::SocketAddr)| {
+    let handshake = move |(stream, peer): (TcpStream, SocketAddr)| {
         let acceptor = acceptor.clone();
         async move {
             let why = match tokio::time::timeout(HANDSHAKE_WITHIN, acceptor.accept(stream)).await {
@@ -185,17 +184,41 @@ async fn serve_tcp(guarded: Guarded, routes: Router, stop: watch::Receiver<bool>
             None
         }
     };
-    serve(accept, handshake, routes, stop).await;
+    serve(listener, handshake, routes, stop).await;
+}
+
+/// Something that takes connections.
+trait Accept {
+    /// A connection as it comes, before any handshake.
+    type Raw: Send + 'static;
+
+    /// The next connection.
+    fn next(&self) -> impl Future<Output = io::Result<Self::Raw>> + Send;
+}
+
+impl Accept for UnixListener {
+    type Raw = UnixStream;
+
+    async fn next(&self) -> io::Result<UnixStream> {
+        self.accept().await.map(|(stream, _)| stream)
+    }
+}
+
+impl Accept for TcpListener {
+    type Raw = (TcpStream, SocketAddr);
+
+    async fn next(&self) -> io::Result<(TcpStream, SocketAddr)> {
+        self.accept().await
+    }
 }
 
 /// Accepts connections and serves each in a task, until told to stop; then waits for the running requests.
-async fn serve<Raw, Ready, Handshake>(
-    accept: impl AsyncFn() -> io::Result<Raw>,
-    handshake: impl Fn(Raw) -> Handshake + Clone + Send + 'static,
+async fn serve<Listener: Accept, Ready, Handshake>(
+    listener: Listener,
+    handshake: impl Fn(Listener::Raw) -> Handshake + Clone + Send + 'static,
     routes: Router,
     mut stop: watch::Receiver<bool>,
 ) where
-    Raw: Send + 'static,
     Ready: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     Handshake: Future<Output = Option<Ready>> + Send + 'static,
 {
@@ -204,7 +227,7 @@ async fn serve<Raw, Ready, Handshake>(
     loop {
         let next = async {
             let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
-            (slot, accept().await)
+            (slot, listener.next().await)
         };
         let (slot, accepted) = tokio::select! {
             next = next => next,
