@@ -240,3 +240,55 @@ impl std::fmt::Debug for ShardHandle {
         write!(formatter, "ShardHandle({} on core {})", self.index(), self.core())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicU32;
+    use std::thread;
+
+    use super::*;
+
+    /// Blocks until the bell rings; false after five seconds without.
+    fn wait_for_bell(remote: &Remote) -> bool {
+        let mut poll = libc::pollfd { fd: remote.bell_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry is passed, and it is valid for writes.
+        let rang = unsafe { libc::poll(&mut poll, 1, 5000) } == 1;
+        let mut count = [0u8; 8];
+        // SAFETY: the buffer holds the 8 bytes whose length is passed.
+        unsafe { libc::read(remote.bell_fd(), count.as_mut_ptr().cast(), count.len()) };
+        rang
+    }
+
+    /// The two halves of the protocol and nothing around them, so that a push meets every instruction of falling asleep:
+    /// both wait a little after the shard has taken the last item, each pair of times in turn.
+    #[test]
+    fn an_item_pushed_while_the_shard_falls_asleep_is_taken() {
+        const ITEMS: u32 = 100_000;
+        let remote = Arc::new(Remote::new(0, 0).expect("an eventfd"));
+        let taken = Arc::new(AtomicU32::new(0));
+        let (pushing, seen) = (remote.clone(), taken.clone());
+        let sender = thread::spawn(move || {
+            for number in 0..ITEMS {
+                while seen.load(Ordering::Acquire) < number {
+                    std::hint::spin_loop();
+                }
+                (0..number % 64).for_each(|_| std::hint::spin_loop());
+                assert!(pushing.push(Item::Stop).is_ok());
+            }
+        });
+        let mut items = Vec::new();
+        let mut done = 0;
+        while done < ITEMS {
+            remote.take(&mut items);
+            done += items.drain(..).count() as u32;
+            taken.store(done, Ordering::Release);
+            (0..done % 61).for_each(|_| std::hint::spin_loop());
+            if done < ITEMS && remote.may_sleep() {
+                assert!(wait_for_bell(&remote), "asleep, and item {done} of {ITEMS} lies in the inbox");
+                remote.awake();
+            }
+        }
+        sender.join().expect("every push was taken");
+        assert!(remote.close().is_empty());
+    }
+}
