@@ -322,7 +322,7 @@ macro_rules! handlers {
             paths($($handler),*),
             modifiers(&Token),
             security((), ("token" = [])),
-            info(title = "Purlin", description = "Drives, drive groups, volumes and exports of one Purlin daemon."),
+            info(title = "Purlin", license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"), description = "Drives, drive groups, volumes and exports of one Purlin daemon."),
             tags((name = "status"), (name = "group"), (name = "drive"), (name = "volume"), (name = "export")),
         )]
         struct Document;

@@ -64,7 +64,7 @@ async fn every_documented_operation_is_served_and_no_other_method_is() {
         let real = path.replace("{slot}", "0").replace(['{', '}'], "");
         for method in ["GET", "POST", "PUT", "PATCH", "DELETE"] {
             let (status, text) = send(&router, method, &real, "").await;
-            let route_is_there = !text.contains("\"no_route\"") && status != 405;
+            let route_is_there = !(status == 404 && text.contains("\"no_route\"")) && status != 405;
             let expected = documented.contains(&(method.to_owned(), path.clone()));
             assert_eq!(route_is_there, expected, "{method} {path}: {status} {text}");
         }
@@ -127,7 +127,9 @@ async fn every_field_is_described() {
     let document = served().await;
     for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
         for (field, property) in schema["properties"].as_object().into_iter().flatten() {
-            let described = property["description"].is_string() || name.starts_with("Changed_");
+            // An optional object's description stands beside its reference.
+            let choices = property["oneOf"].as_array().into_iter().flatten().chain([property]);
+            let described = choices.filter(|choice| choice["description"].is_string()).count() > 0;
             assert!(described, "{name}.{field} has no description");
         }
     }

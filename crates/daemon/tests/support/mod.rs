@@ -88,6 +88,7 @@ impl State {
     fn settle(&mut self, name: &str) -> Group {
         let allocated: u64 = self.volumes.values().filter(|v| v.group == name).map(|v| v.size_bytes).sum();
         let group = self.groups.get_mut(name).expect("the caller has it");
+        let before = group.clone();
         let lost = group.members.iter().filter(|m| m.state != MemberState::InSync).count() as u32;
         group.losses_left = group.losses_max.saturating_sub(lost);
         group.health = match lost {
@@ -97,7 +98,7 @@ impl State {
         };
         group.allocated_bytes = allocated;
         group.free_bytes = group.capacity_bytes - allocated;
-        group.epoch += 1;
+        group.epoch += u64::from(*group != before);
         group.clone()
     }
 
