@@ -44,7 +44,7 @@ fn tables_are_aligned_and_have_no_borders() {
 fn the_status_shows_health_load_and_a_rebuild_without_a_terminals_codes() {
     let daemon = Daemon::filled();
     assert_eq!(daemon.ok("drive fail tank 2"), "failed slot 2 of tank; the group is degraded\n");
-    assert_eq!(daemon.ok("spare add tank mem:g:1GiB"), "added spare mem:g to tank; the group is degraded\n");
+    assert_eq!(daemon.ok("spare add tank mem:g:1GiB"), "added spare mem:g:1GiB to tank; the group is degraded\n");
     daemon.ok("group show tank");
     let text = daemon.ok("status");
     assert!(!text.contains('\x1b'), "{text:?}");
