@@ -1,0 +1,551 @@
+//! Requests that change something: [`Control`] for the engine.
+
+use api::{
+    Changed, Drive, ErrorCode, Export, ExportCreate, Group, GroupAssemble, GroupCreate, GroupStop, MemberFail,
+    MemberReplace, NbdAddress, Scrub, ScrubAction, ScrubRequest, SpareAdd, Status, Volume, VolumeCreate, VolumeName,
+    VolumeUpdate, format_bytes,
+};
+use array::{CreateError, MemberIndex, NewGroup, ScrubMode, create, erase};
+use async_trait::async_trait;
+use format::{Catalogue, ExportKind, ExportRecord, ExtentRecord, Shape, TlsFiles, Uuid, VolumeKind, VolumeRecord};
+use runtime::{OpenDrive, ShardEnv, forget_memory};
+
+use super::drives::{self, Consent, Taken, stopping};
+use super::exports::RunningExport;
+use super::group::join_error;
+use super::{Engine, shard, unix_now, view};
+use crate::http::{Answer, Control, ControlError, require_confirmation};
+
+/// A random identity, as of RFC 9562.
+fn new_uuid() -> Answer<Uuid> {
+    let mut bytes = [0; 16];
+    let read =
+        std::fs::File::open("/dev/urandom").and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
+    read.map_err(|error| ControlError::new(ErrorCode::Internal, format!("no random numbers: {error}")))?;
+    Ok(Uuid::from_random(bytes))
+}
+
+fn create_error(error: &CreateError) -> ControlError {
+    let code = match error {
+        CreateError::Layout(_) | CreateError::SpareTooSmall { .. } => ErrorCode::DriveUnfit,
+        CreateError::Drive { .. } => ErrorCode::Io,
+        CreateError::Invalid(_) => ErrorCode::Invalid,
+    };
+    ControlError::new(code, error.to_string())
+}
+
+impl Engine {
+    /// Opens and inspects drives for a request. Gives what would be lost on them.
+    async fn take(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
+        let (mut taken, mut lost) = (Vec::new(), Vec::new());
+        for text in texts {
+            let drive = drives::open(text, Some(consent))?;
+            lost.extend(drives::inspect(&self.shards[0], &drive, consent).await?);
+            taken.push(drive);
+        }
+        Ok((taken, lost))
+    }
+
+    /// A drive that can join a running group.
+    async fn take_one(&self, group: &super::Group, text: &str, consent: Consent) -> Answer<Taken> {
+        group.let_go_if_unused(&drives::name_of(text)?).await?;
+        let mut taken = self.take(&[text.to_owned()], consent).await?.0;
+        Ok(taken.pop().expect("one drive was asked for"))
+    }
+
+    async fn write_new_group(&self, new: NewGroup, opens: Vec<OpenDrive>) -> Answer<()> {
+        let writing = self.shards[0].call(move || async move {
+            let env = ShardEnv::current();
+            let drives: Vec<_> = opens.iter().map(|open| env.attach(open)).collect();
+            create::<ShardEnv>(&new, &drives).await.map(|_| ())
+        });
+        writing.await.map_err(|_| stopping())?.map_err(|error| create_error(&error))
+    }
+
+    async fn erase(&self, open: OpenDrive) -> Answer<()> {
+        let name = open.info().name.clone();
+        let erasing = self.shards[0].call(move || async move { erase(&ShardEnv::current().attach(&open)).await });
+        let erased = erasing.await.map_err(|_| stopping())?;
+        erased.map_err(|error| ControlError::new(ErrorCode::Io, format!("{name}: {error}")))
+    }
+
+    async fn change_catalogue(&self, group: &super::Group, change: impl FnOnce(&mut Catalogue)) -> Answer<Catalogue> {
+        let mut catalogue = group.catalogue().await?;
+        change(&mut catalogue);
+        group.set_catalogue(catalogue.clone()).await?;
+        Ok(catalogue)
+    }
+
+    fn no_room(group: &str, wanted: u64, free: u64) -> ControlError {
+        ControlError::new(
+            ErrorCode::NoSpace,
+            format!("the group {group:?} has {} free, not {}", format_bytes(free), format_bytes(wanted)),
+        )
+    }
+
+    fn find_export(&self, id: &str) -> Answer<(std::sync::Arc<super::Group>, std::sync::Arc<RunningExport>)> {
+        for group in self.all() {
+            let found =
+                group.exports().values().find(|running| view::export_id(&group, running.record.id) == id).cloned();
+            if let Some(running) = found {
+                return Ok((group, running));
+            }
+        }
+        Err(ControlError::export_not_found(id))
+    }
+
+    async fn member(&self, group: &super::Group, slot: u32) -> Answer<array::MemberStatus> {
+        let members = group.status().await?.members;
+        let count = members.len() as u32;
+        members.into_iter().nth(slot as usize).ok_or_else(|| ControlError::member_not_found(&group.name, slot, count))
+    }
+}
+
+#[async_trait]
+impl Control for Engine {
+    async fn status(&self) -> Answer<Status> {
+        self.look_at_status().await
+    }
+
+    async fn groups(&self) -> Answer<Vec<Group>> {
+        self.look_at_groups().await
+    }
+
+    async fn group(&self, group: &str) -> Answer<Group> {
+        self.look_at_group(&*self.find(group)?).await
+    }
+
+    async fn group_create(&self, request: GroupCreate, shape: Shape) -> Answer<Changed<Group>> {
+        let _one = self.changes.lock().await;
+        if self.find(&request.name).is_ok() {
+            return Err(ControlError::group_exists(&request.name));
+        }
+        let consent = Consent { create_files_bytes: request.create_files_bytes, wipe_foreign: request.wipe_foreign };
+        let texts: Vec<String> = request.drives.iter().chain(&request.spares).cloned().collect();
+        let (taken, lost) = self.take(&texts, consent).await?;
+        let mut identities = Vec::new();
+        for _ in &taken {
+            identities.push(new_uuid()?);
+        }
+        let new = NewGroup {
+            array: new_uuid()?,
+            name: request.name.clone(),
+            shape,
+            drives: identities,
+            created_unix_s: unix_now(),
+        };
+        let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
+        let planning = (new.clone(), opens.clone());
+        let planned = self.shards[0].call(move || async move {
+            let env = ShardEnv::current();
+            let drives: Vec<_> = planning.1.iter().map(|open| env.attach(open)).collect();
+            array::plan(&planning.0, &drives)
+        });
+        let superblock = planned.await.map_err(|_| stopping())?.map_err(|error| create_error(&error))?;
+        let steps = vec![
+            format!(
+                "write the group {:?} to {} members and {} spares",
+                request.name,
+                shape.members,
+                request.spares.len()
+            ),
+            format!(
+                "{} of {} usable, any {} members may be lost",
+                shape.level,
+                format_bytes(superblock.layout.capacity_bytes(&shape)),
+                shape.survives()
+            ),
+        ];
+        if request.dry_run {
+            return Ok(Changed::planned(steps).with_warnings(lost));
+        }
+        self.write_new_group(new, opens).await?;
+        let group = self.start_group(taken).await?;
+        self.remember();
+        tracing::info!(group = group.name, level = %shape.level, members = shape.members, "created");
+        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(lost))
+    }
+
+    async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<Group>> {
+        let _one = self.changes.lock().await;
+        let mut taken = Vec::new();
+        for text in &request.drives {
+            taken.push(drives::open(text, None)?);
+        }
+        let found = super::group::look(&self.shards, &taken).await?;
+        let superblock = &found.assembly.superblock;
+        let mut warnings: Vec<String> =
+            found.refused.iter().map(|(drive, refusal)| format!("{drive} is left out: {refusal}")).collect();
+        warnings.extend(found.assembly.missing().map(|place| format!("member {place} is missing")));
+        let steps =
+            vec![format!("start the group {:?} ({}) at epoch {}", superblock.name, superblock.array, superblock.epoch)];
+        if request.dry_run {
+            return Ok(Changed::planned(steps).with_warnings(warnings));
+        }
+        let group = self.start_group(taken).await?;
+        self.remember();
+        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
+    }
+
+    async fn group_stop(&self, name: &str, request: GroupStop) -> Answer<Changed<Group>> {
+        let _one = self.changes.lock().await;
+        let group = self.find(name)?;
+        let busy: usize = group.exports().values().map(|export| export.state.connections().len()).sum();
+        if busy > 0 && !request.force {
+            return Err(ControlError::new(
+                ErrorCode::Busy,
+                format!(
+                    "{busy} clients are connected to volumes of the group {name:?}: disconnect them, or say --force"
+                ),
+            ));
+        }
+        let steps = vec![format!("end {} exports and stop the group {name:?}; its data stay", group.exports().len())];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        self.stop_group(&group).await;
+        self.remember();
+        tracing::info!(group = name, "stopped");
+        Ok(Changed::gone(steps))
+    }
+
+    async fn group_delete(&self, name: &str, dry_run: bool) -> Answer<Changed<Group>> {
+        let _one = self.changes.lock().await;
+        let group = self.find(name)?;
+        let volumes = group.catalogue().await?.volumes.len();
+        let opens: Vec<super::group::GroupDrive> = group.drives().iter().flatten().cloned().collect();
+        let steps = vec![
+            format!("destroy {volumes} volumes and {} exports", group.exports().len()),
+            format!("erase the group {name:?} from {} drives", opens.len()),
+        ];
+        if dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        self.stop_group(&group).await;
+        let mut warnings = Vec::new();
+        for drive in &opens {
+            if let Err(error) = self.erase(drive.open.clone()).await {
+                warnings.push(format!("not erased: {error}"));
+            }
+        }
+        let names: Vec<String> = opens.iter().map(|drive| drive.name.clone()).collect();
+        drop(opens);
+        for memory in names.iter().filter_map(|name| name.strip_prefix("mem:")) {
+            forget_memory(memory);
+        }
+        self.remember();
+        tracing::info!(group = name, "deleted");
+        Ok(Changed::gone(steps).with_warnings(warnings))
+    }
+
+    async fn scrub(&self, name: &str, request: ScrubRequest) -> Answer<Scrub> {
+        let group = self.find(name)?;
+        let done = group
+            .lead(move |array| async move {
+                match request.action {
+                    ScrubAction::Start if request.repair => array.start_scrub(ScrubMode::Repair),
+                    ScrubAction::Start => array.start_scrub(ScrubMode::Report),
+                    ScrubAction::Stop => array.stop_scrub(),
+                    ScrubAction::Status => true,
+                }
+            })
+            .await?;
+        if !done {
+            let no_redundancy = group.status().await?.superblock.shape.survives() == 0;
+            let why = match request.action {
+                ScrubAction::Start if no_redundancy => "has no redundancy: there is nothing to compare",
+                ScrubAction::Start => "is being scrubbed or resynced already",
+                _ => "is not being scrubbed",
+            };
+            return Err(ControlError::new(ErrorCode::WrongState, format!("the group {name:?} {why}")));
+        }
+        let jobs = self.look_at_group(&group).await?.jobs;
+        Ok(Scrub { job: jobs.into_iter().rev().find(|job| job.kind != api::JobKind::Rebuild) })
+    }
+
+    async fn drives(&self) -> Answer<Vec<Drive>> {
+        self.look_at_drives().await
+    }
+
+    async fn member_fail(&self, name: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>> {
+        let _one = self.changes.lock().await;
+        let group = self.find(name)?;
+        let member = self.member(&group, slot).await?;
+        let drive = member.drive.and_then(|id| group.drive(id)).map_or("no drive".to_owned(), |drive| drive.name);
+        let steps = vec![format!("take member {slot} ({drive}) out of the group {name:?}")];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        let index = member.member;
+        let failed = group.lead(move |array| async move { array.fail_member(index).await }).await?;
+        failed.map_err(|error| join_error(name, &error))?;
+        Ok(Changed::done(steps, self.look_at_group(&group).await?))
+    }
+
+    async fn member_replace(&self, name: &str, slot: u32, request: MemberReplace) -> Answer<Changed<Group>> {
+        let _one = self.changes.lock().await;
+        let group = self.find(name)?;
+        let member = self.member(&group, slot).await?;
+        if matches!(member.state, format::MemberState::InSync | format::MemberState::Rebuilding) {
+            return Err(ControlError::new(
+                ErrorCode::WrongState,
+                format!(
+                    "member {slot} of the group {name:?} is {}: take it out first with `purlin drive fail {name} {slot}`",
+                    member.state.name()
+                ),
+            ));
+        }
+        let consent = Consent { create_files_bytes: request.create_files_bytes, wipe_foreign: request.wipe_foreign };
+        let taken = self.take_one(&group, &request.with, consent).await?;
+        let steps = vec![format!("put {} in slot {slot} of the group {name:?} and rebuild onto it", taken.name)];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        let old = member.drive;
+        let (id, identity) = (group.take_in(taken).await?, new_uuid()?);
+        let index = MemberIndex(slot as u16);
+        let replaced = group.lead(move |array| async move { array.replace(index, id, identity).await }).await?;
+        if let Err(error) = replaced {
+            group.let_go(id).await?;
+            return Err(join_error(name, &error));
+        }
+        if let Some(old) = old {
+            group.let_go(old).await?;
+        }
+        self.remember();
+        Ok(Changed::done(steps, self.look_at_group(&group).await?))
+    }
+
+    async fn spare_add(&self, name: &str, request: SpareAdd) -> Answer<Changed<Group>> {
+        let _one = self.changes.lock().await;
+        let group = self.find(name)?;
+        let consent = Consent { create_files_bytes: request.create_files_bytes, wipe_foreign: request.wipe_foreign };
+        let taken = self.take_one(&group, &request.drive, consent).await?;
+        let steps = vec![format!("add {} to the group {name:?} as a spare", taken.name)];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        let (id, identity) = (group.take_in(taken).await?, new_uuid()?);
+        let added = group.lead(move |array| async move { array.add_spare(id, identity).await }).await?;
+        if let Err(error) = added {
+            group.let_go(id).await?;
+            return Err(join_error(name, &error));
+        }
+        self.remember();
+        Ok(Changed::done(steps, self.look_at_group(&group).await?))
+    }
+
+    async fn spare_remove(&self, name: &str, drive: &str, dry_run: bool) -> Answer<Changed<Group>> {
+        let _one = self.changes.lock().await;
+        let group = self.find(name)?;
+        let drive = drives::name_of(drive)?;
+        let id = group.drive_id(&drive).ok_or_else(|| ControlError::drive_not_found(&drive))?;
+        if !group.status().await?.spares.contains(&id) {
+            return Err(ControlError::new(
+                ErrorCode::WrongState,
+                format!("{drive} is not a spare of the group {name:?}"),
+            ));
+        }
+        let steps = vec![format!("take the spare {drive} from the group {name:?} and erase it")];
+        if dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        let removed = group.lead(move |array| async move { array.remove_spare(id).await }).await?;
+        removed.map_err(|error| join_error(name, &error))?;
+        let open = group.drive(id).map(|drive| drive.open);
+        group.let_go(id).await?;
+        let mut warnings = Vec::new();
+        if let Some(open) = open
+            && let Err(error) = self.erase(open).await
+        {
+            warnings.push(format!("not erased: {error}"));
+        }
+        self.remember();
+        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
+    }
+
+    async fn volumes(&self) -> Answer<Vec<Volume>> {
+        self.look_at_volumes().await
+    }
+
+    async fn volume(&self, name: &VolumeName) -> Answer<Volume> {
+        let (group, record) = self.find_volume(name).await?;
+        self.look_at_volume(&group, &record).await
+    }
+
+    async fn volume_create(&self, request: VolumeCreate) -> Answer<Changed<Volume>> {
+        let _one = self.changes.lock().await;
+        let group = self.find(&request.group)?;
+        let catalogue = group.catalogue().await?;
+        if catalogue.volumes.iter().any(|volume| volume.name == request.volume) {
+            return Err(ControlError::volume_exists(&request.name()));
+        }
+        let (space, used) = view::space(&group, &catalogue);
+        let extents = volume::allocate(space, &used, request.size_bytes);
+        let extents =
+            extents.ok_or_else(|| Self::no_room(&request.group, request.size_bytes, space.free_bytes(&used)))?;
+        let steps = vec![format!("make the volume \"{}\" of {}", request.name(), format_bytes(request.size_bytes))];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        let record = VolumeRecord {
+            id: catalogue.next_id,
+            name: request.volume.clone(),
+            kind: VolumeKind::Direct,
+            size_bytes: request.size_bytes,
+            created_unix_s: unix_now(),
+            extents,
+        };
+        // What a volume that was deleted in a crash may have left there.
+        group.release(record.extents.clone()).await?;
+        let added = record.clone();
+        self.change_catalogue(&group, |catalogue| {
+            catalogue.next_id += 1;
+            catalogue.volumes.push(added);
+        })
+        .await?;
+        let (key, shown) = (group.key, record.clone());
+        group.on_all(move || shard::set_volume(key, &shown)).await?;
+        tracing::info!(volume = %request.name(), size_bytes = request.size_bytes, "created");
+        Ok(Changed::done(steps, self.look_at_volume(&group, &record).await?))
+    }
+
+    async fn volume_resize(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>> {
+        let _one = self.changes.lock().await;
+        let (group, record) = self.find_volume(name).await?;
+        let catalogue = group.catalogue().await?;
+        let (space, used) = view::space(&group, &catalogue);
+        let (extents, freed) = if request.size_bytes >= record.size_bytes {
+            let grown = volume::extend(space, &used, &record.extents, request.size_bytes);
+            let more = request.size_bytes - record.size_bytes;
+            (grown.ok_or_else(|| Self::no_room(&name.group, more, space.free_bytes(&used)))?, Vec::new())
+        } else {
+            if !request.dry_run {
+                let lost = format!("everything past {} of \"{name}\"", format_bytes(request.size_bytes));
+                require_confirmation(&name.to_string(), &lost, request.confirm.as_deref())?;
+            }
+            volume::shrink(&record.extents, request.size_bytes)
+        };
+        let steps = vec![format!(
+            "resize the volume \"{name}\" from {} to {}",
+            format_bytes(record.size_bytes),
+            format_bytes(request.size_bytes)
+        )];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        let resized = VolumeRecord { size_bytes: request.size_bytes, extents, ..record.clone() };
+        if freed.is_empty() {
+            let new: Vec<ExtentRecord> =
+                resized.extents.iter().filter(|extent| !record.extents.contains(extent)).copied().collect();
+            group.release(beyond(&new, &record.extents)).await?;
+        }
+        let stored = resized.clone();
+        self.change_catalogue(&group, |catalogue| {
+            for volume in catalogue.volumes.iter_mut().filter(|volume| volume.id == stored.id) {
+                *volume = stored.clone();
+            }
+        })
+        .await?;
+        let (key, shown) = (group.key, resized.clone());
+        group.on_all(move || shard::set_volume(key, &shown)).await?;
+        group.release(freed).await?;
+        tracing::info!(volume = %name, size_bytes = request.size_bytes, "resized");
+        Ok(Changed::done(steps, self.look_at_volume(&group, &resized).await?))
+    }
+
+    async fn volume_delete(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>> {
+        let _one = self.changes.lock().await;
+        let (group, record) = self.find_volume(name).await?;
+        let exports: Vec<String> = self.look_at_volume(&group, &record).await?.exports;
+        if !exports.is_empty() {
+            return Err(ControlError::new(
+                ErrorCode::Busy,
+                format!("the volume \"{name}\" is exported as {}: delete that first", exports.join(", ")),
+            ));
+        }
+        let steps = vec![format!("destroy the volume \"{name}\" of {}", format_bytes(record.size_bytes))];
+        if dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        self.change_catalogue(&group, |catalogue| catalogue.volumes.retain(|volume| volume.id != record.id)).await?;
+        let key = group.key;
+        group.on_all(move || shard::remove_volume(key, record.id)).await?;
+        group.release(record.extents).await?;
+        tracing::info!(volume = %name, "deleted");
+        Ok(Changed::gone(steps))
+    }
+
+    async fn exports(&self) -> Answer<Vec<Export>> {
+        self.look_at_exports().await
+    }
+
+    async fn export_create(
+        &self,
+        request: ExportCreate,
+        volume: VolumeName,
+        address: NbdAddress,
+    ) -> Answer<Changed<Export>> {
+        let _one = self.changes.lock().await;
+        let (group, record) = self.find_volume(&volume).await?;
+        let address = address.to_string();
+        let same = |running: &RunningExport| {
+            let ExportKind::Nbd { address: other, .. } = &running.record.kind;
+            running.record.volume == record.id && *other == address
+        };
+        if group.exports().values().any(|running| same(running)) {
+            return Err(ControlError::new(
+                ErrorCode::ExportExists,
+                format!("the volume \"{volume}\" is exported at {address} already"),
+            ));
+        }
+        let tls = request.tls.map(|tls| TlsFiles { certificate: tls.cert, key: tls.key, client_ca: tls.ca });
+        let kind = ExportKind::Nbd { address: address.clone(), read_only: request.read_only, tls };
+        let export = ExportRecord { id: group.catalogue().await?.next_id, volume: record.id, kind };
+        // It has to be served before it is recorded: a record that never worked would be of no use.
+        let running = self.start_export(&group, export.clone()).await?;
+        if let Some(failure) = &running.failure {
+            let failure = failure.clone();
+            self.end_export(&group, &running).await;
+            return Err(ControlError::new(ErrorCode::Invalid, failure));
+        }
+        let stored = self
+            .change_catalogue(&group, |catalogue| {
+                catalogue.next_id += 1;
+                catalogue.exports.push(export);
+            })
+            .await;
+        let catalogue = match stored {
+            Ok(catalogue) => catalogue,
+            Err(error) => {
+                self.end_export(&group, &running).await;
+                return Err(error);
+            }
+        };
+        tracing::info!(volume = %volume, address, "exported");
+        let steps = vec![format!("offer the volume \"{volume}\" over NBD at {address}")];
+        Ok(Changed::done(steps, view::export(&group, &catalogue, &running)))
+    }
+
+    async fn export_delete(&self, id: &str) -> Answer<Changed<Export>> {
+        let _one = self.changes.lock().await;
+        let (group, running) = self.find_export(id)?;
+        self.change_catalogue(&group, |catalogue| catalogue.exports.retain(|export| export.id != running.record.id))
+            .await?;
+        self.end_export(&group, &running).await;
+        tracing::info!(export = id, "deleted");
+        Ok(Changed::gone(vec![format!("end the export {id}; its clients lose their connections")]))
+    }
+}
+
+/// What of `new` lies beyond `old`: an extent that grew in place is there with its new part only.
+fn beyond(new: &[ExtentRecord], old: &[ExtentRecord]) -> Vec<ExtentRecord> {
+    let part = |extent: &ExtentRecord| match old.iter().find(|other| other.start_byte == extent.start_byte) {
+        Some(other) => ExtentRecord {
+            start_byte: other.start_byte + other.len_bytes,
+            len_bytes: extent.len_bytes - other.len_bytes,
+        },
+        None => *extent,
+    };
+    new.iter().map(part).filter(|extent| extent.len_bytes > 0).collect()
+}

@@ -1,0 +1,343 @@
+//! A group that runs: its drives, and its objects on every shard.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use api::ErrorCode;
+use array::{
+    Array, AssembleError, Assembly, DriveId, Event, GroupStatus, JoinError, Place, Refusal, Shared, assemble, load,
+};
+use drive::{BlockError, Env};
+use format::{Catalogue, ExtentRecord, MemberState, Uuid};
+use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle};
+
+use super::drives::{Taken, stopping};
+use super::exports::RunningExport;
+use super::shard::{self, GroupKey, Mail, Post};
+use crate::http::{Answer, ControlError};
+
+/// Bytes of a volume that are looked at or given back before others get a turn.
+const RELEASE_STEP_BYTES: u64 = 1 << 30;
+
+/// A drive that the group has open. Its [`DriveId`] is its index.
+#[derive(Clone)]
+pub(super) struct GroupDrive {
+    pub name: String,
+    /// As a person would write it to open it again.
+    pub text: String,
+    pub open: OpenDrive,
+}
+
+/// A running group.
+pub(super) struct Group {
+    pub key: GroupKey,
+    pub name: String,
+    pub uuid: Uuid,
+    pub shared: Arc<Shared>,
+    pub shards: Vec<ShardHandle>,
+    drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
+    exports: RwLock<BTreeMap<u64, Arc<RunningExport>>>,
+}
+
+/// What a set of drives turned out to be.
+pub(super) struct Found {
+    pub assembly: Assembly,
+    pub refused: Vec<(String, Refusal)>,
+}
+
+/// Reads what is on some drives, without starting anything.
+pub(super) async fn look(shards: &[ShardHandle], taken: &[Taken]) -> Answer<Found> {
+    let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
+    let assembly = shards[0].call(move || async move {
+        let env = ShardEnv::current();
+        let drives: Vec<_> = opens.iter().map(|open| env.attach(open)).collect();
+        assemble(&drives).await
+    });
+    let assembly = assembly.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
+    let refused = assembly.refused.iter().map(|(index, refusal)| (taken[*index].name.clone(), refusal.clone()));
+    Ok(Found { refused: refused.collect(), assembly })
+}
+
+fn not_assemblable(error: AssembleError) -> ControlError {
+    ControlError::new(ErrorCode::NotAssemblable, error.to_string())
+}
+
+/// Starts a group on all shards. Drives that are not part of it are let go.
+pub(super) async fn start(
+    shards: &[ShardHandle],
+    senders: &[MailboxSender<Mail>],
+    key: GroupKey,
+    taken: Vec<Taken>,
+    found: Found,
+) -> Answer<Arc<Group>> {
+    let Found { assembly, refused } = found;
+    let (name, uuid) = (assembly.superblock.name.clone(), assembly.superblock.array);
+    for (drive, refusal) in &refused {
+        tracing::warn!(group = name, drive, reason = %refusal, "drive left out");
+    }
+    let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
+    let in_group: Vec<usize> =
+        assembly.members.iter().copied().flatten().chain(assembly.spares.iter().copied()).collect();
+    let drives = taken.into_iter().enumerate().map(|(index, taken)| {
+        let (name, spec, open) = taken.keep();
+        in_group.contains(&index).then(|| GroupDrive { name, text: spec.to_string(), open })
+    });
+    let drives = Arc::new(RwLock::new(drives.collect::<Vec<_>>()));
+    let listener = log_events(name.clone(), drives.clone());
+    let post = Post { key, senders: senders.to_vec() };
+    let shard_count = shards.len();
+    let leading = opens.clone();
+    let started = shards[0].call(move || async move {
+        let env = ShardEnv::current();
+        let drives: Vec<_> = leading.iter().map(|open| env.attach(open)).collect();
+        let loaded = load(&env, &assembly, &drives, listener).await?;
+        let array = loaded.lead(env, drives, shard_count, post.peers());
+        shard::add_group(key, array);
+        Ok((loaded.shared.clone(), loaded.needs_resync))
+    });
+    let (shared, needs_resync) = started.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
+    for (index, handle) in shards.iter().enumerate().skip(1) {
+        let (shared, opens) = (shared.clone(), opens.clone());
+        let post = Post { key, senders: senders.to_vec() };
+        let follow = handle.call(move || async move {
+            let env = ShardEnv::current();
+            let drives = opens.iter().map(|open| env.attach(open)).collect();
+            let place = Place { shard: index, shards: shard_count };
+            shard::add_group(key, Array::follow(env, shared, drives, place, post.peers()));
+        });
+        follow.await.map_err(|_| stopping())?;
+    }
+    let group =
+        Arc::new(Group { key, name, uuid, shared, shards: shards.to_vec(), drives, exports: RwLock::default() });
+    group.let_go_of_strangers().await?;
+    if needs_resync {
+        tracing::warn!(group = group.name, "was not stopped in order: its parity is being made to fit its data");
+    }
+    group.lead(move |array| async move { array.start(needs_resync) }).await?;
+    for volume in group.catalogue().await?.volumes {
+        group.on_all(move || shard::set_volume(key, &volume)).await?;
+    }
+    Ok(group)
+}
+
+/// Says in the log what happened to which drive.
+fn log_events(group: String, drives: Arc<RwLock<Vec<Option<GroupDrive>>>>) -> Box<dyn Fn(Event) + Send> {
+    let name = move |id: DriveId| {
+        let drives = drives.read().unwrap_or_else(PoisonError::into_inner);
+        drives.get(usize::from(id.0)).and_then(|drive| drive.as_ref().map(|drive| drive.name.clone()))
+    };
+    let name = move |id| name(id).unwrap_or_else(|| "unknown".into());
+    Box::new(move |event| match event {
+        Event::MemberFailed { member, drive } => {
+            tracing::error!(group, slot = member.0, drive = name(drive), "member failed: the group goes on without it");
+        }
+        Event::MemberNeeded { member, drive } => {
+            tracing::error!(
+                group,
+                slot = member.0,
+                drive = name(drive),
+                "member fails, and the group cannot do without it"
+            );
+        }
+        Event::SpareFailed { drive } => tracing::error!(group, drive = name(drive), "spare failed"),
+        Event::RebuildStarted { member, drive } => {
+            tracing::info!(group, slot = member.0, drive = name(drive), "rebuild started");
+        }
+        Event::RebuildFinished { member, drive } => {
+            tracing::info!(group, slot = member.0, drive = name(drive), "rebuild finished");
+        }
+        Event::RebuildStopped { member, reason } => {
+            tracing::error!(group, slot = member.0, reason, "rebuild stopped");
+        }
+        Event::ScrubFinished { found, repaired } if found == 0 => {
+            tracing::info!(group, repaired, "scrub finished: data and parity agree");
+        }
+        Event::ScrubFinished { found, repaired } => {
+            tracing::warn!(group, found, repaired, "scrub finished: data and parity differed");
+        }
+    })
+}
+
+impl Group {
+    pub fn drives(&self) -> RwLockReadGuard<'_, Vec<Option<GroupDrive>>> {
+        self.drives.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn drives_mut(&self) -> RwLockWriteGuard<'_, Vec<Option<GroupDrive>>> {
+        self.drives.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn exports(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Arc<RunningExport>>> {
+        self.exports.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn exports_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Arc<RunningExport>>> {
+        self.exports.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The drive of an index, if the group has it open.
+    pub fn drive(&self, id: DriveId) -> Option<GroupDrive> {
+        self.drives().get(usize::from(id.0)).cloned().flatten()
+    }
+
+    /// The index of a drive by name.
+    pub fn drive_id(&self, name: &str) -> Option<DriveId> {
+        let drives = self.drives();
+        let at = drives.iter().position(|drive| drive.as_ref().is_some_and(|drive| drive.name == name));
+        at.map(|index| DriveId(index as u16))
+    }
+
+    /// Does something with the group on its leading shard.
+    pub async fn lead<T, F>(&self, act: impl FnOnce(Array<ShardEnv>) -> F + Send + 'static) -> Answer<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let key = self.key;
+        let call = self.shards[0].call(move || async move {
+            match shard::group(key) {
+                Some(array) => Some(act(array).await),
+                None => None,
+            }
+        });
+        call.await.ok().flatten().ok_or_else(stopping)
+    }
+
+    /// Does something on every shard, one after the other.
+    pub async fn on_all(&self, act: impl Fn() + Clone + Send + 'static) -> Answer<()> {
+        for handle in &self.shards {
+            let act = act.clone();
+            handle.call(move || async move { act() }).await.map_err(|_| stopping())?;
+        }
+        Ok(())
+    }
+
+    pub async fn status(&self) -> Answer<GroupStatus> {
+        self.lead(|array| async move { array.status() }).await
+    }
+
+    pub async fn catalogue(&self) -> Answer<Catalogue> {
+        self.lead(|array| async move { array.catalogue() }).await
+    }
+
+    /// Makes a new catalogue durable. One change at a time: the caller sees to that.
+    pub async fn set_catalogue(&self, catalogue: Catalogue) -> Answer<()> {
+        let done = self.lead(move |array| async move { array.set_catalogue(catalogue).await }).await?;
+        done.map_err(|error| match error {
+            BlockError::NoSpace => ControlError::new(
+                ErrorCode::NoSpace,
+                format!("the table of volumes and exports of {:?} has no room for more", self.name),
+            ),
+            error => block_error(&self.name, &error),
+        })
+    }
+
+    /// Gives ranges of the group back, whatever is allocated in them.
+    pub async fn release(&self, extents: Vec<ExtentRecord>) -> Answer<()> {
+        let release = move |array: Array<ShardEnv>| async move {
+            for extent in extents {
+                let (mut at, end) = (extent.start_byte, extent.start_byte + extent.len_bytes);
+                while at < end {
+                    for part in array.extents(at, (end - at).min(RELEASE_STEP_BYTES))? {
+                        if part.allocated {
+                            array.discard(at, part.len).await?;
+                        }
+                        at += part.len;
+                    }
+                    ShardEnv::current().turn_end().await;
+                }
+            }
+            Ok(())
+        };
+        self.lead(release).await?.map_err(|error: BlockError| block_error(&self.name, &error))
+    }
+
+    /// Opens a drive on all shards. It belongs to the group as soon as the leader is told to use it.
+    pub async fn take_in(&self, taken: Taken) -> Answer<DriveId> {
+        let id = self.shared.new_drive();
+        let (name, spec, open) = taken.keep();
+        let (key, attached) = (self.key, open.clone());
+        self.on_all(move || shard::install_drive(key, id, &attached)).await?;
+        let mut drives = self.drives_mut();
+        drives.resize(usize::from(id.0) + 1, None);
+        drives[usize::from(id.0)] = Some(GroupDrive { name, text: spec.to_string(), open });
+        Ok(id)
+    }
+
+    /// Lets go of a drive on all shards, which closes it.
+    pub async fn let_go(&self, id: DriveId) -> Answer<()> {
+        let key = self.key;
+        self.on_all(move || shard::uninstall_drive(key, id)).await?;
+        if let Some(drive) = self.drives_mut().get_mut(usize::from(id.0)) {
+            *drive = None;
+        }
+        Ok(())
+    }
+
+    /// Lets go of drives that were looked at and are not part of the group.
+    async fn let_go_of_strangers(&self) -> Answer<()> {
+        let strangers: Vec<usize> =
+            self.drives().iter().enumerate().filter(|(_, drive)| drive.is_none()).map(|(index, _)| index).collect();
+        for index in strangers {
+            self.let_go(DriveId(index as u16)).await?;
+        }
+        Ok(())
+    }
+
+    /// Lets go of a drive of this name if it has no part in the group any more, so that it can be used anew.
+    pub async fn let_go_if_unused(&self, name: &str) -> Answer<()> {
+        let Some(id) = self.drive_id(name) else { return Ok(()) };
+        let status = self.status().await?;
+        let live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
+        let member = status.members.iter().any(|member| member.drive == Some(id) && live(member.state));
+        if member || status.spares.contains(&id) {
+            return Err(ControlError::new(
+                ErrorCode::DriveInUse,
+                format!("{name} is part of the group {:?} already", self.name),
+            ));
+        }
+        self.let_go(id).await
+    }
+
+    /// Stops the group on all shards, the leader last, and lets go of its drives.
+    pub async fn stop(&self) -> Answer<()> {
+        let key = self.key;
+        let mut failed = None;
+        for handle in self.shards.iter().rev() {
+            let stop = handle.call(move || async move {
+                match shard::group(key) {
+                    Some(array) => array.stop().await,
+                    None => Ok(()),
+                }
+            });
+            if let Err(error) = stop.await.map_err(|_| stopping())? {
+                failed = Some(error);
+            }
+        }
+        self.on_all(move || shard::remove_group(key)).await?;
+        self.drives_mut().clear();
+        match failed {
+            None => Ok(()),
+            Some(error) => Err(block_error(&self.name, &error)),
+        }
+    }
+}
+
+/// An error of the data path, in the control path's words.
+pub(super) fn block_error(group: &str, error: &BlockError) -> ControlError {
+    ControlError::new(ErrorCode::Io, format!("the group {group:?}: {error}"))
+}
+
+/// Why a drive cannot join, in the control path's words.
+pub(super) fn join_error(group: &str, error: &JoinError) -> ControlError {
+    let code = match error {
+        JoinError::TooSmall { .. } | JoinError::Sector { .. } => ErrorCode::DriveUnfit,
+        JoinError::NoMember(_) => ErrorCode::MemberNotFound,
+        JoinError::InSync(_) | JoinError::Busy(_) | JoinError::NoRedundancy => ErrorCode::WrongState,
+        JoinError::TooManySpares(_) => ErrorCode::TooLarge,
+        JoinError::NotASpare => ErrorCode::DriveNotFound,
+        JoinError::Block(BlockError::Lost { .. }) => ErrorCode::WouldLoseData,
+        JoinError::Block(_) => ErrorCode::Io,
+    };
+    ControlError::new(code, format!("the group {group:?}: {error}"))
+}

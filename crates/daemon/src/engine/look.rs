@@ -1,0 +1,140 @@
+//! Requests that only look.
+
+use std::sync::Arc;
+
+use api::{GroupStatus, ShardStatus, Status};
+use array::DriveId;
+use drive::Env;
+use runtime::ShardEnv;
+
+use super::drives::stopping;
+use super::group::Group;
+use super::{Engine, view};
+use crate::http::{Answer, ControlError};
+
+impl Engine {
+    /// The shards' own time, which jobs are measured in.
+    async fn shard_now(&self) -> Answer<u64> {
+        self.shards[0].call(|| async { ShardEnv::current().now() }).await.map_err(|_| stopping())
+    }
+
+    pub(super) async fn look_at_group(&self, group: &Group) -> Answer<api::Group> {
+        let (status, catalogue) = (group.status().await?, group.catalogue().await?);
+        Ok(view::group(group, &status, &catalogue, self.shard_now().await?))
+    }
+
+    pub(super) async fn look_at_groups(&self) -> Answer<Vec<api::Group>> {
+        let mut groups = Vec::new();
+        for group in self.all() {
+            groups.push(self.look_at_group(&group).await?);
+        }
+        Ok(groups)
+    }
+
+    pub(super) async fn look_at_status(&self) -> Answer<Status> {
+        let mut groups = Vec::new();
+        let now = self.shard_now().await?;
+        for group in self.all() {
+            let status = group.status().await?;
+            let catalogue = group.catalogue().await?;
+            let seen = view::group(&group, &status, &catalogue, now);
+            let in_sync = |member: &&api::Member| member.state == api::MemberState::InSync;
+            groups.push(GroupStatus {
+                in_sync_count: seen.members.iter().filter(in_sync).count() as u32,
+                name: seen.name,
+                level: seen.level,
+                health: seen.health,
+                member_count: seen.member_count,
+                spare_count: seen.spares.len() as u32,
+                volume_count: catalogue.volumes.len() as u32,
+                losses_left: seen.losses_left,
+                capacity_bytes: seen.capacity_bytes,
+                allocated_bytes: seen.allocated_bytes,
+                used_bytes: seen.used_bytes,
+                load: self.sampler.load(&group.name),
+                io: seen.io,
+                crash_safety: seen.crash_safety,
+                warnings: seen.warnings,
+                jobs: seen.jobs,
+            });
+        }
+        let shard = |handle: &runtime::ShardHandle| ShardStatus {
+            shard: handle.index() as u32,
+            core: Some(handle.core() as u32),
+            busy_percent: self.sampler.busy_percent(handle),
+        };
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION").into(),
+            uptime_s: self.started.elapsed().as_secs(),
+            pid: std::process::id(),
+            resident_bytes: resident_bytes(),
+            shards: self.shards.iter().map(shard).collect(),
+            groups,
+            exports: self.look_at_exports().await?,
+        })
+    }
+
+    pub(super) async fn look_at_drives(&self) -> Answer<Vec<api::Drive>> {
+        let mut drives = Vec::new();
+        for group in self.all() {
+            let status = group.status().await?;
+            let open = group.drives().clone();
+            for (index, drive) in open.iter().enumerate() {
+                if let Some(drive) = drive {
+                    drives.push(view::drive(&group, &status, DriveId(index as u16), drive));
+                }
+            }
+        }
+        Ok(drives)
+    }
+
+    pub(super) async fn look_at_volume(
+        &self,
+        group: &Arc<Group>,
+        record: &format::VolumeRecord,
+    ) -> Answer<api::Volume> {
+        let extents = record.extents.clone();
+        let used = group.lead(move |array| async move {
+            let mut used = 0;
+            for extent in extents {
+                used += array.used_bytes(extent.start_byte, extent.len_bytes).await;
+            }
+            used
+        });
+        Ok(view::volume(group, record, used.await?))
+    }
+
+    pub(super) async fn look_at_volumes(&self) -> Answer<Vec<api::Volume>> {
+        let mut volumes = Vec::new();
+        for group in self.all() {
+            for record in group.catalogue().await?.volumes {
+                volumes.push(self.look_at_volume(&group, &record).await?);
+            }
+        }
+        volumes.sort_by(|one, other| one.name.cmp(&other.name));
+        Ok(volumes)
+    }
+
+    pub(super) async fn look_at_exports(&self) -> Answer<Vec<api::Export>> {
+        let mut exports = Vec::new();
+        for group in self.all() {
+            let catalogue = group.catalogue().await?;
+            exports.extend(group.exports().values().map(|running| view::export(&group, &catalogue, running)));
+        }
+        Ok(exports)
+    }
+
+    /// The record of a volume and its group.
+    pub(super) async fn find_volume(&self, name: &api::VolumeName) -> Answer<(Arc<Group>, format::VolumeRecord)> {
+        let group = self.find(&name.group)?;
+        let record = group.catalogue().await?.volumes.into_iter().find(|volume| volume.name == name.volume);
+        Ok((group, record.ok_or_else(|| ControlError::volume_not_found(name))?))
+    }
+}
+
+/// Memory of this process that is in RAM; 0 where the system does not say.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    pages * 4096
+}

@@ -1,0 +1,180 @@
+//! What a shard holds of the daemon's objects.
+//!
+//! A group has an `Array` on every shard, a volume a `Direct`; none of them may leave its thread. Here they are found
+//! by numbers that may.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use array::{Array, DriveId, Message, Peers};
+use drive::Env;
+use export::{Catalog, ExportState, Listed, Refusal};
+use runtime::{Closer, Mailbox, MailboxSender, OpenDrive, ShardEnv};
+use volume::Direct;
+
+/// A group within this process. Never used again.
+pub(super) type GroupKey = u64;
+
+/// A message between the shards of a group.
+pub(super) type Mail = (GroupKey, Message);
+
+#[derive(Default)]
+struct Objects {
+    groups: BTreeMap<GroupKey, Array<ShardEnv>>,
+    volumes: BTreeMap<(GroupKey, u64), Direct<ShardEnv>>,
+    listeners: BTreeMap<String, Closer>,
+}
+
+thread_local! {
+    static OBJECTS: RefCell<Objects> = RefCell::default();
+}
+
+/// Hands the mail that arrives for this shard to its groups, until all senders are gone.
+pub(super) fn start_post(env: &ShardEnv, mut mailbox: Mailbox<Mail>) {
+    env.spawn(async move {
+        let mut batch = Vec::new();
+        while mailbox.recv_batch(&mut batch).await {
+            for (key, message) in batch.drain(..) {
+                // A group that was stopped meanwhile has no use for its mail.
+                if let Some(array) = group(key) {
+                    array.deliver(message);
+                }
+            }
+        }
+    });
+}
+
+/// The way from one shard of a group to the others.
+pub(super) struct Post {
+    pub key: GroupKey,
+    pub senders: Vec<MailboxSender<Mail>>,
+}
+
+impl Peers for Post {
+    fn send(&self, to: usize, message: Message) {
+        // The other end is gone only while the process ends.
+        let _ = self.senders[to].send((self.key, message));
+    }
+}
+
+impl Post {
+    pub fn peers(&self) -> Rc<dyn Peers> {
+        Rc::new(Post { key: self.key, senders: self.senders.clone() })
+    }
+}
+
+pub(super) fn add_group(key: GroupKey, array: Array<ShardEnv>) {
+    OBJECTS.with_borrow_mut(|objects| objects.groups.insert(key, array));
+}
+
+pub(super) fn group(key: GroupKey) -> Option<Array<ShardEnv>> {
+    OBJECTS.with_borrow(|objects| objects.groups.get(&key).cloned())
+}
+
+/// Forgets a group and its volumes. Requests under way keep what they need.
+pub(super) fn remove_group(key: GroupKey) {
+    let gone = OBJECTS.with_borrow_mut(|objects| {
+        let volumes: Vec<_> = objects.volumes.extract_if(.., |(group, _), _| *group == key).collect();
+        (objects.groups.remove(&key), volumes)
+    });
+    // Dropped outside of the borrow: the last handle of a drive closes it.
+    drop(gone);
+}
+
+pub(super) fn install_drive(key: GroupKey, id: DriveId, drive: &OpenDrive) {
+    if let Some(array) = group(key) {
+        array.install(id, ShardEnv::current().attach(drive));
+    }
+}
+
+pub(super) fn uninstall_drive(key: GroupKey, id: DriveId) {
+    if let Some(array) = group(key) {
+        array.uninstall(id);
+    }
+}
+
+/// Adds a volume, or lets one lie elsewhere.
+pub(super) fn set_volume(key: GroupKey, record: &format::VolumeRecord) {
+    let Some(array) = group(key) else { return };
+    let known = OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, record.id)).cloned());
+    match known {
+        Some(volume) => volume.resize(record.size_bytes, record.extents.clone()),
+        None => {
+            let volume = Direct::new(array, record.size_bytes, record.extents.clone());
+            OBJECTS.with_borrow_mut(|objects| objects.volumes.insert((key, record.id), volume));
+        }
+    }
+}
+
+pub(super) fn remove_volume(key: GroupKey, id: u64) {
+    let gone = OBJECTS.with_borrow_mut(|objects| objects.volumes.remove(&(key, id)));
+    drop(gone);
+}
+
+pub(super) fn add_listener(address: String, closer: Closer) {
+    OBJECTS.with_borrow_mut(|objects| objects.listeners.insert(address, closer));
+}
+
+pub(super) fn close_listener(address: &str) {
+    let closer = OBJECTS.with_borrow_mut(|objects| objects.listeners.remove(address));
+    if let Some(closer) = closer {
+        closer.close();
+    }
+}
+
+/// The exports that are offered at one address, by name.
+#[derive(Clone, Default)]
+pub(super) struct Offers(Arc<Mutex<BTreeMap<String, Offer>>>);
+
+#[derive(Clone)]
+pub(super) struct Offer {
+    pub key: GroupKey,
+    pub volume: u64,
+    pub state: Arc<ExportState>,
+}
+
+impl Offers {
+    fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<String, Offer>) -> T) -> T {
+        // Nothing panics while the lock is held.
+        act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub fn add(&self, name: &str, offer: Offer) {
+        self.with(|offers| offers.insert(name.to_owned(), offer));
+    }
+
+    pub fn remove(&self, name: &str) {
+        self.with(|offers| offers.remove(name));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.with(|offers| offers.is_empty())
+    }
+}
+
+impl Catalog for Offers {
+    type Block = Direct<ShardEnv>;
+
+    fn list(&self) -> Vec<Listed> {
+        let listed = |(name, offer): (&String, &Offer)| Listed {
+            name: name.clone(),
+            description: offer.state.description().to_owned(),
+        };
+        self.with(|offers| offers.iter().map(listed).collect())
+    }
+
+    fn find(&self, name: &str) -> Result<(Direct<ShardEnv>, Arc<ExportState>), Refusal> {
+        let offer = self.with(|offers| match name {
+            "" if offers.len() == 1 => offers.values().next().cloned(),
+            name => offers.get(name).cloned(),
+        });
+        let offer = offer.ok_or(Refusal::Unknown)?;
+        if offer.state.stopping() {
+            return Err(Refusal::ShuttingDown);
+        }
+        let volume = OBJECTS.with_borrow(|objects| objects.volumes.get(&(offer.key, offer.volume)).cloned());
+        Ok((volume.ok_or(Refusal::ShuttingDown)?, offer.state))
+    }
+}

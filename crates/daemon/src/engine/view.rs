@@ -1,0 +1,372 @@
+//! From the engine's state to what the API shows.
+
+use api::{
+    CrashSafety, DriveKind, DriveRole, DriveState, ErrorCounts, GroupHealth, IoCounters, JobKind, JobState, LatencyUs,
+    Load, LoadSide, ScrubFindings, ScrubPlace,
+};
+use array::{GroupStatus, JobStatus, MemberStatus};
+use export::{Counters, Kind};
+use format::{Catalogue, Level, MemberState, Shape};
+
+use super::exports::RunningExport;
+use super::group::{Group, GroupDrive};
+
+/// Nanoseconds in a second.
+const SECOND: u64 = 1_000_000_000;
+
+pub(super) fn level(level: Level) -> api::Level {
+    match level {
+        Level::Raid0 => api::Level::Raid0,
+        Level::Raid1 => api::Level::Raid1,
+        Level::Raid10 => api::Level::Raid10,
+        Level::Raid5 => api::Level::Raid5,
+        Level::Raid6 => api::Level::Raid6,
+        Level::Raid7 => api::Level::Raid7,
+        Level::Nm => api::Level::Nm,
+        Level::Raid50 => api::Level::Raid50,
+        Level::Raid60 => api::Level::Raid60,
+    }
+}
+
+fn member_state(state: MemberState) -> api::MemberState {
+    match state {
+        MemberState::InSync => api::MemberState::InSync,
+        MemberState::Rebuilding => api::MemberState::Rebuilding,
+        MemberState::Missing => api::MemberState::Missing,
+        MemberState::Faulty => api::MemberState::Faulty,
+    }
+}
+
+/// What may happen in a crash, at this level.
+pub(super) fn crash_safety(shape: &Shape) -> CrashSafety {
+    let note = if shape.survives() == 0 {
+        "no parity: a crash leaves blocks in flight old or new"
+    } else if shape.is_mirror() {
+        "after a crash, copies of blocks in flight may differ until the resync has passed them"
+    } else {
+        "no write-hole log: when a crash meets lost members, untouched blocks of stripes in flight may be lost"
+    };
+    CrashSafety { write_hole_closed: shape.survives() == 0, note: note.into() }
+}
+
+/// Members of the worst set that are not in sync.
+fn lost(status: &GroupStatus) -> usize {
+    let per_set = status.superblock.shape.members_per_set();
+    let lost = |set: &[MemberStatus]| set.iter().filter(|member| member.state != MemberState::InSync).count();
+    status.members.chunks(per_set).map(lost).max().unwrap_or(0)
+}
+
+pub(super) fn health(status: &GroupStatus) -> GroupHealth {
+    match lost(status) {
+        0 => GroupHealth::Optimal,
+        lost if lost <= status.superblock.shape.survives() => GroupHealth::Degraded,
+        _ => GroupHealth::Failed,
+    }
+}
+
+pub(super) fn losses_left(status: &GroupStatus) -> u32 {
+    status.superblock.shape.survives().saturating_sub(lost(status)) as u32
+}
+
+pub(super) fn warnings(status: &GroupStatus) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for member in &status.members {
+        match member.state {
+            MemberState::InSync | MemberState::Rebuilding => {}
+            MemberState::Missing => warnings.push(format!("member {} is missing", member.member.0)),
+            MemberState::Faulty => warnings.push(format!("member {} is faulty", member.member.0)),
+        }
+    }
+    if !warnings.is_empty() && status.spares.is_empty() {
+        warnings.push("there is no spare: add one with `purlin spare add`, or replace the member".into());
+    }
+    if lost(status) > 0 && losses_left(status) == 0 {
+        warnings.insert(0, "no further member may be lost".into());
+    }
+    warnings
+}
+
+pub(super) fn job(job: &JobStatus, now: u64) -> api::Job {
+    let (kind, slot) = match job.kind {
+        array::JobKind::Rebuild(member) => (JobKind::Rebuild, Some(u32::from(member.0))),
+        array::JobKind::Scrub => (JobKind::Scrub, None),
+        array::JobKind::Resync => (JobKind::Resync, None),
+    };
+    let state = match (job.ended, &job.failure) {
+        (None, _) => JobState::Running,
+        (Some(_), None) => JobState::Done,
+        (Some(_), Some(reason)) if reason == "stopped by request" => JobState::Stopped,
+        (Some(_), Some(_)) => JobState::Failed,
+    };
+    let left = job.total_bytes.saturating_sub(job.done_bytes);
+    let done = match state {
+        JobState::Done => 100.0,
+        _ if job.total_bytes == 0 => 0.0,
+        _ => (job.done_bytes as f64 / job.total_bytes as f64 * 100.0).min(100.0),
+    };
+    let running = state == JobState::Running;
+    api::Job {
+        id: job.id,
+        kind,
+        state,
+        slot,
+        done_percent: done,
+        done_bytes: job.done_bytes,
+        total_bytes: job.total_bytes,
+        bytes_per_s: job.bytes_per_s as f64,
+        left_s: (running && job.bytes_per_s > 0).then(|| left.div_ceil(job.bytes_per_s.max(1))),
+        elapsed_s: job.ended.unwrap_or(now).saturating_sub(job.started) / SECOND,
+        findings: (kind != JobKind::Rebuild).then(|| ScrubFindings {
+            repair: job.repairs,
+            mismatch_count: job.found,
+            repaired_count: job.repaired,
+            unchecked_count: job.unchecked,
+            places: job.findings.iter().map(place).collect(),
+        }),
+        message: job.failure.clone(),
+    }
+}
+
+fn place(finding: &array::Finding) -> ScrubPlace {
+    ScrubPlace {
+        offset_bytes: finding.offset,
+        member_offset_bytes: finding.member_offset,
+        slot: finding.member.map(|member| u32::from(member.0)),
+        repaired: finding.repaired,
+    }
+}
+
+/// Bytes that volumes have, and bytes that new ones may have.
+pub(super) fn space(group: &Group, catalogue: &Catalogue) -> (volume::Space, Vec<format::ExtentRecord>) {
+    let geometry = &group.shared.geometry;
+    let space = volume::Space {
+        capacity_bytes: geometry.capacity(),
+        align_bytes: geometry.stripe_data() * geometry.rows() * geometry.sets,
+    };
+    (space, catalogue.volumes.iter().flat_map(|volume| volume.extents.iter().copied()).collect())
+}
+
+pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, now: u64) -> api::Group {
+    let shape = status.superblock.shape;
+    let (space, used) = space(group, catalogue);
+    let name = |id| group.drive(id).map(|drive| drive.name);
+    let member = |member: &MemberStatus| {
+        let drive = member.drive.and_then(|id| group.drive(id));
+        api::Member {
+            slot: u32::from(member.member.0),
+            set: (usize::from(member.member.0) / shape.members_per_set()) as u32,
+            size_bytes: drive.as_ref().map(|drive| drive.open.info().size_bytes),
+            drive: drive.map(|drive| drive.name),
+            state: member_state(member.state),
+            errors: ErrorCounts { other_count: member.errors, ..ErrorCounts::default() },
+        }
+    };
+    let spare = |&id: &array::DriveId| {
+        Some(api::Spare { drive: name(id)?, size_bytes: group.drive(id)?.open.info().size_bytes })
+    };
+    let mirror = shape.is_mirror();
+    let syndromes = u32::from(shape.syndromes);
+    api::Group {
+        name: group.name.clone(),
+        uuid: group.uuid.to_string(),
+        level: level(shape.level),
+        health: health(status),
+        member_count: u32::from(shape.members),
+        set_count: u32::from(shape.sets),
+        data_count: shape.data_per_set() as u32,
+        parity_count: if mirror { 0 } else { syndromes },
+        copy_count: if mirror { syndromes + 1 } else { 1 },
+        strip_bytes: u64::from(shape.strip_bytes),
+        capacity_bytes: status.capacity_bytes,
+        allocated_bytes: used.iter().map(|extent| extent.len_bytes).sum(),
+        free_bytes: space.free_bytes(&used),
+        used_bytes: status.allocated_bytes,
+        losses_max: shape.survives() as u32,
+        losses_left: losses_left(status),
+        epoch: status.superblock.epoch,
+        clean: status.superblock.clean,
+        crash_safety: crash_safety(&shape),
+        warnings: warnings(status),
+        members: status.members.iter().map(member).collect(),
+        spares: status.spares.iter().filter_map(spare).collect(),
+        jobs: status.jobs.iter().map(|status| job(status, now)).collect(),
+        io: io(&group_counters(group)),
+    }
+}
+
+/// What the clients of all exports of a group did.
+pub(super) fn group_counters(group: &Group) -> Counters {
+    let mut sum = Counters::default();
+    for export in group.exports().values() {
+        sum.add(&export.state.counters());
+    }
+    sum
+}
+
+pub(super) fn io(counters: &Counters) -> IoCounters {
+    let count = |kind: Kind| counters.requests[kind as usize];
+    IoCounters {
+        read_count: count(Kind::Read),
+        read_bytes: counters.read_bytes,
+        write_count: count(Kind::Write),
+        write_bytes: counters.written_bytes,
+        flush_count: count(Kind::Flush),
+        discard_count: count(Kind::Trim) + count(Kind::WriteZeroes),
+    }
+}
+
+/// The load between two looks at the counters, `window_s` seconds apart.
+pub(super) fn load(before: &Counters, after: &Counters, window_s: f64) -> Load {
+    let side = |kind: Kind, bytes: u64| {
+        let kind = kind as usize;
+        let histogram: Vec<u64> = after.latency_us[kind]
+            .iter()
+            .zip(&before.latency_us[kind])
+            .map(|(after, before)| after.saturating_sub(*before))
+            .collect();
+        LoadSide {
+            ops_per_s: after.requests[kind].saturating_sub(before.requests[kind]) as f64 / window_s,
+            bytes_per_s: bytes as f64 / window_s,
+            // Bucket n ends below 2^n microseconds.
+            latency_us: latency(&histogram, |bucket| (1u64 << bucket) as f64),
+        }
+    };
+    Load {
+        window_s,
+        read: side(Kind::Read, after.read_bytes.saturating_sub(before.read_bytes)),
+        write: side(Kind::Write, after.written_bytes.saturating_sub(before.written_bytes)),
+    }
+}
+
+/// Percentiles of a histogram whose buckets end at `bound`: what they are at most.
+fn latency(histogram: &[u64], bound: impl Fn(usize) -> f64) -> Option<LatencyUs> {
+    let total: u64 = histogram.iter().sum();
+    let last = histogram.iter().rposition(|&count| count > 0)?;
+    let percentile = |percent: u64| {
+        let wanted = (total * percent).div_ceil(100);
+        let mut seen = 0;
+        let at = histogram.iter().position(|count| {
+            seen += count;
+            seen >= wanted
+        });
+        bound(at.unwrap_or(last))
+    };
+    Some(LatencyUs { p50: percentile(50), p99: percentile(99), max: bound(last) })
+}
+
+pub(super) fn drive(group: &Group, status: &GroupStatus, id: array::DriveId, drive: &GroupDrive) -> api::Drive {
+    let stats = drive.open.stats();
+    let member = status.members.iter().find(|member| member.drive == Some(id));
+    let is_spare = status.spares.contains(&id);
+    let failed = member.is_some_and(|member| member.state == MemberState::Faulty) || (member.is_none() && !is_spare);
+    // Bucket i of a drive's histogram ends below 2^(i + 1) nanoseconds.
+    let bound = |bucket: usize| (1u64 << (bucket + 1)) as f64 / 1000.0;
+    api::Drive {
+        name: drive.name.clone(),
+        kind: match drive.open.kind() {
+            runtime::DriveKind::BlockDevice => DriveKind::Block,
+            runtime::DriveKind::File => DriveKind::File,
+            runtime::DriveKind::Memory => DriveKind::Memory,
+        },
+        state: if failed { DriveState::Faulty } else { DriveState::Online },
+        role: match (member, is_spare) {
+            (Some(_), _) => DriveRole::Member,
+            (None, true) => DriveRole::Spare,
+            (None, false) => DriveRole::None,
+        },
+        group: Some(group.name.clone()),
+        slot: member.map(|member| u32::from(member.member.0)),
+        size_bytes: Some(drive.open.info().size_bytes),
+        sector_bytes: Some(drive.open.info().sector_bytes),
+        io: IoCounters {
+            read_count: stats.reads,
+            read_bytes: stats.read_bytes,
+            write_count: stats.writes,
+            write_bytes: stats.write_bytes,
+            flush_count: stats.flushes,
+            discard_count: stats.discards + stats.zeroes,
+        },
+        errors: ErrorCounts { other_count: stats.errors, ..ErrorCounts::default() },
+        read_latency_us: latency(&stats.read_latency, bound),
+        write_latency_us: latency(&stats.write_latency, bound),
+    }
+}
+
+pub(super) fn volume(group: &Group, record: &format::VolumeRecord, used_bytes: u64) -> api::Volume {
+    let exports = group.exports();
+    let own = || exports.values().filter(|export| export.record.volume == record.id);
+    let mut counters = Counters::default();
+    for export in own() {
+        counters.add(&export.state.counters());
+    }
+    api::Volume {
+        name: format!("{}/{}", group.name, record.name),
+        group: group.name.clone(),
+        volume: record.name.clone(),
+        id: record.id,
+        created_unix_s: record.created_unix_s,
+        kind: api::VolumeKind::Direct,
+        size_bytes: record.size_bytes,
+        used_bytes,
+        exports: own().map(|export| export_id(group, export.record.id)).collect(),
+        io: io(&counters),
+    }
+}
+
+/// How an export is called: unique in the daemon, and the same after a restart.
+pub(super) fn export_id(group: &Group, id: u64) -> String {
+    format!("{}-{id}", group.name)
+}
+
+pub(super) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExport) -> api::Export {
+    let format::ExportKind::Nbd { address, read_only, tls } = &running.record.kind;
+    let volume = catalogue.volumes.iter().find(|volume| volume.id == running.record.volume);
+    let name = volume.map_or_else(String::new, |volume| format!("{}/{}", group.name, volume.name));
+    let secure = if tls.is_some() { "nbds" } else { "nbd" };
+    api::Export {
+        id: export_id(group, running.record.id),
+        uri: match address.strip_prefix("unix:") {
+            Some(path) => format!("{secure}+unix:///{name}?socket={path}"),
+            None => format!("{secure}://{address}/{name}"),
+        },
+        volume: name,
+        protocol: api::Protocol::Nbd,
+        address: address.clone(),
+        read_only: *read_only,
+        tls: tls.as_ref().map(|tls| api::ExportTls {
+            cert: tls.certificate.clone(),
+            key: tls.key.clone(),
+            ca: tls.client_ca.clone(),
+        }),
+        listening: running.failure.is_none(),
+        message: running.failure.clone(),
+        connection_count: running.state.connections().len() as u32,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_upper_bounds_of_their_bucket() {
+        let mut histogram = [0; 24];
+        histogram[3] = 99;
+        histogram[10] = 1;
+        let found = latency(&histogram, |bucket| (1u64 << bucket) as f64).unwrap();
+        assert_eq!((found.p50, found.p99, found.max), (8.0, 8.0, 1024.0));
+        assert_eq!(latency(&[0; 24], |_| 1.0), None);
+    }
+
+    #[test]
+    fn load_is_what_came_between_two_looks() {
+        let mut before = Counters::default();
+        before.requests[Kind::Read as usize] = 100;
+        let mut after = before.clone();
+        after.requests[Kind::Read as usize] = 300;
+        after.read_bytes = 4096 * 200;
+        let load = load(&before, &after, 2.0);
+        assert_eq!((load.read.ops_per_s, load.read.bytes_per_s), (100.0, 409_600.0));
+        assert_eq!(load.write.ops_per_s, 0.0);
+    }
+}
