@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -288,6 +289,18 @@ impl<E: Env> Inner<E> {
     /// Asks a shard, which may be this one.
     pub async fn on_shard(self: &Rc<Self>, shard: usize, request: Request) -> Result<Outcome, BlockError> {
         if self.shard == shard { self.serve(request).await } else { self.ask(shard, request).await }
+    }
+
+    /// Does work that its caller cannot cancel: dropped half way, a change of the group's state would leave marks that
+    /// nobody takes back.
+    pub async fn to_the_end<T: 'static, X: From<BlockError> + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, X>> + 'static,
+    ) -> Result<T, X> {
+        let (sender, receiver) = oneshot();
+        self.env.spawn(async move { sender.send(work.await) });
+        // Without a sender the shard is being torn down.
+        receiver.await.unwrap_or_else(|Canceled| Err(BlockError::Stopped.into()))
     }
 
     async fn ask(&self, shard: usize, request: Request) -> Result<Outcome, BlockError> {

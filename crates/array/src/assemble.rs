@@ -8,16 +8,16 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use drive::{BlockError, BufMut, Drive, DriveError, Env};
+use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Segments};
 use format::{
     BLOCK, Catalogue, MAP_SLOTS, MapBlock, MemberState, Role, Superblock, SuperblockError, Uuid, catalogue_slot_bytes,
-    catalogue_slot_offset, decode_slot, map_slot_offset,
+    catalogue_slot_offset, decode_slot, encode_slot, map_slot_offset,
 };
 use thiserror::Error;
 
 use crate::array::{Array, Place};
 use crate::geometry::Geometry;
-use crate::leader::Leader;
+use crate::leader::{GroupState, Leader};
 use crate::message::Peers;
 use crate::probe::{Probe, probe};
 use crate::scrub::ScrubMode;
@@ -261,7 +261,9 @@ pub async fn load<E: Env>(
 ) -> Result<Loaded, AssembleError> {
     let superblock = &assembly.superblock;
     let live: Vec<usize> = assembly.members.iter().copied().flatten().collect();
-    let sector = live.iter().map(|&index| drives[index].info().sector_bytes).max().unwrap_or(512);
+    // Spares count: one of them may have to take part before the group is assembled again.
+    let all = live.iter().chain(&assembly.spares);
+    let sector = all.map(|&index| drives[index].info().sector_bytes).max().unwrap_or(512);
     let geometry = Geometry::new(&superblock.shape, &superblock.layout, sector);
     let slot = |(entry, index): (&format::MemberEntry, &Option<usize>)| match index {
         Some(index) => Slot { drive: DriveId(*index as u16), state: entry.state },
@@ -284,12 +286,13 @@ pub async fn load<E: Env>(
     }
     let spares = assembly.spares.iter().map(|&index| DriveId(index as u16)).filter(|id| identities.contains_key(id));
     let spares = spares.collect();
-    let leader = Leader::new(superblock.clone(), identities, spares, catalogue, sequences, listener);
-    Ok(Loaded {
-        shared: Arc::new(shared),
-        needs_resync: !superblock.clean && superblock.shape.survives() > 0,
-        leader: RefCell::new(Some(leader)),
-    })
+    // A crash can leave one drive an epoch ahead of the others. If it is not among these, it must not be taken for as
+    // new as them when it comes back.
+    let ahead = Superblock { epoch: superblock.epoch + 1, ..superblock.clone() };
+    let leader = Leader::new(ahead, identities, spares, catalogue, sequences, listener);
+    let needs_resync = !superblock.clean && superblock.shape.survives() > 0;
+    shared.set_resync_due(needs_resync);
+    Ok(Loaded { shared: Arc::new(shared), needs_resync, leader: RefCell::new(Some(leader)) })
 }
 
 impl Loaded {
@@ -326,30 +329,28 @@ impl<E: Env> Array<E> {
     /// # Errors
     /// [`BlockError`] if the last flush failed; then the group counts as crashed when it is assembled again.
     pub async fn stop(&self) -> Result<(), BlockError> {
-        let inner = &self.0;
+        let inner = self.0.clone();
         inner.shared.stop();
-        inner.barrier().await;
-        if inner.leader.is_none() {
-            return Ok(());
-        }
-        inner.persist_map().await?;
-        let leader = inner.leader();
-        let _turn = leader.state_lock.enter().await;
-        if inner.shared.is_clean() || self.resync_is_due() {
-            return Ok(());
-        }
-        let mut state = inner.state();
-        state.clean = true;
-        inner.commit(state).await
-    }
-
-    fn resync_is_due(&self) -> bool {
-        let jobs = self.0.leader().jobs.borrow();
-        jobs.iter().any(|job| job.kind == crate::status::JobKind::Resync && job.ended.get().is_none())
+        self.0
+            .to_the_end(async move {
+                inner.barrier().await;
+                if inner.leader.is_none() {
+                    return Ok(());
+                }
+                inner.persist_map().await?;
+                let _turn = inner.leader().state_lock.enter().await;
+                if inner.shared.is_clean() || inner.shared.is_resync_due() {
+                    return Ok(());
+                }
+                let state = inner.state();
+                inner.commit(GroupState { clean: true, ..state }).await
+            })
+            .await
     }
 }
 
-/// Reads the map from the members: of each block the copy with the highest sequence. Gives the sequences.
+/// Reads the map from the members: of each block the copy with the highest sequence. Gives the sequences. A member
+/// that lacks that copy gets it: the next version overwrites the one before, and must not be the only one then.
 async fn load_map<E: Env>(
     env: &E,
     superblock: &Superblock,
@@ -362,29 +363,43 @@ async fn load_map<E: Env>(
     while first < blocks {
         let count = MAP_BLOCKS_AT_ONCE.min(blocks - first);
         let mut newest: Vec<Option<MapBlock>> = vec![None; count as usize];
+        let mut have: Vec<Vec<u64>> = vec![vec![0; count as usize]; drives.len()];
         let offset = map_slot_offset(&superblock.layout, first, 0);
         let len = (count * MAP_SLOTS) as usize * BLOCK;
         let reads = drive::join_all(drives.iter().map(|drive| drive.read(offset, env.alloc(len)))).await;
-        for bytes in reads.into_iter().flatten() {
+        for (have, bytes) in have.iter_mut().zip(reads) {
+            let Ok(bytes) = bytes else { continue };
             for (position, copy) in bytes.chunks_exact(BLOCK).enumerate() {
                 let within = position / MAP_SLOTS as usize;
                 let decoded = MapBlock::decode(copy, &superblock.array, first + within as u64);
                 let Ok(block) = decoded else { continue };
+                have[within] = have[within].max(block.sequence);
                 if newest[within].as_ref().is_none_or(|other| other.sequence < block.sequence) {
                     newest[within] = Some(block);
                 }
             }
         }
-        for block in newest.into_iter().flatten() {
+        for (within, block) in newest.into_iter().enumerate() {
+            let Some(block) = block else { continue };
             sequences[block.index as usize] = block.sequence;
             shared.map.load(block.index, &block.bits);
+            let lacking = drives.iter().zip(&have).filter(|(_, have)| have[within] < block.sequence);
+            let bytes = BufMut::copy_of(&block.encode(&superblock.array)).freeze();
+            let offset = map_slot_offset(&superblock.layout, block.index, block.sequence % MAP_SLOTS);
+            give(lacking.map(|(drive, _)| *drive), offset, &bytes).await;
         }
         first += count;
     }
     Ok(sequences)
 }
 
-/// Reads the catalogue with the highest sequence. A group without one has no volumes so far.
+/// Writes a copy of a structure to the drives that lack it. One that does not take it shows that at the next write.
+async fn give<'a, D: Drive + 'a>(drives: impl Iterator<Item = &'a D>, offset: u64, bytes: &Buf) {
+    drive::join_all(drives.map(|drive| drive.write(offset, Segments::from_iter([bytes.clone()]), true))).await;
+}
+
+/// Reads the catalogue with the highest sequence. A group without one has no volumes so far. A member that lacks that
+/// copy gets it, as with the map.
 async fn load_catalogue<D: Drive>(
     superblock: &Superblock,
     drives: &[&D],
@@ -392,11 +407,13 @@ async fn load_catalogue<D: Drive>(
 ) -> Result<(u64, Catalogue), AssembleError> {
     let mut newest: Option<(u64, Catalogue)> = None;
     let slot_bytes = catalogue_slot_bytes(&superblock.layout) as usize;
-    for drive in drives {
+    let mut have = vec![0; drives.len()];
+    for (drive, have) in drives.iter().zip(&mut have) {
         for slot in 0..format::CATALOGUE_SLOTS {
             let offset = catalogue_slot_offset(&superblock.layout, slot);
             let Ok(bytes) = drive.read(offset, BufMut::zeroed(slot_bytes)).await else { continue };
             let Ok((sequence, catalogue)) = decode_slot(&bytes, &superblock.array) else { continue };
+            *have = sequence.max(*have);
             if newest.as_ref().is_none_or(|(other, _)| *other < sequence) {
                 newest = Some((sequence, catalogue));
             }
@@ -404,5 +421,11 @@ async fn load_catalogue<D: Drive>(
     }
     let Some((sequence, catalogue)) = newest else { return Ok((0, Catalogue::default())) };
     catalogue.check(capacity).map_err(|_| AssembleError::Catalogue)?;
+    let bytes = encode_slot(&catalogue, &superblock.array, sequence, slot_bytes as u64);
+    if let Ok(bytes) = bytes {
+        let lacking = drives.iter().zip(&have).filter(|(_, have)| **have < sequence);
+        let offset = catalogue_slot_offset(&superblock.layout, sequence % format::CATALOGUE_SLOTS);
+        give(lacking.map(|(drive, _)| *drive), offset, &BufMut::copy_of(&bytes).freeze()).await;
+    }
     Ok((sequence, catalogue))
 }

@@ -16,7 +16,8 @@ impl<E: Env> Array<E> {
         if self.0.shared.is_stopped() {
             return Err(BlockError::Stopped);
         }
-        self.0.flush().await
+        let inner = self.0.clone();
+        self.0.to_the_end(async move { inner.flush().await }).await
     }
 }
 

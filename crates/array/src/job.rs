@@ -30,6 +30,8 @@ const RATE_SPAN: Nanos = 3_000_000_000;
 pub(crate) struct Job {
     pub id: u64,
     pub kind: JobKind,
+    /// Puts right what it finds, where it can.
+    pub repairs: bool,
     pub started: Nanos,
     pub done_bytes: Cell<u64>,
     pub total_bytes: Cell<u64>,
@@ -71,6 +73,7 @@ impl Job {
             ended: self.ended.get(),
             failure: self.failure.borrow().clone(),
             bytes_per_s: self.rate.get(),
+            repairs: self.repairs,
             found: self.found.get(),
             repaired: self.repaired.get(),
             unchecked: self.unchecked.get(),
@@ -81,12 +84,13 @@ impl Job {
 
 impl<E: Env> Inner<E> {
     /// Begins a job. `total_bytes` is what it will go through, as far as that is known.
-    pub fn new_job(&self, kind: JobKind, total_bytes: u64) -> Rc<Job> {
+    pub fn new_job(&self, kind: JobKind, repairs: bool, total_bytes: u64) -> Rc<Job> {
         let leader = self.leader();
         let now = self.env.now();
         let job = Rc::new(Job {
             id: leader.next_job.replace(leader.next_job.get() + 1),
             kind,
+            repairs,
             started: now,
             done_bytes: Cell::new(0),
             total_bytes: Cell::new(total_bytes),

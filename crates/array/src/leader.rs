@@ -3,7 +3,8 @@
 //! Invariants:
 //! 1. The superblocks say that a member is faulty *before* any shard acts on it. Else a crash could bring back a
 //!    member that missed writes which were acknowledged without it.
-//! 2. They say that the group is being written to before the first write.
+//! 2. They say that the group is being written to, and without which members, before the first write of every
+//!    assembly. Else a member that was away could come back unnoticed after a crash.
 //! 3. A map block is written only after a flush that followed its snapshot, and to the slot that does not hold its
 //!    last version. A crash leaves one of the two.
 //! 4. A superblock's tail is durable before its head is touched, so one of them is always whole.
@@ -14,8 +15,8 @@ use std::rc::Rc;
 
 use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Segments, join_all};
 use format::{
-    BLOCK, Catalogue, Layout, MapBlock, MemberState, Rebuild, Role, Superblock, Uuid, catalogue_slot_bytes,
-    catalogue_slot_offset, encode_slot, map_slot_offset, superblock_offsets,
+    BLOCK, Catalogue, Layout, MapBlock, MemberEntry, MemberState, Rebuild, Role, Superblock, Uuid,
+    catalogue_slot_bytes, catalogue_slot_offset, encode_slot, map_slot_offset, superblock_offsets,
 };
 use smallvec::smallvec;
 
@@ -38,6 +39,8 @@ pub(crate) struct Leader {
     pub identities: RefCell<BTreeMap<DriveId, Uuid>>,
     /// Drives that wait to replace a member.
     pub spares: RefCell<Vec<DriveId>>,
+    /// Spares that were not there when the group was assembled. They stay listed.
+    absent_spares: Vec<Uuid>,
     pub catalogue: RefCell<Catalogue>,
     pub jobs: RefCell<Vec<Rc<Job>>>,
     pub next_job: Cell<u64>,
@@ -62,8 +65,10 @@ impl Leader {
         map_sequences: Vec<u64>,
         listener: Box<dyn Fn(Event)>,
     ) -> Self {
+        let present: Vec<Uuid> = spares.iter().filter_map(|spare| identities.get(spare).copied()).collect();
         Leader {
             layout: superblock.layout,
+            absent_spares: superblock.spares.iter().copied().filter(|spare| !present.contains(spare)).collect(),
             superblock: RefCell::new(superblock),
             identities: RefCell::new(identities),
             spares: RefCell::new(spares),
@@ -97,17 +102,23 @@ impl<E: Env> Inner<E> {
 
     /// The state as it is. To be taken with the state lock held.
     pub fn state(&self) -> GroupState {
-        GroupState {
-            slots: self.shared.slots().map(|(_, slot)| slot).collect(),
-            spares: self.leader().spares.borrow().clone(),
-            clean: self.shared.is_clean(),
-            rebuild: self.leader().superblock.borrow().rebuild,
-        }
+        let slots: Vec<Slot> = self.shared.slots().map(|(_, slot)| slot).collect();
+        // A drive that did not come back takes its checkpoint along: another one starts from the beginning.
+        let rebuild = self.leader().superblock.borrow().rebuild;
+        let rebuild = rebuild.filter(|rebuild| slots[usize::from(rebuild.member)].state == MemberState::Rebuilding);
+        GroupState { slots, spares: self.leader().spares.borrow().clone(), clean: self.shared.is_clean(), rebuild }
     }
 
     /// Writes a state to the superblocks of all members and spares, then makes it true on all shards. A drive that does
     /// not take its superblock leaves the group. To be called with the state lock held.
-    pub async fn commit(&self, mut state: GroupState) -> Result<(), BlockError> {
+    ///
+    /// # Errors
+    /// [`BlockError::ReadOnly`] if the array uses features that forbid it.
+    pub async fn commit(self: &Rc<Self>, mut state: GroupState) -> Result<(), BlockError> {
+        if self.leader().superblock.borrow().is_read_only() {
+            return Err(BlockError::ReadOnly { reason: "the array uses features this program does not know" });
+        }
+        let mut left_in_all = 0;
         loop {
             let superblock = self.superblock_of(&state);
             let members = state.slots.iter().enumerate().filter_map(|(index, slot)| {
@@ -133,8 +144,12 @@ impl<E: Env> Inner<E> {
             for (role, id) in failed {
                 left += usize::from(self.leave(&mut state, role, id));
             }
+            left_in_all += left;
             if left == 0 {
                 self.publish(state);
+                if left_in_all > 0 {
+                    self.start_repair();
+                }
                 return Ok(());
             }
         }
@@ -172,6 +187,9 @@ impl<E: Env> Inner<E> {
         }
         *self.leader().spares.borrow_mut() = state.spares;
         self.shared.set_clean(state.clean);
+        if !state.clean {
+            self.shared.set_announced();
+        }
     }
 
     fn superblock_of(&self, state: &GroupState) -> Superblock {
@@ -188,6 +206,19 @@ impl<E: Env> Inner<E> {
             }
         }
         superblock.spares = state.spares.iter().map(|&drive| self.identity(drive)).collect();
+        // A drive that failed may be used again, in another place or as a spare: its old place forgets it.
+        let is_live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
+        let live = superblock.members.iter().filter(|entry| is_live(entry.state)).map(|entry| entry.uuid);
+        let mut in_use: Vec<Uuid> = live.chain(superblock.spares.iter().copied()).collect();
+        let absent = self.leader().absent_spares.iter().filter(|spare| !in_use.contains(spare));
+        let room = format::SPARES_MAX.saturating_sub(superblock.spares.len());
+        superblock.spares.extend(absent.copied().take(room).collect::<Vec<_>>());
+        in_use.extend_from_slice(&superblock.spares);
+        for entry in &mut superblock.members {
+            if !is_live(entry.state) && in_use.contains(&entry.uuid) {
+                *entry = MemberEntry { uuid: Uuid::NIL, state: MemberState::Missing };
+            }
+        }
         superblock
     }
 
@@ -221,9 +252,9 @@ impl<E: Env> Inner<E> {
     }
 
     /// Lets the superblocks say that the group is being written to.
-    pub async fn mark_dirty(&self) -> Result<(), BlockError> {
+    pub async fn mark_dirty(self: &Rc<Self>) -> Result<(), BlockError> {
         let _turn = self.leader().state_lock.enter().await;
-        if !self.shared.is_clean() {
+        if self.shared.is_announced() {
             return Ok(());
         }
         self.commit(GroupState { clean: false, ..self.state() }).await
@@ -311,13 +342,23 @@ impl<E: Env> Inner<E> {
         join_all(live.map(write)).await.into_iter().collect()
     }
 
-    /// Writes a new catalogue to every member, durably, and makes it the current one.
+    /// Marks all blocks of the map that were ever written, for a member that has no copies.
+    pub fn rewrite_map(&self) {
+        for (block, &sequence) in self.leader().map_sequences.borrow().iter().enumerate() {
+            if sequence > 0 {
+                self.shared.map.mark_dirty(block as u64);
+            }
+        }
+    }
+
+    /// Writes a new catalogue to every member, durably, and makes it the current one; or the current one again.
     ///
     /// # Errors
     /// [`BlockError::NoSpace`] if it does not fit its region; then nothing has changed.
-    pub async fn save_catalogue(self: &Rc<Self>, catalogue: Catalogue) -> Result<(), BlockError> {
+    pub async fn save_catalogue(self: &Rc<Self>, catalogue: Option<Catalogue>) -> Result<(), BlockError> {
         let leader = self.leader();
         let _turn = leader.catalogue_lock.enter().await;
+        let catalogue = catalogue.unwrap_or_else(|| leader.catalogue.borrow().clone());
         let sequence = leader.catalogue_sequence.get() + 1;
         let slot_bytes = catalogue_slot_bytes(&leader.layout);
         let bytes = encode_slot(&catalogue, &self.shared.array, sequence, slot_bytes);

@@ -2,35 +2,41 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use drive::{Sender, oneshot};
 
 /// Lets one task in at a time, in order of arrival.
 #[derive(Default)]
-pub struct Turnstile {
+pub struct Turnstile(Rc<State>);
+
+#[derive(Default)]
+struct State {
     taken: Cell<bool>,
-    waiting: RefCell<VecDeque<Sender<()>>>,
+    waiting: RefCell<VecDeque<Sender<Turn>>>,
 }
 
-/// Lets the next task in when it is dropped.
-pub struct Turn<'a>(&'a Turnstile);
+/// Lets the next task in when it is dropped. It is handed over as a value: a task that went away while it waited drops
+/// it unseen, and the turn goes on to the next.
+pub struct Turn(Rc<State>);
 
 impl Turnstile {
     /// Waits for the turn.
-    pub async fn enter(&self) -> Turn<'_> {
-        if self.taken.replace(true) {
-            let (sender, receiver) = oneshot();
-            self.waiting.borrow_mut().push_back(sender);
-            receiver.await.expect("a turn is handed on, never dropped");
+    pub async fn enter(&self) -> Turn {
+        if !self.0.taken.replace(true) {
+            return Turn(self.0.clone());
         }
-        Turn(self)
+        let (sender, receiver) = oneshot();
+        self.0.waiting.borrow_mut().push_back(sender);
+        receiver.await.expect("a turn is handed on, never dropped")
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for Turn {
     fn drop(&mut self) {
-        match self.0.waiting.borrow_mut().pop_front() {
-            Some(next) => next.send(()),
+        let next = self.0.waiting.borrow_mut().pop_front();
+        match next {
+            Some(next) => next.send(Turn(self.0.clone())),
             None => self.0.taken.set(false),
         }
     }

@@ -7,6 +7,8 @@
 //!    only after a flush that followed the snapshot, so that no bit is durable before the data it stands for.
 //! 4. A bit that was cleared but is still set on the members must not be set again before the clearing is durable:
 //!    else a crash in the middle of the second first write would show a half-written zone. `cleared` remembers it.
+//! 5. From the change of a bit until that is durable, its block is dirty or being saved: whoever promises durability
+//!    waits for the leader, also if somebody else's request has taken the block already.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,7 +27,11 @@ struct BlockSet(Box<[AtomicU64]>);
 pub struct AllocationMap {
     words: Box<[AtomicU64]>,
     dirty: BlockSet,
+    /// Taken by a snapshot that is not durable yet. Changed by the leader only.
+    saving: BlockSet,
     cleared: BlockSet,
+    /// As `saving`, for clearings.
+    saving_cleared: BlockSet,
     zone_count: u64,
     allocated: AtomicU64,
     clear_count: AtomicU64,
@@ -48,7 +54,9 @@ impl AllocationMap {
         AllocationMap {
             words: zeroes(blocks as usize * WORDS_PER_BLOCK),
             dirty: BlockSet(zeroes((blocks as usize).div_ceil(64))),
+            saving: BlockSet(zeroes((blocks as usize).div_ceil(64))),
             cleared: BlockSet(zeroes((blocks as usize).div_ceil(64))),
+            saving_cleared: BlockSet(zeroes((blocks as usize).div_ceil(64))),
             zone_count,
             allocated: AtomicU64::new(0),
             clear_count: AtomicU64::new(0),
@@ -101,16 +109,16 @@ impl AllocationMap {
         if self.words[(zone / 64) as usize].fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
             self.clear_count.fetch_add(1, Ordering::AcqRel);
             self.allocated.fetch_sub(1, Ordering::Relaxed);
-            // In this order: were the block marked as cleared first, `persisted` could forget it in between. The other
-            // way round a clearing can only stay pending for too long, which costs a write of the map.
-            self.dirty.insert(zone / ZONES_PER_BLOCK);
+            // After the bit: a snapshot that takes the mark also sees the bit. Before the dirty mark: one is due then.
             self.cleared.insert(zone / ZONES_PER_BLOCK);
+            self.dirty.insert(zone / ZONES_PER_BLOCK);
         }
     }
 
     /// A clearing near this zone is not durable yet (invariant 4).
     pub fn clear_is_pending(&self, zone: u64) -> bool {
-        self.cleared.contains(zone / ZONES_PER_BLOCK)
+        // In the order in which a snapshot moves them.
+        self.cleared.contains(zone / ZONES_PER_BLOCK) || self.saving_cleared.contains(zone / ZONES_PER_BLOCK)
     }
 
     /// Counts clearings. A reader that finds it changed may have read a drive that was forgetting the range.
@@ -124,19 +132,30 @@ impl AllocationMap {
         self.allocated.load(Ordering::Relaxed)
     }
 
-    /// Something differs from the copies on the members.
+    /// Something may differ from the copies on the members.
     pub fn is_dirty(&self) -> bool {
-        self.dirty.0.iter().any(|word| word.load(Ordering::Acquire) != 0)
+        // Word by word in the order in which a snapshot moves the marks.
+        let marked = |(dirty, saving): (&AtomicU64, &AtomicU64)| {
+            dirty.load(Ordering::Acquire) != 0 || saving.load(Ordering::Acquire) != 0
+        };
+        self.dirty.0.iter().zip(&self.saving.0).any(marked)
     }
 
-    /// The block that holds this zone's bit differs from its copies on the members.
+    /// The block that holds this zone's bit may differ from its copies on the members.
     pub fn zone_is_dirty(&self, zone: u64) -> bool {
-        self.dirty.contains(zone / ZONES_PER_BLOCK)
+        self.dirty.contains(zone / ZONES_PER_BLOCK) || self.saving.contains(zone / ZONES_PER_BLOCK)
     }
 
-    /// Takes every dirty block. It counts as clean from now on; [`AllocationMap::retry`] takes that back.
+    /// Takes every dirty block, to be saved: [`AllocationMap::persisted`] or [`AllocationMap::retry`] has to follow for
+    /// each before the next snapshot.
     pub fn snapshot(&self) -> Vec<Snapshot> {
-        let blocks = self.dirty.take();
+        let blocks = self.dirty.move_to(&self.saving);
+        for &block in &blocks {
+            if self.cleared.contains(block) {
+                self.saving_cleared.insert(block);
+                self.cleared.remove(block);
+            }
+        }
         let copy = |block: u64| {
             let mut bits = Box::new([0; MAP_PAYLOAD_BYTES]);
             let first = block as usize * WORDS_PER_BLOCK;
@@ -148,27 +167,25 @@ impl AllocationMap {
         blocks.into_iter().map(copy).collect()
     }
 
-    /// The snapshot is durable: clearings that it shows are, too. One that came later keeps its block dirty, and stays
-    /// pending with it.
+    /// The snapshot is durable, and the clearings that it shows. What came later has marked its block again.
     pub fn persisted(&self, block: u64) {
-        if !self.dirty.contains(block) {
-            self.cleared.remove(block);
-        }
+        self.saving_cleared.remove(block);
+        self.saving.remove(block);
     }
 
-    /// Every block with an allocated zone counts as dirty: a member without its copies is about to join.
-    pub fn mark_all_dirty(&self) {
-        for block in 0..self.block_count() {
-            let first = block as usize * WORDS_PER_BLOCK;
-            if self.words[first..first + WORDS_PER_BLOCK].iter().any(|word| word.load(Ordering::Acquire) != 0) {
-                self.dirty.insert(block);
-            }
-        }
-    }
-
-    /// The snapshot could not be written everywhere: the block is dirty still.
-    pub fn retry(&self, block: u64) {
+    /// The block is to be written again: a member without a copy is about to join.
+    pub fn mark_dirty(&self, block: u64) {
         self.dirty.insert(block);
+    }
+
+    /// The snapshot could not be written everywhere: the block is dirty still, and its clearings are pending.
+    pub fn retry(&self, block: u64) {
+        if self.saving_cleared.contains(block) {
+            self.cleared.insert(block);
+            self.saving_cleared.remove(block);
+        }
+        self.dirty.insert(block);
+        self.saving.remove(block);
     }
 
     /// The first allocated zone from `zone` on.
@@ -200,10 +217,13 @@ impl BlockSet {
         self.0[(block / 64) as usize].load(Ordering::Acquire) & (1 << (block % 64)) != 0
     }
 
-    fn take(&self) -> Vec<u64> {
+    /// Moves every mark; each is in one of the sets at any time.
+    fn move_to(&self, other: &BlockSet) -> Vec<u64> {
         let mut blocks = Vec::new();
-        for (index, word) in self.0.iter().enumerate() {
-            let mut bits = word.swap(0, Ordering::AcqRel);
+        for (index, (word, other)) in self.0.iter().zip(&other.0).enumerate() {
+            let mut bits = word.load(Ordering::Acquire);
+            other.fetch_or(bits, Ordering::AcqRel);
+            word.fetch_and(!bits, Ordering::AcqRel);
             while bits != 0 {
                 blocks.push(index as u64 * 64 + u64::from(bits.trailing_zeros()));
                 bits &= bits - 1;
@@ -230,8 +250,22 @@ mod tests {
         map.clear(5);
         assert!(map.clear_is_pending(6), "the snapshot is not durable yet");
         assert_eq!(taken.len(), 1);
+        map.retry(taken[0].block);
+        assert!(map.clear_is_pending(5) && map.is_dirty(), "it could not be saved");
+        for snapshot in map.snapshot() {
+            map.persisted(snapshot.block);
+        }
+        assert!(!map.clear_is_pending(5) && !map.is_dirty());
+    }
+
+    #[test]
+    fn a_block_is_dirty_until_its_snapshot_is_durable() {
+        let map = AllocationMap::new(100);
+        map.set(1);
+        let taken = map.snapshot();
+        assert!(map.is_dirty() && map.zone_is_dirty(1), "a flush that comes now has to wait");
         map.persisted(taken[0].block);
-        assert!(!map.clear_is_pending(5));
+        assert!(!map.is_dirty() && !map.zone_is_dirty(1));
     }
 
     #[test]
@@ -266,6 +300,7 @@ mod tests {
         let copy = AllocationMap::new(zones);
         for snapshot in map.snapshot() {
             copy.load(snapshot.block, &snapshot.bits);
+            map.persisted(snapshot.block);
         }
         let mut found = Vec::new();
         let mut next = copy.next_allocated(0);

@@ -31,9 +31,24 @@ pub async fn probe<D: Drive>(drive: &D) -> Result<Probe, DriveError> {
     let copies = newest(&bytes(&head), &bytes(&tail));
     let copy_damaged = copies.as_ref().is_ok_and(|copies| copies.head_stale || copies.tail_stale);
     let span = (foreign::INSPECT_BYTES as u64).min(size / BLOCK as u64 * BLOCK as u64);
-    let head = drive.read(0, BufMut::zeroed(span as usize)).await?;
     let sector = u64::from(drive.info().sector_bytes);
-    let tail = drive.read((size - span) / sector * sector, BufMut::zeroed(span as usize)).await?;
+    let head = read_in_parts(drive, 0, span).await;
+    let tail = read_in_parts(drive, (size - span) / sector * sector, span).await;
     let foreign = foreign::inspect(&head, &tail, size);
     Ok(Probe { superblock: copies.map(|copies| copies.superblock), copy_damaged, foreign })
+}
+
+/// Reads a range; what of it cannot be read shows nothing.
+async fn read_in_parts<D: Drive>(drive: &D, offset: u64, len: u64) -> BufMut {
+    if let Ok(whole) = drive.read(offset, BufMut::zeroed(len as usize)).await {
+        return whole;
+    }
+    let mut whole = BufMut::zeroed(len as usize);
+    for part in whole.chunks_mut(BLOCK).enumerate().map(|(index, part)| (offset + (index * BLOCK) as u64, part)) {
+        let (at, into) = part;
+        if let Ok(read) = drive.read(at, BufMut::zeroed(into.len())).await {
+            into.copy_from_slice(&read);
+        }
+    }
+    whole
 }

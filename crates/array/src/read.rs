@@ -18,8 +18,8 @@ use format::MemberState;
 enum Source<D> {
     /// Never written.
     Hole,
-    /// From this drive.
-    Drive(D),
+    /// From this drive, which holds the strip of this role.
+    Drive(D, Role),
     /// Only by the unit's owner.
     Owner,
 }
@@ -102,7 +102,7 @@ impl<E: Env> Inner<E> {
     async fn read_sectors(
         self: &Rc<Self>,
         unit: UnitIndex,
-        role: Role,
+        mut role: Role,
         x: u64,
         mut buf: BufMut,
     ) -> Result<BufMut, BlockError> {
@@ -113,13 +113,17 @@ impl<E: Env> Inner<E> {
                 buf.fill(0);
                 return Ok(buf);
             }
-            Source::Drive(drive) => {
+            Source::Drive(drive, source) => {
                 let (len, offset) = (buf.len(), shared.geometry.member_offset(unit, x));
                 match drive.read(offset, buf).await {
                     // A zone that was given back meanwhile may have been forgotten by its drive at any time: look again.
                     Ok(buf) if shared.map.clear_count() == cleared => return Ok(buf),
                     Ok(again) => buf = again,
-                    Err(_) => buf = self.env.alloc(len),
+                    Err(_) => {
+                        // The owner reads it again, and heals the copy that failed.
+                        role = source;
+                        buf = self.env.alloc(len);
+                    }
                 }
             }
             Source::Owner => {}
@@ -147,8 +151,9 @@ impl<E: Env> Inner<E> {
             (true, true) => return Source::Owner,
             (true, false) => {}
         }
-        // A mirror's copies serve in turn, by place, so that a stream stays with one drive for a while.
-        let role = if geometry.data == 1 && geometry.syndromes > 0 {
+        // A mirror's copies serve in turn, by place, so that a stream stays with one drive for a while. After a crash they
+        // may differ, and the resync takes the first for the truth: so do all reads until then.
+        let role = if geometry.data == 1 && geometry.syndromes > 0 && !shared.is_resync_due() {
             ((unit.0 * geometry.unit + range.start) / MIRROR_TURN_BYTES % geometry.strips() as u64) as usize
         } else {
             role
@@ -160,7 +165,7 @@ impl<E: Env> Inner<E> {
             MemberState::Missing | MemberState::Faulty => false,
         };
         match self.drives.borrow().get(usize::from(slot.drive.0)) {
-            Some(Some(drive)) if readable => Source::Drive(drive.clone()),
+            Some(Some(drive)) if readable => Source::Drive(drive.clone(), role),
             _ => Source::Owner,
         }
     }
@@ -224,7 +229,9 @@ impl<E: Env> Inner<E> {
             let reads: Vec<(Role, Range)> = decoder.sources().iter().map(|&source| (source, columns)).collect();
             match self.read_strips(unit, &view, &reads).await {
                 Ok(reads) => {
-                    let restored = self.restore_data(columns, &view, reads).swap_remove(role);
+                    // The copies of a mirror are all the same.
+                    let data_role = if self.shared.geometry.data == 1 { 0 } else { role };
+                    let restored = self.restore_data(columns, &view, reads).swap_remove(data_role);
                     self.shared.counters.reconstructed.fetch_add(1, Ordering::Relaxed);
                     if view.0[role].strip != Strip::Unreadable {
                         return Ok(restored);

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use drive::{BlockError, Drive, Env, Nanos, Receiver, Segments, join_all, oneshot};
+use drive::{BlockError, Drive, DriveError, Env, Nanos, Receiver, Segments, join_all, oneshot};
 use format::{MemberState, Rebuild, Uuid};
 
 use crate::array::{Array, Inner};
@@ -20,6 +20,7 @@ use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::job::{Job, UNITS_IN_FLIGHT};
 use crate::message::{Op, Outcome, Request};
 use crate::ranges::Range;
+use crate::scrub::ScrubMode;
 use crate::shared::{DriveId, Slot};
 use crate::status::{Event, JobKind};
 
@@ -88,10 +89,14 @@ impl<E: Env> Array<E> {
         }
         inner.check_fits(drive)?;
         inner.leader().identities.borrow_mut().insert(drive, identity);
-        inner.clone().take_place(member, drive).await?;
         let inner = inner.clone();
-        self.0.env.spawn(async move { inner.rebuild(member).await });
-        Ok(())
+        self.0
+            .to_the_end(async move {
+                inner.take_place(member, drive, false).await?;
+                inner.start_rebuild(member);
+                Ok(())
+            })
+            .await
     }
 
     /// Lets an installed drive wait to replace a member. Leader only. It is put to use at once if one is needed.
@@ -99,21 +104,24 @@ impl<E: Env> Array<E> {
     /// # Errors
     /// [`JoinError`]; nothing has changed then.
     pub async fn add_spare(&self, drive: DriveId, identity: Uuid) -> Result<(), JoinError> {
-        let inner = &self.0;
+        let inner = self.0.clone();
         inner.check_fits(drive)?;
-        let leader = inner.leader();
-        {
-            let _turn = leader.state_lock.enter().await;
-            let mut state = inner.state();
-            if state.spares.len() >= format::SPARES_MAX {
-                return Err(JoinError::TooManySpares(state.spares.len()));
-            }
-            leader.identities.borrow_mut().insert(drive, identity);
-            state.spares.push(drive);
-            inner.commit(state).await?;
-        }
-        inner.start_repair();
-        Ok(())
+        self.0
+            .to_the_end(async move {
+                let leader = inner.leader();
+                let turn = leader.state_lock.enter().await;
+                let mut state = inner.state();
+                if state.spares.len() >= format::SPARES_MAX {
+                    return Err(JoinError::TooManySpares(state.spares.len()));
+                }
+                leader.identities.borrow_mut().insert(drive, identity);
+                state.spares.push(drive);
+                inner.commit(state).await?;
+                drop(turn);
+                inner.start_repair();
+                Ok(())
+            })
+            .await
     }
 
     /// Lets go of a spare. Leader only. Its superblocks are left for the caller to erase.
@@ -121,15 +129,19 @@ impl<E: Env> Array<E> {
     /// # Errors
     /// [`JoinError::NotASpare`].
     pub async fn remove_spare(&self, drive: DriveId) -> Result<(), JoinError> {
-        let leader = self.0.leader();
-        let _turn = leader.state_lock.enter().await;
-        let mut state = self.0.state();
-        let before = state.spares.len();
-        state.spares.retain(|&spare| spare != drive);
-        if state.spares.len() == before {
-            return Err(JoinError::NotASpare);
-        }
-        Ok(self.0.commit(state).await?)
+        let inner = self.0.clone();
+        self.0
+            .to_the_end(async move {
+                let _turn = inner.leader().state_lock.enter().await;
+                let mut state = inner.state();
+                let before = state.spares.len();
+                state.spares.retain(|&spare| spare != drive);
+                if state.spares.len() == before {
+                    return Err(JoinError::NotASpare);
+                }
+                Ok(inner.commit(state).await?)
+            })
+            .await
     }
 
     /// Takes a member out of service as if it had failed. Leader only.
@@ -140,7 +152,9 @@ impl<E: Env> Array<E> {
         let Some((_, slot)) = self.0.shared.slots().nth(usize::from(member.0)) else {
             return Err(JoinError::NoMember(member.0));
         };
-        if self.0.fail_in_place(member, slot.drive).await {
+        let inner = self.0.clone();
+        let failed = self.0.to_the_end(async move { Ok(inner.fail_in_place(member, slot.drive).await) });
+        if failed.await.map_err(JoinError::Block)? {
             return Ok(());
         }
         let set = u64::from(member.0) / self.0.shared.geometry.strips() as u64;
@@ -170,37 +184,63 @@ impl<E: Env> Inner<E> {
             if inner.shared.geometry.syndromes == 0 {
                 return;
             }
-            loop {
+            while !inner.shared.is_stopped() {
                 let lost = inner.shared.slots().find(|(_, slot)| slot.state == MemberState::Faulty);
-                let spare = inner.leader().spares.borrow().first().copied();
+                let fits = |spare: &DriveId| inner.drive(*spare).is_some() && inner.check_fits(*spare).is_ok();
+                let spare = inner.leader().spares.borrow().iter().copied().find(fits);
                 let (Some((member, _)), Some(spare)) = (lost, spare) else { return };
-                if inner.clone().take_place(member, spare).await.is_err() {
-                    return;
+                match inner.take_place(member, spare, true).await {
+                    Ok(()) => inner.start_rebuild(member),
+                    // Whoever was in the way, or a spare that failed, is gone at the next look.
+                    Err(_) if inner.leader().spares.borrow().contains(&spare) && inner.is_lost(member) => return,
+                    Err(_) => {}
                 }
-                let rebuilding = inner.clone();
-                inner.env.spawn(async move { rebuilding.rebuild(member).await });
             }
         });
+    }
+
+    fn is_lost(&self, member: MemberIndex) -> bool {
+        matches!(self.shared.slot(member).state, MemberState::Faulty | MemberState::Missing)
+    }
+
+    fn start_rebuild(self: &Rc<Self>, member: MemberIndex) {
+        let inner = self.clone();
+        self.env.spawn(async move { inner.rebuild(member).await });
     }
 
     /// Continues what a restart interrupted.
     pub fn resume_jobs(self: &Rc<Self>) {
         for (member, slot) in self.shared.slots().collect::<Vec<_>>() {
             if slot.state == MemberState::Rebuilding {
-                let inner = self.clone();
-                self.env.spawn(async move { inner.rebuild(member).await });
+                self.start_rebuild(member);
             }
         }
         self.start_repair();
     }
 
-    async fn take_place(self: Rc<Self>, member: MemberIndex, drive: DriveId) -> Result<(), JoinError> {
+    async fn take_place(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        drive: DriveId,
+        must_be_spare: bool,
+    ) -> Result<(), JoinError> {
         let leader = self.leader();
         let _turn = leader.state_lock.enter().await;
         let mut state = self.state();
+        if must_be_spare && !state.spares.contains(&drive) {
+            return Err(JoinError::NotASpare); // Somebody else took it while this waited.
+        }
         let slot = &mut state.slots[usize::from(member.0)];
         if matches!(slot.state, MemberState::InSync | MemberState::Rebuilding) {
             return Err(JoinError::Busy(member.0));
+        }
+        if self.forget_structures(drive).await.is_err() {
+            if state.spares.contains(&drive) {
+                state.spares.retain(|&spare| spare != drive);
+                self.commit(state).await?;
+                (leader.listener)(Event::SpareFailed { drive });
+            }
+            return Err(JoinError::Block(BlockError::Stopped));
         }
         *slot = Slot { drive, state: MemberState::Rebuilding };
         state.spares.retain(|&spare| spare != drive);
@@ -210,6 +250,17 @@ impl<E: Env> Inner<E> {
         }
         (leader.listener)(Event::RebuildStarted { member, drive });
         Ok(())
+    }
+
+    /// Erases map, log and catalogue of a drive that was a member before: what it missed could look newer than what the
+    /// others have.
+    async fn forget_structures(&self, drive: DriveId) -> Result<(), DriveError> {
+        let drive = self.drive(drive).ok_or(DriveError::Gone)?;
+        let layout = &self.leader().layout;
+        for region in [layout.map, layout.log, layout.catalogue] {
+            drive.write_zeroes(region.offset, region.len).await?;
+        }
+        drive.flush().await
     }
 
     /// Fills a member from where its last checkpoint says to the end.
@@ -225,7 +276,7 @@ impl<E: Env> Inner<E> {
         let checkpoint = leader.superblock.borrow().rebuild.filter(|rebuild| rebuild.member == member.0);
         let start = UnitIndex(checkpoint.map_or(0, |rebuild| rebuild.next_zone / zones_per_band * geometry.sets));
         self.shared.set_rebuilt(slot.drive, start);
-        let job = self.new_job(JobKind::Rebuild(member), self.allocated_bytes_per_member());
+        let job = self.new_job(JobKind::Rebuild(member), true, self.allocated_bytes_per_member());
         let result = self.rebuild_units(&job, member, slot.drive, start).await;
         let result = match result {
             Ok(()) => self.finish_rebuild(member, slot.drive).await,
@@ -234,7 +285,13 @@ impl<E: Env> Inner<E> {
         self.shared.set_rebuilt(slot.drive, UnitIndex(0));
         job.ended.set(Some(self.env.now()));
         match result {
-            Ok(()) => (leader.listener)(Event::RebuildFinished { member, drive: slot.drive }),
+            Ok(()) => {
+                (leader.listener)(Event::RebuildFinished { member, drive: slot.drive });
+                // What could not be compared without this member can be now.
+                if self.shared.is_resync_due() {
+                    Array(self.clone()).start_scrub(ScrubMode::Resync);
+                }
+            }
             Err(error) => {
                 job.failure.replace(Some(error.to_string()));
                 (leader.listener)(Event::RebuildStopped { member, reason: error.to_string() });
@@ -285,7 +342,11 @@ impl<E: Env> Inner<E> {
     pub fn fly(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Receiver<Result<Outcome, BlockError>> {
         let (sender, receiver) = oneshot();
         let inner = self.clone();
-        self.env.spawn(async move { sender.send(inner.on_owner(unit, op).await) });
+        self.env.spawn(async move {
+            // The barrier of a stop does not see what comes after it.
+            let stopped = inner.shared.is_stopped();
+            sender.send(if stopped { Err(BlockError::Stopped) } else { inner.on_owner(unit, op).await });
+        });
         receiver
     }
 
@@ -310,10 +371,9 @@ impl<E: Env> Inner<E> {
 
     /// Everything is on the new drive: gives it its copies of map and catalogue, and makes it a member like the others.
     async fn finish_rebuild(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> Result<(), BlockError> {
-        self.shared.map.mark_all_dirty();
+        self.rewrite_map();
         self.persist_map().await?;
-        let catalogue = self.leader().catalogue.borrow().clone();
-        self.save_catalogue(catalogue).await?;
+        self.save_catalogue(None).await?;
         let _turn = self.leader().state_lock.enter().await;
         let mut state = self.state();
         let slot = &mut state.slots[usize::from(member.0)];
@@ -324,7 +384,11 @@ impl<E: Env> Inner<E> {
         state.rebuild = None;
         // From the first look of any shard at the new state all units have to count as rebuilt.
         self.shared.set_rebuilt(drive, UnitIndex(self.shared.geometry.unit_count()));
-        self.commit(state).await
+        self.commit(state).await?;
+        if self.shared.slot(member) != (Slot { drive, state: MemberState::InSync }) {
+            return Err(BlockError::Stopped); // It did not take its superblock.
+        }
+        Ok(())
     }
 
     /// Computes what a member holds of a unit and writes it there. Under the unit's lock.
@@ -392,9 +456,12 @@ impl<E: Env> Inner<E> {
     /// The unit is whole on the drive that is being rebuilt. Under the unit's lock.
     pub fn note_rebuilt(&self, unit: UnitIndex, drive: DriveId) {
         let mut ahead = self.rebuilt_ahead.borrow_mut();
-        let (rebuilt, limit) = (self.shared.rebuilt(drive), self.ahead_limit.get());
-        if ahead.len() >= limit {
-            ahead.retain(|&(other, unit)| other == drive && unit >= rebuilt);
+        if ahead.len() >= self.ahead_limit.get() {
+            // Several drives may be waiting to be filled: each keeps what is still ahead of it.
+            let filling = |(_, slot): (MemberIndex, Slot)| slot.state == MemberState::Rebuilding;
+            let filling: Vec<DriveId> =
+                self.shared.slots().filter(|&pair| filling(pair)).map(|(_, slot)| slot.drive).collect();
+            ahead.retain(|&(other, unit)| filling.contains(&other) && unit >= self.shared.rebuilt(other));
             self.ahead_limit.set((2 * ahead.len()).max(AHEAD_MIN));
         }
         ahead.insert((drive, unit));

@@ -18,6 +18,10 @@ use crate::unit::RowView;
 /// The finest place a finding names, in bytes of a strip.
 const FINDING_BYTES: u64 = 4096;
 
+/// Passes over a row whose strips turn out to be unreadable: a drive that takes writes and still cannot be read would
+/// hold up the scrub for ever.
+const HEALS_MAX: usize = 4;
+
 /// What is done about a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScrubMode {
@@ -49,7 +53,7 @@ pub struct Finding {
 pub struct ScrubReport {
     /// Bytes of each member that were compared.
     pub bytes: u64,
-    /// Ranges that could not be compared because strips are lost.
+    /// Ranges that could not be compared because strips are lost or unreadable.
     pub unchecked: u64,
     /// The differences.
     pub findings: Vec<Finding>,
@@ -68,7 +72,11 @@ impl<E: Env> Array<E> {
         }
         drop(jobs);
         let kind = if mode == ScrubMode::Resync { JobKind::Resync } else { JobKind::Scrub };
-        let job = inner.new_job(kind, inner.allocated_bytes_per_member() * inner.shared.geometry.sets);
+        let job = inner.new_job(
+            kind,
+            mode != ScrubMode::Report,
+            inner.allocated_bytes_per_member() * inner.shared.geometry.sets,
+        );
         self.0.env.spawn(async move { inner.scrub(&job, mode).await });
         true
     }
@@ -84,6 +92,9 @@ impl<E: Env> Array<E> {
 impl<E: Env> Inner<E> {
     async fn scrub(self: &Rc<Self>, job: &Rc<Job>, mode: ScrubMode) {
         let result = self.scrub_units(job, mode).await;
+        if mode == ScrubMode::Resync && result.is_ok() && job.unchecked.get() == 0 {
+            self.shared.set_resync_due(false);
+        }
         if let Err(error) = result {
             job.failure.replace(Some(error.to_string()));
         } else if job.canceled.get() {
@@ -156,17 +167,21 @@ impl<E: Env> Inner<E> {
     ) -> Result<Option<(RowView<E::Drive>, Strips)>, BlockError> {
         let geometry = &self.shared.geometry;
         let reads: Vec<(Role, Range)> = (0..geometry.strips()).map(|role| (role, columns)).collect();
-        loop {
+        for _ in 0..HEALS_MAX {
             let view = self.view(unit, columns.start, &[]);
             if view.lost() > 0 {
                 return Ok(None);
             }
             match self.read_strips(unit, &view, &reads).await {
                 Ok(strips) => return Ok(Some((view, strips))),
-                // Each pass heals what it found, or loses a member; a strip that cannot be healed is an error.
-                Err(unreadable) => self.heal(unit, columns, unreadable).await?,
+                // Each pass heals what it found, or loses a member.
+                Err(unreadable) => match self.heal(unit, columns, unreadable).await {
+                    Err(BlockError::Lost { .. }) => return Ok(None),
+                    healed => healed?,
+                },
             }
         }
+        Ok(None)
     }
 
     /// Computes unreadable strips from the others and writes them back.

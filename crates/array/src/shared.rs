@@ -59,6 +59,10 @@ pub struct Shared {
     errors: Box<[AtomicU64]>,
     rebuilt: AtomicU64,
     clean: AtomicBool,
+    /// The superblocks show what this assembly found, and that it writes.
+    announced: AtomicBool,
+    /// Copies and syndromes may be behind, until the resync after a crash has been everywhere.
+    resync_due: AtomicBool,
     stopped: AtomicBool,
     next_drive: AtomicU32,
 }
@@ -75,6 +79,8 @@ impl Shared {
             errors: slots.iter().map(|_| AtomicU64::new(0)).collect(),
             rebuilt: AtomicU64::new(0),
             clean: AtomicBool::new(clean),
+            announced: AtomicBool::new(false),
+            resync_due: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             next_drive: AtomicU32::new(u32::from(drives)),
             geometry,
@@ -133,6 +139,27 @@ impl Shared {
 
     pub(crate) fn set_clean(&self, clean: bool) {
         self.clean.store(clean, Ordering::Release);
+    }
+
+    /// The superblocks say which members this assembly found and that it writes: nothing is written before.
+    #[inline]
+    pub(crate) fn is_announced(&self) -> bool {
+        self.announced.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_announced(&self) {
+        self.announced.store(true, Ordering::Release);
+    }
+
+    /// The strips of a stripe may contradict each other, since a crash interrupted their writing and the resync has not
+    /// been everywhere.
+    #[inline]
+    pub(crate) fn is_resync_due(&self) -> bool {
+        self.resync_due.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_resync_due(&self, due: bool) {
+        self.resync_due.store(due, Ordering::Release);
     }
 
     /// The group takes no more requests.

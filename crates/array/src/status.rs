@@ -90,6 +90,8 @@ pub struct JobStatus {
     pub failure: Option<String>,
     /// Bytes per second over the last seconds.
     pub bytes_per_s: u64,
+    /// It puts right what it can.
+    pub repairs: bool,
     /// Places where data and syndromes disagreed.
     pub found: u64,
     /// Of those, how many were put right.
@@ -155,6 +157,23 @@ impl<E: Env> Array<E> {
         }
     }
 
+    /// Bytes of a range that are in allocated zones. Lets others have their turn while it counts.
+    ///
+    /// # Panics
+    /// If the range reaches past the end of the group.
+    pub async fn used_bytes(&self, offset: u64, len: u64) -> u64 {
+        let (mut at, end, mut used) = (offset, offset + len, 0);
+        while at < end {
+            let extents = self.extents(at, end - at);
+            for extent in extents.unwrap_or_else(|error| panic!("{offset}+{len}: {error}")) {
+                used += if extent.allocated { extent.len } else { 0 };
+                at += extent.len;
+            }
+            self.0.env.turn_end().await;
+        }
+        used
+    }
+
     /// The volumes and exports of the group. Leader only.
     pub fn catalogue(&self) -> Catalogue {
         self.0.leader().catalogue.borrow().clone()
@@ -171,6 +190,7 @@ impl<E: Env> Array<E> {
         if self.0.shared.is_stopped() {
             return Err(BlockError::Stopped);
         }
-        self.0.save_catalogue(catalogue).await
+        let inner = self.0.clone();
+        self.0.to_the_end(async move { inner.save_catalogue(Some(catalogue)).await }).await
     }
 }

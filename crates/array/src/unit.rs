@@ -134,11 +134,19 @@ impl<E: Env> Inner<E> {
         let shared = &self.shared;
         let look = |role| {
             let member = shared.geometry.member(unit, x, role);
-            let slot = shared.slot(member);
-            let (usable, drive) = match slot.state {
-                MemberState::InSync => (true, self.drive(slot.drive)),
-                MemberState::Rebuilding => (self.is_rebuilt(unit, slot.drive), self.drive(slot.drive)),
-                MemberState::Missing | MemberState::Faulty => (false, None),
+            let mut slot = shared.slot(member);
+            let (usable, drive) = loop {
+                let usable = match slot.state {
+                    MemberState::InSync => true,
+                    MemberState::Rebuilding => self.is_rebuilt(unit, slot.drive),
+                    MemberState::Missing | MemberState::Faulty => break (false, None),
+                };
+                // The mark may have been taken back because the rebuild ended: then the slot says so now.
+                let now_there = shared.slot(member);
+                if now_there == slot {
+                    break (usable, self.drive(slot.drive));
+                }
+                slot = now_there;
             };
             let strip = match drive {
                 Some(_) if usable && unreadable.contains(&role) => Strip::Unreadable,

@@ -49,7 +49,7 @@ pub(crate) type Run = (u64, Buf);
 impl<E: Env> Inner<E> {
     /// Does a batch of writes as one.
     pub async fn write_unit(self: &Rc<Self>, unit: UnitIndex, batch: Vec<(Pieces, bool)>) -> Result<(), BlockError> {
-        if self.shared.is_clean() {
+        if !self.shared.is_announced() {
             self.on_leader(Request::MarkDirty).await?;
         }
         let geometry = &self.shared.geometry;
@@ -270,7 +270,12 @@ impl<E: Env> Inner<E> {
     pub async fn trim_zone(self: &Rc<Self>, unit: UnitIndex, zone: Range) {
         let geometry = &self.shared.geometry;
         let index = geometry.zone_index(unit, zone.start);
-        if self.shared.map.get(index) || self.shared.map.clear_is_pending(index) {
+        if self.shared.map.get(index) {
+            return;
+        }
+        if self.shared.map.clear_is_pending(index) {
+            // Another clearing near it came meanwhile: the next round may find it durable.
+            self.trim_later(unit, zone);
             return;
         }
         let view = self.view(unit, zone.start, &[]);

@@ -1,10 +1,9 @@
 //! Every level, with every set of members lost that it survives, serves the bytes that were written.
 
-mod group;
-
 use drive::{Buf, BufMut};
-use group::*;
 use sim::Sim;
+
+use crate::group::*;
 
 #[test]
 fn every_level_reads_back_what_was_written_with_any_survivable_members_lost() {

@@ -1,15 +1,24 @@
 //! A drive group in simulation, on one or several shards, beside a model that knows every byte.
-#![allow(dead_code, reason = "each test file uses its part")]
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use array::{Array, Event, Message, NewGroup, Peers, Place, assemble, create, load};
-use drive::{BlockError, Buf, BufMut, Env, WriteZeroes, join_all};
-use format::{Level, Shape, Uuid};
+use array::{Array, DriveId, Event, MemberIndex, Message, NewGroup, Peers, Place, assemble, create, load};
+use drive::{BlockError, Buf, BufMut, Drive, Env, WriteZeroes, join_all};
+use format::{BLOCK, Level, MemberState, Shape, Superblock, Uuid, superblock_offsets};
 use sim::{Counts, Rng, Sim, SimDrive, SimEnv};
 
 pub const KIB: u64 = 1024;
+pub const MIB: u64 = 1024 * KIB;
+
+/// The seeds of a test that draws at random: `usual` of them, unless the environment says otherwise.
+pub fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
+    if let Some(seed) = number("PURLIN_SIM_SEED") {
+        return seed..seed + 1;
+    }
+    0..number("PURLIN_SIM_SEEDS").unwrap_or(usual)
+}
 
 /// Delivers each message by a task of its own: the executor draws the order.
 struct SimPeers {
@@ -152,6 +161,75 @@ impl Group {
         }
         self.drives
     }
+
+    /// Cuts the power of everything and assembles what is left.
+    pub fn power_cut(self, sim: &Sim) -> Group {
+        let shards = self.shards.len();
+        let drives = self.cut(sim);
+        Group::open(sim, drives, shards)
+    }
+
+    /// Cuts the power of everything.
+    pub fn cut(self, sim: &Sim) -> Vec<SimDrive> {
+        sim.power_cut();
+        self.drives.iter().map(SimDrive::reopen).collect()
+    }
+
+    pub fn state(&self, member: usize) -> MemberState {
+        self.leader().shared().slot(MemberIndex(member as u16)).state
+    }
+
+    /// The drive in a member's place.
+    pub fn member(&self, member: usize) -> &SimDrive {
+        &self.drives[usize::from(self.leader().shared().slot(MemberIndex(member as u16)).drive.0)]
+    }
+
+    pub fn all_in_sync(&self) -> bool {
+        self.leader().shared().slots().all(|(_, slot)| slot.state == MemberState::InSync)
+    }
+
+    /// Makes a drive known to every shard.
+    pub fn install(&mut self, drive: SimDrive) -> DriveId {
+        let id = self.leader().shared().new_drive();
+        assert_eq!(usize::from(id.0), self.drives.len(), "a drive's index is its place in the list");
+        for shard in &self.shards {
+            shard.install(id, drive.clone());
+        }
+        self.drives.push(drive);
+        id
+    }
+
+    /// Compares everything and gives the number of differences. Everything can be compared.
+    pub async fn differences(&self) -> u64 {
+        self.jobs_end().await;
+        assert!(self.leader().start_scrub(array::ScrubMode::Report), "no scrub is under way");
+        self.jobs_end().await;
+        let jobs = self.leader().status().jobs;
+        let job = jobs.last().expect("a scrub was started");
+        assert_eq!((job.unchecked, &job.failure), (0, &None), "everything can be compared");
+        job.found
+    }
+}
+
+/// The superblock at the head of a drive.
+pub fn superblock(drive: &SimDrive) -> Superblock {
+    let [head, _] = superblock_offsets(drive.info().size_bytes);
+    Superblock::decode(&drive.read_raw(head, BLOCK as u64)).expect("the drive is a member")
+}
+
+/// Reads everything with each of some sets of members left out, `most` of them, drawn at random. The group was stopped
+/// in order; nothing on the drives changes.
+pub fn verify_without_members(sim: &Sim, drives: &[SimDrive], shape: Shape, model: &Model, rng: &mut Rng, most: usize) {
+    let mut sets = subsets(usize::from(shape.members).min(12), shape.survives());
+    sets.retain(|set| set.len() == shape.survives());
+    rng.shuffle(&mut sets);
+    for lost in sets.into_iter().take(most) {
+        let left: Vec<SimDrive> =
+            (0..drives.len()).filter(|index| !lost.contains(index)).map(|index| drives[index].clone()).collect();
+        let group = Group::open(sim, left, 1);
+        sim.block_on(verify(&group, model, rng));
+        sim.block_on(group.stop());
+    }
 }
 
 /// What the group should hold.
@@ -165,9 +243,12 @@ impl Model {
     }
 }
 
-/// A range of mixed size and alignment: bytes, sectors, blocks, strips and stripes.
-pub fn any_range(rng: &mut Rng, size: u64, stripe: u64) -> (u64, u64) {
-    let grain = *rng.pick(&[1, 512, 512, 4096, 4096, 4096, stripe]);
+/// A range of mixed size and alignment: bytes, sectors, blocks, strips, stripes and units.
+pub fn any_range(rng: &mut Rng, size: u64, stripe: u64, unit: u64) -> (u64, u64) {
+    let grain = *rng.pick(&[1, 512, 512, 4096, 4096, 4096, stripe, unit]);
+    if grain == unit {
+        return (rng.below(size / unit) * unit, unit);
+    }
     let longest = *rng.pick(&[grain, 4 * grain, stripe, 3 * stripe]);
     let start = rng.below(size) / grain * grain;
     let len = (1 + rng.below(longest.div_ceil(grain))) * grain;
@@ -177,11 +258,12 @@ pub fn any_range(rng: &mut Rng, size: u64, stripe: u64) -> (u64, u64) {
 /// Runs `rounds` rounds of up to `width` requests at the same time, on disjoint ranges, and checks every answer.
 pub async fn work(group: &Group, model: &mut Model, rng: &mut Rng, rounds: usize, width: usize) {
     let size = group.size();
-    let stripe = group.leader().shared().geometry.stripe_data();
+    let geometry = &group.leader().shared().geometry;
+    let (stripe, unit) = (geometry.stripe_data(), geometry.stripe_data() * geometry.rows() * geometry.sets);
     for _ in 0..rounds {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for _ in 0..width {
-            let (start, len) = any_range(rng, size, stripe);
+            let (start, len) = any_range(rng, size, stripe, unit);
             if ranges.iter().all(|&(other, other_len)| start + len <= other || other + other_len <= start) {
                 ranges.push((start, len));
             }
@@ -243,7 +325,7 @@ pub async fn verify(group: &Group, model: &Model, rng: &mut Rng) {
     }
 }
 
-fn same(read: &[u8], expected: &[u8], start: u64) {
+pub fn same(read: &[u8], expected: &[u8], start: u64) {
     if let Some(at) = (0..expected.len()).find(|&at| read[at] != expected[at]) {
         let wrong = (0..expected.len()).filter(|&at| read[at] != expected[at]).count();
         panic!(

@@ -1,0 +1,341 @@
+//! What a set of drives is, is found out from the drives alone.
+
+use array::{AssembleError, CreateError, MemberIndex, NewGroup, Refusal, assemble, create};
+use drive::{Buf, BufMut, Drive, DriveError};
+use format::{BLOCK, Layout, LayoutError, Level, Shape, Superblock, SuperblockError, superblock_offsets};
+use sim::{OpKind, Rng, Sim, SimDrive, SimEnv};
+
+use crate::group::*;
+
+/// A group with something on it, stopped in order.
+fn stopped(sim: &Sim, shape: Shape, spares: usize, rng: &mut Rng) -> (Vec<SimDrive>, Model) {
+    let count = usize::from(shape.members) + spares;
+    let group = Group::create(sim, shape, new_drives(sim, count, 640 * KIB, 512), 1);
+    let mut model = Model::new(group.size());
+    sim.block_on(work(&group, &mut model, rng, 20, 4));
+    (sim.block_on(group.stop()), model)
+}
+
+/// A drive with the content of another.
+fn copy_of(sim: &Sim, drive: &SimDrive, name: &str) -> SimDrive {
+    let info = drive.info();
+    let copy = SimDrive::new(&sim.env(), name, info.size_bytes, info.sector_bytes);
+    copy.write_raw(0, &drive.read_raw(0, info.size_bytes));
+    copy
+}
+
+/// CRC-32C (Castagnoli), bit by bit.
+fn crc32c(bytes: &[u8]) -> u32 {
+    let mut crc = u32::MAX;
+    for byte in bytes {
+        crc ^= u32::from(*byte);
+        for _ in 0..8 {
+            crc = crc >> 1 ^ if crc & 1 == 1 { 0x82F6_3B78 } else { 0 };
+        }
+    }
+    !crc
+}
+
+fn opens_with(sim: &Sim, drives: Vec<SimDrive>, model: &Model, rng: &mut Rng) {
+    let group = Group::open(sim, drives, 1);
+    sim.block_on(verify(&group, model, rng));
+    sim.block_on(group.stop());
+}
+
+#[test]
+fn neither_order_nor_name_matters_and_up_to_m_members_may_be_missing() {
+    for shape in every_level(8 * KIB) {
+        let sim = Sim::new(1);
+        let mut rng = sim.rng();
+        let (drives, model) = stopped(&sim, shape, 0, &mut rng);
+        let before: Vec<Superblock> = drives.iter().map(superblock).collect();
+        for _ in 0..4 {
+            let mut shuffled: Vec<SimDrive> =
+                drives.iter().enumerate().map(|(index, drive)| copy_of(&sim, drive, &format!("x{index}"))).collect();
+            rng.shuffle(&mut shuffled);
+            opens_with(&sim, shuffled, &model, &mut rng);
+        }
+        verify_without_members(&sim, &drives, shape, &model, &mut rng, 10);
+        let after: Vec<Superblock> = drives.iter().map(superblock).collect();
+        assert_eq!(before, after, "{shape}: looking changes nothing");
+    }
+}
+
+#[test]
+fn too_few_members_are_refused_and_each_that_is_missing_is_named() {
+    for shape in every_level(8 * KIB) {
+        let sim = Sim::new(2);
+        let mut rng = sim.rng();
+        let (drives, _) = stopped(&sim, shape, 0, &mut rng);
+        // Members of the first set.
+        let gone = shape.survives() + 1;
+        let left = &drives[gone..];
+        if left.is_empty() {
+            assert!(matches!(sim.block_on(assemble(left)), Err(AssembleError::Nothing(_))));
+            continue;
+        }
+        let Err(AssembleError::TooFew { missing, survives, why, .. }) = sim.block_on(assemble(left)) else {
+            panic!("{shape}: {:?}", sim.block_on(assemble(left)))
+        };
+        assert_eq!((missing, survives), (gone, shape.survives()));
+        for drive in &drives[..gone] {
+            let own = superblock(drive);
+            assert!(why.contains(&own.drive.to_string()), "{shape}: {why}");
+        }
+    }
+}
+
+#[test]
+fn drives_of_two_arrays_and_copies_of_drives_are_refused() {
+    let sim = Sim::new(3);
+    let mut rng = sim.rng();
+    let shape = shape(Level::Raid6, 4, None, None, None, 8 * KIB);
+    let (one, _) = stopped(&sim, shape, 0, &mut rng);
+    let (other, _) = stopped(&sim, shape, 0, &mut rng);
+    let mixed = vec![one[0].clone(), one[1].clone(), other[2].clone(), other[3].clone()];
+    let Err(AssembleError::SeveralArrays(which)) = sim.block_on(assemble(&mixed)) else { panic!("two arrays") };
+    for drive in [&one[0], &other[2]] {
+        assert!(which.contains(&superblock(drive).array.to_string()), "{which}");
+    }
+    let mut cloned = one.clone();
+    cloned.push(copy_of(&sim, &one[2], "clone"));
+    let Err(AssembleError::Duplicate { drive, other }) = sim.block_on(assemble(&cloned)) else { panic!("a clone") };
+    assert!([&drive[..], &other[..]].contains(&"clone"));
+}
+
+#[test]
+fn a_foreign_or_empty_drive_is_left_out_and_named() {
+    let sim = Sim::new(4);
+    let mut rng = sim.rng();
+    let shape = shape(Level::Raid6, 4, None, None, None, 8 * KIB);
+    let (mut drives, model) = stopped(&sim, shape, 0, &mut rng);
+    let empty = SimDrive::new(&sim.env(), "empty", 640 * KIB, 512);
+    empty.write_raw(0, &vec![0; 640 * KIB as usize]);
+    let ext4 = SimDrive::new(&sim.env(), "ext4", 640 * KIB, 512);
+    ext4.write_raw(0, &vec![0; 640 * KIB as usize]);
+    ext4.write_raw(1024 + 56, &[0x53, 0xEF]);
+    let dead = SimDrive::new(&sim.env(), "dead", 640 * KIB, 512);
+    dead.fail();
+    drives.extend([empty, ext4, dead]);
+    let assembly = sim.block_on(assemble(&drives)).expect("all members are there");
+    assert_eq!(assembly.members, vec![Some(0), Some(1), Some(2), Some(3)]);
+    let refusal = |index: usize| &assembly.refused.iter().find(|(refused, _)| *refused == index).expect("refused").1;
+    assert_eq!(*refusal(4), Refusal::NotPurlin);
+    assert!(matches!(refusal(5), Refusal::Foreign(_) | Refusal::NotPurlin), "{:?}", refusal(5));
+    assert_eq!(*refusal(6), Refusal::Drive(DriveError::Gone));
+    let members = drives[..4].to_vec();
+    opens_with(&sim, members, &model, &mut rng);
+    assert!(matches!(sim.block_on(assemble(&drives[4..])), Err(AssembleError::Nothing(_))));
+}
+
+#[test]
+fn head_or_tail_alone_are_enough_and_are_written_again() {
+    for case in 0..6 {
+        let sim = Sim::new(5);
+        let mut rng = sim.rng();
+        let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
+        let (drives, mut model) = stopped(&sim, shape, 0, &mut rng);
+        for drive in &drives {
+            let at = superblock_offsets(drive.info().size_bytes)[case % 2];
+            match case / 2 {
+                0 => drive.write_raw(at, &vec![0; BLOCK]),
+                1 => drive.corrupt(at, BLOCK as u64),
+                _ => drive.media_error(at..at + BLOCK as u64),
+            }
+        }
+        let group = Group::open(&sim, drives, 1);
+        sim.block_on(verify(&group, &model, &mut rng));
+        sim.block_on(work(&group, &mut model, &mut rng, 3, 4));
+        let drives = sim.block_on(group.stop());
+        for drive in &drives {
+            let [head, tail] = superblock_offsets(drive.info().size_bytes);
+            assert_eq!(drive.read_raw(head, BLOCK as u64), drive.read_raw(tail, BLOCK as u64));
+        }
+        opens_with(&sim, drives, &model, &mut rng);
+    }
+}
+
+#[test]
+fn a_medium_that_fails_near_the_superblock_does_not_cost_the_member() {
+    let sim = Sim::new(5);
+    let mut rng = sim.rng();
+    let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
+    let (drives, model) = stopped(&sim, shape, 0, &mut rng);
+    drives[0].media_error(8 * KIB..9 * KIB);
+    drives[1].media_error(630 * KIB..631 * KIB);
+    let assembly = sim.block_on(assemble(&drives)).expect("all members are there");
+    assert_eq!((assembly.missing().count(), &assembly.refused[..]), (0, &[][..]));
+    opens_with(&sim, drives, &model, &mut rng);
+}
+
+#[test]
+fn an_unknown_version_is_refused_by_name() {
+    let sim = Sim::new(6);
+    let mut rng = sim.rng();
+    let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
+    let (drives, _) = stopped(&sim, shape, 0, &mut rng);
+    for drive in &drives[..2] {
+        for offset in superblock_offsets(drive.info().size_bytes) {
+            let mut block = drive.read_raw(offset, BLOCK as u64);
+            block[8..12].copy_from_slice(&99u32.to_le_bytes());
+            block[12..16].fill(0);
+            let checksum = crc32c(&block);
+            block[12..16].copy_from_slice(&checksum.to_le_bytes());
+            drive.write_raw(offset, &block);
+        }
+    }
+    let Err(AssembleError::TooFew { why, .. }) = sim.block_on(assemble(&drives)) else { panic!("two are unknown") };
+    let expected = SuperblockError::UnknownVersion { found: 99 }.to_string();
+    assert!(why.contains(&expected), "{why}");
+}
+
+#[test]
+fn a_member_that_left_is_stale_and_a_spare_is_known() {
+    for seed in seeds(10) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shape = shape(Level::Raid6, 5, None, None, None, 8 * KIB);
+        let (drives, mut model) = stopped(&sim, shape, 1, &mut rng);
+        let assembly = sim.block_on(assemble(&drives)).expect("all are there");
+        assert_eq!(assembly.spares, vec![5]);
+        // Without member 1, and without the spare.
+        let left: Vec<SimDrive> = [0, 2, 3, 4].map(|index| drives[index].clone()).into();
+        let group = Group::open(&sim, left, 1);
+        sim.block_on(work(&group, &mut model, &mut rng, 5, 4));
+        sim.block_on(group.stop());
+        let assembly = sim.block_on(assemble(&drives)).expect("enough members");
+        assert!(matches!(assembly.refused[..], [(1, Refusal::Stale { member: 1, .. })]), "{:?}", assembly.refused);
+        assert_eq!(assembly.spares, vec![5]);
+        let group = Group::open(&sim, drives, 1);
+        sim.block_on(async {
+            verify(&group, &model, &mut rng).await;
+            group.leader().fail_member(MemberIndex(3)).await.expect("another may be lost");
+            work(&group, &mut model, &mut rng, 5, 4).await;
+            while group.state(3) != format::MemberState::InSync {
+                drive::Env::sleep(&group.env, std::time::Duration::from_millis(10)).await;
+            }
+            verify(&group, &model, &mut rng).await;
+        });
+    }
+}
+
+#[test]
+fn a_spare_that_was_used_or_removed_is_no_longer_part_of_the_group() {
+    let sim = Sim::new(8);
+    let mut rng = sim.rng();
+    let shape = shape(Level::Raid6, 4, None, None, None, 8 * KIB);
+    let (drives, _) = stopped(&sim, shape, 1, &mut rng);
+    let group = Group::open(&sim, drives, 1);
+    let spare = group.leader().status().spares[0];
+    sim.block_on(group.leader().remove_spare(spare)).expect("it is one");
+    let drives = sim.block_on(group.stop());
+    let assembly = sim.block_on(assemble(&drives)).expect("all members are there");
+    assert!(matches!(assembly.refused[..], [(4, Refusal::Unlisted { .. })]), "{:?}", assembly.refused);
+}
+
+#[test]
+fn members_of_unequal_sizes_and_sectors_work_together() {
+    for seed in seeds(12) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shapes = every_level(*rng.clone().pick(&[4 * KIB, 32 * KIB, 128 * KIB]));
+        let shape = *rng.pick(&shapes);
+        let drives: Vec<SimDrive> = (0..usize::from(shape.members) + 1)
+            .map(|index| {
+                let bytes = 640 * KIB + rng.below(100) * 4096;
+                SimDrive::new(&sim.env(), &format!("d{index}"), bytes, *rng.pick(&[512, 4096]))
+            })
+            .collect();
+        let smallest = drives[..usize::from(shape.members)].iter().map(|drive| drive.info().size_bytes).min();
+        let members = if drives.last().expect("a spare").info().size_bytes < smallest.expect("drives") {
+            drives[..usize::from(shape.members)].to_vec()
+        } else {
+            drives
+        };
+        let has_spare = members.len() > usize::from(shape.members);
+        let group = Group::create(&sim, shape, members, 2);
+        let mut model = Model::new(group.size());
+        sim.block_on(async {
+            work(&group, &mut model, &mut rng, 15, 5).await;
+            if shape.survives() > 0 {
+                group.leader().fail_member(MemberIndex(0)).await.expect("one may be lost");
+                work(&group, &mut model, &mut rng, 15, 5).await;
+                while has_spare && !group.all_in_sync() {
+                    drive::Env::sleep(&group.env, std::time::Duration::from_millis(10)).await;
+                }
+            }
+            verify(&group, &model, &mut rng).await;
+        });
+        let drives = sim.block_on(group.stop());
+        opens_with(&sim, drives, &model, &mut rng);
+    }
+}
+
+#[test]
+fn the_smallest_size_that_is_promised_works_and_one_byte_less_says_what_is_needed() {
+    for shape in every_level(64 * KIB) {
+        let sim = Sim::new(9);
+        let Err(LayoutError::TooSmall { need, .. }) = Layout::plan(&shape, 0) else { panic!("{shape}") };
+        let group = Group::create(&sim, shape, new_drives(&sim, usize::from(shape.members), need, 512), 1);
+        sim.block_on(async {
+            let size = group.size() as usize;
+            group.leader().write(0, Buf::from(vec![3; size]), true).await.expect("writable");
+            let read = group.leader().read(0, BufMut::zeroed(size)).await.expect("readable");
+            assert!(read.iter().all(|&byte| byte == 3));
+            let beyond = group.leader().write(size as u64, Buf::from(vec![1]), false).await;
+            assert!(matches!(beyond, Err(drive::BlockError::OutOfRange { .. })));
+        });
+        let mut rng = sim.rng();
+        let mut drives = new_drives(&sim, usize::from(shape.members), need, 512);
+        drives[0] = SimDrive::new(&sim.env(), "small", need - 512, 512);
+        let new = NewGroup {
+            array: uuid(&mut rng),
+            name: "tank".into(),
+            shape,
+            drives: drives.iter().map(|_| uuid(&mut rng)).collect(),
+            created_unix_s: 1,
+        };
+        let Err(CreateError::Layout(LayoutError::TooSmall { need: needed, have })) =
+            sim.block_on(create::<SimEnv>(&new, &drives))
+        else {
+            panic!("{shape}")
+        };
+        assert_eq!((needed, have), (need, need - 512));
+    }
+}
+
+#[test]
+fn a_group_that_could_not_be_made_leaves_nothing_behind() {
+    for bad in 0..4 {
+        let sim = Sim::new(10);
+        let mut rng = sim.rng();
+        let drives = new_drives(&sim, 4, 640 * KIB, 512);
+        for _ in 0..2 {
+            drives[bad].error_next(OpKind::Write, DriveError::Media { offset: 0, len: 512 });
+        }
+        let new = NewGroup {
+            array: uuid(&mut rng),
+            name: "tank".into(),
+            shape: shape(Level::Raid6, 4, None, None, None, 8 * KIB),
+            drives: drives.iter().map(|_| uuid(&mut rng)).collect(),
+            created_unix_s: 1,
+        };
+        let Err(CreateError::Drive { drive, .. }) = sim.block_on(create::<SimEnv>(&new, &drives)) else { panic!() };
+        assert_eq!(drive, format!("d{bad}"));
+        assert!(matches!(sim.block_on(assemble(&drives)), Err(AssembleError::Nothing(_))));
+    }
+}
+
+#[test]
+fn a_truncated_member_is_refused_and_says_how_much_is_missing() {
+    let sim = Sim::new(11);
+    let mut rng = sim.rng();
+    let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
+    let (mut drives, model) = stopped(&sim, shape, 0, &mut rng);
+    let short = SimDrive::new(&sim.env(), "short", 320 * KIB, 512);
+    short.write_raw(0, &drives[1].read_raw(0, 320 * KIB));
+    drives[1] = short;
+    let assembly = sim.block_on(assemble(&drives)).expect("enough members");
+    assert!(matches!(assembly.refused[..], [(1, Refusal::TooSmall { .. })]), "{:?}", assembly.refused);
+    opens_with(&sim, drives, &model, &mut rng);
+}

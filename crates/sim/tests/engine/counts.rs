@@ -1,0 +1,232 @@
+//! Drive operations, exactly as they are counted on paper.
+
+use std::time::Duration;
+
+use array::{MemberIndex, UnitIndex};
+use drive::{Buf, BufMut, join_all};
+use format::{Level, Shape};
+use sim::{Counts, Latency, Sim};
+
+use crate::group::*;
+
+const BLOCK: u64 = 4096;
+const TICK: u64 = 10_000;
+
+/// A group in which everything was written, on drives where each operation takes one tick.
+fn full_group(sim: &Sim, shape: Shape) -> Group {
+    let drives = new_drives(sim, usize::from(shape.members), 2 * MIB, 512);
+    for drive in &drives {
+        drive.set_latency(Latency::between(TICK, TICK));
+    }
+    let group = Group::create(sim, shape, drives, 1);
+    sim.block_on(async {
+        let size = group.size();
+        let stripe = group.leader().shared().geometry.stripe_data();
+        for at in (0..size).step_by(stripe as usize) {
+            group.leader().write(at, Buf::from(vec![7; stripe as usize]), false).await.expect("writable");
+        }
+        group.leader().flush().await.expect("flushes");
+    });
+    group.take_counts();
+    group
+}
+
+/// Reads and writes of some writes that arrive together, and the ticks until all are answered.
+fn cost(sim: &Sim, group: &Group, writes: &[(u64, u64)]) -> (u64, u64, u64) {
+    group.take_counts();
+    let began = sim.now();
+    sim.block_on(async {
+        let write = |&(at, len): &(u64, u64)| group.leader().write(at, Buf::from(vec![9; len as usize]), false);
+        for result in join_all(writes.iter().map(write)).await {
+            result.expect("writable");
+        }
+    });
+    let Counts { reads, writes, flushes, .. } = group.take_counts();
+    assert_eq!(flushes, 0, "nobody asked for it");
+    (reads, writes, (sim.now() - began) / TICK)
+}
+
+fn parity(level: Level, members: u16, strip: u64) -> Shape {
+    shape(level, members, None, None, None, strip)
+}
+
+#[test]
+fn a_small_write_costs_the_old_block_and_the_old_syndromes() {
+    for (shape, syndromes) in [
+        (parity(Level::Raid5, 5, 64 * KIB), 1),
+        (parity(Level::Raid6, 10, 64 * KIB), 2),
+        (parity(Level::Raid6, 6, 16 * KIB), 2),
+        (parity(Level::Raid7, 11, 64 * KIB), 3),
+        (shape(Level::Nm, 14, Some(4), None, None, 32 * KIB), 4),
+        (shape(Level::Raid60, 20, None, None, Some(2), 64 * KIB), 2),
+    ] {
+        let sim = Sim::new(1);
+        let group = full_group(&sim, shape);
+        let mut rng = sim.rng();
+        for _ in 0..20 {
+            let at = rng.below(group.size() / BLOCK) * BLOCK;
+            assert_eq!(cost(&sim, &group, &[(at, BLOCK)]), (syndromes + 1, syndromes + 1, 2), "{shape}, byte {at}");
+            let bytes = cost(&sim, &group, &[(at, 512)]);
+            assert_eq!(bytes, (syndromes + 1, syndromes + 1, 2), "{shape}: a sector costs as much as a block");
+        }
+    }
+}
+
+#[test]
+fn a_small_write_reads_the_other_strips_where_those_are_fewer() {
+    let sim = Sim::new(1);
+    let group = full_group(&sim, parity(Level::Raid5, 3, 16 * KIB));
+    assert_eq!(cost(&sim, &group, &[(0, BLOCK)]), (1, 2, 2));
+    let group = full_group(&sim, parity(Level::Raid7, 5, 16 * KIB));
+    assert_eq!(cost(&sim, &group, &[(0, BLOCK)]), (1, 4, 2));
+}
+
+#[test]
+fn a_mirrored_write_reads_nothing_and_writes_every_copy() {
+    for (shape, copies) in [
+        (parity(Level::Raid1, 2, 64 * KIB), 2),
+        (parity(Level::Raid1, 4, 64 * KIB), 4),
+        (parity(Level::Raid10, 4, 4 * KIB), 2),
+        (shape(Level::Raid10, 6, None, Some(3), None, 64 * KIB), 3),
+        (parity(Level::Raid0, 3, 64 * KIB), 1),
+    ] {
+        let sim = Sim::new(2);
+        let group = full_group(&sim, shape);
+        assert_eq!(cost(&sim, &group, &[(BLOCK, BLOCK)]), (0, copies, 1), "{shape}");
+    }
+}
+
+#[test]
+fn a_full_stripe_reads_nothing_and_writes_every_strip_once() {
+    for shape in every_level(16 * KIB) {
+        let sim = Sim::new(3);
+        let group = full_group(&sim, shape);
+        let stripe = group.leader().shared().geometry.stripe_data();
+        let strips = shape.members_per_set() as u64;
+        assert_eq!(cost(&sim, &group, &[(stripe, stripe)]), (0, strips, 1), "{shape}");
+    }
+}
+
+#[test]
+fn small_writes_that_arrive_together_become_one_full_stripe() {
+    for shape in every_level(16 * KIB) {
+        let sim = Sim::new(4);
+        let group = full_group(&sim, shape);
+        let stripe = group.leader().shared().geometry.stripe_data();
+        let mut blocks: Vec<(u64, u64)> = (0..stripe / BLOCK).map(|block| (stripe + block * BLOCK, BLOCK)).collect();
+        sim.rng().shuffle(&mut blocks);
+        assert_eq!(cost(&sim, &group, &blocks), (0, shape.members_per_set() as u64, 1), "{shape}");
+    }
+}
+
+#[test]
+fn a_wide_write_reads_what_it_does_not_cover() {
+    let sim = Sim::new(5);
+    let strip = 16 * KIB;
+    let group = full_group(&sim, parity(Level::Raid6, 10, strip));
+    assert_eq!(cost(&sim, &group, &[(0, 6 * strip)]), (2, 8, 2), "six strips of eight: the other two are read");
+    assert_eq!(cost(&sim, &group, &[(0, 7 * strip + BLOCK)]), (1, 10, 2), "the rest of the last strip is read");
+    assert_eq!(cost(&sim, &group, &[(0, 2 * strip)]), (4, 4, 2), "two strips: old data and old syndromes");
+}
+
+#[test]
+fn a_degraded_write_costs_what_is_left() {
+    let sim = Sim::new(6);
+    let strip = 16 * KIB;
+    let group = full_group(&sim, parity(Level::Raid6, 6, strip));
+    let geometry = group.leader().shared().geometry.clone();
+    let lost = MemberIndex(2);
+    sim.block_on(group.leader().fail_member(lost)).expect("one may be lost");
+    let mut seen = [0; 3];
+    for unit in (0..geometry.unit_count()).map(UnitIndex) {
+        for row in geometry.row_ranges() {
+            let role = geometry.role(unit, row.start, lost).expect("there is one set");
+            let at = geometry.offset(unit, 1, row.start);
+            let (expected, kind) = match role {
+                1 => ((3, 2, 2), 0),
+                role if role >= 4 => ((2, 2, 2), 1),
+                _ => ((3, 3, 2), 2),
+            };
+            seen[kind] += 1;
+            assert_eq!(cost(&sim, &group, &[(at, BLOCK)]), expected, "the member holds strip {role}");
+        }
+    }
+    assert!(seen.iter().all(|&count| count > 0), "{seen:?}");
+}
+
+#[test]
+fn a_write_costs_one_operation_where_no_syndrome_is_left() {
+    let sim = Sim::new(6);
+    let group = full_group(&sim, parity(Level::Raid5, 5, 16 * KIB));
+    let geometry = group.leader().shared().geometry.clone();
+    let lost = geometry.member(UnitIndex(0), 0, 4);
+    sim.block_on(group.leader().fail_member(lost)).expect("one may be lost");
+    assert_eq!(cost(&sim, &group, &[(0, BLOCK)]), (0, 1, 1));
+}
+
+#[test]
+fn a_healthy_read_costs_one_operation_a_strip_and_a_degraded_one_k() {
+    for shape in every_level(16 * KIB) {
+        let sim = Sim::new(7);
+        let group = full_group(&sim, shape);
+        let geometry = group.leader().shared().geometry.clone();
+        let read = |at: u64, len: u64| {
+            group.take_counts();
+            let began = sim.now();
+            sim.block_on(group.leader().read(at, BufMut::zeroed(len as usize))).expect("readable");
+            let counts = group.take_counts();
+            assert_eq!(counts.writes, 0);
+            (counts.reads, counts.read_bytes, (sim.now() - began) / TICK)
+        };
+        assert_eq!(read(BLOCK, BLOCK), (1, BLOCK, 1), "{shape}");
+        assert_eq!(read(100, 3), (1, 512, 1), "{shape}");
+        let strips = 2 * geometry.data as u64;
+        assert_eq!(read(0, 2 * geometry.stripe_data()), (strips, 2 * geometry.stripe_data(), 1), "{shape}");
+        if shape.survives() > 0 {
+            sim.block_on(group.leader().fail_member(geometry.member(UnitIndex(0), 0, 0))).expect("one may be lost");
+            assert_eq!(read(0, BLOCK), (geometry.data as u64, geometry.data as u64 * BLOCK, 1), "{shape}");
+        }
+    }
+}
+
+#[test]
+fn the_first_write_to_a_zone_reads_nothing() {
+    for shape in every_level(16 * KIB) {
+        let sim = Sim::new(8);
+        let drives = new_drives(&sim, usize::from(shape.members), 2 * MIB, 512);
+        let group = Group::create(&sim, shape, drives, 1);
+        let (reads, _, _) = cost(&sim, &group, &[(BLOCK + 5, 100)]);
+        assert_eq!(reads, 0, "{shape}");
+    }
+}
+
+#[test]
+fn unwritten_space_is_read_without_any_operation() {
+    let sim = Sim::new(8);
+    let drives = new_drives(&sim, 6, 2 * MIB, 512);
+    let group = Group::create(&sim, parity(Level::Raid6, 6, 16 * KIB), drives, 1);
+    group.take_counts();
+    let read = sim.block_on(group.leader().read(5, BufMut::zeroed(100_000))).expect("readable");
+    assert!(read.iter().all(|&byte| byte == 0));
+    assert_eq!(group.take_counts().total(), 0);
+}
+
+#[test]
+fn a_write_with_fua_to_allocated_space_needs_no_flush() {
+    let sim = Sim::new(9);
+    let group = full_group(&sim, parity(Level::Raid6, 6, 16 * KIB));
+    group.take_counts();
+    sim.block_on(group.leader().write(0, Buf::from(vec![1; 4096]), true)).expect("writable");
+    let counts = group.take_counts();
+    assert_eq!((counts.reads, counts.writes, counts.flushes), (3, 3, 0));
+}
+
+#[test]
+fn an_idle_group_asks_its_drives_nothing() {
+    let sim = Sim::new(10);
+    let group = full_group(&sim, parity(Level::Raid6, 6, 16 * KIB));
+    sim.run_for(Duration::from_secs(1));
+    group.take_counts();
+    sim.run_for(Duration::from_secs(3600));
+    assert_eq!(group.take_counts().total(), 0);
+}

@@ -1,0 +1,392 @@
+//! The power fails at any moment, with all members there.
+
+use std::time::Duration;
+
+use array::{MemberIndex, ScrubMode};
+use drive::{Buf, BufMut, Env};
+use format::{Catalogue, Level, Shape};
+use sim::{Rng, Sim, SimDrive};
+
+use crate::group::*;
+use crate::history::{History, Shared, settle, verify_latest, work_for_a_crash};
+
+fn small_shapes() -> Vec<Shape> {
+    vec![
+        shape(Level::Raid0, 3, None, None, None, 8 * KIB),
+        shape(Level::Raid1, 2, None, None, None, 64 * KIB),
+        shape(Level::Raid1, 3, None, None, None, 64 * KIB),
+        shape(Level::Raid10, 4, None, None, None, 4 * KIB),
+        shape(Level::Raid5, 3, None, None, None, 4 * KIB),
+        shape(Level::Raid5, 4, None, None, None, 64 * KIB),
+        shape(Level::Raid6, 4, None, None, None, 16 * KIB),
+        shape(Level::Raid6, 6, None, None, None, 4 * KIB),
+        shape(Level::Raid7, 6, None, None, None, 8 * KIB),
+        shape(Level::Nm, 7, Some(4), None, None, 4 * KIB),
+        shape(Level::Raid50, 6, None, None, Some(2), 4 * KIB),
+    ]
+}
+
+/// A group, its history, and what a test needs to crash it again and again.
+fn start(sim: &Sim, rng: &mut Rng) -> (Group, Shared, Shape) {
+    let shape = *rng.pick(&small_shapes());
+    let sector = *rng.pick(&[512, 512, 4096]);
+    let drives = new_drives(sim, usize::from(shape.members), 384 * KIB, sector);
+    let group = Group::create(sim, shape, drives, 1 + rng.index(3));
+    (group, History::shared(), shape)
+}
+
+/// After a crash: everything is as promised, before and after the resync, and the syndromes fit.
+fn check(sim: &Sim, group: &Group, history: &Shared, shape: Shape, rng: &mut Rng) {
+    sim.block_on(async {
+        settle(group, history, rng).await;
+        group.jobs_end().await;
+        verify_latest(group, history, rng).await;
+        if shape.survives() > 0 {
+            assert_eq!(group.differences().await, 0, "{shape}: the resync made the syndromes fit");
+        }
+    });
+}
+
+/// At the end: as many members are lost as the level survives, and everything is still there.
+fn check_redundancy(sim: &Sim, group: Group, history: &Shared, shape: Shape, rng: &mut Rng) {
+    let model = history.borrow().model(group.size());
+    let drives = sim.block_on(group.stop());
+    verify_without_members(sim, &drives, shape, &model, rng, 2);
+}
+
+#[test]
+fn what_was_flushed_survives_crashes_and_what_was_under_way_is_old_or_new() {
+    for seed in seeds(150) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let (mut group, history, shape) = start(&sim, &mut rng);
+        for _ in 0..rng.range(1..4) {
+            sim.stop_after(rng.below(400));
+            let rounds = rng.index(12);
+            let width = 1 + rng.index(8);
+            let mut fork = rng.fork();
+            sim.try_block_on(work_for_a_crash(&group, &history, &mut fork, rounds, width));
+            group = group.power_cut(&sim);
+            check(&sim, &group, &history, shape, &mut rng);
+        }
+        check_redundancy(&sim, group, &history, shape, &mut rng);
+    }
+}
+
+#[test]
+fn a_crash_at_every_point_of_a_short_program_keeps_what_was_promised() {
+    let shapes = [
+        shape(Level::Raid5, 3, None, None, None, 4 * KIB),
+        shape(Level::Raid6, 4, None, None, None, 64 * KIB),
+        shape(Level::Raid1, 2, None, None, None, 64 * KIB),
+    ];
+    for (number, &shape) in shapes.iter().enumerate() {
+        let run = |stop: Option<u64>| {
+            let sim = Sim::new(number as u64);
+            let mut rng = sim.rng();
+            let drives = new_drives(&sim, usize::from(shape.members), 384 * KIB, 512);
+            let group = Group::create(&sim, shape, drives, 2);
+            let history = History::shared();
+            let before = sim.ops_done();
+            if let Some(stop) = stop {
+                sim.stop_after(stop);
+            }
+            let mut fork = rng.fork();
+            sim.try_block_on(work_for_a_crash(&group, &history, &mut fork, 12, 4));
+            let ops = sim.ops_done() - before;
+            if stop.is_some() {
+                let group = group.power_cut(&sim);
+                check(&sim, &group, &history, shape, &mut rng);
+                check_redundancy(&sim, group, &history, shape, &mut rng);
+            }
+            ops
+        };
+        let ops = run(None);
+        assert!(ops > 50, "the program does something");
+        for stop in 0..=ops {
+            run(Some(stop));
+        }
+    }
+}
+
+#[test]
+fn a_crash_during_recovery_changes_nothing() {
+    for seed in seeds(80) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let (mut group, history, shape) = start(&sim, &mut rng);
+        let shards = group.shards.len();
+        sim.stop_after(rng.range(50..400));
+        let mut fork = rng.fork();
+        sim.try_block_on(work_for_a_crash(&group, &history, &mut fork, 10, 6));
+        for _ in 0..3 {
+            let drives = group.cut(&sim);
+            // Within the assembly, the first requests or the resync.
+            sim.stop_after(rng.below(80));
+            let opened = sim.try_block_on(Group::open_async(sim.env(), drives.clone(), shards));
+            let Some(opened) = opened else {
+                sim.power_cut();
+                let drives = drives.iter().map(SimDrive::reopen).collect();
+                group = Group::open(&sim, drives, shards);
+                sim.block_on(settle(&group, &history, &mut rng));
+                continue;
+            };
+            group = opened;
+            let mut fork = rng.fork();
+            sim.try_block_on(async {
+                settle(&group, &history, &mut fork).await;
+                work_for_a_crash(&group, &history, &mut fork, 3, 3).await;
+            });
+        }
+        let group = group.power_cut(&sim);
+        check(&sim, &group, &history, shape, &mut rng);
+        check_redundancy(&sim, group, &history, shape, &mut rng);
+    }
+}
+
+#[test]
+fn a_flush_or_fua_beside_a_flush_waits_for_the_map_too() {
+    // The story: a flush that found the map being written by another one took it for clean, and returned too early.
+    for seed in seeds(300) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shape = shape(Level::Raid1, 2, None, None, None, 64 * KIB);
+        let group = Group::create(&sim, shape, new_drives(&sim, 2, 640 * KIB, 512), 1);
+        let promised = std::cell::Cell::new(0);
+        let mut pauses = rng.fork();
+        sim.stop_after(rng.below(60));
+        sim.try_block_on(async {
+            let leader = group.leader();
+            leader.write(0, Buf::from(vec![1; 4096]), false).await.expect("writable");
+            let first = leader.flush();
+            let pause = pauses.below(400_000);
+            let second = async {
+                group.env.sleep(Duration::from_nanos(pause)).await;
+                if seed % 2 == 0 {
+                    leader.flush().await.expect("flushes");
+                    promised.set(1);
+                } else {
+                    leader.write(0, Buf::from(vec![2; 4096]), true).await.expect("writable");
+                    promised.set(2);
+                }
+                Ok(())
+            };
+            let both: [std::pin::Pin<Box<dyn Future<Output = Result<(), drive::BlockError>>>>; 2] =
+                [Box::pin(first), Box::pin(second)];
+            drive::join_all(both).await;
+        });
+        let group = group.power_cut(&sim);
+        let read = sim.block_on(group.leader().read(0, BufMut::zeroed(4096))).expect("readable");
+        let promised = promised.get();
+        assert!(promised == 0 || read.iter().all(|&byte| byte == promised), "{} instead of {promised}", read[0]);
+    }
+}
+
+#[test]
+fn an_orderly_stop_in_the_middle_of_a_resync_does_not_end_it() {
+    for seed in seeds(60) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shape = *rng.pick(&small_shapes()[1..]);
+        let drives = new_drives(&sim, usize::from(shape.members), 640 * KIB, 512);
+        let group = Group::create(&sim, shape, drives, 1 + rng.index(2));
+        let history = History::shared();
+        let mut fork = rng.fork();
+        sim.block_on(async {
+            for at in (0..group.size()).step_by(64 * KIB as usize) {
+                let len = (64 * KIB).min(group.size() - at);
+                group
+                    .leader()
+                    .write_zeroes(at, len, drive::WriteZeroes { keep_allocated: true, ..Default::default() })
+                    .await
+                    .expect("writable");
+            }
+        });
+        sim.stop_after(rng.range(100..500));
+        sim.try_block_on(work_for_a_crash(&group, &history, &mut fork, 30, 8));
+        let mut group = group.power_cut(&sim);
+        let shards = group.shards.len();
+        sim.block_on(settle(&group, &history, &mut rng));
+        for _ in 0..3 {
+            sim.run_for(Duration::from_micros(rng.below(300)));
+            let drives = sim.block_on(group.stop());
+            sim.run_for(Duration::from_millis(10));
+            group = Group::open(&sim, drives, shards);
+        }
+        check(&sim, &group, &history, shape, &mut rng);
+        check_redundancy(&sim, group, &history, shape, &mut rng);
+    }
+}
+
+#[test]
+fn a_member_that_was_away_after_a_crash_is_not_mixed_in() {
+    // The story: after a crash the group went on without a member, and nothing said so on the others before it wrote.
+    for seed in seeds(60) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shapes: Vec<Shape> = small_shapes().into_iter().filter(|shape| shape.survives() > 0).collect();
+        let shape = *rng.pick(&shapes);
+        let members = usize::from(shape.members);
+        let group = Group::create(&sim, shape, new_drives(&sim, members, 384 * KIB, 512), 1);
+        let mut model = Model::new(group.size());
+        sim.block_on(async {
+            work(&group, &mut model, &mut rng, 10, 4).await;
+            group.leader().flush().await.expect("flushes");
+        });
+        if seed % 3 == 0 {
+            // A change of the superblocks that is interrupted leaves some drives ahead.
+            sim.stop_after(rng.below(2 * members as u64));
+            sim.try_block_on(group.leader().fail_member(MemberIndex(rng.index(members) as u16)));
+        }
+        let all = group.cut(&sim);
+        let away = rng.index(members);
+        let mut left = all.clone();
+        let absent = left.remove(away);
+        let Ok(_) = sim.block_on(array::assemble(&left)) else { continue };
+        let group = Group::open(&sim, left, 1);
+        sim.block_on(async {
+            // Everything is degraded, so nothing may be under way at the crash.
+            work(&group, &mut model, &mut rng, 10, 4).await;
+            group.leader().flush().await.expect("flushes");
+        });
+        let mut drives = group.cut(&sim);
+        drives.insert(rng.index(members), absent.reopen());
+        let group = Group::open(&sim, drives, 1);
+        sim.block_on(verify(&group, &model, &mut rng));
+    }
+}
+
+#[test]
+fn a_saved_catalogue_survives_and_an_interrupted_one_is_old_or_new() {
+    let catalogue = |next_id| Catalogue { next_id, ..Catalogue::default() };
+    for seed in seeds(150) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shape = *rng.pick(&small_shapes());
+        let mut group = Group::create(&sim, shape, new_drives(&sim, usize::from(shape.members), 384 * KIB, 512), 1);
+        let mut saved = 1;
+        for _ in 0..4 {
+            sim.stop_after(rng.below(60));
+            let last = std::cell::Cell::new(saved);
+            sim.try_block_on(async {
+                for next_id in saved + 1..saved + 6 {
+                    group.leader().set_catalogue(catalogue(next_id)).await.expect("it fits");
+                    last.set(next_id);
+                }
+            });
+            let drives = group.cut(&sim);
+            // Members that are lost together with the power take nothing along.
+            let lost = rng.index(shape.survives() + 1);
+            let mut left = drives.clone();
+            rng.shuffle(&mut left);
+            left.truncate(drives.len() - lost);
+            let found = sim.block_on(Group::open_async(sim.env(), left, 1)).leader().catalogue().next_id;
+            assert!(found == last.get() || found == last.get() + 1, "{found} instead of {}", last.get());
+            group = Group::open(&sim, drives, 1);
+            let found = group.leader().catalogue().next_id;
+            assert!(found == last.get() || found == last.get() + 1, "{found} instead of {}", last.get());
+            saved = found;
+        }
+    }
+}
+
+#[test]
+fn two_crashes_and_a_lost_member_do_not_bring_back_an_old_map_or_catalogue() {
+    // The story: a block of the map that a crash left on one member only was the base of the next version, which
+    // overwrote the older one on all others. Power cut again, and that member lost, nothing was left.
+    for seed in seeds(300) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shape = shape(Level::Raid1, 2, None, None, None, 64 * KIB);
+        let group = Group::create(&sim, shape, new_drives(&sim, 2, MIB, 512), 1);
+        let mut group = Some(group);
+        let catalogue = |next_id| Catalogue { next_id, ..Catalogue::default() };
+        let kept = 3 * 128 * KIB;
+        sim.block_on(async {
+            let leader = group.as_ref().expect("there").leader();
+            leader.write(kept, Buf::from(vec![9; 4096]), true).await.expect("writable");
+            leader.set_catalogue(catalogue(9)).await.expect("it fits");
+        });
+        for _ in 0..3 {
+            let cut = group.take().expect("there");
+            sim.stop_after(rng.below(20));
+            sim.try_block_on(async {
+                let leader = cut.leader();
+                leader.write(rng.below(3) * 128 * KIB, Buf::from(vec![1; 4096]), true).await.expect("writable");
+                leader.set_catalogue(catalogue(10 + rng.below(5))).await.expect("it fits");
+            });
+            group = Some(cut.power_cut(&sim));
+        }
+        let drives = group.expect("there").cut(&sim);
+        let group = Group::open(&sim, vec![rng.pick(&drives).clone()], 1);
+        let read = sim.block_on(group.leader().read(kept, BufMut::zeroed(4096))).expect("readable");
+        assert!(read.iter().all(|&byte| byte == 9), "a zone that was durable is gone");
+        assert!(group.leader().catalogue().next_id >= 9, "the catalogue is gone");
+    }
+}
+
+#[test]
+fn a_mirror_does_not_go_back_from_new_to_old_after_a_crash() {
+    // Copies may differ until the resync has come by: all reads have to take the same one.
+    for seed in seeds(100) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shape = *rng.pick(&[
+            shape(Level::Raid1, 2, None, None, None, 64 * KIB),
+            shape(Level::Raid1, 3, None, None, None, 1024 * KIB),
+            shape(Level::Raid10, 4, None, None, None, 4 * KIB),
+        ]);
+        let group = Group::create(&sim, shape, new_drives(&sim, usize::from(shape.members), 2 * MIB, 512), 1);
+        let history = History::shared();
+        sim.block_on(async {
+            for at in (0..group.size()).step_by(64 * KIB as usize) {
+                let how = drive::WriteZeroes { keep_allocated: true, ..Default::default() };
+                let len = (64 * KIB).min(group.size() - at);
+                group.leader().write_zeroes(at, len, how).await.expect("writable");
+            }
+            group.leader().flush().await.expect("flushes");
+        });
+        sim.stop_after(rng.below(100));
+        let mut fork = rng.fork();
+        sim.try_block_on(work_for_a_crash(&group, &history, &mut fork, 30, 8));
+        let group = group.power_cut(&sim);
+        check(&sim, &group, &history, shape, &mut rng);
+    }
+}
+
+#[test]
+fn these_tests_can_fail_drives_that_ignore_flushes_lose_data() {
+    let mut lost = 0;
+    for seed in 0..30 {
+        let sim = Sim::new(seed);
+        let shape = shape(Level::Raid6, 4, None, None, None, 64 * KIB);
+        let group = Group::create(&sim, shape, new_drives(&sim, 4, 640 * KIB, 512), 1);
+        sim.block_on(async {
+            group.leader().write(0, Buf::from(vec![1; 4096]), true).await.expect("writable");
+            group.drives.iter().for_each(|drive| drive.ignore_flushes(true));
+            group.leader().write(0, Buf::from(vec![2; 4096]), true).await.expect("writable");
+        });
+        let group = group.power_cut(&sim);
+        let read = sim.block_on(group.leader().read(0, BufMut::zeroed(4096))).expect("readable");
+        lost += u64::from(read.iter().any(|&byte| byte != 2));
+    }
+    assert!(lost > 0, "a drive that lies is found out by these tests");
+}
+
+#[test]
+fn a_group_that_was_stopped_in_order_needs_no_resync() {
+    let sim = Sim::new(1);
+    let mut rng = sim.rng();
+    let shape = shape(Level::Raid6, 4, None, None, None, 64 * KIB);
+    let group = Group::create(&sim, shape, new_drives(&sim, 4, 640 * KIB, 512), 2);
+    let mut model = Model::new(group.size());
+    sim.block_on(work(&group, &mut model, &mut rng, 10, 4));
+    assert!(!superblock(&group.drives[0]).clean);
+    let drives = sim.block_on(group.stop());
+    assert!(drives.iter().all(|drive| superblock(drive).clean));
+    sim.power_cut();
+    let group = Group::open(&sim, drives.iter().map(SimDrive::reopen).collect(), 1);
+    assert!(group.leader().status().jobs.is_empty());
+    assert!(group.leader().start_scrub(ScrubMode::Report));
+    sim.block_on(verify(&group, &model, &mut rng));
+}
