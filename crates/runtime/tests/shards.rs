@@ -135,6 +135,8 @@ fn turn_end_comes_before_the_turn_is_submitted() {
     on_shard(&runtime, move |env| async move {
         use drive::Drive;
         let drive = env.attach(&open);
+        // The shard's own first submission is over then.
+        env.sleep(Duration::from_millis(1)).await;
         for _ in 0..100 {
             let before = shard.stats().submitted;
             let reading = drive.clone();
