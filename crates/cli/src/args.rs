@@ -24,7 +24,7 @@ Exit status: 0 done, 1 refused or failed (one sentence on stderr), 2 wrong argum
 )]
 pub struct Line {
     /// What every command takes.
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Common options")]
     pub common: Common,
     /// What to do.
     #[command(subcommand)]

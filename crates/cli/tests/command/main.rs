@@ -1,5 +1,7 @@
 //! The command against a daemon's real HTTP side on a Unix socket, over a control without drives.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 #[path = "../../../daemon/tests/support/mod.rs"]
 mod support;
 

@@ -1,5 +1,7 @@
 //! The daemon's HTTP side, over a control without drives.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
 #[path = "../support/mod.rs"]
 mod support;
 
