@@ -16,7 +16,7 @@ use drive::{Buf, Env};
 use nbd::{Errno, Head, Replies};
 use runtime::ShardEnv;
 
-use crate::limits::{HELD_BYTES_MAX, INLINE_BYTES_MAX, REQUESTS_MAX};
+use crate::limits::{GATHER_BYTES_MAX, HELD_BYTES_MAX, INLINE_BYTES_MAX, REQUESTS_MAX};
 use crate::state::{ConnectionState, ExportState};
 use crate::wire::WireWriter;
 
@@ -39,6 +39,8 @@ struct Outbox {
     heads: Vec<u8>,
     /// Longer payloads, each with the length of `heads` in front of it.
     bodies: Vec<(usize, Buf)>,
+    /// Sum of the bodies' lengths.
+    body_bytes: u64,
     requests: u32,
     bytes: u64,
     /// TLS has something to say besides answers.
@@ -76,7 +78,8 @@ impl Link {
     #[inline]
     pub fn admit(&self, bytes: u64) -> bool {
         let (requests, held) = (self.held_requests.get(), self.held_bytes.get());
-        let fits = requests < REQUESTS_MAX && held + bytes <= HELD_BYTES_MAX;
+        let ready = self.outbox.borrow().body_bytes;
+        let fits = requests < REQUESTS_MAX && held + bytes <= HELD_BYTES_MAX && ready < GATHER_BYTES_MAX;
         if fits || requests == 0 {
             self.held_requests.set(requests + 1);
             self.held_bytes.set(held + bytes);
@@ -95,8 +98,8 @@ impl Link {
         self.release(1, bytes);
     }
 
-    /// Whom to wake when the connection holds less. To be asked for only where that matters:
-    /// it costs a poll for every send.
+    /// Whom to wake when the connection holds less, or its ready answers are on their way. To be asked for only where
+    /// that matters: it costs a poll for every send.
     pub fn wake_when_released(&self, waker: &Waker) {
         let mut reader = self.reader.borrow_mut();
         if !reader.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -107,6 +110,10 @@ impl Link {
     fn release(&self, requests: u32, bytes: u64) {
         self.held_requests.set(self.held_requests.get() - requests);
         self.held_bytes.set(self.held_bytes.get() - bytes);
+        self.wake_reader();
+    }
+
+    fn wake_reader(&self) {
         let reader = self.reader.borrow_mut().take();
         if let Some(reader) = reader {
             reader.wake();
@@ -126,6 +133,7 @@ impl Link {
             Some(body) if body.len() <= INLINE_BYTES_MAX => outbox.heads.extend_from_slice(&body),
             Some(body) => {
                 let at = outbox.heads.len();
+                outbox.body_bytes += body.len() as u64;
                 outbox.bodies.push((at, body));
             }
             None => {}
@@ -216,6 +224,10 @@ impl Link {
         let batch = Batch { segments, requests: outbox.requests, bytes: outbox.bytes };
         outbox.requests = 0;
         outbox.bytes = 0;
+        outbox.body_bytes = 0;
+        drop(outbox);
+        // What waited for the outbox to be emptied is served while this is sent.
+        self.wake_reader();
         batch
     }
 
@@ -226,6 +238,7 @@ impl Link {
             outbox.dead = true;
             outbox.heads = Vec::new();
             outbox.bodies = Vec::new();
+            outbox.body_bytes = 0;
             (std::mem::take(&mut outbox.requests), std::mem::take(&mut outbox.bytes))
         };
         self.release(requests, bytes);
