@@ -57,8 +57,6 @@ pub(crate) struct Inner<E: Env> {
     next_token: Cell<u64>,
     /// Requests of users in flight on this shard: background work makes room for them.
     pub users: Cell<usize>,
-    /// Requests of users that this shard has begun.
-    pub users_begun: Cell<u64>,
 }
 
 /// Which of the group's shards this is.
@@ -98,7 +96,6 @@ impl<E: Env> Array<E> {
             calls: RefCell::default(),
             next_token: Cell::new(0),
             users: Cell::new(0),
-            users_begun: Cell::new(0),
         }))
     }
 
@@ -261,7 +258,6 @@ impl<E: Env> Inner<E> {
     #[inline]
     pub fn enter_user(&self) -> User<'_> {
         self.users.set(self.users.get() + 1);
-        self.users_begun.set(self.users_begun.get() + 1);
         User(&self.users)
     }
 

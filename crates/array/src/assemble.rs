@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Segments};
 use format::{
-    BLOCK, Catalogue, MAP_SLOTS, MapBlock, MemberState, Role, Superblock, SuperblockError, Uuid, catalogue_slot_bytes,
-    catalogue_slot_offset, decode_slot, encode_slot, map_slot_offset,
+    BLOCK, Catalogue, MAP_SLOTS, MapBlock, MemberEntry, MemberState, Role, Superblock, SuperblockError, Uuid,
+    catalogue_slot_bytes, catalogue_slot_offset, decode_slot, encode_slot, map_slot_offset,
 };
 use thiserror::Error;
 
@@ -111,6 +111,14 @@ pub enum AssembleError {
         /// Which ones, and why.
         why: String,
     },
+    /// The group was run twice, each time with other members, and nobody can tell which half is wanted.
+    #[error("{drive} went on without {other} while that went on without it: leave out the drives of one half")]
+    Divided {
+        /// A drive of one half.
+        drive: String,
+        /// One of the other.
+        other: String,
+    },
     /// A member could not be read while its map or catalogue was taken over.
     #[error("{0}")]
     Block(BlockError),
@@ -189,6 +197,7 @@ pub async fn assemble<D: Drive>(drives: &[D]) -> Result<Assembly, AssembleError>
         };
         refused.push((*index, refusal));
     }
+    check_one_line(&newest, &found, &name)?;
     let assembly = Assembly { superblock: newest, members, spares, refused };
     check_enough(&assembly, &name)?;
     Ok(assembly)
@@ -202,6 +211,32 @@ fn refusal(error: SuperblockError, foreign: &[format::foreign::Foreign]) -> Refu
         }
         other => Refusal::Superblock(other),
     }
+}
+
+/// No drive went on without all of the members that the newest superblock counts on. That takes a level that survives
+/// the loss of half of its members, two runs with one half each, and a third with both.
+fn check_one_line(
+    newest: &Superblock,
+    found: &[(usize, Superblock)],
+    name: &impl Fn(usize) -> String,
+) -> Result<(), AssembleError> {
+    let is_live = |entry: &&MemberEntry| matches!(entry.state, MemberState::InSync | MemberState::Rebuilding);
+    let live = |superblock: &Superblock| -> Vec<Uuid> {
+        superblock.members.iter().filter(is_live).map(|entry| entry.uuid).collect()
+    };
+    let current = live(newest);
+    for (index, own) in found {
+        let believed = live(own);
+        let apart = believed.contains(&own.drive) && !believed.iter().any(|uuid| current.contains(uuid));
+        let without = own.members.iter().filter(|entry| !is_live(entry)).map(|entry| entry.uuid);
+        let other = without
+            .filter(|uuid| current.contains(uuid))
+            .find_map(|uuid| found.iter().find(|(_, other)| other.drive == uuid).map(|(other, _)| *other));
+        if let Some(other) = other.filter(|_| apart) {
+            return Err(AssembleError::Divided { drive: name(*index), other: name(other) });
+        }
+    }
+    Ok(())
 }
 
 /// Each set needs as many members in sync as a stripe has data strips.
@@ -317,6 +352,9 @@ impl<E: Env> Array<E> {
     /// Begins background work that is due: interrupted rebuilds, and the resync after a crash. Leader only, once all
     /// shards have the group.
     pub fn start(&self, needs_resync: bool) {
+        if self.0.leader().superblock.borrow().is_read_only() {
+            return; // It may be read, and nothing may be written.
+        }
         self.0.resume_jobs();
         if needs_resync {
             self.start_scrub(ScrubMode::Resync);
@@ -339,11 +377,13 @@ impl<E: Env> Array<E> {
                 }
                 inner.persist_map().await?;
                 let _turn = inner.leader().state_lock.enter().await;
-                if inner.shared.is_clean() || inner.shared.is_resync_due() {
+                let state = inner.state();
+                let clean = state.clean || !inner.shared.is_resync_due();
+                let rebuild = inner.final_checkpoint(&state.slots);
+                if (clean, rebuild) == (state.clean, state.rebuild) {
                     return Ok(());
                 }
-                let state = inner.state();
-                inner.commit(GroupState { clean: true, ..state }).await
+                inner.commit(GroupState { clean, rebuild, ..state }).await
             })
             .await
     }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use drive::{Env, Nanos};
@@ -110,9 +111,15 @@ impl<E: Env> Inner<E> {
         job
     }
 
+    /// Requests that users have begun on any shard.
+    pub fn users_begun(&self) -> u64 {
+        let counters = &self.shared.counters;
+        counters.reads.load(Ordering::Relaxed) + counters.writes.load(Ordering::Relaxed)
+    }
+
     /// Rests after work that took since `began`, if users were active meanwhile.
     pub async fn make_room(&self, began: Nanos, users_begun: u64) {
-        if self.users.get() == 0 && self.users_begun.get() == users_begun {
+        if self.users.get() == 0 && self.users_begun() == users_begun {
             return;
         }
         let worked = self.env.now().saturating_sub(began);

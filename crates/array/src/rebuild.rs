@@ -18,6 +18,7 @@ use format::{MemberState, Rebuild, Uuid};
 use crate::array::{Array, Inner};
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::job::{Job, UNITS_IN_FLIGHT};
+use crate::leader::GroupState;
 use crate::message::{Op, Outcome, Request};
 use crate::ranges::Range;
 use crate::scrub::ScrubMode;
@@ -208,14 +209,54 @@ impl<E: Env> Inner<E> {
         self.env.spawn(async move { inner.rebuild(member).await });
     }
 
-    /// Continues what a restart interrupted.
+    /// Continues what a restart interrupted: first the rebuild that has a checkpoint.
     pub fn resume_jobs(self: &Rc<Self>) {
-        for (member, slot) in self.shared.slots().collect::<Vec<_>>() {
-            if slot.state == MemberState::Rebuilding {
-                self.start_rebuild(member);
+        let checkpoint = self.leader().superblock.borrow().rebuild;
+        let mut filling: Vec<(MemberIndex, Slot)> =
+            self.shared.slots().filter(|(_, slot)| slot.state == MemberState::Rebuilding).collect();
+        let has_checkpoint = |member: MemberIndex| checkpoint.is_some_and(|rebuild| rebuild.member == member.0);
+        filling.sort_by_key(|&(member, _)| !has_checkpoint(member));
+        for (member, slot) in filling {
+            if has_checkpoint(member) {
+                // Before the first write: what is whole on the drive must not miss it.
+                self.shared.set_rebuilt(slot.drive, self.checkpoint_of(member));
             }
+            self.start_rebuild(member);
         }
         self.start_repair();
+    }
+
+    /// Units below this one are whole on a member that is being filled, as its superblocks say.
+    fn checkpoint_of(&self, member: MemberIndex) -> UnitIndex {
+        let geometry = &self.shared.geometry;
+        let checkpoint = self.leader().superblock.borrow().rebuild.filter(|rebuild| rebuild.member == member.0);
+        let zones_per_band = geometry.zones_per_unit() * geometry.sets;
+        UnitIndex(checkpoint.map_or(0, |rebuild| rebuild.next_zone / zones_per_band * geometry.sets))
+    }
+
+    /// The superblocks' entry for a rebuild that has come to this unit.
+    fn checkpoint_at(&self, member: MemberIndex, unit: UnitIndex) -> Rebuild {
+        let geometry = &self.shared.geometry;
+        Rebuild { member: member.0, next_zone: unit.0 / geometry.sets * geometry.zones_per_unit() * geometry.sets }
+    }
+
+    /// What the superblocks should say of a rebuild when the group is stopped: everything that is marked as rebuilt is
+    /// durable.
+    pub fn final_checkpoint(&self, slots: &[Slot]) -> Option<Rebuild> {
+        let filling = slots.iter().enumerate().filter(|(_, slot)| slot.state == MemberState::Rebuilding);
+        let come = filling.map(|(index, slot)| (MemberIndex(index as u16), self.shared.rebuilt(slot.drive)));
+        come.filter(|(_, unit)| unit.0 > 0).map(|(member, unit)| self.checkpoint_at(member, unit)).next()
+    }
+
+    /// Takes back a checkpoint of another member. Only the member whose turn it is takes part in what is written, so what
+    /// the other one had becomes stale.
+    async fn forget_other_checkpoint(self: &Rc<Self>, member: MemberIndex) -> Result<(), BlockError> {
+        let _turn = self.leader().state_lock.enter().await;
+        let state = self.state();
+        if state.rebuild.is_none_or(|rebuild| rebuild.member == member.0) {
+            return Ok(());
+        }
+        self.commit(GroupState { rebuild: None, ..state }).await
     }
 
     async fn take_place(
@@ -271,10 +312,10 @@ impl<E: Env> Inner<E> {
         if slot.state != MemberState::Rebuilding || self.shared.is_stopped() {
             return;
         }
-        let geometry = &self.shared.geometry;
-        let zones_per_band = geometry.zones_per_unit() * geometry.sets;
-        let checkpoint = leader.superblock.borrow().rebuild.filter(|rebuild| rebuild.member == member.0);
-        let start = UnitIndex(checkpoint.map_or(0, |rebuild| rebuild.next_zone / zones_per_band * geometry.sets));
+        if self.forget_other_checkpoint(member).await.is_err() {
+            return; // An array that may not be written.
+        }
+        let start = self.checkpoint_of(member);
         self.shared.set_rebuilt(slot.drive, start);
         let job = self.new_job(JobKind::Rebuild(member), true, self.allocated_bytes_per_member());
         let result = self.rebuild_units(&job, member, slot.drive, start).await;
@@ -282,7 +323,7 @@ impl<E: Env> Inner<E> {
             Ok(()) => self.finish_rebuild(member, slot.drive).await,
             Err(error) => Err(error),
         };
-        self.shared.set_rebuilt(slot.drive, UnitIndex(0));
+        // The mark stays. If the rebuild stopped, the units below it go on being written, as the checkpoint says they are.
         job.ended.set(Some(self.env.now()));
         match result {
             Ok(()) => {
@@ -313,7 +354,7 @@ impl<E: Env> Inner<E> {
         let mut next = Some(start);
         let mut checkpoint = self.env.now();
         loop {
-            let (began, users) = (self.env.now(), self.users_begun.get());
+            let (began, users) = (self.env.now(), self.users_begun());
             while flights.len() < UNITS_IN_FLIGHT
                 && let Some(unit) = next.and_then(|next| self.next_unit(next, Some(set)))
             {
@@ -358,14 +399,12 @@ impl<E: Env> Inner<E> {
         unit: UnitIndex,
     ) -> Result<(), BlockError> {
         self.flush_members().await?;
-        let geometry = &self.shared.geometry;
         let _turn = self.leader().state_lock.enter().await;
         let mut state = self.state();
         if state.slots[usize::from(member.0)] != (Slot { drive, state: MemberState::Rebuilding }) {
             return Err(BlockError::Stopped);
         }
-        let next_zone = unit.0 / geometry.sets * geometry.zones_per_unit() * geometry.sets;
-        state.rebuild = Some(Rebuild { member: member.0, next_zone });
+        state.rebuild = Some(self.checkpoint_at(member, unit));
         self.commit(state).await
     }
 

@@ -109,7 +109,7 @@ impl<E: Env> Inner<E> {
         let mut flights = VecDeque::new();
         let mut next = Some(UnitIndex(0));
         loop {
-            let (began, users) = (self.env.now(), self.users_begun.get());
+            let (began, users) = (self.env.now(), self.users_begun());
             while flights.len() < UNITS_IN_FLIGHT
                 && let Some(unit) = next.and_then(|next| self.next_unit(next, None))
             {

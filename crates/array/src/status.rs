@@ -157,15 +157,19 @@ impl<E: Env> Array<E> {
         }
     }
 
-    /// Bytes of a range that are in allocated zones. Lets others have their turn while it counts.
+    /// Bytes of a range that are in allocated zones. Lets others have their turn while it counts; if the group is stopped
+    /// meanwhile, what it has counted so far.
     ///
     /// # Panics
     /// If the range reaches past the end of the group.
     pub async fn used_bytes(&self, offset: u64, len: u64) -> u64 {
         let (mut at, end, mut used) = (offset, offset + len, 0);
         while at < end {
-            let extents = self.extents(at, end - at);
-            for extent in extents.unwrap_or_else(|error| panic!("{offset}+{len}: {error}")) {
+            let extents = match self.extents(at, end - at) {
+                Err(BlockError::Stopped) => return used,
+                extents => extents.unwrap_or_else(|error| panic!("{offset}+{len}: {error}")),
+            };
+            for extent in extents {
                 used += if extent.allocated { extent.len } else { 0 };
                 at += extent.len;
             }

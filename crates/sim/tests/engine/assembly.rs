@@ -339,3 +339,44 @@ fn a_truncated_member_is_refused_and_says_how_much_is_missing() {
     assert!(matches!(assembly.refused[..], [(1, Refusal::TooSmall { .. })]), "{:?}", assembly.refused);
     opens_with(&sim, drives, &model, &mut rng);
 }
+
+#[test]
+fn two_halves_that_ran_apart_are_not_put_together() {
+    for (shape, halves) in [
+        (shape(Level::Raid1, 2, None, None, None, 64 * KIB), [vec![0], vec![1]]),
+        (shape(Level::Raid6, 4, None, None, None, 8 * KIB), [vec![0, 2], vec![1, 3]]),
+        (shape(Level::Raid10, 4, None, None, None, 8 * KIB), [vec![0, 2], vec![1, 3]]),
+    ] {
+        for seed in 0..8 {
+            let sim = Sim::new(seed);
+            let mut rng = sim.rng();
+            let (mut drives, model) = stopped(&sim, shape, 0, &mut rng);
+            for half in &halves {
+                // As often as not one half has more changes of its superblocks than the other.
+                for _ in 0..rng.range(1..3) {
+                    let group = Group::open(&sim, half.iter().map(|&index| drives[index].clone()).collect(), 1);
+                    let mut model = Model { bytes: model.bytes.clone() };
+                    sim.block_on(async {
+                        group.leader().write(0, Buf::from(vec![half[0] as u8 + 1; 512]), true).await.expect("writable");
+                        model.bytes[..512].fill(half[0] as u8 + 1);
+                        verify(&group, &model, &mut rng).await;
+                    });
+                    if rng.chance(1, 2) {
+                        sim.block_on(group.stop());
+                    } else {
+                        sim.power_cut();
+                        drives = drives.iter().map(SimDrive::reopen).collect();
+                    }
+                }
+            }
+            let both = sim.block_on(assemble(&drives));
+            assert!(matches!(both, Err(AssembleError::Divided { .. })), "{shape}: {both:?}");
+            for half in &halves {
+                let group = Group::open(&sim, half.iter().map(|&index| drives[index].clone()).collect(), 1);
+                let read = sim.block_on(group.leader().read(0, BufMut::zeroed(512))).expect("readable");
+                assert!(read.iter().all(|&byte| byte == half[0] as u8 + 1), "{shape}");
+                sim.block_on(group.stop());
+            }
+        }
+    }
+}

@@ -84,7 +84,7 @@ fn a_crash_at_every_point_of_a_short_program_keeps_what_was_promised() {
         let run = |stop: Option<u64>| {
             let sim = Sim::new(number as u64);
             let mut rng = sim.rng();
-            let drives = new_drives(&sim, usize::from(shape.members), 384 * KIB, 512);
+            let drives = new_drives(&sim, usize::from(shape.members), 640 * KIB, 512);
             let group = Group::create(&sim, shape, drives, 2);
             let history = History::shared();
             let before = sim.ops_done();
@@ -92,7 +92,7 @@ fn a_crash_at_every_point_of_a_short_program_keeps_what_was_promised() {
                 sim.stop_after(stop);
             }
             let mut fork = rng.fork();
-            sim.try_block_on(work_for_a_crash(&group, &history, &mut fork, 12, 4));
+            sim.try_block_on(work_for_a_crash(&group, &history, &mut fork, 6, 4));
             let ops = sim.ops_done() - before;
             if stop.is_some() {
                 let group = group.power_cut(&sim);
@@ -102,7 +102,7 @@ fn a_crash_at_every_point_of_a_short_program_keeps_what_was_promised() {
             ops
         };
         let ops = run(None);
-        assert!(ops > 50, "the program does something");
+        assert!(ops > 40, "{shape}: {ops} operations are no program");
         for stop in 0..=ops {
             run(Some(stop));
         }
@@ -251,6 +251,11 @@ fn a_member_that_was_away_after_a_crash_is_not_mixed_in() {
         });
         let mut drives = group.cut(&sim);
         drives.insert(rng.index(members), absent.reopen());
+        // A change that was interrupted may have left it with the belief that it goes on alone.
+        if matches!(sim.block_on(array::assemble(&drives)), Err(array::AssembleError::Divided { .. })) {
+            assert!(seed % 3 == 0, "{shape}");
+            continue;
+        }
         let group = Group::open(&sim, drives, 1);
         sim.block_on(verify(&group, &model, &mut rng));
     }

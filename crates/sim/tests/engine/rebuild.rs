@@ -449,3 +449,98 @@ fn rebuilds_are_told_and_shown() {
         assert!(status.spares.is_empty());
     });
 }
+
+#[test]
+fn a_rebuild_that_stopped_at_an_unreadable_stripe_keeps_what_it_had_up_to_date() {
+    // The story: the rebuild stopped, the checkpoint stayed, and the units below it were no longer written on the new
+    // drive. After a restart the rebuild went on at the checkpoint, and the new drive was stale below it.
+    let mut stopped_later = 0;
+    for seed in seeds(30) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shape = shape(Level::Raid5, 4, None, None, None, 16 * KIB);
+        let mut group = Group::create(&sim, shape, new_drives(&sim, 4, 1536 * KIB, 512), 1 + rng.index(2));
+        let mut model = Model::new(group.size());
+        rng.fill(&mut model.bytes);
+        let spare = SimDrive::new(&sim.env(), "spare", 1536 * KIB, 512);
+        let lost = rng.index(4);
+        let bad = (lost + 1 + rng.index(3)) % 4;
+        let id = group.install(spare.clone());
+        let size = group.size();
+        sim.block_on(async {
+            let leader = group.leader();
+            leader.write(0, Buf::from(model.bytes.clone()), false).await.expect("writable");
+            let geometry = leader.shared().geometry.clone();
+            let last = geometry.data_start + geometry.bands * geometry.unit;
+            group.drives[bad].media_error(last - 4096..last);
+            leader.fail_member(MemberIndex(lost as u16)).await.expect("one may be lost");
+            leader.replace(MemberIndex(lost as u16), id, uuid(&mut rng)).await.expect("the drive fits");
+            spare.set_latency(Latency::between(1_000_000_000, 4_000_000_000));
+            group.jobs_end().await;
+            spare.set_latency(Latency::USUAL);
+            assert_eq!(group.state(lost), MemberState::Rebuilding, "it could not end");
+            let start = superblock(group.member((lost + 1) % 4)).rebuild.map_or(0, |rebuild| rebuild.next_zone);
+            stopped_later += u64::from(start > 0);
+            // All of it anew, the unreadable place too.
+            rng.fill(&mut model.bytes);
+            for at in (0..size).step_by(48 * KIB as usize) {
+                let new = model.bytes[at as usize..(at + 48 * KIB) as usize].to_vec();
+                leader.write(at, Buf::from(new), false).await.expect("writable");
+            }
+            leader.flush().await.expect("flushes");
+        });
+        let drives = if rng.chance(1, 2) { sim.block_on(group.stop()) } else { group.cut(&sim) };
+        let drives: Vec<SimDrive> =
+            drives.into_iter().filter(|drive| drive::Drive::info(drive).name != format!("d{lost}")).collect();
+        let group = Group::open(&sim, drives, 1);
+        sim.block_on(async {
+            until_in_sync(&group).await;
+            group.jobs_end().await;
+            verify_with_others_lost(&group, &model, &mut rng, &[lost]).await;
+        });
+    }
+    assert!(stopped_later > 0, "the test never came past a checkpoint");
+}
+
+#[test]
+fn two_interrupted_rebuilds_both_end_right() {
+    for seed in seeds(40) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shape = shape(Level::Raid6, 5, None, None, None, 16 * KIB);
+        let mut group = Group::create(&sim, shape, new_drives(&sim, 5, 1024 * KIB, 512), 1 + rng.index(2));
+        let mut model = Model::new(group.size());
+        let one = rng.index(5);
+        let other = (one + 1 + rng.index(4)) % 5;
+        let spares = [SimDrive::new(&sim.env(), "s0", MIB, 512), SimDrive::new(&sim.env(), "s1", MIB, 512)];
+        let ids = spares.clone().map(|spare| group.install(spare));
+        sim.block_on(async {
+            work(&group, &mut model, &mut rng, 30, 6).await;
+            for (member, id) in [one, other].into_iter().zip(ids) {
+                group.leader().fail_member(MemberIndex(member as u16)).await.expect("two may be lost");
+                group.leader().replace(MemberIndex(member as u16), id, uuid(&mut rng)).await.expect("the drive fits");
+            }
+            spares.iter().for_each(|spare| spare.set_latency(Latency::between(1_000_000_000, 4_000_000_000)));
+            group.env.sleep(Duration::from_secs(rng.range(10..60))).await;
+            group.leader().flush().await.expect("flushes");
+        });
+        let mut group = Some(group);
+        for _ in 0..rng.range(1..4) {
+            let interrupted = group.take().expect("there");
+            let drives = if rng.chance(1, 2) { sim.block_on(interrupted.stop()) } else { interrupted.cut(&sim) };
+            let reopened = Group::open(&sim, drives, 1 + rng.index(2));
+            sim.block_on(async {
+                work(&reopened, &mut model, &mut rng, 2, 4).await;
+                reopened.env.sleep(Duration::from_secs(rng.below(40))).await;
+                reopened.leader().flush().await.expect("flushes");
+            });
+            group = Some(reopened);
+        }
+        spares.iter().for_each(|spare| spare.set_latency(Latency::USUAL));
+        let group = group.expect("there");
+        sim.block_on(async {
+            until_in_sync(&group).await;
+            verify_with_others_lost(&group, &model, &mut rng, &[one, other]).await;
+        });
+    }
+}
