@@ -19,8 +19,8 @@ use crate::rebuild::AHEAD_MIN;
 use crate::shared::{DriveId, Shared};
 use crate::unit::UnitQueue;
 
-/// Bytes of a group that one [`Array::extents`] call looks at: a bound on the time it takes.
-const EXTENTS_BYTES_MAX: u64 = 1 << 30;
+/// Steps of one [`Array::extents`] call, each a zone or a hole: a bound on the time it takes.
+const EXTENTS_STEPS_MAX: usize = 8192;
 
 /// A drive group on one shard. A handle: cheap to clone.
 pub struct Array<E: Env>(pub(crate) Rc<Inner<E>>);
@@ -164,7 +164,8 @@ impl<E: Env> Array<E> {
         self.change(offset, len, false, |_, _| Content::Zero { keep: false }).await
     }
 
-    /// Which parts of a range are allocated, from `offset` on, adjacent and alternating.
+    /// Which parts of a range are allocated, from `offset` on, adjacent and alternating. Where that takes long, the answer
+    /// ends before the range does; it covers at least one byte of a range that has some.
     ///
     /// # Errors
     /// [`BlockError::OutOfRange`].
@@ -172,12 +173,15 @@ impl<E: Env> Array<E> {
         self.check(offset, len)?;
         let geometry = &self.0.shared.geometry;
         let mut extents: Vec<Extent> = Vec::new();
-        let end = offset + len.min(EXTENTS_BYTES_MAX);
-        let mut at = offset;
-        while at < end {
+        let (mut at, end) = (offset, offset + len);
+        for _ in 0..EXTENTS_STEPS_MAX {
+            if at == end {
+                break;
+            }
             let place = geometry.place(at);
-            let step = place.left.min(geometry.zone - place.x % geometry.zone).min(end - at);
             let allocated = self.0.shared.map.get(geometry.zone_index(place.unit, place.x));
+            let zone = place.left.min(geometry.zone - place.x % geometry.zone);
+            let step = if allocated { zone } else { zone.max(self.hole_at(at, place.unit)) }.min(end - at);
             match extents.last_mut() {
                 Some(last) if last.allocated == allocated => last.len += step,
                 _ => extents.push(Extent { len: step, allocated }),
@@ -214,12 +218,27 @@ impl<E: Env> Array<E> {
         if self.0.shared.is_stopped() { Err(BlockError::Stopped) } else { Ok(()) }
     }
 
+    /// Bytes from `offset` on, which is in `unit`, up to the next band with an allocated zone: all of them a hole, if
+    /// none of this band's zones is allocated; else 0.
+    fn hole_at(&self, offset: u64, unit: UnitIndex) -> u64 {
+        let geometry = &self.0.shared.geometry;
+        let band_zones = geometry.zones_per_unit() * geometry.sets;
+        let band = unit.0 / geometry.sets;
+        let next = self.0.shared.map.next_allocated(band * band_zones).map(|zone| zone / band_zones);
+        if next == Some(band) {
+            return 0;
+        }
+        let band_bytes = geometry.stripe_data() * geometry.rows() * geometry.sets;
+        next.map_or(self.size_bytes(), |next| next * band_bytes) - offset
+    }
+
     /// Zeroing needs no data to be written: everything is unallocated, or the range is made of whole units.
     fn is_fast_to_zero(&self, offset: u64, len: u64) -> bool {
         let geometry = &self.0.shared.geometry;
         let stripe = geometry.stripe_data() * geometry.rows() * geometry.sets;
         let whole = offset.is_multiple_of(stripe) && len.is_multiple_of(stripe);
-        whole || self.extents(offset, len).is_ok_and(|extents| extents.iter().all(|extent| !extent.allocated))
+        let is_hole = |extents: Vec<Extent>| extents == [Extent { len, allocated: false }];
+        whole || self.extents(offset, len).is_ok_and(is_hole)
     }
 
     async fn change(

@@ -16,8 +16,8 @@ use super::exports::RunningExport;
 use super::shard::{self, GroupKey, Mail, Post};
 use crate::http::{Answer, ControlError};
 
-/// Bytes of a volume that are looked at or given back before others get a turn.
-const RELEASE_STEP_BYTES: u64 = 1 << 30;
+/// Bytes that are given back by one request: bounds the memory that its work takes.
+const RELEASE_STEP_BYTES: u64 = 64 << 20;
 
 /// A drive that the group has open. Its [`DriveId`] is its index.
 #[derive(Clone)]
@@ -238,11 +238,14 @@ impl Group {
             for extent in extents {
                 let (mut at, end) = (extent.start_byte, extent.start_byte + extent.len_bytes);
                 while at < end {
-                    for part in array.extents(at, (end - at).min(RELEASE_STEP_BYTES))? {
-                        if part.allocated {
-                            array.discard(at, part.len).await?;
+                    for part in array.extents(at, end - at)? {
+                        let (next, mut from) = (at + part.len, at);
+                        while part.allocated && from < next {
+                            let step = (next - from).min(RELEASE_STEP_BYTES);
+                            array.discard(from, step).await?;
+                            from += step;
                         }
-                        at += part.len;
+                        at = next;
                     }
                     ShardEnv::current().turn_end().await;
                 }

@@ -93,3 +93,43 @@ fn more_members_lost_than_the_level_survives_is_an_error_and_not_other_bytes() {
         });
     }
 }
+
+#[test]
+fn extents_cover_a_range_and_show_every_written_byte_as_allocated() {
+    for (seed, shape) in every_level(4 * KIB).into_iter().enumerate() {
+        let sim = Sim::new(seed as u64);
+        let drives = new_drives(&sim, usize::from(shape.members), 1024 * KIB, 512);
+        let group = Group::create(&sim, shape, drives, 1);
+        let mut rng = sim.rng();
+        sim.block_on(async {
+            let (array, size) = (group.leader(), group.size());
+            let geometry = array.shared().geometry.clone();
+            let mut written = vec![false; size as usize];
+            for _ in 0..6 {
+                let offset = rng.below(size - 5000);
+                array.write(offset, Buf::from(vec![1; 5000]), false).await.expect("writable");
+                written[offset as usize..offset as usize + 5000].fill(true);
+                let (start, len) = any_range(&mut rng, size, geometry.stripe_data(), geometry.unit);
+                let mut at = start;
+                while at < start + len {
+                    let extents = array.extents(at, start + len - at).expect("in range");
+                    assert!(
+                        !extents.is_empty() && extents.windows(2).all(|pair| pair[0].allocated != pair[1].allocated)
+                    );
+                    for extent in extents {
+                        let bytes = &written[at as usize..(at + extent.len) as usize];
+                        assert!(
+                            extent.allocated || !bytes.contains(&true),
+                            "{shape:?}: {at}+{} is no hole",
+                            extent.len
+                        );
+                        at += extent.len;
+                    }
+                }
+                assert_eq!(at, start + len);
+            }
+            let used = array.used_bytes(0, size).await;
+            assert_eq!(used, array.shared().map.allocated() * geometry.zone * geometry.data as u64);
+        });
+    }
+}
