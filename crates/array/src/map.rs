@@ -16,7 +16,7 @@ use format::MAP_PAYLOAD_BYTES;
 
 const WORDS_PER_BLOCK: usize = MAP_PAYLOAD_BYTES / 8;
 const ZONES_PER_BLOCK: u64 = (MAP_PAYLOAD_BYTES * 8) as u64;
-const _: () = assert!(MAP_PAYLOAD_BYTES % 8 == 0, "a block is whole words");
+const _: () = assert!(MAP_PAYLOAD_BYTES.is_multiple_of(8), "a block is whole words");
 
 /// One bit per block of the map.
 #[derive(Debug)]

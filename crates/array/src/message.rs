@@ -35,6 +35,7 @@ pub struct Message {
     pub(crate) body: Body,
 }
 
+#[expect(clippy::large_enum_variant, reason = "nearly all are writes, and boxing them would cost each an allocation")]
 #[derive(Debug)]
 pub(crate) enum Body {
     Request(Request),
@@ -42,6 +43,7 @@ pub(crate) enum Body {
 }
 
 /// What another shard is asked for.
+#[expect(clippy::large_enum_variant, reason = "nearly all are writes, and boxing them would cost each an allocation")]
 #[derive(Debug)]
 pub(crate) enum Request {
     /// Of a unit's owner.

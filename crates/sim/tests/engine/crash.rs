@@ -169,11 +169,8 @@ fn a_flush_or_fua_beside_a_flush_waits_for_the_map_too() {
                     leader.write(0, Buf::from(vec![2; 4096]), true).await.expect("writable");
                     promised.set(2);
                 }
-                Ok(())
             };
-            let both: [std::pin::Pin<Box<dyn Future<Output = Result<(), drive::BlockError>>>>; 2] =
-                [Box::pin(first), Box::pin(second)];
-            drive::join_all(both).await;
+            both(async { first.await.expect("flushes") }, second).await;
         });
         let group = group.power_cut(&sim);
         let read = sim.block_on(group.leader().read(0, BufMut::zeroed(4096))).expect("readable");

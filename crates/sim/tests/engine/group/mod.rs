@@ -338,6 +338,12 @@ pub fn same(read: &[u8], expected: &[u8], start: u64) {
     }
 }
 
+/// Runs two things at the same time.
+pub async fn both(one: impl Future<Output = ()>, other: impl Future<Output = ()>) {
+    let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + '_>>; 2] = [Box::pin(one), Box::pin(other)];
+    join_all(futures).await;
+}
+
 /// Every set of up to `most` of `count` things.
 pub fn subsets(count: usize, most: usize) -> Vec<Vec<usize>> {
     (0u64..1 << count)
