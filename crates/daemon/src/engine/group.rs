@@ -149,7 +149,7 @@ fn log_events(group: String, drives: Arc<RwLock<Vec<Option<GroupDrive>>>>) -> Bo
         Event::RebuildStopped { member, reason } => {
             tracing::error!(group, slot = member.0, reason, "rebuild stopped");
         }
-        Event::ScrubFinished { found, repaired } if found == 0 => {
+        Event::ScrubFinished { found: 0, repaired } => {
             tracing::info!(group, repaired, "scrub finished: data and parity agree");
         }
         Event::ScrubFinished { found, repaired } => {
