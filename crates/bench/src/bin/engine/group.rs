@@ -1,0 +1,85 @@
+//! A group over memory drives, on the shard that asks for it.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use array::{Array, NewGroup, NoPeers, assemble, create, load};
+use drive::{Buf, BufMut, Env};
+use format::{Level, Shape, Uuid};
+use runtime::{Drive, DriveSpec, OpenDrive, ShardEnv, forget_memory};
+
+/// The strip size of the targets.
+const STRIP_BYTES: u32 = 64 << 10;
+
+/// A write that fills whole stripes of any group here.
+const FILL_BYTES: u64 = 4 << 20;
+
+pub struct Group {
+    pub array: Array<ShardEnv>,
+    pub drives: Vec<Drive>,
+    names: Vec<String>,
+}
+
+impl Group {
+    /// A new group over `members` memory drives that take `bytes` together.
+    pub async fn make(name: &str, level: Level, members: u16, bytes: u64) -> Result<Group, String> {
+        let env = ShardEnv::current();
+        let size_bytes = bytes / u64::from(members) >> 20 << 20;
+        let names: Vec<String> = (0..members).map(|index| format!("{name}-{index}")).collect();
+        let mut drives = Vec::new();
+        for name in &names {
+            let spec = DriveSpec::Memory { name: name.clone(), size_bytes };
+            drives.push(env.attach(&OpenDrive::open(&spec).map_err(|error| error.to_string())?));
+        }
+        let uuid = |number: u8| Uuid::from_random([number; 16]);
+        let shape = Shape::new(level, members, None, None, None, STRIP_BYTES).map_err(|error| error.to_string())?;
+        let new = NewGroup {
+            array: uuid(255),
+            name: "bench".into(),
+            shape,
+            drives: (0..members as u8).map(|index| uuid(index + 1)).collect(),
+            created_unix_s: 0,
+        };
+        create::<ShardEnv>(&new, &drives).await.map_err(|error| error.to_string())?;
+        let assembly = assemble(&drives).await.map_err(|error| error.to_string())?;
+        let loaded = load(&env, &assembly, &drives, Box::new(|_| ())).await.map_err(|error| error.to_string())?;
+        let array = loaded.lead(env, drives.clone(), 1, Rc::new(NoPeers));
+        array.start(loaded.needs_resync);
+        Ok(Group { array, drives, names })
+    }
+
+    /// Writes everything once: everything is allocated, and memory lies behind every address.
+    pub async fn fill(&self) {
+        let mut data = BufMut::zeroed(FILL_BYTES as usize);
+        data.fill(0x5a);
+        let data = data.freeze();
+        let size = self.array.size_bytes();
+        let mut at = 0;
+        while at < size {
+            let len = FILL_BYTES.min(size - at);
+            let data: Buf = data.slice(0..len as usize);
+            self.array.write(at, data, false).await.expect("memory does not fail");
+            at += len;
+        }
+    }
+
+    /// Gives everything back, and waits until the drives have heard of it.
+    pub async fn empty(&self) {
+        self.array.discard(0, self.array.size_bytes()).await.expect("memory does not fail");
+        self.array.flush().await.expect("memory does not fail");
+        ShardEnv::current().sleep(Duration::from_millis(300)).await;
+    }
+
+    /// Stops the group and frees its memory.
+    pub async fn close(self) -> Result<(), String> {
+        let Group { array, drives, names } = self;
+        array.stop().await.map_err(|error| error.to_string())?;
+        drop((array, drives));
+        // Tasks that ended in this turn still hold handles until it is over.
+        ShardEnv::current().sleep(Duration::from_millis(10)).await;
+        match names.iter().find(|name| !forget_memory(name)) {
+            None => Ok(()),
+            Some(name) => Err(format!("the memory drive {name} is still in use")),
+        }
+    }
+}

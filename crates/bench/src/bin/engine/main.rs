@@ -1,0 +1,267 @@
+//! The engine on one core, over memory drives, without any client: what the array costs on top of its drives.
+//!
+//! - Random reads through RAID 6 beside the same drives read directly, by the same tasks, over as many bytes.
+//! - Sequential writes of whole stripes beside `memcpy` of the same buffers on the same core.
+//! - Random writes: the first ones to new space, and those that read, modify and write.
+
+mod group;
+mod load;
+
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use bench::report::{Report, Row, Target};
+use bench::rounds::{Basis, Rounds};
+use clap::Parser;
+use drive::{Buf, Drive, Env};
+use format::Level;
+use group::Group;
+use load::{Rng, shuffled, turn, turn_of};
+use runtime::{Config, Runtime, ShardEnv};
+
+const BLOCK: u64 = 4096;
+const MIB: u64 = 1 << 20;
+
+/// Benchmarks the array engine on one core over memory drives.
+#[derive(Parser, Clone)]
+struct Arguments {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Alternating rounds of which medians are taken
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u16).range(5..))]
+    rounds: u16,
+    /// Length of one turn of one contender
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
+    turn_ms: u64,
+    /// The core; the last one that this program may use if not given
+    #[arg(long)]
+    core: Option<usize>,
+    /// Memory that the drives of a group take together
+    #[arg(long, default_value_t = 2304, value_parser = clap::value_parser!(u64).range(128..))]
+    drives_mib: u64,
+    /// Requests in flight
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
+    depth: u64,
+    /// Only one of: reads, streams, writes
+    #[arg(long, value_parser = ["reads", "streams", "writes"])]
+    only: Option<String>,
+}
+
+impl Arguments {
+    fn turn(&self) -> Duration {
+        Duration::from_millis(self.turn_ms)
+    }
+
+    fn has(&self, part: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| only == part)
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let (json, mut report) = (arguments.json, Report::begin("engine", usize::from(arguments.rounds)));
+    match run(arguments) {
+        Ok(rows) => {
+            report.rows = rows;
+            report.notes = vec![
+                "The machine may be shared, so targets are judged by CPU time of the shard's thread; wall time stands beside it.".into(),
+                "Direct reads go to the same drives, over as many bytes as the group has.".into(),
+                "memcpy copies the same 1 MiB buffers to memory as large as the group, on the same thread.".into(),
+            ];
+            report.print(json);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("engine: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
+    let config = Config::default();
+    let core = arguments.core.or(config.cores.last().copied()).ok_or("this program may use no core")?;
+    let runtime = Runtime::start(Config { cores: vec![core], ..config })?;
+    let rows = runtime.shard(0).call(move || async move {
+        let mut rows = Vec::new();
+        if arguments.has("reads") || arguments.has("writes") {
+            let group = Group::make("r6-4+2", Level::Raid6, 6, arguments.drives_mib * MIB).await?;
+            group.fill().await;
+            if arguments.has("reads") {
+                rows.extend(random_reads(&arguments, &group).await);
+            }
+            if arguments.has("writes") {
+                rows.extend(random_writes(&arguments, &group).await);
+            }
+            group.close().await?;
+        }
+        if arguments.has("streams") {
+            let group = Group::make("r6-8+2", Level::Raid6, 10, arguments.drives_mib * MIB).await?;
+            group.fill().await;
+            rows.extend(streams(&arguments, &group).await);
+            group.close().await?;
+        }
+        Ok::<_, String>(rows)
+    });
+    let rows = rows.wait()??;
+    runtime.stop();
+    Ok(rows)
+}
+
+/// Both bases: the one that judges first.
+fn rows(what: (&str, &str), rounds: &Rounds, peer: &str, target: Option<Target>) -> [Row; 2] {
+    [Row::of(what, rounds, Basis::Cpu, 0, (1, peer), target), Row::of(what, rounds, Basis::Wall, 0, (1, peer), None)]
+}
+
+async fn random_reads(arguments: &Arguments, group: &Group) -> [Row; 2] {
+    let blocks = group.array.size_bytes() / BLOCK;
+    let (array, drives) = (&group.array, Rc::new(group.drives.clone()));
+    let mut rounds = Rounds::new(2);
+    // The round before the first is not counted: it fills caches and pools.
+    for round in 0..=usize::from(arguments.rounds) {
+        for contender in Rounds::order(2, round) {
+            let sample = turn(arguments.depth, arguments.turn(), |seed, pace| {
+                let (array, drives, env) = (array.clone(), drives.clone(), ShardEnv::current());
+                let mut rng = Rng::new(seed + 1000 * round as u64);
+                async move {
+                    if contender == 0 {
+                        while pace.goes_on() {
+                            let buf = env.alloc(BLOCK as usize);
+                            array.read(rng.below(blocks) * BLOCK, buf).await.expect("memory does not fail");
+                        }
+                    } else {
+                        let count = drives.len() as u64;
+                        while pace.goes_on() {
+                            let (block, buf) = (rng.below(blocks), env.alloc(BLOCK as usize));
+                            let drive = &drives[(block % count) as usize];
+                            // Past the region of metadata, as the group's own data.
+                            let offset = MIB + block / count * BLOCK;
+                            drive.read(offset, buf).await.expect("memory does not fail");
+                        }
+                    }
+                }
+            });
+            let sample = sample.await;
+            if round > 0 {
+                rounds.add(contender, sample);
+            }
+        }
+    }
+    rows(("4 KiB random reads, RAID 6 4+2", "IOPS"), &rounds, "the drives directly", Some(Target::AtLeast(0.9)))
+}
+
+async fn random_writes(arguments: &Arguments, group: &Group) -> Vec<Row> {
+    let env = ShardEnv::current();
+    let blocks = group.array.size_bytes() / BLOCK;
+    let geometry = &group.array.shared().geometry;
+    // One block in every zone of every stripe's first strip: each is the first write of its zone.
+    let firsts: Vec<u64> = (0..geometry.unit_count())
+        .flat_map(|unit| geometry.zones().map(move |zone| (unit, zone.start)))
+        .map(|(unit, x)| geometry.offset(array::UnitIndex(unit), 0, x))
+        .collect();
+    let mut data = env.alloc(BLOCK as usize);
+    data.fill(0xa5);
+    let data = data.freeze();
+    let mut rounds = Rounds::new(3);
+    for round in 0..=usize::from(arguments.rounds) {
+        group.fill().await;
+        let mut rng = Rng::new(round as u64 + 1);
+        let modify = turn(arguments.depth, arguments.turn(), |seed, pace| {
+            let (array, data) = (group.array.clone(), data.clone());
+            let mut rng = Rng::new(seed + 1000 * round as u64);
+            async move {
+                while pace.goes_on() {
+                    let offset = rng.below(blocks) * BLOCK;
+                    array.write(offset, data.clone(), false).await.expect("memory does not fail");
+                }
+            }
+        });
+        let modify = modify.await;
+        // This overwrites what the group holds, which nobody reads any more.
+        let drives = Rc::new(group.drives.clone());
+        let direct = turn(arguments.depth, arguments.turn(), |seed, pace| {
+            let (drives, data, env) = (drives.clone(), data.clone(), ShardEnv::current());
+            let mut rng = Rng::new(seed + 2000 * round as u64);
+            async move {
+                let count = drives.len() as u64;
+                while pace.goes_on() {
+                    let block = rng.below(blocks);
+                    let offset = MIB + block / count * BLOCK;
+                    for drive in 0..3 {
+                        let drive = &drives[((block + drive) % count) as usize];
+                        let buf = env.alloc(BLOCK as usize);
+                        drive.read(offset, buf).await.expect("memory does not fail");
+                    }
+                    for drive in 0..3 {
+                        let drive = &drives[((block + drive) % count) as usize];
+                        let segments = drive::Segments::from_iter([data.clone()]);
+                        drive.write(offset, segments, false).await.expect("memory does not fail");
+                    }
+                }
+            }
+        });
+        let direct = direct.await;
+        group.empty().await;
+        let firsts = Rc::new(shuffled(&firsts, &mut rng));
+        let (array, new) = (group.array.clone(), data.clone());
+        let first = turn_of(arguments.depth, firsts, move |offset| {
+            let (array, new) = (array.clone(), new.clone());
+            async move { array.write(offset, new, false).await.expect("memory does not fail") }
+        });
+        let first = first.await;
+        if round > 0 {
+            rounds.add(0, modify);
+            rounds.add(1, direct);
+            rounds.add(2, first);
+        }
+    }
+    let what = ("4 KiB random writes, RAID 6 4+2", "IOPS");
+    let mut rows = rows(what, &rounds, "3 reads + 3 writes directly", None).to_vec();
+    rows.push(Row::of(what, &rounds, Basis::Cpu, 0, (2, "first writes to new zones"), None));
+    rows
+}
+
+async fn streams(arguments: &Arguments, group: &Group) -> [Row; 2] {
+    let depth = arguments.depth;
+    // Sources come from memory that no cache holds, as they would from a network.
+    let source_count = 256.min(group.array.size_bytes() / MIB);
+    let sources: Vec<Buf> = (0..source_count)
+        .map(|index| {
+            let mut buf = drive::BufMut::zeroed(MIB as usize);
+            buf.fill(index as u8 | 1);
+            buf.freeze()
+        })
+        .collect();
+    let sources = Rc::new(sources);
+    let pieces = group.array.size_bytes() / MIB;
+    let mut target = vec![1u8; (pieces.min(512) * MIB) as usize];
+    let mut rounds = Rounds::new(2);
+    let next = Rc::new(std::cell::Cell::new(0));
+    for round in 0..=usize::from(arguments.rounds) {
+        for contender in Rounds::order(2, round) {
+            let mut sample = if contender == 0 {
+                let work = turn(depth, arguments.turn(), |_, pace| {
+                    let (array, sources, next) = (group.array.clone(), sources.clone(), next.clone());
+                    async move {
+                        while pace.goes_on() {
+                            let piece = next.get();
+                            next.set(piece + 1);
+                            let data = sources[(piece % source_count) as usize].clone();
+                            array.write(piece % pieces * MIB, data, false).await.expect("memory does not fail");
+                        }
+                    }
+                });
+                work.await
+            } else {
+                load::copy_turn(arguments.turn(), &sources, &mut target)
+            };
+            sample.amount *= MIB as f64 / 1e9;
+            if round > 0 {
+                rounds.add(contender, sample);
+            }
+        }
+    }
+    rows(("1 MiB sequential writes, RAID 6 8+2", "GB/s"), &rounds, "memcpy", Some(Target::AtLeast(0.6)))
+}

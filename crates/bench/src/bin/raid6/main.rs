@@ -1,0 +1,194 @@
+//! Random writes that are too small for a stripe: RAID 6 over six loop devices in memory, beside btrfs raid6 over the same
+//! devices and beside what the devices give for the same operations.
+//!
+//! Each turn is set up anew and torn down again, since the contenders share the devices. All are written whole before
+//! they are measured, and hold as many bytes. Needs root, for loop devices and mounts.
+
+mod devices;
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use bench::daemon::Daemon;
+use bench::process::output;
+use bench::report::{Report, Row, Target};
+use bench::rounds::{Basis, Rounds, Sample};
+use bench::{Error, fio};
+use clap::Parser;
+use devices::{Loops, Mount};
+
+/// Benchmarks 4 KiB random writes on RAID 6 beside btrfs and the raw devices. Needs root.
+#[derive(Parser)]
+struct Arguments {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Alternating rounds of which medians are taken
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
+    rounds: u16,
+    /// Seconds of one turn of one contender
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
+    turn_s: u64,
+    /// Bytes of each device
+    #[arg(long, default_value_t = 320, value_parser = clap::value_parser!(u64).range(256..))]
+    device_mib: u64,
+    /// Writes in flight
+    #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
+    depth: u64,
+    /// Writes, one at a time, whose drive operations are counted
+    #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(1..))]
+    counted: u64,
+}
+
+const DEVICES: usize = 6;
+const MIB: u64 = 1 << 20;
+
+const PURLIN: usize = 0;
+const BTRFS: usize = 1;
+const RAW: usize = 2;
+
+/// Reads and writes that a 4 KiB write costs on paper: the data strip and both parities.
+const OPERATIONS_PER_WRITE: f64 = 3.0;
+
+struct Bench<'a> {
+    arguments: &'a Arguments,
+    dir: &'a Path,
+    loops: &'a Loops,
+    /// Bytes that are written at random: half of what six devices hold with two parities.
+    bytes: u64,
+    /// Reads and writes of the drives per user write: one at a time, then in a turn.
+    counts: Option<[[f64; 2]; 2]>,
+}
+
+impl Bench<'_> {
+    fn job(&self, depth: u64) -> Vec<String> {
+        let size = self.bytes;
+        vec!["--rw=randwrite".into(), "--bs=4k".into(), format!("--iodepth={depth}"), format!("--size={size}")]
+    }
+
+    fn timed(&self, mut job: Vec<String>) -> Vec<String> {
+        job.extend(["--time_based".into(), format!("--runtime={}", self.arguments.turn_s)]);
+        job
+    }
+
+    fn purlin(&mut self, last: bool) -> Result<Sample, Error> {
+        let dir = tempfile::tempdir_in(self.dir)?;
+        let daemon = Daemon::start(dir.path(), None)?;
+        let uri = daemon.serve("tank", "raid6", self.loops.paths(), self.bytes)?;
+        fio::fill(&uri, self.bytes)?;
+        let nbd = ["--ioengine=nbd".to_owned(), format!("--uri={uri}")];
+        let start = (daemon.process().cpu_s()?, daemon.drive_counts()?);
+        let done = run(&[&nbd[..], &self.timed(self.job(self.arguments.depth))].concat())?;
+        let end = (daemon.process().cpu_s()?, daemon.drive_counts()?);
+        if last {
+            let per = |from: u64, to: u64, writes: f64| (to - from) as f64 / writes;
+            let [from, to] = [start.1, end.1];
+            let busy = [per(from.reads, to.reads, done.operations), per(from.writes, to.writes, done.operations)];
+            let number = format!("--number_ios={}", self.arguments.counted);
+            let alone = run(&[&nbd[..], &self.job(1), &[number]].concat())?;
+            let [from, to] = [to, daemon.drive_counts()?];
+            let alone = [per(from.reads, to.reads, alone.operations), per(from.writes, to.writes, alone.operations)];
+            self.counts = Some([alone, busy]);
+        }
+        daemon.purlin(&["group", "delete", "tank", "--yes"])?;
+        Ok(Sample { amount: done.operations, wall_s: done.wall_s, cpu_s: end.0 - start.0 })
+    }
+
+    fn btrfs(&self) -> Result<Sample, Error> {
+        let mut make = Command::new("mkfs.btrfs");
+        make.args(["--quiet", "--force", "--data", "raid6", "--metadata", "raid1c3"]).args(self.loops.paths());
+        output(&mut make)?;
+        let mount = Mount::btrfs(self.loops.paths(), &self.dir.join("btrfs"))?;
+        let file = format!("--filename={}", mount.path().join("file").display());
+        let size = format!("--size={}", self.bytes);
+        let direct = ["--ioengine=io_uring".to_owned(), "--direct=1".to_owned(), file];
+        let fill = ["--rw=write".to_owned(), "--bs=1m".to_owned(), "--iodepth=4".to_owned(), size];
+        run(&[&direct[..], &fill, &["--end_fsync=1".to_owned()]].concat())?;
+        sample(run(&[&direct[..], &self.timed(self.job(self.arguments.depth))].concat())?)
+    }
+
+    /// As many reads as writes of 4 KiB, spread over the devices, as many in flight as the writes of the others cause.
+    fn raw(&self) -> Result<Sample, Error> {
+        let depth = self.arguments.depth as f64 * OPERATIONS_PER_WRITE;
+        let job = [
+            "--ioengine=io_uring".to_owned(),
+            "--direct=1".to_owned(),
+            format!("--filename={}", self.loops.paths().join(":")),
+            "--rw=randrw".to_owned(),
+            "--rwmixread=50".to_owned(),
+            "--bs=4k".to_owned(),
+            format!("--iodepth={depth}"),
+            // Of all devices together.
+            format!("--size={}", self.arguments.device_mib * MIB * DEVICES as u64),
+        ];
+        let mut sample = sample(run(&self.timed(job.to_vec()))?)?;
+        sample.amount /= 2.0 * OPERATIONS_PER_WRITE;
+        Ok(sample)
+    }
+}
+
+fn run(job: &[String]) -> Result<fio::Done, Error> {
+    fio::run(None, &job.iter().map(String::as_str).collect::<Vec<_>>())
+}
+
+/// A contender inside the kernel: its CPU time is nobody's, so only the client's is known.
+fn sample(done: fio::Done) -> Result<Sample, Error> {
+    Ok(Sample { amount: done.operations, wall_s: done.wall_s, cpu_s: done.client_cpu_s })
+}
+
+fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
+    if !rustix::process::geteuid().is_root() {
+        return Err("loop devices and mounts need root".into());
+    }
+    report.notes.push(output(Command::new("fio").arg("--version"))?.trim().to_owned());
+    report.notes.push(output(Command::new("mkfs.btrfs").arg("--version"))?.trim().to_owned());
+    let dir = tempfile::Builder::new().prefix("purlin-bench-").tempdir_in("/dev/shm")?;
+    let loops = Loops::new(dir.path(), DEVICES, arguments.device_mib * MIB)?;
+    let bytes = arguments.device_mib * MIB * (DEVICES as u64 - 2) / 2;
+    let mut bench = Bench { arguments, dir: dir.path(), loops: &loops, bytes, counts: None };
+    let mut rounds = Rounds::new(3);
+    let count = usize::from(arguments.rounds);
+    for round in 0..count {
+        for contender in Rounds::order(3, round) {
+            let sample = match contender {
+                PURLIN => bench.purlin(round + 1 == count)?,
+                BTRFS => bench.btrfs()?,
+                _ => bench.raw()?,
+            };
+            rounds.add(contender, sample);
+        }
+    }
+    let what = ("4 KiB random writes, RAID 6 over 6 loop devices", "IOPS");
+    let row =
+        |peer, name, least| Row::of(what, &rounds, Basis::Wall, PURLIN, (peer, name), Some(Target::AtLeast(least)));
+    report.rows = vec![row(BTRFS, "btrfs raid6", 3.0), row(RAW, "3 reads + 3 writes, raw", 0.7)];
+    let [alone, busy] = bench.counts.ok_or("the last round counts")?;
+    report.rows.push(Row::count("drive reads per write, one at a time", "", alone[0], OPERATIONS_PER_WRITE));
+    report.rows.push(Row::count("drive writes per write, one at a time", "", alone[1], OPERATIONS_PER_WRITE));
+    report.notes.push(format!(
+        "At depth {}: {:.4} reads and {:.4} writes of drives per write; below 3 where writes to one stripe met and were gathered.",
+        arguments.depth, busy[0], busy[1]
+    ));
+    report.notes.push(format!(
+        "Purlin: fio's nbd engine on a Unix socket. btrfs: a plain file, written once, then direct by io_uring; data raid6, metadata raid1c3. \
+         Raw: direct by io_uring, depth {}. Nothing is pinned. {} MiB are written at random.",
+        arguments.depth * 3,
+        bytes / MIB
+    ));
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let mut report = Report::begin("raid6", usize::from(arguments.rounds));
+    match measure(&arguments, &mut report) {
+        Ok(()) => {
+            report.print(arguments.json);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("raid6: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! `purlind`, started for a benchmark and driven by `purlin`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::Error;
+use crate::process::{Process, ours, output};
+
+/// A daemon of our own with its state in a directory of ours. Both are gone with this value.
+#[derive(Debug)]
+pub struct Daemon {
+    process: Process,
+    purlin: PathBuf,
+    socket: PathBuf,
+}
+
+/// What the drives of a daemon were asked so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DriveCounts {
+    /// Reads of all drives.
+    pub reads: u64,
+    /// Writes of all drives.
+    pub writes: u64,
+}
+
+impl Daemon {
+    /// Starts `purlind` (of `PURLIND`, beside this program, or of the system) with its files in `dir`, on these cores
+    /// or on all.
+    ///
+    /// # Errors
+    /// If it does not come up.
+    pub fn start(dir: &Path, cores: Option<&str>) -> Result<Daemon, Error> {
+        let socket = dir.join("purlind.sock");
+        let mut command = Command::new(ours("PURLIND", "purlind"));
+        command.arg("--state").arg(dir.join("state")).arg("--socket").arg(&socket);
+        if let Some(cores) = cores {
+            command.args(["--cores", cores]);
+        }
+        command.env("PURLIN_LOG", "warn").stderr(Stdio::inherit());
+        let mut process = Process::start(&mut command)?;
+        process.wait_for(&socket)?;
+        Ok(Daemon { process, purlin: ours("PURLIN", "purlin"), socket })
+    }
+
+    /// Gives the daemon's process.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// Runs `purlin` with these arguments.
+    ///
+    /// # Errors
+    /// With its sentence, if it refuses.
+    pub fn purlin(&self, arguments: &[&str]) -> Result<String, Error> {
+        output(Command::new(&self.purlin).arg("--socket").arg(&self.socket).args(arguments))
+    }
+
+    /// Makes a group with one volume and exports it at a Unix socket. Gives the URI of the export.
+    ///
+    /// # Errors
+    /// With the command's sentence.
+    pub fn serve(&self, group: &str, level: &str, drives: &[String], volume_bytes: u64) -> Result<String, Error> {
+        self.purlin(&["group", "create", group, "--level", level, "--drives", &drives.join(","), "--yes"])?;
+        let volume = format!("{group}/v");
+        self.purlin(&["volume", "create", &volume, "--size", &volume_bytes.to_string()])?;
+        let socket = self.socket.with_file_name(format!("{group}.nbd"));
+        let at = format!("unix:{}", socket.display());
+        self.purlin(&["export", "create", &volume, "--nbd", &at])?;
+        Ok(format!("nbd+unix:///{volume}?socket={}", socket.display()))
+    }
+
+    /// What all drives were asked so far.
+    ///
+    /// # Errors
+    /// If the daemon does not say.
+    pub fn drive_counts(&self) -> Result<DriveCounts, Error> {
+        let answer: Value = serde_json::from_str(&self.purlin(&["drive", "list", "--output", "json"])?)?;
+        let drives = answer["drives"].as_array().ok_or("the list of drives has another form")?;
+        let sum = |field: &str| {
+            let counts = drives.iter().map(|drive| drive["io"][field].as_u64().ok_or("a drive without counts"));
+            counts.sum::<Result<u64, _>>()
+        };
+        Ok(DriveCounts { reads: sum("read_count")?, writes: sum("write_count")? })
+    }
+}

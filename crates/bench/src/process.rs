@@ -1,0 +1,112 @@
+//! Processes that a benchmark starts: they end with it, and their CPU time is told.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::Error;
+
+/// How long a process may take to end by itself before it is killed.
+const END_PATIENCE: Duration = Duration::from_secs(20);
+
+/// A process that runs as long as this value lives.
+#[derive(Debug)]
+pub struct Process(Child);
+
+impl Process {
+    /// Starts a process that says nothing on its standard output.
+    ///
+    /// # Errors
+    /// If it cannot be started.
+    pub fn start(command: &mut Command) -> Result<Process, Error> {
+        let program = command.get_program().to_owned();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+        Ok(Process(child.map_err(|error| format!("{}: {error}", program.display()))?))
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// CPU time that all its threads took so far, in seconds, from ticks of (usually) 10 ms.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn cpu_s(&self) -> Result<f64, Error> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
+        // The name in parentheses may hold anything; after it the fields from the third on are plain.
+        let (_, fields) = stat.rsplit_once(") ").ok_or("/proc/PID/stat has another form")?;
+        let fields: Vec<&str> = fields.split(' ').collect();
+        let ticks = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
+        Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+    }
+
+    /// Waits for a path to appear, such as a socket.
+    ///
+    /// # Errors
+    /// If the process ends before, or takes too long.
+    pub fn wait_for(&mut self, path: &Path) -> Result<(), Error> {
+        let start = Instant::now();
+        while !path.exists() {
+            if let Some(status) = self.0.try_wait()? {
+                return Err(format!("the server of {} ended: {status}", path.display()).into());
+            }
+            if start.elapsed() > END_PATIENCE {
+                return Err(format!("{} does not appear", path.display()).into());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let start = Instant::now();
+        if let Some(pid) = rustix::process::Pid::from_raw(self.0.id().cast_signed()) {
+            // An error means that it has ended already.
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        }
+        while matches!(self.0.try_wait(), Ok(None)) {
+            if start.elapsed() > END_PATIENCE {
+                let _ = self.0.kill();
+                let _ = self.0.wait();
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Runs a command to its end and gives what it said.
+///
+/// # Errors
+/// With what it said on its standard error, if it failed.
+pub fn output(command: &mut Command) -> Result<String, Error> {
+    let program = command.get_program().to_owned();
+    let output = command.stdin(Stdio::null()).output().map_err(|error| format!("{}: {error}", program.display()))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return Err(format!("{} {:?}: {}", program.display(), command.get_args(), said.trim()).into());
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// A command that runs on one core only, if one is given.
+pub fn pinned(core: Option<usize>, program: impl AsRef<OsStr>) -> Command {
+    let Some(core) = core else { return Command::new(program) };
+    let mut command = Command::new("taskset");
+    command.arg("-c").arg(core.to_string()).arg(program);
+    command
+}
+
+/// A program of ours: named by the environment, or beside this program, or wherever the system finds it.
+pub fn ours(variable: &str, name: &str) -> PathBuf {
+    if let Some(path) = std::env::var_os(variable) {
+        return path.into();
+    }
+    let beside = std::env::current_exe().ok().map(|own| own.with_file_name(name));
+    beside.filter(|path| path.exists()).unwrap_or_else(|| name.into())
+}
