@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use bench::daemon::Daemon;
-use bench::process::{Process, output, pinned};
+use bench::process::{Process, go_first, output, pinned};
 use bench::report::{Report, Row, Target};
 use bench::rounds::{Basis, Rounds, Sample, spread};
 use bench::{Error, fio};
@@ -186,6 +186,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    go_first();
     let mut report = Report::begin("nbd", usize::from(arguments.rounds));
     match run(&arguments, &mut report) {
         Ok(()) => {

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::rc::Rc;
 use std::time::Duration;
 
+use bench::process::go_first;
 use bench::report::{Report, Row, Target};
 use bench::rounds::{Basis, Rounds};
 use clap::Parser;
@@ -61,6 +62,7 @@ impl Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
+    go_first();
     let (json, mut report) = (arguments.json, Report::begin("engine", usize::from(arguments.rounds)));
     match run(arguments) {
         Ok(rows) => {
