@@ -156,6 +156,13 @@ impl Report {
         Report { name: name.to_owned(), rounds, machine: Machine::look(), notes: Vec::new(), rows: Vec::new() }
     }
 
+    /// Notes whether contenders ran at real-time priority.
+    pub fn note_priority(&mut self, first: bool) {
+        let how =
+            if first { "at real-time priority" } else { "at normal priority, open to what else the machine does" };
+        self.notes.push(format!("Contenders ran {how}."));
+    }
+
     /// Ends the report and prints it.
     pub fn print(mut self, json: bool) {
         self.machine.load_after = load();

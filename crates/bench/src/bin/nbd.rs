@@ -186,10 +186,11 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    go_first();
+    let first = go_first();
     let mut report = Report::begin("nbd", usize::from(arguments.rounds));
     match run(&arguments, &mut report) {
         Ok(()) => {
+            report.note_priority(first);
             report.print(arguments.json);
             ExitCode::SUCCESS
         }

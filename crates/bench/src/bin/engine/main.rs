@@ -62,7 +62,7 @@ impl Arguments {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    go_first();
+    let first = go_first();
     let (json, mut report) = (arguments.json, Report::begin("engine", usize::from(arguments.rounds)));
     match run(arguments) {
         Ok(rows) => {
@@ -72,6 +72,7 @@ fn main() -> ExitCode {
                 "Direct reads go to the same drives, over as many bytes as the group has.".into(),
                 "memcpy copies the same 1 MiB buffers to memory as large as the group, on the same thread.".into(),
             ];
+            report.note_priority(first);
             report.print(json);
             ExitCode::SUCCESS
         }

@@ -72,6 +72,8 @@ impl Bench<'_> {
     }
 
     fn purlin(&mut self, last: bool) -> Result<Sample, Error> {
+        // The daemon refuses drives that hold a file system.
+        output(Command::new("wipefs").args(["--all", "--force", "--quiet"]).args(self.loops.paths()))?;
         let dir = tempfile::tempdir_in(self.dir)?;
         let daemon = Daemon::start(dir.path(), None)?;
         let uri = daemon.serve("tank", "raid6", self.loops.paths(), self.bytes)?;
