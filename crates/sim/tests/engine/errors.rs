@@ -276,13 +276,21 @@ fn a_request_whose_caller_went_away_does_not_block_others() {
                 model.bytes[..4096].fill(1);
                 let flushes = join_all((0..4).map(|index| group.shards[index % group.shards.len()].flush()));
                 give_up(&group, flushes, rng.below(300_000)).await;
-                let save = leader.set_catalogue(format::Catalogue::default());
-                give_up(&group, save, rng.below(300_000)).await;
+                let saves = join_all((0..3).map(|_| leader.set_catalogue(format::Catalogue::default())));
+                give_up(&group, saves, rng.below(300_000)).await;
                 leader.discard(0, group.size()).await.expect("discards");
                 model.bytes.fill(0);
                 work(&group, &mut model, &mut rng, 2, 3).await;
             }
             leader_is_alive(&group).await;
+            // What a flush had taken over when it was dropped is not forgotten by the next one.
+            group.leader().discard(0, group.size()).await.expect("discards");
+            group.leader().flush().await.expect("flushes");
+            group.leader().write(0, Buf::from(vec![3; 4096]), false).await.expect("writable");
+            model.bytes.fill(0);
+            model.bytes[..4096].fill(3);
+            give_up(&group, group.leader().flush(), rng.below(300_000)).await;
+            group.leader().flush().await.expect("flushes");
         });
         let group = group.power_cut(&sim);
         sim.block_on(verify(&group, &model, &mut rng));
