@@ -1,39 +1,55 @@
-//! Loop devices and mounts that are gone with their values, also when the benchmark fails.
+//! Loop devices and mounts that are gone with this program, however it ends.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 use bench::Error;
 use bench::process::output;
 
-/// Loop devices over files of a directory.
-pub struct Loops(Vec<String>);
+/// Waits for the end of its standard input, which comes when this program ends, even by a signal that nobody can catch;
+/// then takes away the directory `$1`, with what is mounted in it and the loop devices on its files.
+const CARETAKER: &str = r#"
+trap '' INT TERM HUP
+while read -r _; do :; done
+while umount "$1/btrfs" 2>/dev/null; do :; done
+for file in "$1"/device-*; do
+    losetup --noheadings --output NAME --associated "$file" | while read -r device; do losetup --detach "$device"; done
+done
+rm -rf "$1"
+"#;
+
+/// Loop devices over files of a directory, both of which go when this value does.
+pub struct Loops {
+    paths: Vec<String>,
+    caretaker: Child,
+}
 
 impl Loops {
+    /// Makes the devices. The directory must have no other use.
     pub fn new(dir: &Path, count: usize, bytes: u64) -> Result<Loops, Error> {
-        // What was made before a failure is undone by the drop.
-        let mut loops = Loops(Vec::new());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", CARETAKER, "caretaker"]).arg(dir).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut loops = Loops { paths: Vec::new(), caretaker: shell.spawn()? };
         for index in 0..count {
             let file = dir.join(format!("device-{index}"));
             std::fs::File::create(&file)?.set_len(bytes)?;
             let mut make = Command::new("losetup");
             let name = output(make.args(["--find", "--show", "--direct-io=on"]).arg(&file))?;
-            loops.0.push(name.trim().to_owned());
+            loops.paths.push(name.trim().to_owned());
         }
         Ok(loops)
     }
 
     pub fn paths(&self) -> &[String] {
-        &self.0
+        &self.paths
     }
 }
 
 impl Drop for Loops {
     fn drop(&mut self) {
-        for device in &self.0 {
-            if let Err(error) = output(Command::new("losetup").args(["--detach", device])) {
-                eprintln!("{device} is left over: {error}");
-            }
+        drop(self.caretaker.stdin.take());
+        if let Err(error) = self.caretaker.wait() {
+            eprintln!("loop devices may be left over: {error}");
         }
     }
 }

@@ -144,10 +144,11 @@ fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     }
     report.notes.push(output(Command::new("fio").arg("--version"))?.trim().to_owned());
     report.notes.push(output(Command::new("mkfs.btrfs").arg("--version"))?.trim().to_owned());
-    let dir = tempfile::Builder::new().prefix("purlin-bench-").tempdir_in("/dev/shm")?;
-    let loops = Loops::new(dir.path(), DEVICES, arguments.device_mib * MIB)?;
+    // The loop devices' caretaker takes it away, whatever happens.
+    let dir = tempfile::Builder::new().prefix("purlin-bench-").tempdir_in("/dev/shm")?.keep();
+    let loops = Loops::new(&dir, DEVICES, arguments.device_mib * MIB)?;
     let bytes = arguments.device_mib * MIB * (DEVICES as u64 - 2) / 2;
-    let mut bench = Bench { arguments, dir: dir.path(), loops: &loops, bytes, counts: None };
+    let mut bench = Bench { arguments, dir: &dir, loops: &loops, bytes, counts: None };
     let mut rounds = Rounds::new(3);
     let count = usize::from(arguments.rounds);
     for round in 0..count {
