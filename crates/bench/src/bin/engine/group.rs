@@ -24,7 +24,7 @@ impl Group {
     /// A new group over `members` memory drives that take `bytes` together.
     pub async fn make(name: &str, level: Level, members: u16, bytes: u64) -> Result<Group, String> {
         let env = ShardEnv::current();
-        let size_bytes = bytes / u64::from(members) >> 20 << 20;
+        let size_bytes = ((bytes / u64::from(members)) >> 20) << 20;
         let names: Vec<String> = (0..members).map(|index| format!("{name}-{index}")).collect();
         let mut drives = Vec::new();
         for name in &names {
