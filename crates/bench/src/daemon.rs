@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::Error;
-use crate::process::{Process, ours, output};
+use crate::process::{Process, ours, output, pinned};
 
 /// A daemon of our own with its state in a directory of ours. Both are gone with this value.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Daemon {
     /// If it does not come up.
     pub fn start(dir: &Path, cores: Option<&str>) -> Result<Daemon, Error> {
         let socket = dir.join("purlind.sock");
-        let mut command = Command::new(ours("PURLIND", "purlind"));
+        let mut command = pinned(None, ours("PURLIND", "purlind"));
         command.arg("--state").arg(dir.join("state")).arg("--socket").arg(&socket);
         if let Some(cores) = cores {
             command.args(["--cores", cores]);

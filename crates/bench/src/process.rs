@@ -101,11 +101,14 @@ pub fn output(command: &mut Command) -> Result<String, Error> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// A command that runs on one core only, if one is given.
+/// A command that ends when this program does, however that ends, and runs on one core only if one is given.
 pub fn pinned(core: Option<usize>, program: impl AsRef<OsStr>) -> Command {
-    let Some(core) = core else { return Command::new(program) };
-    let mut command = Command::new("taskset");
-    command.arg("-c").arg(core.to_string()).arg(program);
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "TERM"]);
+    if let Some(core) = core {
+        command.args(["taskset", "-c", &core.to_string()]);
+    }
+    command.arg(program);
     command
 }
 
