@@ -11,7 +11,11 @@ use bench::process::output;
 const CARETAKER: &str = r#"
 trap '' INT TERM HUP
 while read -r _; do :; done
-while umount "$1/btrfs" 2>/dev/null; do :; done
+# What this program started ends with it, but maybe not yet.
+for _ in $(seq 100); do
+    mountpoint --quiet "$1/btrfs" || break
+    umount "$1/btrfs" 2>/dev/null || sleep 0.1
+done
 for file in "$1"/device-*; do
     losetup --noheadings --output NAME --associated "$file" | while read -r device; do losetup --detach "$device"; done
 done
