@@ -139,7 +139,6 @@ impl<E: Env> Array<E> {
     pub async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
         let shared = &self.0.shared;
         shared.counters.writes.fetch_add(1, Ordering::Relaxed);
-        shared.counters.write_bytes.fetch_add(data.len() as u64, Ordering::Relaxed);
         let len = data.len() as u64;
         self.change(offset, len, fua, |from, len| Content::Data(data.slice(from as usize..(from + len) as usize))).await
     }

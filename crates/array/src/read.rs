@@ -35,7 +35,6 @@ impl<E: Env> Array<E> {
         let inner = &self.0;
         let geometry = &inner.shared.geometry;
         inner.shared.counters.reads.fetch_add(1, Ordering::Relaxed);
-        inner.shared.counters.read_bytes.fetch_add(len, Ordering::Relaxed);
         let _user = inner.enter_user();
         let place = geometry.place(offset);
         if len <= place.left {

@@ -31,12 +31,8 @@ const REBUILT_UNIT_BITS: u32 = 48;
 pub struct Counters {
     /// Reads by users.
     pub reads: AtomicU64,
-    /// Bytes that users read.
-    pub read_bytes: AtomicU64,
     /// Writes by users.
     pub writes: AtomicU64,
-    /// Bytes that users wrote.
-    pub write_bytes: AtomicU64,
     /// Strips that were computed from others to serve a read.
     pub reconstructed: AtomicU64,
     /// Unreadable strips that were written back.
