@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use drive::{BlockError, Buf, Canceled, Env, Extent, Receiver, Sender, WriteZeroes, join_all, oneshot};
 use smallvec::smallvec;
@@ -16,7 +15,7 @@ use crate::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, Request};
 use crate::overlay::Content;
 use crate::ranges::Range;
 use crate::rebuild::AHEAD_MIN;
-use crate::shared::{DriveId, Shared};
+use crate::shared::{Counters, DriveId, Shared};
 use crate::unit::UnitQueue;
 
 /// Steps of one [`Array::extents`] call, each a zone or a hole: a bound on the time it takes.
@@ -55,6 +54,7 @@ pub(crate) struct Inner<E: Env> {
     /// Requests of other shards' replies, by token.
     calls: RefCell<BTreeMap<u64, Sender<Result<Outcome, BlockError>>>>,
     next_token: Cell<u64>,
+    counters: Arc<[Counters]>,
     /// Requests of users in flight on this shard: background work makes room for them.
     pub users: Cell<usize>,
 }
@@ -79,9 +79,11 @@ impl<E: Env> Array<E> {
     ) -> Self {
         assert!(place.shard < place.shards, "shard {} of {}", place.shard, place.shards);
         assert_eq!(leader.is_some(), place.shard == 0, "shard 0 leads");
+        let counters = shared.counters(place.shards);
         Array(Rc::new(Inner {
             env,
             shared,
+            counters,
             shard: place.shard,
             shards: place.shards,
             peers,
@@ -137,8 +139,7 @@ impl<E: Env> Array<E> {
     /// # Errors
     /// [`BlockError`]; after an error each block of the range has its old or its new content, or is unreadable.
     pub async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
-        let shared = &self.0.shared;
-        shared.counters.writes.fetch_add(1, Ordering::Relaxed);
+        self.0.counters().writes.count();
         let len = data.len() as u64;
         self.change(offset, len, fua, |from, len| Content::Data(data.slice(from as usize..(from + len) as usize))).await
     }
@@ -277,6 +278,12 @@ impl<E: Env> Inner<E> {
     pub fn enter_user(&self) -> User<'_> {
         self.users.set(self.users.get() + 1);
         User(&self.users)
+    }
+
+    /// What this shard counts.
+    #[inline]
+    pub fn counters(&self) -> &Counters {
+        &self.counters[self.shard]
     }
 
     /// The shard that owns a unit.

@@ -61,8 +61,11 @@ pub struct Geometry {
     /// Units of one set.
     pub bands: u64,
     strip_shift: u32,
+    zone_shift: u32,
+    /// Rows of a unit are `1 << rows_shift`.
+    rows_shift: u32,
     stripe_data: u64,
-    rows: u64,
+    capacity: u64,
 }
 
 impl Geometry {
@@ -75,19 +78,22 @@ impl Geometry {
         assert!(strip.is_power_of_two() && zone.is_power_of_two(), "sizes were checked when they were decoded");
         assert!(u64::from(sector_bytes) <= strip.min(zone), "a strip holds whole sectors");
         let data = shape.data_per_set();
+        let (sets, bands, stripe_data) = (u64::from(shape.sets), layout.data.len / unit, strip * data as u64);
         Geometry {
             data,
             syndromes: shape.members_per_set() - data,
-            sets: u64::from(shape.sets),
+            sets,
             strip,
             unit,
             zone,
             sector: u64::from(sector_bytes),
             data_start: layout.data.offset,
-            bands: layout.data.len / unit,
+            bands,
             strip_shift: strip.trailing_zeros(),
-            stripe_data: strip * data as u64,
-            rows: unit / strip,
+            zone_shift: zone.trailing_zeros(),
+            rows_shift: (unit / strip).trailing_zeros(),
+            stripe_data,
+            capacity: bands * (unit / strip) * sets * stripe_data,
         }
     }
 
@@ -103,7 +109,7 @@ impl Geometry {
 
     /// User bytes of the group.
     pub fn capacity(&self) -> u64 {
-        self.bands * self.rows * self.sets * self.stripe_data
+        self.capacity
     }
 
     /// User bytes of one stripe.
@@ -123,12 +129,12 @@ impl Geometry {
 
     /// Rows (stripes) of a unit.
     pub fn rows(&self) -> u64 {
-        self.rows
+        1 << self.rows_shift
     }
 
     /// Zones of a unit.
     pub fn zones_per_unit(&self) -> u64 {
-        self.unit / self.zone
+        self.unit >> self.zone_shift
     }
 
     /// Where a group byte lies.
@@ -139,11 +145,11 @@ impl Geometry {
         let role = (within >> self.strip_shift) as usize;
         let column = within & (self.strip - 1);
         let (row, set) = if self.sets == 1 { (stripe, 0) } else { (stripe / self.sets, stripe % self.sets) };
-        let (band, row_in_unit) = if self.rows == 1 { (row, 0) } else { (row / self.rows, row % self.rows) };
+        let (band, row_in_unit) = (row >> self.rows_shift, row & (self.rows() - 1));
         Place {
             unit: UnitIndex(band * self.sets + set),
             role,
-            x: row_in_unit * self.strip + column,
+            x: (row_in_unit << self.strip_shift) + column,
             left: self.strip - column,
         }
     }
@@ -152,7 +158,7 @@ impl Geometry {
     pub fn offset(&self, unit: UnitIndex, role: Role, x: u64) -> u64 {
         assert!(role < self.data, "only data strips have group bytes");
         let (band, set) = (unit.0 / self.sets, unit.0 % self.sets);
-        let row = band * self.rows + x / self.strip;
+        let row = (band << self.rows_shift) + (x >> self.strip_shift);
         (row * self.sets + set) * self.stripe_data + role as u64 * self.strip + x % self.strip
     }
 
@@ -170,7 +176,7 @@ impl Geometry {
     pub fn member(&self, unit: UnitIndex, x: u64, role: Role) -> MemberIndex {
         let strips = self.strips() as u64;
         let (band, set) = if self.sets == 1 { (unit.0, 0) } else { (unit.0 / self.sets, unit.0 % self.sets) };
-        let row = band * self.rows + (x >> self.strip_shift);
+        let row = (band << self.rows_shift) + (x >> self.strip_shift);
         let local = if self.syndromes == 0 {
             role as u64
         } else {
@@ -201,7 +207,7 @@ impl Geometry {
             return unit.0;
         }
         let (band, set) = if self.sets == 1 { (unit.0, 0) } else { (unit.0 / self.sets, unit.0 % self.sets) };
-        (band * self.zones_per_unit() + x / self.zone) * self.sets + set
+        (band * self.zones_per_unit() + (x >> self.zone_shift)) * self.sets + set
     }
 
     /// The columns of the zones of a unit, in order.
@@ -213,7 +219,7 @@ impl Geometry {
     /// The columns of the rows of a unit, in order.
     pub fn row_ranges(&self) -> impl Iterator<Item = Range> + use<> {
         let strip = self.strip;
-        (0..self.rows).map(move |row| Range::new(row * strip, (row + 1) * strip))
+        (0..self.rows()).map(move |row| Range::new(row * strip, (row + 1) * strip))
     }
 
     /// The range with its ends moved outward to sectors.

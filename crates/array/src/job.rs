@@ -2,7 +2,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use drive::{Env, Nanos};
@@ -113,8 +112,8 @@ impl<E: Env> Inner<E> {
 
     /// Requests that users have begun on any shard.
     pub fn users_begun(&self) -> u64 {
-        let counters = &self.shared.counters;
-        counters.reads.load(Ordering::Relaxed) + counters.writes.load(Ordering::Relaxed)
+        let counts = self.shared.counts();
+        counts.reads + counts.writes
     }
 
     /// Rests after work that took since `began`, if users were active meanwhile.

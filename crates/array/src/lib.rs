@@ -51,5 +51,5 @@ pub use message::{Message, NoPeers, Peers};
 pub use probe::{Probe, probe};
 pub use rebuild::JoinError;
 pub use scrub::{Finding, ScrubMode};
-pub use shared::{Counters, DriveId, Shared, Slot};
+pub use shared::{Counts, DriveId, Shared, Slot};
 pub use status::{Event, GroupStatus, JobKind, JobStatus, MemberStatus};

@@ -2,7 +2,6 @@
 //! the unit's owner, who computes it from the other strips under the lock.
 
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 
 use drive::{BlockError, BufMut, Drive, Env, Segments, join_all};
 
@@ -34,10 +33,13 @@ impl<E: Env> Array<E> {
         self.check(offset, len)?;
         let inner = &self.0;
         let geometry = &inner.shared.geometry;
-        inner.shared.counters.reads.fetch_add(1, Ordering::Relaxed);
+        inner.counters().reads.count();
         let _user = inner.enter_user();
         let place = geometry.place(offset);
         if len <= place.left {
+            if (place.x | len) & (geometry.sector - 1) == 0 {
+                return inner.read_sectors(place.unit, place.role, place.x, buf).await;
+            }
             return inner.read_piece(place, buf).await;
         }
         let mut pieces = Vec::with_capacity((len / geometry.strip) as usize + 2);
@@ -136,19 +138,16 @@ impl<E: Env> Inner<E> {
     fn source(&self, unit: UnitIndex, role: Role, range: Range) -> Source<E::Drive> {
         let shared = &self.shared;
         let geometry = &shared.geometry;
-        let mut allocated = false;
-        let mut hole = false;
-        let mut x = range.start;
+        let allocated = shared.map.get(geometry.zone_index(unit, range.start));
+        let mut x = (range.start | (geometry.zone - 1)) + 1;
         while x < range.end {
-            let bit = shared.map.get(geometry.zone_index(unit, x));
-            allocated |= bit;
-            hole |= !bit;
-            x = (x / geometry.zone + 1) * geometry.zone;
+            if shared.map.get(geometry.zone_index(unit, x)) != allocated {
+                return Source::Owner;
+            }
+            x += geometry.zone;
         }
-        match (allocated, hole) {
-            (false, _) => return Source::Hole,
-            (true, true) => return Source::Owner,
-            (true, false) => {}
+        if !allocated {
+            return Source::Hole;
         }
         // A mirror's copies serve in turn, by place, so that a stream stays with one drive for a while. After a crash they
         // may differ, and the resync takes the first for the truth: so do all reads until then.
@@ -231,14 +230,14 @@ impl<E: Env> Inner<E> {
                     // The copies of a mirror are all the same.
                     let data_role = if self.shared.geometry.data == 1 { 0 } else { role };
                     let restored = self.restore_data(columns, &view, reads).swap_remove(data_role);
-                    self.shared.counters.reconstructed.fetch_add(1, Ordering::Relaxed);
+                    self.counters().reconstructed.count();
                     if view.0[role].strip != Strip::Unreadable {
                         return Ok(restored);
                     }
                     let restored = restored.freeze();
                     let data = Segments::from_iter([restored.clone()]);
                     if self.write_member(&view.0[role], unit, columns.start, data, false).await? {
-                        self.shared.counters.healed.fetch_add(1, Ordering::Relaxed);
+                        self.counters().healed.count();
                     }
                     let mut copy = self.env.alloc(restored.len());
                     copy.copy_from_slice(&restored);

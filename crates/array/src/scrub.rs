@@ -225,7 +225,7 @@ impl<E: Env> Inner<E> {
         strip: Buf,
     ) -> Result<(), BlockError> {
         if self.write_member(&view.0[role], unit, x, Segments::from_iter([strip]), false).await? {
-            self.shared.counters.healed.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            self.counters().healed.count();
         }
         Ok(())
     }

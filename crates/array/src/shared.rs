@@ -4,6 +4,7 @@
 //! leader (shard 0). Readers act on what they saw and are corrected by the owner's lock where it matters.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use format::{MemberState, Uuid};
 
@@ -26,17 +27,42 @@ pub struct Slot {
 /// Bits of the unit's number in [`Shared::rebuilt`]; the rest is the drive's. 2^48 units of 4 KiB are an exbibyte.
 const REBUILT_UNIT_BITS: u32 = 48;
 
-/// Operations since the group was assembled, over all shards.
-#[derive(Debug, Default)]
-pub struct Counters {
+/// What a group has done since it was assembled.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
     /// Reads by users.
-    pub reads: AtomicU64,
+    pub reads: u64,
     /// Writes by users.
-    pub writes: AtomicU64,
+    pub writes: u64,
     /// Strips that were computed from others to serve a read.
-    pub reconstructed: AtomicU64,
+    pub reconstructed: u64,
     /// Unreadable strips that were written back.
-    pub healed: AtomicU64,
+    pub healed: u64,
+}
+
+/// One shard's share of [`Counts`].
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(crate) struct Counters {
+    pub reads: Counter,
+    pub writes: Counter,
+    pub reconstructed: Counter,
+    pub healed: Counter,
+}
+
+/// A number that one shard counts and all may read: no locked instruction on the way of every request.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    #[inline]
+    pub fn count(&self) {
+        self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// The state of a group that its shards share.
@@ -48,8 +74,6 @@ pub struct Shared {
     pub geometry: Geometry,
     /// Which zones were written.
     pub map: AllocationMap,
-    /// Operation counts.
-    pub counters: Counters,
     pub(crate) code: gf::Code,
     slots: Box<[AtomicU32]>,
     errors: Box<[AtomicU64]>,
@@ -61,6 +85,8 @@ pub struct Shared {
     resync_due: AtomicBool,
     stopped: AtomicBool,
     next_drive: AtomicU32,
+    /// By shard. Made when the first shard takes the group, since the assembly does not know how many there are.
+    counters: OnceLock<Arc<[Counters]>>,
 }
 
 impl Shared {
@@ -69,7 +95,6 @@ impl Shared {
         Shared {
             array,
             map: AllocationMap::new(geometry.zone_count()),
-            counters: Counters::default(),
             code,
             slots: slots.iter().map(|slot| AtomicU32::new(slot.pack())).collect(),
             errors: slots.iter().map(|_| AtomicU64::new(0)).collect(),
@@ -79,8 +104,26 @@ impl Shared {
             resync_due: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             next_drive: AtomicU32::new(u32::from(drives)),
+            counters: OnceLock::new(),
             geometry,
         }
+    }
+
+    /// The counters of all shards, each to be written by its shard only.
+    pub(crate) fn counters(&self, shards: usize) -> Arc<[Counters]> {
+        self.counters.get_or_init(|| (0..shards).map(|_| Counters::default()).collect()).clone()
+    }
+
+    /// What all shards have done together.
+    pub fn counts(&self) -> Counts {
+        let mut sum = Counts::default();
+        for counters in self.counters.get().into_iter().flat_map(|shards| &**shards) {
+            sum.reads += counters.reads.get();
+            sum.writes += counters.writes.get();
+            sum.reconstructed += counters.reconstructed.get();
+            sum.healed += counters.healed.get();
+        }
+        sum
     }
 
     /// What is in a member's place now.

@@ -1,7 +1,6 @@
 //! Members that fail an operation, stay away, or come back.
 
 use std::cell::Cell;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use array::{Event, MemberIndex, Refusal, UnitIndex, assemble};
@@ -50,7 +49,7 @@ fn an_unreadable_sector_is_served_from_redundancy_and_written_back() {
                 assert_eq!(group.differences().await, 0);
                 let buf = BufMut::zeroed((range.end - range.start) as usize);
                 group.drives[bad].read(range.start, buf).await.expect("it was written back");
-                assert!(group.leader().shared().counters.healed.load(Ordering::Relaxed) > 0, "{shape}");
+                assert!(group.leader().shared().counts().healed > 0, "{shape}");
                 assert!(group.leader().status().members[bad].errors > 0, "{shape}");
                 verify(&group, &model, &mut rng).await;
             });
@@ -79,11 +78,7 @@ fn a_read_of_any_copy_heals_that_copy() {
             read(256 * KIB + index * 4096).await;
         }
     });
-    assert_eq!(
-        group.leader().shared().counters.healed.load(Ordering::Relaxed),
-        2,
-        "one bad copy was read in each turn"
-    );
+    assert_eq!(group.leader().shared().counts().healed, 2, "one bad copy was read in each turn");
 }
 
 #[test]
