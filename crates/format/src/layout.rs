@@ -31,7 +31,8 @@ const DATA_ALIGN_BYTES: u64 = 1 << 20;
 /// Alignment of the data of smaller members, which are files and simulations.
 const DATA_ALIGN_BYTES_SMALL: u64 = 64 << 10;
 
-const LOG_BYTES_MIN: u64 = 64 << 10;
+/// Least bytes of the log region.
+pub(crate) const LOG_BYTES_MIN: u64 = 128 << 10;
 const LOG_BYTES_MAX: u64 = 64 << 20;
 /// The log takes this part of a member.
 const LOG_DIVISOR: u64 = 128;
@@ -65,7 +66,7 @@ impl Region {
 pub struct Layout {
     /// Allocation map: [`crate::MapBlock`]s, two slots each.
     pub map: Region,
-    /// Reserved for the log that closes the write hole.
+    /// The log that closes the write hole; see [`crate::log`].
     pub log: Region,
     /// Volumes and exports: two slots of half the region each.
     pub catalogue: Region,
@@ -163,6 +164,7 @@ impl Layout {
             holds(offset >= free_from && offset <= limit && len <= limit - offset, "regions")?;
             free_from = offset + len;
         }
+        holds(self.log.len >= LOG_BYTES_MIN, "log")?;
         holds(self.zone_bytes.is_power_of_two() && self.zone_bytes >= ZONE_BYTES_MIN, "zone_bytes")?;
         holds(self.data.len.is_multiple_of(u64::from(shape.strip_bytes.max(self.zone_bytes))), "data")?;
         holds(self.zone_count == self.data.len / u64::from(self.zone_bytes) * u64::from(shape.sets), "zone_count")?;

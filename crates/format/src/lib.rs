@@ -3,6 +3,7 @@
 //! - [`Superblock`]: who this drive is, which array it belongs to, in which state. At the head and the tail of a drive.
 //! - [`Layout`]: where the regions of a member lie.
 //! - [`MapBlock`]: which zones of the group were ever written.
+//! - [`log`]: what puts stripes right whose writing was interrupted.
 //! - [`Catalogue`]: the volumes and exports of the group.
 //! - [`foreign`]: what else a drive may hold, so that nobody's data is overwritten unasked.
 //!
@@ -23,6 +24,7 @@ mod catalogue;
 mod checksum;
 pub mod foreign;
 mod layout;
+pub mod log;
 mod map;
 mod shape;
 mod superblock;
@@ -43,8 +45,8 @@ pub use shape::{
     ShapeError, UnknownLevel,
 };
 pub use superblock::{
-    Copies, Features, MemberEntry, MemberState, NAME_BYTES_MAX, Rebuild, Role, SPARES_MAX, SUPERBLOCK_VERSION,
-    Superblock, SuperblockError, check_name, newest, superblock_offsets,
+    Copies, CrashSafety, Features, MemberEntry, MemberState, NAME_BYTES_MAX, Rebuild, Role, SPARES_MAX,
+    SUPERBLOCK_VERSION, Superblock, SuperblockError, check_name, newest, superblock_offsets,
 };
 pub use uuid::{BadUuid, Uuid};
 

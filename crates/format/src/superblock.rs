@@ -86,7 +86,42 @@ pub struct Rebuild {
     pub next_zone: u64,
 }
 
-/// Features that the array uses, one bit each. Version 1 defines none.
+/// What a crash in the middle of writes may cost. The numbers are those on the drive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum CrashSafety {
+    /// No log. After a crash the syndromes are computed anew from the data; members that were lost before, or are lost
+    /// at the same time, take blocks with them that nobody was writing. Right for levels without redundancy, and for
+    /// data that can be made again.
+    #[default]
+    Off = 0,
+    /// Blocks that nobody was writing never change. Those under way are old or new, or an error if a member is lost in
+    /// the same crash and several strips of the stripe were being written.
+    On = 1,
+    /// As [`CrashSafety::On`], without the exception: partial and whole stripes are written twice.
+    Strict = 2,
+}
+
+impl CrashSafety {
+    /// All of them.
+    pub const ALL: [CrashSafety; 3] = [CrashSafety::Off, CrashSafety::On, CrashSafety::Strict];
+
+    /// The one with this number on a drive.
+    pub fn from_number(number: u8) -> Option<CrashSafety> {
+        CrashSafety::ALL.into_iter().find(|safety| *safety as u8 == number)
+    }
+
+    /// The name that commands and documents use.
+    pub fn name(self) -> &'static str {
+        match self {
+            CrashSafety::Off => "off",
+            CrashSafety::On => "on",
+            CrashSafety::Strict => "strict",
+        }
+    }
+}
+
+/// Features that the array uses, one bit each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Features {
     /// A program that does not know one of these must not touch the array.
@@ -99,7 +134,10 @@ pub struct Features {
 
 impl Features {
     /// Every bit that this program knows.
-    pub const KNOWN: Features = Features { incompatible: 0, read_only_compatible: 0, compatible: 0 };
+    pub const KNOWN: Features = Features { incompatible: Features::LOG, read_only_compatible: 0, compatible: 0 };
+
+    /// Incompatible: a log is written, which has to be replayed after a crash. Set unless crash safety is off.
+    pub const LOG: u64 = 1;
 }
 
 /// What a drive says of itself and of its array.
@@ -121,6 +159,10 @@ pub struct Superblock {
     pub epoch: u64,
     /// The array was stopped in order: no write was under way.
     pub clean: bool,
+    /// What a crash may cost.
+    pub crash_safety: CrashSafety,
+    /// Frames of the log with another generation mean nothing.
+    pub log_generation: u64,
     /// How data is spread.
     pub shape: Shape,
     /// One entry per slot.
@@ -184,6 +226,8 @@ impl Superblock {
         holds(check_name(&self.name).is_ok(), "name")?;
         holds(!self.drive.is_nil(), "drive")?;
         holds(self.epoch > 0, "epoch")?;
+        let logs = self.features.incompatible & Features::LOG != 0;
+        holds(logs == (self.crash_safety != CrashSafety::Off), "crash_safety")?;
         self.shape.check().map_err(|_: ShapeError| SuperblockError::Invalid { field: "shape" })?;
         self.layout.check(&self.shape).map_err(|bad| SuperblockError::Invalid { field: bad.0 })?;
         holds(self.members.len() == usize::from(self.shape.members), "members")?;

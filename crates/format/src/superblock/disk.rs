@@ -6,7 +6,8 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::{
-    Features, MemberEntry, MemberState, NAME_BYTES_MAX, Rebuild, Role, SPARES_MAX, Superblock, SuperblockError,
+    CrashSafety, Features, MemberEntry, MemberState, NAME_BYTES_MAX, Rebuild, Role, SPARES_MAX, Superblock,
+    SuperblockError,
 };
 use crate::BLOCK;
 use crate::checksum::crc32c_without;
@@ -75,7 +76,9 @@ struct DiskSuperblock {
     member_bytes: U64,
     rebuild_next_zone: U64,
     name: [u8; NAME_BYTES_MAX],
-    reserved_b: [u8; 40],
+    log_generation: U64,
+    crash_safety: u8,
+    reserved_b: [u8; 31],
     regions: [DiskRegion; REGION_SLOTS],
     members: [DiskMember; MEMBERS_MAX as usize],
     spares: [[u8; 16]; SPARES_MAX],
@@ -103,7 +106,8 @@ const _: () = {
     assert!(offset_of!(DiskSuperblock, member_bytes) == 120);
     assert!(offset_of!(DiskSuperblock, rebuild_next_zone) == 128);
     assert!(offset_of!(DiskSuperblock, name) == 136);
-    assert!(offset_of!(DiskSuperblock, reserved_b) == 200);
+    assert!(offset_of!(DiskSuperblock, log_generation) == 200);
+    assert!(offset_of!(DiskSuperblock, crash_safety) == 208);
     assert!(offset_of!(DiskSuperblock, regions) == 240);
     assert!(offset_of!(DiskSuperblock, members) == 624);
     assert!(offset_of!(DiskSuperblock, spares) == 2160);
@@ -135,6 +139,8 @@ impl Superblock {
         }
         .into();
         disk.flags = if self.clean { FLAG_CLEAN } else { 0 }.into();
+        disk.log_generation = self.log_generation.into();
+        disk.crash_safety = self.crash_safety as u8;
         encode_shape(&mut disk, &self.shape);
         encode_layout(&mut disk, &self.layout);
         disk.rebuild_member = self.rebuild.map_or(NO_MEMBER, |rebuild| rebuild.member).into();
@@ -189,6 +195,9 @@ impl Superblock {
             },
             epoch: disk.epoch.get(),
             clean: disk.flags.get() & FLAG_CLEAN != 0,
+            crash_safety: CrashSafety::from_number(disk.crash_safety)
+                .ok_or(SuperblockError::Invalid { field: "crash_safety" })?,
+            log_generation: disk.log_generation.get(),
             shape: decode_shape(disk)?,
             members: decode_members(disk)?,
             spares: decode_spares(disk)?,
@@ -300,6 +309,8 @@ pub(crate) mod tests {
             role: Role::Member(1),
             epoch: 1,
             clean: true,
+            crash_safety: CrashSafety::Off,
+            log_generation: 0,
             shape,
             members: vec![entry(1), entry(2), entry(3)],
             spares: vec![],
@@ -340,7 +351,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_field_that_cannot_be_is_named_even_under_a_right_checksum() {
-        let cases: [(&str, usize, &[u8]); 16] = [
+        let cases: [(&str, usize, &[u8]); 18] = [
             ("array", 40, &[0; 16]),
             ("drive", 56, &[0; 16]),
             ("epoch", 72, &[0; 8]),
@@ -355,6 +366,8 @@ pub(crate) mod tests {
             ("zone_count", 112, &[0]),
             ("member_bytes", 120, &[0xFF; 8]),
             ("name", 136, b"T"),
+            ("crash_safety", 208, &[3]),
+            ("crash_safety", 208, &[1]),
             ("map", 240, &[0]),
             ("members", 640, &[9]),
         ];

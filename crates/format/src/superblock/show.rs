@@ -30,6 +30,8 @@ impl fmt::Display for Superblock {
         writeln!(formatter, "{:<14}{}", "epoch", self.epoch)?;
         let stopped = if self.clean { "stopped in order" } else { "in use, or stopped by a crash" };
         writeln!(formatter, "{:<14}{stopped}", "state")?;
+        let (safety, generation) = (self.crash_safety.name(), self.log_generation);
+        writeln!(formatter, "{:<14}{safety}, log generation {generation}", "crash safety")?;
         writeln!(formatter, "{:<14}{} s since 1970", "created", self.created_unix_s)?;
         for (slot, entry) in self.members.iter().enumerate() {
             write!(formatter, "{:<14}{} {}", format!("member {slot}"), entry.uuid, entry.state)?;

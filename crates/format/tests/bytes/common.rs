@@ -1,8 +1,8 @@
 //! Values that several tests share.
 
 use format::{
-    Catalogue, ExportKind, ExportRecord, ExtentRecord, Features, Layout, Level, MapBlock, MemberEntry, MemberState,
-    Rebuild, Role, SUPERBLOCK_VERSION, Shape, Superblock, TlsFiles, Uuid, VolumeKind, VolumeRecord,
+    Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, Layout, Level, MapBlock, MemberEntry,
+    MemberState, Rebuild, Role, SUPERBLOCK_VERSION, Shape, Superblock, TlsFiles, Uuid, VolumeKind, VolumeRecord,
 };
 
 /// A UUID whose bytes count up from `first`.
@@ -30,13 +30,15 @@ pub fn superblock() -> Superblock {
     let entry = |(slot, state): (usize, MemberState)| MemberEntry { uuid: uuid(1 + 16 * slot as u8), state };
     Superblock {
         version: SUPERBLOCK_VERSION,
-        features: Features::default(),
+        features: Features { incompatible: Features::LOG, ..Features::default() },
         array: array(),
         name: "tank-1.x_y".to_owned(),
         drive: uuid(33),
         role: Role::Member(2),
         epoch: 0x0123_4567_89AB_CDEF,
         clean: true,
+        crash_safety: CrashSafety::On,
+        log_generation: 77,
         shape,
         members: states.into_iter().enumerate().map(entry).collect(),
         spares: vec![uuid(0xC0), uuid(0xD0)],

@@ -1,0 +1,53 @@
+//! The log that closes the write hole, and the list of blocks that no log could save.
+//!
+//! ```text
+//! log region of a member:  | lost 0 | lost 1 | ring of stream 0 | ring of stream 1 | ...
+//! ```
+//! The first two slots hold the list of lost blocks ([`LostBlocks`]). The rest is divided among *streams*, one for each
+//! writer; each is a ring of [`Frame`]s. A reader looks for frames at every block of the rings and needs not know how
+//! many streams there were.
+
+mod frame;
+mod lost;
+
+pub use frame::{Entry, FRAME_VERSION, Frame, FrameError, FrameHead, Part, PartData, encode_frame, frame_len};
+pub use lost::{LOST_RANGES_MAX, LOST_SLOT_BYTES, LOST_SLOTS, LOST_VERSION, LostBlocks, LostError};
+
+use crate::BLOCK;
+use crate::layout::{LOG_BYTES_MIN, Layout, Region};
+
+/// Least bytes of a ring: a frame with one block of parts and one of payload.
+pub const RING_BYTES_MIN: u64 = 2 * BLOCK as u64;
+
+const _: () = assert!(LOST_SLOTS * LOST_SLOT_BYTES as u64 + RING_BYTES_MIN <= LOG_BYTES_MIN);
+
+/// Where a slot of the list of lost blocks lies on every member.
+///
+/// # Panics
+/// If there is no such slot.
+pub fn lost_slot_offset(layout: &Layout, slot: u64) -> u64 {
+    assert!(slot < LOST_SLOTS, "slot {slot} of {LOST_SLOTS}");
+    layout.log.offset + slot * LOST_SLOT_BYTES as u64
+}
+
+/// The part of the log region that holds the rings.
+pub fn rings(layout: &Layout) -> Region {
+    let used = LOST_SLOTS * LOST_SLOT_BYTES as u64;
+    Region { offset: layout.log.offset + used, len: layout.log.len.saturating_sub(used) }
+}
+
+/// The rings that `wanted` streams get, as many as there is room for: at least one.
+pub fn ring_count(layout: &Layout, wanted: usize) -> usize {
+    wanted.min((rings(layout).len / RING_BYTES_MIN) as usize).max(1)
+}
+
+/// The ring of a stream, of `count`.
+///
+/// # Panics
+/// If there is no such stream.
+pub fn ring(layout: &Layout, stream: usize, count: usize) -> Region {
+    assert!(stream < count, "stream {stream} of {count}");
+    let all = rings(layout);
+    let len = all.len / count as u64 / BLOCK as u64 * BLOCK as u64;
+    Region { offset: all.offset + stream as u64 * len, len }
+}

@@ -1,0 +1,470 @@
+//! Frames: what one write to one member's log holds.
+//!
+//! A *record* says which bytes of a stripe are about to be overwritten, and holds what is needed to put the stripe right
+//! if that is interrupted. Each member that has a share in it, its *part*, finds it in a frame of its own; a frame
+//! gathers the parts of many records.
+//!
+//! ```text
+//! | head 80 | part 40 | entry 32 | checksums 4 .. | entry .. | part .. | ... | zeroes | payload, packed .. | zeroes |
+//!                                                                      up to 4096                  up to 4096
+//! ```
+//! The checksum is over the whole frame: a frame is there or it is not.
+
+use std::mem::size_of;
+use std::ops::Range;
+
+use thiserror::Error;
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::BLOCK;
+use crate::checksum::crc32c_without;
+use crate::uuid::Uuid;
+
+/// Version of the frame format that this crate writes and reads.
+pub const FRAME_VERSION: u32 = 1;
+
+const MAGIC: [u8; 8] = *b"PurlinLG";
+
+const CRC_FIELD: usize = 12;
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct DiskHead {
+    magic: [u8; 8],
+    version: U32,
+    crc32c: U32,
+    array: [u8; 16],
+    generation: U64,
+    offset: U64,
+    tail: U64,
+    stream: U32,
+    parts: U32,
+    meta_len: U32,
+    frame_len: U32,
+    reserved: [u8; 8],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct DiskPart {
+    sequence: U64,
+    unit: U64,
+    holders: U64,
+    role: U16,
+    entries: U16,
+    payload_offset: U32,
+    payload_len: U32,
+    reserved: [u8; 4],
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct DiskEntry {
+    x: U64,
+    len: U32,
+    checksums: U32,
+    overwritten: U64,
+    restated: U64,
+}
+
+const _: () = {
+    assert!(size_of::<DiskHead>() == 80 && size_of::<DiskPart>() == 40 && size_of::<DiskEntry>() == 32);
+};
+
+/// What a frame says besides its parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameHead {
+    /// Grows with every assembly of the group: frames of an older one mean nothing. The superblock has the current one.
+    pub generation: u64,
+    /// Byte on the member where the frame lies: a copy of it somewhere else means nothing.
+    pub offset: u64,
+    /// Who wrote it. Records of different streams never meet in one unit within a generation.
+    pub stream: u32,
+    /// Records of this stream below this sequence number need no recovery: what they announced is durable.
+    pub tail: u64,
+}
+
+/// A run of columns of one stripe in which the same strips are overwritten.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// First column: bytes from the start of the unit on each member.
+    pub x: u64,
+    /// Columns.
+    pub len: u32,
+    /// Data strips that are overwritten in place, a bit each. The base syndromes leave them out.
+    pub overwritten: u64,
+    /// Data strips whose drive is not to be trusted with them, since it lacked them or could not read them: their
+    /// content, new where it changes, is in the base syndromes only. Disjoint from `overwritten`.
+    pub restated: u64,
+    /// CRC-32C of the new content, of each piece of 4096 columns (the last one may be shorter): of the overwritten data
+    /// strips in order, then of all syndromes. Empty where one overwritten strip alone decides.
+    pub checksums: Vec<u32>,
+}
+
+/// A member's share of a record, to be written.
+#[derive(Debug, Clone)]
+pub struct PartData<'a> {
+    /// Number of the record in its stream.
+    pub sequence: u64,
+    /// The unit.
+    pub unit: u64,
+    /// Strips whose members hold a part of the record, a bit for each strip of the stripe, data strips first.
+    pub holders: u64,
+    /// The strip of this member.
+    pub role: u16,
+    /// The same in all parts of the record.
+    pub entries: &'a [Entry],
+    /// The base syndrome of this role, entry after entry, of those that have one: see [`Entry::has_base`].
+    pub payload: &'a [u8],
+}
+
+/// A member's share of a record, as read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// See [`PartData::sequence`].
+    pub sequence: u64,
+    /// See [`PartData::unit`].
+    pub unit: u64,
+    /// See [`PartData::holders`].
+    pub holders: u64,
+    /// See [`PartData::role`].
+    pub role: u16,
+    /// See [`PartData::entries`].
+    pub entries: Vec<Entry>,
+    /// Where in the frame's bytes the payload lies.
+    pub payload: Range<usize>,
+}
+
+/// A frame as read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// What it says of itself.
+    pub head: FrameHead,
+    /// The parts, in order.
+    pub parts: Vec<Part>,
+    /// Its length: a multiple of [`BLOCK`].
+    pub len: usize,
+}
+
+/// Why bytes are not a frame of this log. None of these is alarming by itself: a ring holds anything where no frame was
+/// written in this generation.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum FrameError {
+    /// There is no frame here, or fewer bytes than it says.
+    #[error("not a log frame")]
+    NotAFrame,
+    /// The bytes were damaged or written only in part.
+    #[error("the checksum of the log frame does not match")]
+    Checksum,
+    /// Written by another version of Purlin.
+    #[error("log frame of version {found}, this program reads version {FRAME_VERSION}")]
+    UnknownVersion {
+        /// The version found.
+        found: u32,
+    },
+    /// Left behind by another array, or by this one before.
+    #[error("a log frame of another array or an older generation")]
+    Stale,
+    /// A copy of a frame that belongs elsewhere.
+    #[error("a log frame of offset {found}, found at {expected}")]
+    Misplaced {
+        /// Offset in the frame.
+        found: u64,
+        /// Where it was found.
+        expected: u64,
+    },
+    /// The checksum is right, but a field holds what cannot be.
+    #[error("the field `{field}` of the log frame is invalid")]
+    Invalid {
+        /// Which field.
+        field: &'static str,
+    },
+}
+
+impl Entry {
+    /// Says that older records for these columns do not apply any more, and nothing else.
+    pub fn is_void(&self) -> bool {
+        self.overwritten | self.restated == 0
+    }
+
+    /// The base syndromes of this entry are in the payload: some data strip is not overwritten, so that they are not
+    /// zero. `data` is the number of data strips.
+    pub fn has_base(&self, data: usize) -> bool {
+        !self.is_void() && self.overwritten.count_ones() < data as u32
+    }
+
+    /// Pieces that have checksums.
+    pub fn pieces(&self) -> usize {
+        (self.len as usize).div_ceil(BLOCK)
+    }
+}
+
+/// Bytes of the head and the parts, without padding.
+fn meta_len(parts: &[PartData<'_>]) -> usize {
+    let entry = |entry: &Entry| size_of::<DiskEntry>() + 4 * entry.checksums.len();
+    let part = |part: &PartData<'_>| size_of::<DiskPart>() + part.entries.iter().map(entry).sum::<usize>();
+    size_of::<DiskHead>() + parts.iter().map(part).sum::<usize>()
+}
+
+/// Bytes of a frame with these parts: a multiple of [`BLOCK`].
+pub fn frame_len(parts: &[PartData<'_>]) -> usize {
+    let payload: usize = parts.iter().map(|part| part.payload.len()).sum();
+    meta_len(parts).next_multiple_of(BLOCK) + payload.next_multiple_of(BLOCK)
+}
+
+/// Writes a frame to `out`.
+///
+/// # Panics
+/// If `out` is not [`frame_len`] bytes long.
+pub fn encode_frame(array: &Uuid, head: &FrameHead, parts: &[PartData<'_>], out: &mut [u8]) {
+    assert_eq!(out.len(), frame_len(parts), "a frame of {} parts", parts.len());
+    let meta = meta_len(parts);
+    let mut payload_at = meta.next_multiple_of(BLOCK);
+    out[meta..payload_at].fill(0);
+    let mut disk = DiskHead::new_zeroed();
+    disk.magic = MAGIC;
+    disk.version = FRAME_VERSION.into();
+    disk.array = *array.as_bytes();
+    disk.generation = head.generation.into();
+    disk.offset = head.offset.into();
+    disk.tail = head.tail.into();
+    disk.stream = head.stream.into();
+    disk.parts = (parts.len() as u32).into();
+    disk.meta_len = (meta as u32).into();
+    disk.frame_len = (out.len() as u32).into();
+    let mut at = 0;
+    let mut put = |out: &mut [u8], bytes: &[u8]| {
+        out[at..at + bytes.len()].copy_from_slice(bytes);
+        at += bytes.len();
+    };
+    put(out, disk.as_bytes());
+    for part in parts {
+        let mut disk = DiskPart::new_zeroed();
+        disk.sequence = part.sequence.into();
+        disk.unit = part.unit.into();
+        disk.holders = part.holders.into();
+        disk.role = part.role.into();
+        disk.entries = (part.entries.len() as u16).into();
+        disk.payload_offset = (payload_at as u32).into();
+        disk.payload_len = (part.payload.len() as u32).into();
+        put(out, disk.as_bytes());
+        for entry in part.entries {
+            let mut disk = DiskEntry::new_zeroed();
+            disk.x = entry.x.into();
+            disk.len = entry.len.into();
+            disk.checksums = (entry.checksums.len() as u32).into();
+            disk.overwritten = entry.overwritten.into();
+            disk.restated = entry.restated.into();
+            put(out, disk.as_bytes());
+            for checksum in &entry.checksums {
+                put(out, &checksum.to_le_bytes());
+            }
+        }
+        out[payload_at..payload_at + part.payload.len()].copy_from_slice(part.payload);
+        payload_at += part.payload.len();
+    }
+    out[payload_at..].fill(0);
+    let checksum = crc32c_without(out, CRC_FIELD);
+    out[CRC_FIELD..CRC_FIELD + 4].copy_from_slice(&checksum.to_le_bytes());
+}
+
+impl Frame {
+    /// Reads the frame that starts with the first of `bytes`, which lie from `offset` on the member and go on at least
+    /// to its end. Of a stripe with `strips` strips, of which `data` hold data.
+    ///
+    /// # Errors
+    /// [`FrameError`]: there is no frame that counts.
+    pub fn decode(
+        bytes: &[u8],
+        array: &Uuid,
+        generation: u64,
+        offset: u64,
+        (data, strips): (usize, usize),
+    ) -> Result<Frame, FrameError> {
+        let (disk, _) = DiskHead::ref_from_prefix(bytes).map_err(|_| FrameError::NotAFrame)?;
+        if disk.magic != MAGIC {
+            return Err(FrameError::NotAFrame);
+        }
+        if disk.version.get() != FRAME_VERSION {
+            return Err(FrameError::UnknownVersion { found: disk.version.get() });
+        }
+        // Before the checksum, which costs the most: rings are full of old frames.
+        if disk.array != *array.as_bytes() || disk.generation.get() != generation {
+            return Err(FrameError::Stale);
+        }
+        let len = disk.frame_len.get() as usize;
+        let frame = bytes.get(..len).filter(|_| len >= BLOCK && len.is_multiple_of(BLOCK));
+        let frame = frame.ok_or(FrameError::NotAFrame)?;
+        if disk.crc32c.get() != crc32c_without(frame, CRC_FIELD) {
+            return Err(FrameError::Checksum);
+        }
+        if disk.offset.get() != offset {
+            return Err(FrameError::Misplaced { found: disk.offset.get(), expected: offset });
+        }
+        let invalid = |field| FrameError::Invalid { field };
+        let meta = frame.get(..disk.meta_len.get() as usize).ok_or(invalid("meta_len"))?;
+        let mut rest = meta.get(size_of::<DiskHead>()..).ok_or(invalid("meta_len"))?;
+        let mut parts = Vec::new();
+        for _ in 0..disk.parts.get() {
+            let (part, after) = DiskPart::ref_from_prefix(rest).map_err(|_| invalid("parts"))?;
+            rest = after;
+            let mut entries = Vec::new();
+            let mut base_len = 0;
+            for _ in 0..part.entries.get() {
+                let (entry, after) = decode_entry(rest, (data, strips))?;
+                base_len += if entry.has_base(data) { entry.len as usize } else { 0 };
+                entries.push(entry);
+                rest = after;
+            }
+            let start = part.payload_offset.get() as usize;
+            let payload = start..start.saturating_add(part.payload_len.get() as usize);
+            let fits = payload.end <= frame.len() && start >= meta.len() && payload.len() == base_len;
+            let role = part.role.get();
+            if !fits {
+                return Err(invalid("payload"));
+            }
+            if usize::from(role) >= strips || part.holders.get() >> role & 1 == 0 || !below(part.holders.get(), strips)
+            {
+                return Err(invalid("holders"));
+            }
+            parts.push(Part {
+                sequence: part.sequence.get(),
+                unit: part.unit.get(),
+                holders: part.holders.get(),
+                role,
+                entries,
+                payload,
+            });
+        }
+        let head = FrameHead { generation, offset, stream: disk.stream.get(), tail: disk.tail.get() };
+        Ok(Frame { head, parts, len })
+    }
+}
+
+/// No bit from `count` on.
+fn below(bits: u64, count: usize) -> bool {
+    count >= 64 || bits >> count == 0
+}
+
+fn decode_entry(bytes: &[u8], (data, strips): (usize, usize)) -> Result<(Entry, &[u8]), FrameError> {
+    let invalid = FrameError::Invalid { field: "entries" };
+    let (disk, rest) = DiskEntry::ref_from_prefix(bytes).map_err(|_| invalid.clone())?;
+    let count = disk.checksums.get() as usize;
+    let sums = rest.get(..count.saturating_mul(4)).ok_or(invalid.clone())?;
+    let entry = Entry {
+        x: disk.x.get(),
+        len: disk.len.get(),
+        overwritten: disk.overwritten.get(),
+        restated: disk.restated.get(),
+        checksums: sums.chunks_exact(4).map(|sum| u32::from_le_bytes(sum.try_into().expect("four bytes"))).collect(),
+    };
+    let expected = entry.pieces() * (entry.overwritten.count_ones() as usize + strips - data);
+    let right = entry.len > 0
+        && entry.x.checked_add(u64::from(entry.len)).is_some()
+        && below(entry.overwritten | entry.restated, data)
+        && entry.overwritten & entry.restated == 0
+        && (count == 0 || (count == expected && !entry.is_void()));
+    if right { Ok((entry, &rest[sums.len()..])) } else { Err(invalid) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARRAY: Uuid = Uuid::from_bytes([7; 16]);
+    const STRIPES: (usize, usize) = (4, 6);
+
+    fn entries() -> Vec<Entry> {
+        vec![
+            Entry { x: 8192, len: 4096, overwritten: 0b0001, restated: 0, checksums: vec![] },
+            Entry { x: 12288, len: 512, overwritten: 0b0011, restated: 0b1000, checksums: vec![1, 2, 3, 4] },
+            Entry { x: 16384, len: 8192, overwritten: 0b1111, restated: 0, checksums: (0..12).collect() },
+        ]
+    }
+
+    fn sample() -> Vec<u8> {
+        let entries = entries();
+        let payload: Vec<u8> = (0..4096 + 512).map(|i| i as u8).collect();
+        let part = |sequence, role| PartData {
+            sequence,
+            unit: 9,
+            holders: 0b11_0000,
+            role,
+            entries: &entries,
+            payload: &payload,
+        };
+        let parts = [part(1, 4), part(2, 5)];
+        let mut out = vec![0xAA; frame_len(&parts)];
+        let head = FrameHead { generation: 3, offset: 65536, stream: 2, tail: 1 };
+        encode_frame(&ARRAY, &head, &parts, &mut out);
+        out
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Frame, FrameError> {
+        Frame::decode(bytes, &ARRAY, 3, 65536, STRIPES)
+    }
+
+    fn reseal(bytes: &mut [u8], change: impl FnOnce(&mut [u8])) {
+        change(bytes);
+        let sum = crc32c_without(bytes, CRC_FIELD);
+        bytes[CRC_FIELD..CRC_FIELD + 4].copy_from_slice(&sum.to_le_bytes());
+    }
+
+    #[test]
+    fn a_frame_reads_back_as_it_was_written_whatever_follows_it() {
+        let mut bytes = sample();
+        assert_eq!(bytes.len(), 4096 + 12288);
+        bytes.extend([0x55; 4096]);
+        let frame = decode(&bytes).unwrap();
+        assert_eq!(frame.head, FrameHead { generation: 3, offset: 65536, stream: 2, tail: 1 });
+        assert_eq!((frame.len, frame.parts.len()), (16384, 2));
+        for (part, (sequence, role)) in frame.parts.iter().zip([(1, 4), (2, 5)]) {
+            assert_eq!((part.sequence, part.unit, part.holders, part.role), (sequence, 9, 0b11_0000, role));
+            assert_eq!(part.entries, entries());
+            let payload = &bytes[part.payload.clone()];
+            assert!(payload.len() == 4608 && payload.iter().enumerate().all(|(i, &byte)| byte == i as u8));
+        }
+    }
+
+    #[test]
+    fn a_frame_torn_at_any_sector_is_no_frame() {
+        let bytes = sample();
+        for sector in 0..bytes.len() / 512 {
+            let mut torn = bytes.clone();
+            torn[sector * 512..][..512].fill(0xEE);
+            let changed = torn != bytes;
+            assert!(!changed || decode(&torn).is_err(), "sector {sector}");
+        }
+        assert_eq!(decode(&bytes[..8192]), Err(FrameError::NotAFrame), "cut off");
+    }
+
+    #[test]
+    fn a_frame_of_another_array_generation_or_place_does_not_count() {
+        let bytes = sample();
+        let other = Uuid::from_bytes([8; 16]);
+        assert_eq!(Frame::decode(&bytes, &other, 3, 65536, STRIPES), Err(FrameError::Stale));
+        assert_eq!(Frame::decode(&bytes, &ARRAY, 4, 65536, STRIPES), Err(FrameError::Stale));
+        let misplaced = Err(FrameError::Misplaced { found: 65536, expected: 0 });
+        assert_eq!(Frame::decode(&bytes, &ARRAY, 3, 0, STRIPES), misplaced);
+    }
+
+    #[test]
+    fn fields_that_cannot_be_are_refused_even_under_a_right_checksum() {
+        let cases: [(&str, usize, &[u8]); 8] = [
+            ("meta_len", 64, &[0xFF; 4]),
+            ("meta_len", 64, &[0; 4]),
+            ("parts", 60, &[9]),
+            ("holders", 104, &[6]),
+            ("holders", 96, &[0xFF; 8]),
+            ("payload", 108, &[0xFF; 4]),
+            ("entries", 128, &[0; 4]),
+            ("entries", 132, &[0xFF; 4]),
+        ];
+        for (field, offset, value) in cases {
+            let mut bytes = sample();
+            reseal(&mut bytes, |bytes| bytes[offset..offset + value.len()].copy_from_slice(value));
+            assert_eq!(decode(&bytes), Err(FrameError::Invalid { field }), "offset {offset}");
+        }
+    }
+}
