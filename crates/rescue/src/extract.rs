@@ -1,0 +1,259 @@
+//! A volume's bytes.
+
+use format::VolumeRecord;
+use serde::{Deserialize, Serialize};
+
+use crate::Progress;
+use crate::catalogue::Volumes;
+use crate::error::RescueError;
+use crate::group::Group;
+use crate::map::Map;
+use crate::stripe::StripeReader;
+use crate::survey::{Found, Survey};
+use crate::target::Target;
+use crate::walk::{Piece, Walk};
+
+/// Bytes that are given to the target at once.
+const WRITE_BYTES: usize = 1 << 20;
+
+/// Lost ranges that are kept and shown. The count of bytes goes on.
+const LOST_RANGES_MAX: usize = 1000;
+
+/// A range of a volume that could neither be read nor computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostRange {
+    /// First byte, in the volume.
+    pub offset_bytes: u64,
+    /// How many.
+    pub len_bytes: u64,
+}
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExtractReport {
+    /// The volume, GROUP/VOLUME.
+    pub volume: String,
+    /// Where it was written to.
+    pub target: String,
+    /// The volume's size.
+    pub size_bytes: u64,
+    /// Bytes that were read or computed.
+    pub data_bytes: u64,
+    /// Bytes of those that were computed, since their member is missing or could not read them.
+    pub computed_bytes: u64,
+    /// Bytes that were never written and read as zeroes.
+    pub hole_bytes: u64,
+    /// Bytes that are lost; the target has zeroes there.
+    pub lost_bytes: u64,
+    /// Where those are; the first 1000 ranges.
+    pub lost: Vec<LostRange>,
+    /// Sentences for people.
+    pub warnings: Vec<String>,
+}
+
+/// A volume that is about to be written somewhere.
+pub struct Extraction<'a> {
+    group: &'a Group,
+    drives: &'a [Found],
+    map: Map,
+    volume: VolumeRecord,
+    partial: bool,
+    warnings: Vec<String>,
+}
+
+impl<'a> Extraction<'a> {
+    /// Finds a volume and makes sure that all of it can be had, as far as missing members go. `group` is a name or a
+    /// UUID. With `partial`, less than all is enough.
+    ///
+    /// # Errors
+    /// [`RescueError`]; [`RescueError::Lost`] where too many members are missing and `partial` was not said.
+    pub fn new(survey: &'a Survey, group: &str, volume: &str, partial: bool) -> Result<Extraction<'a>, RescueError> {
+        let group = survey.group(group)?;
+        let drives = &survey.drives[..];
+        group.check_one_truth(drives)?;
+        let volumes = Volumes::read(group, drives, &mut Vec::new());
+        if let Some(why) = volumes.unknown {
+            return Err(RescueError::Catalogue { why });
+        }
+        let known = volumes.catalogue.volumes.iter().map(|record| record.name.clone()).collect();
+        let record = volumes.catalogue.volumes.into_iter().find(|record| record.name == volume);
+        let record = record.ok_or_else(|| RescueError::NoVolume { name: volume.to_owned(), known })?;
+        let map = Map::read(group, drives, &mut Vec::new());
+        let warnings = group.warnings(drives);
+        let extraction = Extraction { group, drives, map, volume: record, partial, warnings };
+        let lost = extraction.lost_to_missing_members();
+        if !partial && !lost.is_empty() {
+            let why = extraction.why_lost(&lost);
+            return Err(RescueError::Lost { why, lost: lost.ranges });
+        }
+        Ok(extraction)
+    }
+
+    /// The volume's size.
+    pub fn size_bytes(&self) -> u64 {
+        self.volume.size_bytes
+    }
+
+    /// What is worth knowing before the bytes are believed.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
+    }
+
+    /// Reads, computes and writes everything.
+    ///
+    /// # Errors
+    /// [`RescueError::Write`]; [`RescueError::Lost`] at the first lost range unless `partial` was said.
+    pub fn run(&self, target: &mut dyn Target, progress: Progress<'_>) -> Result<ExtractReport, RescueError> {
+        let mut reader = StripeReader::new(self.group, self.drives);
+        let mut lost = Lost::default();
+        let mut writer = Writer { target, start: 0, bytes: Vec::with_capacity(WRITE_BYTES) };
+        let (mut hole_bytes, mut shown) = (0, 0);
+        for piece in Walk::new(self.group, &self.map, &self.volume) {
+            if piece.start - shown >= WRITE_BYTES as u64 {
+                progress(piece.start, self.volume.size_bytes);
+                shown = piece.start;
+            }
+            match piece.written {
+                Some(false) => {
+                    hole_bytes += piece.len;
+                    writer.hole(piece.start, piece.len)?;
+                    continue;
+                }
+                None => {
+                    lost.push(piece.start, piece.len);
+                    writer.hole(piece.start, piece.len)?;
+                }
+                Some(true) => {
+                    let buf = writer.room(piece.start, piece.len as usize)?;
+                    let mut hear = |from: usize, len: usize| lost.push(piece.start + from as u64, len as u64);
+                    reader.read(piece.at, piece.strip, buf, &mut hear);
+                }
+            }
+            if !self.partial && !lost.is_empty() {
+                let why = self.why_lost(&lost);
+                return Err(RescueError::Lost { why, lost: lost.ranges });
+            }
+        }
+        writer.end()?;
+        progress(self.volume.size_bytes, self.volume.size_bytes);
+        Ok(ExtractReport {
+            volume: format!("{}/{}", self.group.name(), self.volume.name),
+            target: writer.target.name().to_owned(),
+            size_bytes: self.volume.size_bytes,
+            data_bytes: self.volume.size_bytes - hole_bytes - lost.bytes,
+            computed_bytes: reader.computed_bytes,
+            hole_bytes,
+            lost_bytes: lost.bytes,
+            lost: lost.ranges,
+            warnings: self.warnings.clone(),
+        })
+    }
+
+    /// What no member that is there could give.
+    fn lost_to_missing_members(&self) -> Lost {
+        let mut lost = Lost::default();
+        for piece in Walk::new(self.group, &self.map, &self.volume) {
+            if is_lost(self.group, &piece) {
+                lost.push(piece.start, piece.len);
+            }
+        }
+        lost
+    }
+
+    fn why_lost(&self, lost: &Lost) -> String {
+        let first = lost.ranges.first().map_or(0, |range| range.offset_bytes);
+        let shape = &self.group.superblock.shape;
+        let missing: Vec<String> = (0..self.group.members.len())
+            .filter(|&slot| self.group.members[slot].is_none())
+            .map(|slot| slot.to_string())
+            .collect();
+        let missing = match missing.len() {
+            0 => "no member is missing".to_owned(),
+            1 => format!("slot {} is missing", missing[0]),
+            _ => format!("slots {} are missing", missing.join(", ")),
+        };
+        format!(
+            "{} bytes of {}/{} are lost, the first at byte {first}: {missing}, and {} survives {}",
+            lost.bytes,
+            self.group.name(),
+            self.volume.name,
+            shape.level,
+            shape.survives()
+        )
+    }
+}
+
+/// Whether too many members are missing for the bytes of a piece. Members that cannot read some of theirs count as there.
+pub(crate) fn is_lost(group: &Group, piece: &Piece) -> bool {
+    match piece.written {
+        Some(false) => false,
+        None => true,
+        Some(true) => {
+            let missing = group.lost_strips(piece.at.set, piece.at.offset);
+            missing.contains(&piece.strip) && missing.len() > group.geometry.syndrome_count
+        }
+    }
+}
+
+/// Lost ranges, those side by side as one.
+#[derive(Default)]
+struct Lost {
+    ranges: Vec<LostRange>,
+    bytes: u64,
+}
+
+impl Lost {
+    fn push(&mut self, start: u64, len: u64) {
+        self.bytes += len;
+        let is_room = self.ranges.len() < LOST_RANGES_MAX;
+        match self.ranges.last_mut() {
+            Some(last) if last.offset_bytes + last.len_bytes == start => last.len_bytes += len,
+            _ if is_room => {
+                self.ranges.push(LostRange { offset_bytes: start, len_bytes: len });
+            }
+            _ => {}
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+}
+
+/// Gathers bytes that follow each other.
+struct Writer<'t> {
+    target: &'t mut dyn Target,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl Writer<'_> {
+    /// Zeroed room for the next bytes, which begin at `start`.
+    fn room(&mut self, start: u64, len: usize) -> Result<&mut [u8], RescueError> {
+        if self.bytes.len() + len > WRITE_BYTES {
+            self.end()?;
+        }
+        if self.bytes.is_empty() {
+            self.start = start;
+        }
+        let from = self.bytes.len();
+        self.bytes.resize(from + len, 0);
+        Ok(&mut self.bytes[from..])
+    }
+
+    fn hole(&mut self, start: u64, len: u64) -> Result<(), RescueError> {
+        self.end()?;
+        let result = self.target.skip(start, len);
+        self.failed(result)
+    }
+
+    fn end(&mut self) -> Result<(), RescueError> {
+        let result = if self.bytes.is_empty() { Ok(()) } else { self.target.write(self.start, &self.bytes) };
+        self.bytes.clear();
+        self.failed(result)
+    }
+
+    fn failed(&self, result: std::io::Result<()>) -> Result<(), RescueError> {
+        result.map_err(|source| RescueError::Write { name: self.target.name().to_owned(), source })
+    }
+}

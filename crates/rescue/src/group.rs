@@ -1,0 +1,237 @@
+//! Which drives are a group: docs/format/README.md, "Reading an array by hand".
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io;
+
+use format::{MemberEntry, MemberState, Role, Superblock, Uuid};
+
+use crate::error::RescueError;
+use crate::geometry::Geometry;
+use crate::survey::Found;
+
+/// Why a drive of the array is not used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Exclusion {
+    /// It was taken out of the group, or missed writes while it was away.
+    Stale {
+        /// The last epoch it saw.
+        epoch: u64,
+        /// The group's.
+        newest: u64,
+        /// Its superblock counts no drive in that the newest one counts in: it was run alone.
+        apart: bool,
+    },
+    /// A spare that is not listed any more.
+    Unlisted,
+    /// An older copy of another drive.
+    OlderCopy {
+        /// Index of the other drive.
+        other: usize,
+    },
+    /// As new as another drive with the same identity: nobody can tell which is true.
+    Duplicate {
+        /// Index of the other drive.
+        other: usize,
+    },
+}
+
+impl fmt::Display for Exclusion {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Exclusion::Stale { epoch, newest, apart } => {
+                write!(formatter, "stale: its last epoch is {epoch}, the group's is {newest}")?;
+                if *apart { write!(formatter, "; it was run without the others") } else { Ok(()) }
+            }
+            Exclusion::Unlisted => write!(formatter, "no longer a spare of the group"),
+            Exclusion::OlderCopy { .. } => write!(formatter, "an older copy of another drive"),
+            Exclusion::Duplicate { .. } => write!(formatter, "carries the same identity as another drive"),
+        }
+    }
+}
+
+/// An array, as far as its drives are there.
+#[derive(Debug, Clone)]
+pub struct Group {
+    /// The newest superblock.
+    pub superblock: Superblock,
+    /// For each slot the index of its drive, if a usable one is there.
+    pub members: Vec<Option<usize>>,
+    /// Indices of the spares that are there.
+    pub spares: Vec<usize>,
+    /// Drives of this array that are not used, and why.
+    pub excluded: Vec<(usize, Exclusion)>,
+    /// A drive that was run without another, while that was run without it.
+    pub(crate) divided: Option<(usize, usize)>,
+    pub(crate) geometry: Geometry,
+}
+
+/// Which drives a superblock counts in.
+fn live(superblock: &Superblock) -> impl Iterator<Item = Uuid> + '_ {
+    superblock.members.iter().filter(|entry| is_live(entry)).map(|entry| entry.uuid)
+}
+
+fn is_live(entry: &MemberEntry) -> bool {
+    matches!(entry.state, MemberState::InSync | MemberState::Rebuilding)
+}
+
+impl Group {
+    /// The groups that some drives are of.
+    pub(crate) fn find(drives: &[Found]) -> Vec<Group> {
+        let mut arrays: BTreeMap<Uuid, Vec<(usize, &Superblock)>> = BTreeMap::new();
+        for (index, found) in drives.iter().enumerate() {
+            if let Some(superblock) = found.probe.superblock() {
+                arrays.entry(superblock.array).or_default().push((index, superblock));
+            }
+        }
+        arrays.into_values().map(|members| Group::of(&members)).collect()
+    }
+
+    fn of(found: &[(usize, &Superblock)]) -> Group {
+        let newest = found.iter().map(|(_, own)| *own).max_by_key(|own| own.epoch).expect("an array has a drive");
+        let mut group = Group {
+            superblock: newest.clone(),
+            members: vec![None; newest.members.len()],
+            spares: Vec::new(),
+            excluded: Vec::new(),
+            divided: divided(newest, found),
+            geometry: Geometry::new(&newest.shape, &newest.layout),
+        };
+        for &(index, own) in found {
+            let twins = found.iter().filter(|(other, twin)| *other != index && twin.drive == own.drive);
+            let rival = twins.max_by_key(|(_, twin)| twin.epoch).filter(|(_, twin)| twin.epoch >= own.epoch);
+            let exclusion = match rival {
+                Some((other, twin)) if twin.epoch > own.epoch => Some(Exclusion::OlderCopy { other: *other }),
+                Some((other, _)) => Some(Exclusion::Duplicate { other: *other }),
+                None => group.take(index, own),
+            };
+            group.excluded.extend(exclusion.map(|why| (index, why)));
+        }
+        group
+    }
+
+    /// Gives a drive its place, or says why it has none.
+    fn take(&mut self, index: usize, own: &Superblock) -> Option<Exclusion> {
+        let newest = &self.superblock;
+        let place = newest.members.iter().position(|entry| entry.uuid == own.drive);
+        if let Some(place) = place.filter(|&place| is_live(&newest.members[place])) {
+            self.members[place] = Some(index);
+            return None;
+        }
+        if place.is_none() && newest.spares.contains(&own.drive) {
+            self.spares.push(index);
+            return None;
+        }
+        if place.is_none() && own.role == Role::Spare {
+            return Some(Exclusion::Unlisted);
+        }
+        let apart = !live(own).any(|uuid| live(newest).any(|other| other == uuid));
+        Some(Exclusion::Stale { epoch: own.epoch, newest: newest.epoch, apart })
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.superblock.name
+    }
+
+    /// Refuses what nobody can decide but a person: a group that was divided, and two drives with one identity.
+    ///
+    /// # Errors
+    /// [`RescueError::Divided`], [`RescueError::Duplicate`].
+    pub fn check_one_truth(&self, drives: &[Found]) -> Result<(), RescueError> {
+        let name = |index: usize| drives[index].drive.name().to_owned();
+        if let Some((drive, other)) = self.divided {
+            return Err(RescueError::Divided { drive: name(drive), other: name(other) });
+        }
+        let twin = self.excluded.iter().find_map(|(index, why)| match why {
+            Exclusion::Duplicate { other } => Some((*index, *other)),
+            _ => None,
+        });
+        twin.map_or(Ok(()), |(drive, other)| Err(RescueError::Duplicate { drive: name(drive), other: name(other) }))
+    }
+
+    /// Whether the member in `slot` is there and holds what it should in `zone`.
+    pub(crate) fn is_whole(&self, slot: usize, zone: u64) -> bool {
+        if self.members[slot].is_none() {
+            return false;
+        }
+        match self.superblock.members[slot].state {
+            MemberState::InSync => true,
+            MemberState::Rebuilding => self
+                .superblock
+                .rebuild
+                .is_some_and(|rebuild| usize::from(rebuild.member) == slot && zone < rebuild.next_zone),
+            MemberState::Missing | MemberState::Faulty => false,
+        }
+    }
+
+    /// The slots of the members that are there, whole or not yet.
+    pub(crate) fn present(&self) -> impl Iterator<Item = usize> + '_ {
+        (0..self.members.len()).filter(|&slot| self.members[slot].is_some())
+    }
+
+    /// The strips of set `set` that are missing from the row at `offset` of the data region.
+    pub(crate) fn lost_strips(&self, set: u64, offset: u64) -> Vec<usize> {
+        let zone = self.geometry.zone_of(set, offset);
+        (0..self.geometry.width)
+            .filter(|&strip| !self.is_whole(self.geometry.slot_of(set, offset, strip), zone))
+            .collect()
+    }
+
+    /// Reads from a member.
+    ///
+    /// # Errors
+    /// What the drive says.
+    ///
+    /// # Panics
+    /// If there is no drive in the slot.
+    pub(crate) fn read(&self, drives: &[Found], slot: usize, offset: u64, buf: &mut [u8]) -> io::Result<()> {
+        let drive = self.members[slot].expect("only members that are there are read");
+        drives[drive].drive.read_at(offset, buf)
+    }
+
+    /// What is worth knowing before anything of this group is believed.
+    pub fn warnings(&self, drives: &[Found]) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let missing: Vec<String> =
+            (0..self.members.len()).filter(|&slot| self.members[slot].is_none()).map(|slot| slot.to_string()).collect();
+        let superblock = &self.superblock;
+        if !superblock.clean && superblock.shape.survives() > 0 && !missing.is_empty() {
+            warnings.push(
+                "the group was not stopped in order and members are missing: what was being written at the end may be \
+                 inconsistent"
+                    .to_owned(),
+            );
+        }
+        let unseen = superblock.members.iter().enumerate().filter(|(slot, entry)| {
+            let here = |found: &Found| found.probe.superblock().is_some_and(|own| own.drive == entry.uuid);
+            is_live(entry) && self.members[*slot].is_none() && !drives.iter().any(here)
+        });
+        let unseen: Vec<String> = unseen.map(|(slot, _)| slot.to_string()).collect();
+        if !unseen.is_empty() {
+            warnings.push(format!(
+                "slot {} is not among the drives: if it was used after the others, what is read here is old",
+                unseen.join(", ")
+            ));
+        }
+        for (index, why) in &self.excluded {
+            warnings.push(format!("{} is not used: {why}", drives[*index].drive.name()));
+        }
+        warnings
+    }
+}
+
+/// A drive that went on without another that the newest superblock counts in, while that went on without it. Then none
+/// of the drives that it counted in is counted in now.
+fn divided(newest: &Superblock, found: &[(usize, &Superblock)]) -> Option<(usize, usize)> {
+    found.iter().find_map(|(index, own)| {
+        let counts_itself = live(own).any(|uuid| uuid == own.drive);
+        if !counts_itself || live(own).any(|uuid| live(newest).any(|other| other == uuid)) {
+            return None;
+        }
+        let without = own.members.iter().filter(|entry| !is_live(entry)).map(|entry| entry.uuid);
+        let current = without.filter(|uuid| live(newest).any(|other| other == *uuid));
+        let other = current.filter_map(|uuid| found.iter().find(|(_, other)| other.drive == uuid)).next();
+        other.map(|(other, _)| (*index, *other))
+    })
+}

@@ -1,0 +1,181 @@
+//! The allocation map, from all copies: docs/format/map.md.
+
+use std::ops::Range;
+
+use format::{BLOCK, MAP_SLOTS, MapBlock, MapError, Uuid, ZONES_PER_MAP_BLOCK, map_block_count, map_slot_offset};
+
+use crate::drive::plain;
+use crate::finding::{Finding, Structure};
+use crate::group::Group;
+use crate::survey::Found;
+
+/// Map blocks read at once from each member.
+const BLOCKS_AT_ONCE: u64 = 128;
+
+/// Which zones were ever written.
+pub(crate) struct Map {
+    blocks: Vec<MapBlock>,
+    /// Blocks of which every copy that there was is damaged: what they said is not known.
+    unknown: Vec<bool>,
+    /// Valid copies on all members.
+    pub copies: u64,
+}
+
+/// What one slot of a block holds.
+enum Slot {
+    Valid(Box<MapBlock>),
+    /// Never written for this group.
+    Absent,
+    Bad(String),
+}
+
+impl Map {
+    /// Reads every copy, and says what is wrong with each.
+    pub(crate) fn read(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) -> Map {
+        let count = map_block_count(group.superblock.layout.zone_count);
+        let blocks = (0..count).map(MapBlock::empty).collect();
+        let mut map = Map { blocks, unknown: vec![false; count as usize], copies: 0 };
+        for first in (0..count).step_by(BLOCKS_AT_ONCE as usize) {
+            map.read_part(group, drives, first..count.min(first + BLOCKS_AT_ONCE), findings);
+        }
+        map
+    }
+
+    /// Whether a zone was written; `None` where nobody knows.
+    pub(crate) fn is_written(&self, zone: u64) -> Option<bool> {
+        let block = (zone / ZONES_PER_MAP_BLOCK) as usize;
+        (!self.unknown[block]).then(|| self.blocks[block].is_set(zone % ZONES_PER_MAP_BLOCK))
+    }
+
+    /// Blocks of the map.
+    pub(crate) fn block_count(&self) -> u64 {
+        self.blocks.len() as u64
+    }
+
+    fn read_part(&mut self, group: &Group, drives: &[Found], part: Range<u64>, findings: &mut Vec<Finding>) {
+        let slots: Vec<(usize, Vec<Slot>)> =
+            group.present().map(|member| (member, read_slots(group, drives, member, &part))).collect();
+        for index in part.clone() {
+            let at = (index - part.start) as usize * MAP_SLOTS as usize;
+            let of_block = |slots: &[Slot]| at..(at + MAP_SLOTS as usize).min(slots.len());
+            let mut newest: Option<&MapBlock> = None;
+            let mut is_any_bad = false;
+            for (member, slots) in &slots {
+                for (number, slot) in slots[of_block(slots)].iter().enumerate() {
+                    match slot {
+                        Slot::Absent => {}
+                        Slot::Valid(block) => {
+                            self.copies += 1;
+                            if newest.is_none_or(|other| other.sequence < block.sequence) {
+                                newest = Some(block);
+                            }
+                        }
+                        Slot::Bad(why) => {
+                            is_any_bad = true;
+                            let name = slot_name(number);
+                            let message = format!("slot {name} of map block {index}: {why}");
+                            let finding = Finding::member(group, drives, *member, Structure::Map, message);
+                            let offset = map_slot_offset(&group.superblock.layout, index, number as u64);
+                            findings.push(finding.at(offset, BLOCK as u64));
+                        }
+                    }
+                }
+            }
+            if let Some(newest) = newest {
+                for (member, slots) in &slots {
+                    let own = &slots[of_block(slots)];
+                    compare(group, drives, *member, newest, own, findings);
+                }
+                self.check_end(group, newest, findings);
+                self.blocks[index as usize] = newest.clone();
+            } else if is_any_bad {
+                self.unknown[index as usize] = true;
+                let message =
+                    format!("map block {index} has no valid copy left: which of its zones hold data is not known");
+                findings.push(Finding::group(group, Structure::Map, message));
+            }
+        }
+    }
+
+    /// Bits past the last zone of the group are zero.
+    fn check_end(&self, group: &Group, block: &MapBlock, findings: &mut Vec<Finding>) {
+        let zones = group.superblock.layout.zone_count - block.index * ZONES_PER_MAP_BLOCK;
+        if (zones.min(ZONES_PER_MAP_BLOCK)..ZONES_PER_MAP_BLOCK).any(|zone| block.is_set(zone)) {
+            let message = format!("map block {} has bits behind the last zone of the group", block.index);
+            findings.push(Finding::group(group, Structure::Map, message));
+        }
+    }
+}
+
+fn slot_name(number: usize) -> char {
+    if number == 0 { 'A' } else { 'B' }
+}
+
+/// A member has the newest copy of a block, and what it has of it is the same as everywhere.
+fn compare(
+    group: &Group,
+    drives: &[Found],
+    member: usize,
+    newest: &MapBlock,
+    slots: &[Slot],
+    findings: &mut Vec<Finding>,
+) {
+    let index = newest.index;
+    let own = slots
+        .iter()
+        .enumerate()
+        .filter_map(|(number, slot)| match slot {
+            Slot::Valid(block) => Some((number, block)),
+            Slot::Absent | Slot::Bad(_) => None,
+        })
+        .max_by_key(|(_, block)| block.sequence);
+    let offset = |number: usize| map_slot_offset(&group.superblock.layout, index, number as u64);
+    let message = match own {
+        Some((_, block)) if **block == *newest => return,
+        Some((number, block)) if block.sequence == newest.sequence => {
+            let name = slot_name(number);
+            let message = format!("slot {name} of map block {index} differs from the copies of the same sequence");
+            let finding = Finding::member(group, drives, member, Structure::Map, message);
+            findings.push(finding.at(offset(number), BLOCK as u64));
+            return;
+        }
+        Some((_, block)) => {
+            format!("map block {index} is behind: sequence {}, the newest is {}", block.sequence, newest.sequence)
+        }
+        None => format!("map block {index} is not there; other members have it with sequence {}", newest.sequence),
+    };
+    let finding = Finding::member(group, drives, member, Structure::Map, message);
+    findings.push(finding.at(offset(0), MAP_SLOTS * BLOCK as u64));
+}
+
+/// Both slots of some blocks of one member, in order.
+fn read_slots(group: &Group, drives: &[Found], member: usize, part: &Range<u64>) -> Vec<Slot> {
+    let layout = &group.superblock.layout;
+    let start = map_slot_offset(layout, part.start, 0);
+    let mut bytes = vec![0; ((part.end - part.start) * MAP_SLOTS) as usize * BLOCK];
+    let whole = group.read(drives, member, start, &mut bytes).is_ok();
+    let slot = |(position, bytes): (usize, &mut [u8])| {
+        let index = part.start + (position as u64) / MAP_SLOTS;
+        if !whole && let Err(error) = group.read(drives, member, start + (position * BLOCK) as u64, bytes) {
+            return Slot::Bad(format!("cannot be read: {}", plain(&error)));
+        }
+        decode(bytes, &group.superblock.array, index)
+    };
+    bytes.chunks_exact_mut(BLOCK).enumerate().map(slot).collect()
+}
+
+fn decode(bytes: &[u8], array: &Uuid, index: u64) -> Slot {
+    match MapBlock::decode(bytes, array, index) {
+        Ok(block) => Slot::Valid(Box::new(block)),
+        Err(MapError::OtherArray { .. }) => Slot::Absent,
+        Err(MapError::NotAMapBlock | MapError::Checksum) if !names(bytes, array) => Slot::Absent,
+        Err(MapError::NotAMapBlock) => Slot::Bad("its magic is gone".to_owned()),
+        Err(error) => Slot::Bad(error.to_string()),
+    }
+}
+
+/// Whether the field of the array's UUID, at byte 16 of map blocks and catalogues, was written for this array, though
+/// maybe not all of it is left. What another array or a file system left there does not look like it.
+pub(crate) fn names(bytes: &[u8], array: &Uuid) -> bool {
+    bytes[16..32].iter().zip(array.as_bytes()).filter(|(found, own)| found == own).count() >= 8
+}

@@ -1,0 +1,213 @@
+//! Whether the parity fits the data: docs/format/parity.md, "Finding the strip that is wrong".
+
+use std::collections::BTreeMap;
+
+use format::{BLOCK, VolumeRecord};
+use gf::Decoder;
+use serde::{Deserialize, Serialize};
+
+use crate::Progress;
+use crate::finding::{Finding, Structure};
+use crate::group::Group;
+use crate::map::Map;
+use crate::stripe::{Column, StripeReader};
+use crate::survey::Found;
+
+/// Findings about stripes that are kept for a group. The counts go on.
+const FINDINGS_MAX: usize = 1000;
+
+/// How far a comparison got. Bytes of one member each: a stripe of strips of 64 KiB counts as 64 KiB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct ParityCount {
+    /// Compared, and found right or wrong.
+    pub compared_bytes: u64,
+    /// Readable, but as many members are missing as the level survives, or it has no redundancy: nothing to compare with.
+    pub unchecked_bytes: u64,
+    /// Does not fit.
+    pub mismatch_bytes: u64,
+    /// More is missing or unreadable than the level survives.
+    pub lost_bytes: u64,
+}
+
+/// Compares what was written in a group.
+pub(crate) struct ParityCheck<'a> {
+    group: &'a Group,
+    drives: &'a [Found],
+    volumes: &'a [VolumeRecord],
+    reader: StripeReader<'a>,
+    decoders: BTreeMap<Vec<usize>, Decoder>,
+    count: ParityCount,
+    findings: Vec<Finding>,
+    /// Where in `findings` the last one of each kind is, so that those side by side become one.
+    last: BTreeMap<(u64, Option<usize>, String), usize>,
+}
+
+impl<'a> ParityCheck<'a> {
+    pub(crate) fn new(group: &'a Group, drives: &'a [Found], volumes: &'a [VolumeRecord]) -> Self {
+        ParityCheck {
+            group,
+            drives,
+            volumes,
+            reader: StripeReader::new(group, drives),
+            decoders: BTreeMap::new(),
+            count: ParityCount::default(),
+            findings: Vec::new(),
+            last: BTreeMap::new(),
+        }
+    }
+
+    /// Reads every zone that was written.
+    pub(crate) fn run(mut self, map: &Map, progress: Progress<'_>) -> (ParityCount, Vec<Finding>) {
+        let geometry = self.group.geometry;
+        let piece = geometry.strip.min(geometry.zone);
+        let total = geometry.data_len * geometry.sets;
+        for set in 0..geometry.sets {
+            let mut offset = 0;
+            while offset < geometry.data_len {
+                let zone_end = (offset / geometry.zone + 1) * geometry.zone;
+                if map.is_written(geometry.zone_of(set, offset)) != Some(true) {
+                    offset = zone_end;
+                    continue;
+                }
+                while offset < zone_end {
+                    self.compare(Column { set, offset }, piece as usize);
+                    offset += piece;
+                }
+                progress(set * geometry.data_len + offset, total);
+            }
+        }
+        progress(total, total);
+        (self.count, self.findings)
+    }
+
+    /// Compares `len` bytes of every member of a set, all within one row. Where something is unreadable or does not
+    /// fit, it looks closer.
+    fn compare(&mut self, at: Column, len: usize) {
+        let missing = self.group.lost_strips(at.set, at.offset);
+        let mut strips = vec![vec![0; len]; self.reader.code.strip_count()];
+        let mut unreadable = Vec::new();
+        for (strip, bytes) in strips.iter_mut().enumerate().filter(|(strip, _)| !missing.contains(strip)) {
+            if self.reader.read_member(at, strip, bytes).is_err() {
+                unreadable.push(strip);
+            }
+        }
+        if !unreadable.is_empty() && len > 512 {
+            return self.look_closer(at, len, if len > BLOCK { BLOCK } else { 512 });
+        }
+        for &strip in &unreadable {
+            self.note(at, len, Some(strip), "cannot be read");
+        }
+        let mut lost = [missing, unreadable].concat();
+        lost.sort_unstable();
+        let spare = self.reader.code.syndrome_count().checked_sub(lost.len());
+        match spare {
+            None => {
+                self.count.lost_bytes += len as u64;
+                self.note(at, len, None, "more is missing or unreadable than the level survives");
+            }
+            Some(0) => self.count.unchecked_bytes += len as u64,
+            Some(spare) => {
+                if !self.fits(&mut strips, &lost) {
+                    if len > BLOCK {
+                        return self.look_closer(at, len, BLOCK);
+                    }
+                    self.count.mismatch_bytes += len as u64;
+                    self.blame(at, &mut strips, &lost, spare);
+                }
+                self.count.compared_bytes += len as u64;
+            }
+        }
+    }
+
+    fn look_closer(&mut self, at: Column, len: usize, part: usize) {
+        for start in (0..len).step_by(part) {
+            self.compare(Column { offset: at.offset + start as u64, ..at }, part.min(len - start));
+        }
+    }
+
+    /// Whether the strips fit each other, those that are lost being computed first.
+    fn fits(&mut self, strips: &mut [Vec<u8>], lost: &[usize]) -> bool {
+        let code = &self.reader.code;
+        if !lost.is_empty() {
+            let decoder = self
+                .decoders
+                .entry(lost.to_vec())
+                .or_insert_with(|| code.decoder(lost).expect("fewer strips are lost than the code has syndromes"));
+            let mut computed = vec![vec![0; strips[0].len()]; lost.len()];
+            let sources: Vec<&[u8]> = decoder.sources().iter().map(|&source| &*strips[source]).collect();
+            let mut out: Vec<&mut [u8]> = computed.iter_mut().map(|bytes| &mut **bytes).collect();
+            decoder.reconstruct(&sources, &mut out);
+            for (&strip, bytes) in lost.iter().zip(computed) {
+                strips[strip] = bytes;
+            }
+        }
+        let all: Vec<&[u8]> = strips.iter().map(|bytes| &**bytes).collect();
+        let (data, syndromes) = all.split_at(code.data_count());
+        code.check(data, syndromes)
+    }
+
+    /// Names the one strip without which the others fit, if two or more syndromes are left to tell by.
+    fn blame(&mut self, at: Column, strips: &mut [Vec<u8>], lost: &[usize], spare: usize) {
+        let len = strips[0].len();
+        let mut suspects = Vec::new();
+        if spare >= 2 {
+            for suspect in (0..strips.len()).filter(|strip| !lost.contains(strip)) {
+                let mut without = lost.to_vec();
+                without.push(suspect);
+                without.sort_unstable();
+                let kept = strips[suspect].clone();
+                if self.fits(strips, &without) {
+                    suspects.push(suspect);
+                }
+                strips[suspect] = kept;
+            }
+        }
+        match suspects[..] {
+            [one] => self.note(at, len, Some(one), "wrong bytes: all other members agree without them"),
+            _ => {
+                self.note(at, len, None, "data and parity do not fit each other; which of them is wrong cannot be told")
+            }
+        }
+    }
+
+    /// Keeps a finding on a strip, or on a whole column.
+    fn note(&mut self, at: Column, len: usize, strip: Option<usize>, what: &str) {
+        let slot = strip.map(|strip| self.group.geometry.slot_of(at.set, at.offset, strip));
+        let message = format!("{what}{}", self.whose(at));
+        let offset = self.group.geometry.data_offset + at.offset;
+        let key = (at.set, slot, message);
+        if let Some(&last) = self.last.get(&key) {
+            let last = &mut self.findings[last];
+            let end = last.offset_bytes.zip(last.len_bytes).map(|(offset, len)| offset + len);
+            if end == Some(offset) {
+                last.len_bytes = last.len_bytes.map(|before| before + len as u64);
+                return;
+            }
+        }
+        if self.findings.len() >= FINDINGS_MAX {
+            return;
+        }
+        let message = match slot {
+            None if self.group.geometry.sets > 1 => format!("set {}: {}", at.set, key.2),
+            _ => key.2.clone(),
+        };
+        let finding = match slot {
+            Some(slot) => Finding::member(self.group, self.drives, slot, Structure::Stripe, message),
+            None => Finding::group(self.group, Structure::Stripe, message),
+        };
+        self.last.insert(key, self.findings.len());
+        self.findings.push(finding.at(offset, len as u64));
+    }
+
+    /// The volumes whose bytes are in the stripe of a column.
+    fn whose(&self, at: Column) -> String {
+        let geometry = &self.group.geometry;
+        let start = geometry.stripe_start(at.set, at.offset);
+        let end = start + geometry.data_count as u64 * geometry.strip;
+        let is_in = |volume: &&VolumeRecord| {
+            volume.extents.iter().any(|extent| extent.start_byte < end && start < extent.start_byte + extent.len_bytes)
+        };
+        let names: Vec<&str> = self.volumes.iter().filter(is_in).map(|volume| volume.name.as_str()).collect();
+        if names.is_empty() { String::new() } else { format!(" (volume {})", names.join(", ")) }
+    }
+}

@@ -1,0 +1,121 @@
+//! Reading strips, and computing those that cannot be read: docs/format/parity.md.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use format::BLOCK;
+use gf::{Code, Decoder};
+
+use crate::group::Group;
+use crate::survey::Found;
+
+/// The least that a drive fails to read alone: a sector of 512 bytes. On drives with larger sectors it is asked more
+/// often than need be.
+const SECTOR: usize = 512;
+
+/// Reads the strips of a group.
+pub(crate) struct StripeReader<'a> {
+    group: &'a Group,
+    drives: &'a [Found],
+    pub code: Code,
+    decoders: BTreeMap<(Vec<usize>, usize), Decoder>,
+    /// Bytes that were computed because their member could not give them.
+    pub computed_bytes: u64,
+}
+
+/// Bytes on all members of a set, within one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Column {
+    pub set: u64,
+    /// From the start of the data region.
+    pub offset: u64,
+}
+
+/// More is missing than the code survives.
+#[derive(Debug)]
+pub(crate) struct TooMuchLost;
+
+impl<'a> StripeReader<'a> {
+    pub(crate) fn new(group: &'a Group, drives: &'a [Found]) -> Self {
+        let geometry = &group.geometry;
+        // A mirror is a code of one data strip: its first three syndromes are copies (docs/format/parity.md: g^0 is 1).
+        let code = Code::new(geometry.data_count, geometry.syndrome_count).expect("a valid shape has a code");
+        StripeReader { group, drives, code, decoders: BTreeMap::new(), computed_bytes: 0 }
+    }
+
+    /// Fills `buf` with the bytes of a data strip; what is lost is left as zeroes, and `lost` hears of it: start in
+    /// `buf`, length.
+    pub(crate) fn read(&mut self, at: Column, strip: usize, buf: &mut [u8], lost: &mut dyn FnMut(usize, usize)) {
+        let missing = self.group.lost_strips(at.set, at.offset);
+        let is_there = !missing.contains(&strip);
+        if is_there && self.read_member(at, strip, buf).is_ok() {
+            return;
+        }
+        if self.compute(at, strip, &missing, buf).is_ok() {
+            self.computed_bytes += buf.len() as u64;
+            return;
+        }
+        let Some(part) = [BLOCK, SECTOR].into_iter().find(|&part| part < buf.len()) else {
+            buf.fill(0);
+            return lost(0, buf.len());
+        };
+        if missing.len() > self.code.syndrome_count() && !is_there {
+            // It is not a matter of some sectors.
+            buf.fill(0);
+            return lost(0, buf.len());
+        }
+        for (index, piece) in buf.chunks_mut(part).enumerate() {
+            let start = index * part;
+            let at = Column { offset: at.offset + start as u64, ..at };
+            self.read(at, strip, piece, &mut |from, len| lost(start + from, len));
+        }
+    }
+
+    /// Reads a strip from its member.
+    pub(crate) fn read_member(&self, at: Column, strip: usize, buf: &mut [u8]) -> io::Result<()> {
+        let geometry = &self.group.geometry;
+        let slot = geometry.slot_of(at.set, at.offset, strip);
+        self.group.read(self.drives, slot, geometry.data_offset + at.offset, buf)
+    }
+
+    /// Computes a strip from others. What of those cannot be read counts as lost too, in all of this range.
+    fn compute(&mut self, at: Column, strip: usize, missing: &[usize], buf: &mut [u8]) -> Result<(), TooMuchLost> {
+        let mut lost = missing.to_vec();
+        if !lost.contains(&strip) {
+            lost.push(strip);
+            lost.sort_unstable();
+        }
+        let mut read: BTreeMap<usize, Vec<u8>> = BTreeMap::new();
+        'again: loop {
+            let sources = self.decoder(&lost, strip)?.sources().to_vec();
+            for source in sources {
+                if read.contains_key(&source) {
+                    continue;
+                }
+                let mut bytes = vec![0; buf.len()];
+                if self.read_member(at, source, &mut bytes).is_err() {
+                    lost.push(source);
+                    lost.sort_unstable();
+                    continue 'again;
+                }
+                read.insert(source, bytes);
+            }
+            let decoder = self.decoder(&lost, strip)?;
+            let sources: Vec<&[u8]> = decoder.sources().iter().map(|source| &*read[source]).collect();
+            decoder.reconstruct(&sources, &mut [buf]);
+            return Ok(());
+        }
+    }
+
+    /// A decoder that gives `wanted`, which is among `lost`.
+    pub(crate) fn decoder(&mut self, lost: &[usize], wanted: usize) -> Result<&Decoder, TooMuchLost> {
+        let code = &self.code;
+        match self.decoders.entry((lost.to_vec(), wanted)) {
+            std::collections::btree_map::Entry::Occupied(known) => Ok(known.into_mut()),
+            std::collections::btree_map::Entry::Vacant(free) => {
+                let decoder = code.decoder_for(lost, &[wanted]).map_err(|_| TooMuchLost)?;
+                Ok(free.insert(decoder))
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What a set of drives is.
+
+use std::path::Path;
+
+use crate::drive::{Drive, plain};
+use crate::error::RescueError;
+use crate::group::Group;
+use crate::probe::Probe;
+
+/// A drive and what it says of itself.
+pub struct Found {
+    /// The drive.
+    pub drive: Drive,
+    /// What is on it.
+    pub probe: Probe,
+}
+
+/// A path that could not be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unopened {
+    /// What was named.
+    pub name: String,
+    /// Why not.
+    pub why: String,
+}
+
+/// Some drives, and the groups that are on them.
+pub struct Survey {
+    /// The drives, in the order they were named.
+    pub drives: Vec<Found>,
+    /// What could not be opened.
+    pub unopened: Vec<Unopened>,
+    /// The groups, by name.
+    pub groups: Vec<Group>,
+}
+
+impl Survey {
+    /// Opens drives and images for reading and looks at each.
+    pub fn open<P: AsRef<Path>>(paths: &[P]) -> Survey {
+        let mut drives: Vec<Drive> = Vec::new();
+        let mut unopened = Vec::new();
+        for path in paths {
+            let path = path.as_ref();
+            let name = path.display().to_string();
+            match Drive::open(path) {
+                Ok(drive) => match drives.iter().find(|other| other.node() == drive.node()) {
+                    Some(other) => unopened.push(Unopened { name, why: format!("is {}, named twice", other.name()) }),
+                    None => drives.push(drive),
+                },
+                Err(error) => unopened.push(Unopened { name, why: plain(&error) }),
+            }
+        }
+        Survey { unopened, ..Survey::of(drives) }
+    }
+
+    /// Looks at drives that are open already.
+    pub fn of(drives: Vec<Drive>) -> Survey {
+        let look = |drive| Found { probe: Probe::of(&drive), drive };
+        let drives: Vec<Found> = drives.into_iter().map(look).collect();
+        let mut groups = Group::find(&drives);
+        groups.sort_by(|a, b| (a.name(), a.superblock.array).cmp(&(b.name(), b.superblock.array)));
+        Survey { drives, unopened: Vec::new(), groups }
+    }
+
+    /// The group with this name or UUID.
+    ///
+    /// # Errors
+    /// [`RescueError::NoGroup`], [`RescueError::SeveralGroups`].
+    pub fn group(&self, name: &str) -> Result<&Group, RescueError> {
+        let named: Vec<&Group> = self
+            .groups
+            .iter()
+            .filter(|group| group.name() == name || group.superblock.array.to_string() == name)
+            .collect();
+        match named[..] {
+            [group] => Ok(group),
+            [] => {
+                let known = self.groups.iter().map(|group| group.name().to_owned()).collect();
+                Err(RescueError::NoGroup { name: name.to_owned(), known })
+            }
+            _ => {
+                let uuids = named.iter().map(|group| group.superblock.array.to_string()).collect();
+                Err(RescueError::SeveralGroups { name: name.to_owned(), uuids })
+            }
+        }
+    }
+}
