@@ -63,16 +63,22 @@ pub enum Failure {
     /// What was waited for ended badly.
     #[error("{0}")]
     Ended(String),
+    /// The rescue could not do it.
+    #[error(transparent)]
+    Rescue(#[from] rescue::RescueError),
+    /// Not all of what the rescue was given could be looked at.
+    #[error("{0}")]
+    Incomplete(String),
     /// Arguments that make no sense, found after parsing.
     #[error("{0}")]
     Usage(String),
 }
 
 impl Failure {
-    /// 2 for arguments that make no sense, 1 for all else.
+    /// 2 for arguments that make no sense and for what a rescue could not do, 1 for all else.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::Usage(_) => 2,
+            Failure::Usage(_) | Failure::Rescue(_) | Failure::Incomplete(_) => 2,
             _ => 1,
         }
     }

@@ -1,4 +1,4 @@
-//! The command `purlin`: a client of the daemon's HTTP API, and nothing else.
+//! The command `purlin`: a client of the daemon's HTTP API; and `purlin rescue`, which reads drives without the daemon.
 //!
 //! - [`Line`]: what may be typed.
 //! - [`Client`]: the API over a Unix socket.
@@ -13,6 +13,7 @@ mod commands;
 mod failure;
 mod output;
 mod progress;
+mod rescued;
 mod screen;
 mod table;
 

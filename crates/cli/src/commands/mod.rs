@@ -3,6 +3,7 @@
 mod drive;
 mod export;
 mod group;
+mod rescue;
 mod shell;
 mod volume;
 
@@ -27,6 +28,7 @@ pub async fn run(line: Line) -> Result<(), Failure> {
         Command::Export(command) => export::run(&common, &client, command).await,
         Command::Drive(command) => drive::run(&common, &client, command).await,
         Command::Spare(command) => drive::run_spare(&common, &client, command).await,
+        Command::Rescue(command) => rescue::run(&common, command),
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { dir } => shell::man(&dir),
     }
