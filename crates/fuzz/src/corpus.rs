@@ -1,0 +1,73 @@
+//! Inputs that are kept: `corpus/TARGET/NAME`, and those that once crashed in `corpus/TARGET/crashes/NAME`.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::target::{Seed, Target};
+
+/// The folder of a target.
+pub fn folder(target: &Target) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(target.name)
+}
+
+/// The folder of the inputs that crashed a target.
+pub fn crashes(target: &Target) -> PathBuf {
+    folder(target).join("crashes")
+}
+
+/// All inputs of a target: those that its generator makes now, those stored elsewhere, those in its folder, and those that crashed it; each once.
+///
+/// # Errors
+/// If a file that is there cannot be read.
+pub fn load(target: &Target) -> io::Result<Vec<Seed>> {
+    let mut seeds = (target.seeds)();
+    seeds.extend((target.stored)());
+    for folder in [folder(target), crashes(target)] {
+        let Ok(entries) = fs::read_dir(&folder) else { continue };
+        let mut paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+        paths.retain(|path| path.is_file());
+        paths.sort();
+        for path in paths {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let bytes = fs::read(&path)?;
+            if seeds.iter().all(|seed| seed.bytes != bytes) {
+                seeds.push(Seed { name, bytes });
+            }
+        }
+    }
+    Ok(seeds)
+}
+
+/// Writes what the generator of a target makes into its folder. Other files there stay.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn generate(target: &Target) -> io::Result<usize> {
+    let folder = folder(target);
+    fs::create_dir_all(&folder)?;
+    let seeds = (target.seeds)();
+    for seed in &seeds {
+        fs::write(folder.join(&seed.name), &seed.bytes)?;
+    }
+    Ok(seeds.len())
+}
+
+/// Keeps an input that crashed a target; says where.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn keep_crash(target: &Target, input: &[u8]) -> io::Result<PathBuf> {
+    keep(&crashes(target), input)
+}
+
+/// Writes an input into `folder`, under a name that follows from its bytes.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn keep(folder: &Path, input: &[u8]) -> io::Result<PathBuf> {
+    fs::create_dir_all(folder)?;
+    let path = folder.join(format!("{:08x}-{}", crc32c::crc32c(input), input.len()));
+    fs::write(&path, input)?;
+    Ok(path)
+}

@@ -1,0 +1,154 @@
+//! Which code an input reached, where the build is instrumented.
+//!
+//! The instrumentation is LLVM's SanitizerCoverage, which the stable compiler has as a pass: `crates/fuzz/guided` builds
+//! with `inline-8bit-counters` and `trace-compares` (<https://clang.llvm.org/docs/SanitizerCoverage.html>). Its call-backs
+//! are here instead of in libFuzzer. In any other build nothing calls them, and there are no counters.
+//!
+//! Names that start with `__sanitizer_` are not instrumented themselves; so the scan of the counters has such a name too.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Counters of one linked image. A counter is incremented, wrapping, whenever its edge is passed.
+#[derive(Clone, Copy)]
+struct Counters {
+    start: *mut u8,
+    len: usize,
+}
+
+// SAFETY: the counters are static memory of the image, valid for as long as the process runs.
+unsafe impl Send for Counters {}
+
+static IMAGES: Mutex<Vec<Counters>> = Mutex::new(Vec::new());
+
+/// Called at start for each instrumented compilation unit, with the same range for all units of an image.
+///
+/// # Safety
+/// Called by the instrumentation only, with the bounds of the image's counters.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __sanitizer_cov_8bit_counters_init(start: *mut u8, stop: *mut u8) {
+    let mut images = IMAGES.lock().expect("nothing panics while it is held");
+    if images.iter().all(|image| image.start != start) {
+        images.push(Counters { start, len: (stop as usize).saturating_sub(start as usize) });
+    }
+}
+
+/// Comparisons remembered: a power of two, so that the ring needs no comparison itself.
+const COMPARISONS: usize = 64;
+
+static SIDES: [[AtomicU64; 2]; COMPARISONS] = [const { [const { AtomicU64::new(0) }; 2] }; COMPARISONS];
+static NEXT: AtomicUsize = AtomicUsize::new(0);
+
+macro_rules! comparison {
+    ($($name:ident: $width:ty),*) => {$(
+        /// Called by the instrumentation before each comparison of two integers of this width.
+        #[unsafe(no_mangle)]
+        extern "C" fn $name(left: $width, right: $width) {
+            let slot = &SIDES[NEXT.fetch_add(1, Ordering::Relaxed) & (COMPARISONS - 1)];
+            slot[0].store(left as u64, Ordering::Relaxed);
+            slot[1].store(right as u64, Ordering::Relaxed);
+        }
+    )*};
+}
+
+comparison!(
+    __sanitizer_cov_trace_cmp2: u16,
+    __sanitizer_cov_trace_cmp4: u32,
+    __sanitizer_cov_trace_cmp8: u64,
+    __sanitizer_cov_trace_const_cmp2: u16,
+    __sanitizer_cov_trace_const_cmp4: u32,
+    __sanitizer_cov_trace_const_cmp8: u64
+);
+
+macro_rules! ignored {
+    ($($name:ident($($width:ty),*)),*) => {$(
+        /// Called by the instrumentation; tells nothing that the counters do not.
+        #[unsafe(no_mangle)]
+        extern "C" fn $name($(_: $width),*) {}
+    )*};
+}
+
+ignored!(
+    __sanitizer_cov_trace_cmp1(u8, u8),
+    __sanitizer_cov_trace_const_cmp1(u8, u8),
+    __sanitizer_cov_trace_switch(u64, *const u64)
+);
+
+/// Sets all counters to zero.
+#[unsafe(no_mangle)]
+fn __sanitizer_purlin_reset(counters: &mut [u8]) {
+    counters.fill(0);
+}
+
+/// Adds to `seen` what `counters` show, and counts what was not there. As AFL does, the number of times an edge was
+/// passed counts by its order of magnitude, one bit for each.
+#[unsafe(no_mangle)]
+fn __sanitizer_purlin_scan(counters: &[u8], seen: &mut [u8]) -> usize {
+    let mut new = 0;
+    for (counters, seen) in counters.chunks(16).zip(seen.chunks_mut(16)) {
+        if counters.iter().fold(0, |any, &count| any | count) == 0 {
+            continue;
+        }
+        for (&count, seen) in counters.iter().zip(seen) {
+            if count != 0 {
+                let bit = 1 << (8 - count.leading_zeros()).saturating_sub(1);
+                new += usize::from(*seen & bit == 0);
+                *seen |= bit;
+            }
+        }
+    }
+    new
+}
+
+/// What was reached so far.
+#[derive(Debug, Default)]
+pub struct Coverage {
+    seen: Vec<Vec<u8>>,
+}
+
+impl Coverage {
+    /// Nothing was reached yet.
+    pub fn new() -> Coverage {
+        let images = IMAGES.lock().expect("nothing panics while it is held");
+        Coverage { seen: images.iter().map(|image| vec![0; image.len]).collect() }
+    }
+
+    /// Edges that could be reached; 0 in a build without instrumentation.
+    pub fn edges(&self) -> usize {
+        self.seen.iter().map(Vec::len).sum()
+    }
+
+    /// Edges that were reached.
+    pub fn reached(&self) -> usize {
+        self.seen.iter().flatten().filter(|&&bits| bits != 0).count()
+    }
+
+    /// Forgets what was counted, before an input is run.
+    ///
+    /// Counters belong to the process: in an instrumented build one thread at a time may use this type.
+    pub fn reset(&self) {
+        for image in IMAGES.lock().expect("nothing panics while it is held").iter() {
+            // SAFETY: the range is that of the image's counters, as the instrumentation said; only the fuzzing thread,
+            // which is here, runs instrumented code that matters.
+            __sanitizer_purlin_reset(unsafe { std::slice::from_raw_parts_mut(image.start, image.len) });
+        }
+    }
+
+    /// Takes up what was counted since [`Coverage::reset`]; says how much of it is new.
+    pub fn learn(&mut self) -> usize {
+        let images = IMAGES.lock().expect("nothing panics while it is held");
+        let pairs = images.iter().zip(&mut self.seen);
+        // SAFETY: as in `reset`.
+        pairs
+            .map(|(i, seen)| __sanitizer_purlin_scan(unsafe { std::slice::from_raw_parts(i.start, i.len) }, seen))
+            .sum()
+    }
+}
+
+/// A pair of unequal integers that were compared lately: choosing one of the last by `chance`. `None` without
+/// instrumentation.
+pub fn comparison(chance: u64) -> Option<(u64, u64)> {
+    let slot = &SIDES[chance as usize & (COMPARISONS - 1)];
+    let pair = (slot[0].load(Ordering::Relaxed), slot[1].load(Ordering::Relaxed));
+    (pair.0 != pair.1).then_some(pair)
+}

@@ -1,0 +1,195 @@
+//! The write-hole log: frames, and the list of lost blocks.
+
+use format::log::{Entry, FrameHead};
+use format::log::{
+    Frame, FrameError, LOST_RANGES_MAX, LOST_SLOT_BYTES, LostBlocks, LostError, PartData, encode_frame, frame_len,
+};
+use format::{BLOCK, Uuid};
+
+use super::samples::ARRAY;
+use super::seal::{self, Mode};
+use crate::target::{Memory, Seed, Target};
+
+/// Data strips and all strips of a stripe, by [`Mode::extra`].
+const STRIPES: [(usize, usize); 4] = [(4, 6), (1, 2), (56, 64), (3, 3)];
+
+const GENERATION_AT: usize = 32;
+const OFFSET_AT: usize = 40;
+const FRAME_LEN_AT: usize = 68;
+
+pub(super) const FRAME: Target = Target {
+    name: "log-frame",
+    checks: "a frame of the write-hole log, checksum fixed up or not: parts lie in the frame, and round-trip",
+    run: frame,
+    seeds,
+    stored: Vec::new,
+    dictionary: &[b"PurlinLG", &[0, 16, 0, 0], &[0, 32, 0, 0], &[0xFF; 8], &[0xFF; 4]],
+    input_bytes_max: 4 * BLOCK,
+    // An entry of 32 bytes is larger in memory, and a growing list is there twice.
+    memory: Memory { base_bytes: 256 << 10, per_input_byte: 64 },
+};
+
+pub(super) const LOST: Target = Target {
+    name: "log-lost",
+    checks: "the list of lost blocks, checksum fixed up or not: ranges are sorted and disjoint, and round-trip",
+    run: lost,
+    seeds: || {
+        let seed = |name, ranges: Vec<(u64, u64)>| {
+            let list = LostBlocks { sequence: 3, ranges };
+            Seed::new(name, seal::input(Mode::SEALED, &list.encode(&ARRAY)))
+        };
+        vec![
+            seed("none", Vec::new()),
+            seed("some", vec![(0, 4096), (8192, 512), (u64::MAX - 5000, 4096)]),
+            seed("many", (0..20).map(|n| (n * 8192, 4096)).collect()),
+        ]
+    },
+    stored: Vec::new,
+    dictionary: &[b"PurlinLB", &[0xFF; 8], &[0, 16, 0, 0, 0, 0, 0, 0]],
+    input_bytes_max: LOST_SLOT_BYTES + 64,
+    memory: Memory { base_bytes: 128 << 10, per_input_byte: 4 },
+};
+
+fn seeds() -> Vec<Seed> {
+    let entry = |x, len, overwritten, restated, checksums| Entry { x, len, overwritten, restated, checksums };
+    let entries = [
+        entry(8192, 128, 0b0001, 0, vec![]),
+        entry(12288, 64, 0b0011, 0b1000, vec![1, 2, 3, 4]),
+        entry(16384, 8192, 0b1111, 0, (0..12).collect()),
+        entry(0, 4096, 0, 0, vec![]),
+    ];
+    let payload = [0x33; 192];
+    let part = |role| PartData { sequence: 7, unit: 9, holders: 0b11_0000, role, entries: &entries, payload: &payload };
+    let copies = [entry(0, 4096, 1, 0, vec![5, 6])];
+    let copy = PartData { sequence: 1, unit: 0, holders: 0b11, role: 0, entries: &copies, payload: &[] };
+    let seed = |name, extra: u8, parts: &[PartData<'_>]| {
+        let mut bytes = vec![0; frame_len(parts)];
+        let head = FrameHead { generation: 3, offset: 65536, stream: 2, tail: 1 };
+        encode_frame(&ARRAY, &head, parts, &mut bytes);
+        Seed::new(name, seal::input(Mode::SEALED | extra << 2, &bytes))
+    };
+    // The payload is mostly left out of the corpus: it is filled up with zeroes, and the checksum made right.
+    let mut all = vec![seed("parity", 0, &[part(4), part(5)]), seed("mirror", 1, &[copy]), seed("empty", 0, &[])];
+    all[0].bytes.truncate(1000);
+    all
+}
+
+fn own_u64(bytes: &[u8], at: usize) -> u64 {
+    bytes.get(at..at + 8).map_or(0, |field| u64::from_le_bytes(field.try_into().expect("8 bytes")))
+}
+
+fn own_array(bytes: &[u8]) -> Uuid {
+    bytes.get(16..32).map_or(ARRAY, |array| Uuid::from_bytes(array.try_into().expect("16 bytes")))
+}
+
+fn frame(input: &[u8]) {
+    let Some((mode, bytes)) = Mode::split(input) else { return };
+    let mut bytes = mode.apply(bytes);
+    let announced = bytes.get(FRAME_LEN_AT..FRAME_LEN_AT + 4);
+    let announced = announced.map_or(0, |len| u32::from_le_bytes(len.try_into().expect("4 bytes")) as usize);
+    if mode.pad && announced <= 16 * BLOCK {
+        bytes.resize(bytes.len().max(announced), 0);
+    }
+    if mode.seal
+        && let Some(frame) = bytes.get_mut(..announced).filter(|frame| frame.len() >= BLOCK)
+    {
+        seal::seal(frame);
+    }
+    let (array, generation, offset) = (own_array(&bytes), own_u64(&bytes, GENERATION_AT), own_u64(&bytes, OFFSET_AT));
+    let stripe = STRIPES[usize::from(mode.extra)];
+    let frame = match Frame::decode(&bytes, &array, generation, offset, stripe) {
+        Ok(frame) => frame,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return assert!(error != FrameError::Checksum || !mode.seal, "the checksum was made right");
+        }
+    };
+    check(&frame, &bytes, stripe);
+    assert_eq!(Frame::decode(&bytes, &array, generation.wrapping_add(1), offset, stripe), Err(FrameError::Stale));
+    let misplaced = FrameError::Misplaced { found: offset, expected: offset ^ 4096 };
+    assert_eq!(Frame::decode(&bytes, &array, generation, offset ^ 4096, stripe), Err(misplaced));
+    assert!(Frame::decode(&bytes[..frame.len - 1], &array, generation, offset, stripe).is_err());
+
+    let payloads: Vec<&[u8]> = frame.parts.iter().map(|part| &bytes[part.payload.clone()]).collect();
+    let parts: Vec<PartData<'_>> = frame
+        .parts
+        .iter()
+        .zip(&payloads)
+        .map(|(part, payload)| PartData {
+            sequence: part.sequence,
+            unit: part.unit,
+            holders: part.holders,
+            role: part.role,
+            entries: &part.entries,
+            payload,
+        })
+        .collect();
+    // Parts of a frame that somebody else wrote may share payload: written again, each has its own.
+    let len = frame_len(&parts);
+    if len > 64 * BLOCK {
+        return;
+    }
+    let mut written = vec![0x77; len];
+    encode_frame(&array, &frame.head, &parts, &mut written);
+    let again = Frame::decode(&written, &array, generation, offset, stripe).expect("what was written is read");
+    assert_eq!((again.head, again.len, again.parts.len()), (frame.head, written.len(), frame.parts.len()));
+    for ((again, part), payload) in again.parts.iter().zip(&frame.parts).zip(payloads) {
+        assert_eq!(&written[again.payload.clone()], payload);
+        let same_place = format::log::Part { payload: part.payload.clone(), ..again.clone() };
+        assert_eq!(same_place, *part);
+    }
+}
+
+/// What a recovery may rely on.
+fn check(frame: &Frame, bytes: &[u8], (data, strips): (usize, usize)) {
+    assert!(frame.len >= BLOCK && frame.len.is_multiple_of(BLOCK) && frame.len <= bytes.len());
+    for part in &frame.parts {
+        assert!(part.payload.start <= part.payload.end && part.payload.end <= frame.len);
+        assert!(usize::from(part.role) < strips && part.holders >> part.role & 1 == 1);
+        assert!(strips == 64 || part.holders >> strips == 0);
+        let base: usize =
+            part.entries.iter().filter(|entry| entry.has_base(data)).map(|entry| entry.len as usize).sum();
+        assert_eq!(part.payload.len(), base, "each entry with a base has its payload");
+        for entry in &part.entries {
+            assert!(entry.len > 0 && entry.x.checked_add(entry.len.into()).is_some());
+            assert!(entry.overwritten & entry.restated == 0 && (entry.overwritten | entry.restated) >> data == 0);
+            assert!(!entry.is_void() || entry.checksums.is_empty());
+            let sums = entry.pieces() * (entry.overwritten.count_ones() as usize + strips - data);
+            assert!([0, sums].contains(&entry.checksums.len()));
+        }
+    }
+}
+
+fn lost(input: &[u8]) {
+    let Some((mode, bytes)) = Mode::split(input) else { return };
+    let mut bytes = bytes.to_vec();
+    if mode.pad {
+        bytes.resize(bytes.len().max(LOST_SLOT_BYTES), 0);
+    }
+    if mode.seal
+        && let Some(slot) = bytes.get_mut(..LOST_SLOT_BYTES)
+    {
+        seal::seal(slot);
+    }
+    let array = own_array(&bytes);
+    let list = match LostBlocks::decode(&bytes, &array) {
+        Ok(list) => list,
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            return assert!(error != LostError::Checksum || !mode.seal, "the checksum was made right");
+        }
+    };
+    assert!(list.ranges.len() <= LOST_RANGES_MAX);
+    let mut free_from = 0;
+    for &(offset, len) in &list.ranges {
+        assert!(offset >= free_from && len > 0);
+        free_from = offset.checked_add(len).expect("a range ends");
+    }
+    let written = list.encode(&array);
+    assert_eq!(LostBlocks::decode(&written, &array), Ok(list.clone()));
+    let mut canonical = bytes[..LOST_SLOT_BYTES].to_vec();
+    canonical[44..64].fill(0);
+    canonical[64 + 16 * list.ranges.len()..].fill(0);
+    seal::seal(&mut canonical);
+    assert_eq!(written, canonical, "all but reserved bytes and unused slots is kept");
+}

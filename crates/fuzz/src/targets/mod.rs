@@ -1,0 +1,44 @@
+//! Every target.
+
+mod address;
+mod arguments;
+mod catalogue;
+mod connection;
+mod foreign;
+mod layout;
+mod log;
+mod map;
+mod nbd_replies;
+mod nbd_script;
+mod nbd_stream;
+mod request;
+mod samples;
+mod seal;
+mod size;
+mod superblock;
+
+use crate::target::Target;
+
+/// All targets, in the order of their names.
+pub const TARGETS: [Target; 15] = [
+    address::TARGET,
+    arguments::TARGET,
+    catalogue::TARGET,
+    foreign::TARGET,
+    layout::TARGET,
+    log::FRAME,
+    log::LOST,
+    map::TARGET,
+    nbd_replies::TARGET,
+    nbd_script::TARGET,
+    nbd_stream::TARGET,
+    request::TARGET,
+    size::TARGET,
+    superblock::COPIES,
+    superblock::TARGET,
+];
+
+/// The target of this name.
+pub fn find(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}

@@ -1,0 +1,86 @@
+//! Valid structures, from which corpora are made.
+
+use format::{
+    Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, Layout, Level, MemberEntry, MemberState,
+    Rebuild, Role, SUPERBLOCK_VERSION, Shape, Superblock, TlsFiles, Uuid, VolumeKind, VolumeRecord,
+};
+
+pub(super) const ARRAY: Uuid = Uuid::from_bytes(*b"an array's uuid.");
+
+/// A superblock of a group of this shape, of the member in slot 0.
+pub(super) fn superblock(shape: Shape, member_bytes: u64) -> Superblock {
+    let layout = Layout::plan(&shape, member_bytes).expect("samples are large enough");
+    let uuid = |n: u16| Uuid::from_random([n as u8 + 1; 16]);
+    let members = (0..shape.members).map(|n| MemberEntry { uuid: uuid(n), state: MemberState::InSync }).collect();
+    Superblock {
+        version: SUPERBLOCK_VERSION,
+        features: Features::default(),
+        array: ARRAY,
+        name: "tank".to_owned(),
+        drive: uuid(0),
+        role: Role::Member(0),
+        epoch: 7,
+        clean: true,
+        shape,
+        members,
+        spares: Vec::new(),
+        layout,
+        rebuild: None,
+        created_unix_s: 1_700_000_000,
+        crash_safety: CrashSafety::default(),
+        log_generation: 3,
+    }
+}
+
+/// Superblocks of all kinds, with names.
+pub(super) fn superblocks() -> Vec<(&'static str, Superblock)> {
+    let shape = |level, members, parity, sets, strip_kib: u32| {
+        Shape::new(level, members, parity, None, sets, strip_kib << 10).expect("samples are valid")
+    };
+    let mut rebuilding = superblock(shape(Level::Raid6, 6, None, None, 64), 1 << 40);
+    rebuilding.clean = false;
+    rebuilding.crash_safety = CrashSafety::Strict;
+    rebuilding.features.incompatible = Features::LOG;
+    rebuilding.members[2].state = MemberState::Rebuilding;
+    rebuilding.members[4] = MemberEntry { uuid: Uuid::NIL, state: MemberState::Missing };
+    rebuilding.members[5].state = MemberState::Faulty;
+    rebuilding.rebuild = Some(Rebuild { member: 2, next_zone: 12345 });
+    let mut spare = superblock(shape(Level::Raid60, 8, None, Some(2), 128), 300 << 20);
+    spare.drive = Uuid::from_random([200; 16]);
+    spare.spares = vec![spare.drive, Uuid::from_random([201; 16])];
+    spare.role = Role::Spare;
+    vec![
+        ("mirror", superblock(shape(Level::Raid1, 2, None, None, 4), 1 << 20)),
+        ("rebuilding", rebuilding),
+        ("spare", spare),
+        ("striped", superblock(shape(Level::Raid0, 3, None, None, 1024), 1 << 30)),
+        ("widest", superblock(shape(Level::Nm, 64, Some(8), None, 4), 1 << 30)),
+    ]
+}
+
+/// A catalogue with one of everything.
+pub(super) fn catalogue() -> Catalogue {
+    let extent = |start_byte, len_bytes| ExtentRecord { start_byte, len_bytes };
+    let volume = |id, name: &str, size_bytes, extents| VolumeRecord {
+        id,
+        name: name.to_owned(),
+        kind: VolumeKind::Direct,
+        size_bytes,
+        created_unix_s: 1_700_000_000,
+        extents,
+    };
+    let export = |id, volume, address: &str, tls| ExportRecord {
+        id,
+        volume,
+        kind: ExportKind::Nbd { address: address.to_owned(), read_only: id % 2 == 0, tls },
+    };
+    let tls = TlsFiles { certificate: "/c.pem".into(), key: "/k.pem".into(), client_ca: Some("/a.pem".into()) };
+    Catalogue {
+        next_id: 9,
+        volumes: vec![
+            volume(1, "db", 12_000, vec![extent(8192, 8192), extent(0, 4096)]),
+            volume(4, "logs.2", 4096, vec![extent(1 << 30, 4096)]),
+        ],
+        exports: vec![export(5, 1, "unix:/run/db.sock", None), export(8, 4, "[::1]:10809", Some(tls))],
+    }
+}

@@ -1,0 +1,58 @@
+//! Every target runs its corpus, what is next to it, and a fixed number of mutated inputs.
+
+#![forbid(unsafe_code)]
+
+use fuzz::{Plan, TARGETS, corpus, find, fuzz};
+
+/// Runs a target as far as there is time for in every test run. `runs` is chosen so that all targets together take some
+/// seconds in a build of the tests; `docs/fuzzing.md` says how to go on by hand.
+fn keeps_its_promises(name: &str, neighbours_max: usize, runs: u64) {
+    let target = find(name).expect("a target of this name");
+    let inputs = corpus::load(target).expect("the corpus is readable");
+    assert!(!inputs.is_empty(), "a target without a corpus starts from nothing");
+    let report = fuzz(target, &inputs, &Plan { seed: 1, runs, time: None, neighbours_max }, |_| ());
+    let crashes: Vec<String> = report
+        .crashes
+        .iter()
+        .map(|crash| format!("{}\n  input {:?}", crash.finding, crash.input.escape_ascii().to_string()))
+        .collect();
+    assert!(crashes.is_empty(), "{name}: {}", crashes.join("\n"));
+}
+
+macro_rules! targets {
+    ($($test:ident: $name:literal, $neighbours:literal, $runs:literal;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                keeps_its_promises($name, $neighbours, $runs);
+            }
+        )*
+
+        #[test]
+        fn every_target_has_a_test() {
+            let tested = [$($name),*];
+            for target in &TARGETS {
+                assert!(tested.contains(&target.name), "{}", target.name);
+            }
+            assert_eq!(tested.len(), TARGETS.len());
+        }
+    };
+}
+
+targets! {
+    what_people_write_reads_back_and_every_layer_takes_it: "address", 2_000, 100_000;
+    any_command_line_is_understood_or_refused: "arguments", 50, 1_500;
+    any_catalogue_is_valid_or_refused: "catalogue", 1_000, 20_000;
+    any_pair_of_superblocks_is_decided: "copies", 2_000, 20_000;
+    what_else_a_drive_holds_is_found_or_not_but_never_a_crash: "foreign", 100, 4_000;
+    any_shape_has_a_layout_or_a_reason: "layout", 10_000, 100_000;
+    any_log_frame_is_valid_or_refused: "log-frame", 3_000, 20_000;
+    any_list_of_lost_blocks_is_valid_or_refused: "log-lost", 3_000, 20_000;
+    any_map_block_is_valid_or_refused: "map", 3_000, 20_000;
+    any_reply_is_whole_or_none: "nbd-replies", 10_000, 100_000;
+    any_script_of_messages_is_served_however_it_is_cut: "nbd-script", 500, 1_500;
+    any_stream_is_served_however_it_is_cut: "nbd-stream", 500, 5_000;
+    any_request_is_taken_whole_or_refused: "request", 3_000, 50_000;
+    any_size_is_exact_or_refused: "size", 2_000, 100_000;
+    any_superblock_is_valid_or_refused: "superblock", 3_000, 20_000;
+}
