@@ -122,12 +122,16 @@ impl FromStr for NbdAddress {
         }
         let (host, port) = text.rsplit_once(':').ok_or_else(refuse)?;
         let host = match host.strip_prefix('[') {
-            Some(rest) => rest.strip_suffix(']').ok_or_else(refuse)?,
+            Some(rest) => rest.strip_suffix(']').filter(|host| host.contains(':')).ok_or_else(refuse)?,
             None if host.contains(':') => return Err(refuse()),
             None => host,
         };
+        // One place has one notation, so that two exports at one place are noticed: no sign, and no zeroes in front.
+        if !port.starts_with(|first: char| ('1'..='9').contains(&first)) {
+            return Err(refuse());
+        }
         let port: u16 = port.parse().map_err(|_| refuse())?;
-        if host.is_empty() || host.contains(['/', ' ', '[', ']']) || port == 0 {
+        if host.is_empty() || host.contains(['/', ' ', '[', ']']) {
             return Err(refuse());
         }
         Ok(NbdAddress::Tcp { host: host.to_owned(), port })
@@ -184,6 +188,16 @@ mod tests {
             "10809".parse::<NbdAddress>().unwrap_err().to_string(),
             "\"10809\" is not an address: write unix:PATH or HOST:PORT, such as unix:/run/db.sock or 127.0.0.1:10809"
         );
+    }
+
+    #[test]
+    fn an_address_has_one_notation() {
+        for text in ["host:+1", "host:01", "host:00080", "[host]:1", "[]:1"] {
+            assert_eq!(text.parse::<NbdAddress>(), Err(AddressError::Nbd(text.into())), "{text}");
+        }
+        for text in ["host:1", "[::1]:65535"] {
+            assert_eq!(text.parse::<NbdAddress>().unwrap().to_string(), text);
+        }
     }
 
     proptest! {
