@@ -35,8 +35,11 @@
 
 #![forbid(unsafe_code)]
 
+pub mod campaign;
 mod clock;
 mod drive;
+pub mod engine;
+pub mod program;
 mod rng;
 mod task;
 mod trace;

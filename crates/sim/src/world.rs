@@ -415,7 +415,7 @@ impl Sim {
 
 impl Drop for Sim {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if std::thread::panicking() && !crate::campaign::is_caught() {
             eprintln!("simulation seed: {}", self.world.seed);
         }
         // Tasks hold environments, which hold the world.

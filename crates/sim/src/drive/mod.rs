@@ -256,6 +256,11 @@ impl SimDrive {
         self.state.inner.borrow_mut().faults.misdirected.push_back(offset);
     }
 
+    /// Writes land where they should again, also those that a call of [`SimDrive::misdirect_next_write`] waits for.
+    pub fn direct_writes(&self) {
+        self.state.inner.borrow_mut().faults.misdirected.clear();
+    }
+
     /// With `true`, flushes and FUA are acknowledged and do nothing: no array can survive a power cut then, which shows
     /// that a test of crashes can fail.
     pub fn ignore_flushes(&self, ignored: bool) {

@@ -2,7 +2,7 @@
 
 use array::{AssembleError, CreateError, MemberIndex, NewGroup, Refusal, assemble, create};
 use drive::{Buf, BufMut, Drive, DriveError};
-use format::{BLOCK, Layout, LayoutError, Level, Shape, Superblock, SuperblockError, superblock_offsets};
+use format::{BLOCK, CrashSafety, Layout, LayoutError, Level, Shape, Superblock, SuperblockError, superblock_offsets};
 use sim::{OpKind, Rng, Sim, SimDrive, SimEnv};
 
 use crate::group::*;
@@ -290,6 +290,7 @@ fn the_smallest_size_that_is_promised_works_and_one_byte_less_says_what_is_neede
         drives[0] = SimDrive::new(&sim.env(), "small", need - 512, 512);
         let new = NewGroup {
             array: uuid(&mut rng),
+            crash_safety: CrashSafety::On,
             name: "tank".into(),
             shape,
             drives: drives.iter().map(|_| uuid(&mut rng)).collect(),
@@ -315,6 +316,7 @@ fn a_group_that_could_not_be_made_leaves_nothing_behind() {
         }
         let new = NewGroup {
             array: uuid(&mut rng),
+            crash_safety: CrashSafety::On,
             name: "tank".into(),
             shape: shape(Level::Raid6, 4, None, None, None, 8 * KIB),
             drives: drives.iter().map(|_| uuid(&mut rng)).collect(),

@@ -32,7 +32,8 @@ fn start(sim: &Sim, rng: &mut Rng) -> (Group, Shared, Shape) {
     let sector = *rng.pick(&[512, 512, 4096]);
     let drives = new_drives(sim, usize::from(shape.members), 384 * KIB, sector);
     let group = Group::create(sim, shape, drives, 1 + rng.index(3));
-    (group, History::shared(), shape)
+    let history = History::shared(&group);
+    (group, history, shape)
 }
 
 /// After a crash: everything is as promised, before and after the resync, and the syndromes fit.
@@ -86,7 +87,7 @@ fn a_crash_at_every_point_of_a_short_program_keeps_what_was_promised() {
             let mut rng = sim.rng();
             let drives = new_drives(&sim, usize::from(shape.members), 640 * KIB, 512);
             let group = Group::create(&sim, shape, drives, 2);
-            let history = History::shared();
+            let history = History::shared(&group);
             let before = sim.ops_done();
             if let Some(stop) = stop {
                 sim.stop_after(stop);
@@ -188,7 +189,7 @@ fn an_orderly_stop_in_the_middle_of_a_resync_does_not_end_it() {
         let shape = *rng.pick(&small_shapes()[1..]);
         let drives = new_drives(&sim, usize::from(shape.members), 640 * KIB, 512);
         let group = Group::create(&sim, shape, drives, 1 + rng.index(2));
-        let history = History::shared();
+        let history = History::shared(&group);
         let mut fork = rng.fork();
         sim.block_on(async {
             for at in (0..group.size()).step_by(64 * KIB as usize) {
@@ -340,7 +341,7 @@ fn a_mirror_does_not_go_back_from_new_to_old_after_a_crash() {
             shape(Level::Raid10, 4, None, None, None, 4 * KIB),
         ]);
         let group = Group::create(&sim, shape, new_drives(&sim, usize::from(shape.members), 2 * MIB, 512), 1);
-        let history = History::shared();
+        let history = History::shared(&group);
         sim.block_on(async {
             for at in (0..group.size()).step_by(64 * KIB as usize) {
                 let how = drive::WriteZeroes { keep_allocated: true, ..Default::default() };

@@ -8,9 +8,10 @@ mod counts;
 mod crash;
 mod errors;
 mod fuzz;
-mod group;
-mod history;
 mod levels;
 mod rebuild;
 mod scrub;
 mod shards;
+
+use sim::engine as group;
+use sim::engine::history;

@@ -1,14 +1,16 @@
-//! A drive group in simulation, on one or several shards, beside a model that knows every byte.
+//! A drive group in simulation, on one or several shards.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
+use crate::{Counts, Rng, Sim, SimDrive, SimEnv};
+use ::drive::{Drive, Env, join_all};
 use array::{Array, DriveId, Event, MemberIndex, Message, NewGroup, Peers, Place, assemble, create, load};
-use drive::{BlockError, Buf, BufMut, Drive, Env, WriteZeroes, join_all};
-use format::{BLOCK, Level, MemberState, Shape, Superblock, Uuid, superblock_offsets};
-use sim::{Counts, Rng, Sim, SimDrive, SimEnv};
+use format::{BLOCK, CrashSafety, Level, MemberState, Shape, Superblock, Uuid, superblock_offsets};
 
+/// Bytes of a KiB.
 pub const KIB: u64 = 1024;
+/// Bytes of a MiB.
 pub const MIB: u64 = 1024 * KIB;
 
 /// The seeds of a test that draws at random: `usual` of them, unless the environment says otherwise.
@@ -38,12 +40,20 @@ impl Peers for SimPeers {
 
 /// A group and everything around it.
 pub struct Group {
+    /// The world the group runs in.
     pub env: SimEnv,
+    /// Handles of the drives; the place is the drive's [`DriveId`].
     pub drives: Vec<SimDrive>,
+    /// The group as each shard sees it. Shard 0 leads.
     pub shards: Vec<Array<SimEnv>>,
+    /// What the leader told its listener, in order.
     pub events: Rc<RefCell<Vec<Event>>>,
 }
 
+/// A shape that is known to be valid; `strip` in bytes.
+///
+/// # Panics
+/// If the shape is not allowed.
 pub fn shape(
     level: Level,
     members: u16,
@@ -74,12 +84,14 @@ pub fn every_level(strip: u64) -> Vec<Shape> {
     ]
 }
 
+/// An identity drawn at random.
 pub fn uuid(rng: &mut Rng) -> Uuid {
     let mut bytes = [0; 16];
     rng.fill(&mut bytes);
     Uuid::from_random(bytes)
 }
 
+/// Fresh drives of `bytes` each, with sectors of `sector` bytes.
 pub fn new_drives(sim: &Sim, count: usize, bytes: u64, sector: u32) -> Vec<SimDrive> {
     (0..count).map(|index| SimDrive::new(&sim.env(), &format!("d{index}"), bytes, sector)).collect()
 }
@@ -90,6 +102,7 @@ impl Group {
         let mut rng = sim.rng();
         let new = NewGroup {
             array: uuid(&mut rng),
+            crash_safety: CrashSafety::On,
             name: "tank".into(),
             shape,
             drives: drives.iter().map(|_| uuid(&mut rng)).collect(),
@@ -104,6 +117,10 @@ impl Group {
         sim.block_on(Group::open_async(sim.env(), drives, shards))
     }
 
+    /// As [`Group::open`], for callers that may be interrupted half way.
+    ///
+    /// # Panics
+    /// If the group cannot be assembled.
     pub async fn open_async(env: SimEnv, drives: Vec<SimDrive>, shards: usize) -> Group {
         let assembly = assemble(&drives).await.expect("enough members");
         let events = Rc::new(RefCell::new(Vec::new()));
@@ -120,14 +137,16 @@ impl Group {
             arrays.borrow_mut().push(array);
         }
         let shards: Vec<Array<SimEnv>> = arrays.borrow().clone();
-        shards[0].start(loaded.needs_resync);
+        shards[0].start(loaded.needs_resync).await.expect("the members take their superblocks");
         Group { env, drives, shards, events }
     }
 
+    /// Shard 0.
     pub fn leader(&self) -> &Array<SimEnv> {
         &self.shards[0]
     }
 
+    /// User bytes of the group.
     pub fn size(&self) -> u64 {
         self.leader().size_bytes()
     }
@@ -155,6 +174,10 @@ impl Group {
         }
     }
 
+    /// Stops the group in order and gives its drives.
+    ///
+    /// # Panics
+    /// If the group cannot be made durable.
     pub async fn stop(self) -> Vec<SimDrive> {
         for shard in self.shards.iter().rev() {
             shard.stop().await.expect("the group can be made durable");
@@ -175,6 +198,7 @@ impl Group {
         self.drives.iter().map(SimDrive::reopen).collect()
     }
 
+    /// The state of a member.
     pub fn state(&self, member: usize) -> MemberState {
         self.leader().shared().slot(MemberIndex(member as u16)).state
     }
@@ -184,6 +208,7 @@ impl Group {
         &self.drives[usize::from(self.leader().shared().slot(MemberIndex(member as u16)).drive.0)]
     }
 
+    /// No member is lost or being filled.
     pub fn all_in_sync(&self) -> bool {
         self.leader().shared().slots().all(|(_, slot)| slot.state == MemberState::InSync)
     }
@@ -215,127 +240,6 @@ impl Group {
 pub fn superblock(drive: &SimDrive) -> Superblock {
     let [head, _] = superblock_offsets(drive.info().size_bytes);
     Superblock::decode(&drive.read_raw(head, BLOCK as u64)).expect("the drive is a member")
-}
-
-/// Reads everything with each of some sets of members left out, `most` of them, drawn at random. The group was stopped
-/// in order; nothing on the drives changes.
-pub fn verify_without_members(sim: &Sim, drives: &[SimDrive], shape: Shape, model: &Model, rng: &mut Rng, most: usize) {
-    let mut sets = subsets(usize::from(shape.members).min(12), shape.survives());
-    sets.retain(|set| set.len() == shape.survives());
-    rng.shuffle(&mut sets);
-    for lost in sets.into_iter().take(most) {
-        let left: Vec<SimDrive> =
-            (0..drives.len()).filter(|index| !lost.contains(index)).map(|index| drives[index].clone()).collect();
-        let group = Group::open(sim, left, 1);
-        sim.block_on(verify(&group, model, rng));
-        sim.block_on(group.stop());
-    }
-}
-
-/// What the group should hold.
-pub struct Model {
-    pub bytes: Vec<u8>,
-}
-
-impl Model {
-    pub fn new(size: u64) -> Model {
-        Model { bytes: vec![0; size as usize] }
-    }
-}
-
-/// A range of mixed size and alignment: bytes, sectors, blocks, strips, stripes and units.
-pub fn any_range(rng: &mut Rng, size: u64, stripe: u64, unit: u64) -> (u64, u64) {
-    let grain = *rng.pick(&[1, 512, 512, 4096, 4096, 4096, stripe, unit]);
-    if grain == unit {
-        return (rng.below(size / unit) * unit, unit);
-    }
-    let longest = *rng.pick(&[grain, 4 * grain, stripe, 3 * stripe]);
-    let start = rng.below(size) / grain * grain;
-    let len = (1 + rng.below(longest.div_ceil(grain))) * grain;
-    (start, len.min(size - start))
-}
-
-/// Runs `rounds` rounds of up to `width` requests at the same time, on disjoint ranges, and checks every answer.
-pub async fn work(group: &Group, model: &mut Model, rng: &mut Rng, rounds: usize, width: usize) {
-    let size = group.size();
-    let geometry = &group.leader().shared().geometry;
-    let (stripe, unit) = (geometry.stripe_data(), geometry.stripe_data() * geometry.rows() * geometry.sets);
-    for _ in 0..rounds {
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        for _ in 0..width {
-            let (start, len) = any_range(rng, size, stripe, unit);
-            if ranges.iter().all(|&(other, other_len)| start + len <= other || other + other_len <= start) {
-                ranges.push((start, len));
-            }
-        }
-        let requests = ranges.into_iter().map(|(start, len)| {
-            let array = rng.pick(&group.shards).clone();
-            let kind = rng.below(20);
-            let expected = model.bytes[start as usize..(start + len) as usize].to_vec();
-            let mut new = vec![0; len as usize];
-            if kind < 10 {
-                rng.fill(&mut new);
-            }
-            if kind < 14 {
-                model.bytes[start as usize..(start + len) as usize].copy_from_slice(&new);
-            }
-            async move { request(&array, kind, start, len, expected, new).await }
-        });
-        let requests: Vec<_> = requests.collect();
-        for result in join_all(requests).await {
-            result.expect("no more members are lost than the level survives");
-        }
-    }
-}
-
-async fn request(
-    array: &Array<SimEnv>,
-    kind: u64,
-    start: u64,
-    len: u64,
-    expected: Vec<u8>,
-    new: Vec<u8>,
-) -> Result<(), BlockError> {
-    match kind {
-        0..10 => array.write(start, Buf::from(new), kind == 0).await,
-        10..12 => array.discard(start, len).await,
-        12..14 => {
-            let how = WriteZeroes { keep_allocated: kind == 12, ..WriteZeroes::default() };
-            array.write_zeroes(start, len, how).await
-        }
-        14 => array.flush().await,
-        _ => {
-            let read = array.read(start, BufMut::zeroed(len as usize)).await?;
-            same(&read, &expected, start);
-            Ok(())
-        }
-    }
-}
-
-/// Reads everything, on a shard of the seed's choice, and compares.
-pub async fn verify(group: &Group, model: &Model, rng: &mut Rng) {
-    let size = group.size();
-    let mut at = 0;
-    while at < size {
-        let len = (64 * KIB).min(size - at);
-        let array = rng.pick(&group.shards);
-        let read = array.read(at, BufMut::zeroed(len as usize)).await.expect("everything can be read");
-        same(&read, &model.bytes[at as usize..(at + len) as usize], at);
-        at += len;
-    }
-}
-
-pub fn same(read: &[u8], expected: &[u8], start: u64) {
-    if let Some(at) = (0..expected.len()).find(|&at| read[at] != expected[at]) {
-        let wrong = (0..expected.len()).filter(|&at| read[at] != expected[at]).count();
-        panic!(
-            "byte {} is {:#x} instead of {:#x}; {wrong} of {} bytes of the read at {start} are wrong",
-            start + at as u64,
-            read[at],
-            expected[at],
-            expected.len()
-        );
-    }
 }
 
 /// Runs two things at the same time.

@@ -1,0 +1,184 @@
+//! Many runs on all cores.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::program::execute::{Tally, execute};
+use crate::program::generate::generate;
+use crate::program::{Program, promise, shrink};
+
+thread_local! {
+    /// Panics of this thread are violations, and are told by whoever catches them.
+    static CAUGHT: Cell<bool> = const { Cell::new(false) };
+    static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Whether what happens on this thread is being watched by [`attempt`].
+pub(crate) fn is_caught() -> bool {
+    CAUGHT.get()
+}
+
+/// Runs something that panics at a violation.
+///
+/// # Errors
+/// What the panic said, and where.
+pub fn attempt<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    static HOOK: std::sync::Once = std::sync::Once::new();
+    HOOK.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !is_caught() {
+                return usual(info);
+            }
+            let place = info.location().map(|place| format!(" ({}:{})", place.file(), place.line()));
+            let text = format!("{}{}", message(info.payload()), place.unwrap_or_default());
+            MESSAGE.with_borrow_mut(|message| {
+                message.get_or_insert(text);
+            });
+        }));
+    });
+    let outer = CAUGHT.replace(true);
+    MESSAGE.take();
+    let result = panic::catch_unwind(AssertUnwindSafe(work));
+    CAUGHT.set(outer);
+    result.map_err(|payload| MESSAGE.take().unwrap_or_else(|| message(&*payload)))
+}
+
+fn message(payload: &dyn Any) -> String {
+    let text = payload.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".into())
+}
+
+/// How long and how much.
+#[derive(Debug, Clone, Copy)]
+pub struct Campaign {
+    /// The first seed; the others follow.
+    pub from: u64,
+    /// Runs at most.
+    pub runs: u64,
+    /// Time at most.
+    pub time: Option<Duration>,
+    /// Threads.
+    pub jobs: usize,
+    /// Progress is printed.
+    pub progress: bool,
+}
+
+/// What came of a campaign.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// What was done in all.
+    pub tally: Tally,
+    /// Time of processors, summed over the threads.
+    pub cpu: Duration,
+    /// Seeds that failed, and why.
+    pub failures: BTreeMap<u64, String>,
+}
+
+/// Failures after which a campaign ends: more of them tell no more.
+const FAILURES_MAX: usize = 10;
+
+impl Campaign {
+    /// Runs it.
+    pub fn run(&self) -> Outcome {
+        let next = AtomicU64::new(self.from);
+        let stop = AtomicBool::new(false);
+        let sum = Mutex::new(Outcome::default());
+        let began = Instant::now();
+        std::thread::scope(|scope| {
+            for _ in 0..self.jobs.max(1) {
+                scope.spawn(|| self.work(&next, &stop, &sum, began));
+            }
+            if self.progress {
+                self.watch(&stop, &sum, began);
+            }
+        });
+        sum.into_inner().expect("violations are caught")
+    }
+
+    fn work(&self, next: &AtomicU64, stop: &AtomicBool, sum: &Mutex<Outcome>, began: Instant) {
+        let cpu_start = cpu_time();
+        while !stop.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed - self.from >= self.runs || self.time.is_some_and(|time| began.elapsed() >= time) {
+                break;
+            }
+            let result = attempt(|| execute(&generate(seed), false));
+            let mut sum = sum.lock().expect("violations are caught");
+            match result {
+                Ok(tally) => sum.tally.add(&tally),
+                Err(why) => {
+                    sum.tally.runs += 1;
+                    sum.failures.insert(seed, why.clone());
+                    if self.progress {
+                        eprintln!("VIOLATION seed {seed}: {why}");
+                    }
+                    stop.fetch_or(sum.failures.len() >= FAILURES_MAX, Ordering::Relaxed);
+                }
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        sum.lock().expect("violations are caught").cpu += cpu_time().saturating_sub(cpu_start);
+    }
+
+    fn watch(&self, stop: &AtomicBool, sum: &Mutex<Outcome>, began: Instant) {
+        let mut told = Instant::now();
+        while !stop.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(100));
+            if told.elapsed() >= Duration::from_secs(10) {
+                told = Instant::now();
+                let sum = sum.lock().expect("violations are caught");
+                let rate = sum.tally.runs as f64 / began.elapsed().as_secs_f64();
+                eprintln!("{} runs, {rate:.0}/s, {} violations", sum.tally.runs, sum.failures.len());
+            }
+        }
+    }
+}
+
+/// Executes a program, and says why it fails.
+pub fn failure(program: &Program) -> Option<String> {
+    attempt(|| execute(program, false)).err()
+}
+
+/// The shortest program that still fails, with its reason.
+pub fn shrunk(program: &Program) -> (Program, String) {
+    let short = shrink::shrink(program, |candidate| failure(candidate).is_some());
+    let why = failure(&short).expect("a shrunk program fails");
+    (short, why)
+}
+
+impl Outcome {
+    /// The summary, as lines of text.
+    pub fn summary(&self) -> String {
+        let Tally { runs, drive_ops, requests, power_cuts, recoveries, faults } = &self.tally;
+        let seconds = self.cpu.as_secs_f64().max(1e-9);
+        let mut text = format!(
+            "{runs} runs, {requests} requests, {drive_ops} drive operations, {:.2} million a second and core\n\
+             {power_cuts} power cuts, {recoveries} recoveries\n",
+            *drive_ops as f64 / seconds / 1e6
+        );
+        for (fault, what) in promise::FAULTS {
+            if let Some(count) = faults.get(&fault) {
+                text += &format!("{count:>10} x {what}\n");
+            }
+        }
+        text += &format!("{} violations\n", self.failures.len());
+        for (seed, why) in &self.failures {
+            text +=
+                &format!("  seed {seed}: {why}\n    replay and shrink: cargo run --release -p sim -- --seed {seed}\n");
+        }
+        text
+    }
+}
+
+/// Time this thread has spent on a processor (proc(5), `/proc/pid/schedstat`). Zero where that is not to be had.
+fn cpu_time() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = stat.split(' ').next().and_then(|number| number.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}

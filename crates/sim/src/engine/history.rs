@@ -1,0 +1,555 @@
+//! What may be read from a group, power cuts and lost members included: for each block every version since the last one
+//! that is known to be durable.
+//!
+//! A *block* is as much as a drive writes at once, a sector. A *version* is a number from which the content of every
+//! block can be computed; no two requests write the same one, and no two blocks look alike in one, so that whatever is
+//! read tells where it comes from.
+//!
+//! What is checked:
+//! 1. Without a power cut, the last version that was answered.
+//! 2. After one, any version from the last durable one on; nothing else, no mixture, no error.
+//! 3. One exception: a block with a version that is not durable, on a member that was lost in the same power cut, may be
+//!    unreadable, if several data strips of its row were being written at the same time.
+
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::rc::Rc;
+
+use ::drive::{BlockError, Buf, BufMut, Env, WriteZeroes, join_all};
+use array::{Array, Geometry, MemberIndex, UnitIndex};
+use smallvec::{SmallVec, smallvec};
+
+use super::exact::{Model, any_range};
+use super::group::{Group, KIB};
+use crate::rng::GOLDEN;
+use crate::{Rng, SimEnv};
+
+/// The content of a request's blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version(u64);
+
+impl Version {
+    /// Zeroes: never written, discarded, or zeroed.
+    pub const ZERO: Version = Version(0);
+    /// Not to be read until it is written again.
+    const UNREADABLE: Version = Version(u64::MAX);
+
+    /// Fills `into`, which lies at the group byte `at`, a multiple of 8.
+    pub fn fill(self, at: u64, into: &mut [u8]) {
+        if self == Version::ZERO {
+            return into.fill(0);
+        }
+        for (index, word) in into.chunks_exact_mut(8).enumerate() {
+            word.copy_from_slice(&self.word(at / 8 + index as u64).to_le_bytes());
+        }
+    }
+
+    #[inline]
+    fn word(self, index: u64) -> u64 {
+        let word = (self.0.wrapping_mul(GOLDEN) ^ index).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        word ^ (word >> 31)
+    }
+
+    fn matches(self, at: u64, bytes: &[u8]) -> bool {
+        if self == Version::ZERO {
+            return bytes.iter().all(|&byte| byte == 0);
+        }
+        let mut words = bytes.chunks_exact(8).enumerate();
+        self != Version::UNREADABLE && words.all(|(index, word)| word == self.word(at / 8 + index as u64).to_le_bytes())
+    }
+}
+
+/// Something was read that may not be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Violation(pub String);
+
+impl fmt::Display for Violation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+/// [`Entry::done`] of a request that is under way.
+const UNDER_WAY: u64 = u64::MAX;
+
+/// A version of a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Entry {
+    version: Version,
+    /// When its request was answered, counted in answers.
+    done: u64,
+    /// Other data strips of its row were being written at the same time.
+    among_others: bool,
+}
+
+type Entries = SmallVec<[Entry; 1]>;
+
+/// A request under way, strip by strip.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    unit: UnitIndex,
+    row: u64,
+    role: usize,
+    start: u64,
+    len: u64,
+}
+
+/// The history of every block.
+#[derive(Clone)]
+pub struct History {
+    geometry: Geometry,
+    blocks: Vec<Entries>,
+    /// Blocks with more than one entry.
+    unsettled: BTreeSet<u64>,
+    under_way: Vec<Piece>,
+    /// Counts answers.
+    now: u64,
+    version_last: u64,
+}
+
+/// A history that several requests at a time write to.
+pub type Shared = Rc<RefCell<History>>;
+
+impl History {
+    /// The history of a new group: zeroes.
+    pub fn new(geometry: &Geometry) -> History {
+        let zero = smallvec![Entry { version: Version::ZERO, done: 0, among_others: false }];
+        History {
+            blocks: vec![zero; (geometry.capacity() / geometry.sector) as usize],
+            geometry: geometry.clone(),
+            unsettled: BTreeSet::new(),
+            under_way: Vec::new(),
+            now: 0,
+            version_last: 0,
+        }
+    }
+
+    /// The history of a new group, to be shared.
+    pub fn shared(group: &Group) -> Shared {
+        Rc::new(RefCell::new(History::new(&group.leader().shared().geometry)))
+    }
+
+    /// Bytes of a block. Requests are made of whole ones.
+    pub fn block_bytes(&self) -> u64 {
+        self.geometry.sector
+    }
+
+    /// A version that was never written.
+    pub fn next_version(&mut self) -> Version {
+        self.version_last += 1;
+        Version(self.version_last)
+    }
+
+    fn range(&self, start: u64, len: u64) -> std::ops::Range<u64> {
+        let bytes = self.block_bytes();
+        assert!(start.is_multiple_of(bytes) && len.is_multiple_of(bytes), "{start}+{len} is no range of whole blocks");
+        start / bytes..(start + len) / bytes
+    }
+
+    /// A request that changes a range is given to the group. Ranges under way do not overlap.
+    pub fn begin(&mut self, start: u64, len: u64, version: Version) {
+        let mut pieces: SmallVec<[Piece; 4]> = SmallVec::new();
+        let mut at = start;
+        while at < start + len {
+            let place = self.geometry.place(at);
+            let step = place.left.min(start + len - at);
+            pieces.push(Piece {
+                unit: place.unit,
+                row: place.x / self.geometry.strip,
+                role: place.role,
+                start: at,
+                len: step,
+            });
+            at += step;
+        }
+        for block in self.range(start, len) {
+            let entry = Entry { version, done: UNDER_WAY, among_others: false };
+            self.blocks[block as usize].push(entry);
+            self.unsettled.insert(block);
+        }
+        for (index, piece) in pieces.iter().enumerate() {
+            let in_row =
+                |other: &&Piece| (other.unit, other.row) == (piece.unit, piece.row) && other.role != piece.role;
+            let others: SmallVec<[Piece; 4]> =
+                self.under_way.iter().chain(&pieces[..index]).filter(in_row).copied().collect();
+            if others.is_empty() {
+                continue;
+            }
+            for piece in others.iter().chain([piece]) {
+                for block in self.range(piece.start, piece.len) {
+                    let entries = &mut self.blocks[block as usize];
+                    entries.last_mut().expect("it was begun").among_others = true;
+                }
+            }
+        }
+        self.under_way.extend(pieces);
+    }
+
+    /// It was answered; `durable` if it had FUA.
+    pub fn end(&mut self, start: u64, len: u64, durable: bool) {
+        self.now += 1;
+        self.under_way.retain(|piece| piece.start + piece.len <= start || start + len <= piece.start);
+        for block in self.range(start, len) {
+            let entries = &mut self.blocks[block as usize];
+            entries.last_mut().expect("a request begins before it ends").done = self.now;
+            if durable {
+                entries.drain(..entries.len() - 1);
+                self.unsettled.remove(&block);
+            }
+        }
+    }
+
+    /// Answers so far: what [`History::flushed`] takes, noted when the flush is given to the group.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// A flush that was given to the group at `since` was answered: older versions than those which were answered then
+    /// cannot come back.
+    pub fn flushed(&mut self, since: u64) {
+        let blocks = &mut self.blocks;
+        self.unsettled.retain(|&block| {
+            let entries = &mut blocks[block as usize];
+            let durable = entries.iter().rposition(|entry| entry.done <= since);
+            // None: what is left came with FUA, after the flush began.
+            entries.drain(..durable.unwrap_or(0));
+            entries.len() > 1
+        });
+    }
+
+    /// The group was stopped in order: only the last versions are left.
+    pub fn stopped(&mut self) {
+        assert!(self.under_way.is_empty(), "a group is stopped when all requests were answered");
+        self.flushed(self.now);
+    }
+
+    fn latest_version(&self, block: u64) -> Version {
+        self.blocks[block as usize].last().expect("every block has an entry").version
+    }
+
+    /// Compares what was read without a power cut since the last time it was settled.
+    ///
+    /// # Errors
+    /// [`Violation`].
+    pub fn check_latest(&self, start: u64, read: &[u8]) -> Result<(), Violation> {
+        let bytes = self.block_bytes();
+        for (chunk, block) in read.chunks_exact(bytes as usize).zip(self.range(start, read.len() as u64)) {
+            let version = self.latest_version(block);
+            if !version.matches(block * bytes, chunk) {
+                return Err(self.violation(block, chunk, &format!("it has to be {}", self.name(version))));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what was read after a power cut.
+    ///
+    /// # Errors
+    /// [`Violation`].
+    pub fn check(&self, start: u64, read: &[u8]) -> Result<(), Violation> {
+        let bytes = self.block_bytes();
+        for (chunk, block) in read.chunks_exact(bytes as usize).zip(self.range(start, read.len() as u64)) {
+            self.find(block, chunk)?;
+        }
+        Ok(())
+    }
+
+    fn find(&self, block: u64, chunk: &[u8]) -> Result<Version, Violation> {
+        let entries = &self.blocks[block as usize];
+        let at = block * self.block_bytes();
+        let known = entries.iter().rev().find(|entry| entry.version.matches(at, chunk)).map(|entry| entry.version);
+        known.ok_or_else(|| {
+            let may: Vec<String> = entries.iter().map(|entry| self.name(entry.version)).collect();
+            self.violation(block, chunk, &format!("it may be {}", may.join(" or ")))
+        })
+    }
+
+    /// Checks that a block may be unreadable after a power cut in which the members of `lost` were lost.
+    ///
+    /// # Errors
+    /// [`Violation`].
+    pub fn check_unreadable(&self, start: u64, lost: &[usize]) -> Result<(), Violation> {
+        let place = self.geometry.place(start);
+        let MemberIndex(member) = self.geometry.member(place.unit, place.x, place.role);
+        let entries = &self.blocks[self.range(start, self.block_bytes()).start as usize];
+        let pending = entries.iter().skip(usize::from(entries.len() > 1));
+        let excused = pending.clone().any(|entry| entry.among_others) && entries.len() > 1;
+        if entries[0].version == Version::UNREADABLE || (excused && lost.contains(&usize::from(member))) {
+            return Ok(());
+        }
+        let why = match (entries.len(), excused) {
+            (1, _) => "no write touched it",
+            (_, false) => "the write to it changed no other data strip of its row",
+            _ => "its member was not lost in the power cut",
+        };
+        Err(Violation(format!(
+            "block {start}+{} on member {member}, strip {}, cannot be read: {why}",
+            self.block_bytes(),
+            place.role
+        )))
+    }
+
+    /// Checks what was read after a power cut, and takes it for the truth from now on.
+    ///
+    /// # Errors
+    /// [`Violation`].
+    pub fn settle(&mut self, start: u64, read: &[u8]) -> Result<(), Violation> {
+        let bytes = self.block_bytes();
+        for (chunk, block) in read.chunks_exact(bytes as usize).zip(self.range(start, read.len() as u64)) {
+            let version = self.find(block, chunk)?;
+            self.set(block, version);
+        }
+        Ok(())
+    }
+
+    /// Checks that a block may be unreadable, and expects no more of it until it is written again.
+    ///
+    /// # Errors
+    /// [`Violation`].
+    pub fn settle_unreadable(&mut self, start: u64, lost: &[usize]) -> Result<(), Violation> {
+        self.check_unreadable(start, lost)?;
+        self.set(start / self.block_bytes(), Version::UNREADABLE);
+        Ok(())
+    }
+
+    fn set(&mut self, block: u64, version: Version) {
+        self.unsettled.remove(&block);
+        self.blocks[block as usize] = smallvec![Entry { version, done: self.now, among_others: false }];
+    }
+
+    /// All requests ended with the power. To be called before anything is settled.
+    pub fn power_cut(&mut self) {
+        self.under_way.clear();
+    }
+
+    /// Starts of the blocks that cannot be read since the last power cut.
+    pub fn unreadable(&self) -> Vec<u64> {
+        let blocks = 0..self.blocks.len() as u64;
+        blocks
+            .filter(|&block| self.latest_version(block) == Version::UNREADABLE)
+            .map(|block| block * self.block_bytes())
+            .collect()
+    }
+
+    /// A number for what may be read: equal for histories that allow the same.
+    pub fn fingerprint(&self) -> u64 {
+        use std::hash::{Hash, Hasher};
+        let mut hasher = std::collections::hash_map::DefaultHasher::new();
+        for &block in &self.unsettled {
+            block.hash(&mut hasher);
+            for entry in &self.blocks[block as usize] {
+                (entry.version, entry.among_others).hash(&mut hasher);
+            }
+        }
+        self.blocks.iter().for_each(|entries| entries[0].version.hash(&mut hasher));
+        hasher.finish()
+    }
+
+    /// Everything as a model, once it is settled.
+    pub fn model(&self, size: u64) -> Model {
+        let mut model = Model::new(size);
+        let bytes = self.block_bytes();
+        for (block, chunk) in model.bytes.chunks_exact_mut(bytes as usize).enumerate() {
+            self.latest_version(block as u64).fill(block as u64 * bytes, chunk);
+        }
+        model
+    }
+
+    fn name(&self, version: Version) -> String {
+        match version {
+            Version::ZERO => "zeroes".into(),
+            Version::UNREADABLE => "unreadable".into(),
+            Version(number) => format!("version {number}"),
+        }
+    }
+
+    fn violation(&self, block: u64, chunk: &[u8], instead: &str) -> Violation {
+        let at = block * self.block_bytes();
+        let place = self.geometry.place(at);
+        let MemberIndex(member) = self.geometry.member(place.unit, place.x, place.role);
+        let mut known = (0..=self.version_last).map(Version);
+        let all = known.clone().find(|version| version.matches(at, chunk)).map(|version| self.name(version));
+        let first = known.find(|version| version.matches(at, &chunk[..8])).map(|version| self.name(version));
+        let found = match (all, first) {
+            (Some(name), _) => name,
+            (None, Some(name)) => format!("something that begins like {name}"),
+            (None, None) => format!("something unknown that begins with {:02x?}", &chunk[..8]),
+        };
+        Violation(format!(
+            "block {at}+{} (member {member}, unit {}, strip {}, column {}) is {found}; {instead}",
+            self.block_bytes(),
+            place.unit.0,
+            place.role,
+            place.x
+        ))
+    }
+}
+
+/// Stops the run with the violation, if there is one.
+pub(crate) fn demand(result: Result<(), Violation>) {
+    if let Err(violation) = result {
+        panic!("{violation}");
+    }
+}
+
+/// Reads everything after a power cut, which takes what is read for the truth.
+///
+/// # Panics
+/// If anything is read that may not be, or cannot be read.
+pub async fn settle(group: &Group, history: &Shared, rng: &mut Rng) {
+    settle_with(group, history, rng, &[]).await;
+}
+
+/// As [`settle`], after a power cut in which the members of `lost` were lost.
+///
+/// # Panics
+/// As [`settle`].
+pub async fn settle_with(group: &Group, history: &Shared, rng: &mut Rng, lost: &[usize]) {
+    history.borrow_mut().power_cut();
+    each_chunk(group, history, rng, lost, |at, read| history.borrow_mut().settle(at, read)).await;
+}
+
+/// Reads everything, when no request was interrupted since the last time.
+///
+/// # Panics
+/// As [`settle`].
+pub async fn verify_latest(group: &Group, history: &Shared, rng: &mut Rng) {
+    each_chunk(group, history, rng, &[], |at, read| history.borrow().check_latest(at, read)).await;
+}
+
+async fn each_chunk(
+    group: &Group,
+    history: &Shared,
+    rng: &mut Rng,
+    lost: &[usize],
+    check: impl Fn(u64, &[u8]) -> Result<(), Violation>,
+) {
+    let size = group.size();
+    let block_bytes = history.borrow().block_bytes();
+    let mut at = 0;
+    while at < size {
+        let len = (64 * KIB).min(size - at);
+        let array = rng.pick(&group.shards).clone();
+        match array.read(at, BufMut::zeroed(len as usize)).await {
+            Ok(read) => demand(check(at, &read)),
+            Err(_) => {
+                for block in (at..at + len).step_by(block_bytes as usize) {
+                    match array.read(block, BufMut::zeroed(block_bytes as usize)).await {
+                        Ok(read) => demand(check(block, &read)),
+                        Err(BlockError::Lost { .. }) => demand(history.borrow_mut().settle_unreadable(block, lost)),
+                        Err(error) => panic!("block {block} cannot be read: {error}"),
+                    }
+                }
+            }
+        }
+        at += len;
+    }
+}
+
+/// Rounds of up to `width` requests on disjoint blocks, flushes and FUA among them, that may be cut off at any time.
+pub async fn work_for_a_crash(group: &Group, history: &Shared, rng: &mut Rng, rounds: usize, width: usize) {
+    let geometry = &group.leader().shared().geometry;
+    let (stripe, unit) = (geometry.stripe_data(), geometry.stripe_data() * geometry.rows() * geometry.sets);
+    let grain = geometry.sector;
+    for _ in 0..rounds {
+        let mut taken: Vec<(u64, u64)> = Vec::new();
+        let mut requests = Vec::new();
+        for _ in 0..width {
+            let (start, len) = any_range(rng, group.size(), stripe, unit);
+            let start = start / grain * grain;
+            let len = len.next_multiple_of(grain).min(group.size() - start);
+            if taken.iter().any(|&(other, other_len)| start < other + other_len && other < start + len) {
+                continue;
+            }
+            taken.push((start, len));
+            let array = rng.pick(&group.shards).clone();
+            let change = match rng.below(12) {
+                0..2 => Request::Write { fua: true },
+                2..6 => Request::Write { fua: false },
+                6..8 => Request::Discard,
+                8 => Request::WriteZeroes { fua: true, keep: rng.chance(1, 2) },
+                9..11 => Request::Flush,
+                _ => Request::Read,
+            };
+            let pause = std::time::Duration::from_nanos(rng.below(300_000));
+            let (history, env) = (history.clone(), group.env.clone());
+            requests.push(async move {
+                env.sleep(pause).await;
+                perform(&array, &history, change, start, len).await.expect("nothing but the power fails");
+            });
+        }
+        join_all(requests).await;
+    }
+}
+
+/// What a user asks of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// Write a new version.
+    Write {
+        /// Durable when it is answered.
+        fua: bool,
+    },
+    /// Give the range back.
+    Discard,
+    /// Write zeroes.
+    WriteZeroes {
+        /// Durable when it is answered.
+        fua: bool,
+        /// Keep the space allocated.
+        keep: bool,
+    },
+    /// Make what was answered durable.
+    Flush,
+    /// Read, and compare.
+    Read,
+}
+
+/// Does a request and keeps the history.
+///
+/// # Errors
+/// As the group answers.
+///
+/// # Panics
+/// If a read gives something that it may not give.
+pub async fn perform(
+    array: &Array<SimEnv>,
+    history: &Shared,
+    request: Request,
+    start: u64,
+    len: u64,
+) -> Result<(), BlockError> {
+    match request {
+        Request::Write { fua } => {
+            let version = history.borrow_mut().next_version();
+            let mut bytes = BufMut::zeroed(len as usize);
+            version.fill(start, &mut bytes);
+            history.borrow_mut().begin(start, len, version);
+            let bytes: Buf = bytes.freeze();
+            array.write(start, bytes, fua).await?;
+            history.borrow_mut().end(start, len, fua);
+        }
+        Request::Discard => {
+            history.borrow_mut().begin(start, len, Version::ZERO);
+            array.discard(start, len).await?;
+            history.borrow_mut().end(start, len, false);
+        }
+        Request::WriteZeroes { fua, keep } => {
+            let how = WriteZeroes { fua, keep_allocated: keep, only_fast: false };
+            history.borrow_mut().begin(start, len, Version::ZERO);
+            array.write_zeroes(start, len, how).await?;
+            history.borrow_mut().end(start, len, fua);
+        }
+        Request::Flush => {
+            let since = history.borrow().now();
+            array.flush().await?;
+            history.borrow_mut().flushed(since);
+        }
+        Request::Read => {
+            let read = array.read(start, BufMut::zeroed(len as usize)).await?;
+            demand(history.borrow().check_latest(start, &read));
+        }
+    }
+    Ok(())
+}

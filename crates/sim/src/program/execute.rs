@@ -1,0 +1,469 @@
+//! Executing a program beside the model.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use ::drive::{DriveError, Env, join_all};
+use array::{MemberIndex, ScrubMode};
+use format::MemberState;
+
+use super::promise::{Fault, Ledger, fires_cut, is_promised};
+use super::{Ask, Pace, Program, Setup, Silent, Step};
+use crate::engine::history::{self, History, Request, perform};
+use crate::engine::{Group, subsets, uuid};
+use crate::{DriveOptions, Latency, Rng, Sim, SimDrive};
+
+/// Polls in one run: far above what any program needs.
+const STEPS_MAX: u64 = 50_000_000;
+
+/// What a run did.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Runs.
+    pub runs: u64,
+    /// Drive operations that were completed.
+    pub drive_ops: u64,
+    /// Requests of users.
+    pub requests: u64,
+    /// Power cuts, those during recovery included.
+    pub power_cuts: u64,
+    /// Assemblies that came to their end.
+    pub recoveries: u64,
+    /// Faults by kind.
+    pub faults: BTreeMap<Fault, u64>,
+}
+
+impl Tally {
+    /// Adds another one.
+    pub fn add(&mut self, other: &Tally) {
+        self.runs += other.runs;
+        self.drive_ops += other.drive_ops;
+        self.requests += other.requests;
+        self.power_cuts += other.power_cuts;
+        self.recoveries += other.recoveries;
+        for (fault, count) in &other.faults {
+            *self.faults.entry(*fault).or_default() += count;
+        }
+    }
+}
+
+/// A power cut that will come.
+struct Cut {
+    lost: Vec<usize>,
+    again: Vec<u64>,
+}
+
+struct Run {
+    sim: Sim,
+    setup: Setup,
+    /// There but while the power is off.
+    group: Option<Group>,
+    history: history::Shared,
+    rng: Rng,
+    ledger: Ledger,
+    cut: Option<Cut>,
+    /// Drives that were left out of an assembly, by the member they were.
+    aside: Vec<(usize, SimDrive)>,
+    /// Members that a rebuild is to fill.
+    filling: Vec<usize>,
+    tally: Rc<RefCell<Tally>>,
+}
+
+/// Executes a program to its end.
+///
+/// # Panics
+/// At the first violation of a promise, and if the program is not within what is promised.
+pub fn execute(program: &Program, verbose: bool) -> Tally {
+    assert!(is_promised(program), "the program asks for more than is promised");
+    let sim = Sim::new(program.seed);
+    sim.set_steps_max(STEPS_MAX);
+    let rng = sim.rng();
+    let setup = program.setup;
+    let drives = (0..usize::from(setup.shape.members)).map(|index| new_drive(&sim, &setup, &format!("d{index}")));
+    let group = Group::create(&sim, setup.shape, drives.collect(), setup.shards);
+    let mut run = Run {
+        history: History::shared(&group),
+        ledger: Ledger::new(setup.shape),
+        group: Some(group),
+        sim,
+        setup,
+        rng,
+        cut: None,
+        aside: Vec::new(),
+        filling: Vec::new(),
+        tally: Rc::default(),
+    };
+    for (index, step) in program.steps.iter().enumerate() {
+        if verbose {
+            println!("{:>12} ns {:>8} ops  {:>3} {step}", run.sim.now(), run.sim.ops_done(), index + 1);
+        }
+        run.step(step);
+    }
+    run.finish();
+    let mut tally = run.tally.borrow().clone();
+    tally.runs = 1;
+    tally.drive_ops = run.sim.ops_done();
+    tally
+}
+
+fn new_drive(sim: &Sim, setup: &Setup, name: &str) -> SimDrive {
+    let latency = match setup.pace {
+        Pace::Immediate => Latency::IMMEDIATE,
+        Pace::Usual => Latency::USUAL,
+        Pace::Spikes => Latency::USUAL.with_spikes(30, 20_000_000),
+    };
+    let options = DriveOptions { latency, ..DriveOptions::new(name, setup.drive_bytes, setup.sector_bytes) };
+    SimDrive::with_options(&sim.env(), options)
+}
+
+impl Run {
+    fn group(&self) -> &Group {
+        self.group.as_ref().expect("there is a group between steps")
+    }
+
+    fn count(&self, fault: Fault) {
+        *self.tally.borrow_mut().faults.entry(fault).or_default() += 1;
+    }
+
+    /// Brings a range into the group, onto whole sectors.
+    fn fit(&self, start: u64, len: u64) -> (u64, u64) {
+        let size = self.group().size();
+        let block = self.history.borrow().block_bytes();
+        let start = start % size / block * block;
+        (start, len.next_multiple_of(block).clamp(block, size - start))
+    }
+
+    fn step(&mut self, step: &Step) {
+        if self.cut.is_some() && (matches!(step, Step::PowerCut { .. }) || fires_cut(step)) {
+            self.power_cut();
+        }
+        assert!(self.ledger.enter(step), "the program is within what is promised");
+        match step {
+            Step::Work(asks) => self.work(asks),
+            Step::PowerCut { after, lost, again } => {
+                let degraded = (0..usize::from(self.setup.shape.members)).any(|member| self.ledger.is_lost(member));
+                self.count(if degraded { Fault::PowerCutDegraded } else { Fault::PowerCut });
+                lost.iter().for_each(|_| self.count(Fault::LostInPowerCut));
+                self.sim.stop_after(*after);
+                self.cut = Some(Cut { lost: lost.clone(), again: again.clone() });
+            }
+            Step::Die { member, after: 0 } => {
+                self.count(Fault::Dead);
+                self.group().member(*member).fail();
+            }
+            Step::Die { member, after } => {
+                self.count(Fault::Dead);
+                self.group().member(*member).fail_after(*after);
+            }
+            Step::Errors { member, kind, full } => {
+                self.count(Fault::Errors);
+                for _ in 0..2 {
+                    let error =
+                        if *full { DriveError::NoSpace } else { DriveError::Os { operation: "simulated", errno: 5 } };
+                    self.group().member(*member).error_next(*kind, error);
+                }
+            }
+            Step::Hiccup { member, kind } if !self.ledger.is_lost(*member) => {
+                self.count(Fault::Hiccup);
+                let error = DriveError::Os { operation: "simulated", errno: 5 };
+                self.group().member(*member).error_next(*kind, error);
+            }
+            Step::Media { member, start, len } => self.media(*member, *start, *len),
+            Step::Silent { member, fault, start, len } => self.silent(*member, *fault, *start, *len),
+            Step::Pause { member, us } if !self.ledger.is_lost(*member) => {
+                self.count(Fault::Slow);
+                let (drive, env) = (self.group().member(*member).clone(), self.sim.env());
+                drive.hang(true);
+                let us = *us;
+                self.sim.env().spawn(async move {
+                    env.sleep(Duration::from_micros(us)).await;
+                    drive.hang(false);
+                });
+            }
+            Step::Slow { member, factor } if !self.ledger.is_lost(*member) => {
+                self.count(Fault::Slow);
+                self.group().member(*member).slow(*factor);
+            }
+            Step::Hiccup { .. } | Step::Pause { .. } | Step::Slow { .. } => {}
+            Step::Replace { member, spare } => self.replace(*member, *spare),
+            Step::Return { member } => self.bring_back(*member),
+            Step::Restart { without, shards } => self.restart(without, *shards),
+            Step::Scrub => self.scrub(),
+            Step::Settle => self.settle(),
+            Step::Verify => self.interruptible(async |run| {
+                let mut rng = run.rng.clone();
+                history::verify_latest(run.group(), &run.history, &mut rng).await;
+            }),
+        }
+    }
+
+    /// Does what a power cut may end, and if it does, recovers.
+    fn interruptible(&mut self, work: impl AsyncFnOnce(&Run)) {
+        if self.sim.try_block_on(work(self)).is_none() {
+            self.power_cut();
+        }
+    }
+
+    fn work(&mut self, asks: &[Ask]) {
+        let mut taken: Vec<(u64, u64)> = Vec::new();
+        let mut requests = Vec::new();
+        for ask in asks {
+            let (start, len) = self.fit(ask.start, ask.len);
+            let free = |&(other, other_len): &(u64, u64)| start + len <= other || other + other_len <= start;
+            if ask.request != Request::Flush {
+                if !taken.iter().all(free) {
+                    continue;
+                }
+                taken.push((start, len));
+            }
+            let group = self.group();
+            let array = group.shards[ask.shard % group.shards.len()].clone();
+            let (history, env, tally) = (self.history.clone(), self.sim.env(), self.tally.clone());
+            let ask = *ask;
+            requests.push(async move {
+                if ask.pause_us > 0 {
+                    env.sleep(Duration::from_micros(ask.pause_us)).await;
+                }
+                if let Err(error) = perform(&array, &history, ask.request, start, len).await {
+                    panic!("the group answers {ask} with an error: {error}");
+                }
+                tally.borrow_mut().requests += 1;
+            });
+        }
+        self.interruptible(async move |_| {
+            join_all(requests).await;
+        });
+    }
+
+    /// The power fails now, and comes back.
+    fn power_cut(&mut self) {
+        let cut = self.cut.take().expect("the power fails when the program says so");
+        self.ledger.disarm();
+        let group = self.group.take().expect("there is a group between steps");
+        let shards = group.shards.len();
+        let lost: Vec<SimDrive> = cut.lost.iter().map(|&member| group.member(member).clone()).collect();
+        let mut drives = group.cut(&self.sim);
+        // Whoever was to end their pause is gone.
+        drives.iter().for_each(|drive| drive.hang(false));
+        lost.iter().for_each(SimDrive::fail);
+        self.history.borrow_mut().power_cut();
+        self.tally.borrow_mut().power_cuts += 1;
+        for &after in &cut.again {
+            self.count(Fault::PowerCutInRecovery);
+            self.tally.borrow_mut().power_cuts += 1;
+            self.sim.stop_after(after);
+            let (living, env, mut rng) = (living(&drives), self.sim.env(), self.rng.fork());
+            self.sim.try_block_on(async {
+                let group = Group::open_async(env, living, shards).await;
+                history::settle_with(&group, &self.history, &mut rng, &cut.lost).await;
+            });
+            self.sim.power_cut();
+            drives = drives.iter().map(SimDrive::reopen).collect();
+        }
+        self.open(drives, shards, &cut.lost, true);
+    }
+
+    fn open(&mut self, drives: Vec<SimDrive>, shards: usize, lost: &[usize], settle: bool) {
+        let living = living(&drives);
+        let group = Group::open(&self.sim, living, shards);
+        self.tally.borrow_mut().recoveries += 1;
+        if settle {
+            let mut rng = self.rng.fork();
+            self.sim.block_on(history::settle_with(&group, &self.history, &mut rng, lost));
+            let unreadable = self.history.borrow().unreadable();
+            let block = self.history.borrow().block_bytes();
+            self.sim.block_on(async {
+                for start in unreadable {
+                    let written =
+                        perform(group.leader(), &self.history, Request::Write { fua: false }, start, block).await;
+                    written.expect("a block that cannot be read can be written");
+                    let read = perform(group.leader(), &self.history, Request::Read, start, block).await;
+                    read.expect("a block that was written can be read");
+                }
+            });
+        }
+        self.group = Some(group);
+    }
+
+    fn media(&mut self, member: usize, start: u64, len: u64) {
+        self.count(Fault::Media);
+        let group = self.group();
+        let geometry = &group.leader().shared().geometry;
+        let data_len = geometry.bands * geometry.unit;
+        let start = start % data_len;
+        let end = (start + len.max(1)).min(data_len);
+        group.member(member).media_error(geometry.data_start + start..geometry.data_start + end);
+    }
+
+    fn silent(&mut self, member: usize, fault: Silent, start: u64, len: u64) {
+        self.count(Fault::Silent);
+        self.settle();
+        let (start, len) = self.fit(start, len);
+        let group = self.group();
+        let geometry = group.leader().shared().geometry.clone();
+        let drive = group.member(member).clone();
+        let place = geometry.place(start);
+        let here = geometry.member_offset(place.unit, place.x);
+        match fault {
+            Silent::Rot => {}
+            Silent::LostWrite => drive.lose_writes(1),
+            Silent::Misdirected => {
+                let elsewhere = self.rng.clone().below(geometry.bands * geometry.unit / geometry.sector);
+                drive.misdirect_next_write(geometry.data_start + elsewhere * geometry.sector);
+            }
+        }
+        self.sim.block_on(async {
+            let write = Request::Write { fua: false };
+            perform(group.leader(), &self.history, write, start, len).await.expect("nothing is seen to be wrong");
+        });
+        match fault {
+            Silent::Rot => drive.corrupt(here, geometry.sector),
+            Silent::LostWrite => drive.lose_writes(0),
+            Silent::Misdirected => drive.direct_writes(),
+        }
+        self.scrub();
+        self.interruptible(async |run| {
+            let mut rng = run.rng.clone();
+            history::verify_latest(run.group(), &run.history, &mut rng).await;
+        });
+    }
+
+    fn replace(&mut self, member: usize, spare: bool) {
+        let name = format!("r{}", self.group().drives.len());
+        let drive = new_drive(&self.sim, &self.setup, &name);
+        let identity = uuid(&mut self.rng);
+        let index = MemberIndex(member as u16);
+        let group = self.group.as_mut().expect("there is a group between steps");
+        self.sim.block_on(async {
+            if group.state(member) == MemberState::InSync {
+                // What was to fail it has not come so far.
+                let state = group.leader().fail_member(index).await;
+                state.expect("no more members are lost than the level survives");
+            }
+            if matches!(group.state(member), MemberState::Rebuilding) {
+                return;
+            }
+            let id = group.install(drive);
+            if spare && group.state(member) == MemberState::Faulty {
+                group.leader().add_spare(id, identity).await.expect("the drive fits");
+            } else {
+                group.leader().replace(index, id, identity).await.expect("the drive fits");
+            }
+        });
+        self.filling.push(member);
+    }
+
+    fn bring_back(&mut self, member: usize) {
+        self.count(Fault::StaleReturn);
+        let aside: Vec<usize> = (0..self.aside.len()).filter(|&index| self.aside[index].0 == member).collect();
+        for index in aside.into_iter().rev() {
+            let (_, drive) = self.aside.remove(index);
+            let group = self.group.as_mut().expect("there is a group between steps");
+            group.install(drive.revive());
+        }
+        // Drives that died are still in the list, and are taken along if they live.
+        let group = self.group.as_mut().expect("there is a group between steps");
+        group.drives.iter_mut().filter(|drive| drive.is_failed()).for_each(|drive| *drive = drive.revive());
+    }
+
+    fn restart(&mut self, without: &[usize], shards: usize) {
+        let group = self.group.take().expect("there is a group between steps");
+        let absent: Vec<(usize, usize)> = without
+            .iter()
+            .filter(|&&member| matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding))
+            .map(|&member| (member, usize::from(group.leader().shared().slot(MemberIndex(member as u16)).drive.0)))
+            .collect();
+        let drives = self.sim.block_on(group.stop());
+        self.history.borrow_mut().stopped();
+        // Nothing of the old assembly may go on.
+        self.sim.kill_tasks();
+        drives.iter().for_each(|drive| drive.hang(false));
+        let mut left = Vec::new();
+        for (index, drive) in drives.into_iter().enumerate() {
+            match absent.iter().find(|(_, absent)| *absent == index) {
+                Some((member, _)) => self.aside.push((*member, drive)),
+                None => left.push(drive),
+            }
+        }
+        self.open(left, shards, &[], false);
+    }
+
+    fn scrub(&mut self) {
+        let group = self.group();
+        self.sim.block_on(async {
+            group.jobs_end().await;
+            if group.leader().start_scrub(ScrubMode::Repair) {
+                group.jobs_end().await;
+            }
+        });
+    }
+
+    fn settle(&mut self) {
+        let filling = std::mem::take(&mut self.filling);
+        let group = self.group();
+        let group_settles = async {
+            for _ in 0..100_000 {
+                group.jobs_end().await;
+                let waits = (0..usize::from(self.setup.shape.members)).any(|member| {
+                    let state = group.state(member);
+                    let to_fill = filling.contains(&member) && !self.ledger.is_lost(member);
+                    state == MemberState::Rebuilding || (to_fill && state != MemberState::InSync)
+                });
+                if !waits {
+                    return;
+                }
+                self.sim.env().sleep(Duration::from_millis(5)).await;
+            }
+            let states: Vec<_> = group.leader().shared().slots().map(|(_, slot)| slot.state).collect();
+            panic!("members are not filled after 500 s: {states:?}, events {:?}", group.events.borrow());
+        };
+        self.sim.block_on(group_settles);
+    }
+
+    fn finish(&mut self) {
+        if self.cut.is_some() {
+            self.power_cut();
+        }
+        self.settle();
+        let mut rng = self.rng.fork();
+        self.sim.block_on(history::verify_latest(self.group(), &self.history, &mut rng));
+        let lost = (0..usize::from(self.setup.shape.members)).any(|member| self.ledger.is_lost(member));
+        if self.setup.shape.survives() > 0 && !lost {
+            assert!(self.group().all_in_sync(), "nothing is wrong with any member");
+            self.scrub();
+            assert_eq!(self.sim.block_on(self.group().differences()), 0, "data and syndromes disagree");
+            self.verify_without_members();
+        }
+    }
+
+    /// Everything can be read without any members that the level can do without.
+    fn verify_without_members(&mut self) {
+        let shape = self.setup.shape;
+        let group = self.group.take().expect("there is a group between steps");
+        let members: Vec<usize> = (0..usize::from(shape.members))
+            .map(|member| usize::from(group.leader().shared().slot(MemberIndex(member as u16)).drive.0))
+            .collect();
+        let drives = self.sim.block_on(group.stop());
+        self.history.borrow_mut().stopped();
+        self.sim.kill_tasks();
+        drives.iter().for_each(|drive| drive.hang(false));
+        let per_set = shape.members_per_set();
+        let mut sets = subsets(per_set, shape.survives());
+        sets.retain(|set| set.len() == shape.survives());
+        let mut left = Vec::new();
+        for members in members.chunks(per_set) {
+            let lost = self.rng.pick(&sets).clone();
+            let kept = members.iter().enumerate().filter(|(local, _)| !lost.contains(local));
+            left.extend(kept.map(|(_, &drive)| drives[drive].clone()));
+        }
+        let group = Group::open(&self.sim, left, 1);
+        let mut rng = self.rng.fork();
+        self.sim.block_on(history::verify_latest(&group, &self.history, &mut rng));
+    }
+}
+
+fn living(drives: &[SimDrive]) -> Vec<SimDrive> {
+    drives.iter().filter(|drive| !drive.is_failed()).cloned().collect()
+}

@@ -1,0 +1,147 @@
+//! Drawing a program from a seed.
+
+use format::{Level, Shape};
+
+use super::promise::{Ledger, fires_cut};
+use super::{Ask, Pace, Program, Setup, Silent, Step};
+use crate::Rng;
+use crate::engine::history::Request;
+use crate::engine::{KIB, MIB, shape};
+use crate::trace::OpKind;
+
+/// Steps of a program at most.
+const STEPS_MAX: u64 = 40;
+/// Requests at the same time at most.
+const ASKS_MAX: usize = 12;
+
+/// The program of a seed. Always the same one, and always within what is promised.
+pub fn generate(seed: u64) -> Program {
+    let mut rng = Rng::new(seed ^ 0x70_75_72_6c_69_6e);
+    let setup = setup(&mut rng);
+    let members = usize::from(setup.shape.members);
+    let mut ledger = Ledger::new(setup.shape);
+    let mut steps = Vec::new();
+    let count = rng.range(3..STEPS_MAX);
+    // One program is mostly work, another one mostly trouble.
+    let trouble = *rng.pick(&[1, 4, 8, 14]);
+    while (steps.len() as u64) < count {
+        let step = if rng.chance(trouble, 20) {
+            misfortune(&mut rng, &setup, members, &ledger)
+        } else {
+            Step::Work(asks(&mut rng, &setup))
+        };
+        if matches!(step, Step::PowerCut { .. }) || fires_cut(&step) {
+            ledger.disarm();
+        }
+        if ledger.enter(&step) {
+            steps.push(step);
+        }
+    }
+    Program { seed, setup, steps }
+}
+
+fn setup(rng: &mut Rng) -> Setup {
+    let strip = *rng.pick(&[4 * KIB, 4 * KIB, 4 * KIB, 8 * KIB, 16 * KIB, 64 * KIB]);
+    let shape = any_shape(rng, strip);
+    Setup {
+        shape,
+        sector_bytes: *rng.pick(&[512, 4096]),
+        drive_bytes: *rng.pick(&[512 * KIB, 640 * KIB, MIB]),
+        shards: 1 + rng.index(3),
+        pace: *rng.pick(&[Pace::Immediate, Pace::Immediate, Pace::Usual, Pace::Usual, Pace::Spikes]),
+    }
+}
+
+fn any_shape(rng: &mut Rng, strip: u64) -> Shape {
+    let more = |rng: &mut Rng, from: u16, to: u16| from + rng.below(u64::from(to - from) + 1) as u16;
+    match rng.below(13) {
+        0 => shape(Level::Raid0, more(rng, 2, 4), None, None, None, strip),
+        1 => shape(Level::Raid1, more(rng, 2, 4), None, None, None, strip),
+        2 => shape(Level::Raid10, 4, None, None, None, strip),
+        3 => shape(Level::Raid10, 6, None, Some(3), None, strip),
+        4..6 => shape(Level::Raid5, more(rng, 3, 6), None, None, None, strip),
+        6..8 => shape(Level::Raid6, more(rng, 4, 7), None, None, None, strip),
+        8..10 => shape(Level::Raid7, more(rng, 5, 8), None, None, None, strip),
+        10 => {
+            let parity = more(rng, 2, 4);
+            shape(Level::Nm, parity + more(rng, 2, 4), Some(parity as u8), None, None, strip)
+        }
+        11 => shape(Level::Raid50, 6, None, None, Some(2), strip),
+        _ => shape(Level::Raid60, 8, None, None, Some(2), strip),
+    }
+}
+
+/// Ranges crowd in the first stripes, so that everything meets everything.
+fn range(rng: &mut Rng, setup: &Setup) -> (u64, u64) {
+    let strip = u64::from(setup.shape.strip_bytes);
+    let stripe = strip * setup.shape.data_per_set() as u64;
+    let sector = u64::from(setup.sector_bytes);
+    let area = *rng.pick(&[2 * stripe, 4 * stripe, 64 * stripe, 4 * MIB]);
+    let grain = *rng.pick(&[sector, sector, 4096, 4096, strip, stripe]);
+    let longest = *rng.pick(&[1, 1, 2, 4, 16]);
+    let start = rng.below(area) / grain * grain;
+    (start, (1 + rng.below(longest)) * grain)
+}
+
+fn asks(rng: &mut Rng, setup: &Setup) -> Vec<Ask> {
+    let width = *rng.pick(&[1, 1, 2, 4, ASKS_MAX]);
+    let spread = *rng.pick(&[0, 0, 50, 500]);
+    (0..1 + rng.index(width))
+        .map(|_| {
+            let (start, len) = range(rng, setup);
+            let request = match rng.below(24) {
+                0..3 => Request::Write { fua: true },
+                3..13 => Request::Write { fua: false },
+                13..15 => Request::Discard,
+                15 => Request::WriteZeroes { fua: rng.chance(1, 2), keep: rng.chance(1, 2) },
+                16..19 => Request::Flush,
+                _ => Request::Read,
+            };
+            Ask { request, start, len, shard: rng.index(setup.shards), pause_us: rng.below(spread + 1) }
+        })
+        .collect()
+}
+
+fn misfortune(rng: &mut Rng, setup: &Setup, members: usize, ledger: &Ledger) -> Step {
+    let member = rng.index(members);
+    let lost: Vec<usize> = (0..members).filter(|&member| ledger.is_lost(member)).collect();
+    match rng.below(32) {
+        0..8 => {
+            let dead = (0..rng.below(1 + setup.shape.survives() as u64)).map(|_| rng.index(members));
+            let mut dead: Vec<usize> = dead.filter(|&member| !ledger.is_lost(member)).collect();
+            dead.sort_unstable();
+            dead.dedup();
+            let lost = if rng.chance(1, 2) { dead } else { Vec::new() };
+            let again = (0..rng.below(4).saturating_sub(1)).map(|_| rng.below(120)).collect();
+            Step::PowerCut { after: rng.below(*rng.clone().pick(&[10, 60, 300])), lost, again }
+        }
+        8..11 => Step::Die { member, after: rng.below(40) / 3 * rng.below(3) },
+        11 => {
+            let kind = *rng.pick(&[OpKind::Read, OpKind::Write, OpKind::Flush]);
+            Step::Errors { member, kind, full: kind == OpKind::Write && rng.chance(1, 2) }
+        }
+        12 => Step::Hiccup { member, kind: *rng.pick(&[OpKind::Read, OpKind::Write, OpKind::Flush]) },
+        13..15 => {
+            let (start, len) = range(rng, setup);
+            Step::Media { member, start: start / 2, len }
+        }
+        15..17 => {
+            let (start, len) = range(rng, setup);
+            let fault = *rng.pick(&[Silent::Rot, Silent::LostWrite, Silent::Misdirected]);
+            Step::Silent { member, fault, start, len }
+        }
+        17 => Step::Pause { member, us: 10 + rng.below(30_000) },
+        18 => Step::Slow { member, factor: *rng.pick(&[1, 10, 300]) },
+        19..23 => {
+            Step::Replace { member: if lost.is_empty() { member } else { *rng.pick(&lost) }, spare: rng.chance(1, 2) }
+        }
+        23 => Step::Return { member: if lost.is_empty() { member } else { *rng.pick(&lost) } },
+        24..26 => {
+            let without = if rng.chance(1, 2) && !ledger.is_lost(member) { vec![member] } else { Vec::new() };
+            Step::Restart { without, shards: 1 + rng.index(3) }
+        }
+        26 => Step::Scrub,
+        27..31 => Step::Settle,
+        _ => Step::Verify,
+    }
+}

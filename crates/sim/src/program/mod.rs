@@ -1,0 +1,283 @@
+//! A run as plain data: a group, and what is done to it, step by step. Drawn from a seed ([`generate`]), executed beside
+//! the model ([`execute`]), limited to what is promised ([`promise`]), and made short when it fails ([`shrink`]).
+
+pub mod execute;
+pub mod generate;
+pub mod promise;
+pub mod shrink;
+
+use std::fmt;
+
+use format::Shape;
+
+use crate::engine::history::Request;
+use crate::trace::OpKind;
+
+/// How long drive operations take in a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// No time passes and operations complete in the order they were given: the speed of memory.
+    Immediate,
+    /// 5 to 100 µs: operations overtake each other.
+    Usual,
+    /// As usual, with one operation in 30 taking 20 ms.
+    Spikes,
+}
+
+/// The group of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Setup {
+    /// How data is spread.
+    pub shape: Shape,
+    /// Sector size of all drives, 512 or 4096.
+    pub sector_bytes: u32,
+    /// Size of every drive.
+    pub drive_bytes: u64,
+    /// Shards the group runs on.
+    pub shards: usize,
+    /// Speed of the drives.
+    pub pace: Pace,
+}
+
+/// A request of a user. Ranges are brought into the group, and onto whole sectors, when it is executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ask {
+    /// What is asked.
+    pub request: Request,
+    /// Start in bytes.
+    pub start: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// The shard it arrives on, modulo the number of shards.
+    pub shard: usize,
+    /// Virtual time it waits before it is given to the group.
+    pub pause_us: u64,
+}
+
+/// Damage that a drive does not report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Silent {
+    /// Bits flip.
+    Rot,
+    /// A write is acknowledged and forgotten.
+    LostWrite,
+    /// A write lands elsewhere on the drive.
+    Misdirected,
+}
+
+/// What is done next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Requests at the same time. One that overlaps an earlier one of the step is left out.
+    Work(Vec<Ask>),
+    /// The power fails after this many more drive operations, wherever the steps that follow are then; before the next
+    /// power cut or the end of the run in any case. The step that was interrupted is not continued.
+    PowerCut {
+        /// Operations that still complete.
+        after: u64,
+        /// Members that are dead afterwards.
+        lost: Vec<usize>,
+        /// For each attempt to recover that is cut off too: the operations after which it is.
+        again: Vec<u64>,
+    },
+    /// A member dies after this many more operations.
+    Die {
+        /// Its place.
+        member: usize,
+        /// Operations that still complete.
+        after: u64,
+    },
+    /// Two operations of a kind fail, one after the other: the member counts as faulty.
+    Errors {
+        /// Its place.
+        member: usize,
+        /// Which operations.
+        kind: OpKind,
+        /// They fail for want of space.
+        full: bool,
+    },
+    /// One operation of a kind fails. The engine tries again.
+    Hiccup {
+        /// The member.
+        member: usize,
+        /// Which operation.
+        kind: OpKind,
+    },
+    /// Reads of a range of a member fail until it is written.
+    Media {
+        /// The member.
+        member: usize,
+        /// Start in bytes of the data region, modulo its length.
+        start: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// A write, which a drive gets wrong or whose place rots, and a scrub that repairs.
+    Silent {
+        /// The member.
+        member: usize,
+        /// What happens.
+        fault: Silent,
+        /// Start of the write, and of the damage, in bytes of the group.
+        start: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// A member answers nothing for a while.
+    Pause {
+        /// The member.
+        member: usize,
+        /// How long.
+        us: u64,
+    },
+    /// A member is this much slower than usual.
+    Slow {
+        /// The member.
+        member: usize,
+        /// Factor on latencies, at least 1.
+        factor: u32,
+    },
+    /// A new drive takes a lost member's place.
+    Replace {
+        /// The member.
+        member: usize,
+        /// By way of the hot spares.
+        spare: bool,
+    },
+    /// The drive that was in a lost member's place is back at the next assembly.
+    Return {
+        /// The member.
+        member: usize,
+    },
+    /// The group is stopped in order and assembled again, without some members.
+    Restart {
+        /// Members that are not there.
+        without: Vec<usize>,
+        /// Shards from now on.
+        shards: usize,
+    },
+    /// Compare everything, and put right what can be.
+    Scrub,
+    /// Wait until all rebuilds, resyncs and scrubs have ended.
+    Settle,
+    /// Read everything.
+    Verify,
+}
+
+/// A run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Program {
+    /// The world's seed: order, latencies, which sectors survive.
+    pub seed: u64,
+    /// The group.
+    pub setup: Setup,
+    /// What is done, in order.
+    pub steps: Vec<Step>,
+}
+
+/// A number of bytes, in KiB where that is whole.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 > 0 && self.0.is_multiple_of(1024) {
+            write!(formatter, "{}K", self.0 / 1024)
+        } else {
+            write!(formatter, "{}", self.0)
+        }
+    }
+}
+
+impl fmt::Display for Ask {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ask { request, start, len, shard, pause_us } = *self;
+        let name = match request {
+            Request::Write { fua: true } => "write-fua",
+            Request::Write { fua: false } => "write",
+            Request::Discard => "discard",
+            Request::WriteZeroes { fua: true, .. } => "zeroes-fua",
+            Request::WriteZeroes { keep: true, .. } => "zeroes-keep",
+            Request::WriteZeroes { .. } => "zeroes",
+            Request::Flush => "flush",
+            Request::Read => "read",
+        };
+        formatter.write_str(name)?;
+        if request != Request::Flush {
+            write!(formatter, " {}+{}", Bytes(start), Bytes(len))?;
+        }
+        if shard > 0 {
+            write!(formatter, " on shard {shard}")?;
+        }
+        if pause_us > 0 {
+            write!(formatter, " after {pause_us} us")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::Work(asks) => {
+                for (index, ask) in asks.iter().enumerate() {
+                    write!(formatter, "{}{ask}", if index == 0 { "" } else { "\n   together with " })?;
+                }
+                Ok(())
+            }
+            Step::PowerCut { after, lost, again } => {
+                write!(formatter, "power cut after {after} more drive operations")?;
+                if !lost.is_empty() {
+                    write!(formatter, ", losing members {lost:?}")?;
+                }
+                if !again.is_empty() {
+                    write!(formatter, ", and during recovery after {again:?}")?;
+                }
+                Ok(())
+            }
+            Step::Die { member, after: 0 } => write!(formatter, "member {member} dies"),
+            Step::Die { member, after } => write!(formatter, "member {member} dies after {after} more operations"),
+            Step::Errors { member, kind, full } => {
+                let error = if *full { "no space" } else { "errno 5" };
+                write!(formatter, "member {member}: the next two {kind:?} operations fail with {error}")
+            }
+            Step::Hiccup { member, kind } => write!(formatter, "member {member}: the next {kind:?} fails once"),
+            Step::Media { member, start, len } => {
+                write!(formatter, "member {member}: media error at {}+{} of its data", Bytes(*start), Bytes(*len))
+            }
+            Step::Silent { member, fault, start, len } => {
+                let (start, len) = (Bytes(*start), Bytes(*len));
+                write!(formatter, "member {member}: {fault:?} in a write of {start}+{len}, then scrub")
+            }
+            Step::Pause { member, us } => write!(formatter, "member {member} answers nothing for {us} us"),
+            Step::Slow { member, factor } => write!(formatter, "member {member} is {factor} times slower"),
+            Step::Replace { member, spare } => {
+                write!(formatter, "a {} takes the place of member {member}", if *spare { "spare" } else { "new drive" })
+            }
+            Step::Return { member } => write!(formatter, "the old drive of member {member} is back"),
+            Step::Restart { without, shards } => {
+                write!(formatter, "stop and assemble on {shards} shards")?;
+                if without.is_empty() { Ok(()) } else { write!(formatter, " without members {without:?}") }
+            }
+            Step::Scrub => formatter.write_str("scrub and repair"),
+            Step::Settle => formatter.write_str("wait for all jobs"),
+            Step::Verify => formatter.write_str("read everything"),
+        }
+    }
+}
+
+impl fmt::Display for Program {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Setup { shape, sector_bytes, drive_bytes, shards, pace } = self.setup;
+        writeln!(
+            formatter,
+            "seed {}: {shape} of {} members on drives of {} with sectors of {sector_bytes}, {shards} shards, pace {pace:?}",
+            self.seed,
+            shape.members,
+            Bytes(drive_bytes)
+        )?;
+        for (index, step) in self.steps.iter().enumerate() {
+            writeln!(formatter, "{:>3} {step}", index + 1)?;
+        }
+        Ok(())
+    }
+}

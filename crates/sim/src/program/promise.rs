@@ -1,0 +1,291 @@
+//! The faults that a group promises to survive, as data, and the ledger that keeps a program within them.
+//!
+//! A fault *costs* a member when the group cannot rely on it any more. Within each set, at most `m` members may be lost
+//! at a time, where `m` is what the level survives.
+
+use std::fmt::Write;
+
+use format::{Level, Shape};
+
+use super::{Program, Step};
+use crate::engine::shape;
+
+/// A kind of fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fault {
+    /// The power fails, with all members there.
+    PowerCut,
+    /// The power fails again during recovery, any number of times.
+    PowerCutInRecovery,
+    /// The power fails while members are lost or being rebuilt.
+    PowerCutDegraded,
+    /// Members are lost together with the power.
+    LostInPowerCut,
+    /// A drive dies.
+    Dead,
+    /// Operations of a drive keep failing, or it is full.
+    Errors,
+    /// An operation fails once.
+    Hiccup,
+    /// A drive that was away is back, with old content.
+    StaleReturn,
+    /// Sectors cannot be read.
+    Media,
+    /// A drive returns or keeps something else than was written.
+    Silent,
+    /// A drive is slow, or answers nothing for a while.
+    Slow,
+    /// A drive never answers again.
+    Hang,
+}
+
+/// Whether and how far a fault is survived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Promise {
+    /// Any number of times, at any time.
+    Always,
+    /// Costs a member, of which each set survives this many.
+    UpTo(usize),
+    /// One at a time with nothing else wrong, and only once a scrub has come by: until strips have checksums, a read
+    /// cannot tell.
+    AfterScrub,
+    /// Not survived, or not so far.
+    No(&'static str),
+}
+
+/// All faults with what they are, in the order of the table.
+pub const FAULTS: [(Fault, &str); 12] = [
+    (Fault::PowerCut, "power cut, any subset of unflushed sectors kept, all members there"),
+    (Fault::PowerCutInRecovery, "power cut during recovery, again and again"),
+    (Fault::PowerCutDegraded, "power cut with members lost or being rebuilt"),
+    (Fault::LostInPowerCut, "members lost together with the power"),
+    (Fault::Dead, "drive dies, at once or in the middle of operations"),
+    (Fault::Errors, "operations keep failing, drive full"),
+    (Fault::Hiccup, "one operation fails and its retry works"),
+    (Fault::StaleReturn, "drive that was away returns with old content"),
+    (Fault::Media, "latent media errors, on members within the same limit"),
+    (Fault::Silent, "bit rot, lost write, misdirected write"),
+    (Fault::Slow, "latency spikes, a slow drive, a pause"),
+    (Fault::Hang, "drive never answers again"),
+];
+
+/// The group is safe when a power cut meets lost members: the write-hole log is there.
+const LOG: bool = false;
+
+/// What a group of this shape promises.
+pub fn promise(fault: Fault, shape: &Shape) -> Promise {
+    let survives = shape.survives();
+    let up_to = if survives == 0 { Promise::No("no redundancy") } else { Promise::UpTo(survives) };
+    match fault {
+        Fault::PowerCut | Fault::PowerCutInRecovery | Fault::Slow => Promise::Always,
+        Fault::PowerCutDegraded | Fault::LostInPowerCut if survives == 0 => up_to,
+        // Copies need no log: what is left of a row is one of its strips.
+        Fault::PowerCutDegraded | Fault::LostInPowerCut if LOG => up_to,
+        Fault::PowerCutDegraded | Fault::LostInPowerCut => Promise::No("needs the write-hole log"),
+        Fault::Dead | Fault::Errors | Fault::Media | Fault::StaleReturn => up_to,
+        Fault::Hiccup => Promise::Always,
+        Fault::Silent if survives >= 2 && !shape.is_mirror() => Promise::AfterScrub,
+        Fault::Silent => Promise::No("needs two syndromes or checksums"),
+        Fault::Hang => Promise::No("operations have no time limit so far"),
+    }
+}
+
+/// The table, in Markdown.
+pub fn table() -> String {
+    let shapes = [
+        shape(Level::Raid0, 3, None, None, None, 4096),
+        shape(Level::Raid1, 2, None, None, None, 4096),
+        shape(Level::Raid10, 4, None, None, None, 4096),
+        shape(Level::Raid5, 4, None, None, None, 4096),
+        shape(Level::Raid50, 6, None, None, Some(2), 4096),
+        shape(Level::Raid6, 5, None, None, None, 4096),
+        shape(Level::Raid60, 8, None, None, Some(2), 4096),
+        shape(Level::Raid7, 7, None, None, None, 4096),
+        shape(Level::Nm, 9, Some(4), None, None, 4096),
+    ];
+    let mut text = String::from("| fault |");
+    let mut notes: Vec<&str> = Vec::new();
+    for shape in &shapes {
+        let _ =
+            write!(text, " {} |", if shape.level == Level::Nm { "nm, m = 4".into() } else { shape.level.to_string() });
+    }
+    text += "\n|---|";
+    shapes.iter().for_each(|_| text += "---|");
+    for (fault, what) in FAULTS {
+        let _ = write!(text, "\n| {what} |");
+        for shape in &shapes {
+            let cell = match promise(fault, shape) {
+                Promise::Always => "yes".to_owned(),
+                Promise::UpTo(members) => format!("m = {members}"),
+                Promise::AfterScrub => "scrub".to_owned(),
+                Promise::No(why) => {
+                    let note = notes.iter().position(|known| *known == why).unwrap_or_else(|| {
+                        notes.push(why);
+                        notes.len() - 1
+                    });
+                    format!("no ({})", note + 1)
+                }
+            };
+            let _ = write!(text, " {cell} |");
+        }
+    }
+    text += "\n\n`m`: up to m members of a set lost at a time, whatever took them. `scrub`: put right by the next scrub, with \
+             nothing else wrong in the set.\n";
+    for (index, note) in notes.iter().enumerate() {
+        let _ = writeln!(text, "({}) {note}", index + 1);
+    }
+    text
+}
+
+/// What is wrong with a group at a step of a program, at worst.
+pub struct Ledger {
+    shape: Shape,
+    lost: Vec<bool>,
+    /// Being filled: not to be relied on, but not to be replaced either.
+    filling: Vec<bool>,
+    media: Vec<bool>,
+    hiccup: Vec<bool>,
+    cut_armed: bool,
+    resync_due: bool,
+}
+
+impl Ledger {
+    /// Nothing is wrong with a new group.
+    pub fn new(shape: Shape) -> Ledger {
+        let none = || vec![false; usize::from(shape.members)];
+        Ledger {
+            shape,
+            lost: none(),
+            filling: none(),
+            media: none(),
+            hiccup: none(),
+            cut_armed: false,
+            resync_due: false,
+        }
+    }
+
+    /// The member is lost at this step.
+    pub fn is_lost(&self, member: usize) -> bool {
+        self.lost[member]
+    }
+
+    fn bad(&self, member: usize) -> bool {
+        self.lost[member] || self.filling[member] || self.media[member]
+    }
+
+    /// As many members are bad in no set as it survives, with these in addition.
+    fn affords(&self, more: &[usize]) -> bool {
+        let size = self.shape.members_per_set();
+        (0..usize::from(self.shape.sets)).all(|set| {
+            let members = set * size..(set + 1) * size;
+            members.filter(|member| self.bad(*member) || more.contains(member)).count() <= self.shape.survives()
+        })
+    }
+
+    /// Nothing is wrong with any member.
+    pub fn whole(&self) -> bool {
+        (0..self.lost.len()).all(|member| !self.bad(member))
+    }
+
+    fn promised(&self, fault: Fault) -> bool {
+        !matches!(promise(fault, &self.shape), Promise::No(_))
+    }
+
+    /// A member may be lost now: nothing that is due would miss it.
+    fn may_lose(&self, fault: Fault, members: &[usize]) -> bool {
+        let log_needed = !self.promised(Fault::PowerCutDegraded);
+        self.promised(fault) && self.affords(members) && !(log_needed && (self.cut_armed || self.resync_due))
+    }
+
+    /// Enters a step; says no, and changes nothing, if it is not within what is promised.
+    pub fn enter(&mut self, step: &Step) -> bool {
+        let members = self.lost.len();
+        let known = |member: &usize| *member < members;
+        let allowed = match step {
+            Step::Work(_) | Step::Verify => true,
+            Step::PowerCut { lost, .. } => {
+                let degraded = self.whole() || self.promised(Fault::PowerCutDegraded);
+                let media = self.media.iter().any(|&media| media);
+                let losing = lost.is_empty() || self.may_lose(Fault::LostInPowerCut, lost);
+                lost.iter().all(known) && degraded && losing && !media
+            }
+            Step::Die { member, .. } => known(member) && !self.lost[*member] && self.may_lose(Fault::Dead, &[*member]),
+            Step::Errors { member, .. } => {
+                known(member) && !self.lost[*member] && self.may_lose(Fault::Errors, &[*member])
+            }
+            Step::Hiccup { member, .. } => known(member) && !self.hiccup[*member],
+            Step::Media { member, .. } => {
+                known(member) && !self.lost[*member] && !self.cut_armed && self.may_lose(Fault::Media, &[*member])
+            }
+            Step::Silent { member, .. } => {
+                known(member) && self.promised(Fault::Silent) && self.whole() && !self.cut_armed && !self.resync_due
+            }
+            Step::Pause { member, .. } => known(member),
+            Step::Slow { member, factor } => known(member) && *factor > 0,
+            Step::Replace { member, .. } => known(member) && self.lost[*member] && !self.cut_armed,
+            Step::Return { member } => known(member) && self.lost[*member] && self.promised(Fault::StaleReturn),
+            Step::Restart { without, shards } => {
+                let absent = without.is_empty() || self.may_lose(Fault::Dead, without);
+                *shards > 0 && without.iter().all(known) && absent && !self.cut_armed
+            }
+            Step::Scrub | Step::Settle => !self.cut_armed,
+        };
+        if allowed {
+            self.note(step);
+        }
+        allowed
+    }
+
+    fn note(&mut self, step: &Step) {
+        match step {
+            Step::PowerCut { lost, .. } => {
+                self.cut_armed = true;
+                self.resync_due = true;
+                lost.iter().for_each(|&member| self.lost[member] = true);
+            }
+            Step::Die { member, .. } | Step::Errors { member, .. } => self.lost[*member] = true,
+            Step::Hiccup { member, .. } => self.hiccup[*member] = true,
+            Step::Media { member, .. } => self.media[*member] = true,
+            Step::Replace { member, .. } => (self.lost[*member], self.filling[*member]) = (false, true),
+            Step::Restart { without, .. } => without.iter().for_each(|&member| self.lost[member] = true),
+            Step::Settle => {
+                self.filling.fill(false);
+                self.resync_due = false;
+            }
+            // With members lost, not everything can be compared.
+            Step::Scrub if !self.lost.contains(&true) && !self.filling.contains(&true) => self.media.fill(false),
+            _ => {}
+        }
+    }
+
+    /// The power was cut, or will not be any more.
+    pub fn disarm(&mut self) {
+        self.cut_armed = false;
+    }
+}
+
+/// Every step is within what is promised.
+pub fn is_promised(program: &Program) -> bool {
+    let mut ledger = Ledger::new(program.setup.shape);
+    program.steps.iter().all(|step| {
+        // A power cut comes before the next step that needs to know that it has.
+        if matches!(step, Step::PowerCut { .. }) || fires_cut(step) {
+            ledger.disarm();
+        }
+        ledger.enter(step)
+    })
+}
+
+/// A step before which a power cut that is due happens at once.
+pub fn fires_cut(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Settle
+            | Step::Scrub
+            | Step::Restart { .. }
+            | Step::Replace { .. }
+            | Step::Silent { .. }
+            | Step::Media { .. }
+            | Step::Return { .. }
+    )
+}
