@@ -60,6 +60,9 @@ impl Volumes {
         for member in group.present() {
             let own = slots.iter().filter(|(other, _, _)| *other == member);
             let own = own.filter_map(|(_, number, slot)| valid(slot).map(|(sequence, own)| (sequence, *number, own)));
+            if slots.iter().any(|(other, _, slot)| *other == member && matches!(slot, Slot::Bad(_))) {
+                continue; // What is wrong with its slots was said already.
+            }
             compare(
                 group,
                 drives,

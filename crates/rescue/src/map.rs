@@ -142,6 +142,8 @@ fn compare(
         Some((_, block)) => {
             format!("map block {index} is behind: sequence {}, the newest is {}", block.sequence, newest.sequence)
         }
+        // What is wrong with the slots was said already.
+        None if slots.iter().any(|slot| matches!(slot, Slot::Bad(_))) => return,
         None => format!("map block {index} is not there; other members have it with sequence {}", newest.sequence),
     };
     let finding = Finding::member(group, drives, member, Structure::Map, message);
