@@ -4,7 +4,7 @@ use api::format_bytes;
 use comfy_table::{Cell, Color};
 use rescue::{
     CheckReport, CheckedGroup, CopyReport, DriveReport, DriveRole, ExtractReport, Finding, GroupReport, Health,
-    ListReport, ParityCount,
+    ListReport, LogCount, ParityCount,
 };
 
 use crate::table::{Column, dash, pairs, size, table};
@@ -192,13 +192,23 @@ fn checked(group: &CheckedGroup) -> String {
         group.catalogue_copy_count,
         group.volume_count,
     );
-    if let Some(ParityCount { compared_bytes, unchecked_bytes, mismatch_bytes, lost_bytes }) = group.parity {
+    let log = group.log;
+    if log != LogCount::default() {
         text.push_str(&format!(
-            "{}: compared {} of each member: {} wrong, {} lost, {} with nothing to compare to\n",
+            "{}: log of {} frames, {} records, {} of them not known to be done\n",
+            group.name, log.frame_count, log.record_count, log.live_record_count
+        ));
+    }
+    if let Some(ParityCount { compared_bytes, unchecked_bytes, in_log_bytes, mismatch_bytes, lost_bytes }) =
+        group.parity
+    {
+        text.push_str(&format!(
+            "{}: compared {} of each member: {} wrong, {} lost, {} being written, {} with nothing to compare to\n",
             group.name,
             format_bytes(compared_bytes),
             format_bytes(mismatch_bytes),
             format_bytes(lost_bytes),
+            format_bytes(in_log_bytes),
             format_bytes(unchecked_bytes)
         ));
     }

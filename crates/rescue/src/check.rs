@@ -7,6 +7,7 @@ use crate::Progress;
 use crate::catalogue::Volumes;
 use crate::finding::{Finding, Structure};
 use crate::group::{Exclusion, Group};
+use crate::log::{Log, LogCount};
 use crate::map::Map;
 use crate::parity::{ParityCheck, ParityCount};
 use crate::probe::SuperblockCopy;
@@ -44,6 +45,8 @@ pub struct CheckedGroup {
     pub catalogue_copy_count: u64,
     /// Its volumes.
     pub volume_count: u64,
+    /// Its log.
+    pub log: LogCount,
     /// The comparison of data and parity, if one was asked for.
     pub parity: Option<ParityCount>,
     /// Sentences for people, about what is not wrong but worth knowing.
@@ -128,9 +131,15 @@ fn check_group(
     check_members(group, drives, findings);
     let map = Map::read(group, drives, findings);
     let volumes = Volumes::read(group, drives, findings);
+    let log = Log::read(group, drives, findings);
+    for &(offset, len) in &log.lost {
+        let message =
+            format!("bytes {offset} to {} of the group were lost in a crash, and not written again", offset + len);
+        findings.push(Finding::group(group, Structure::Log, message));
+    }
     let records = &volumes.catalogue.volumes;
     let parity = parity.then(|| {
-        let (count, found) = ParityCheck::new(group, drives, records).run(&map, progress);
+        let (count, found) = ParityCheck::new(group, drives, &log, records).run(&map, progress);
         findings.extend(found);
         count
     });
@@ -148,6 +157,7 @@ fn check_group(
         map_copy_count: map.copies,
         catalogue_copy_count: volumes.copies,
         volume_count: records.len() as u64,
+        log: log.count,
         parity,
         warnings: group.warnings(drives),
     }

@@ -7,6 +7,7 @@ use crate::Progress;
 use crate::catalogue::Volumes;
 use crate::error::RescueError;
 use crate::group::Group;
+use crate::log::Log;
 use crate::map::Map;
 use crate::stripe::StripeReader;
 use crate::survey::{Found, Survey};
@@ -56,6 +57,7 @@ pub struct Extraction<'a> {
     group: &'a Group,
     drives: &'a [Found],
     map: Map,
+    log: Log,
     volume: VolumeRecord,
     partial: bool,
     warnings: Vec<String>,
@@ -79,8 +81,9 @@ impl<'a> Extraction<'a> {
         let record = volumes.catalogue.volumes.into_iter().find(|record| record.name == volume);
         let record = record.ok_or_else(|| RescueError::NoVolume { name: volume.to_owned(), known })?;
         let map = Map::read(group, drives, &mut Vec::new());
+        let log = Log::read(group, drives, &mut Vec::new());
         let warnings = group.warnings(drives);
-        let extraction = Extraction { group, drives, map, volume: record, partial, warnings };
+        let extraction = Extraction { group, drives, map, log, volume: record, partial, warnings };
         let lost = extraction.lost_to_missing_members();
         if !partial && !lost.is_empty() {
             let why = extraction.why_lost(&lost);
@@ -104,11 +107,11 @@ impl<'a> Extraction<'a> {
     /// # Errors
     /// [`RescueError::Write`]; [`RescueError::Lost`] at the first lost range unless `partial` was said.
     pub fn run(&self, target: &mut dyn Target, progress: Progress<'_>) -> Result<ExtractReport, RescueError> {
-        let mut reader = StripeReader::new(self.group, self.drives);
+        let mut reader = StripeReader::new(self.group, self.drives, &self.log);
         let mut lost = Lost::default();
         let mut writer = Writer { target, start: 0, bytes: Vec::with_capacity(WRITE_BYTES) };
         let (mut hole_bytes, mut shown) = (0, 0);
-        for piece in Walk::new(self.group, &self.map, &self.volume) {
+        for piece in Walk::new(self.group, &self.map, &self.log.lost, &self.volume) {
             if piece.start - shown >= WRITE_BYTES as u64 {
                 progress(piece.start, self.volume.size_bytes);
                 shown = piece.start;
@@ -152,7 +155,7 @@ impl<'a> Extraction<'a> {
     /// What no member that is there could give.
     fn lost_to_missing_members(&self) -> Lost {
         let mut lost = Lost::default();
-        for piece in Walk::new(self.group, &self.map, &self.volume) {
+        for piece in Walk::new(self.group, &self.map, &self.log.lost, &self.volume) {
             if is_lost(self.group, &piece) {
                 lost.push(piece.start, piece.len);
             }

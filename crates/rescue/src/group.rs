@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
-use format::{MemberEntry, MemberState, Role, Superblock, Uuid};
+use format::{CrashSafety, MemberEntry, MemberState, Role, Superblock, Uuid};
 
 use crate::error::RescueError;
 use crate::geometry::Geometry;
@@ -165,6 +165,11 @@ impl Group {
         }
     }
 
+    /// Whether the member in `slot` is there and holds everything it should.
+    pub(crate) fn is_in_sync(&self, slot: usize) -> bool {
+        self.members[slot].is_some() && self.superblock.members[slot].state == MemberState::InSync
+    }
+
     /// The slots of the members that are there, whole or not yet.
     pub(crate) fn present(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.members.len()).filter(|&slot| self.members[slot].is_some())
@@ -197,11 +202,16 @@ impl Group {
             (0..self.members.len()).filter(|&slot| self.members[slot].is_none()).map(|slot| slot.to_string()).collect();
         let superblock = &self.superblock;
         if !superblock.clean && superblock.shape.survives() > 0 && !missing.is_empty() {
-            warnings.push(
-                "the group was not stopped in order and members are missing: what was being written at the end may be \
-                 inconsistent"
-                    .to_owned(),
-            );
+            let what = match superblock.crash_safety {
+                CrashSafety::Off => {
+                    "and members are missing: what was being written at the end may be inconsistent, in its stripes also \
+                     blocks that were not being written"
+                }
+                CrashSafety::On | CrashSafety::Strict => {
+                    "and members are missing: what was being written at the end is read by the log"
+                }
+            };
+            warnings.push(format!("the group was not stopped in order, {what}"));
         }
         let unseen = superblock.members.iter().enumerate().filter(|(slot, entry)| {
             let here = |found: &Found| found.probe.superblock().is_some_and(|own| own.drive == entry.uuid);

@@ -24,9 +24,11 @@ mod finding;
 mod geometry;
 mod group;
 mod list;
+mod log;
 mod map;
 mod parity;
 mod probe;
+mod recover;
 mod stripe;
 mod survey;
 mod target;
@@ -42,6 +44,7 @@ pub use list::{
     CopyReport, DriveReport, DriveRole, ExportReport, GroupReport, Health, ListReport, MemberReport, SpareReport,
     VolumeReport, list,
 };
+pub use log::LogCount;
 pub use parity::ParityCount;
 pub use probe::{Probe, SuperblockCopy};
 pub use survey::{Found, Survey, Unopened};

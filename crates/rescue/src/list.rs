@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::catalogue::Volumes;
 use crate::extract::is_lost;
 use crate::group::{Exclusion, Group};
+use crate::log::read_lost;
 use crate::map::Map;
 use crate::probe::{SuperblockCopy, Unusable};
 use crate::survey::{Found, Survey};
@@ -297,14 +298,13 @@ fn group(group: &Group, drives: &[Found]) -> GroupReport {
     let shape = &superblock.shape;
     let volumes = Volumes::read(group, drives, &mut Vec::new());
     let map = Map::read(group, drives, &mut Vec::new());
+    let lost = read_lost(group, drives, &mut Vec::new());
     let mut warnings = group.warnings(drives);
     warnings.extend(volumes.unknown.iter().map(|why| format!("the table of volumes cannot be read: {why}")));
     warnings.extend(group.check_one_truth(drives).err().map(|error| error.to_string()));
-    let is_in_sync =
-        |slot: usize| group.members[slot].is_some() && superblock.members[slot].state == MemberState::InSync;
     let slots: Vec<usize> = (0..group.members.len()).collect();
     let missing =
-        slots.chunks(shape.members_per_set()).map(|set| set.iter().filter(|slot| !is_in_sync(**slot)).count());
+        slots.chunks(shape.members_per_set()).map(|set| set.iter().filter(|slot| !group.is_in_sync(**slot)).count());
     let missing = missing.max().unwrap_or(0);
     let health = match missing {
         0 => Health::Optimal,
@@ -332,7 +332,7 @@ fn group(group: &Group, drives: &[Found]) -> GroupReport {
         created_unix_s: superblock.created_unix_s,
         members: slots.iter().map(|&slot| member(group, drives, slot)).collect(),
         spares: superblock.spares.iter().map(|uuid| spare(group, drives, uuid)).collect(),
-        volumes: volumes.catalogue.volumes.iter().map(|record| volume(group, &map, record)).collect(),
+        volumes: volumes.catalogue.volumes.iter().map(|record| volume(group, &map, &lost, record)).collect(),
         exports: volumes
             .catalogue
             .exports
@@ -371,9 +371,9 @@ fn spare(group: &Group, drives: &[Found], uuid: &format::Uuid) -> SpareReport {
     SpareReport { uuid: uuid.to_string(), drive }
 }
 
-fn volume(group: &Group, map: &Map, record: &VolumeRecord) -> VolumeReport {
+fn volume(group: &Group, map: &Map, lost: &[(u64, u64)], record: &VolumeRecord) -> VolumeReport {
     let (mut written_bytes, mut lost_bytes) = (0, 0);
-    for piece in Walk::new(group, map, record) {
+    for piece in Walk::new(group, map, lost, record) {
         written_bytes += if piece.written == Some(true) { piece.len } else { 0 };
         lost_bytes += if is_lost(group, &piece) { piece.len } else { 0 };
     }

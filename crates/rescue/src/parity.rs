@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::Progress;
 use crate::finding::{Finding, Structure};
 use crate::group::Group;
+use crate::log::Log;
 use crate::map::Map;
 use crate::stripe::{Column, StripeReader};
 use crate::survey::Found;
@@ -23,6 +24,8 @@ pub struct ParityCount {
     pub compared_bytes: u64,
     /// Readable, but as many members are missing as the level survives, or it has no redundancy: nothing to compare with.
     pub unchecked_bytes: u64,
+    /// Being written when the group stopped, and put right by the log.
+    pub in_log_bytes: u64,
     /// Does not fit.
     pub mismatch_bytes: u64,
     /// More is missing or unreadable than the level survives.
@@ -34,6 +37,7 @@ pub(crate) struct ParityCheck<'a> {
     group: &'a Group,
     drives: &'a [Found],
     volumes: &'a [VolumeRecord],
+    log: &'a Log,
     reader: StripeReader<'a>,
     decoders: BTreeMap<Vec<usize>, Decoder>,
     count: ParityCount,
@@ -43,12 +47,13 @@ pub(crate) struct ParityCheck<'a> {
 }
 
 impl<'a> ParityCheck<'a> {
-    pub(crate) fn new(group: &'a Group, drives: &'a [Found], volumes: &'a [VolumeRecord]) -> Self {
+    pub(crate) fn new(group: &'a Group, drives: &'a [Found], log: &'a Log, volumes: &'a [VolumeRecord]) -> Self {
         ParityCheck {
             group,
             drives,
             volumes,
-            reader: StripeReader::new(group, drives),
+            reader: StripeReader::new(group, drives, log),
+            log,
             decoders: BTreeMap::new(),
             count: ParityCount::default(),
             findings: Vec::new(),
@@ -83,6 +88,15 @@ impl<'a> ParityCheck<'a> {
     /// Compares `len` bytes of every member of a set, all within one row. Where something is unreadable or does not
     /// fit, it looks closer.
     fn compare(&mut self, at: Column, len: usize) {
+        match self.log.at(at.set, at.offset, len as u64) {
+            (same, None) if same == len as u64 => {}
+            // What was being written need not fit; the log says how it will be put right.
+            (same, Some(_)) if same == len as u64 => return self.count.in_log_bytes += same,
+            (same, _) => {
+                self.compare(at, same as usize);
+                return self.compare(Column { offset: at.offset + same, ..at }, len - same as usize);
+            }
+        }
         let missing = self.group.lost_strips(at.set, at.offset);
         let mut strips = vec![vec![0; len]; self.reader.code.strip_count()];
         let mut unreadable = Vec::new();

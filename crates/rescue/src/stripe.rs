@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 
 use format::BLOCK;
 use gf::{Code, Decoder};
 
 use crate::group::Group;
+use crate::log::{Live, Log};
+use crate::recover::recover;
 use crate::survey::Found;
 
 /// The least that a drive fails to read alone: a sector of 512 bytes. On drives with larger sectors it is asked more
@@ -17,6 +20,7 @@ const SECTOR: usize = 512;
 pub(crate) struct StripeReader<'a> {
     group: &'a Group,
     drives: &'a [Found],
+    log: &'a Log,
     pub code: Code,
     decoders: BTreeMap<(Vec<usize>, usize), Decoder>,
     /// Bytes that were computed because their member could not give them.
@@ -36,16 +40,53 @@ pub(crate) struct Column {
 pub(crate) struct TooMuchLost;
 
 impl<'a> StripeReader<'a> {
-    pub(crate) fn new(group: &'a Group, drives: &'a [Found]) -> Self {
+    pub(crate) fn new(group: &'a Group, drives: &'a [Found], log: &'a Log) -> Self {
         let geometry = &group.geometry;
         // A mirror is a code of one data strip: its first three syndromes are copies (docs/format/parity.md: g^0 is 1).
         let code = Code::new(geometry.data_count, geometry.syndrome_count).expect("a valid shape has a code");
-        StripeReader { group, drives, code, decoders: BTreeMap::new(), computed_bytes: 0 }
+        StripeReader { group, drives, log, code, decoders: BTreeMap::new(), computed_bytes: 0 }
     }
 
     /// Fills `buf` with the bytes of a data strip; what is lost is left as zeroes, and `lost` hears of it: start in
     /// `buf`, length.
     pub(crate) fn read(&mut self, at: Column, strip: usize, buf: &mut [u8], lost: &mut dyn FnMut(usize, usize)) {
+        let mut done = 0;
+        while done < buf.len() {
+            let offset = at.offset + done as u64;
+            let (len, live) = self.log.at(at.set, offset, (buf.len() - done) as u64);
+            let part = &mut buf[done..done + len as usize];
+            let at = Column { offset, ..at };
+            match live {
+                None => self.read_settled(at, strip, part, &mut |from, len| lost(done + from, len)),
+                Some(live) if self.read_live(at, strip, live, part).is_none() => {
+                    part.fill(0);
+                    lost(done, part.len());
+                }
+                Some(_) => {}
+            }
+            done += len as usize;
+        }
+    }
+
+    /// Reads a strip where it was being written when the group stopped.
+    fn read_live(&mut self, at: Column, strip: usize, live: &Live, buf: &mut [u8]) -> Option<()> {
+        let geometry = &self.group.geometry;
+        let is_there = self.group.is_in_sync(geometry.slot_of(at.set, at.offset, strip));
+        let give = |strip: usize, range: Range<u64>| {
+            let slot = geometry.slot_of(at.set, range.start, strip);
+            let mut bytes = vec![0; (range.end - range.start) as usize];
+            let offset = geometry.data_offset + range.start;
+            let read = self.group.is_in_sync(slot).then(|| self.group.read(self.drives, slot, offset, &mut bytes));
+            read?.ok().map(|()| bytes)
+        };
+        let bytes = recover(&self.code, live, strip, at.offset..at.offset + buf.len() as u64, &give)?;
+        buf.copy_from_slice(&bytes);
+        self.computed_bytes += if is_there { 0 } else { buf.len() as u64 };
+        Some(())
+    }
+
+    /// Reads a strip whose stripe is as its syndromes say.
+    fn read_settled(&mut self, at: Column, strip: usize, buf: &mut [u8], lost: &mut dyn FnMut(usize, usize)) {
         let missing = self.group.lost_strips(at.set, at.offset);
         let is_there = !missing.contains(&strip);
         if is_there && self.read_member(at, strip, buf).is_ok() {
@@ -67,7 +108,7 @@ impl<'a> StripeReader<'a> {
         for (index, piece) in buf.chunks_mut(part).enumerate() {
             let start = index * part;
             let at = Column { offset: at.offset + start as u64, ..at };
-            self.read(at, strip, piece, &mut |from, len| lost(start + from, len));
+            self.read_settled(at, strip, piece, &mut |from, len| lost(start + from, len));
         }
     }
 

@@ -17,7 +17,7 @@ pub(crate) struct Piece {
     pub at: Column,
     /// On which data strip.
     pub strip: usize,
-    /// Whether they were ever written; `None` where nobody knows.
+    /// Whether they were ever written; `None` where their content is not known, or not even that.
     pub written: Option<bool>,
 }
 
@@ -25,6 +25,8 @@ pub(crate) struct Piece {
 pub(crate) struct Walk<'a> {
     group: &'a Group,
     map: &'a Map,
+    /// Ranges of the group whose content is not known, sorted.
+    lost: &'a [(u64, u64)],
     volume: &'a VolumeRecord,
     extent: usize,
     within: u64,
@@ -32,8 +34,16 @@ pub(crate) struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    pub(crate) fn new(group: &'a Group, map: &'a Map, volume: &'a VolumeRecord) -> Self {
-        Walk { group, map, volume, extent: 0, within: 0, start: 0 }
+    pub(crate) fn new(group: &'a Group, map: &'a Map, lost: &'a [(u64, u64)], volume: &'a VolumeRecord) -> Self {
+        Walk { group, map, lost, volume, extent: 0, within: 0, start: 0 }
+    }
+}
+
+impl Walk<'_> {
+    /// The first range of the list of lost blocks that ends behind a byte of the group.
+    fn lost_from(&self, logical: u64) -> Option<(u64, u64)> {
+        let index = self.lost.partition_point(|(start, len)| start + len <= logical);
+        self.lost.get(index).map(|(start, len)| (*start, start + len))
     }
 }
 
@@ -47,17 +57,24 @@ impl Iterator for Walk<'_> {
             return None; // The last block of the last extent may be longer than the volume.
         }
         let geometry = &self.group.geometry;
-        let place = geometry.locate(extent.start_byte + self.within);
+        let logical = extent.start_byte + self.within;
+        let place = geometry.locate(logical);
         let in_strip = geometry.strip - place.offset % geometry.strip;
         let in_zone = geometry.zone - place.offset % geometry.zone;
         let len = in_strip.min(in_zone).min(extent.len_bytes - self.within).min(left);
         let zone = geometry.zone_of(place.set, place.offset);
+        let written = self.map.is_written(zone);
+        let (len, written) = match self.lost_from(logical) {
+            Some((start, end)) if start <= logical && written == Some(true) => (len.min(end - logical), None),
+            Some((start, _)) if start > logical => (len.min(start - logical), written),
+            _ => (len, written),
+        };
         let piece = Piece {
             start: self.start,
             len,
             at: Column { set: place.set, offset: place.offset },
             strip: place.strip,
-            written: self.map.is_written(zone),
+            written,
         };
         self.start += len;
         self.within += len;

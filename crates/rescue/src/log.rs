@@ -1,0 +1,241 @@
+//! The log of writes that were under way: docs/format/log.md, up to step 3 of "Recovery".
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use format::log::{
+    Entry, Frame, FrameError, LOST_SLOT_BYTES, LOST_SLOTS, LostBlocks, LostError, lost_slot_offset, rings,
+};
+use format::{BLOCK, CrashSafety};
+use serde::{Deserialize, Serialize};
+
+use crate::drive::plain;
+use crate::finding::{Finding, Structure};
+use crate::group::Group;
+use crate::map::names;
+use crate::survey::Found;
+
+/// What is in the log of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct LogCount {
+    /// Whole frames of the present generation on all members.
+    pub frame_count: u64,
+    /// Records of which they hold parts.
+    pub record_count: u64,
+    /// Records of those that a reader has to mind: the group was not stopped in order, and they may not be done.
+    pub live_record_count: u64,
+    /// Ranges of the group that were lost in a crash and not written again.
+    pub lost_range_count: u64,
+}
+
+/// Columns of a stripe that were being written.
+#[derive(Debug, Clone)]
+pub(crate) struct Live {
+    /// Where the entry's first column is, from the start of the data region.
+    pub start: u64,
+    /// What the record says of them.
+    pub entry: Rc<Entry>,
+    /// The base syndromes that were found, by the number of the syndrome. They are as long as the entry.
+    pub bases: Rc<BTreeMap<usize, Vec<u8>>>,
+}
+
+/// The log of a group, as far as a reader has to mind it.
+#[derive(Debug, Default)]
+pub(crate) struct Log {
+    /// By set and first column; they overlap nowhere. With the end.
+    live: BTreeMap<(u64, u64), (u64, Live)>,
+    /// Ranges of the group whose content is not known: offset and length.
+    pub lost: Vec<(u64, u64)>,
+    pub count: LogCount,
+}
+
+/// A record, put together from the parts on its holders.
+struct Record {
+    unit: u64,
+    holders: u64,
+    entries: Vec<Entry>,
+    /// The payload of each role that was found.
+    parts: BTreeMap<usize, Vec<u8>>,
+}
+
+impl Log {
+    /// Reads the logs and lists of lost blocks of all members, and says what is wrong with them.
+    pub(crate) fn read(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) -> Log {
+        let mut log = Log { lost: read_lost(group, drives, findings), ..Log::default() };
+        log.count.lost_range_count = log.lost.len() as u64;
+        let superblock = &group.superblock;
+        if superblock.crash_safety == CrashSafety::Off {
+            return log;
+        }
+        let mut scan =
+            Scan { records: BTreeMap::new(), tails: BTreeMap::new(), frames: 0, unreadable: BTreeSet::new() };
+        for slot in group.present().filter(|&slot| group.is_in_sync(slot)) {
+            scan.member(group, drives, slot, findings);
+        }
+        log.count.frame_count = scan.frames;
+        log.count.record_count = scan.records.len() as u64;
+        if !superblock.clean {
+            log.keep_live(group, scan);
+        }
+        log
+    }
+
+    /// The part of a range that one record says something of, or none does: its length, from the start of the range.
+    pub(crate) fn at(&self, set: u64, offset: u64, len: u64) -> (u64, Option<&Live>) {
+        let before = self.live.range((set, 0)..=(set, offset)).next_back();
+        if let Some((_, (end, live))) = before.filter(|(_, (end, _))| *end > offset) {
+            return (len.min(end - offset), Some(live));
+        }
+        let next = self.live.range((set, offset)..(set, offset + len)).next();
+        (next.map_or(len, |((_, start), _)| start - offset), None)
+    }
+
+    fn keep_live(&mut self, group: &Group, scan: Scan) {
+        let geometry = &group.geometry;
+        let unit_bytes = geometry.zone.max(geometry.strip);
+        // In order of sequence within each unit, so that newer ones replace older ones.
+        for ((stream, sequence), record) in scan.records {
+            let (set, start) = (record.unit % geometry.sets, record.unit / geometry.sets * unit_bytes);
+            let Some(first) = record.entries.first() else { continue };
+            let slot_of = |role: usize| geometry.slot_of(set, start + first.x, role);
+            let lacks = |role: usize| {
+                let slot = slot_of(role);
+                group.is_in_sync(slot) && !scan.unreadable.contains(&slot) && !record.parts.contains_key(&role)
+            };
+            let holders = (0..geometry.width).filter(|role| record.holders >> role & 1 == 1);
+            if sequence < scan.tails.get(&stream).copied().unwrap_or(0) || { holders }.any(lacks) {
+                continue;
+            }
+            self.count.live_record_count += 1;
+            let mut payload_at = 0;
+            for entry in record.entries {
+                let len = entry.len as usize;
+                let base_len = if entry.has_base(geometry.data_count) { len } else { 0 };
+                let syndromes = record.parts.iter().filter(|(role, _)| **role >= geometry.data_count);
+                let bases = syndromes.map(|(role, payload)| {
+                    let base = &payload[payload_at..payload_at + base_len];
+                    (role - geometry.data_count, if base_len == 0 { vec![0; len] } else { base.to_vec() })
+                });
+                let live = Live { start: start + entry.x, bases: Rc::new(bases.collect()), entry: Rc::new(entry) };
+                payload_at += base_len;
+                self.replace(set, live.start, live.start + len as u64, live);
+            }
+        }
+        // An entry that overwrites nothing only replaces older ones.
+        self.live.retain(|_, (_, live)| !live.entry.is_void());
+    }
+
+    /// Lets a record count for a range, and no other.
+    fn replace(&mut self, set: u64, start: u64, end: u64, live: Live) {
+        let overlapping: Vec<(u64, u64)> = self
+            .live
+            .range((set, 0)..(set, end))
+            .filter(|(_, (other_end, _))| *other_end > start)
+            .map(|(key, _)| *key)
+            .collect();
+        for key in overlapping {
+            let (other_end, other) = self.live.remove(&key).expect("it was found");
+            if key.1 < start {
+                self.live.insert(key, (start, other.clone()));
+            }
+            if other_end > end {
+                self.live.insert((set, end), (other_end, other));
+            }
+        }
+        self.live.insert((set, start), (end, live));
+    }
+}
+
+struct Scan {
+    /// By stream and sequence.
+    records: BTreeMap<(u32, u64), Record>,
+    /// The highest tail of each stream.
+    tails: BTreeMap<u32, u64>,
+    frames: u64,
+    /// Members whose log could not be read, at least in part.
+    unreadable: BTreeSet<usize>,
+}
+
+impl Scan {
+    /// Looks for frames on a member.
+    fn member(&mut self, group: &Group, drives: &[Found], slot: usize, findings: &mut Vec<Finding>) {
+        let superblock = &group.superblock;
+        let region = rings(&superblock.layout);
+        let mut bytes = vec![0; usize::try_from(region.len).expect("a log fits memory")];
+        if group.read(drives, slot, region.offset, &mut bytes).is_err() {
+            for (index, block) in bytes.chunks_mut(BLOCK).enumerate() {
+                let offset = region.offset + (index * BLOCK) as u64;
+                if let Err(error) = group.read(drives, slot, offset, block) {
+                    block.fill(0);
+                    self.unreadable.insert(slot);
+                    let message = format!("the log cannot be read: {}", plain(&error));
+                    let finding = Finding::member(group, drives, slot, Structure::Log, message);
+                    findings.push(finding.at(offset, BLOCK as u64));
+                }
+            }
+        }
+        let strips = (group.geometry.data_count, group.geometry.width);
+        let mut at = 0;
+        while at < bytes.len() {
+            let offset = region.offset + at as u64;
+            let rest = &bytes[at..];
+            match Frame::decode(rest, &superblock.array, superblock.log_generation, offset, strips) {
+                Ok(frame) => {
+                    self.take(&frame, rest);
+                    at += frame.len;
+                    continue;
+                }
+                Err(error @ (FrameError::UnknownVersion { .. } | FrameError::Invalid { .. })) => {
+                    let finding = Finding::member(group, drives, slot, Structure::Log, error.to_string());
+                    findings.push(finding.at(offset, BLOCK as u64));
+                }
+                Err(_) => {}
+            }
+            at += BLOCK;
+        }
+    }
+
+    fn take(&mut self, frame: &Frame, bytes: &[u8]) {
+        self.frames += 1;
+        let tail = self.tails.entry(frame.head.stream).or_default();
+        *tail = frame.head.tail.max(*tail);
+        for part in &frame.parts {
+            let record = self.records.entry((frame.head.stream, part.sequence)).or_insert_with(|| Record {
+                unit: part.unit,
+                holders: part.holders,
+                entries: part.entries.clone(),
+                parts: BTreeMap::new(),
+            });
+            record.parts.insert(usize::from(part.role), bytes[part.payload.clone()].to_vec());
+        }
+    }
+}
+
+/// The list of lost blocks: the valid copy with the highest sequence.
+pub(crate) fn read_lost(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) -> Vec<(u64, u64)> {
+    let superblock = &group.superblock;
+    let mut newest = LostBlocks::default();
+    for slot in group.present() {
+        for number in 0..LOST_SLOTS {
+            let offset = lost_slot_offset(&superblock.layout, number);
+            let mut bytes = vec![0; LOST_SLOT_BYTES];
+            let message = match group.read(drives, slot, offset, &mut bytes) {
+                Err(error) => format!("cannot be read: {}", plain(&error)),
+                Ok(()) => match LostBlocks::decode(&bytes, &superblock.array) {
+                    Ok(list) => {
+                        newest = if list.sequence > newest.sequence { list } else { newest };
+                        continue;
+                    }
+                    Err(LostError::OtherArray) => continue,
+                    Err(LostError::NotAList | LostError::Checksum) if !names(&bytes, &superblock.array) => continue,
+                    Err(error) => error.to_string(),
+                },
+            };
+            let name = if number == 0 { 'A' } else { 'B' };
+            let message = format!("slot {name} of the list of lost blocks: {message}");
+            let finding = Finding::member(group, drives, slot, Structure::Log, message);
+            findings.push(finding.at(offset, LOST_SLOT_BYTES as u64));
+        }
+    }
+    newest.ranges
+}

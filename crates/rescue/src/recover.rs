@@ -1,0 +1,140 @@
+//! What a stripe holds that was being written when the group stopped: docs/format/log.md, step 4 of "Recovery". In memory
+//! only; the drives stay as they are.
+
+use std::ops::Range;
+
+use format::BLOCK;
+use gf::Code;
+
+use crate::log::Live;
+
+/// Gives the bytes of a strip from the member that holds it, if it is there, in sync and can read them.
+pub(crate) type Give<'g> = &'g dyn Fn(usize, Range<u64>) -> Option<Vec<u8>>;
+
+/// Computes data strip `wanted` in `range`, which lies in the live columns. `give` is asked for strips, data first.
+/// `None` where its content is not known.
+pub(crate) fn recover(code: &Code, live: &Live, wanted: usize, range: Range<u64>, give: Give<'_>) -> Option<Vec<u8>> {
+    // Checksums are of pieces of 4096 columns from the start of the entry.
+    let from = (range.start - live.start) / BLOCK as u64 * BLOCK as u64;
+    let mut out = Vec::with_capacity((range.end - range.start) as usize);
+    for start in (from..range.end - live.start).step_by(BLOCK) {
+        let end = u64::from(live.entry.len).min(start + BLOCK as u64);
+        let piece = Piece::read(code, live, start..end, give).data_strip(wanted)?;
+        let cut = |at: u64| at.clamp(live.start + start, live.start + end) - live.start - start;
+        out.extend_from_slice(&piece[cut(range.start) as usize..cut(range.end) as usize]);
+    }
+    Some(out)
+}
+
+/// Up to 4096 columns of an entry, with everything that is known of them.
+struct Piece<'a> {
+    code: &'a Code,
+    live: &'a Live,
+    columns: Range<u64>,
+    strips: Vec<Option<Vec<u8>>>,
+}
+
+impl<'a> Piece<'a> {
+    fn read(code: &'a Code, live: &'a Live, columns: Range<u64>, give: Give<'_>) -> Self {
+        let range = live.start + columns.start..live.start + columns.end;
+        let strips = (0..code.strip_count()).map(|strip| give(strip, range.clone())).collect();
+        Piece { code, live, columns, strips }
+    }
+
+    fn is_overwritten(&self, strip: usize) -> bool {
+        self.live.entry.overwritten >> strip & 1 == 1
+    }
+
+    fn is_restated(&self, strip: usize) -> bool {
+        self.live.entry.restated >> strip & 1 == 1
+    }
+
+    fn len(&self) -> usize {
+        (self.columns.end - self.columns.start) as usize
+    }
+
+    fn data_strip(&self, wanted: usize) -> Option<Vec<u8>> {
+        if !self.is_restated(wanted)
+            && let Some(bytes) = &self.strips[wanted]
+        {
+            return Some(bytes.clone());
+        }
+        if !self.is_overwritten(wanted) {
+            return self.untouched(wanted);
+        }
+        let entry = &self.live.entry;
+        let is_alone = entry.overwritten.count_ones() == 1 && entry.restated == 0;
+        if is_alone { self.alone(wanted) } else { self.rolled_forward(wanted) }
+    }
+
+    /// A strip that is lost or restated, and not overwritten: from the base syndromes, in which the overwritten ones are
+    /// zeroes.
+    fn untouched(&self, wanted: usize) -> Option<Vec<u8>> {
+        let known = |strip: usize| match strip.checked_sub(self.code.data_count()) {
+            Some(syndrome) => self.base(syndrome).map(<[u8]>::to_vec),
+            None if self.is_overwritten(strip) => Some(vec![0; self.len()]),
+            None if self.is_restated(strip) => None,
+            None => self.strips[strip].clone(),
+        };
+        self.solve(wanted, known)
+    }
+
+    /// The only strip that is overwritten: what a syndrome has besides its base, which is old or new as the syndrome
+    /// is.
+    fn alone(&self, wanted: usize) -> Option<Vec<u8>> {
+        let data_count = self.code.data_count();
+        (0..self.code.syndrome_count()).find_map(|syndrome| {
+            let mut rest = self.strips[data_count + syndrome].clone()?;
+            gf::xor_into(&mut rest, self.base(syndrome)?);
+            let known = |strip: usize| match strip {
+                strip if strip == wanted => None,
+                strip if strip == data_count + syndrome => Some(rest.clone()),
+                strip if strip >= data_count => None,
+                // What the others give to the syndrome is in the base.
+                _ => Some(vec![0; self.len()]),
+            };
+            self.solve(wanted, known)
+        })
+    }
+
+    /// One of several lost strips, if the stripe is the new one as far as it is there.
+    fn rolled_forward(&self, wanted: usize) -> Option<Vec<u8>> {
+        let data_count = self.code.data_count();
+        let overwritten: Vec<usize> = (0..data_count).filter(|&strip| self.is_overwritten(strip)).collect();
+        let sums_each = overwritten.len() + self.code.syndrome_count();
+        let sums = &self.live.entry.checksums;
+        let sums = sums.get(self.columns.start as usize / BLOCK * sums_each..)?.get(..sums_each)?;
+        let matches = |strip: usize, sum: u32| self.strips[strip].as_ref().filter(|bytes| crc32c::crc32c(bytes) == sum);
+        if overwritten
+            .iter()
+            .zip(sums)
+            .any(|(&strip, &sum)| self.strips[strip].is_some() && matches(strip, sum).is_none())
+        {
+            return None;
+        }
+        let known = |strip: usize| match strip.checked_sub(data_count) {
+            Some(syndrome) => matches(strip, sums[overwritten.len() + syndrome]).cloned(),
+            None if self.is_overwritten(strip) => self.strips[strip].clone(),
+            None if self.is_restated(strip) || self.strips[strip].is_none() => self.untouched(strip),
+            None => self.strips[strip].clone(),
+        };
+        self.solve(wanted, known)
+    }
+
+    /// The base of a syndrome in these columns.
+    fn base(&self, syndrome: usize) -> Option<&[u8]> {
+        let base = self.live.bases.get(&syndrome)?;
+        Some(&base[self.columns.start as usize..self.columns.end as usize])
+    }
+
+    /// Computes a strip from those that are known.
+    fn solve(&self, wanted: usize, known: impl Fn(usize) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+        let strips: Vec<Option<Vec<u8>>> = (0..self.code.strip_count()).map(known).collect();
+        let lost: Vec<usize> = (0..strips.len()).filter(|&strip| strips[strip].is_none()).collect();
+        let decoder = self.code.decoder_for(&lost, &[wanted]).ok()?;
+        let sources: Vec<&[u8]> = decoder.sources().iter().filter_map(|&source| strips[source].as_deref()).collect();
+        let mut out = vec![0; self.len()];
+        decoder.reconstruct(&sources, &mut [&mut out]);
+        Some(out)
+    }
+}
