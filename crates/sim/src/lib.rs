@@ -39,15 +39,16 @@ pub mod campaign;
 mod clock;
 mod drive;
 pub mod engine;
+pub mod exhaustive;
 pub mod program;
 mod rng;
 mod task;
 mod trace;
 mod world;
 
-pub use crate::drive::{DriveOptions, Latency, SimDrive};
+pub use crate::drive::{DriveOptions, Latency, PageRc, SimDrive};
 pub use crate::rng::Rng;
-pub use crate::trace::{Counts, OpKind, Phase, TraceEntry};
+pub use crate::trace::{Counts, OpKind, Phase, TapeEvent, TapeStep, TraceEntry};
 pub use crate::world::{Sim, SimEnv};
 
 #[cfg(test)]

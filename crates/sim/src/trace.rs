@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use std::rc::Rc;
+
 use ::drive::Nanos;
 
 /// A kind of drive operation.
@@ -107,4 +109,41 @@ impl fmt::Display for TraceEntry {
         let fua = if *fua { " fua" } else { "" };
         write!(formatter, "{at:>12} ns  drive {drive_index}  {phase:?} {kind:?} {offset}+{len}{fua}")
     }
+}
+
+/// An event on the tape: what happened to a drive, with the bytes, so that every state that a power cut could leave can
+/// be derived from it.
+#[derive(Debug, Clone)]
+pub struct TapeEvent {
+    /// Which drive: the order in which the drives of the world were made, from 0.
+    pub drive_index: u32,
+    /// Which of the drive's operations.
+    pub serial: u64,
+    /// What happened to it.
+    pub step: TapeStep,
+}
+
+/// What an operation on the tape did. Reads are not recorded.
+#[derive(Debug, Clone)]
+pub enum TapeStep {
+    /// The drive took a write.
+    Write {
+        /// Start in bytes.
+        offset: u64,
+        /// What is written.
+        bytes: Rc<[u8]>,
+        /// Durable when it is done.
+        fua: bool,
+    },
+    /// The drive took a request to zero a range, or to forget it, which is recorded as if it zeroed it.
+    Zeroes {
+        /// Start in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
+    },
+    /// The drive took a flush.
+    Flush,
+    /// The operation is done.
+    Done,
 }

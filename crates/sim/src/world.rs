@@ -15,7 +15,7 @@ use crate::clock::{Event, Sleep, Timeline};
 use crate::drive::{DriveState, SimDrive};
 use crate::rng::{GOLDEN, Rng, mix};
 use crate::task::{MAIN, Ready, TaskId, Tasks};
-use crate::trace::TraceEntry;
+use crate::trace::{TapeEvent, TraceEntry};
 
 /// State shared by [`Sim`], its environments and its drives.
 pub(crate) struct World {
@@ -38,6 +38,7 @@ pub(crate) struct World {
     ops_done: Cell<u64>,
     stopped: Cell<bool>,
     trace: RefCell<Option<Vec<TraceEntry>>>,
+    tape: RefCell<Option<Vec<TapeEvent>>>,
     fingerprint: Cell<u64>,
     /// What the next buffer is filled with.
     poison: Cell<u8>,
@@ -69,6 +70,7 @@ impl World {
             ops_done: Cell::new(0),
             stopped: Cell::new(false),
             trace: RefCell::new(None),
+            tape: RefCell::new(None),
             fingerprint: Cell::new(seed),
             poison: Cell::new(0xA5),
         })
@@ -119,6 +121,13 @@ impl World {
     pub(crate) fn note(&self, entry: impl FnOnce() -> TraceEntry) {
         if let Some(trace) = self.trace.borrow_mut().as_mut() {
             trace.push(entry());
+        }
+    }
+
+    #[inline]
+    pub(crate) fn record(&self, event: impl FnOnce() -> Option<TapeEvent>) {
+        if let Some(tape) = self.tape.borrow_mut().as_mut() {
+            tape.extend(event());
         }
     }
 
@@ -405,6 +414,21 @@ impl Sim {
     /// Starts to record what the drives are asked.
     pub fn trace_start(&self) {
         self.world.trace.borrow_mut().get_or_insert_default();
+    }
+
+    /// Starts to record what the drives are made to hold, with the bytes.
+    pub fn tape_start(&self) {
+        self.world.tape.borrow_mut().get_or_insert_default();
+    }
+
+    /// Events on the tape so far.
+    pub fn tape_len(&self) -> usize {
+        self.world.tape.borrow().as_ref().map_or(0, Vec::len)
+    }
+
+    /// Gives the tape, and begins a new one. Empty without [`Sim::tape_start`].
+    pub fn tape_take(&self) -> Vec<TapeEvent> {
+        self.world.tape.borrow_mut().as_mut().map(mem::take).unwrap_or_default()
     }
 
     /// Gives the record, and begins a new one. Empty without [`Sim::trace_start`].

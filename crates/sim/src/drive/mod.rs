@@ -16,6 +16,7 @@ use ::drive::{BufMut, Drive, DriveError, DriveInfo, Nanos, Segments};
 pub(crate) use self::faults::Ranges;
 pub(crate) use self::state::DriveState;
 use self::state::{OpResult, Request, Submitted};
+pub use self::store::PageRc;
 use crate::rng::Rng;
 use crate::trace::{Counts, OpKind};
 use crate::world::SimEnv;
@@ -128,6 +129,17 @@ impl SimDrive {
             info.sector_bytes
         );
         SimDrive { state: DriveState::new(&env.world, info, latency, write_cache), generation: 0 }
+    }
+
+    /// A drive that holds an image: its pages of 4 KiB from the start on, shared until they are changed. What lies after
+    /// them is garbage.
+    ///
+    /// # Panics
+    /// As [`SimDrive::with_options`].
+    pub fn with_image(env: &SimEnv, options: DriveOptions, pages: impl Iterator<Item = PageRc>) -> Self {
+        let drive = SimDrive::with_options(env, options);
+        drive.state.inner.borrow_mut().store.load(pages);
+        drive
     }
 
     /// The number of this drive in [`crate::TraceEntry`]: drives count from 0 in the order they were made.

@@ -12,7 +12,7 @@ use super::faults::Faults;
 use super::store::{Fill, Store};
 use crate::clock::Event;
 use crate::rng::Rng;
-use crate::trace::{Counts, OpKind, Phase, TraceEntry};
+use crate::trace::{Counts, OpKind, Phase, TapeEvent, TapeStep, TraceEntry};
 use crate::world::World;
 
 /// The state behind all handles of a drive.
@@ -114,6 +114,19 @@ impl Request {
         }
     }
 
+    fn tape_step(&self) -> Option<TapeStep> {
+        match self {
+            Request::Read { .. } => None,
+            Request::Write { offset, data, fua } => {
+                Some(TapeStep::Write { offset: *offset, bytes: join(data).into(), fua: *fua })
+            }
+            Request::Flush(_) => Some(TapeStep::Flush),
+            &(Request::Discard { offset, len } | Request::Zeroes { offset, len }) => {
+                Some(TapeStep::Zeroes { offset, len })
+            }
+        }
+    }
+
     fn fua(&self) -> bool {
         matches!(self, Request::Write { fua: true, .. })
     }
@@ -147,6 +160,11 @@ impl DriveState {
         self.world.note(|| TraceEntry { at: self.world.now(), drive_index: self.index, phase, kind, offset, len, fua });
     }
 
+    #[inline]
+    fn record(&self, serial: u64, step: impl FnOnce() -> Option<TapeStep>) {
+        self.world.record(|| step().map(|step| TapeEvent { drive_index: self.index, serial, step }));
+    }
+
     /// Takes an operation.
     pub(crate) fn submit(self: &Rc<Self>, generation: u64, mut request: Request, waker: &Waker) -> Submitted {
         let range = request.range();
@@ -163,6 +181,8 @@ impl DriveState {
         if let Request::Flush(number) = &mut request {
             *number = inner.store.flush_begin();
         }
+        // An immediate operation is never in flight: a tape of those would show no states in between.
+        self.record(inner.serial_last + 1, || request.tape_step());
         let immediate = inner.latency.is_immediate() && inner.slowness == 1 && !inner.faults.hung;
         let held = if immediate {
             match self.execute(&mut inner, request) {
@@ -213,8 +233,10 @@ impl DriveState {
             (flight.request, flight.held) = (Some(request), true);
             return;
         }
+        let changes = request.kind() != OpKind::Read;
         match self.execute(&mut inner, request) {
             Ok(result) => {
+                self.record(serial, || changes.then_some(TapeStep::Done));
                 let waker = inner.land(slot, result);
                 let lost = mem::take(&mut inner.lost_wakers);
                 drop(inner);

@@ -7,6 +7,7 @@
 //! 3. A version of a sector that was there when a flush began is durable when the flush ends.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use crate::rng::{GOLDEN, Rng, mix};
 
@@ -19,12 +20,17 @@ const SPARE_PAGES: usize = 4096;
 
 type PageBox = Box<[u8; PAGE_BYTES]>;
 
+/// A page that several drives share until one of them changes it.
+pub type PageRc = Rc<[u8; PAGE_BYTES]>;
+
 #[derive(Clone)]
 enum Content {
     /// Computed from the seed, this version and the address. 0: never written.
     Garbage(u32),
     Zero,
     Data(PageBox),
+    /// As it was on the image that the drive was made of.
+    Shared(PageRc),
 }
 
 struct Page {
@@ -115,6 +121,14 @@ impl Store {
         }
     }
 
+    /// Puts whole pages in place, durably, from page 0 on.
+    pub(crate) fn load(&mut self, pages: impl Iterator<Item = PageRc>) {
+        for (number, shared) in pages.enumerate() {
+            let chunk = self.ensure_chunk(number as u64);
+            self.chunks[chunk][number % CHUNK_PAGES].content = Content::Shared(shared);
+        }
+    }
+
     #[inline]
     fn chunk_index(&self, page: u64) -> Option<usize> {
         (self.index[(page / CHUNK_PAGES as u64) as usize] as usize).checked_sub(1)
@@ -152,6 +166,7 @@ impl Store {
             done += len;
             match self.page(number).map(|page| &page.content) {
                 Some(Content::Data(bytes)) => part.copy_from_slice(&bytes[within..within + len]),
+                Some(Content::Shared(bytes)) => part.copy_from_slice(&bytes[within..within + len]),
                 Some(Content::Zero) => part.fill(0),
                 Some(Content::Garbage(version)) => {
                     fill_garbage(self.seed, *version, number * PAGE_BYTES as u64 + within as u64, part);
@@ -397,6 +412,7 @@ fn materialize<'a>(
         match content {
             _ if !needed => {}
             Content::Garbage(version) => fill_garbage(seed, *version, number * PAGE_BYTES as u64, &mut page[..]),
+            Content::Shared(shared) => page.copy_from_slice(&shared[..]),
             _ => page.fill(0),
         }
         *content = Content::Data(page);
@@ -413,6 +429,7 @@ fn copy_sectors(from: &Content, to: &mut [u8; PAGE_BYTES], sectors: u8, sector_b
         let at = sector * sector_bytes;
         match from {
             Content::Data(bytes) => to.copy_from_slice(&bytes[at..at + sector_bytes]),
+            Content::Shared(bytes) => to.copy_from_slice(&bytes[at..at + sector_bytes]),
             Content::Zero => to.fill(0),
             Content::Garbage(version) => {
                 fill_garbage(seed, *version, number * PAGE_BYTES as u64 + at as u64, to);

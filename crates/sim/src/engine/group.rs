@@ -99,10 +99,15 @@ pub fn new_drives(sim: &Sim, count: usize, bytes: u64, sector: u32) -> Vec<SimDr
 impl Group {
     /// A new group of `shape`, with spares after the members, on `shards` shards.
     pub fn create(sim: &Sim, shape: Shape, drives: Vec<SimDrive>, shards: usize) -> Group {
+        Group::create_with(sim, shape, CrashSafety::On, drives, shards)
+    }
+
+    /// As [`Group::create`], with a setting of its own.
+    pub fn create_with(sim: &Sim, shape: Shape, safety: CrashSafety, drives: Vec<SimDrive>, shards: usize) -> Group {
         let mut rng = sim.rng();
         let new = NewGroup {
             array: uuid(&mut rng),
-            crash_safety: CrashSafety::On,
+            crash_safety: safety,
             name: "tank".into(),
             shape,
             drives: drives.iter().map(|_| uuid(&mut rng)).collect(),

@@ -106,6 +106,8 @@ pub struct History {
     /// Counts answers.
     now: u64,
     version_last: u64,
+    /// No block may ever be unreadable.
+    strict: bool,
 }
 
 /// A history that several requests at a time write to.
@@ -122,12 +124,18 @@ impl History {
             under_way: Vec::new(),
             now: 0,
             version_last: 0,
+            strict: false,
         }
     }
 
     /// The history of a new group, to be shared.
     pub fn shared(group: &Group) -> Shared {
         Rc::new(RefCell::new(History::new(&group.leader().shared().geometry)))
+    }
+
+    /// From now on there is no exception: every block can be read.
+    pub fn make_strict(&mut self) {
+        self.strict = true;
     }
 
     /// Bytes of a block. Requests are made of whole ones.
@@ -275,11 +283,13 @@ impl History {
         let entries = &self.blocks[self.range(start, self.block_bytes()).start as usize];
         let pending = entries.iter().skip(usize::from(entries.len() > 1));
         let excused = pending.clone().any(|entry| entry.among_others) && entries.len() > 1;
-        if entries[0].version == Version::UNREADABLE || (excused && lost.contains(&usize::from(member))) {
+        let excepted = excused && !self.strict && lost.contains(&usize::from(member));
+        if entries[0].version == Version::UNREADABLE || excepted {
             return Ok(());
         }
         let why = match (entries.len(), excused) {
             (1, _) => "no write touched it",
+            _ if self.strict => "crash safety is strict",
             (_, false) => "the write to it changed no other data strip of its row",
             _ => "its member was not lost in the power cut",
         };
@@ -437,7 +447,9 @@ async fn each_chunk(
                 for block in (at..at + len).step_by(block_bytes as usize) {
                     match array.read(block, BufMut::zeroed(block_bytes as usize)).await {
                         Ok(read) => demand(check(block, &read)),
-                        Err(BlockError::Lost { .. }) => demand(history.borrow_mut().settle_unreadable(block, lost)),
+                        Err(BlockError::Lost { .. } | BlockError::Unknown { .. }) => {
+                            demand(history.borrow_mut().settle_unreadable(block, lost))
+                        }
                         Err(error) => panic!("block {block} cannot be read: {error}"),
                     }
                 }

@@ -1,6 +1,6 @@
 //! Drawing a program from a seed.
 
-use format::{Level, Shape};
+use format::{CrashSafety, Level, Shape};
 
 use super::promise::{Ledger, fires_cut};
 use super::{Ask, Pace, Program, Setup, Silent, Step};
@@ -12,14 +12,14 @@ use crate::trace::OpKind;
 /// Steps of a program at most.
 const STEPS_MAX: u64 = 40;
 /// Requests at the same time at most.
-const ASKS_MAX: usize = 12;
+const ASKS_MAX: usize = 48;
 
 /// The program of a seed. Always the same one, and always within what is promised.
 pub fn generate(seed: u64) -> Program {
     let mut rng = Rng::new(seed ^ 0x70_75_72_6c_69_6e);
     let setup = setup(&mut rng);
     let members = usize::from(setup.shape.members);
-    let mut ledger = Ledger::new(setup.shape);
+    let mut ledger = Ledger::new(&setup);
     let mut steps = Vec::new();
     let count = rng.range(3..STEPS_MAX);
     // One program is mostly work, another one mostly trouble.
@@ -45,6 +45,7 @@ fn setup(rng: &mut Rng) -> Setup {
     let shape = any_shape(rng, strip);
     Setup {
         shape,
+        safety: *rng.pick(&[CrashSafety::On, CrashSafety::On, CrashSafety::On, CrashSafety::Strict, CrashSafety::Off]),
         sector_bytes: *rng.pick(&[512, 4096]),
         drive_bytes: *rng.pick(&[512 * KIB, 640 * KIB, MIB]),
         shards: 1 + rng.index(3),
@@ -84,7 +85,7 @@ fn range(rng: &mut Rng, setup: &Setup) -> (u64, u64) {
 }
 
 fn asks(rng: &mut Rng, setup: &Setup) -> Vec<Ask> {
-    let width = *rng.pick(&[1, 1, 2, 4, ASKS_MAX]);
+    let width = *rng.pick(&[1, 1, 2, 4, 12, ASKS_MAX]);
     let spread = *rng.pick(&[0, 0, 50, 500]);
     (0..1 + rng.index(width))
         .map(|_| {

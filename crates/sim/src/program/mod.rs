@@ -8,7 +8,7 @@ pub mod shrink;
 
 use std::fmt;
 
-use format::Shape;
+use format::{CrashSafety, Shape};
 
 use crate::engine::history::Request;
 use crate::trace::OpKind;
@@ -29,6 +29,8 @@ pub enum Pace {
 pub struct Setup {
     /// How data is spread.
     pub shape: Shape,
+    /// What a power cut may cost.
+    pub safety: CrashSafety,
     /// Sector size of all drives, 512 or 4096.
     pub sector_bytes: u32,
     /// Size of every drive.
@@ -267,10 +269,11 @@ impl fmt::Display for Step {
 
 impl fmt::Display for Program {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Setup { shape, sector_bytes, drive_bytes, shards, pace } = self.setup;
+        let Setup { shape, safety, sector_bytes, drive_bytes, shards, pace } = self.setup;
         writeln!(
             formatter,
-            "seed {}: {shape} of {} members on drives of {} with sectors of {sector_bytes}, {shards} shards, pace {pace:?}",
+            "seed {}: {shape}, {} members, crash safety {safety:?}, drives of {} with sectors of {sector_bytes}, {shards} shards, \
+             pace {pace:?}",
             self.seed,
             shape.members,
             Bytes(drive_bytes)

@@ -5,9 +5,9 @@
 
 use std::fmt::Write;
 
-use format::{Level, Shape};
+use format::{CrashSafety, Level, Shape};
 
-use super::{Program, Step};
+use super::{Program, Setup, Step};
 use crate::engine::shape;
 
 /// A kind of fault.
@@ -69,18 +69,14 @@ pub const FAULTS: [(Fault, &str); 12] = [
     (Fault::Hang, "drive never answers again"),
 ];
 
-/// The group is safe when a power cut meets lost members: the write-hole log is there.
-const LOG: bool = false;
-
 /// What a group of this shape promises.
-pub fn promise(fault: Fault, shape: &Shape) -> Promise {
+pub fn promise(fault: Fault, shape: &Shape, safety: CrashSafety) -> Promise {
     let survives = shape.survives();
     let up_to = if survives == 0 { Promise::No("no redundancy") } else { Promise::UpTo(survives) };
     match fault {
         Fault::PowerCut | Fault::PowerCutInRecovery | Fault::Slow => Promise::Always,
         Fault::PowerCutDegraded | Fault::LostInPowerCut if survives == 0 => up_to,
-        // Copies need no log: what is left of a row is one of its strips.
-        Fault::PowerCutDegraded | Fault::LostInPowerCut if LOG => up_to,
+        Fault::PowerCutDegraded | Fault::LostInPowerCut if safety != CrashSafety::Off => up_to,
         Fault::PowerCutDegraded | Fault::LostInPowerCut => Promise::No("needs the write-hole log"),
         Fault::Dead | Fault::Errors | Fault::Media | Fault::StaleReturn => up_to,
         Fault::Hiccup => Promise::Always,
@@ -90,7 +86,7 @@ pub fn promise(fault: Fault, shape: &Shape) -> Promise {
     }
 }
 
-/// The table, in Markdown.
+/// The table, in Markdown, for groups with the write-hole log.
 pub fn table() -> String {
     let shapes = [
         shape(Level::Raid0, 3, None, None, None, 4096),
@@ -114,7 +110,7 @@ pub fn table() -> String {
     for (fault, what) in FAULTS {
         let _ = write!(text, "\n| {what} |");
         for shape in &shapes {
-            let cell = match promise(fault, shape) {
+            let cell = match promise(fault, shape, CrashSafety::On) {
                 Promise::Always => "yes".to_owned(),
                 Promise::UpTo(members) => format!("m = {members}"),
                 Promise::AfterScrub => "scrub".to_owned(),
@@ -140,6 +136,7 @@ pub fn table() -> String {
 /// What is wrong with a group at a step of a program, at worst.
 pub struct Ledger {
     shape: Shape,
+    safety: CrashSafety,
     lost: Vec<bool>,
     /// Being filled: not to be relied on, but not to be replaced either.
     filling: Vec<bool>,
@@ -151,10 +148,12 @@ pub struct Ledger {
 
 impl Ledger {
     /// Nothing is wrong with a new group.
-    pub fn new(shape: Shape) -> Ledger {
+    pub fn new(setup: &Setup) -> Ledger {
+        let (shape, safety) = (setup.shape, setup.safety);
         let none = || vec![false; usize::from(shape.members)];
         Ledger {
             shape,
+            safety,
             lost: none(),
             filling: none(),
             media: none(),
@@ -188,7 +187,7 @@ impl Ledger {
     }
 
     fn promised(&self, fault: Fault) -> bool {
-        !matches!(promise(fault, &self.shape), Promise::No(_))
+        !matches!(promise(fault, &self.shape, self.safety), Promise::No(_))
     }
 
     /// A member may be lost now: nothing that is due would miss it.
@@ -222,7 +221,11 @@ impl Ledger {
             }
             Step::Pause { member, .. } => known(member),
             Step::Slow { member, factor } => known(member) && *factor > 0,
-            Step::Replace { member, .. } => known(member) && self.lost[*member] && !self.cut_armed,
+            // A spare takes the first place that is free.
+            Step::Replace { member, spare } => {
+                let only = self.lost.iter().filter(|&&lost| lost).count() == 1;
+                known(member) && self.lost[*member] && !self.cut_armed && (only || !spare)
+            }
             Step::Return { member } => known(member) && self.lost[*member] && self.promised(Fault::StaleReturn),
             Step::Restart { without, shards } => {
                 let absent = without.is_empty() || self.may_lose(Fault::Dead, without);
@@ -266,7 +269,7 @@ impl Ledger {
 
 /// Every step is within what is promised.
 pub fn is_promised(program: &Program) -> bool {
-    let mut ledger = Ledger::new(program.setup.shape);
+    let mut ledger = Ledger::new(&program.setup);
     program.steps.iter().all(|step| {
         // A power cut comes before the next step that needs to know that it has.
         if matches!(step, Step::PowerCut { .. }) || fires_cut(step) {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use array::{MemberIndex, UnitIndex};
 use drive::{Buf, BufMut, join_all};
-use format::{Level, Shape};
+use format::{CrashSafety, Level, Shape};
 use sim::{Counts, Latency, Sim};
 
 use crate::group::*;
@@ -12,13 +12,24 @@ use crate::group::*;
 const BLOCK: u64 = 4096;
 const TICK: u64 = 10_000;
 
+/// Without a log, and with one.
+const SAFETIES: [CrashSafety; 2] = [CrashSafety::Off, CrashSafety::On];
+
+/// What a write costs that goes to the logs of `holders` members before, all of them at once.
+fn with_log(safety: CrashSafety, (reads, writes, ticks): (u64, u64, u64), holders: u64) -> (u64, u64, u64) {
+    match safety {
+        CrashSafety::Off => (reads, writes, ticks),
+        _ => (reads, writes + holders, ticks + u64::from(holders > 0)),
+    }
+}
+
 /// A group in which everything was written, on drives where each operation takes one tick.
-fn full_group(sim: &Sim, shape: Shape) -> Group {
+fn full_group(sim: &Sim, shape: Shape, safety: CrashSafety) -> Group {
     let drives = new_drives(sim, usize::from(shape.members), 2 * MIB, 512);
     for drive in &drives {
         drive.set_latency(Latency::between(TICK, TICK));
     }
-    let group = Group::create(sim, shape, drives, 1);
+    let group = Group::create_with(sim, shape, safety, drives, 1);
     sim.block_on(async {
         let size = group.size();
         let stripe = group.leader().shared().geometry.stripe_data();
@@ -42,7 +53,9 @@ fn cost(sim: &Sim, group: &Group, writes: &[(u64, u64)]) -> (u64, u64, u64) {
         }
     });
     let Counts { reads, writes, flushes, .. } = group.take_counts();
-    assert_eq!(flushes, 0, "nobody asked for it");
+    // A log flushes when it is half full, in the background.
+    let logs = group.leader().shared().crash_safety != CrashSafety::Off;
+    assert!(flushes == 0 || logs, "nobody asked for it");
     (reads, writes, (sim.now() - began) / TICK)
 }
 
@@ -60,25 +73,29 @@ fn a_small_write_costs_the_old_block_and_the_old_syndromes() {
         (shape(Level::Nm, 14, Some(4), None, None, 32 * KIB), 4),
         (shape(Level::Raid60, 20, None, None, Some(2), 64 * KIB), 2),
     ] {
-        let sim = Sim::new(1);
-        let group = full_group(&sim, shape);
-        let mut rng = sim.rng();
-        for _ in 0..20 {
-            let at = rng.below(group.size() / BLOCK) * BLOCK;
-            assert_eq!(cost(&sim, &group, &[(at, BLOCK)]), (syndromes + 1, syndromes + 1, 2), "{shape}, byte {at}");
-            let bytes = cost(&sim, &group, &[(at, 512)]);
-            assert_eq!(bytes, (syndromes + 1, syndromes + 1, 2), "{shape}: a sector costs as much as a block");
+        for safety in SAFETIES {
+            let sim = Sim::new(1);
+            let group = full_group(&sim, shape, safety);
+            let mut rng = sim.rng();
+            let expected = with_log(safety, (syndromes + 1, syndromes + 1, 2), syndromes);
+            for _ in 0..20 {
+                let at = rng.below(group.size() / BLOCK) * BLOCK;
+                assert_eq!(cost(&sim, &group, &[(at, BLOCK)]), expected, "{shape}, byte {at}");
+                assert_eq!(cost(&sim, &group, &[(at, 512)]), expected, "{shape}: a sector costs as much as a block");
+            }
         }
     }
 }
 
 #[test]
 fn a_small_write_reads_the_other_strips_where_those_are_fewer() {
-    let sim = Sim::new(1);
-    let group = full_group(&sim, parity(Level::Raid5, 3, 16 * KIB));
-    assert_eq!(cost(&sim, &group, &[(0, BLOCK)]), (1, 2, 2));
-    let group = full_group(&sim, parity(Level::Raid7, 5, 16 * KIB));
-    assert_eq!(cost(&sim, &group, &[(0, BLOCK)]), (1, 4, 2));
+    for safety in SAFETIES {
+        let sim = Sim::new(1);
+        let group = full_group(&sim, parity(Level::Raid5, 3, 16 * KIB), safety);
+        assert_eq!(cost(&sim, &group, &[(0, BLOCK)]), with_log(safety, (1, 2, 2), 1));
+        let group = full_group(&sim, parity(Level::Raid7, 5, 16 * KIB), safety);
+        assert_eq!(cost(&sim, &group, &[(0, BLOCK)]), with_log(safety, (1, 4, 2), 3));
+    }
 }
 
 #[test]
@@ -90,50 +107,64 @@ fn a_mirrored_write_reads_nothing_and_writes_every_copy() {
         (shape(Level::Raid10, 6, None, Some(3), None, 64 * KIB), 3),
         (parity(Level::Raid0, 3, 64 * KIB), 1),
     ] {
-        let sim = Sim::new(2);
-        let group = full_group(&sim, shape);
-        assert_eq!(cost(&sim, &group, &[(BLOCK, BLOCK)]), (0, copies, 1), "{shape}");
+        for safety in SAFETIES {
+            let sim = Sim::new(2);
+            let group = full_group(&sim, shape, safety);
+            let expected = with_log(safety, (0, copies, 1), copies - 1);
+            assert_eq!(cost(&sim, &group, &[(BLOCK, BLOCK)]), expected, "{shape}");
+        }
     }
 }
 
 #[test]
 fn a_full_stripe_reads_nothing_and_writes_every_strip_once() {
-    for shape in every_level(16 * KIB) {
+    for (shape, safety) in every_level(16 * KIB).into_iter().flat_map(|shape| SAFETIES.map(|safety| (shape, safety))) {
         let sim = Sim::new(3);
-        let group = full_group(&sim, shape);
+        let group = full_group(&sim, shape, safety);
         let stripe = group.leader().shared().geometry.stripe_data();
         let strips = shape.members_per_set() as u64;
-        assert_eq!(cost(&sim, &group, &[(stripe, stripe)]), (0, strips, 1), "{shape}");
+        let expected = with_log(safety, (0, strips, 1), shape.survives() as u64);
+        assert_eq!(cost(&sim, &group, &[(stripe, stripe)]), expected, "{shape}");
     }
 }
 
 #[test]
 fn small_writes_that_arrive_together_become_one_full_stripe() {
-    for shape in every_level(16 * KIB) {
+    for (shape, safety) in every_level(16 * KIB).into_iter().flat_map(|shape| SAFETIES.map(|safety| (shape, safety))) {
         let sim = Sim::new(4);
-        let group = full_group(&sim, shape);
+        let group = full_group(&sim, shape, safety);
         let stripe = group.leader().shared().geometry.stripe_data();
         let mut blocks: Vec<(u64, u64)> = (0..stripe / BLOCK).map(|block| (stripe + block * BLOCK, BLOCK)).collect();
         sim.rng().shuffle(&mut blocks);
-        assert_eq!(cost(&sim, &group, &blocks), (0, shape.members_per_set() as u64, 1), "{shape}");
+        let expected = with_log(safety, (0, shape.members_per_set() as u64, 1), shape.survives() as u64);
+        assert_eq!(cost(&sim, &group, &blocks), expected, "{shape}");
     }
 }
 
 #[test]
 fn a_wide_write_reads_what_it_does_not_cover() {
-    let sim = Sim::new(5);
-    let strip = 16 * KIB;
-    let group = full_group(&sim, parity(Level::Raid6, 10, strip));
-    assert_eq!(cost(&sim, &group, &[(0, 6 * strip)]), (2, 8, 2), "six strips of eight: the other two are read");
-    assert_eq!(cost(&sim, &group, &[(0, 7 * strip + BLOCK)]), (1, 10, 2), "the rest of the last strip is read");
-    assert_eq!(cost(&sim, &group, &[(0, 2 * strip)]), (4, 4, 2), "two strips: old data and old syndromes");
+    for safety in SAFETIES {
+        let sim = Sim::new(5);
+        let strip = 16 * KIB;
+        let group = full_group(&sim, parity(Level::Raid6, 10, strip), safety);
+        let cost = |len| cost(&sim, &group, &[(0, len)]);
+        assert_eq!(cost(6 * strip), with_log(safety, (2, 8, 2), 2), "six strips of eight: the other two are read");
+        assert_eq!(cost(7 * strip + BLOCK), with_log(safety, (1, 10, 2), 2), "the rest of the last strip is read");
+        assert_eq!(cost(2 * strip), with_log(safety, (4, 4, 2), 2), "two strips: old data and old syndromes");
+    }
 }
 
 #[test]
 fn a_degraded_write_costs_what_is_left() {
+    for safety in SAFETIES {
+        degraded_writes(safety);
+    }
+}
+
+fn degraded_writes(safety: CrashSafety) {
     let sim = Sim::new(6);
     let strip = 16 * KIB;
-    let group = full_group(&sim, parity(Level::Raid6, 6, strip));
+    let group = full_group(&sim, parity(Level::Raid6, 6, strip), safety);
     let geometry = group.leader().shared().geometry.clone();
     let lost = MemberIndex(2);
     sim.block_on(group.leader().fail_member(lost)).expect("one may be lost");
@@ -143,9 +174,9 @@ fn a_degraded_write_costs_what_is_left() {
             let role = geometry.role(unit, row.start, lost).expect("there is one set");
             let at = geometry.offset(unit, 1, row.start);
             let (expected, kind) = match role {
-                1 => ((3, 2, 2), 0),
-                role if role >= 4 => ((2, 2, 2), 1),
-                _ => ((3, 3, 2), 2),
+                1 => (with_log(safety, (3, 2, 2), 2), 0),
+                role if role >= 4 => (with_log(safety, (2, 2, 2), 1), 1),
+                _ => (with_log(safety, (3, 3, 2), 2), 2),
             };
             seen[kind] += 1;
             assert_eq!(cost(&sim, &group, &[(at, BLOCK)]), expected, "the member holds strip {role}");
@@ -157,7 +188,7 @@ fn a_degraded_write_costs_what_is_left() {
 #[test]
 fn a_write_costs_one_operation_where_no_syndrome_is_left() {
     let sim = Sim::new(6);
-    let group = full_group(&sim, parity(Level::Raid5, 5, 16 * KIB));
+    let group = full_group(&sim, parity(Level::Raid5, 5, 16 * KIB), CrashSafety::On);
     let geometry = group.leader().shared().geometry.clone();
     let lost = geometry.member(UnitIndex(0), 0, 4);
     sim.block_on(group.leader().fail_member(lost)).expect("one may be lost");
@@ -168,7 +199,7 @@ fn a_write_costs_one_operation_where_no_syndrome_is_left() {
 fn a_healthy_read_costs_one_operation_a_strip_and_a_degraded_one_k() {
     for shape in every_level(16 * KIB) {
         let sim = Sim::new(7);
-        let group = full_group(&sim, shape);
+        let group = full_group(&sim, shape, CrashSafety::On);
         let geometry = group.leader().shared().geometry.clone();
         let read = |at: u64, len: u64| {
             group.take_counts();
@@ -213,20 +244,32 @@ fn unwritten_space_is_read_without_any_operation() {
 
 #[test]
 fn a_write_with_fua_to_allocated_space_needs_no_flush() {
-    let sim = Sim::new(9);
-    let group = full_group(&sim, parity(Level::Raid6, 6, 16 * KIB));
-    group.take_counts();
-    sim.block_on(group.leader().write(0, Buf::from(vec![1; 4096]), true)).expect("writable");
-    let counts = group.take_counts();
-    assert_eq!((counts.reads, counts.writes, counts.flushes), (3, 3, 0));
+    for (safety, logs) in SAFETIES.into_iter().zip([0, 2]) {
+        let sim = Sim::new(9);
+        let group = full_group(&sim, parity(Level::Raid6, 6, 16 * KIB), safety);
+        group.take_counts();
+        sim.block_on(group.leader().write(0, Buf::from(vec![1; 4096]), true)).expect("writable");
+        let counts = group.take_counts();
+        assert_eq!((counts.reads, counts.writes, counts.flushes), (3, 3 + logs, 0));
+    }
 }
 
 #[test]
 fn an_idle_group_asks_its_drives_nothing() {
     let sim = Sim::new(10);
-    let group = full_group(&sim, parity(Level::Raid6, 6, 16 * KIB));
+    let group = full_group(&sim, parity(Level::Raid6, 6, 16 * KIB), CrashSafety::On);
     sim.run_for(Duration::from_secs(1));
     group.take_counts();
     sim.run_for(Duration::from_secs(3600));
     assert_eq!(group.take_counts().total(), 0);
+}
+
+#[test]
+fn log_writes_of_many_stripes_are_gathered_into_one_write_for_each_drive() {
+    let sim = Sim::new(11);
+    let group = full_group(&sim, parity(Level::Raid6, 6, 16 * KIB), CrashSafety::On);
+    let geometry = group.leader().shared().geometry.clone();
+    // One block in each of six stripes: every member holds two syndromes.
+    let writes: Vec<(u64, u64)> = (0..6).map(|stripe| (stripe * geometry.stripe_data(), BLOCK)).collect();
+    assert_eq!(cost(&sim, &group, &writes), (18, 18 + 6, 3), "six writes to logs, not twelve");
 }

@@ -1,0 +1,122 @@
+//! All short programs.
+
+use std::fmt;
+
+use format::{CrashSafety, Level, Shape};
+
+use crate::engine::history::Request;
+use crate::engine::{KIB, shape};
+
+/// Bytes of a strip: two blocks, so that there are sizes below it.
+pub(crate) const STRIP_BYTES: u64 = 8 * KIB;
+
+/// A request of a program, in bytes of the group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Op {
+    /// What.
+    pub request: Request,
+    /// Start in bytes.
+    pub start: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// How it is called.
+    name: &'static str,
+}
+
+impl fmt::Display for Op {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Op { request, start, len, name } = self;
+        match request {
+            Request::Flush => formatter.write_str("flush"),
+            Request::Write { fua: true } => write!(formatter, "write-fua {start}+{len} ({name})"),
+            Request::Discard => write!(formatter, "discard {start}+{len} ({name})"),
+            _ => write!(formatter, "write {start}+{len} ({name})"),
+        }
+    }
+}
+
+/// What there is before the program begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Before {
+    /// A new group, never written.
+    Fresh,
+    /// Everything the program touches was written and flushed.
+    Written,
+}
+
+/// A program, and the group it runs on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Case {
+    /// The group.
+    pub shape: Shape,
+    /// The group's setting.
+    pub safety: CrashSafety,
+    /// What was there.
+    pub before: Before,
+    /// Members that are missing while the program runs.
+    pub degraded: Vec<usize>,
+    /// The requests, one after the other.
+    pub ops: Vec<Op>,
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Case { shape, safety, before, degraded, ops } = self;
+        write!(formatter, "{shape} of {} members, crash safety {safety:?}, {before:?}", shape.members)?;
+        if !degraded.is_empty() {
+            write!(formatter, ", without members {degraded:?}")?;
+        }
+        ops.iter().try_for_each(|op| write!(formatter, "; {op}"))
+    }
+}
+
+/// The small geometries that are gone through.
+pub fn shapes() -> Vec<(&'static str, Shape)> {
+    let strip = STRIP_BYTES;
+    vec![
+        ("raid5", shape(Level::Raid5, 3, None, None, None, strip)),
+        ("raid6", shape(Level::Raid6, 4, None, None, None, strip)),
+        ("raid7", shape(Level::Raid7, 5, None, None, None, strip)),
+        ("nm", shape(Level::Nm, 8, Some(4), None, None, strip)),
+        ("raid10", shape(Level::Raid10, 4, None, None, None, strip)),
+        ("raid50", shape(Level::Raid50, 6, None, None, Some(2), strip)),
+    ]
+}
+
+/// Everything that a program may be made of: sizes below a strip, of a strip, across two and of a stripe, plain and with
+/// FUA; giving back a part and a whole unit; flush.
+pub fn alphabet(shape: &Shape) -> Vec<Op> {
+    let strip = STRIP_BYTES;
+    let stripe = strip * shape.data_per_set() as u64;
+    let mut writes =
+        vec![(0, strip / 2, "part of a strip"), (0, strip, "a strip"), (strip / 2, strip, "across strips")];
+    if stripe > strip {
+        writes.push((0, stripe, "a stripe"));
+    }
+    let mut all = Vec::new();
+    for fua in [false, true] {
+        all.extend(writes.iter().map(|&(start, len, name)| Op { request: Request::Write { fua }, start, len, name }));
+    }
+    all.push(Op { request: Request::Discard, start: 0, len: strip / 2, name: "part of a strip" });
+    all.push(Op { request: Request::Discard, start: 0, len: u64::MAX, name: "everything" });
+    all.push(Op { request: Request::Flush, start: 0, len: 0, name: "flush" });
+    all
+}
+
+/// All programs with exactly `len` requests.
+pub fn programs(alphabet: &[Op], len: usize) -> Vec<Vec<Op>> {
+    let mut all = vec![Vec::new()];
+    for _ in 0..len {
+        all = all
+            .into_iter()
+            .flat_map(|program: Vec<Op>| {
+                alphabet.iter().map(move |op| {
+                    let mut longer = program.clone();
+                    longer.push(*op);
+                    longer
+                })
+            })
+            .collect();
+    }
+    all
+}
