@@ -51,6 +51,12 @@ impl Volumes {
         let copies = slots.iter().filter(|(_, _, slot)| valid(slot).is_some()).count() as u64;
         let newest = slots.iter().filter_map(|(_, _, slot)| valid(slot)).max_by_key(|(sequence, _)| *sequence);
         let Some((sequence, catalogue)) = newest else {
+            // It is whole on every member before a volume exists: a member with neither slot says that there is none.
+            let has_any =
+                |member| slots.iter().any(|(other, _, slot)| *other == member && !matches!(slot, Slot::Absent));
+            if !group.present().all(has_any) {
+                bad = None;
+            }
             if bad.is_some() {
                 let message = "the catalogue has no valid copy left: the volumes are not known".to_owned();
                 findings.push(Finding::group(group, Structure::Catalogue, message));

@@ -82,7 +82,12 @@ impl<'a> Extraction<'a> {
         let record = record.ok_or_else(|| RescueError::NoVolume { name: volume.to_owned(), known })?;
         let map = Map::read(group, drives, &mut Vec::new());
         let log = Log::read(group, drives, &mut Vec::new());
-        let warnings = group.warnings(drives);
+        let mut warnings = group.warnings(drives);
+        if map.torn > 0 {
+            let torn = map.torn;
+            warnings
+                .push(format!("{torn} blocks of the allocation map have damaged copies only: taken as never written"));
+        }
         let extraction = Extraction { group, drives, map, log, volume: record, partial, warnings };
         let lost = extraction.lost_to_missing_members();
         if !partial && !lost.is_empty() {
@@ -175,8 +180,12 @@ impl<'a> Extraction<'a> {
             1 => format!("slot {} is missing", missing[0]),
             _ => format!("slots {} are missing", missing.join(", ")),
         };
+        let listed = match self.log.lost.len() {
+            0 => String::new(),
+            count => format!("; {count} ranges of the group were lost in a crash before"),
+        };
         format!(
-            "{} bytes of {}/{} are lost, the first at byte {first}: {missing}, and {} survives {}",
+            "{} bytes of {}/{} are lost, the first at byte {first}: {missing}, and {} survives {}{listed}",
             lost.bytes,
             self.group.name(),
             self.volume.name,

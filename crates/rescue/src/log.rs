@@ -33,10 +33,14 @@ pub struct LogCount {
 pub(crate) struct Live {
     /// Where the entry's first column is, from the start of the data region.
     pub start: u64,
+    /// Columns of one checksum, counted from there.
+    pub piece: u64,
     /// What the record says of them.
     pub entry: Rc<Entry>,
-    /// The base syndromes that were found, by the number of the syndrome. They are as long as the entry.
-    pub bases: Rc<BTreeMap<usize, Vec<u8>>>,
+    /// The payloads hold the new content of their strips, instead of base syndromes.
+    pub whole: bool,
+    /// The payloads that were found, by strip, data first. They are as long as the entry.
+    pub payloads: Rc<BTreeMap<usize, Vec<u8>>>,
 }
 
 /// The log of a group, as far as a reader has to mind it.
@@ -53,6 +57,8 @@ pub(crate) struct Log {
 struct Record {
     unit: u64,
     holders: u64,
+    piece: u64,
+    whole: bool,
     entries: Vec<Entry>,
     /// The payload of each role that was found.
     parts: BTreeMap<usize, Vec<u8>>,
@@ -110,14 +116,21 @@ impl Log {
             let mut payload_at = 0;
             for entry in record.entries {
                 let len = entry.len as usize;
-                let base_len = if entry.has_base(geometry.data_count) { len } else { 0 };
-                let syndromes = record.parts.iter().filter(|(role, _)| **role >= geometry.data_count);
-                let bases = syndromes.map(|(role, payload)| {
-                    let base = &payload[payload_at..payload_at + base_len];
-                    (role - geometry.data_count, if base_len == 0 { vec![0; len] } else { base.to_vec() })
-                });
-                let live = Live { start: start + entry.x, bases: Rc::new(bases.collect()), entry: Rc::new(entry) };
-                payload_at += base_len;
+                let payload_len = if record.whole || entry.has_base(geometry.data_count) { len } else { 0 };
+                // Where all data strips are overwritten, what is not touched is nothing: zeroes.
+                let payload = |payload: &Vec<u8>| match payload_len {
+                    0 => vec![0; len],
+                    payload_len => payload[payload_at..payload_at + payload_len].to_vec(),
+                };
+                let payloads = record.parts.iter().map(|(role, bytes)| (*role, payload(bytes))).collect();
+                let live = Live {
+                    start: start + entry.x,
+                    piece: record.piece,
+                    whole: record.whole,
+                    payloads: Rc::new(payloads),
+                    entry: Rc::new(entry),
+                };
+                payload_at += payload_len;
                 self.replace(set, live.start, live.start + len as u64, live);
             }
         }
@@ -203,6 +216,8 @@ impl Scan {
             let record = self.records.entry((frame.head.stream, part.sequence)).or_insert_with(|| Record {
                 unit: part.unit,
                 holders: part.holders,
+                piece: u64::from(frame.head.piece_bytes),
+                whole: part.whole,
                 entries: part.entries.clone(),
                 parts: BTreeMap::new(),
             });

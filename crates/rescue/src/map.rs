@@ -17,6 +17,8 @@ pub(crate) struct Map {
     blocks: Vec<MapBlock>,
     /// Blocks of which every copy that there was is damaged: what they said is not known.
     unknown: Vec<bool>,
+    /// Blocks with damaged copies and no valid one that count as never written: torn first writes.
+    pub torn: u64,
     /// Valid copies on all members.
     pub copies: u64,
 }
@@ -34,7 +36,7 @@ impl Map {
     pub(crate) fn read(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) -> Map {
         let count = map_block_count(group.superblock.layout.zone_count);
         let blocks = (0..count).map(MapBlock::empty).collect();
-        let mut map = Map { blocks, unknown: vec![false; count as usize], copies: 0 };
+        let mut map = Map { blocks, unknown: vec![false; count as usize], torn: 0, copies: 0 };
         for first in (0..count).step_by(BLOCKS_AT_ONCE as usize) {
             map.read_part(group, drives, first..count.min(first + BLOCKS_AT_ONCE), findings);
         }
@@ -89,6 +91,11 @@ impl Map {
                 self.check_end(group, newest, findings);
                 self.blocks[index as usize] = newest.clone();
             } else if is_any_bad {
+                let pairs = slots.iter().map(|(_, slots)| &slots[of_block(slots)]);
+                if could_be_torn(group, pairs) {
+                    self.torn += 1;
+                    continue;
+                }
                 self.unknown[index as usize] = true;
                 let message =
                     format!("map block {index} has no valid copy left: which of its zones hold data is not known");
@@ -105,6 +112,14 @@ impl Map {
             findings.push(Finding::group(group, Structure::Map, message));
         }
     }
+}
+
+/// Whether damaged copies of a block, of which there is no valid one, can be those of a first write that a crash tore. It
+/// is whole on every member before anything relies on it, so then one of them has neither slot; and a crash tears one.
+fn could_be_torn<'a>(group: &Group, members: impl Iterator<Item = &'a [Slot]> + Clone) -> bool {
+    let bad = |slots: &[Slot]| slots.iter().filter(|slot| matches!(slot, Slot::Bad(_))).count();
+    let is_absent_somewhere = members.clone().any(|slots| bad(slots) == 0);
+    is_absent_somewhere || (!group.superblock.clean && members.clone().all(|slots| bad(slots) <= 1))
 }
 
 fn slot_name(number: usize) -> char {

@@ -3,7 +3,6 @@
 
 use std::ops::Range;
 
-use format::BLOCK;
 use gf::Code;
 
 use crate::log::Live;
@@ -14,11 +13,10 @@ pub(crate) type Give<'g> = &'g dyn Fn(usize, Range<u64>) -> Option<Vec<u8>>;
 /// Computes data strip `wanted` in `range`, which lies in the live columns. `give` is asked for strips, data first.
 /// `None` where its content is not known.
 pub(crate) fn recover(code: &Code, live: &Live, wanted: usize, range: Range<u64>, give: Give<'_>) -> Option<Vec<u8>> {
-    // Checksums are of pieces of 4096 columns from the start of the entry.
-    let from = (range.start - live.start) / BLOCK as u64 * BLOCK as u64;
+    let from = (range.start - live.start) / live.piece * live.piece;
     let mut out = Vec::with_capacity((range.end - range.start) as usize);
-    for start in (from..range.end - live.start).step_by(BLOCK) {
-        let end = u64::from(live.entry.len).min(start + BLOCK as u64);
+    for start in (from..range.end - live.start).step_by(live.piece as usize) {
+        let end = u64::from(live.entry.len).min(start + live.piece);
         let piece = Piece::read(code, live, start..end, give).data_strip(wanted)?;
         let cut = |at: u64| at.clamp(live.start + start, live.start + end) - live.start - start;
         out.extend_from_slice(&piece[cut(range.start) as usize..cut(range.end) as usize]);
@@ -26,7 +24,7 @@ pub(crate) fn recover(code: &Code, live: &Live, wanted: usize, range: Range<u64>
     Some(out)
 }
 
-/// Up to 4096 columns of an entry, with everything that is known of them.
+/// The columns of one checksum, with everything that is known of them.
 struct Piece<'a> {
     code: &'a Code,
     live: &'a Live,
@@ -54,6 +52,9 @@ impl<'a> Piece<'a> {
     }
 
     fn data_strip(&self, wanted: usize) -> Option<Vec<u8>> {
+        if self.live.whole {
+            return self.from_payloads(wanted);
+        }
         if !self.is_restated(wanted)
             && let Some(bytes) = &self.strips[wanted]
         {
@@ -65,6 +66,17 @@ impl<'a> Piece<'a> {
         let entry = &self.live.entry;
         let is_alone = entry.overwritten.count_ones() == 1 && entry.restated == 0;
         if is_alone { self.alone(wanted) } else { self.rolled_forward(wanted) }
+    }
+
+    /// Any strip of a whole record: overwritten strips and syndromes are as their payloads say.
+    fn from_payloads(&self, wanted: usize) -> Option<Vec<u8>> {
+        let known = |strip: usize| {
+            if strip >= self.code.data_count() || self.is_overwritten(strip) {
+                return self.payload(strip).map(<[u8]>::to_vec);
+            }
+            self.strips[strip].clone().filter(|_| !self.is_restated(strip))
+        };
+        known(wanted).or_else(|| self.solve(wanted, known))
     }
 
     /// A strip that is lost or restated, and not overwritten: from the base syndromes, in which the overwritten ones are
@@ -103,7 +115,7 @@ impl<'a> Piece<'a> {
         let overwritten: Vec<usize> = (0..data_count).filter(|&strip| self.is_overwritten(strip)).collect();
         let sums_each = overwritten.len() + self.code.syndrome_count();
         let sums = &self.live.entry.checksums;
-        let sums = sums.get(self.columns.start as usize / BLOCK * sums_each..)?.get(..sums_each)?;
+        let sums = sums.get((self.columns.start / self.live.piece) as usize * sums_each..)?.get(..sums_each)?;
         let matches = |strip: usize, sum: u32| self.strips[strip].as_ref().filter(|bytes| crc32c::crc32c(bytes) == sum);
         if overwritten
             .iter()
@@ -123,8 +135,13 @@ impl<'a> Piece<'a> {
 
     /// The base of a syndrome in these columns.
     fn base(&self, syndrome: usize) -> Option<&[u8]> {
-        let base = self.live.bases.get(&syndrome)?;
-        Some(&base[self.columns.start as usize..self.columns.end as usize])
+        self.payload(self.code.data_count() + syndrome)
+    }
+
+    /// What the record holds for a strip in these columns.
+    fn payload(&self, strip: usize) -> Option<&[u8]> {
+        let payload = self.live.payloads.get(&strip)?;
+        Some(&payload[self.columns.start as usize..self.columns.end as usize])
     }
 
     /// Computes a strip from those that are known.

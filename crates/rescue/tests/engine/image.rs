@@ -144,7 +144,7 @@ pub fn working(sim: &Sim, shape: Shape, bytes: u64, rng: &mut Rng) -> (Group, Ca
 }
 
 pub fn stopped(sim: &Sim, shape: Shape, rng: &mut Rng) -> Stopped {
-    let (group, catalogue, model) = working(sim, shape, 2048 * KIB, rng);
+    let (group, catalogue, model) = working(sim, shape, 1024 * KIB, rng);
     let drives = sim.block_on(group.stop());
     Stopped { images: images(&drives), catalogue, bytes: model.bytes }
 }

@@ -23,7 +23,7 @@ fn every_volume_is_read_exactly_with_any_members_lost_that_the_level_survives() 
                 })
                 .collect();
             rng.shuffle(&mut sets);
-            sets.truncate(12);
+            sets.truncate(6);
             for lost in sets {
                 let left = without(&group.images, &lost, &mut rng);
                 for volume in ["db", "rest"] {
@@ -66,6 +66,10 @@ fn more_losses_than_the_level_survives_are_refused_and_a_part_is_exact_but_for_w
         let sim = Sim::new(3);
         let mut rng = sim.rng();
         let group = stopped(&sim, shape, &mut rng);
+        // All members of a mirror of one set would be no group at all.
+        if usize::from(shape.members) == shape.survives() + 1 {
+            continue;
+        }
         let lost: Vec<usize> = (0..=shape.survives()).collect();
         let left = without(&group.images, &lost, &mut rng);
         let expected = content(&group.catalogue, "db", &group.bytes);
