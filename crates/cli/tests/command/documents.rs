@@ -33,7 +33,19 @@ fn the_examples_are_exactly_what_the_types_say() {
     let names: Vec<&str> = examples.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(
         names,
-        ["Status", "GroupList", "Scrub", "DriveList", "VolumeList", "ExportList", "Changed", "ErrorBody"]
+        [
+            "Status",
+            "GroupList",
+            "Scrub",
+            "DriveList",
+            "VolumeList",
+            "ExportList",
+            "Changed",
+            "RescueList",
+            "RescueCheck",
+            "RescueExtract",
+            "ErrorBody"
+        ]
     );
     for (name, example) in &examples {
         match name.as_str() {
@@ -44,6 +56,9 @@ fn the_examples_are_exactly_what_the_types_say() {
             "VolumeList" => is_exactly::<VolumeList>(example),
             "ExportList" => is_exactly::<ExportList>(example),
             "Changed" => is_exactly::<Changed<Volume>>(example),
+            "RescueList" => is_exactly::<rescue::ListReport>(example),
+            "RescueCheck" => is_exactly::<rescue::CheckReport>(example),
+            "RescueExtract" => is_exactly::<rescue::ExtractReport>(example),
             "ErrorBody" => is_exactly::<ErrorBody>(example),
             other => panic!("{other}"),
         }
@@ -84,7 +99,9 @@ fn completions_and_manual_pages_are_written_without_a_daemon() {
     let mut pages: Vec<String> =
         std::fs::read_dir(&folder).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
     pages.sort();
-    for page in ["purlin.1", "purlin-group-create.1", "purlin-drive-replace.1", "purlin-status.1"] {
+    for page in
+        ["purlin.1", "purlin-group-create.1", "purlin-drive-replace.1", "purlin-status.1", "purlin-rescue-extract.1"]
+    {
         assert!(pages.iter().any(|p| p == page), "{page} in {pages:?}");
     }
     let page = std::fs::read_to_string(folder.join("purlin-group-create.1")).unwrap();
