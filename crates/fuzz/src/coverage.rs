@@ -74,30 +74,56 @@ ignored!(
     __sanitizer_cov_trace_switch(u64, *const u64)
 );
 
-/// Sets all counters to zero.
+/// The address of the first word that is not zero, from `word` on; `end` if there is none.
+///
+/// The pass instruments even the iterators that a loop is made of, and there are many thousand counters to look at after
+/// each input: so this is a bare loop without a call, in a function that the pass leaves
+/// alone as long as it is one.
+///
+/// # Safety
+/// Both are multiples of [`WORD`], and the bytes between them may be read.
 #[unsafe(no_mangle)]
-fn __sanitizer_purlin_reset(counters: &mut [u8]) {
-    counters.fill(0);
+#[inline(never)]
+unsafe extern "C" fn __sanitizer_purlin_next(mut word: usize, end: usize) -> usize {
+    while word < end {
+        // SAFETY: the caller says so.
+        if unsafe { *(word as *const u64) } != 0 {
+            break;
+        }
+        word = word.wrapping_add(WORD);
+    }
+    word
 }
 
-/// Adds to `seen` what `counters` show, and counts what was not there. As AFL does, the number of times an edge was
-/// passed counts by its order of magnitude, one bit for each.
-#[unsafe(no_mangle)]
-fn __sanitizer_purlin_scan(counters: &[u8], seen: &mut [u8]) -> usize {
+const WORD: usize = size_of::<u64>();
+
+/// Adds to `seen` what `counters` show, sets these to zero again, and counts what was not seen before. As AFL does, the
+/// number of times an edge was passed counts by its order of magnitude, one bit for each.
+fn scan(counters: &mut [u8], seen: &mut [u8]) -> usize {
+    let (start, len) = (counters.as_ptr() as usize, seen.len());
     let mut new = 0;
-    for (counters, seen) in counters.chunks(16).zip(seen.chunks_mut(16)) {
-        if counters.iter().fold(0, |any, &count| any | count) == 0 {
-            continue;
+    let mut take = |at: usize| {
+        let count = std::mem::take(&mut counters[at]);
+        if count != 0 {
+            let bit = 1 << (7 - count.leading_zeros());
+            new += usize::from(seen[at] & bit == 0);
+            seen[at] |= bit;
         }
-        for (&count, seen) in counters.iter().zip(seen) {
-            if count != 0 {
-                let bit = 1 << (8 - count.leading_zeros()).saturating_sub(1);
-                new += usize::from(*seen & bit == 0);
-                *seen |= bit;
-            }
+    };
+    let first = start.next_multiple_of(WORD).min(start + len);
+    let end = first + (start + len - first) / WORD * WORD;
+    (0..first - start).chain(end - start..len).for_each(&mut take);
+    let mut word = first;
+    loop {
+        // SAFETY: from `first` to `end` are whole words of the slice.
+        word = unsafe { __sanitizer_purlin_next(word, end) };
+        if word == end {
+            return new;
         }
+        (word - start..word - start + WORD).for_each(&mut take);
+        // Counters of this very loop grow meanwhile: what is behind is not looked at again.
+        word += WORD;
     }
-    new
 }
 
 /// What was reached so far.
@@ -123,25 +149,17 @@ impl Coverage {
         self.seen.iter().flatten().filter(|&&bits| bits != 0).count()
     }
 
-    /// Forgets what was counted, before an input is run.
+    /// Takes up what was counted since the last call; says how much of it is new.
     ///
     /// Counters belong to the process: in an instrumented build one thread at a time may use this type.
-    pub fn reset(&self) {
-        for image in IMAGES.lock().expect("nothing panics while it is held").iter() {
-            // SAFETY: the range is that of the image's counters, as the instrumentation said; only the fuzzing thread,
-            // which is here, runs instrumented code that matters.
-            __sanitizer_purlin_reset(unsafe { std::slice::from_raw_parts_mut(image.start, image.len) });
-        }
-    }
-
-    /// Takes up what was counted since [`Coverage::reset`]; says how much of it is new.
     pub fn learn(&mut self) -> usize {
         let images = IMAGES.lock().expect("nothing panics while it is held");
-        let pairs = images.iter().zip(&mut self.seen);
-        // SAFETY: as in `reset`.
-        pairs
-            .map(|(i, seen)| __sanitizer_purlin_scan(unsafe { std::slice::from_raw_parts(i.start, i.len) }, seen))
-            .sum()
+        let new = images.iter().zip(&mut self.seen).map(|(image, seen)| {
+            // SAFETY: the range is that of the image's counters, as the instrumentation said; instrumented code of other
+            // threads may add to them meanwhile, which loses a count and nothing else.
+            scan(unsafe { std::slice::from_raw_parts_mut(image.start, image.len) }, seen)
+        });
+        new.sum()
     }
 }
 
@@ -151,4 +169,22 @@ pub fn comparison(chance: u64) -> Option<(u64, u64)> {
     let slot = &SIDES[chance as usize & (COMPARISONS - 1)];
     let pair = (slot[0].load(Ordering::Relaxed), slot[1].load(Ordering::Relaxed));
     (pair.0 != pair.1).then_some(pair)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_edge_is_new_once_for_each_order_of_magnitude_and_counters_start_again() {
+        for len in [5, 16, 21] {
+            let (mut counters, mut seen) = (vec![0; len], vec![0; len]);
+            for (count, new) in [(1, 1), (1, 0), (2, 1), (3, 0), (255, 1), (128, 0), (0, 0)] {
+                counters[len - 1] = count;
+                counters[0] = count;
+                assert_eq!(scan(&mut counters, &mut seen), 2 * new, "{count}");
+                assert!(counters.iter().all(|&counter| counter == 0));
+            }
+        }
+    }
 }

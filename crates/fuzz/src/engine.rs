@@ -69,7 +69,8 @@ impl Fuzzing<'_> {
     fn run(&mut self, input: &[u8]) -> bool {
         self.report.runs += 1;
         self.watch.begin(input);
-        self.coverage.reset();
+        // What choosing and changing the input reached is not the target's doing.
+        self.coverage.learn();
         let result = examine(self.target, input);
         let new = self.coverage.learn();
         self.watch.end();
@@ -112,11 +113,16 @@ pub fn fuzz(target: &Target, corpus: &[Seed], plan: &Plan, mut tell: impl FnMut(
     for input in &pool {
         fuzzing.run(input);
     }
+    // At most half of the time, so that a large corpus leaves some for mutations.
+    let enough = |fuzzing: &Fuzzing<'_>| plan.time.is_some_and(|time| fuzzing.start.elapsed() >= time / 2);
     for seed in corpus {
         for input in neighbours(&seed.bytes, plan.neighbours_max) {
+            if enough(&fuzzing) {
+                break;
+            }
             fuzzing.run(&input);
+            tell_sometimes(&mut fuzzing);
         }
-        tell_sometimes(&mut fuzzing);
     }
 
     let mut walk: Vec<Vec<u8>> = Vec::with_capacity(WALK);

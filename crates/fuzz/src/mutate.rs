@@ -93,7 +93,7 @@ fn flip(rng: &mut Rng, input: &mut [u8]) {
 fn overwrite(rng: &mut Rng, input: &mut [u8], len: usize) {
     let at = rng.below(input.len());
     for byte in input.iter_mut().skip(at).take(len) {
-        *byte = rng.next() as u8;
+        *byte = rng.bits() as u8;
     }
 }
 
@@ -119,7 +119,7 @@ fn add(rng: &mut Rng, input: &mut [u8]) {
 }
 
 /// Puts an integer over another one.
-fn number(rng: &mut Rng, input: &mut Vec<u8>, value: Option<u64>) {
+fn number(rng: &mut Rng, input: &mut [u8], value: Option<u64>) {
     let width = 1 << rng.below(4);
     let value = value.unwrap_or(EDGES[rng.below(EDGES.len())]);
     let mut bytes = value.to_le_bytes();
@@ -140,7 +140,7 @@ fn remove(rng: &mut Rng, input: &mut Vec<u8>) {
 }
 
 fn insert_noise(rng: &mut Rng, input: &mut Vec<u8>) {
-    let bytes: Vec<u8> = (0..1 + rng.below(16)).map(|_| rng.next() as u8).collect();
+    let bytes: Vec<u8> = (0..1 + rng.below(16)).map(|_| rng.bits() as u8).collect();
     let at = rng.below(input.len() + 1);
     input.splice(at..at, bytes);
 }
@@ -174,8 +174,8 @@ fn digits(rng: &mut Rng, input: &mut Vec<u8>) {
 }
 
 /// Puts in what the code under test compared the input with, over what it was compared with if that can be found.
-fn compared(rng: &mut Rng, input: &mut Vec<u8>) {
-    let Some((left, right)) = coverage::comparison(rng.next()) else { return flip(rng, input) };
+fn compared(rng: &mut Rng, input: &mut [u8]) {
+    let Some((left, right)) = coverage::comparison(rng.bits()) else { return flip(rng, input) };
     let (there, wanted) = if rng.one_in(2) { (left, right) } else { (right, left) };
     let width = match there.max(wanted) {
         0..=0xFFFF => 2,

@@ -15,7 +15,7 @@ impl Rng {
     }
 
     /// The next 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -25,7 +25,7 @@ impl Rng {
     /// A number from 0 to `end - 1`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         // The high bits are the good ones; the bias of the multiplication is far below what a fuzzer notices.
-        ((u128::from(self.next()) * end as u128) >> 64) as usize
+        ((u128::from(self.bits()) * end as u128) >> 64) as usize
     }
 
     /// True once in `n`.

@@ -1,8 +1,8 @@
 //! The write-hole log: frames, and the list of lost blocks.
 
-use format::log::{Entry, FrameHead};
 use format::log::{
-    Frame, FrameError, LOST_RANGES_MAX, LOST_SLOT_BYTES, LostBlocks, LostError, PartData, encode_frame, frame_len,
+    Entry, Frame, FrameError, FrameHead, LOST_RANGES_MAX, LOST_SLOT_BYTES, LostBlocks, LostError, PartData,
+    encode_frame, frame_len,
 };
 use format::{BLOCK, Uuid};
 
@@ -59,17 +59,31 @@ fn seeds() -> Vec<Seed> {
         entry(0, 4096, 0, 0, vec![]),
     ];
     let payload = [0x33; 192];
-    let part = |role| PartData { sequence: 7, unit: 9, holders: 0b11_0000, role, entries: &entries, payload: &payload };
-    let copies = [entry(0, 4096, 1, 0, vec![5, 6])];
-    let copy = PartData { sequence: 1, unit: 0, holders: 0b11, role: 0, entries: &copies, payload: &[] };
+    let part = |role| PartData {
+        sequence: 7,
+        unit: 9,
+        holders: 0b11_0000,
+        role,
+        whole: false,
+        entries: &entries,
+        payload: &payload,
+    };
+    let copies = [entry(0, 64, 1, 0, vec![5, 6])];
+    let copy = PartData { sequence: 1, unit: 0, holders: 0b11, role: 0, whole: false, entries: &copies, payload: &[] };
+    let new = PartData { whole: true, payload: &payload[..64], ..copy.clone() };
     let seed = |name, extra: u8, parts: &[PartData<'_>]| {
         let mut bytes = vec![0; frame_len(parts)];
-        let head = FrameHead { generation: 3, offset: 65536, stream: 2, tail: 1 };
+        let head = FrameHead { generation: 3, offset: 65536, stream: 2, piece_bytes: 4096, tail: 1 };
         encode_frame(&ARRAY, &head, parts, &mut bytes);
         Seed::new(name, seal::input(Mode::SEALED | extra << 2, &bytes))
     };
     // The payload is mostly left out of the corpus: it is filled up with zeroes, and the checksum made right.
-    let mut all = vec![seed("parity", 0, &[part(4), part(5)]), seed("mirror", 1, &[copy]), seed("empty", 0, &[])];
+    let mut all = vec![
+        seed("parity", 0, &[part(4), part(5)]),
+        seed("mirror", 1, &[copy]),
+        seed("whole", 1, &[new]),
+        seed("empty", 0, &[]),
+    ];
     all[0].bytes.truncate(1000);
     all
 }
@@ -120,6 +134,7 @@ fn frame(input: &[u8]) {
             unit: part.unit,
             holders: part.holders,
             role: part.role,
+            whole: part.whole,
             entries: &part.entries,
             payload,
         })
@@ -147,14 +162,19 @@ fn check(frame: &Frame, bytes: &[u8], (data, strips): (usize, usize)) {
         assert!(part.payload.start <= part.payload.end && part.payload.end <= frame.len);
         assert!(usize::from(part.role) < strips && part.holders >> part.role & 1 == 1);
         assert!(strips == 64 || part.holders >> strips == 0);
-        let base: usize =
-            part.entries.iter().filter(|entry| entry.has_base(data)).map(|entry| entry.len as usize).sum();
-        assert_eq!(part.payload.len(), base, "each entry with a base has its payload");
+        let base: usize = part
+            .entries
+            .iter()
+            .filter(|entry| part.whole || entry.has_base(data))
+            .map(|entry| entry.len as usize)
+            .sum();
+        assert_eq!(part.payload.len(), base, "each entry with a base, or with new content, has its payload");
         for entry in &part.entries {
             assert!(entry.len > 0 && entry.x.checked_add(entry.len.into()).is_some());
             assert!(entry.overwritten & entry.restated == 0 && (entry.overwritten | entry.restated) >> data == 0);
             assert!(!entry.is_void() || entry.checksums.is_empty());
-            let sums = entry.pieces() * (entry.overwritten.count_ones() as usize + strips - data);
+            let pieces = entry.len.div_ceil(frame.head.piece_bytes) as usize;
+            let sums = pieces * (entry.overwritten.count_ones() as usize + strips - data);
             assert!([0, sums].contains(&entry.checksums.len()));
         }
     }
