@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{AddressError, DriveSpec, ErrorCounts, Invalid, IoCounters, Job, Level, check_name};
+use crate::{AddressError, DriveSpec, ErrorCounts, Invalid, IoCounters, Job, Level, SafetyMode, check_name};
 
 /// Names that no group can have, because they are verbs where names stand: `POST /v1/groups/assemble`.
 const RESERVED: [&str; 1] = ["assemble"];
@@ -100,9 +100,11 @@ impl GroupHealth {
 /// What a crash may do to a group.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct CrashSafety {
+    /// As the group was made. Levels without redundancy have nothing to log: theirs is `off`.
+    pub mode: SafetyMode,
     /// A crash together with lost members cannot change blocks that no write was touching.
     pub write_hole_closed: bool,
-    /// One sentence for people, such as "write hole open: no log yet".
+    /// One sentence for people, such as "untouched blocks never change".
     pub note: String,
 }
 
@@ -187,6 +189,9 @@ pub struct GroupCreate {
     /// One drive's part of a stripe: a power of two from 4 KiB to 1 MiB. The daemon chooses unless told.
     #[serde(default)]
     pub strip_bytes: Option<u64>,
+    /// What a crash may cost; `on` unless told.
+    #[serde(default)]
+    pub crash_safety: Option<SafetyMode>,
     /// Drives whose path doesn't exist are created as sparse files of this size.
     #[serde(default)]
     pub create_files_bytes: Option<u64>,
@@ -210,6 +215,9 @@ impl GroupCreate {
                 "a group cannot be named {:?}: the API has a use for that word",
                 self.name
             )));
+        }
+        if self.crash_safety == Some(SafetyMode::Unknown) {
+            return Err(Invalid::new("the crash safety is on, off or strict"));
         }
         check_drives(self.drives.iter().chain(&self.spares), MemorySize::Needed)?;
         check_file_size(self.create_files_bytes)

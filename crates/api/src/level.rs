@@ -1,4 +1,4 @@
-//! RAID levels by name. Which shapes they can have, the `format` crate knows.
+//! RAID levels and their crash safety by name. Which shapes they can have, the `format` crate knows.
 
 use std::fmt;
 use std::str::FromStr;
@@ -94,6 +94,49 @@ impl FromStr for Level {
                 )));
             }
         })
+    }
+}
+
+/// What a crash in the middle of writes may cost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SafetyMode {
+    /// No log: for data that can be made again.
+    Off,
+    /// A log closes the write hole.
+    On,
+    /// As `on`, and blocks that were being written are old or new even on a drive that is lost in the same crash.
+    Strict,
+    /// A mode that this client doesn't know. Never sent.
+    #[serde(other)]
+    Unknown,
+}
+
+impl SafetyMode {
+    /// The name in requests, answers and commands.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            SafetyMode::Off => "off",
+            SafetyMode::On => "on",
+            SafetyMode::Strict => "strict",
+            SafetyMode::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for SafetyMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for SafetyMode {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<SafetyMode, Invalid> {
+        let modes = [SafetyMode::Off, SafetyMode::On, SafetyMode::Strict];
+        let mode = modes.into_iter().find(|mode| mode.as_str() == text);
+        mode.ok_or_else(|| Invalid::new(format!("{text:?} is not a crash safety: choose on, off or strict")))
     }
 }
 

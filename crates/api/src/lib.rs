@@ -37,7 +37,7 @@ pub use group::{
     MemberReplace, MemberState, Spare, SpareAdd,
 };
 pub use job::{Job, JobKind, JobState, Scrub, ScrubAction, ScrubFindings, ScrubPlace, ScrubRequest};
-pub use level::Level;
+pub use level::{Level, SafetyMode};
 pub use load::{ErrorCounts, IoCounters, LatencyUs, Load, LoadSide};
 pub use name::{NAME_CHARS_MAX, VolumeName, check_name};
 pub use size::{SizeError, format_bytes, format_bytes_exact, parse_bytes};

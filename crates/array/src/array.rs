@@ -7,10 +7,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use drive::{BlockError, Buf, Canceled, Env, Extent, Receiver, Sender, WriteZeroes, join_all, oneshot};
+use format::CrashSafety;
 use smallvec::smallvec;
 
 use crate::geometry::UnitIndex;
 use crate::leader::Leader;
+use crate::log::Log;
 use crate::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, Request};
 use crate::overlay::Content;
 use crate::ranges::Range;
@@ -35,6 +37,10 @@ pub(crate) struct Inner<E: Env> {
     pub shared: Arc<Shared>,
     pub shard: usize,
     pub shards: usize,
+    /// Shards that own units: those that have a part of the log.
+    owners: usize,
+    /// Closes the write hole.
+    pub log: Option<Rc<Log>>,
     pub peers: Rc<dyn Peers>,
     /// Handles of the drives, by [`DriveId`].
     pub drives: RefCell<Vec<Option<E::Drive>>>,
@@ -80,12 +86,17 @@ impl<E: Env> Array<E> {
         assert!(place.shard < place.shards, "shard {} of {}", place.shard, place.shards);
         assert_eq!(leader.is_some(), place.shard == 0, "shard 0 leads");
         let counters = shared.counters(place.shards);
+        let logs = shared.crash_safety != CrashSafety::Off;
+        let owners = if logs { format::log::ring_count(&shared.layout, place.shards) } else { place.shards };
+        let log = (logs && place.shard < owners).then(|| Log::new(&shared, place.shard, owners));
         Array(Rc::new(Inner {
             env,
             shared,
             counters,
             shard: place.shard,
             shards: place.shards,
+            owners,
+            log,
             peers,
             drives: RefCell::new(drives),
             units: RefCell::default(),
@@ -252,15 +263,21 @@ impl<E: Env> Array<E> {
         if len == 0 {
             return Ok(());
         }
+        self.0.shared.lost.check_write(offset, len)?;
         let _user = self.0.enter_user();
         let mut work = self.0.split(offset, len, content);
         if work.len() == 1 {
             let (unit, pieces) = work.swap_remove(0);
-            return self.0.on_owner(unit, Op::Write { pieces, fua }).await.map(|_| ());
+            self.0.on_owner(unit, Op::Write { pieces, fua }).await?;
+        } else {
+            // All units are on their way before the first is waited for.
+            let calls = work.into_iter().map(|(unit, pieces)| self.0.on_owner(unit, Op::Write { pieces, fua }));
+            join_all(calls).await.into_iter().try_for_each(|reply| reply.map(|_| ()))?;
         }
-        // All units are on their way before the first is waited for.
-        let calls = work.into_iter().map(|(unit, pieces)| self.0.on_owner(unit, Op::Write { pieces, fua }));
-        join_all(calls).await.into_iter().try_for_each(|reply| reply.map(|_| ()))
+        if self.0.shared.lost.written(offset, len) {
+            self.0.on_leader(Request::SaveLost).await?;
+        }
+        Ok(())
     }
 }
 
@@ -289,7 +306,7 @@ impl<E: Env> Inner<E> {
     /// The shard that owns a unit.
     #[inline]
     pub fn owner(&self, unit: UnitIndex) -> usize {
-        if self.shards == 1 { 0 } else { (unit.0 % self.shards as u64) as usize }
+        if self.owners == 1 { 0 } else { (unit.0 % self.owners as u64) as usize }
     }
 
     /// Has work on a unit done by its owner. The work runs to its end even if nobody waits for it.
@@ -339,6 +356,13 @@ impl<E: Env> Inner<E> {
             Request::Unit(..) if self.shared.is_stopped() => Err(BlockError::Stopped),
             Request::Unit(unit, op) => answer(self.enqueue(unit, op).await),
             Request::Persist => self.persist_map().await.map(|()| Outcome::Done),
+            Request::Settle => {
+                if let Some(log) = &self.log {
+                    log.settle().await;
+                }
+                Ok(Outcome::Done)
+            }
+            Request::SaveLost => self.save_lost().await.map(|()| Outcome::Done),
             Request::MarkDirty => self.mark_dirty().await.map(|()| Outcome::Done),
             Request::Barrier => {
                 self.barrier().await;

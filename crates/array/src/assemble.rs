@@ -10,16 +10,18 @@ use std::sync::Arc;
 
 use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Segments};
 use format::{
-    BLOCK, Catalogue, MAP_SLOTS, MapBlock, MemberEntry, MemberState, Role, Superblock, SuperblockError, Uuid,
-    catalogue_slot_bytes, catalogue_slot_offset, decode_slot, encode_slot, map_slot_offset,
+    BLOCK, Catalogue, CrashSafety, MAP_SLOTS, MapBlock, MemberEntry, MemberState, Role, Superblock, SuperblockError,
+    Uuid, catalogue_slot_bytes, catalogue_slot_offset, decode_slot, encode_slot, map_slot_offset,
 };
 use thiserror::Error;
 
 use crate::array::{Array, Place};
 use crate::geometry::Geometry;
 use crate::leader::{GroupState, Leader};
+use crate::lost::{LostCells, load_lost};
 use crate::message::Peers;
 use crate::probe::{Probe, probe};
+use crate::replay::{Replay, Replayed, members};
 use crate::scrub::ScrubMode;
 use crate::shared::{DriveId, Shared, Slot};
 use crate::status::Event;
@@ -280,6 +282,8 @@ pub struct Loaded {
     pub shared: Arc<Shared>,
     /// What a scrub of the whole group is owed after a crash.
     pub needs_resync: bool,
+    /// After a crash: what replaying the log did.
+    pub replayed: Option<Replayed>,
     leader: RefCell<Option<Leader>>,
 }
 
@@ -306,9 +310,21 @@ pub async fn load<E: Env>(
         None => Slot { drive: DriveId(u16::MAX), state: MemberState::Missing },
     };
     let slots: Vec<Slot> = superblock.members.iter().zip(&assembly.members).map(slot).collect();
-    let shared = Shared::new(superblock.array, geometry, &slots, superblock.clean, drives.len() as u16);
+    let mut shared = Shared::new(superblock, geometry, &slots, drives.len() as u16);
     let in_use: Vec<&E::Drive> = live.iter().map(|&index| &drives[index]).collect();
     let sequences = load_map(env, superblock, &in_use, &shared).await?;
+    let lost = load_lost(superblock, &in_use).await;
+    let logs = superblock.crash_safety != CrashSafety::Off;
+    let mut replayed = None;
+    let lost = if logs && !superblock.clean && !superblock.is_read_only() {
+        let members = RefCell::new(members(superblock, &assembly.members, drives));
+        let replay = Replay { env, superblock, shared: &shared, members, lost: RefCell::new(lost) };
+        replayed = Some(replay.run().await.map_err(AssembleError::Block)?);
+        replay.lost.into_inner()
+    } else {
+        lost
+    };
+    shared.lost = LostCells::new(&lost);
     let catalogue = load_catalogue(superblock, &in_use, shared.geometry.capacity()).await?;
     let identity = |(place, index): (usize, &Option<usize>)| {
         index.map(|index| (DriveId(index as u16), superblock.members[place].uuid))
@@ -323,11 +339,14 @@ pub async fn load<E: Env>(
     let spares = spares.collect();
     // A crash can leave one drive an epoch ahead of the others. If it is not among these, it must not be taken for as
     // new as them when it comes back.
-    let ahead = Superblock { epoch: superblock.epoch + 1, ..superblock.clone() };
-    let leader = Leader::new(ahead, identities, spares, catalogue, sequences, listener);
-    let needs_resync = !superblock.clean && superblock.shape.survives() > 0;
+    let log_generation = if logs { shared.log_generation } else { superblock.log_generation };
+    let ahead = Superblock { epoch: superblock.epoch + 1, log_generation, ..superblock.clone() };
+    let failed = replayed.as_ref().map(|replayed| replayed.failed.clone());
+    let crash = (failed, lost.sequence);
+    let leader = Leader::new(ahead, identities, spares, catalogue, sequences, crash, listener);
+    let needs_resync = !logs && !superblock.clean && superblock.shape.survives() > 0;
     shared.set_resync_due(needs_resync);
-    Ok(Loaded { shared: Arc::new(shared), needs_resync, leader: RefCell::new(Some(leader)) })
+    Ok(Loaded { shared: Arc::new(shared), needs_resync, replayed, leader: RefCell::new(Some(leader)) })
 }
 
 impl Loaded {
@@ -351,14 +370,30 @@ impl<E: Env> Array<E> {
 
     /// Begins background work that is due: interrupted rebuilds, and the resync after a crash. Leader only, once all
     /// shards have the group.
-    pub fn start(&self, needs_resync: bool) {
+    ///
+    /// # Errors
+    /// [`BlockError`] if the superblocks cannot be written after a replay of the log.
+    pub async fn start(&self, needs_resync: bool) -> Result<(), BlockError> {
         if self.0.leader().superblock.borrow().is_read_only() {
-            return; // It may be read, and nothing may be written.
+            return Ok(()); // It may be read, and nothing may be written.
+        }
+        if let Some(failed) = &self.0.leader().failed_in_replay {
+            // A member that was missing had no part in what the replay decided: it must not come back as if it had.
+            let (inner, failed) = (self.0.clone(), failed.clone());
+            let announce = async move {
+                inner.mark_dirty().await?;
+                for member in failed {
+                    inner.fail_in_place(member, inner.shared.slot(member).drive).await;
+                }
+                Ok(())
+            };
+            self.0.to_the_end::<(), BlockError>(announce).await?;
         }
         self.0.resume_jobs();
         if needs_resync {
             self.start_scrub(ScrubMode::Resync);
         }
+        Ok(())
     }
 
     /// Stops the group: waits for what is under way on this shard, then makes it durable. The leader, last of all

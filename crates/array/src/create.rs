@@ -2,8 +2,8 @@
 
 use drive::{Drive, DriveError, Env, Segments, join_all};
 use format::{
-    BLOCK, Features, Layout, LayoutError, MemberEntry, MemberState, Role, SUPERBLOCK_VERSION, Shape, Superblock, Uuid,
-    superblock_offsets,
+    BLOCK, CrashSafety, Features, Layout, LayoutError, MemberEntry, MemberState, Role, SUPERBLOCK_VERSION, Shape,
+    Superblock, Uuid, superblock_offsets,
 };
 use thiserror::Error;
 
@@ -18,6 +18,9 @@ pub struct NewGroup {
     pub name: String,
     /// How data is spread.
     pub shape: Shape,
+    /// What a crash may cost. Levels without redundancy have nothing to log: for them it is [`CrashSafety::Off`]
+    /// whatever is wanted.
+    pub crash_safety: CrashSafety,
     /// Identities of the drives: the members in order, then the spares.
     pub drives: Vec<Uuid>,
     /// The time, in seconds since 1970.
@@ -69,15 +72,19 @@ pub fn plan<D: Drive>(new: &NewGroup, drives: &[D]) -> Result<Superblock, Create
         }
     }
     let entry = |&uuid: &Uuid| MemberEntry { uuid, state: MemberState::InSync };
+    let crash_safety = if new.shape.survives() > 0 { new.crash_safety } else { CrashSafety::Off };
+    let incompatible = if crash_safety == CrashSafety::Off { 0 } else { Features::LOG };
     let superblock = Superblock {
         version: SUPERBLOCK_VERSION,
-        features: Features::default(),
+        features: Features { incompatible, ..Features::default() },
         array: new.array,
         name: new.name.clone(),
         drive: new.drives[0],
         role: Role::Member(0),
         epoch: 1,
         clean: true,
+        crash_safety,
+        log_generation: 0,
         shape: new.shape,
         members: new.drives[..members].iter().map(entry).collect(),
         spares: new.drives[members..].to_vec(),

@@ -23,10 +23,15 @@ impl<E: Env> Array<E> {
 
 impl<E: Env> Inner<E> {
     async fn flush(self: &Rc<Self>) -> Result<(), BlockError> {
+        let mark = self.log.as_ref().map(|log| log.flush_begins());
         if self.shared.map.is_dirty() {
-            self.on_leader(Request::Persist).await.map(|_| ())
+            self.on_leader(Request::Persist).await?;
         } else {
-            self.flush_members().await
+            self.flush_members().await?;
         }
+        if let (Some(log), Some(mark)) = (&self.log, mark) {
+            log.flush_ended(mark);
+        }
+        Ok(())
     }
 }

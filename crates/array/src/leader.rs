@@ -52,6 +52,10 @@ pub(crate) struct Leader {
     pub rebuild_lock: Turnstile,
     catalogue_sequence: Cell<u64>,
     catalogue_lock: Turnstile,
+    pub lost_sequence: Cell<u64>,
+    pub lost_lock: Turnstile,
+    /// The log was replayed in this assembly, which the superblocks do not say yet, and these members failed meanwhile.
+    pub failed_in_replay: Option<Vec<MemberIndex>>,
     map_lock: Turnstile,
     map_sequences: RefCell<Vec<u64>>,
 }
@@ -63,6 +67,7 @@ impl Leader {
         spares: Vec<DriveId>,
         catalogue: (u64, Catalogue),
         map_sequences: Vec<u64>,
+        (failed_in_replay, lost_sequence): (Option<Vec<MemberIndex>>, u64),
         listener: Box<dyn Fn(Event)>,
     ) -> Self {
         let present: Vec<Uuid> = spares.iter().filter_map(|spare| identities.get(spare).copied()).collect();
@@ -80,6 +85,9 @@ impl Leader {
             rebuild_lock: Turnstile::default(),
             catalogue_sequence: Cell::new(catalogue.0),
             catalogue_lock: Turnstile::default(),
+            lost_sequence: Cell::new(lost_sequence),
+            lost_lock: Turnstile::default(),
+            failed_in_replay,
             map_lock: Turnstile::default(),
             map_sequences: RefCell::new(map_sequences),
         }
@@ -142,7 +150,11 @@ impl<E: Env> Inner<E> {
             let failed = targets.into_iter().zip(results).filter_map(|(target, result)| result.err().map(|_| target));
             let mut left = 0;
             for (role, id) in failed {
-                left += usize::from(self.leave(&mut state, role, id));
+                let has_left = self.leave(&mut state, role, id);
+                left += usize::from(has_left);
+                if let (true, Role::Member(index)) = (has_left, role) {
+                    self.settle_without(&mut state, MemberIndex(index)).await;
+                }
             }
             left_in_all += left;
             if left == 0 {
@@ -173,10 +185,52 @@ impl<E: Env> Inner<E> {
                 if was_in_sync && lost + 1 > self.shared.geometry.syndromes {
                     return false;
                 }
-                state.slots[index].state = MemberState::Faulty;
-                state.rebuild = state.rebuild.filter(|rebuild| usize::from(rebuild.member) != index);
-                (self.leader().listener)(Event::MemberFailed { member: MemberIndex(index as u16), drive: id });
+                debug_assert_eq!(state.slots[index].drive, id);
+                self.call_faulty(state, MemberIndex(index as u16));
                 true
+            }
+        }
+    }
+
+    fn call_faulty(&self, state: &mut GroupState, member: MemberIndex) {
+        let slot = &mut state.slots[usize::from(member.0)];
+        slot.state = MemberState::Faulty;
+        let drive = slot.drive;
+        state.rebuild = state.rebuild.filter(|rebuild| rebuild.member != member.0);
+        (self.leader().listener)(Event::MemberFailed { member, drive });
+    }
+
+    /// Makes what was written together with a member that is leaving durable on the others, before the superblocks say
+    /// that it left: a recovery that finds the member lost must find the rest as it was acknowledged. Members that
+    /// cannot flush leave as well, as far as the group can do without them.
+    async fn settle_without(self: &Rc<Self>, state: &mut GroupState, leaving: MemberIndex) {
+        if self.log.is_none() {
+            return;
+        }
+        self.shared.doubt(leaving);
+        loop {
+            let staying = state.slots.iter().enumerate().filter(|(_, slot)| slot.state == MemberState::InSync);
+            let staying: Vec<(usize, DriveId)> = staying.map(|(index, slot)| (index, slot.drive)).collect();
+            let flush = |&(_, id): &(usize, DriveId)| {
+                let drive = self.drive(id);
+                async move {
+                    match drive {
+                        Some(drive) => flush_retried(&drive).await,
+                        None => Err(DriveError::Gone),
+                    }
+                }
+            };
+            let results = join_all(staying.iter().map(flush)).await;
+            let mut left = false;
+            for (&(index, id), _) in staying.iter().zip(&results).filter(|(_, result)| result.is_err()) {
+                self.shared.count_error(MemberIndex(index as u16));
+                if self.leave(state, Role::Member(index as u16), id) {
+                    self.shared.doubt(MemberIndex(index as u16));
+                    left = true;
+                }
+            }
+            if !left {
+                return;
             }
         }
     }
@@ -186,6 +240,7 @@ impl<E: Env> Inner<E> {
             self.shared.set_slot(MemberIndex(index as u16), *slot);
         }
         *self.leader().spares.borrow_mut() = state.spares;
+        self.shared.end_doubt();
         self.shared.set_clean(state.clean);
         if !state.clean {
             self.shared.set_announced();
@@ -241,10 +296,10 @@ impl<E: Env> Inner<E> {
             return false;
         }
         let mut state = self.state();
-        state.slots[usize::from(member.0)].state = MemberState::Faulty;
-        state.rebuild = state.rebuild.filter(|rebuild| rebuild.member != member.0);
-        (leader.listener)(Event::MemberFailed { member, drive });
+        self.call_faulty(&mut state, member);
+        self.settle_without(&mut state, member).await;
         if self.commit(state).await.is_err() {
+            self.shared.end_doubt();
             return false;
         }
         self.start_repair();
@@ -321,7 +376,7 @@ impl<E: Env> Inner<E> {
     }
 
     /// Writes the same bytes to every member. Those that cannot take them leave the group.
-    async fn write_everywhere(self: &Rc<Self>, offset: u64, bytes: Buf, fua: bool) -> Result<(), BlockError> {
+    pub async fn write_everywhere(self: &Rc<Self>, offset: u64, bytes: Buf, fua: bool) -> Result<(), BlockError> {
         let live = self.shared.slots().filter_map(|(member, slot)| {
             let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
             let drive = live.then(|| self.drive(slot.drive)).flatten()?;
@@ -383,7 +438,16 @@ pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superbloc
     Ok(())
 }
 
-async fn write_retried<D: Drive>(drive: &D, offset: u64, bytes: Buf, fua: bool) -> Result<(), DriveError> {
+/// Flushes a drive, twice if need be.
+pub(crate) async fn flush_retried<D: Drive>(drive: &D) -> Result<(), DriveError> {
+    match drive.flush().await {
+        Ok(()) => Ok(()),
+        Err(DriveError::Gone) => Err(DriveError::Gone),
+        Err(_) => drive.flush().await,
+    }
+}
+
+pub(crate) async fn write_retried<D: Drive>(drive: &D, offset: u64, bytes: Buf, fua: bool) -> Result<(), DriveError> {
     let data: Segments = smallvec![bytes];
     match drive.write(offset, data.clone(), fua).await {
         Ok(()) => Ok(()),

@@ -62,18 +62,31 @@ impl<E: Env> Inner<E> {
     ) -> Result<bool, BlockError> {
         let offset = self.shared.geometry.member_offset(unit, x);
         let drive = view.drive.as_ref().expect("a strip that is not lost has a drive");
+        self.write_drive(view.member, view.id, drive, offset, data, fua).await
+    }
+
+    /// As [`Inner::write_member`], at a byte of the drive.
+    pub async fn write_drive(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        id: DriveId,
+        drive: &E::Drive,
+        offset: u64,
+        data: Segments,
+        fua: bool,
+    ) -> Result<bool, BlockError> {
         let mut last = DriveError::Gone;
         for _ in 0..ATTEMPTS {
             match drive.write(offset, data.clone(), fua).await {
                 Ok(()) => return Ok(true),
                 Err(error) => last = error,
             }
-            self.shared.count_error(view.member);
+            self.shared.count_error(member);
             if matches!(last, DriveError::Gone) {
                 break;
             }
         }
-        self.fail_or_refuse(view.member, view.id, &last).await.map(|()| false)
+        self.fail_or_refuse(member, id, &last).await.map(|()| false)
     }
 
     /// Marks a member faulty, on all shards and in the superblocks. Says no if the group cannot do without it: then the

@@ -50,6 +50,10 @@ pub(crate) enum Request {
     Unit(UnitIndex, Op),
     /// Of the leader: make the map durable, and all data it stands for.
     Persist,
+    /// Of any shard: wait until no record of its log is open.
+    Settle,
+    /// Of the leader: make the list of lost blocks durable.
+    SaveLost,
     /// Of the leader: the superblocks shall say that the group is being written to.
     MarkDirty,
     /// Of any shard: wait until what is queued for its units now has been done.

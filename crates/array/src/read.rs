@@ -32,6 +32,7 @@ impl<E: Env> Array<E> {
         let len = buf.len() as u64;
         self.check(offset, len)?;
         let inner = &self.0;
+        inner.shared.lost.check_read(offset, len)?;
         let geometry = &inner.shared.geometry;
         inner.counters().reads.count();
         let _user = inner.enter_user();

@@ -413,6 +413,21 @@ impl<E: Env> Inner<E> {
         self.rewrite_map();
         self.persist_map().await?;
         self.save_catalogue(None).await?;
+        if self.leader().lost_sequence.get() > 0 {
+            self.save_lost().await?;
+        }
+        // Records that begin before the superblocks change do not count on the new drive: they end and are durable first.
+        self.shared.hold(true);
+        let result = self.call_in_sync(member, drive).await;
+        self.shared.hold(false);
+        result
+    }
+
+    async fn call_in_sync(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> Result<(), BlockError> {
+        if self.log.is_some() {
+            join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Settle))).await;
+            self.flush_members().await?;
+        }
         let _turn = self.leader().state_lock.enter().await;
         let mut state = self.state();
         let slot = &mut state.slots[usize::from(member.0)];

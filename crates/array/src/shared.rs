@@ -6,9 +6,10 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use format::{MemberState, Uuid};
+use format::{CrashSafety, Layout, MemberState, Superblock, Uuid};
 
 use crate::geometry::{Geometry, MemberIndex, UnitIndex};
+use crate::lost::LostCells;
 use crate::map::AllocationMap;
 
 /// A drive as the shards of a group know it: the index of its handle, the same on every shard, never used again.
@@ -74,7 +75,18 @@ pub struct Shared {
     pub geometry: Geometry,
     /// Which zones were written.
     pub map: AllocationMap,
+    /// What a crash may cost.
+    pub crash_safety: CrashSafety,
+    pub(crate) layout: Layout,
+    /// Of the log's frames that this assembly writes.
+    pub(crate) log_generation: u64,
+    /// Blocks that were lost in crashes.
+    pub lost: LostCells,
     pub(crate) code: gf::Code,
+    /// Members that are about to be called faulty, a bit each: completed writes are being made durable without them.
+    doubted: AtomicU64,
+    /// A rebuild is ending: no record may begin before the superblocks say so.
+    held: AtomicBool,
     slots: Box<[AtomicU32]>,
     errors: Box<[AtomicU64]>,
     rebuilt: AtomicU64,
@@ -90,16 +102,23 @@ pub struct Shared {
 }
 
 impl Shared {
-    pub(crate) fn new(array: Uuid, geometry: Geometry, slots: &[Slot], clean: bool, drives: u16) -> Self {
+    /// The state that a superblock describes, with these drives in its slots.
+    pub(crate) fn new(superblock: &Superblock, geometry: Geometry, slots: &[Slot], drives: u16) -> Self {
         let code = gf::Code::new(geometry.data, geometry.syndromes).expect("the shape was checked");
         Shared {
-            array,
+            array: superblock.array,
+            crash_safety: superblock.crash_safety,
+            layout: superblock.layout,
+            log_generation: superblock.log_generation + 1,
+            lost: LostCells::default(),
+            doubted: AtomicU64::new(0),
+            held: AtomicBool::new(false),
             map: AllocationMap::new(geometry.zone_count()),
             code,
             slots: slots.iter().map(|slot| AtomicU32::new(slot.pack())).collect(),
             errors: slots.iter().map(|_| AtomicU64::new(0)).collect(),
             rebuilt: AtomicU64::new(0),
-            clean: AtomicBool::new(clean),
+            clean: AtomicBool::new(superblock.clean),
             announced: AtomicBool::new(false),
             resync_due: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
@@ -199,6 +218,29 @@ impl Shared {
 
     pub(crate) fn set_resync_due(&self, due: bool) {
         self.resync_due.store(due, Ordering::Release);
+    }
+
+    /// The member is about to be called faulty.
+    pub(crate) fn is_doubted(&self, member: MemberIndex) -> bool {
+        // In one order with the flush that follows the doubt: whoever does not see it was done before that flush.
+        self.doubted.load(Ordering::SeqCst) >> member.0 & 1 == 1
+    }
+
+    /// No record of the log may begin now.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn hold(&self, held: bool) {
+        self.held.store(held, Ordering::SeqCst);
+    }
+
+    pub(crate) fn doubt(&self, member: MemberIndex) {
+        self.doubted.fetch_or(1 << member.0, Ordering::SeqCst);
+    }
+
+    pub(crate) fn end_doubt(&self) {
+        self.doubted.store(0, Ordering::SeqCst);
     }
 
     /// The group takes no more requests.

@@ -130,6 +130,8 @@ pub struct GroupStatus {
     pub allocated_bytes: u64,
     /// User bytes in all.
     pub capacity_bytes: u64,
+    /// Blocks that were lost in crashes, and not written since: offsets in the group and lengths, in bytes.
+    pub lost: Vec<(u64, u64)>,
     /// Running jobs, and the last one that ended.
     pub jobs: Vec<JobStatus>,
 }
@@ -152,6 +154,7 @@ impl<E: Env> Array<E> {
             spares: leader.spares.borrow().clone(),
             allocated_bytes: inner.shared.map.allocated() * geometry.zone * geometry.data as u64,
             capacity_bytes: geometry.capacity(),
+            lost: self.0.shared.lost.ranges(),
             jobs: leader.jobs.borrow().iter().map(|job| job.status()).collect(),
             superblock,
         }

@@ -6,8 +6,7 @@
 //! 3. Each component is planned, read for, computed and written on its own, all at the same time.
 //! 4. New zones are entered in the allocation map. That comes last, so that a crash leaves the zone as it was.
 //!
-//! The place of the write-hole log is between computing and writing: `write_component` holds there, for every strip
-//! that will change, its role, its columns and its new bytes, and has the old ones where it read them.
+//! Between computing and overwriting, what puts the stripe right after a crash goes to the log ([`crate::log`]).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -22,6 +21,7 @@ use crate::message::{Op, Pieces, Request};
 use crate::overlay::{Content, Overlay, Patch};
 use crate::plan::{Question, Strip, Way, choose};
 use crate::ranges::{Range, Ranges};
+use crate::record::Logged;
 use crate::shared::DriveId;
 use crate::unit::RowView;
 
@@ -65,6 +65,9 @@ impl<E: Env> Inner<E> {
             let (components, fresh) = self.components(unit, &overlay);
             if fresh.iter().any(|zone| self.shared.map.clear_is_pending(geometry.zone_index(unit, zone.start))) {
                 self.on_leader(Request::Persist).await?;
+            }
+            for zone in &fresh {
+                self.void_records(unit, *zone).await?;
             }
             let writes = components.into_iter().map(|component| self.write_component(unit, &overlay, component, fua));
             let was_empty = self.allocated(unit, Range::new(0, geometry.unit)).is_empty();
@@ -129,6 +132,7 @@ impl<E: Env> Inner<E> {
         for zone in &fresh {
             new.add(*zone);
         }
+        let columns_max = self.log.as_ref().map_or(geometry.unit, |log| log.columns_max());
         let mut components = Vec::new();
         for row in geometry.row_ranges() {
             components.extend(new.clip(row).iter().map(|columns| Component { columns, fresh: true }));
@@ -139,7 +143,13 @@ impl<E: Env> Inner<E> {
                 }
             }
             for old in new.gaps(row).iter() {
-                components.extend(touched.clip(old).iter().map(|columns| Component { columns, fresh: false }));
+                for run in touched.clip(old).iter() {
+                    let mut columns = Range::new(run.start, run.end.min(run.start + columns_max));
+                    while !columns.is_empty() {
+                        components.push(Component { columns, fresh: false });
+                        columns = Range::new(columns.end, run.end.min(columns.end + columns_max));
+                    }
+                }
             }
         }
         (components, fresh)
@@ -184,7 +194,21 @@ impl<E: Env> Inner<E> {
                     Way::Restore => self.compute_restored(overlay, columns, &view, &touched, reads),
                 }
             };
+            let logged = match component.fresh {
+                true => Logged::Nothing,
+                false => self.log_component(unit, overlay, columns, &view, &writes).await?,
+            };
+            if matches!(logged, Logged::Again) {
+                continue;
+            }
             let failed = self.write_strips(unit, &view, writes, fua).await?;
+            if let Logged::Durable(open, overwritten) = logged
+                && self.has_lost_any(&overwritten)
+            {
+                // The record names a strip that is lost now. With all others durable a recovery sees that they are new.
+                self.flush_members().await?;
+                drop(open);
+            }
             let is_lost = |role: &Role| view.0[*role].strip == Strip::Lost || failed.contains(role);
             let lost = (0..view.0.len()).filter(is_lost).count();
             return if lost > survives { Err(BlockError::Lost { lost, survives }) } else { Ok(()) };

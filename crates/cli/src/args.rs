@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use api::{DriveSpec, Level, NbdAddress, VolumeName, parse_bytes};
+use api::{DriveSpec, Level, NbdAddress, SafetyMode, VolumeName, parse_bytes};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
@@ -234,6 +234,10 @@ pub struct GroupCreateArgs {
     /// One drive's part of a stripe: a power of two from 4KiB to 1MiB, default 64KiB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub strip: Option<u64>,
+    /// What a crash may cost: on (a log closes the write hole, the default), strict (every block under way is old or
+    /// new, whatever is lost with the crash; partial stripes are written twice), off (scratch data)
+    #[arg(long, value_name = "MODE")]
+    pub crash_safety: Option<SafetyMode>,
     /// What new drives are made of.
     #[command(flatten)]
     pub new_drives: NewDrives,

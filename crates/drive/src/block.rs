@@ -87,6 +87,15 @@ pub enum BlockError {
         /// Strips that may be lost without losing data.
         survives: usize,
     },
+    /// The bytes were being written when a crash took a member along, and nobody knows them any more. Written again as
+    /// a whole, they are readable again. The range is the group's.
+    #[error("bytes {offset}+{len} of the group were lost in a crash: they can be written, not read")]
+    Unknown {
+        /// Start of the lost block, in bytes.
+        offset: u64,
+        /// Its length in bytes.
+        len: u64,
+    },
     /// The drives have no room left.
     #[error("no space left")]
     NoSpace,

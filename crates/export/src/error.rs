@@ -10,7 +10,7 @@ pub(crate) fn errno(error: &BlockError, changes: bool) -> Errno {
         BlockError::OutOfRange { .. } if changes => Errno::NoSpc,
         BlockError::OutOfRange { .. } => Errno::Inval,
         BlockError::ReadOnly { .. } => Errno::Perm,
-        BlockError::Lost { .. } => Errno::Io,
+        BlockError::Lost { .. } | BlockError::Unknown { .. } => Errno::Io,
         BlockError::NoSpace => Errno::NoSpc,
         BlockError::NotFast => Errno::NotSup,
         BlockError::Stopped => Errno::Shutdown,

@@ -58,6 +58,7 @@ async fn create(common: &Common, client: &Client, args: GroupCreateArgs) -> Resu
         copies: args.copies,
         sets: args.sets,
         strip_bytes: args.strip,
+        crash_safety: args.crash_safety,
         create_files_bytes: args.new_drives.create_files,
         wipe_foreign: args.new_drives.wipe_foreign,
         dry_run: args.dry_run.dry_run,

@@ -2,12 +2,14 @@
 
 use api::{
     Changed, Drive, ErrorCode, Export, ExportCreate, Group, GroupAssemble, GroupCreate, GroupStop, MemberFail,
-    MemberReplace, NbdAddress, Scrub, ScrubAction, ScrubRequest, SpareAdd, Status, Volume, VolumeCreate, VolumeName,
-    VolumeUpdate, format_bytes,
+    MemberReplace, NbdAddress, SafetyMode, Scrub, ScrubAction, ScrubRequest, SpareAdd, Status, Volume, VolumeCreate,
+    VolumeName, VolumeUpdate, format_bytes,
 };
 use array::{CreateError, MemberIndex, NewGroup, ScrubMode, create, erase};
 use async_trait::async_trait;
-use format::{Catalogue, ExportKind, ExportRecord, ExtentRecord, Shape, TlsFiles, Uuid, VolumeKind, VolumeRecord};
+use format::{
+    Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Shape, TlsFiles, Uuid, VolumeKind, VolumeRecord,
+};
 use runtime::{OpenDrive, ShardEnv, forget_memory};
 
 use super::drives::{self, Consent, Taken, stopping};
@@ -131,6 +133,12 @@ impl Control for Engine {
             array: new_uuid()?,
             name: request.name.clone(),
             shape,
+            crash_safety: match request.crash_safety {
+                // Unknown ones were refused with the request.
+                None | Some(SafetyMode::On | SafetyMode::Unknown) => CrashSafety::On,
+                Some(SafetyMode::Off) => CrashSafety::Off,
+                Some(SafetyMode::Strict) => CrashSafety::Strict,
+            },
             drives: identities,
             created_unix_s: unix_now(),
         };

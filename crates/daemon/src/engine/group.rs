@@ -5,7 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use api::ErrorCode;
 use array::{
-    Array, AssembleError, Assembly, DriveId, Event, GroupStatus, JoinError, Place, Refusal, Shared, assemble, load,
+    Array, AssembleError, Assembly, DriveId, Event, GroupStatus, JoinError, Place, Refusal, Replayed, Shared, assemble,
+    load,
 };
 use drive::{BlockError, Env};
 use format::{Catalogue, ExtentRecord, MemberState, Uuid};
@@ -93,9 +94,9 @@ pub(super) async fn start(
         let loaded = load(&env, &assembly, &drives, listener).await?;
         let array = loaded.lead(env, drives, shard_count, post.peers());
         shard::add_group(key, array);
-        Ok((loaded.shared.clone(), loaded.needs_resync))
+        Ok((loaded.shared.clone(), loaded.needs_resync, loaded.replayed))
     });
-    let (shared, needs_resync) = started.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
+    let (shared, needs_resync, replayed) = started.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
     for (index, handle) in shards.iter().enumerate().skip(1) {
         let (shared, opens) = (shared.clone(), opens.clone());
         let post = Post { key, senders: senders.to_vec() };
@@ -110,10 +111,23 @@ pub(super) async fn start(
     let group =
         Arc::new(Group { key, name, uuid, shared, shards: shards.to_vec(), drives, exports: RwLock::default() });
     group.let_go_of_strangers().await?;
+    if let Some(Replayed { records, lost, .. }) = replayed {
+        tracing::warn!(group = group.name, records, "was not stopped in order: its log was replayed");
+        if lost > 0 {
+            tracing::error!(
+                group = group.name,
+                bytes = lost,
+                "blocks under way at the crash were on a drive that is gone"
+            );
+        }
+    }
     if needs_resync {
         tracing::warn!(group = group.name, "was not stopped in order: its parity is being made to fit its data");
     }
-    group.lead(move |array| async move { array.start(needs_resync) }).await?;
+    group
+        .lead(move |array| async move { array.start(needs_resync).await })
+        .await?
+        .map_err(|error| not_assemblable(AssembleError::Block(error)))?;
     for volume in group.catalogue().await?.volumes {
         group.on_all(move || shard::set_volume(key, &volume)).await?;
     }

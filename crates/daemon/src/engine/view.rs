@@ -2,11 +2,11 @@
 
 use api::{
     CrashSafety, DriveKind, DriveRole, DriveState, ErrorCounts, GroupHealth, IoCounters, JobKind, JobState, LatencyUs,
-    Load, LoadSide, ScrubFindings, ScrubPlace,
+    Load, LoadSide, SafetyMode, ScrubFindings, ScrubPlace, format_bytes,
 };
 use array::{GroupStatus, JobStatus, MemberStatus};
 use export::{Counters, Kind};
-use format::{Catalogue, Level, MemberState, Shape};
+use format::{Catalogue, CrashSafety as Safety, Level, MemberState, Superblock};
 
 use super::exports::RunningExport;
 use super::group::{Group, GroupDrive};
@@ -37,16 +37,33 @@ fn member_state(state: MemberState) -> api::MemberState {
     }
 }
 
-/// What may happen in a crash, at this level.
-pub(super) fn crash_safety(shape: &Shape) -> CrashSafety {
-    let note = if shape.survives() == 0 {
-        "no parity: a crash leaves blocks in flight old or new"
-    } else if shape.is_mirror() {
-        "after a crash, copies of blocks in flight may differ until the resync has passed them"
-    } else {
-        "no write-hole log: when a crash meets lost members, untouched blocks of stripes in flight may be lost"
+/// What may happen in a crash.
+pub(super) fn crash_safety(superblock: &Superblock) -> CrashSafety {
+    let shape = &superblock.shape;
+    let (mode, closed, note) = match superblock.crash_safety {
+        _ if shape.survives() == 0 => (SafetyMode::Off, true, "no parity: a crash leaves blocks in flight old or new"),
+        Safety::Off if shape.is_mirror() => (
+            SafetyMode::Off,
+            true,
+            "off: after a crash, copies of blocks in flight may differ until the resync has passed them",
+        ),
+        Safety::Off => (
+            SafetyMode::Off,
+            false,
+            "off: when a crash meets lost members, untouched blocks of stripes in flight may be lost, and nothing says so",
+        ),
+        Safety::On => (
+            SafetyMode::On,
+            true,
+            "on: untouched blocks never change, blocks in flight are old or new, or an error on a drive lost in the same crash",
+        ),
+        Safety::Strict => (
+            SafetyMode::Strict,
+            true,
+            "strict: untouched blocks never change, blocks in flight are old or new, whatever is lost",
+        ),
     };
-    CrashSafety { write_hole_closed: shape.survives() == 0, note: note.into() }
+    CrashSafety { mode, write_hole_closed: closed, note: note.into() }
 }
 
 /// Members of the worst set that are not in sync.
@@ -79,6 +96,13 @@ pub(super) fn warnings(status: &GroupStatus) -> Vec<String> {
     }
     if !warnings.is_empty() && status.spares.is_empty() {
         warnings.push("there is no spare: add one with `purlin spare add`, or replace the member".into());
+    }
+    let lost_bytes: u64 = status.lost.iter().map(|(_, len)| len).sum();
+    if lost_bytes > 0 {
+        warnings.push(format!(
+            "{} were being written when a crash took a drive along: reading them fails until they are written again",
+            format_bytes(lost_bytes)
+        ));
     }
     if lost(status) > 0 && losses_left(status) == 0 {
         warnings.insert(0, "no further member may be lost".into());
@@ -185,7 +209,7 @@ pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
         losses_left: losses_left(status),
         epoch: status.superblock.epoch,
         clean: status.superblock.clean,
-        crash_safety: crash_safety(&shape),
+        crash_safety: crash_safety(&status.superblock),
         warnings: warnings(status),
         members: status.members.iter().map(member).collect(),
         spares: status.spares.iter().filter_map(spare).collect(),

@@ -201,7 +201,11 @@ fn new_group(request: &GroupCreate, shape: &Shape) -> Answer<Group> {
         losses_left: shape.survives() as u32,
         epoch: 0,
         clean: false,
-        crash_safety: CrashSafety { write_hole_closed: false, note: "write hole open: no log yet".into() },
+        crash_safety: CrashSafety {
+            mode: SafetyMode::On,
+            write_hole_closed: true,
+            note: "on: untouched blocks never change".into(),
+        },
         warnings: vec![],
         members: request.drives.iter().enumerate().map(member).collect(),
         spares,

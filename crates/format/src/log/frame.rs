@@ -5,7 +5,7 @@
 //! gathers the parts of many records.
 //!
 //! ```text
-//! | head 80 | part 40 | entry 32 | checksums 4 .. | entry .. | part .. | ... | zeroes | payload, packed .. | zeroes |
+//! | head 80 | part 48 | entry 32 | checksums 4 .. | entry .. | part .. | ... | zeroes | payload, packed .. | zeroes |
 //!                                                                      up to 4096                  up to 4096
 //! ```
 //! The checksum is over the whole frame: a frame is there or it is not.
@@ -42,7 +42,8 @@ struct DiskHead {
     parts: U32,
     meta_len: U32,
     frame_len: U32,
-    reserved: [u8; 8],
+    piece_bytes: U32,
+    reserved: [u8; 4],
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -51,12 +52,16 @@ struct DiskPart {
     sequence: U64,
     unit: U64,
     holders: U64,
+    in_sync: U64,
     role: U16,
     entries: U16,
     payload_offset: U32,
     payload_len: U32,
-    reserved: [u8; 4],
+    flags: U32,
 }
+
+/// The payload is the new content.
+const FLAG_WHOLE: u32 = 1;
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -69,7 +74,7 @@ struct DiskEntry {
 }
 
 const _: () = {
-    assert!(size_of::<DiskHead>() == 80 && size_of::<DiskPart>() == 40 && size_of::<DiskEntry>() == 32);
+    assert!(size_of::<DiskHead>() == 80 && size_of::<DiskPart>() == 48 && size_of::<DiskEntry>() == 32);
 };
 
 /// What a frame says besides its parts.
@@ -81,6 +86,9 @@ pub struct FrameHead {
     pub offset: u64,
     /// Who wrote it. Records of different streams never meet in one unit within a generation.
     pub stream: u32,
+    /// Columns that one checksum is over: a power of two from 512 to 4096. Columns that are written later are whole
+    /// pieces, so that each piece is of one record.
+    pub piece_bytes: u32,
     /// Records of this stream below this sequence number need no recovery: what they announced is durable.
     pub tail: u64,
 }
@@ -97,8 +105,8 @@ pub struct Entry {
     /// Data strips whose drive is not to be trusted with them, since it lacked them or could not read them: their
     /// content, new where it changes, is in the base syndromes only. Disjoint from `overwritten`.
     pub restated: u64,
-    /// CRC-32C of the new content, of each piece of 4096 columns (the last one may be shorter): of the overwritten data
-    /// strips in order, then of all syndromes. Empty where one overwritten strip alone decides.
+    /// CRC-32C of the new content, of each piece of [`FrameHead::piece_bytes`] columns: of the overwritten data strips in
+    /// order, then of all syndromes. Empty where one overwritten strip alone decides.
     pub checksums: Vec<u32>,
 }
 
@@ -111,10 +119,16 @@ pub struct PartData<'a> {
     pub unit: u64,
     /// Strips whose members hold a part of the record, a bit for each strip of the stripe, data strips first.
     pub holders: u64,
+    /// Strips whose members are in sync, a bit for each. Where a member is in sync that was not, a rebuild has ended since,
+    /// and the record needs no recovery.
+    pub in_sync: u64,
     /// The strip of this member.
     pub role: u16,
     /// The same in all parts of the record.
     pub entries: &'a [Entry],
+    /// The payloads hold new content instead of base syndromes: of every entry, in each part that of its strip (zeroes
+    /// where a data strip is not overwritten). The overwritten strips and the syndromes hold parts.
+    pub whole: bool,
     /// The base syndrome of this role, entry after entry, of those that have one: see [`Entry::has_base`].
     pub payload: &'a [u8],
 }
@@ -128,10 +142,14 @@ pub struct Part {
     pub unit: u64,
     /// See [`PartData::holders`].
     pub holders: u64,
+    /// See [`PartData::in_sync`].
+    pub in_sync: u64,
     /// See [`PartData::role`].
     pub role: u16,
     /// See [`PartData::entries`].
     pub entries: Vec<Entry>,
+    /// See [`PartData::whole`].
+    pub whole: bool,
     /// Where in the frame's bytes the payload lies.
     pub payload: Range<usize>,
 }
@@ -195,8 +213,8 @@ impl Entry {
     }
 
     /// Pieces that have checksums.
-    pub fn pieces(&self) -> usize {
-        (self.len as usize).div_ceil(BLOCK)
+    fn pieces(&self, piece_bytes: u32) -> usize {
+        self.len.div_ceil(piece_bytes) as usize
     }
 }
 
@@ -233,6 +251,7 @@ pub fn encode_frame(array: &Uuid, head: &FrameHead, parts: &[PartData<'_>], out:
     disk.parts = (parts.len() as u32).into();
     disk.meta_len = (meta as u32).into();
     disk.frame_len = (out.len() as u32).into();
+    disk.piece_bytes = head.piece_bytes.into();
     let mut at = 0;
     let mut put = |out: &mut [u8], bytes: &[u8]| {
         out[at..at + bytes.len()].copy_from_slice(bytes);
@@ -244,10 +263,12 @@ pub fn encode_frame(array: &Uuid, head: &FrameHead, parts: &[PartData<'_>], out:
         disk.sequence = part.sequence.into();
         disk.unit = part.unit.into();
         disk.holders = part.holders.into();
+        disk.in_sync = part.in_sync.into();
         disk.role = part.role.into();
         disk.entries = (part.entries.len() as u16).into();
         disk.payload_offset = (payload_at as u32).into();
         disk.payload_len = (part.payload.len() as u32).into();
+        disk.flags = if part.whole { FLAG_WHOLE } else { 0 }.into();
         put(out, disk.as_bytes());
         for entry in part.entries {
             let mut disk = DiskEntry::new_zeroed();
@@ -303,6 +324,10 @@ impl Frame {
             return Err(FrameError::Misplaced { found: disk.offset.get(), expected: offset });
         }
         let invalid = |field| FrameError::Invalid { field };
+        let piece_bytes = disk.piece_bytes.get();
+        if !piece_bytes.is_power_of_two() || !(512..=BLOCK as u32).contains(&piece_bytes) {
+            return Err(invalid("piece_bytes"));
+        }
         let meta = frame.get(..disk.meta_len.get() as usize).ok_or(invalid("meta_len"))?;
         let mut rest = meta.get(size_of::<DiskHead>()..).ok_or(invalid("meta_len"))?;
         let mut parts = Vec::new();
@@ -310,16 +335,17 @@ impl Frame {
             let (part, after) = DiskPart::ref_from_prefix(rest).map_err(|_| invalid("parts"))?;
             rest = after;
             let mut entries = Vec::new();
-            let mut base_len = 0;
+            let whole = part.flags.get() & FLAG_WHOLE != 0;
+            let mut payload_len = 0;
             for _ in 0..part.entries.get() {
-                let (entry, after) = decode_entry(rest, (data, strips))?;
-                base_len += if entry.has_base(data) { entry.len as usize } else { 0 };
+                let (entry, after) = decode_entry(rest, piece_bytes, (data, strips))?;
+                payload_len += if whole || entry.has_base(data) { entry.len as usize } else { 0 };
                 entries.push(entry);
                 rest = after;
             }
             let start = part.payload_offset.get() as usize;
             let payload = start..start.saturating_add(part.payload_len.get() as usize);
-            let fits = payload.end <= frame.len() && start >= meta.len() && payload.len() == base_len;
+            let fits = payload.end <= frame.len() && start >= meta.len() && payload.len() == payload_len;
             let role = part.role.get();
             if !fits {
                 return Err(invalid("payload"));
@@ -332,12 +358,14 @@ impl Frame {
                 sequence: part.sequence.get(),
                 unit: part.unit.get(),
                 holders: part.holders.get(),
+                in_sync: part.in_sync.get(),
                 role,
                 entries,
+                whole,
                 payload,
             });
         }
-        let head = FrameHead { generation, offset, stream: disk.stream.get(), tail: disk.tail.get() };
+        let head = FrameHead { generation, offset, stream: disk.stream.get(), piece_bytes, tail: disk.tail.get() };
         Ok(Frame { head, parts, len })
     }
 }
@@ -347,7 +375,7 @@ fn below(bits: u64, count: usize) -> bool {
     count >= 64 || bits >> count == 0
 }
 
-fn decode_entry(bytes: &[u8], (data, strips): (usize, usize)) -> Result<(Entry, &[u8]), FrameError> {
+fn decode_entry(bytes: &[u8], piece_bytes: u32, (data, strips): (usize, usize)) -> Result<(Entry, &[u8]), FrameError> {
     let invalid = FrameError::Invalid { field: "entries" };
     let (disk, rest) = DiskEntry::ref_from_prefix(bytes).map_err(|_| invalid.clone())?;
     let count = disk.checksums.get() as usize;
@@ -359,7 +387,7 @@ fn decode_entry(bytes: &[u8], (data, strips): (usize, usize)) -> Result<(Entry, 
         restated: disk.restated.get(),
         checksums: sums.chunks_exact(4).map(|sum| u32::from_le_bytes(sum.try_into().expect("four bytes"))).collect(),
     };
-    let expected = entry.pieces() * (entry.overwritten.count_ones() as usize + strips - data);
+    let expected = entry.pieces(piece_bytes) * (entry.overwritten.count_ones() as usize + strips - data);
     let right = entry.len > 0
         && entry.x.checked_add(u64::from(entry.len)).is_some()
         && below(entry.overwritten | entry.restated, data)
@@ -390,13 +418,15 @@ mod tests {
             sequence,
             unit: 9,
             holders: 0b11_0000,
+            in_sync: 0b11_0111,
             role,
             entries: &entries,
+            whole: false,
             payload: &payload,
         };
         let parts = [part(1, 4), part(2, 5)];
         let mut out = vec![0xAA; frame_len(&parts)];
-        let head = FrameHead { generation: 3, offset: 65536, stream: 2, tail: 1 };
+        let head = FrameHead { generation: 3, offset: 65536, stream: 2, piece_bytes: 4096, tail: 1 };
         encode_frame(&ARRAY, &head, &parts, &mut out);
         out
     }
@@ -417,10 +447,11 @@ mod tests {
         assert_eq!(bytes.len(), 4096 + 12288);
         bytes.extend([0x55; 4096]);
         let frame = decode(&bytes).unwrap();
-        assert_eq!(frame.head, FrameHead { generation: 3, offset: 65536, stream: 2, tail: 1 });
+        assert_eq!(frame.head, FrameHead { generation: 3, offset: 65536, stream: 2, piece_bytes: 4096, tail: 1 });
         assert_eq!((frame.len, frame.parts.len()), (16384, 2));
         for (part, (sequence, role)) in frame.parts.iter().zip([(1, 4), (2, 5)]) {
-            assert_eq!((part.sequence, part.unit, part.holders, part.role), (sequence, 9, 0b11_0000, role));
+            assert_eq!((part.sequence, part.unit, part.role), (sequence, 9, role));
+            assert_eq!((part.holders, part.in_sync), (0b11_0000, 0b11_0111));
             assert_eq!(part.entries, entries());
             let payload = &bytes[part.payload.clone()];
             assert!(payload.len() == 4608 && payload.iter().enumerate().all(|(i, &byte)| byte == i as u8));
@@ -451,15 +482,16 @@ mod tests {
 
     #[test]
     fn fields_that_cannot_be_are_refused_even_under_a_right_checksum() {
-        let cases: [(&str, usize, &[u8]); 8] = [
+        let cases: [(&str, usize, &[u8]); 9] = [
+            ("piece_bytes", 72, &[1]),
             ("meta_len", 64, &[0xFF; 4]),
             ("meta_len", 64, &[0; 4]),
             ("parts", 60, &[9]),
-            ("holders", 104, &[6]),
+            ("holders", 112, &[6]),
             ("holders", 96, &[0xFF; 8]),
-            ("payload", 108, &[0xFF; 4]),
-            ("entries", 128, &[0; 4]),
-            ("entries", 132, &[0xFF; 4]),
+            ("payload", 116, &[0xFF; 4]),
+            ("entries", 136, &[0; 4]),
+            ("entries", 140, &[0xFF; 4]),
         ];
         for (field, offset, value) in cases {
             let mut bytes = sample();

@@ -63,13 +63,23 @@ fn seeds() -> Vec<Seed> {
         sequence: 7,
         unit: 9,
         holders: 0b11_0000,
+        in_sync: 0b11_1110,
         role,
         whole: false,
         entries: &entries,
         payload: &payload,
     };
     let copies = [entry(0, 64, 1, 0, vec![5, 6])];
-    let copy = PartData { sequence: 1, unit: 0, holders: 0b11, role: 0, whole: false, entries: &copies, payload: &[] };
+    let copy = PartData {
+        sequence: 1,
+        unit: 0,
+        holders: 0b11,
+        in_sync: 0b11,
+        role: 0,
+        whole: false,
+        entries: &copies,
+        payload: &[],
+    };
     let new = PartData { whole: true, payload: &payload[..64], ..copy.clone() };
     let seed = |name, extra: u8, parts: &[PartData<'_>]| {
         let mut bytes = vec![0; frame_len(parts)];
@@ -133,6 +143,7 @@ fn frame(input: &[u8]) {
             sequence: part.sequence,
             unit: part.unit,
             holders: part.holders,
+            in_sync: part.in_sync,
             role: part.role,
             whole: part.whole,
             entries: &part.entries,

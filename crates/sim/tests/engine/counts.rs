@@ -44,6 +44,8 @@ fn full_group(sim: &Sim, shape: Shape, safety: CrashSafety) -> Group {
 
 /// Reads and writes of some writes that arrive together, and the ticks until all are answered.
 fn cost(sim: &Sim, group: &Group, writes: &[(u64, u64)]) -> (u64, u64, u64) {
+    // What was written before is durable: else a write beside it would have to wait for that.
+    sim.block_on(group.leader().flush()).expect("flushes");
     group.take_counts();
     let began = sim.now();
     sim.block_on(async {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use array::{Array, NewGroup, NoPeers, assemble, create, load};
 use drive::{Buf, BufMut, Env};
-use format::{Level, Shape, Uuid};
+use format::{CrashSafety, Level, Shape, Uuid};
 use runtime::{Drive, DriveSpec, OpenDrive, ShardEnv, forget_memory};
 
 /// The strip size of the targets.
@@ -22,7 +22,13 @@ pub struct Group {
 
 impl Group {
     /// A new group over `members` memory drives that take `bytes` together.
-    pub async fn make(name: &str, level: Level, members: u16, bytes: u64) -> Result<Group, String> {
+    pub async fn make(
+        name: &str,
+        level: Level,
+        members: u16,
+        bytes: u64,
+        crash_safety: CrashSafety,
+    ) -> Result<Group, String> {
         let env = ShardEnv::current();
         let size_bytes = ((bytes / u64::from(members)) >> 20) << 20;
         let names: Vec<String> = (0..members).map(|index| format!("{name}-{index}")).collect();
@@ -37,6 +43,7 @@ impl Group {
             array: uuid(255),
             name: "bench".into(),
             shape,
+            crash_safety,
             drives: (0..members as u8).map(|index| uuid(index + 1)).collect(),
             created_unix_s: 0,
         };
@@ -44,7 +51,7 @@ impl Group {
         let assembly = assemble(&drives).await.map_err(|error| error.to_string())?;
         let loaded = load(&env, &assembly, &drives, Box::new(|_| ())).await.map_err(|error| error.to_string())?;
         let array = loaded.lead(env, drives.clone(), 1, Rc::new(NoPeers));
-        array.start(loaded.needs_resync);
+        array.start(loaded.needs_resync).await.map_err(|error| error.to_string())?;
         Ok(Group { array, drives, names })
     }
 

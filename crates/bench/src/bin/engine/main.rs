@@ -16,7 +16,7 @@ use bench::report::{Report, Row, Target};
 use bench::rounds::{Basis, Rounds};
 use clap::Parser;
 use drive::{Buf, Drive, Env};
-use format::Level;
+use format::{CrashSafety, Level};
 use group::Group;
 use load::{Rng, shuffled, turn, turn_of};
 use runtime::{Config, Runtime, ShardEnv};
@@ -90,7 +90,7 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
     let rows = runtime.shard(0).call(move || async move {
         let mut rows = Vec::new();
         if arguments.has("reads") || arguments.has("writes") {
-            let group = Group::make("r6-4+2", Level::Raid6, 6, arguments.drives_mib * MIB).await?;
+            let group = Group::make("r6-4+2", Level::Raid6, 6, arguments.drives_mib * MIB, CrashSafety::On).await?;
             group.fill().await;
             if arguments.has("reads") {
                 rows.extend(random_reads(&arguments, &group).await);
@@ -101,7 +101,7 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
             group.close().await?;
         }
         if arguments.has("streams") {
-            let group = Group::make("r6-8+2", Level::Raid6, 10, arguments.drives_mib * MIB).await?;
+            let group = Group::make("r6-8+2", Level::Raid6, 10, arguments.drives_mib * MIB, CrashSafety::On).await?;
             group.fill().await;
             rows.extend(streams(&arguments, &group).await);
             group.close().await?;

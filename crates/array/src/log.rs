@@ -1,0 +1,441 @@
+//! The write-hole log of one shard: before strips are overwritten, what puts their stripe right after a crash is made
+//! durable on the members that hold its syndromes. `docs/format/log.md` has the bytes and why they suffice.
+//!
+//! A *record* announces one component of a write. Records that come together leave as one frame, and one write, on each
+//! member. A record is *open* until its strips have been overwritten; once the members were flushed after that it is
+//! *retired*, and its place in the rings may be used again.
+//!
+//! Invariants:
+//! 1. A frame's place is written again only when all of its records are retired.
+//! 2. Records of one unit are appended under its lock, so the next begins when the strips of the one before are written.
+//! 3. `units` counts, for each unit, the parts that may still be found in some ring.
+//! 4. A record's base syndromes are those of strips that are durable, but for the ones it names itself: what other strips
+//!    of the same columns were given before is flushed first (`recent` knows of it). Else a recovery could find an old
+//!    syndrome beside a base that is newer.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::rc::Rc;
+
+use drive::{BlockError, Buf, Env, Receiver, Segments, Sender, join_all, oneshot};
+use format::log::{Entry, FrameHead, PartData, encode_frame, frame_len};
+use format::{Region, Uuid};
+
+use crate::array::Inner;
+use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::ranges::Range;
+use crate::shared::{DriveId, Shared};
+
+/// Parts that one frame gathers at most: bounds the time of the first record in it.
+const PARTS_MAX: usize = 256;
+
+/// A record that is to be made durable.
+pub(crate) struct Record {
+    pub unit: UnitIndex,
+    pub entries: Vec<Entry>,
+    /// See [`PartData::whole`].
+    pub whole: bool,
+    /// See [`PartData::in_sync`].
+    pub in_sync: u64,
+    pub shares: Vec<Share>,
+}
+
+/// A holder's share of a record.
+pub(crate) struct Share {
+    pub role: Role,
+    pub member: MemberIndex,
+    pub drive: DriveId,
+    pub payload: Buf,
+}
+
+/// A record that is durable. Settled when this is dropped: its strips have been overwritten, or never will be.
+pub(crate) struct Open {
+    log: Rc<Log>,
+    unit: UnitIndex,
+    sequence: u64,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.log.open.borrow_mut().remove(&self.sequence);
+        if let Some(recent) = self.log.recent.borrow_mut().get_mut(&self.unit) {
+            let mine = recent.iter_mut().filter(|recent| recent.sequence == self.sequence);
+            mine.for_each(|recent| recent.settled = Some(self.log.flushes.get()));
+        }
+        self.log.changed();
+    }
+}
+
+/// An entry of a record whose strips may not be durable yet.
+struct Recent {
+    sequence: u64,
+    columns: Range,
+    overwritten: u64,
+    restated: u64,
+    /// The flush that was the next to begin when the record was settled.
+    settled: Option<u64>,
+}
+
+/// When a flush began: what was settled before is durable when it ends.
+#[derive(Clone, Copy)]
+pub(crate) struct FlushMark {
+    settled_below: u64,
+    flush: u64,
+}
+
+/// How appending went.
+pub(crate) enum Appended {
+    /// The record is durable on all holders.
+    Durable(Open),
+    /// A holder failed and left the group: look again what there is to log.
+    HolderLeft,
+}
+
+struct Pending {
+    record: Record,
+    open: Open,
+    done: Sender<Result<Appended, BlockError>>,
+}
+
+/// A frame in a ring.
+struct Placed {
+    start: u64,
+    len: u64,
+    /// Its last record.
+    last: u64,
+    /// The units of its parts.
+    units: Vec<UnitIndex>,
+}
+
+/// A member's ring. Frames lie in the order in which the head will come to them, the next one first.
+#[derive(Default)]
+struct Ring {
+    head: u64,
+    frames: VecDeque<Placed>,
+}
+
+/// The log of one shard.
+pub(crate) struct Log {
+    array: Uuid,
+    /// What the frames of this log have in common.
+    head: FrameHead,
+    place: Region,
+    next: Cell<u64>,
+    open: RefCell<BTreeSet<u64>>,
+    /// Records below are retired.
+    retired: Cell<u64>,
+    rings: RefCell<BTreeMap<MemberIndex, Ring>>,
+    units: RefCell<BTreeMap<UnitIndex, u32>>,
+    /// Entries by unit, until their strips are durable.
+    recent: RefCell<BTreeMap<UnitIndex, Vec<Recent>>>,
+    /// Flushes that have begun.
+    flushes: Cell<u64>,
+    pending: RefCell<VecDeque<Pending>>,
+    writing: Cell<bool>,
+    retiring: Cell<bool>,
+    /// Who waits for a record to be settled or retired.
+    waiting: RefCell<Vec<Sender<()>>>,
+}
+
+impl Log {
+    /// The log of stream `stream` of `streams`.
+    pub fn new(shared: &Shared, stream: usize, streams: usize) -> Rc<Log> {
+        let (generation, piece_bytes) = (shared.log_generation, shared.geometry.sector as u32);
+        Rc::new(Log {
+            array: shared.array,
+            head: FrameHead { generation, offset: 0, stream: stream as u32, piece_bytes, tail: 0 },
+            place: format::log::ring(&shared.layout, stream, streams),
+            next: Cell::new(1),
+            open: RefCell::default(),
+            retired: Cell::new(1),
+            rings: RefCell::default(),
+            units: RefCell::default(),
+            recent: RefCell::default(),
+            flushes: Cell::new(0),
+            pending: RefCell::default(),
+            writing: Cell::new(false),
+            retiring: Cell::new(false),
+            waiting: RefCell::default(),
+        })
+    }
+
+    /// Columns of a component whose record is sure to fit in the ring, whatever it changes.
+    pub fn columns_max(&self) -> u64 {
+        // A piece of 4096 columns takes at most as much again for entries of single sectors and their checksums.
+        let blocks = self.place.len / BLOCK_BYTES;
+        (blocks / 4).max(1) * BLOCK_BYTES
+    }
+
+    /// Records for the unit may be found in a ring.
+    pub fn has(&self, unit: UnitIndex) -> bool {
+        self.units.borrow().contains_key(&unit)
+    }
+
+    /// A flush of all members begins.
+    pub fn flush_begins(&self) -> FlushMark {
+        let flush = self.flushes.get();
+        self.flushes.set(flush + 1);
+        FlushMark { settled_below: self.settled_below(), flush }
+    }
+
+    /// The flush that began then has ended, on all members.
+    pub fn flush_ended(&self, mark: FlushMark) {
+        self.recent.borrow_mut().retain(|_, entries| {
+            entries.retain(|entry| entry.settled.is_none_or(|settled| settled > mark.flush));
+            !entries.is_empty()
+        });
+        if mark.settled_below > self.retired.get() {
+            self.retired.set(mark.settled_below);
+        }
+        self.changed();
+    }
+
+    /// Other strips of columns of these entries were written, which may not be durable. Of `data` data strips; where all
+    /// are overwritten, what they were does not matter.
+    pub fn conflicts(&self, unit: UnitIndex, entries: &[Entry], data: usize) -> bool {
+        let recent = self.recent.borrow();
+        let others = recent.get(&unit).map_or(&[][..], |recent| recent);
+        entries.iter().filter(|entry| entry.has_base(data)).any(|entry| {
+            let columns = Range::new(entry.x, entry.x + u64::from(entry.len));
+            others.iter().any(|other| {
+                let same = (other.overwritten, other.restated) == (entry.overwritten, entry.restated);
+                !same && !other.columns.intersect(columns).is_empty()
+            })
+        })
+    }
+
+    /// Every record below has been settled: a flush that begins now retires it.
+    fn settled_below(&self) -> u64 {
+        self.open.borrow().first().copied().unwrap_or(self.next.get())
+    }
+
+    fn changed(&self) {
+        for waiter in self.waiting.take() {
+            waiter.send(());
+        }
+    }
+
+    fn wait(&self) -> Receiver<()> {
+        let (sender, receiver) = oneshot();
+        self.waiting.borrow_mut().push(sender);
+        receiver
+    }
+
+    fn begin(self: &Rc<Self>, record: &Record) -> Open {
+        let sequence = self.next.get();
+        self.next.set(sequence + 1);
+        self.open.borrow_mut().insert(sequence);
+        let entry = |entry: &Entry| Recent {
+            sequence,
+            columns: Range::new(entry.x, entry.x + u64::from(entry.len)),
+            overwritten: entry.overwritten,
+            restated: entry.restated,
+            settled: None,
+        };
+        let entries = record.entries.iter().filter(|entry| !entry.is_void()).map(entry);
+        self.recent.borrow_mut().entry(record.unit).or_default().extend(entries);
+        Open { log: self.clone(), unit: record.unit, sequence }
+    }
+
+    /// Finds room for a frame, or says that there is none before more is retired.
+    fn place(&self, member: MemberIndex, len: u64, last: u64, units: &[UnitIndex]) -> Option<u64> {
+        let mut rings = self.rings.borrow_mut();
+        let ring = rings.entry(member).or_default();
+        let mut start = ring.head;
+        if start + len > self.place.len {
+            // What is passed over at the end stays readable until the head comes by again.
+            let passed = ring.frames.iter().take_while(|frame| frame.start >= ring.head).count();
+            ring.frames.rotate_left(passed);
+            ring.head = 0;
+            start = 0;
+        }
+        let overlaps = |frame: &Placed| frame.start < start + len && start < frame.start + frame.len;
+        if ring.frames.iter().take_while(|frame| overlaps(frame)).any(|frame| frame.last >= self.retired.get()) {
+            return None;
+        }
+        let mut counts = self.units.borrow_mut();
+        while ring.frames.front().is_some_and(overlaps) {
+            let gone = ring.frames.pop_front().expect("it is there");
+            for unit in gone.units {
+                let count = counts.get_mut(&unit).expect("a part is counted as long as it can be found");
+                *count -= 1;
+                if *count == 0 {
+                    counts.remove(&unit);
+                }
+            }
+        }
+        for &unit in units {
+            *counts.entry(unit).or_default() += 1;
+        }
+        ring.frames.push_back(Placed { start, len, last, units: units.to_vec() });
+        ring.head = start + len;
+        Some(self.place.offset + start)
+    }
+
+    /// Returns once no record is open.
+    pub async fn settle(&self) {
+        while !self.open.borrow().is_empty() {
+            let _ = self.wait().await;
+        }
+    }
+
+    /// More than half of a ring waits to be retired.
+    fn is_filling(&self) -> bool {
+        let retired = self.retired.get();
+        let held = |ring: &Ring| {
+            let frames = ring.frames.iter().filter(|frame| frame.last >= retired);
+            frames.map(|frame| frame.len).sum::<u64>() > self.place.len / 2
+        };
+        self.rings.borrow().values().any(held)
+    }
+
+    /// Takes the pending records that fit in one frame on every member.
+    fn batch(&self) -> Vec<Pending> {
+        let mut pending = self.pending.borrow_mut();
+        let mut lens: BTreeMap<MemberIndex, (u64, usize)> = BTreeMap::new();
+        let mut count = 0;
+        for next in pending.iter() {
+            let fits = next.record.shares.iter().all(|share| {
+                let alone = frame_len(&[part(0, &next.record, 0, share)]) as u64;
+                let (len, parts) = lens.entry(share.member).or_default();
+                *len += alone;
+                *parts += 1;
+                *parts <= PARTS_MAX && *len <= self.place.len / 2
+            });
+            if !fits && count > 0 {
+                break;
+            }
+            count += 1;
+        }
+        pending.drain(..count).collect()
+    }
+}
+
+const BLOCK_BYTES: u64 = format::BLOCK as u64;
+
+fn part<'a>(sequence: u64, record: &'a Record, holders: u64, share: &'a Share) -> PartData<'a> {
+    let role = share.role as u16;
+    let Record { unit, entries, whole, in_sync, .. } = record;
+    let (unit, in_sync, whole) = (unit.0, *in_sync, *whole);
+    PartData { sequence, unit, holders, in_sync, role, entries, whole, payload: &share.payload }
+}
+
+impl<E: Env> Inner<E> {
+    /// Makes a record durable.
+    ///
+    /// # Errors
+    /// [`BlockError`] if a holder failed that the group cannot do without, or no room can be made.
+    pub async fn append(self: &Rc<Self>, log: &Rc<Log>, record: Record) -> Result<Appended, BlockError> {
+        let (done, receiver) = oneshot();
+        let open = log.begin(&record);
+        log.pending.borrow_mut().push_back(Pending { record, open, done });
+        if !log.writing.replace(true) {
+            let (inner, log) = (self.clone(), log.clone());
+            self.env.spawn(async move {
+                // What arrived together is gathered; what is alone waits for nothing.
+                inner.env.turn_end().await;
+                loop {
+                    let batch = log.batch();
+                    if batch.is_empty() {
+                        log.writing.set(false);
+                        return;
+                    }
+                    inner.write_frames(&log, batch).await;
+                }
+            });
+        }
+        receiver.await.unwrap_or(Err(BlockError::Stopped))
+    }
+
+    /// Writes a batch, one frame to each member that holds a part of it.
+    async fn write_frames(self: &Rc<Self>, log: &Rc<Log>, batch: Vec<Pending>) {
+        let mut members: BTreeMap<MemberIndex, (DriveId, Vec<(usize, usize)>)> = BTreeMap::new();
+        for (index, pending) in batch.iter().enumerate() {
+            for (number, share) in pending.record.shares.iter().enumerate() {
+                let (_, shares) = members.entry(share.member).or_insert((share.drive, Vec::new()));
+                shares.push((index, number));
+            }
+        }
+        let frames = members.into_iter().map(|(member, (drive, shares))| {
+            let batch = &batch;
+            async move { (member, self.write_frame(log, batch, member, drive, &shares).await) }
+        });
+        let written: BTreeMap<MemberIndex, Result<bool, BlockError>> = join_all(frames).await.into_iter().collect();
+        for Pending { record, open, done } in batch {
+            let results = record.shares.iter().map(|share| written[&share.member].clone());
+            let all = results.collect::<Result<Vec<bool>, BlockError>>();
+            done.send(all.map(|all| match all.contains(&false) {
+                true => Appended::HolderLeft,
+                false => Appended::Durable(open),
+            }));
+        }
+        if log.is_filling() {
+            self.retire_soon(log);
+        }
+    }
+
+    /// Writes the parts of a batch that one member holds. False: the member failed, and left the group.
+    async fn write_frame(
+        self: &Rc<Self>,
+        log: &Rc<Log>,
+        batch: &[Pending],
+        member: MemberIndex,
+        drive: DriveId,
+        shares: &[(usize, usize)],
+    ) -> Result<bool, BlockError> {
+        let parts: Vec<PartData<'_>> = shares
+            .iter()
+            .map(|&(index, number)| {
+                let Pending { record, open, .. } = &batch[index];
+                let holders = record.shares.iter().fold(0, |bits, share| bits | 1 << share.role);
+                part(open.sequence, record, holders, &record.shares[number])
+            })
+            .collect();
+        let len = frame_len(&parts);
+        let units: Vec<UnitIndex> = parts.iter().map(|part| UnitIndex(part.unit)).collect();
+        let last = parts.iter().map(|part| part.sequence).max().expect("a frame has parts");
+        let offset = loop {
+            match log.place(member, len as u64, last, &units) {
+                Some(offset) => break offset,
+                None => self.make_room_in_log(log).await?,
+            }
+        };
+        let mut frame = self.env.alloc(len);
+        let head = FrameHead { offset, tail: log.retired.get(), ..log.head };
+        encode_frame(&log.array, &head, &parts, &mut frame);
+        let Some(handle) = self.drive(drive) else { return Ok(false) };
+        self.write_drive(member, drive, &handle, offset, Segments::from_iter([frame.freeze()]), true).await
+    }
+
+    /// Retires what can be retired, or waits for something to be settled.
+    async fn make_room_in_log(self: &Rc<Self>, log: &Rc<Log>) -> Result<(), BlockError> {
+        if log.settled_below() > log.retired.get() {
+            self.flush_for_log(log).await?;
+        } else {
+            // The records of this batch are open as well, but older ones are, too, or there would be room.
+            let _ = log.wait().await;
+        }
+        Ok(())
+    }
+
+    /// Flushes all members, and lets the log know.
+    pub async fn flush_for_log(self: &Rc<Self>, log: &Log) -> Result<(), BlockError> {
+        let mark = log.flush_begins();
+        self.flush_members().await?;
+        log.flush_ended(mark);
+        Ok(())
+    }
+
+    /// Flushes in the background, so that there is room before it is needed.
+    fn retire_soon(self: &Rc<Self>, log: &Rc<Log>) {
+        if log.settled_below() <= log.retired.get() || log.retiring.replace(true) {
+            return;
+        }
+        let (inner, log) = (self.clone(), log.clone());
+        self.env.spawn(async move {
+            // Without success the next one that needs room sees why.
+            let _ = inner.flush_for_log(&log).await;
+            log.retiring.set(false);
+        });
+    }
+}

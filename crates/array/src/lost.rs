@@ -1,0 +1,173 @@
+//! Blocks that no redundancy could bring back: reading them is an error until they are written again.
+//!
+//! There are none, but after a crash that took a member along while several strips of one stripe were being written.
+
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use drive::{BlockError, BufMut, Drive, Env};
+use format::log::{LOST_RANGES_MAX, LOST_SLOT_BYTES, LOST_SLOTS, LostBlocks, lost_slot_offset};
+use format::{BLOCK, Superblock};
+
+use crate::array::Inner;
+
+/// A lost block: what has to be written as a whole to be readable again.
+#[derive(Debug)]
+struct Cell {
+    offset: u64,
+    len: u64,
+    lost: AtomicBool,
+}
+
+/// The lost blocks of a group, as its shards share them. Blocks are found lost before the group runs; from then on there
+/// are only fewer of them.
+#[derive(Debug, Default)]
+pub struct LostCells {
+    /// In order of address.
+    cells: Vec<Cell>,
+    left: AtomicUsize,
+}
+
+impl LostCells {
+    pub(crate) fn new(list: &LostBlocks) -> Self {
+        let mut cells = Vec::new();
+        for &(start, len) in &list.ranges {
+            let mut at = start;
+            while at < start + len {
+                let end = ((at / BLOCK as u64 + 1) * BLOCK as u64).min(start + len);
+                cells.push(Cell { offset: at, len: end - at, lost: AtomicBool::new(true) });
+                at = end;
+            }
+        }
+        LostCells { left: AtomicUsize::new(cells.len()), cells }
+    }
+
+    fn overlapping(&self, offset: u64, len: u64) -> impl Iterator<Item = &Cell> {
+        let from = self.cells.partition_point(|cell| cell.offset + cell.len <= offset);
+        let cells = self.cells[from..].iter().take_while(move |cell| cell.offset < offset + len);
+        cells.filter(|cell| cell.lost.load(Ordering::Acquire))
+    }
+
+    /// Nothing in this range is lost.
+    ///
+    /// # Errors
+    /// [`BlockError::Unknown`] with the first lost block.
+    #[inline]
+    pub(crate) fn check_read(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        if self.left.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        match self.overlapping(offset, len).next() {
+            Some(cell) => Err(BlockError::Unknown { offset: cell.offset, len: cell.len }),
+            None => Ok(()),
+        }
+    }
+
+    /// No lost block would be written in part.
+    ///
+    /// # Errors
+    /// [`BlockError::Unknown`] with the first that would.
+    pub(crate) fn check_write(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        let within = |cell: &&Cell| cell.offset >= offset && cell.offset + cell.len <= offset + len;
+        match self.overlapping(offset, len).find(|cell| !within(cell)) {
+            Some(cell) => Err(BlockError::Unknown { offset: cell.offset, len: cell.len }),
+            None => Ok(()),
+        }
+    }
+
+    /// The range was written. Says whether that brought lost blocks back, so that the list has to be saved.
+    pub(crate) fn written(&self, offset: u64, len: u64) -> bool {
+        if self.left.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let back = self.overlapping(offset, len).filter(|cell| cell.lost.swap(false, Ordering::AcqRel)).count();
+        self.left.fetch_sub(back, Ordering::AcqRel);
+        back > 0
+    }
+
+    /// What is lost, as offsets in the group and lengths in bytes.
+    pub fn ranges(&self) -> Vec<(u64, u64)> {
+        let mut ranges: Vec<(u64, u64)> = Vec::new();
+        for cell in self.cells.iter().filter(|cell| cell.lost.load(Ordering::Acquire)) {
+            match ranges.last_mut() {
+                Some((offset, len)) if *offset + *len == cell.offset => *len += cell.len,
+                _ => ranges.push((cell.offset, cell.len)),
+            }
+        }
+        ranges
+    }
+}
+
+/// Reads the list from the members: the valid copy with the highest sequence. None was ever written where there is none.
+pub(crate) async fn load_lost<D: Drive>(superblock: &Superblock, drives: &[&D]) -> LostBlocks {
+    let mut newest = LostBlocks::default();
+    for drive in drives {
+        for slot in 0..LOST_SLOTS {
+            let offset = lost_slot_offset(&superblock.layout, slot);
+            let Ok(bytes) = drive.read(offset, BufMut::zeroed(LOST_SLOT_BYTES)).await else { continue };
+            match LostBlocks::decode(&bytes, &superblock.array) {
+                Ok(list) if list.sequence > newest.sequence => newest = list,
+                _ => {}
+            }
+        }
+    }
+    newest
+}
+
+/// Ranges in order, with those that touch joined.
+pub(crate) fn normalized(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    ranges.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (offset, len) in ranges {
+        match merged.last_mut() {
+            Some((start, before)) if offset <= *start + *before => *before = (*before).max(offset + len - *start),
+            _ => merged.push((offset, len)),
+        }
+    }
+    merged
+}
+
+impl<E: Env> Inner<E> {
+    /// Writes the list of lost blocks to every member, durably. Leader only.
+    ///
+    /// # Errors
+    /// [`BlockError`] if too many members do not take it, [`BlockError::NoSpace`] if it has too many ranges.
+    pub async fn save_lost(self: &Rc<Self>) -> Result<(), BlockError> {
+        let leader = self.leader();
+        let _turn = leader.lost_lock.enter().await;
+        let sequence = leader.lost_sequence.get() + 1;
+        leader.lost_sequence.set(sequence);
+        let list = LostBlocks { sequence, ranges: self.shared.lost.ranges() };
+        if list.ranges.len() > LOST_RANGES_MAX {
+            // Blocks in the middle of ranges came back. The list as it was names some that are known again.
+            return Err(BlockError::NoSpace);
+        }
+        let bytes = BufMut::copy_of(&list.encode(&self.shared.array)).freeze();
+        self.write_everywhere(lost_slot_offset(&leader.layout, sequence % LOST_SLOTS), bytes, true).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_block_is_back_when_it_was_written_as_a_whole() {
+        let lost = LostCells::new(&LostBlocks { sequence: 1, ranges: vec![(4096, 8192), (40960, 512)] });
+        assert_eq!(lost.check_read(0, 4096), Ok(()));
+        assert_eq!(lost.check_read(0, 4097), Err(BlockError::Unknown { offset: 4096, len: 4096 }));
+        assert_eq!(lost.check_write(4096, 512), Err(BlockError::Unknown { offset: 4096, len: 4096 }));
+        assert_eq!(lost.check_write(4096, 4096), Ok(()));
+        assert!(lost.written(4096, 4096) && !lost.written(4096, 4096));
+        assert_eq!(lost.check_read(0, 8192), Ok(()));
+        assert_eq!(lost.ranges(), vec![(8192, 4096), (40960, 512)]);
+        assert!(lost.written(0, 1 << 20));
+        assert_eq!(lost.check_read(0, 1 << 20), Ok(()));
+        assert!(lost.ranges().is_empty());
+    }
+
+    #[test]
+    fn ranges_that_touch_or_overlap_are_joined() {
+        assert_eq!(normalized(vec![(8, 8), (0, 8), (20, 4), (22, 10)]), vec![(0, 16), (20, 12)]);
+    }
+}

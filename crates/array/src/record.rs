@@ -1,0 +1,314 @@
+//! What the log has to know of a component that is about to be written.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use drive::{BlockError, Buf, BufMut, Env, Segments, join_all};
+use format::log::Entry;
+use format::{CrashSafety, MemberState};
+use smallvec::SmallVec;
+
+use crate::array::Inner;
+use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::log::{Appended, Open, Record, Share};
+use crate::overlay::Overlay;
+use crate::plan::Strip;
+use crate::ranges::{Range, Ranges};
+use crate::shared::DriveId;
+use crate::unit::RowView;
+use crate::write::StripWrite;
+
+/// How often a write looks whether the end of a rebuild still holds it.
+const HOLD_LOOK: Duration = Duration::from_micros(100);
+
+/// The members whose strips a record says are overwritten in place.
+pub(crate) type Overwritten = SmallVec<[(MemberIndex, DriveId); 4]>;
+
+/// What a component's record says, once it is durable.
+pub(crate) enum Logged {
+    /// There is nothing to log: no redundancy is at stake, or the group keeps no log.
+    Nothing,
+    /// The strips may be overwritten.
+    Durable(Open, Overwritten),
+    /// A member left: plan again.
+    Again,
+}
+
+impl<E: Env> Inner<E> {
+    /// Logs what is about to be written to a stripe that was written before.
+    pub async fn log_component(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        overlay: &Overlay,
+        columns: Range,
+        view: &RowView<E::Drive>,
+        writes: &[StripWrite],
+    ) -> Result<Logged, BlockError> {
+        let Some(log) = &self.log else { return Ok(Logged::Nothing) };
+        let geometry = &self.shared.geometry;
+        let holders: Vec<Role> =
+            (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(view, role)).collect();
+        if holders.is_empty() {
+            return Ok(Logged::Nothing);
+        }
+        let mut entries = self.entries(overlay, columns, view, writes);
+        while log.conflicts(unit, &entries, geometry.data) {
+            self.flush_for_log(log).await?;
+        }
+        let all = entries.iter().fold(0, |bits, entry| bits | entry.overwritten);
+        let changed = (0..geometry.data).filter(|role| all >> role & 1 == 1);
+        let share = |role: Role, payload: Buf| {
+            let strip = &view.0[role];
+            Share { role, member: strip.member, drive: strip.id, payload }
+        };
+        let several = |entry: &Entry| geometry.data > 1 && is_open_question(entry);
+        let whole = self.shared.crash_safety == CrashSafety::Strict && entries.iter().any(several);
+        let shares = if whole {
+            let holders = changed.clone().chain(holders);
+            holders.map(|role| share(role, self.new_content(role, &entries, writes))).collect()
+        } else {
+            let payload = self.base_syndromes(columns, &mut entries, writes);
+            holders.into_iter().map(|role| share(role, payload[role - geometry.data].clone())).collect()
+        };
+        let overwritten = changed.map(|role| (view.0[role].member, view.0[role].id)).collect();
+        let record = Record { unit, entries, whole, in_sync: self.in_sync(view), shares };
+        if self.shared.is_held() {
+            // A rebuild is ending: what is planned now must know its drive.
+            while self.shared.is_held() {
+                self.env.sleep(HOLD_LOOK).await;
+            }
+            return Ok(Logged::Again);
+        }
+        Ok(match self.append(log, record).await? {
+            Appended::Durable(open) => Logged::Durable(open, overwritten),
+            Appended::HolderLeft => Logged::Again,
+        })
+    }
+
+    /// Older records of a unit must not be applied to zones that are written for the first time again.
+    pub async fn void_records(self: &Rc<Self>, unit: UnitIndex, zone: Range) -> Result<(), BlockError> {
+        let Some(log) = &self.log else { return Ok(()) };
+        while log.has(unit) {
+            let geometry = &self.shared.geometry;
+            let mut records = Vec::new();
+            // The syndromes, and so the holders, are on other members in each row.
+            for row in geometry.row_ranges() {
+                let columns = row.intersect(zone);
+                if columns.is_empty() {
+                    continue;
+                }
+                let view = self.view(unit, columns.start, &[]);
+                let entry = Entry {
+                    x: columns.start,
+                    len: columns.len() as u32,
+                    overwritten: 0,
+                    restated: 0,
+                    checksums: vec![],
+                };
+                let in_sync = self.in_sync(&view);
+                let holders = (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(&view, role));
+                let share = |role: Role| {
+                    let strip = &view.0[role];
+                    Share { role, member: strip.member, drive: strip.id, payload: Buf::zeroes(0) }
+                };
+                let shares: Vec<Share> = holders.map(share).collect();
+                if !shares.is_empty() {
+                    records.push(Record { unit, entries: vec![entry], whole: false, in_sync, shares });
+                }
+            }
+            // Settled at once: nothing is overwritten, and what they void leaves the rings before they do.
+            let append = |record| async { Ok(matches!(self.append(log, record).await?, Appended::Durable(_))) };
+            let appended = join_all(records.into_iter().map(append)).await;
+            if appended.into_iter().collect::<Result<Vec<bool>, BlockError>>()?.into_iter().all(|durable| durable) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Strips whose members the superblocks call in sync.
+    fn in_sync(&self, view: &RowView<E::Drive>) -> u64 {
+        let in_sync = |strip: &&crate::unit::StripView<E::Drive>| {
+            let slot = self.shared.slot(strip.member);
+            slot.drive == strip.id && slot.state == MemberState::InSync
+        };
+        view.0.iter().enumerate().filter(|(_, strip)| in_sync(strip)).fold(0, |bits, (role, _)| bits | 1 << role)
+    }
+
+    /// A strip that a recovery would take as it finds it.
+    fn is_trusted(&self, view: &RowView<E::Drive>, role: Role) -> bool {
+        let strip = &view.0[role];
+        strip.strip != Strip::Lost && self.is_settled_member(strip.member, strip.id)
+    }
+
+    /// The member is in sync, and nobody is about to say that it is not.
+    fn is_settled_member(&self, member: MemberIndex, drive: DriveId) -> bool {
+        // The doubt is published before the flush that precedes the change of the slot, so it is looked at last.
+        let slot = self.shared.slot(member);
+        slot.state == MemberState::InSync && slot.drive == drive && !self.shared.is_doubted(member)
+    }
+
+    /// A strip was overwritten that a recovery would now count as lost.
+    pub fn has_lost_any(&self, overwritten: &Overwritten) -> bool {
+        !overwritten.iter().all(|&(member, drive)| self.is_settled_member(member, drive))
+    }
+
+    /// The columns that change, cut where other strips begin or end to change.
+    fn entries(
+        &self,
+        overlay: &Overlay,
+        columns: Range,
+        view: &RowView<E::Drive>,
+        writes: &[StripWrite],
+    ) -> Vec<Entry> {
+        let geometry = &self.shared.geometry;
+        let entry = |range: Range, overwritten, restated| Entry {
+            x: range.start,
+            len: range.len() as u32,
+            overwritten,
+            restated,
+            checksums: Vec::new(),
+        };
+        if geometry.data == 1 {
+            // Any copy is right, old or new, whichever strip is lost.
+            return vec![entry(columns, 1, 0)];
+        }
+        let mut changed: Vec<Ranges> = vec![Ranges::new(); geometry.data];
+        for write in writes.iter().filter(|write| write.role < geometry.data) {
+            changed[write.role].add(write.range());
+        }
+        for (role, ranges) in changed.iter_mut().enumerate() {
+            if view.0[role].strip == Strip::Lost {
+                for range in overlay.touched(role, columns, geometry).iter() {
+                    ranges.add(range);
+                }
+            }
+        }
+        let in_place = |role: Role| view.0[role].strip == Strip::Good && self.is_trusted(view, role);
+        let in_place = (0..geometry.data).filter(|&role| in_place(role)).fold(0u64, |bits, role| bits | 1 << role);
+        let mut cuts: Vec<u64> =
+            changed.iter().flat_map(|ranges| ranges.iter().flat_map(|range| [range.start, range.end])).collect();
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut entries: Vec<Entry> = Vec::new();
+        for cut in cuts.windows(2) {
+            let range = Range::new(cut[0], cut[1]);
+            let changes = |ranges: &Ranges| ranges.iter().any(|changed| changed.contains(range));
+            let all =
+                (0..geometry.data).filter(|&role| changes(&changed[role])).fold(0u64, |bits, role| bits | 1 << role);
+            let (overwritten, restated) = (all & in_place, all & !in_place);
+            match entries.last_mut() {
+                Some(last)
+                    if (last.overwritten, last.restated) == (overwritten, restated)
+                        && last.x + u64::from(last.len) == range.start =>
+                {
+                    last.len += range.len() as u32;
+                }
+                _ if all == 0 => {}
+                _ => entries.push(entry(range, overwritten, restated)),
+            }
+        }
+        entries
+    }
+
+    /// What a strip holds afterwards, entry after entry; zeroes where nothing is written to it.
+    fn new_content(&self, role: Role, entries: &[Entry], writes: &[StripWrite]) -> Buf {
+        let mut content = self.env.alloc(entries.iter().map(|entry| entry.len as usize).sum());
+        content.fill(0);
+        let mut at = 0;
+        for entry in entries {
+            let range = Range::new(entry.x, entry.x + u64::from(entry.len));
+            for (start, bytes) in slices(writes, role, range) {
+                let from = at + (start - range.start) as usize;
+                content[from..from + bytes.len()].copy_from_slice(bytes);
+            }
+            at += entry.len as usize;
+        }
+        content.freeze()
+    }
+
+    /// The payloads by syndrome, and the checksums of the entries that need them.
+    fn base_syndromes(&self, columns: Range, entries: &mut [Entry], writes: &[StripWrite]) -> Vec<Buf> {
+        let geometry = &self.shared.geometry;
+        let with_base = |entry: &&Entry| entry.has_base(geometry.data);
+        let len: usize = entries.iter().filter(with_base).map(|entry| entry.len as usize).sum();
+        if len == 0 && geometry.data == 1 {
+            return vec![Buf::zeroes(0); geometry.syndromes];
+        }
+        let syndrome = |role: Role| writes.iter().find(|write| write.role == role);
+        let mut bases: Vec<BufMut> = (0..geometry.syndromes).map(|_| self.env.alloc(len)).collect();
+        let mut at = 0;
+        for entry in entries {
+            let range = Range::new(entry.x, entry.x + u64::from(entry.len));
+            debug_assert!(columns.contains(range));
+            let strips = || (0..geometry.data).filter(|role| entry.overwritten >> role & 1 == 1);
+            if entry.has_base(geometry.data) {
+                let into = at..at + entry.len as usize;
+                for (index, base) in bases.iter_mut().enumerate() {
+                    match syndrome(geometry.data + index) {
+                        Some(write) => copy_of(write, range, &mut base[into.clone()]),
+                        // Not written, since it is lost; nobody will read what is computed here.
+                        None => base[into.clone()].fill(0),
+                    }
+                }
+                for role in strips() {
+                    for (start, bytes) in slices(writes, role, range) {
+                        let from = at + (start - range.start) as usize;
+                        let mut targets: Vec<&mut [u8]> =
+                            bases.iter_mut().map(|base| &mut base[from..from + bytes.len()]).collect();
+                        self.shared.code.accumulate(role, bytes, &mut targets);
+                    }
+                }
+                at = into.end;
+            }
+            if geometry.data > 1 && is_open_question(entry) {
+                let mut checksums = Vec::new();
+                for start in (range.start..range.end).step_by(geometry.sector as usize) {
+                    let piece = Range::new(start, start + geometry.sector);
+                    for role in strips().chain(geometry.data..geometry.strips()) {
+                        let sum = |sum, (_, bytes): (u64, &[u8])| crc32c::crc32c_append(sum, bytes);
+                        checksums.push(slices(writes, role, piece).fold(0, sum));
+                    }
+                }
+                entry.checksums = checksums;
+            }
+        }
+        bases.into_iter().map(BufMut::freeze).collect()
+    }
+}
+
+/// If an overwritten strip of this entry is lost, its base syndromes alone do not say what it was.
+fn is_open_question(entry: &Entry) -> bool {
+    let count = entry.overwritten.count_ones();
+    count > 1 || (count == 1 && entry.restated != 0)
+}
+
+impl StripWrite {
+    /// The columns it writes.
+    pub fn range(&self) -> Range {
+        Range::new(self.x, self.x + self.data.iter().map(|data| data.len() as u64).sum::<u64>())
+    }
+}
+
+/// What is written to a strip within some columns, in order of address, with the column of each slice.
+fn slices(writes: &[StripWrite], role: Role, within: Range) -> impl Iterator<Item = (u64, &[u8])> {
+    let writes = writes.iter().filter(move |write| write.role == role);
+    writes.flat_map(move |write| slices_of(&write.data, write.x, within))
+}
+
+fn slices_of(data: &Segments, x: u64, within: Range) -> impl Iterator<Item = (u64, &[u8])> {
+    let mut start = x;
+    data.iter().filter_map(move |segment| {
+        let range = Range::new(start, start + segment.len() as u64);
+        start = range.end;
+        let part = range.intersect(within);
+        (!part.is_empty()).then(|| (part.start, &segment[part.relative(range.start)]))
+    })
+}
+
+fn copy_of(write: &StripWrite, range: Range, into: &mut [u8]) {
+    for (start, bytes) in slices_of(&write.data, write.x, range) {
+        let at = (start - range.start) as usize;
+        into[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+}
