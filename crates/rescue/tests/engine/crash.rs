@@ -1,8 +1,8 @@
 //! The power fails, and members are lost in the same moment: the log is read in memory.
 
-use format::{Catalogue, ExtentRecord, VolumeKind, VolumeRecord};
+use format::{Catalogue, CrashSafety, ExtentRecord, VolumeKind, VolumeRecord};
 use sim::Sim;
-use sim::engine::history::{History, work_for_a_crash};
+use sim::engine::history::{History, Loss, work_for_a_crash};
 use sim::engine::{Group, KIB, every_level, new_drives, seeds};
 
 use crate::image::*;
@@ -25,9 +25,13 @@ fn after_a_crash_with_members_lost_every_block_is_old_or_new_or_named_as_lost() 
         let shapes: Vec<_> = every_level(strip).into_iter().filter(|shape| shape.survives() > 0).collect();
         let shape = *rng.pick(&shapes);
         let drives = new_drives(&sim, usize::from(shape.members), 768 * KIB, *rng.pick(&[512, 4096]));
-        let group = Group::create(&sim, shape, drives, 1 + rng.index(2));
+        let safety = *rng.pick(&[CrashSafety::On, CrashSafety::Strict, CrashSafety::Off]);
+        let group = Group::create_with(&sim, shape, safety, drives, 1 + rng.index(2));
         sim.block_on(group.leader().set_catalogue(whole(group.size()))).unwrap();
         let history = History::shared(&group);
+        if safety == CrashSafety::Strict {
+            history.borrow_mut().make_strict();
+        }
         sim.stop_after(rng.below(500));
         let mut fork = rng.fork();
         sim.try_block_on(work_for_a_crash(&group, &history, &mut fork, 12, 6));
@@ -38,10 +42,12 @@ fn after_a_crash_with_members_lost_every_block_is_old_or_new_or_named_as_lost() 
         let first = rng.index(usize::from(shape.sets)) * shape.members_per_set();
         let mut slots: Vec<usize> = (first..first + shape.members_per_set()).collect();
         rng.shuffle(&mut slots);
-        slots.truncate(rng.index(shape.survives() + 1));
+        // Without a log nothing is promised of a crash together with a loss.
+        slots.truncate(if safety == CrashSafety::Off { 0 } else { rng.index(shape.survives() + 1) });
         let left = without(&images, &slots, &mut rng);
         live += check_all(&left).groups[0].log.live_record_count;
         let (read, report) = extract(&left, "all", true).unwrap();
+        let losses: Vec<Loss> = slots.iter().map(|&slot| Loss::in_power_cut(slot)).collect();
         let history = history.borrow();
         let block = history.block_bytes();
         for at in (0..read.len() as u64).step_by(block as usize) {
@@ -49,7 +55,7 @@ fn after_a_crash_with_members_lost_every_block_is_old_or_new_or_named_as_lost() 
                 range.offset_bytes < at + block && at < range.offset_bytes + range.len_bytes
             };
             let verdict = match report.lost.iter().any(is_lost) {
-                true => history.check_unreadable(at, &slots),
+                true => history.check_unreadable(at, &losses),
                 false => history.check(at, &read[at as usize..(at + block) as usize]),
             };
             verdict.unwrap_or_else(|violation| panic!("seed {seed}, {shape} without {slots:?}: {violation:?}"));
