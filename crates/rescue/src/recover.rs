@@ -53,7 +53,7 @@ impl<'a> Piece<'a> {
 
     fn data_strip(&self, wanted: usize) -> Option<Vec<u8>> {
         if self.live.whole {
-            return self.from_payloads(wanted);
+            return self.by_payloads(wanted);
         }
         if !self.is_restated(wanted)
             && let Some(bytes) = &self.strips[wanted]
@@ -69,7 +69,7 @@ impl<'a> Piece<'a> {
     }
 
     /// Any strip of a whole record: overwritten strips and syndromes are as their payloads say.
-    fn from_payloads(&self, wanted: usize) -> Option<Vec<u8>> {
+    fn by_payloads(&self, wanted: usize) -> Option<Vec<u8>> {
         let known = |strip: usize| {
             if strip >= self.code.data_count() || self.is_overwritten(strip) {
                 return self.payload(strip).map(<[u8]>::to_vec);

@@ -136,7 +136,7 @@ fn garbage_is_answered_and_never_believed() {
         let mut bytes = vec![0; size as usize];
         rng.fill(&mut bytes);
         let image = Image { name: "garbage".into(), bytes, bad: Default::default() };
-        let report = check_all(&[image.clone()]);
+        let report = check_all(std::slice::from_ref(&image));
         assert!(!report.complete && report.groups.is_empty() && report.findings.len() == 1, "{report:?}");
         assert!(rescue::list(&survey(&[image])).groups.is_empty());
     }
