@@ -54,6 +54,14 @@ fn message(payload: &dyn Any) -> String {
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".into())
 }
 
+/// A world comes and goes in a millisecond, and with it buffers as large as a drive. glibc gives memory of that size back
+/// to the kernel each time, which takes longer than the run, until it has seen a larger block be freed (mallopt(3),
+/// M_MMAP_THRESHOLD, "dynamic"): here is one, just below the size up to which it learns. Elsewhere it does no harm.
+pub(crate) fn keep_memory() {
+    const LEARNED_BYTES_MAX: usize = 32 << 20;
+    drop(std::hint::black_box(vec![0_u8; LEARNED_BYTES_MAX - (64 << 10)]));
+}
+
 /// How long and how much.
 #[derive(Debug, Clone, Copy)]
 pub struct Campaign {
@@ -86,6 +94,7 @@ const FAILURES_MAX: usize = 10;
 impl Campaign {
     /// Runs it.
     pub fn run(&self) -> Outcome {
+        keep_memory();
         let next = AtomicU64::new(self.from);
         let stop = AtomicBool::new(false);
         let sum = Mutex::new(Outcome::default());

@@ -2,7 +2,6 @@
 
 #![forbid(unsafe_code)]
 
-use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -77,23 +76,7 @@ struct Random {
     faults: bool,
 }
 
-/// A world comes and goes in a millisecond, and with it buffers as large as a drive. By default glibc gives such memory
-/// back to the kernel each time, which takes longer than the run: start again with larger thresholds (mallopt(3)).
-fn keep_memory() {
-    const VARIABLE: &str = "GLIBC_TUNABLES";
-    let Ok(program) = std::env::current_exe() else { return };
-    if std::env::var_os(VARIABLE).is_some() {
-        return;
-    }
-    let thresholds =
-        "glibc.malloc.mmap_threshold=1073741824:glibc.malloc.trim_threshold=4294967296:glibc.malloc.top_pad=67108864";
-    let mut again = std::process::Command::new(program);
-    // Only returns if it fails; then everything still works, slower.
-    let _ = again.args(std::env::args_os().skip(1)).env(VARIABLE, thresholds).exec();
-}
-
 fn main() -> ExitCode {
-    keep_memory();
     let command = Command::parse();
     if let Some(Which::Exhaustive { level, ops, full, off, strict, healthy }) = command.which {
         let safety = match (off, strict) {

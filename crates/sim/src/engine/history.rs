@@ -53,7 +53,8 @@ impl Version {
 
     fn matches(self, at: u64, bytes: &[u8]) -> bool {
         if self == Version::ZERO {
-            return bytes.iter().all(|&byte| byte == 0);
+            const ZEROES: [u8; 4096] = [0; 4096];
+            return bytes.chunks(ZEROES.len()).all(|chunk| *chunk == ZEROES[..chunk.len()]);
         }
         let mut words = bytes.chunks_exact(8).enumerate();
         self != Version::UNREADABLE && words.all(|(index, word)| word == self.word(at / 8 + index as u64).to_le_bytes())
@@ -79,8 +80,26 @@ struct Entry {
     version: Version,
     /// When its request was answered, counted in answers.
     done: u64,
+    /// Requests that were begun before it.
+    begun: u64,
     /// Other data strips of its row were being written at the same time.
     among_others: bool,
+}
+
+/// A member that is not there after a power cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loss {
+    /// Its place.
+    pub member: usize,
+    /// How many requests were begun ([`History::begun`]) when the group noticed. What was begun before counted on it.
+    pub begun: u64,
+}
+
+impl Loss {
+    /// The member was lost in the power cut.
+    pub fn in_power_cut(member: usize) -> Loss {
+        Loss { member, begun: u64::MAX }
+    }
 }
 
 type Entries = SmallVec<[Entry; 1]>;
@@ -105,6 +124,8 @@ pub struct History {
     under_way: Vec<Piece>,
     /// Counts answers.
     now: u64,
+    /// Counts requests.
+    begun: u64,
     version_last: u64,
     /// No block may ever be unreadable.
     strict: bool,
@@ -116,13 +137,14 @@ pub type Shared = Rc<RefCell<History>>;
 impl History {
     /// The history of a new group: zeroes.
     pub fn new(geometry: &Geometry) -> History {
-        let zero = smallvec![Entry { version: Version::ZERO, done: 0, among_others: false }];
+        let zero = smallvec![Entry { version: Version::ZERO, done: 0, begun: 0, among_others: false }];
         History {
             blocks: vec![zero; (geometry.capacity() / geometry.sector) as usize],
             geometry: geometry.clone(),
             unsettled: BTreeSet::new(),
             under_way: Vec::new(),
             now: 0,
+            begun: 0,
             version_last: 0,
             strict: false,
         }
@@ -172,7 +194,7 @@ impl History {
             at += step;
         }
         for block in self.range(start, len) {
-            let entry = Entry { version, done: UNDER_WAY, among_others: false };
+            let entry = Entry { version, done: UNDER_WAY, begun: self.begun, among_others: false };
             self.blocks[block as usize].push(entry);
             self.unsettled.insert(block);
         }
@@ -192,6 +214,12 @@ impl History {
             }
         }
         self.under_way.extend(pieces);
+        self.begun += 1;
+    }
+
+    /// Requests that were begun so far.
+    pub fn begun(&self) -> u64 {
+        self.begun
     }
 
     /// It was answered; `durable` if it had FUA.
@@ -273,17 +301,19 @@ impl History {
         })
     }
 
-    /// Checks that a block may be unreadable after a power cut in which the members of `lost` were lost.
+    /// Checks that a block may be unreadable after a power cut with the losses of `lost`.
     ///
     /// # Errors
     /// [`Violation`].
-    pub fn check_unreadable(&self, start: u64, lost: &[usize]) -> Result<(), Violation> {
+    pub fn check_unreadable(&self, start: u64, lost: &[Loss]) -> Result<(), Violation> {
         let place = self.geometry.place(start);
         let MemberIndex(member) = self.geometry.member(place.unit, place.x, place.role);
         let entries = &self.blocks[self.range(start, self.block_bytes()).start as usize];
-        let pending = entries.iter().skip(usize::from(entries.len() > 1));
-        let excused = pending.clone().any(|entry| entry.among_others) && entries.len() > 1;
-        let excepted = excused && !self.strict && lost.contains(&usize::from(member));
+        let pending = || entries.iter().skip(1).filter(|entry| entry.among_others);
+        let excused = pending().next().is_some();
+        let counted_on = |loss: &&Loss| pending().any(|entry| entry.begun < loss.begun);
+        let loss = lost.iter().filter(|loss| loss.member == usize::from(member)).find(counted_on);
+        let excepted = loss.is_some() && !self.strict;
         if entries[0].version == Version::UNREADABLE || excepted {
             return Ok(());
         }
@@ -291,7 +321,7 @@ impl History {
             (1, _) => "no write touched it",
             _ if self.strict => "crash safety is strict",
             (_, false) => "the write to it changed no other data strip of its row",
-            _ => "its member was not lost in the power cut",
+            _ => "its member was not lost in the power cut, or was known to be lost before it was written",
         };
         Err(Violation(format!(
             "block {start}+{} on member {member}, strip {}, cannot be read: {why}",
@@ -317,7 +347,7 @@ impl History {
     ///
     /// # Errors
     /// [`Violation`].
-    pub fn settle_unreadable(&mut self, start: u64, lost: &[usize]) -> Result<(), Violation> {
+    pub fn settle_unreadable(&mut self, start: u64, lost: &[Loss]) -> Result<(), Violation> {
         self.check_unreadable(start, lost)?;
         self.set(start / self.block_bytes(), Version::UNREADABLE);
         Ok(())
@@ -325,7 +355,7 @@ impl History {
 
     fn set(&mut self, block: u64, version: Version) {
         self.unsettled.remove(&block);
-        self.blocks[block as usize] = smallvec![Entry { version, done: self.now, among_others: false }];
+        self.blocks[block as usize] = smallvec![Entry { version, done: self.now, begun: 0, among_others: false }];
     }
 
     /// All requests ended with the power. To be called before anything is settled.
@@ -411,11 +441,11 @@ pub async fn settle(group: &Group, history: &Shared, rng: &mut Rng) {
     settle_with(group, history, rng, &[]).await;
 }
 
-/// As [`settle`], after a power cut in which the members of `lost` were lost.
+/// As [`settle`], after a power cut with the losses of `lost`.
 ///
 /// # Panics
 /// As [`settle`].
-pub async fn settle_with(group: &Group, history: &Shared, rng: &mut Rng, lost: &[usize]) {
+pub async fn settle_with(group: &Group, history: &Shared, rng: &mut Rng, lost: &[Loss]) {
     history.borrow_mut().power_cut();
     each_chunk(group, history, rng, lost, |at, read| history.borrow_mut().settle(at, read)).await;
 }
@@ -432,7 +462,7 @@ async fn each_chunk(
     group: &Group,
     history: &Shared,
     rng: &mut Rng,
-    lost: &[usize],
+    lost: &[Loss],
     check: impl Fn(u64, &[u8]) -> Result<(), Violation>,
 ) {
     let size = group.size();

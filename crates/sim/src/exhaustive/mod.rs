@@ -18,8 +18,8 @@ use format::{CrashSafety, Shape};
 
 pub use self::programs::{Before, Case, Op, alphabet, programs, shapes};
 use self::states::{BLOCK_BYTES, Drives, Page, Place, State};
-use crate::campaign::attempt;
-use crate::engine::history::{History, Request, Shared, Violation, perform};
+use crate::campaign::{attempt, keep_memory};
+use crate::engine::history::{History, Loss, Request, Shared, Violation, perform};
 use crate::engine::{Group, KIB, subsets};
 use crate::rng::mix;
 use crate::trace::TapeEvent;
@@ -84,6 +84,7 @@ impl Extent {
 
     /// Goes through everything. Gives the violations, none of which is in the counts twice.
     pub fn check(&self, counts: &Counts) -> Vec<String> {
+        keep_memory();
         let alphabet = alphabet(&self.shape);
         let mut cases = Vec::new();
         // The longer ones first, since they have the shorter ones as their beginnings.
@@ -336,8 +337,8 @@ impl Crash<'_> {
 
     async fn compare(&self, group: &Group, counts: &Counts) -> Result<(), Violation> {
         // Lost in the crash, and not before.
-        let lost: Vec<usize> =
-            self.lost.iter().copied().filter(|member| !self.case.degraded.contains(member)).collect();
+        let here = self.lost.iter().filter(|member| !self.case.degraded.contains(member));
+        let lost: Vec<Loss> = here.map(|&member| Loss::in_power_cut(member)).collect();
         let array = group.leader();
         let mut unreadable = Vec::new();
         self.read_all(array, &lost, &mut unreadable).await?;
@@ -354,12 +355,7 @@ impl Crash<'_> {
         Ok(())
     }
 
-    async fn read_all(
-        &self,
-        array: &Array<SimEnv>,
-        lost: &[usize],
-        unreadable: &mut Vec<u64>,
-    ) -> Result<(), Violation> {
+    async fn read_all(&self, array: &Array<SimEnv>, lost: &[Loss], unreadable: &mut Vec<u64>) -> Result<(), Violation> {
         let size = array.size_bytes();
         for at in (0..size).step_by(64 << 10) {
             let len = (64 * KIB).min(size - at);

@@ -11,7 +11,7 @@ use format::{BLOCK, CrashSafety, MemberState};
 
 use super::promise::{Fault, Ledger, fires_cut, is_promised};
 use super::{Ask, Pace, Program, Setup, Silent, Step};
-use crate::engine::history::{self, History, Request, perform};
+use crate::engine::history::{self, History, Loss, Request, perform};
 use crate::engine::{Group, subsets, uuid};
 use crate::{DriveOptions, Latency, PageRc, Rng, Sim, SimDrive};
 
@@ -68,6 +68,8 @@ struct Run {
     aside: Vec<(usize, SimDrive)>,
     /// Members that a rebuild is to fill.
     filling: Vec<usize>,
+    /// Members that the group knew to be lost, at the end of the last step, and when it noticed.
+    noticed: Vec<Loss>,
     tally: Rc<RefCell<Tally>>,
 }
 
@@ -97,6 +99,7 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
         cut: None,
         aside: Vec::new(),
         filling: Vec::new(),
+        noticed: Vec::new(),
         tally: Rc::default(),
     };
     for (index, step) in program.steps.iter().enumerate() {
@@ -104,6 +107,7 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
             println!("{:>12} ns {:>8} ops  {:>3} {step}", run.sim.now(), run.sim.ops_done(), index + 1);
         }
         run.step(step);
+        run.notice();
     }
     run.finish();
     let mut tally = run.tally.borrow().clone();
@@ -247,6 +251,19 @@ impl Run {
         });
     }
 
+    /// Notes which members the group knows to be lost.
+    fn notice(&mut self) {
+        let begun = self.history.borrow().begun();
+        let group = self.group.as_ref().expect("there is a group between steps");
+        let known = |member: usize| matches!(group.state(member), MemberState::Faulty | MemberState::Missing);
+        self.noticed.retain(|loss| known(loss.member));
+        for member in (0..usize::from(self.setup.shape.members)).filter(|&member| known(member)) {
+            if self.noticed.iter().all(|loss| loss.member != member) {
+                self.noticed.push(Loss { member, begun });
+            }
+        }
+    }
+
     /// The power fails now, and comes back.
     fn power_cut(&mut self) {
         let cut = self.cut.take().expect("the power fails when the program says so");
@@ -259,6 +276,13 @@ impl Run {
         drives.iter().for_each(|drive| drive.hang(false));
         lost.iter().for_each(SimDrive::fail);
         self.history.borrow_mut().power_cut();
+        let mut losses = self.noticed.clone();
+        // Whoever else is gone now went without notice, or in the step that was cut off.
+        for member in (0..usize::from(self.setup.shape.members)).filter(|&member| self.ledger.is_lost(member)) {
+            if losses.iter().all(|loss| loss.member != member) {
+                losses.push(Loss::in_power_cut(member));
+            }
+        }
         self.tally.borrow_mut().power_cuts += 1;
         for &after in &cut.again {
             self.count(Fault::PowerCutInRecovery);
@@ -267,15 +291,15 @@ impl Run {
             let (living, env, mut rng) = (living(&drives), self.sim.env(), self.rng.fork());
             self.sim.try_block_on(async {
                 let group = Group::open_async(env, living, shards).await;
-                history::settle_with(&group, &self.history, &mut rng, &cut.lost).await;
+                history::settle_with(&group, &self.history, &mut rng, &losses).await;
             });
             self.sim.power_cut();
             drives = drives.iter().map(SimDrive::reopen).collect();
         }
-        self.open(drives, shards, &cut.lost, true);
+        self.open(drives, shards, &losses, true);
     }
 
-    fn open(&mut self, drives: Vec<SimDrive>, shards: usize, lost: &[usize], settle: bool) {
+    fn open(&mut self, drives: Vec<SimDrive>, shards: usize, lost: &[Loss], settle: bool) {
         let living = living(&drives);
         let group = Group::open(&self.sim, living, shards);
         self.tally.borrow_mut().recoveries += 1;

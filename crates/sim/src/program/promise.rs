@@ -206,7 +206,7 @@ impl Ledger {
                 let degraded = self.whole() || self.promised(Fault::PowerCutDegraded);
                 let media = self.media.iter().any(|&media| media);
                 let losing = lost.is_empty() || self.may_lose(Fault::LostInPowerCut, lost);
-                lost.iter().all(known) && degraded && losing && !media
+                lost.iter().all(|member| known(member) && !self.lost[*member]) && degraded && losing && !media
             }
             Step::Die { member, .. } => known(member) && !self.lost[*member] && self.may_lose(Fault::Dead, &[*member]),
             Step::Errors { member, .. } => {
@@ -229,7 +229,10 @@ impl Ledger {
             Step::Return { member } => known(member) && self.lost[*member] && self.promised(Fault::StaleReturn),
             Step::Restart { without, shards } => {
                 let absent = without.is_empty() || self.may_lose(Fault::Dead, without);
-                *shards > 0 && without.iter().all(known) && absent && !self.cut_armed
+                *shards > 0
+                    && without.iter().all(|member| known(member) && !self.lost[*member])
+                    && absent
+                    && !self.cut_armed
             }
             Step::Scrub | Step::Settle => !self.cut_armed,
         };
