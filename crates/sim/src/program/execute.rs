@@ -137,6 +137,12 @@ impl Run {
         self.group.as_ref().expect("there is a group between steps")
     }
 
+    /// The drive in a member's place. None while a spare has not taken it so far.
+    fn drive(&self, member: usize) -> Option<SimDrive> {
+        let slot = self.group().leader().shared().slot(MemberIndex(member as u16));
+        self.group().drives.get(usize::from(slot.drive.0)).cloned()
+    }
+
     fn count(&self, fault: Fault) {
         *self.tally.borrow_mut().faults.entry(fault).or_default() += 1;
     }
@@ -165,30 +171,31 @@ impl Run {
             }
             Step::Die { member, after: 0 } => {
                 self.count(Fault::Dead);
-                self.group().member(*member).fail();
+                self.drive(*member).iter().for_each(SimDrive::fail);
             }
             Step::Die { member, after } => {
                 self.count(Fault::Dead);
-                self.group().member(*member).fail_after(*after);
+                self.drive(*member).iter().for_each(|drive| drive.fail_after(*after));
             }
             Step::Errors { member, kind, full } => {
                 self.count(Fault::Errors);
                 for _ in 0..2 {
                     let error =
                         if *full { DriveError::NoSpace } else { DriveError::Os { operation: "simulated", errno: 5 } };
-                    self.group().member(*member).error_next(*kind, error);
+                    self.drive(*member).iter().for_each(|drive| drive.error_next(*kind, error.clone()));
                 }
             }
             Step::Hiccup { member, kind } if !self.ledger.is_lost(*member) => {
                 self.count(Fault::Hiccup);
                 let error = DriveError::Os { operation: "simulated", errno: 5 };
-                self.group().member(*member).error_next(*kind, error);
+                self.drive(*member).iter().for_each(|drive| drive.error_next(*kind, error.clone()));
             }
             Step::Media { member, start, len } => self.media(*member, *start, *len),
             Step::Silent { member, fault, start, len } => self.silent(*member, *fault, *start, *len),
             Step::Pause { member, us } if !self.ledger.is_lost(*member) => {
                 self.count(Fault::Slow);
-                let (drive, env) = (self.group().member(*member).clone(), self.sim.env());
+                let Some(drive) = self.drive(*member) else { return };
+                let env = self.sim.env();
                 drive.hang(true);
                 let us = *us;
                 self.sim.env().spawn(async move {
@@ -198,7 +205,7 @@ impl Run {
             }
             Step::Slow { member, factor } if !self.ledger.is_lost(*member) => {
                 self.count(Fault::Slow);
-                self.group().member(*member).slow(*factor);
+                self.drive(*member).iter().for_each(|drive| drive.slow(*factor));
             }
             Step::Hiccup { .. } | Step::Pause { .. } | Step::Slow { .. } => {}
             Step::Replace { member, spare } => self.replace(*member, *spare),
@@ -268,9 +275,9 @@ impl Run {
     fn power_cut(&mut self) {
         let cut = self.cut.take().expect("the power fails when the program says so");
         self.ledger.disarm();
+        let lost: Vec<SimDrive> = cut.lost.iter().filter_map(|&member| self.drive(member)).collect();
         let group = self.group.take().expect("there is a group between steps");
         let shards = group.shards.len();
-        let lost: Vec<SimDrive> = cut.lost.iter().map(|&member| group.member(member).clone()).collect();
         let mut drives = group.cut(&self.sim);
         // Whoever was to end their pause is gone.
         drives.iter().for_each(|drive| drive.hang(false));
@@ -326,11 +333,12 @@ impl Run {
     fn media(&mut self, member: usize, start: u64, len: u64) {
         self.count(Fault::Media);
         let group = self.group();
+        let Some(drive) = self.drive(member) else { return };
         let geometry = &group.leader().shared().geometry;
         let data_len = geometry.bands * geometry.unit;
         let start = start % data_len;
         let end = (start + len.max(1)).min(data_len);
-        group.member(member).media_error(geometry.data_start + start..geometry.data_start + end);
+        drive.media_error(geometry.data_start + start..geometry.data_start + end);
     }
 
     fn silent(&mut self, member: usize, fault: Silent, start: u64, len: u64) {
