@@ -53,12 +53,15 @@ struct Row {
     doubtful: Vec<Option<BufMut>>,
 }
 
+/// A member's drive and state, if it is there.
+pub(crate) type Present<'a, D> = Option<(&'a D, MemberState)>;
+
 pub(crate) struct Replay<'a, E: Env> {
     pub env: &'a E,
     pub superblock: &'a Superblock,
     pub shared: &'a Shared,
     /// The drives by member, with their states. Missing ones, and those that fail during the replay, are `None`.
-    pub members: RefCell<Vec<Option<(&'a E::Drive, MemberState)>>>,
+    pub members: RefCell<Vec<Present<'a, E::Drive>>>,
     /// The list of lost blocks, as the members have it.
     pub lost: RefCell<LostBlocks>,
 }
@@ -276,7 +279,7 @@ impl<E: Env> Replay<'_, E> {
         let mut unknown: Vec<Role> = Vec::new();
         let solve: Vec<Role> = (0..data).filter(|&role| !overwritten(role) && row.strips[role].is_none()).collect();
         if !solve.is_empty() {
-            if let Some(solved) = self.from_bases(&row, &solve, overwritten, &bases, columns) {
+            if let Some(solved) = self.by_bases(&row, &solve, overwritten, &bases, columns) {
                 for (role, strip) in solve.into_iter().zip(solved) {
                     row.strips[role] = Some(strip);
                 }
@@ -297,7 +300,7 @@ impl<E: Env> Replay<'_, E> {
                 true => (data..strips).filter(|&role| row.strips[role].is_some()).take(1).collect(),
                 false => self.verified(&row, entry, record.piece_bytes, columns),
             };
-            match self.from_syndromes(&row, &lost, &syndromes, columns) {
+            match self.by_syndromes(&row, &lost, &syndromes, columns) {
                 Some(solved) => {
                     for (role, strip) in lost.into_iter().zip(solved) {
                         row.strips[role] = Some(strip);
@@ -391,7 +394,7 @@ impl<E: Env> Replay<'_, E> {
     }
 
     /// Data strips that are not overwritten, from base syndromes.
-    fn from_bases(
+    fn by_bases(
         &self,
         row: &Row,
         wanted: &[Role],
@@ -411,7 +414,7 @@ impl<E: Env> Replay<'_, E> {
     }
 
     /// Data strips from others and these syndromes.
-    fn from_syndromes(&self, row: &Row, wanted: &[Role], syndromes: &[Role], columns: Range) -> Option<Vec<BufMut>> {
+    fn by_syndromes(&self, row: &Row, wanted: &[Role], syndromes: &[Role], columns: Range) -> Option<Vec<BufMut>> {
         let data = self.shared.geometry.data;
         let source = |role: Role| {
             let usable = role < data || syndromes.contains(&role);
@@ -496,7 +499,7 @@ pub(crate) fn members<'a, D>(
     superblock: &Superblock,
     places: &[Option<usize>],
     drives: &'a [D],
-) -> Vec<Option<(&'a D, MemberState)>> {
+) -> Vec<Present<'a, D>> {
     let live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
     let member = |(entry, place): (&format::MemberEntry, &Option<usize>)| {
         place.filter(|_| live(entry.state)).map(|index| (&drives[index], entry.state))

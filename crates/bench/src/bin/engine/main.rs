@@ -2,6 +2,7 @@
 //!
 //! - Random reads through RAID 6 beside the same drives read directly, by the same tasks, over as many bytes.
 //! - Sequential writes of whole stripes beside `memcpy` of the same buffers on the same core.
+//! - The same writes with the write-hole log and without.
 //! - Random writes: the first ones to new space, and those that read, modify and write.
 
 mod group;
@@ -45,8 +46,8 @@ struct Arguments {
     /// Requests in flight
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     depth: u64,
-    /// Only one of: reads, streams, writes
-    #[arg(long, value_parser = ["reads", "streams", "writes"])]
+    /// Only one of: reads, streams, writes, log
+    #[arg(long, value_parser = ["reads", "streams", "writes", "log"])]
     only: Option<String>,
 }
 
@@ -105,6 +106,16 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
             group.fill().await;
             rows.extend(streams(&arguments, &group).await);
             group.close().await?;
+        }
+        if arguments.has("log") {
+            let half = arguments.drives_mib * MIB / 2;
+            let on = Group::make("on-4+2", Level::Raid6, 6, half, CrashSafety::On).await?;
+            let off = Group::make("off-4+2", Level::Raid6, 6, half, CrashSafety::Off).await?;
+            on.fill().await;
+            off.fill().await;
+            rows.extend(log_cost(&arguments, &on, &off).await);
+            on.close().await?;
+            off.close().await?;
         }
         Ok::<_, String>(rows)
     });
@@ -185,13 +196,13 @@ async fn random_writes(arguments: &Arguments, group: &Group) -> Vec<Row> {
         // This overwrites what the group holds, which nobody reads any more.
         let drives = Rc::new(group.drives.clone());
         let direct = turn(arguments.depth, arguments.turn(), |seed, pace| {
-            let (drives, data, env) = (drives.clone(), data.clone(), ShardEnv::current());
+            let (drives, data, env, start) = (drives.clone(), data.clone(), ShardEnv::current(), geometry.data_start);
             let mut rng = Rng::new(seed + 2000 * round as u64);
             async move {
                 let count = drives.len() as u64;
                 while pace.goes_on() {
                     let block = rng.below(blocks);
-                    let offset = MIB + block / count * BLOCK;
+                    let offset = start + block / count * BLOCK;
                     for drive in 0..3 {
                         let drive = &drives[((block + drive) % count) as usize];
                         let buf = env.alloc(BLOCK as usize);
@@ -224,6 +235,43 @@ async fn random_writes(arguments: &Arguments, group: &Group) -> Vec<Row> {
     let mut rows = rows(what, &rounds, "3 reads + 3 writes directly", None).to_vec();
     rows.push(Row::of(what, &rounds, Basis::Cpu, 0, (2, "first writes to new zones"), None));
     rows
+}
+
+/// Writes to groups that were written before, with the log on and off: single blocks, and whole stripes.
+async fn log_cost(arguments: &Arguments, on: &Group, off: &Group) -> Vec<Row> {
+    let stripe = on.array.shared().geometry.stripe_data();
+    let mut all = Vec::new();
+    for (what, len, target) in [
+        ("4 KiB random writes, RAID 6 4+2", BLOCK, Some(Target::AtLeast(0.75))),
+        ("whole random stripes", stripe, None),
+    ] {
+        let mut data = drive::BufMut::zeroed(len as usize);
+        data.fill(0xa5);
+        let data = data.freeze();
+        let mut rounds = Rounds::new(2);
+        for round in 0..=usize::from(arguments.rounds) {
+            for contender in Rounds::order(2, round) {
+                let group = if contender == 0 { on } else { off };
+                let places = group.array.size_bytes() / len;
+                let sample = turn(arguments.depth, arguments.turn(), |seed, pace| {
+                    let (array, data) = (group.array.clone(), data.clone());
+                    let mut rng = Rng::new(seed + 1000 * round as u64);
+                    async move {
+                        while pace.goes_on() {
+                            let offset = rng.below(places) * len;
+                            array.write(offset, data.clone(), false).await.expect("memory does not fail");
+                        }
+                    }
+                });
+                let sample = sample.await;
+                if round > 0 {
+                    rounds.add(contender, sample);
+                }
+            }
+        }
+        all.extend(rows((what, "IOPS"), &rounds, "crash safety off", target));
+    }
+    all
 }
 
 async fn streams(arguments: &Arguments, group: &Group) -> [Row; 2] {
