@@ -362,6 +362,11 @@ impl<E: Env> Inner<E> {
                 }
                 Ok(Outcome::Done)
             }
+            Request::Seal => self.flush_and_seal().await.map(|()| Outcome::Done),
+            Request::SealQuietly => {
+                self.seal_quietly().await;
+                Ok(Outcome::Done)
+            }
             Request::SaveLost => self.save_lost().await.map(|()| Outcome::Done),
             Request::MarkDirty => self.mark_dirty().await.map(|()| Outcome::Done),
             Request::Barrier => {

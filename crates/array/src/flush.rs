@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use drive::{BlockError, Env};
+use drive::{BlockError, Env, join_all};
 
 use crate::array::{Array, Inner};
 use crate::message::Request;
@@ -23,15 +23,29 @@ impl<E: Env> Array<E> {
 
 impl<E: Env> Inner<E> {
     async fn flush(self: &Rc<Self>) -> Result<(), BlockError> {
-        let mark = self.log.as_ref().map(|log| log.flush_begins());
-        if self.shared.map.is_dirty() {
-            self.on_leader(Request::Persist).await?;
-        } else {
-            self.flush_members().await?;
+        // Shards whose logs have to be sealed flush on their own: whoever seals has to have looked before.
+        let others = (0..self.shards).filter(|&shard| shard != self.shard && self.shared.is_unsealed(shard));
+        let others: Vec<_> = others.map(|shard| self.on_shard(shard, Request::Seal)).collect();
+        let here = async {
+            let mark = self.log.as_ref().map(|log| log.flush_begins());
+            if self.shared.map.is_dirty() {
+                self.on_leader(Request::Persist).await?;
+            } else {
+                self.flush_members().await?;
+            }
+            if let (Some(log), Some(mark)) = (&self.log, mark) {
+                log.flush_ended(&mark);
+                self.seal(log, &mark).await?;
+            }
+            Ok(())
+        };
+        if others.is_empty() {
+            return here.await;
         }
-        if let (Some(log), Some(mark)) = (&self.log, mark) {
-            log.flush_ended(mark);
+        let mut all: Vec<std::pin::Pin<Box<dyn Future<Output = Result<(), BlockError>> + '_>>> = vec![Box::pin(here)];
+        for other in others {
+            all.push(Box::pin(async move { other.await.map(|_| ()) }));
         }
-        Ok(())
+        join_all(all).await.into_iter().collect()
     }
 }

@@ -24,6 +24,7 @@ use crate::array::Inner;
 use crate::geometry::MemberIndex;
 use crate::job::Job;
 use crate::lock::Turnstile;
+use crate::message::Request;
 use crate::shared::{DriveId, Slot};
 use crate::status::Event;
 
@@ -230,6 +231,8 @@ impl<E: Env> Inner<E> {
                 }
             }
             if !left {
+                let unsealed = (0..self.shards).filter(|&shard| self.shared.is_unsealed(shard));
+                join_all(unsealed.map(|shard| self.on_shard(shard, Request::SealQuietly))).await;
                 return;
             }
         }

@@ -16,15 +16,20 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
-use drive::{BlockError, Buf, Env, Receiver, Segments, Sender, join_all, oneshot};
-use format::log::{Entry, FrameHead, PartData, encode_frame, frame_len};
-use format::{Region, Uuid};
+use drive::{BlockError, Buf, BufMut, Env, Receiver, Segments, Sender, join_all, oneshot};
+use format::log::{
+    EXCEPTIONS_MAX, Entry, FrameHead, PartData, SEALS, encode_frame, encode_seal, frame_len, seal_offset,
+};
+use format::{MemberState, Region, Uuid};
 
 use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::leader::{flush_retried, write_retried};
+use crate::lock::Turnstile;
 use crate::ranges::Range;
-use crate::shared::{DriveId, Shared};
+use crate::shared::{DriveId, Shared, Slot};
 
 /// Parts that one frame gathers at most: bounds the time of the first record in it.
 const PARTS_MAX: usize = 256;
@@ -37,6 +42,9 @@ pub(crate) struct Record {
     pub whole: bool,
     /// See [`PartData::in_sync`].
     pub in_sync: u64,
+    /// If an overwritten strip is lost, the record cannot tell whether the others are new: once they are durable, a seal
+    /// has to say so.
+    pub unverified: bool,
     pub shares: Vec<Share>,
 }
 
@@ -77,10 +85,12 @@ struct Recent {
 }
 
 /// When a flush began: what was settled before is durable when it ends.
-#[derive(Clone, Copy)]
 pub(crate) struct FlushMark {
     settled_below: u64,
     flush: u64,
+    /// The records there were, and those that were open.
+    below: u64,
+    open: Vec<u64>,
 }
 
 /// How appending went.
@@ -130,6 +140,11 @@ pub(crate) struct Log {
     recent: RefCell<BTreeMap<UnitIndex, Vec<Recent>>>,
     /// Flushes that have begun.
     flushes: Cell<u64>,
+    /// Records that leave a question open, with nothing on the members that says that it is settled. Those below
+    /// `retired` are one entry, the lowest.
+    unsealed: RefCell<BTreeSet<u64>>,
+    seals: Turnstile,
+    seal_slot: Cell<u64>,
     pending: RefCell<VecDeque<Pending>>,
     writing: Cell<bool>,
     retiring: Cell<bool>,
@@ -152,6 +167,9 @@ impl Log {
             units: RefCell::default(),
             recent: RefCell::default(),
             flushes: Cell::new(0),
+            unsealed: RefCell::default(),
+            seals: Turnstile::default(),
+            seal_slot: Cell::new(0),
             pending: RefCell::default(),
             writing: Cell::new(false),
             retiring: Cell::new(false),
@@ -175,19 +193,30 @@ impl Log {
     pub fn flush_begins(&self) -> FlushMark {
         let flush = self.flushes.get();
         self.flushes.set(flush + 1);
-        FlushMark { settled_below: self.settled_below(), flush }
+        let open: Vec<u64> = self.open.borrow().iter().copied().collect();
+        FlushMark { settled_below: self.settled_below(), flush, below: self.next.get(), open }
     }
 
     /// The flush that began then has ended, on all members.
-    pub fn flush_ended(&self, mark: FlushMark) {
+    pub fn flush_ended(&self, mark: &FlushMark) {
         self.recent.borrow_mut().retain(|_, entries| {
             entries.retain(|entry| entry.settled.is_none_or(|settled| settled > mark.flush));
             !entries.is_empty()
         });
         if mark.settled_below > self.retired.get() {
             self.retired.set(mark.settled_below);
+            let mut unsealed = self.unsealed.borrow_mut();
+            let later = unsealed.split_off(&mark.settled_below);
+            let lowest = std::mem::replace(&mut *unsealed, later).first().copied();
+            unsealed.extend(lowest);
         }
         self.changed();
+    }
+
+    /// Records that leave a question open were settled when the flush began, and no seal says so.
+    fn wants_seal(&self, mark: &FlushMark) -> bool {
+        let unsealed = self.unsealed.borrow();
+        unsealed.iter().any(|sequence| *sequence < mark.below && mark.open.binary_search(sequence).is_err())
     }
 
     /// Other strips of columns of these entries were written, which may not be durable. Of `data` data strips; where all
@@ -234,6 +263,9 @@ impl Log {
         };
         let entries = record.entries.iter().filter(|entry| !entry.is_void()).map(entry);
         self.recent.borrow_mut().entry(record.unit).or_default().extend(entries);
+        if record.unverified {
+            self.unsealed.borrow_mut().insert(sequence);
+        }
         Open { log: self.clone(), unit: record.unit, sequence }
     }
 
@@ -422,8 +454,97 @@ impl<E: Env> Inner<E> {
     pub async fn flush_for_log(self: &Rc<Self>, log: &Log) -> Result<(), BlockError> {
         let mark = log.flush_begins();
         self.flush_members().await?;
-        log.flush_ended(mark);
+        log.flush_ended(&mark);
         Ok(())
+    }
+
+    /// Flushes all members, and makes durable that everything that was written to units of this shard before needs no
+    /// recovery.
+    pub async fn flush_and_seal(self: &Rc<Self>) -> Result<(), BlockError> {
+        let Some(log) = &self.log else { return self.flush_members().await };
+        let mark = log.flush_begins();
+        self.flush_members().await?;
+        log.flush_ended(&mark);
+        self.seal(log, &mark).await
+    }
+
+    /// Says on the members that what was settled when a flush began, which has ended, needs no recovery.
+    ///
+    /// # Errors
+    /// [`BlockError::Lost`] if so few members took the seal that a crash could take all of them.
+    pub async fn seal(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Result<(), BlockError> {
+        if !log.wants_seal(mark) {
+            return Ok(());
+        }
+        let _turn = log.seals.enter().await;
+        if !log.wants_seal(mark) {
+            return Ok(()); // A later flush has sealed it meanwhile.
+        }
+        // What does not fit is left to a later seal: lower the tail until it does.
+        let tail = mark.open.get(EXCEPTIONS_MAX).copied().unwrap_or(mark.below);
+        let exceptions = &mark.open[..mark.open.len().min(EXCEPTIONS_MAX)];
+        let slot = log.seal_slot.replace((log.seal_slot.get() + 1) % SEALS);
+        let offset = seal_offset(&log.place, slot);
+        let head = FrameHead { offset, tail, ..log.head };
+        let bytes = BufMut::copy_of(&encode_seal(&log.array, &head, exceptions)).freeze();
+        let members = self.shared.slots().filter(|(_, slot)| slot.state == MemberState::InSync);
+        let write = |(member, slot): (MemberIndex, Slot)| {
+            let (drive, bytes) = (self.drive(slot.drive), bytes.clone());
+            async move {
+                match drive {
+                    Some(drive) => (member, write_retried(&drive, offset, bytes, true).await.is_ok()),
+                    None => (member, false),
+                }
+            }
+        };
+        // A member that does not take it shows that at its next write.
+        let written = join_all(members.map(write)).await;
+        let (strips, survives) = (self.shared.geometry.strips(), self.shared.geometry.syndromes);
+        for set in 0..self.shared.geometry.sets as usize {
+            let of_set = |member: &MemberIndex| usize::from(member.0) / strips == set;
+            let took = written.iter().filter(|(member, took)| *took && of_set(member)).count();
+            let lost = self.shared.lost_in_set(set as u64);
+            if took + lost <= survives {
+                return Err(BlockError::Lost { lost: strips - took, survives });
+            }
+        }
+        let mut unsealed = log.unsealed.borrow_mut();
+        unsealed.retain(|sequence| *sequence >= tail || exceptions.binary_search(sequence).is_ok());
+        self.counters().unsealed.store(!unsealed.is_empty(), Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// As [`Inner::flush_and_seal`], without asking the leader for anything, who waits for this. Where a member cannot
+    /// flush nothing is sealed, and the leader hears of it later.
+    pub async fn seal_quietly(self: &Rc<Self>) {
+        let Some(log) = self.log.as_ref().filter(|log| !log.unsealed.borrow().is_empty()) else { return };
+        let mark = log.flush_begins();
+        let staying = |(member, slot): &(MemberIndex, Slot)| {
+            slot.state == MemberState::InSync && !self.shared.is_doubted(*member)
+        };
+        let flush = |(member, slot): (MemberIndex, Slot)| {
+            let drive = self.drive(slot.drive);
+            async move {
+                let flushed = match drive {
+                    Some(drive) => flush_retried(&drive).await.is_ok(),
+                    None => false,
+                };
+                (member, slot.drive, flushed)
+            }
+        };
+        let flushed = join_all(self.shared.slots().filter(staying).map(flush)).await;
+        let failed: Vec<(MemberIndex, DriveId)> =
+            flushed.into_iter().filter(|(.., flushed)| !flushed).map(|(member, drive, _)| (member, drive)).collect();
+        if failed.is_empty() {
+            // Too few members to hold the seal are too few for the group: the next request says so.
+            let _ = self.seal(log, &mark).await;
+        }
+        for (member, drive) in failed {
+            let inner = self.clone();
+            self.env.spawn(async move {
+                inner.fail(member, drive).await;
+            });
+        }
     }
 
     /// Flushes in the background, so that there is room before it is needed.

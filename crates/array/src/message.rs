@@ -52,6 +52,10 @@ pub(crate) enum Request {
     Persist,
     /// Of any shard: wait until no record of its log is open.
     Settle,
+    /// Of any shard: flush, and make durable that what was written to its units before needs no recovery.
+    Seal,
+    /// The same, for a leader who is about to change the group's state and can hear of no failure now.
+    SealQuietly,
     /// Of the leader: make the list of lost blocks durable.
     SaveLost,
     /// Of the leader: the superblocks shall say that the group is being written to.

@@ -1,6 +1,7 @@
 //! What the log has to know of a component that is about to be written.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use drive::{BlockError, Buf, BufMut, Env, Segments, join_all};
@@ -43,6 +44,7 @@ impl<E: Env> Inner<E> {
         columns: Range,
         view: &RowView<E::Drive>,
         writes: &[StripWrite],
+        fua: bool,
     ) -> Result<Logged, BlockError> {
         let Some(log) = &self.log else { return Ok(Logged::Nothing) };
         let geometry = &self.shared.geometry;
@@ -67,11 +69,16 @@ impl<E: Env> Inner<E> {
             let holders = changed.clone().chain(holders);
             holders.map(|role| share(role, self.new_content(role, &entries, writes))).collect()
         } else {
-            let payload = self.base_syndromes(columns, &mut entries, writes);
+            let payload = self.base_syndromes(columns, &mut entries, writes, fua);
             holders.into_iter().map(|role| share(role, payload[role - geometry.data].clone())).collect()
         };
         let overwritten = changed.map(|role| (view.0[role].member, view.0[role].id)).collect();
-        let record = Record { unit, entries, whole, in_sync: self.in_sync(view), shares };
+        let is_unverified = |entry: &Entry| several(entry) && entry.checksums.is_empty();
+        let unverified = !whole && entries.iter().any(is_unverified);
+        if unverified {
+            self.counters().unsealed.store(true, Ordering::SeqCst);
+        }
+        let record = Record { unit, entries, whole, in_sync: self.in_sync(view), unverified, shares };
         if self.shared.is_held() {
             // A rebuild is ending: what is planned now must know its drive.
             while self.shared.is_held() {
@@ -113,7 +120,14 @@ impl<E: Env> Inner<E> {
                 };
                 let shares: Vec<Share> = holders.map(share).collect();
                 if !shares.is_empty() {
-                    records.push(Record { unit, entries: vec![entry], whole: false, in_sync, shares });
+                    records.push(Record {
+                        unit,
+                        entries: vec![entry],
+                        whole: false,
+                        in_sync,
+                        unverified: false,
+                        shares,
+                    });
                 }
             }
             // Settled at once: nothing is overwritten, and what they void leaves the rings before they do.
@@ -227,12 +241,13 @@ impl<E: Env> Inner<E> {
         content.freeze()
     }
 
-    /// The payloads by syndrome, and the checksums of the entries that need them.
-    fn base_syndromes(&self, columns: Range, entries: &mut [Entry], writes: &[StripWrite]) -> Vec<Buf> {
+    /// The payloads by syndrome, and the checksums of the entries that need them: of a write that is to be durable when
+    /// it is answered, no seal follows that would say that it is.
+    fn base_syndromes(&self, columns: Range, entries: &mut [Entry], writes: &[StripWrite], durable: bool) -> Vec<Buf> {
         let geometry = &self.shared.geometry;
         let with_base = |entry: &&Entry| entry.has_base(geometry.data);
         let len: usize = entries.iter().filter(with_base).map(|entry| entry.len as usize).sum();
-        if len == 0 && geometry.data == 1 {
+        if len == 0 && (geometry.data == 1 || !durable) {
             return vec![Buf::zeroes(0); geometry.syndromes];
         }
         let syndrome = |role: Role| writes.iter().find(|write| write.role == role);
@@ -261,7 +276,7 @@ impl<E: Env> Inner<E> {
                 }
                 at = into.end;
             }
-            if geometry.data > 1 && is_open_question(entry) {
+            if durable && geometry.data > 1 && is_open_question(entry) {
                 let mut checksums = Vec::new();
                 for start in (range.start..range.end).step_by(geometry.sector as usize) {
                     let piece = Range::new(start, start + geometry.sector);

@@ -146,7 +146,7 @@ impl<E: Env> Replay<'_, E> {
         let geometry = &self.shared.geometry;
         let rings = format::log::rings(&self.superblock.layout);
         let mut records: BTreeMap<(u32, u64), Record> = BTreeMap::new();
-        let mut tails: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut tails: BTreeMap<u32, Vec<(u64, Vec<u64>)>> = BTreeMap::new();
         for (member, _) in self.live() {
             let Some(drive) = self.drive(member, Some(MemberState::InSync)) else { continue };
             let (bytes, readable) = self.read_rings(drive).await;
@@ -160,8 +160,14 @@ impl<E: Env> Replay<'_, E> {
                     at += BLOCK;
                     continue;
                 };
-                let tail = tails.entry(frame.head.stream).or_default();
-                *tail = frame.head.tail.max(*tail);
+                let tails = tails.entry(frame.head.stream).or_default();
+                match tails.last_mut() {
+                    // Most frames only move the tail on.
+                    Some((tail, exceptions)) if exceptions.is_empty() && frame.exceptions.is_empty() => {
+                        *tail = frame.head.tail.max(*tail);
+                    }
+                    _ => tails.push((frame.head.tail, frame.exceptions)),
+                }
                 for part in frame.parts {
                     let unit = UnitIndex(part.unit);
                     if unit.0 >= geometry.unit_count() || !part.entries.iter().all(|entry| self.fits(entry)) {
@@ -197,7 +203,10 @@ impl<E: Env> Replay<'_, E> {
                 }
             }
         }
-        records.retain(|(stream, sequence), _| *sequence >= tails.get(stream).copied().unwrap_or(0));
+        records.retain(|(stream, sequence), _| {
+            let done = |(tail, exceptions): &(u64, Vec<u64>)| sequence < tail && !exceptions.contains(sequence);
+            !tails.get(stream).is_some_and(|tails| tails.iter().any(done))
+        });
         records
     }
 

@@ -49,6 +49,8 @@ pub(crate) struct Counters {
     pub writes: Counter,
     pub reconstructed: Counter,
     pub healed: Counter,
+    /// The shard's log has records that want a seal.
+    pub unsealed: AtomicBool,
 }
 
 /// A number that one shard counts and all may read: no locked instruction on the way of every request.
@@ -131,6 +133,12 @@ impl Shared {
     /// The counters of all shards, each to be written by its shard only.
     pub(crate) fn counters(&self, shards: usize) -> Arc<[Counters]> {
         self.counters.get_or_init(|| (0..shards).map(|_| Counters::default()).collect()).clone()
+    }
+
+    /// A shard's log has records that want a seal.
+    pub(crate) fn is_unsealed(&self, shard: usize) -> bool {
+        let counters = self.counters.get().and_then(|shards| shards.get(shard));
+        counters.is_some_and(|counters| counters.unsealed.load(Ordering::SeqCst))
     }
 
     /// What all shards have done together.

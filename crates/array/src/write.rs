@@ -196,7 +196,7 @@ impl<E: Env> Inner<E> {
             };
             let logged = match component.fresh {
                 true => Logged::Nothing,
-                false => self.log_component(unit, overlay, columns, &view, &writes).await?,
+                false => self.log_component(unit, overlay, columns, &view, &writes, fua).await?,
             };
             if matches!(logged, Logged::Again) {
                 continue;
@@ -205,9 +205,9 @@ impl<E: Env> Inner<E> {
             if let Logged::Durable(open, overwritten) = logged
                 && self.has_lost_any(&overwritten)
             {
-                // The record names a strip that is lost now. With all others durable a recovery sees that they are new.
-                self.flush_members().await?;
+                // The record names a strip that is lost now: a recovery has to know that the others are new.
                 drop(open);
+                self.flush_and_seal().await?;
             }
             let is_lost = |role: &Role| view.0[*role].strip == Strip::Lost || failed.contains(role);
             let lost = (0..view.0.len()).filter(is_lost).count();

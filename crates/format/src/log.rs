@@ -4,20 +4,26 @@
 //! log region of a member:  | lost 0 | lost 1 | ring of stream 0 | ring of stream 1 | ...
 //! ```
 //! The first two slots hold the list of lost blocks ([`LostBlocks`]). The rest is divided among *streams*, one for each
-//! writer; each is a ring of [`Frame`]s. A reader looks for frames at every block of the rings and needs not know how
+//! writer; each is a ring of [`Frame`]s behind two blocks for *seals*, which say what needs no recovery. A reader looks for frames at every block of the rings and needs not know how
 //! many streams there were.
 
 mod frame;
 mod lost;
 
-pub use frame::{Entry, FRAME_VERSION, Frame, FrameError, FrameHead, Part, PartData, encode_frame, frame_len};
+pub use frame::{
+    EXCEPTIONS_MAX, Entry, FRAME_VERSION, Frame, FrameError, FrameHead, Part, PartData, encode_frame, encode_seal,
+    frame_len,
+};
 pub use lost::{LOST_RANGES_MAX, LOST_SLOT_BYTES, LOST_SLOTS, LOST_VERSION, LostBlocks, LostError};
 
 use crate::BLOCK;
 use crate::layout::{LOG_BYTES_MIN, Layout, Region};
 
-/// Least bytes of a ring: a frame with one block of parts and one of payload.
-pub const RING_BYTES_MIN: u64 = 2 * BLOCK as u64;
+/// Seals of a stream: blocks before its ring, written in turn.
+pub const SEALS: u64 = 2;
+
+/// Least bytes of a stream: its seals, and a ring for a frame with one block of parts and one of payload.
+pub const RING_BYTES_MIN: u64 = (SEALS + 2) * BLOCK as u64;
 
 const _: () = assert!(LOST_SLOTS * LOST_SLOT_BYTES as u64 + RING_BYTES_MIN <= LOG_BYTES_MIN);
 
@@ -49,5 +55,12 @@ pub fn ring(layout: &Layout, stream: usize, count: usize) -> Region {
     assert!(stream < count, "stream {stream} of {count}");
     let all = rings(layout);
     let len = all.len / count as u64 / BLOCK as u64 * BLOCK as u64;
-    Region { offset: all.offset + stream as u64 * len, len }
+    let seals = SEALS * BLOCK as u64;
+    Region { offset: all.offset + stream as u64 * len + seals, len: len - seals }
+}
+
+/// Where a stream's seals lie: the blocks before its ring.
+pub fn seal_offset(ring: &Region, slot: u64) -> u64 {
+    assert!(slot < SEALS, "slot {slot} of {SEALS}");
+    ring.offset - (SEALS - slot) * BLOCK as u64
 }

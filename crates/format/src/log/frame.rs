@@ -5,7 +5,7 @@
 //! gathers the parts of many records.
 //!
 //! ```text
-//! | head 80 | part 48 | entry 32 | checksums 4 .. | entry .. | part .. | ... | zeroes | payload, packed .. | zeroes |
+//! | head 80 | exceptions 8 .. | part 48 | entry 32 | checksums 4 .. | entry .. | part .. | ... | zeroes | payload, packed .. | zeroes |
 //!                                                                      up to 4096                  up to 4096
 //! ```
 //! The checksum is over the whole frame: a frame is there or it is not.
@@ -43,7 +43,7 @@ struct DiskHead {
     meta_len: U32,
     frame_len: U32,
     piece_bytes: U32,
-    reserved: [u8; 4],
+    exceptions: U32,
 }
 
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -89,7 +89,8 @@ pub struct FrameHead {
     /// Columns that one checksum is over: a power of two from 512 to 4096. Columns that are written later are whole
     /// pieces, so that each piece is of one record.
     pub piece_bytes: u32,
-    /// Records of this stream below this sequence number need no recovery: what they announced is durable.
+    /// Records of this stream below this sequence number need no recovery, but for exceptions that the frame names: what
+    /// they announced is durable.
     pub tail: u64,
 }
 
@@ -159,6 +160,8 @@ pub struct Part {
 pub struct Frame {
     /// What it says of itself.
     pub head: FrameHead,
+    /// Records below the tail that may need recovery all the same.
+    pub exceptions: Vec<u64>,
     /// The parts, in order.
     pub parts: Vec<Part>,
     /// Its length: a multiple of [`BLOCK`].
@@ -231,13 +234,31 @@ pub fn frame_len(parts: &[PartData<'_>]) -> usize {
     meta_len(parts).next_multiple_of(BLOCK) + payload.next_multiple_of(BLOCK)
 }
 
+/// Most exceptions of a seal.
+pub const EXCEPTIONS_MAX: usize = (BLOCK - size_of::<DiskHead>()) / 8;
+
+/// A frame without parts, which only says what needs no recovery: below the head's tail everything but `exceptions`.
+///
+/// # Panics
+/// If there are more than [`EXCEPTIONS_MAX`] exceptions.
+pub fn encode_seal(array: &Uuid, head: &FrameHead, exceptions: &[u64]) -> [u8; BLOCK] {
+    assert!(exceptions.len() <= EXCEPTIONS_MAX, "{} exceptions", exceptions.len());
+    let mut out = [0; BLOCK];
+    encode(array, head, exceptions, &[], &mut out);
+    out
+}
+
 /// Writes a frame to `out`.
 ///
 /// # Panics
 /// If `out` is not [`frame_len`] bytes long.
 pub fn encode_frame(array: &Uuid, head: &FrameHead, parts: &[PartData<'_>], out: &mut [u8]) {
     assert_eq!(out.len(), frame_len(parts), "a frame of {} parts", parts.len());
-    let meta = meta_len(parts);
+    encode(array, head, &[], parts, out);
+}
+
+fn encode(array: &Uuid, head: &FrameHead, exceptions: &[u64], parts: &[PartData<'_>], out: &mut [u8]) {
+    let meta = meta_len(parts) + 8 * exceptions.len();
     let mut payload_at = meta.next_multiple_of(BLOCK);
     out[meta..payload_at].fill(0);
     let mut disk = DiskHead::new_zeroed();
@@ -252,12 +273,16 @@ pub fn encode_frame(array: &Uuid, head: &FrameHead, parts: &[PartData<'_>], out:
     disk.meta_len = (meta as u32).into();
     disk.frame_len = (out.len() as u32).into();
     disk.piece_bytes = head.piece_bytes.into();
+    disk.exceptions = (exceptions.len() as u32).into();
     let mut at = 0;
     let mut put = |out: &mut [u8], bytes: &[u8]| {
         out[at..at + bytes.len()].copy_from_slice(bytes);
         at += bytes.len();
     };
     put(out, disk.as_bytes());
+    for exception in exceptions {
+        put(out, &exception.to_le_bytes());
+    }
     for part in parts {
         let mut disk = DiskPart::new_zeroed();
         disk.sequence = part.sequence.into();
@@ -330,6 +355,11 @@ impl Frame {
         }
         let meta = frame.get(..disk.meta_len.get() as usize).ok_or(invalid("meta_len"))?;
         let mut rest = meta.get(size_of::<DiskHead>()..).ok_or(invalid("meta_len"))?;
+        let exceptions = rest.get(..(disk.exceptions.get() as usize).saturating_mul(8)).ok_or(invalid("exceptions"))?;
+        rest = &rest[exceptions.len()..];
+        let exceptions =
+            exceptions.chunks_exact(8).map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight bytes")));
+        let exceptions = exceptions.collect();
         let mut parts = Vec::new();
         for _ in 0..disk.parts.get() {
             let (part, after) = DiskPart::ref_from_prefix(rest).map_err(|_| invalid("parts"))?;
@@ -366,7 +396,7 @@ impl Frame {
             });
         }
         let head = FrameHead { generation, offset, stream: disk.stream.get(), piece_bytes, tail: disk.tail.get() };
-        Ok(Frame { head, parts, len })
+        Ok(Frame { head, exceptions, parts, len })
     }
 }
 
@@ -459,6 +489,15 @@ mod tests {
     }
 
     #[test]
+    fn a_seal_reads_back_with_its_exceptions() {
+        let head = FrameHead { generation: 3, offset: 65536, stream: 2, piece_bytes: 512, tail: 1000 };
+        for exceptions in [vec![], vec![7, 999], (0..EXCEPTIONS_MAX as u64).collect()] {
+            let frame = decode(&encode_seal(&ARRAY, &head, &exceptions)).unwrap();
+            assert_eq!((frame.head, frame.exceptions, frame.parts.len(), frame.len), (head, exceptions, 0, BLOCK));
+        }
+    }
+
+    #[test]
     fn a_frame_torn_at_any_sector_is_no_frame() {
         let bytes = sample();
         for sector in 0..bytes.len() / 512 {
@@ -482,7 +521,8 @@ mod tests {
 
     #[test]
     fn fields_that_cannot_be_are_refused_even_under_a_right_checksum() {
-        let cases: [(&str, usize, &[u8]); 9] = [
+        let cases: [(&str, usize, &[u8]); 10] = [
+            ("exceptions", 76, &[0xFF; 4]),
             ("piece_bytes", 72, &[1]),
             ("meta_len", 64, &[0xFF; 4]),
             ("meta_len", 64, &[0; 4]),
