@@ -274,7 +274,10 @@ impl<E: Env> Array<E> {
             let calls = work.into_iter().map(|(unit, pieces)| self.0.on_owner(unit, Op::Write { pieces, fua }));
             join_all(calls).await.into_iter().try_for_each(|reply| reply.map(|_| ()))?;
         }
-        if self.0.shared.lost.written(offset, len) {
+        if self.0.shared.lost.check_read(offset, len).is_err() {
+            // Durable before the list says that they are back.
+            self.flush().await?;
+            self.0.shared.lost.written(offset, len);
             self.0.on_leader(Request::SaveLost).await?;
         }
         Ok(())

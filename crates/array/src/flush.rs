@@ -23,29 +23,20 @@ impl<E: Env> Array<E> {
 
 impl<E: Env> Inner<E> {
     async fn flush(self: &Rc<Self>) -> Result<(), BlockError> {
-        // Shards whose logs have to be sealed flush on their own: whoever seals has to have looked before.
+        // Shards whose logs have to be sealed flush on their own: whoever seals has to have looked before the flush.
         let others = (0..self.shards).filter(|&shard| shard != self.shard && self.shared.is_unsealed(shard));
-        let others: Vec<_> = others.map(|shard| self.on_shard(shard, Request::Seal)).collect();
-        let here = async {
-            let mark = self.log.as_ref().map(|log| log.flush_begins());
-            if self.shared.map.is_dirty() {
-                self.on_leader(Request::Persist).await?;
-            } else {
-                self.flush_members().await?;
-            }
-            if let (Some(log), Some(mark)) = (&self.log, mark) {
-                log.flush_ended(&mark);
-                self.seal(log, &mark).await?;
-            }
-            Ok(())
-        };
-        if others.is_empty() {
-            return here.await;
+        let sealed = join_all(others.map(|shard| self.on_shard(shard, Request::Seal))).await;
+        sealed.into_iter().try_for_each(|sealed| sealed.map(|_| ()))?;
+        let mark = self.log.as_ref().map(|log| log.flush_begins());
+        if self.shared.map.is_dirty() {
+            self.on_leader(Request::Persist).await?;
+        } else {
+            self.flush_members().await?;
         }
-        let mut all: Vec<std::pin::Pin<Box<dyn Future<Output = Result<(), BlockError>> + '_>>> = vec![Box::pin(here)];
-        for other in others {
-            all.push(Box::pin(async move { other.await.map(|_| ()) }));
+        if let (Some(log), Some(mark)) = (&self.log, mark) {
+            log.flush_ended(&mark);
+            self.seal(log, &mark).await?;
         }
-        join_all(all).await.into_iter().collect()
+        Ok(())
     }
 }

@@ -499,12 +499,10 @@ impl<E: Env> Inner<E> {
         let target = self.drive(drive).ok_or(BlockError::Stopped)?;
         let offset = geometry.member_offset(unit, columns.start);
         let data = Segments::from_iter([strip.freeze()]);
-        if let Err(error) = target.write(offset, data, false).await {
-            self.shared.count_error(member);
-            self.fail_or_refuse(member, drive, &error).await?;
-            return Err(BlockError::Stopped);
+        match self.write_drive(member, drive, &target, offset, data, false).await? {
+            true => Ok(()),
+            false => Err(BlockError::Stopped),
         }
-        Ok(())
     }
 
     /// The unit is whole on the drive that is being rebuilt. Under the unit's lock.

@@ -51,6 +51,10 @@ impl<E: Env> Inner<E> {
         let holders: Vec<Role> =
             (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(view, role)).collect();
         if holders.is_empty() {
+            // Whole records lie with data strips as well, which are written without a word now.
+            if self.shared.crash_safety == CrashSafety::Strict {
+                self.void_records(unit, columns).await?;
+            }
             return Ok(Logged::Nothing);
         }
         let mut entries = self.entries(overlay, columns, view, writes);
@@ -92,7 +96,8 @@ impl<E: Env> Inner<E> {
         })
     }
 
-    /// Older records of a unit must not be applied to zones that are written for the first time again.
+    /// Older records of a unit must not be applied to columns that are about to be written without a record: zones that
+    /// are written for the first time again.
     pub async fn void_records(self: &Rc<Self>, unit: UnitIndex, zone: Range) -> Result<(), BlockError> {
         let Some(log) = &self.log else { return Ok(()) };
         while log.has(unit) {
@@ -113,7 +118,9 @@ impl<E: Env> Inner<E> {
                     checksums: vec![],
                 };
                 let in_sync = self.in_sync(&view);
-                let holders = (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(&view, role));
+                // Whole records lie with data strips, too.
+                let first = if self.shared.crash_safety == CrashSafety::Strict { 0 } else { geometry.data };
+                let holders = (first..geometry.strips()).filter(|&role| self.is_trusted(&view, role));
                 let share = |role: Role| {
                     let strip = &view.0[role];
                     Share { role, member: strip.member, drive: strip.id, payload: Buf::zeroes(0) }

@@ -147,6 +147,7 @@ impl<E: Env> Replay<'_, E> {
         let rings = format::log::rings(&self.superblock.layout);
         let mut records: BTreeMap<(u32, u64), Record> = BTreeMap::new();
         let mut tails: BTreeMap<u32, Vec<(u64, Vec<u64>)>> = BTreeMap::new();
+        let mut silent: Vec<MemberIndex> = Vec::new();
         for (member, _) in self.live() {
             let Some(drive) = self.drive(member, Some(MemberState::InSync)) else { continue };
             let (bytes, readable) = self.read_rings(drive).await;
@@ -193,15 +194,16 @@ impl<E: Env> Replay<'_, E> {
                 at += frame.len;
             }
             if !readable {
-                // What is missing here may have been written and lost again: this member's silence says nothing.
-                for record in records.values_mut() {
-                    let mine = (0..geometry.strips()).filter(|&role| {
-                        let x = record.entries.first().map_or(0, |entry| entry.x);
-                        geometry.member(record.unit, x, role) == member && !record.parts.contains_key(&role)
-                    });
-                    record.holders &= !mine.fold(0, |bits, role| bits | 1 << role);
-                }
+                silent.push(member);
             }
+        }
+        // What could not be read may have been written all the same: the silence of these members says nothing.
+        for record in records.values_mut() {
+            let x = record.entries.first().map_or(0, |entry| entry.x);
+            let excused = (0..geometry.strips()).filter(|&role| {
+                silent.contains(&geometry.member(record.unit, x, role)) && !record.parts.contains_key(&role)
+            });
+            record.holders &= !excused.fold(0, |bits, role| bits | 1 << role);
         }
         records.retain(|(stream, sequence), _| {
             let done = |(tail, exceptions): &(u64, Vec<u64>)| sequence < tail && !exceptions.contains(sequence);

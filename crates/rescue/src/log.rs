@@ -57,6 +57,7 @@ pub(crate) struct Log {
 struct Record {
     unit: u64,
     holders: u64,
+    in_sync: u64,
     piece: u64,
     whole: bool,
     entries: Vec<Entry>,
@@ -108,8 +109,12 @@ impl Log {
                 let slot = slot_of(role);
                 group.is_in_sync(slot) && !scan.unreadable.contains(&slot) && !record.parts.contains_key(&role)
             };
-            let holders = (0..geometry.width).filter(|role| record.holders >> role & 1 == 1);
-            if sequence < scan.tails.get(&stream).copied().unwrap_or(0) || { holders }.any(lacks) {
+            let mut holders = (0..geometry.width).filter(|role| record.holders >> role & 1 == 1);
+            // A member that is in sync now and was not then was rebuilt since: the record is long done with.
+            let mut others = (0..geometry.width).filter(|role| record.in_sync >> role & 1 == 0);
+            let tails = scan.tails.get(&stream).map_or(&[][..], |tails| tails);
+            let is_done = tails.iter().any(|(tail, except)| sequence < *tail && !except.contains(&sequence));
+            if is_done || holders.any(lacks) || others.any(|role| group.is_in_sync(slot_of(role))) {
                 continue;
             }
             self.count.live_record_count += 1;
@@ -163,7 +168,8 @@ struct Scan {
     /// By stream and sequence.
     records: BTreeMap<(u32, u64), Record>,
     /// The highest tail of each stream.
-    tails: BTreeMap<u32, u64>,
+    /// By stream, of each frame: records below that need no recovery, and the exceptions.
+    tails: BTreeMap<u32, Vec<(u64, Vec<u64>)>>,
     frames: u64,
     /// Members whose log could not be read, at least in part.
     unreadable: BTreeSet<usize>,
@@ -210,12 +216,12 @@ impl Scan {
 
     fn take(&mut self, frame: &Frame, bytes: &[u8]) {
         self.frames += 1;
-        let tail = self.tails.entry(frame.head.stream).or_default();
-        *tail = frame.head.tail.max(*tail);
+        self.tails.entry(frame.head.stream).or_default().push((frame.head.tail, frame.exceptions.clone()));
         for part in &frame.parts {
             let record = self.records.entry((frame.head.stream, part.sequence)).or_insert_with(|| Record {
                 unit: part.unit,
                 holders: part.holders,
+                in_sync: part.in_sync,
                 piece: u64::from(frame.head.piece_bytes),
                 whole: part.whole,
                 entries: part.entries.clone(),

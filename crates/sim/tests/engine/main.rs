@@ -6,6 +6,7 @@
 mod assembly;
 mod counts;
 mod crash;
+mod dying;
 mod errors;
 mod fuzz;
 mod levels;
