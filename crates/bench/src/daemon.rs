@@ -62,7 +62,23 @@ impl Daemon {
     /// # Errors
     /// With the command's sentence.
     pub fn serve(&self, group: &str, level: &str, drives: &[String], volume_bytes: u64) -> Result<String, Error> {
-        self.purlin(&["group", "create", group, "--level", level, "--drives", &drives.join(","), "--yes"])?;
+        self.serve_with(group, level, &[], drives, volume_bytes)
+    }
+
+    /// As [`Daemon::serve`], with further options for the group.
+    ///
+    /// # Errors
+    /// As for [`Daemon::serve`].
+    pub fn serve_with(
+        &self,
+        group: &str,
+        level: &str,
+        options: &[&str],
+        drives: &[String],
+        volume_bytes: u64,
+    ) -> Result<String, Error> {
+        let create = ["group", "create", group, "--level", level, "--drives", &drives.join(","), "--yes"];
+        self.purlin(&[&create[..], options].concat())?;
         let volume = format!("{group}/v");
         self.purlin(&["volume", "create", &volume, "--size", &volume_bytes.to_string()])?;
         let socket = self.socket.with_file_name(format!("{group}.nbd"));

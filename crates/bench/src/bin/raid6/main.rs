@@ -46,9 +46,16 @@ const MIB: u64 = 1 << 20;
 const PURLIN: usize = 0;
 const BTRFS: usize = 1;
 const RAW: usize = 2;
+const UNLOGGED: usize = 3;
 
 /// Reads and writes that a 4 KiB write costs on paper: the data strip and both parities.
 const OPERATIONS_PER_WRITE: f64 = 3.0;
+
+/// Further writes, to the logs of the drives that hold the parities.
+const LOGS_PER_WRITE: f64 = 2.0;
+
+/// Reads and writes of the drives per user write: one at a time, then in a turn.
+type Counts = [[f64; 2]; 2];
 
 struct Bench<'a> {
     arguments: &'a Arguments,
@@ -56,8 +63,8 @@ struct Bench<'a> {
     loops: &'a Loops,
     /// Bytes that are written at random: half of what six devices hold with two parities.
     bytes: u64,
-    /// Reads and writes of the drives per user write: one at a time, then in a turn.
-    counts: Option<[[f64; 2]; 2]>,
+    /// With the log and without, as of the last turn.
+    counts: [Option<Counts>; 2],
 }
 
 impl Bench<'_> {
@@ -71,12 +78,13 @@ impl Bench<'_> {
         job
     }
 
-    fn purlin(&mut self, last: bool) -> Result<Sample, Error> {
+    fn purlin(&mut self, safety: &str, last: bool) -> Result<Sample, Error> {
         // The daemon refuses drives that hold a file system.
         output(Command::new("wipefs").args(["--all", "--force", "--quiet"]).args(self.loops.paths()))?;
         let dir = tempfile::tempdir_in(self.dir)?;
         let daemon = Daemon::start(dir.path(), None)?;
-        let uri = daemon.serve("tank", "raid6", self.loops.paths(), self.bytes)?;
+        let options = ["--crash-safety", safety];
+        let uri = daemon.serve_with("tank", "raid6", &options, self.loops.paths(), self.bytes)?;
         fio::fill(&uri, self.bytes)?;
         let nbd = ["--ioengine=nbd".to_owned(), format!("--uri={uri}")];
         let start = (daemon.process().cpu_s()?, daemon.drive_counts()?);
@@ -90,7 +98,7 @@ impl Bench<'_> {
             let alone = run(&[&nbd[..], &self.job(1), &[number]].concat())?;
             let [from, to] = [to, daemon.drive_counts()?];
             let alone = [per(from.reads, to.reads, alone.operations), per(from.writes, to.writes, alone.operations)];
-            self.counts = Some([alone, busy]);
+            self.counts[usize::from(safety == "off")] = Some([alone, busy]);
         }
         daemon.purlin(&["group", "delete", "tank", "--yes"])?;
         Ok(Sample { amount: done.operations, wall_s: done.wall_s, cpu_s: end.0 - start.0 })
@@ -148,13 +156,14 @@ fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     let dir = tempfile::Builder::new().prefix("purlin-bench-").tempdir_in("/dev/shm")?.keep();
     let loops = Loops::new(&dir, DEVICES, arguments.device_mib * MIB)?;
     let bytes = arguments.device_mib * MIB * (DEVICES as u64 - 2) / 2;
-    let mut bench = Bench { arguments, dir: &dir, loops: &loops, bytes, counts: None };
-    let mut rounds = Rounds::new(3);
+    let mut bench = Bench { arguments, dir: &dir, loops: &loops, bytes, counts: [None; 2] };
+    let mut rounds = Rounds::new(4);
     let count = usize::from(arguments.rounds);
     for round in 0..count {
-        for contender in Rounds::order(3, round) {
+        for contender in Rounds::order(4, round) {
             let sample = match contender {
-                PURLIN => bench.purlin(round + 1 == count)?,
+                PURLIN => bench.purlin("on", round + 1 == count)?,
+                UNLOGGED => bench.purlin("off", round + 1 == count)?,
                 BTRFS => bench.btrfs()?,
                 _ => bench.raw()?,
             };
@@ -163,15 +172,23 @@ fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     }
     let what = ("4 KiB random writes, RAID 6 over 6 loop devices", "IOPS");
     let row =
-        |peer, name, least| Row::of(what, &rounds, Basis::Wall, PURLIN, (peer, name), Some(Target::AtLeast(least)));
-    report.rows = vec![row(BTRFS, "btrfs raid6", 3.0), row(RAW, "3 reads + 3 writes, raw", 0.7)];
-    let [alone, busy] = bench.counts.ok_or("the last round counts")?;
-    report.rows.push(Row::count("drive reads per write, one at a time", "", alone[0], OPERATIONS_PER_WRITE));
-    report.rows.push(Row::count("drive writes per write, one at a time", "", alone[1], OPERATIONS_PER_WRITE));
-    report.notes.push(format!(
-        "At depth {}: {:.4} reads and {:.4} writes of drives per write; below 3 where writes to one stripe met and were gathered.",
-        arguments.depth, busy[0], busy[1]
-    ));
+        |of, peer, name, least| Row::of(what, &rounds, Basis::Wall, of, (peer, name), Some(Target::AtLeast(least)));
+    report.rows = vec![
+        row(PURLIN, BTRFS, "btrfs raid6", 3.0),
+        row(PURLIN, UNLOGGED, "crash safety off", 0.75),
+        row(UNLOGGED, RAW, "off: 3 reads + 3 writes, raw", 0.7),
+    ];
+    let [on, off] = bench.counts;
+    for (name, counts, logs) in [("log on", on, LOGS_PER_WRITE), ("off", off, 0.0)] {
+        let [alone, busy] = counts.ok_or("the last round counts")?;
+        let what = |kind: &str| format!("drive {kind} per write, one at a time, {name}");
+        report.rows.push(Row::count(&what("reads"), "", alone[0], OPERATIONS_PER_WRITE));
+        report.rows.push(Row::count(&what("writes"), "", alone[1], OPERATIONS_PER_WRITE + logs));
+        report.notes.push(format!(
+            "At depth {}, {name}: {:.4} reads and {:.4} writes of drives per write; fewer than one at a time where writes met and were gathered.",
+            arguments.depth, busy[0], busy[1]
+        ));
+    }
     report.notes.push(format!(
         "Purlin: fio's nbd engine on a Unix socket. btrfs: a plain file, written once, then direct by io_uring; data raid6, metadata raid1c3. \
          Raw: direct by io_uring, depth {}. Nothing is pinned. {} MiB are written at random.",
