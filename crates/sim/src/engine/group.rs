@@ -1,7 +1,7 @@
 //! A drive group in simulation, on one or several shards.
 
 use std::cell::RefCell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use crate::{Counts, Rng, Sim, SimDrive, SimEnv};
 use ::drive::{Drive, Env, join_all};
@@ -22,18 +22,25 @@ pub fn seeds(usual: u64) -> std::ops::Range<u64> {
     0..number("PURLIN_SIM_SEEDS").unwrap_or(usual)
 }
 
-/// Delivers each message by a task of its own: the executor draws the order.
+/// The shards of a group, as they find each other.
+type Shards = RefCell<Vec<Array<SimEnv>>>;
+
+/// Delivers each message by a task of its own: the executor draws the order. The shards hold this, so it does not hold
+/// them: else no group's memory would ever be freed.
 struct SimPeers {
     env: SimEnv,
-    arrays: Rc<RefCell<Vec<Array<SimEnv>>>>,
+    arrays: Weak<Shards>,
 }
 
 impl Peers for SimPeers {
     fn send(&self, to: usize, message: Message) {
         let arrays = self.arrays.clone();
         self.env.spawn(async move {
-            let array = arrays.borrow()[to].clone();
-            array.deliver(message);
+            // Without shards the group is gone, and nobody waits for the message.
+            if let Some(arrays) = arrays.upgrade() {
+                let array = arrays.borrow()[to].clone();
+                array.deliver(message);
+            }
         });
     }
 }
@@ -48,6 +55,8 @@ pub struct Group {
     pub shards: Vec<Array<SimEnv>>,
     /// What the leader told its listener, in order.
     pub events: Rc<RefCell<Vec<Event>>>,
+    /// Keeps the shards where their peers find them.
+    _arrays: Rc<Shards>,
 }
 
 /// A shape that is known to be valid; `strip` in bytes.
@@ -133,7 +142,7 @@ impl Group {
         let listener = Box::new(move |event| heard.borrow_mut().push(event));
         let loaded = load(&env, &assembly, &drives, listener).await.expect("readable members");
         let arrays = Rc::new(RefCell::new(Vec::new()));
-        let peers = Rc::new(SimPeers { env: env.clone(), arrays: arrays.clone() });
+        let peers = Rc::new(SimPeers { env: env.clone(), arrays: Rc::downgrade(&arrays) });
         let leader = loaded.lead(env.clone(), drives.clone(), shards, peers.clone());
         arrays.borrow_mut().push(leader);
         for shard in 1..shards {
@@ -143,7 +152,7 @@ impl Group {
         }
         let shards: Vec<Array<SimEnv>> = arrays.borrow().clone();
         shards[0].start(loaded.needs_resync).await.expect("the members take their superblocks");
-        Group { env, drives, shards, events }
+        Group { env, drives, shards, events, _arrays: arrays }
     }
 
     /// Shard 0.
