@@ -48,8 +48,13 @@ impl<E: Env> Inner<E> {
     ) -> Result<Logged, BlockError> {
         let Some(log) = &self.log else { return Ok(Logged::Nothing) };
         let geometry = &self.shared.geometry;
-        let holders: Vec<Role> =
+        let mut holders: Vec<Role> =
             (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(view, role)).collect();
+        if holders.is_empty() && view.0[geometry.data..].iter().any(|strip| strip.strip != Strip::Lost) {
+            // The syndromes that are left lie on drives that are being filled, which a recovery does not read, but makes
+            // right: a data strip tells it that these have to be computed anew. All data strips are there.
+            holders.extend((0..geometry.data).find(|&role| self.is_trusted(view, role)));
+        }
         if holders.is_empty() {
             // Whole records lie with data strips as well, which are written without a word now.
             if self.shared.crash_safety == CrashSafety::Strict {
@@ -70,11 +75,16 @@ impl<E: Env> Inner<E> {
         let several = |entry: &Entry| geometry.data > 1 && is_open_question(entry);
         let whole = self.shared.crash_safety == CrashSafety::Strict && entries.iter().any(several);
         let shares = if whole {
-            let holders = changed.clone().chain(holders);
+            let holders = changed.clone().chain(holders.into_iter().filter(|&role| role >= geometry.data));
             holders.map(|role| share(role, self.new_content(role, &entries, writes))).collect()
         } else {
             let payload = self.base_syndromes(columns, &mut entries, writes, fua);
-            holders.into_iter().map(|role| share(role, payload[role - geometry.data].clone())).collect()
+            let len = payload.first().map_or(0, |base| base.len());
+            let payload = |role: Role| match role.checked_sub(geometry.data) {
+                Some(syndrome) => payload[syndrome].clone(),
+                None => Buf::zeroes(len),
+            };
+            holders.into_iter().map(|role| share(role, payload(role))).collect()
         };
         let overwritten = changed.map(|role| (view.0[role].member, view.0[role].id)).collect();
         let is_unverified = |entry: &Entry| several(entry) && entry.checksums.is_empty();
