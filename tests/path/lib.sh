@@ -32,6 +32,9 @@ fail() {
     exit 1
 }
 
+# Debian's Python has libnbd's module, and another one may come first on the path.
+nbdsh() { PATH=/usr/bin:$PATH command nbdsh "$@"; }
+
 p() { purlin --socket "$SOCKET" "$@"; }
 
 start_daemon() {

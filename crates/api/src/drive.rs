@@ -8,7 +8,8 @@ use crate::{ErrorCounts, IoCounters, LatencyUs};
 /// `GET /v1/drives`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DriveList {
-    /// All drives that the daemon has open or misses, members first, by group and slot.
+    /// All drives that the daemon has open or misses, members first, by group and slot; then those that were plugged in since it started
+    /// and that no group has.
     pub drives: Vec<Drive>,
 }
 
@@ -39,6 +40,52 @@ pub struct Drive {
     pub read_latency_us: Option<LatencyUs>,
     /// Write latency of the drive in the last seconds; `null` while idle.
     pub write_latency_us: Option<LatencyUs>,
+    /// Of a drive that was plugged in and that no group has: what is on it, and why it is not used.
+    pub note: Option<String>,
+}
+
+/// `GET /v1/drives/{drive}`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct DriveDetails {
+    /// What the daemon knows of it.
+    pub drive: Drive,
+    /// Its model, as it says itself; `null` where nothing says it, as with all of these.
+    pub model: Option<String>,
+    /// Its serial number.
+    pub serial: Option<String>,
+    /// The version of its firmware.
+    pub firmware: Option<String>,
+    /// What it is whatever its name is: by this it is found again.
+    pub identity: Option<String>,
+    /// How it is; `null` where it does not say, such as a drive that is not NVMe, or that the daemon may not ask.
+    pub health: Option<DriveHealth>,
+}
+
+/// How an NVMe drive says that it is: its SMART / Health Information log.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct DriveHealth {
+    /// The bits of its critical warning; 0 is well.
+    pub critical_warning: u32,
+    /// Temperature in degrees Celsius.
+    pub temperature_c: Option<i32>,
+    /// Estimate of how much of its life is behind it. May exceed 100; 255 is 255 or more.
+    pub used_percent: u32,
+    /// Spare blocks that are left.
+    pub spare_percent: u32,
+    /// Below this many spare blocks it warns.
+    pub spare_threshold_percent: u32,
+    /// Bytes that were read from it in its life.
+    pub read_bytes: u64,
+    /// Bytes that were written to it in its life.
+    pub written_bytes: u64,
+    /// Hours that it was on.
+    pub power_on_hours: u64,
+    /// Times that its power went without notice.
+    pub unsafe_shutdown_count: u64,
+    /// Times that it found data that it could not read or correct.
+    pub media_error_count: u64,
+    /// What of this is a reason to replace it, in words.
+    pub warnings: Vec<String>,
 }
 
 /// What a drive is made of.

@@ -44,6 +44,8 @@ pub enum ErrorCode {
     VolumeNotFound,
     /// 404: no such export.
     ExportNotFound,
+    /// 404: no such import.
+    ImportNotFound,
     /// 404: no such drive, or no such file or device.
     DriveNotFound,
     /// 404: the group has no member in that slot.
@@ -85,7 +87,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code that the daemon may send, in the order of their documentation.
-    pub const ALL: [ErrorCode; 27] = [
+    pub const ALL: [ErrorCode; 28] = [
         ErrorCode::BadRequest,
         ErrorCode::Invalid,
         ErrorCode::ConfirmationNeeded,
@@ -95,6 +97,7 @@ impl ErrorCode {
         ErrorCode::GroupNotFound,
         ErrorCode::VolumeNotFound,
         ErrorCode::ExportNotFound,
+        ErrorCode::ImportNotFound,
         ErrorCode::DriveNotFound,
         ErrorCode::MemberNotFound,
         ErrorCode::GroupExists,
@@ -124,6 +127,7 @@ impl ErrorCode {
             | ErrorCode::GroupNotFound
             | ErrorCode::VolumeNotFound
             | ErrorCode::ExportNotFound
+            | ErrorCode::ImportNotFound
             | ErrorCode::DriveNotFound
             | ErrorCode::MemberNotFound => 404,
             ErrorCode::MethodNotAllowed => 405,

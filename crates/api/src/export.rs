@@ -21,19 +21,22 @@ pub struct Export {
     pub volume: String,
     /// The protocol spoken.
     pub protocol: Protocol,
-    /// Where it listens: `unix:PATH` or `HOST:PORT`.
+    /// Where it listens: `unix:PATH` or `HOST:PORT`. Of a block device, its node: `/dev/ublkbN`.
     pub address: String,
-    /// What a client is to be told, such as `nbd+unix:///tank/db?socket=/run/db.sock`.
+    /// What a client is to be told, such as `nbd+unix:///tank/db?socket=/run/db.sock`. Of a block device, the path that stays
+    /// the same: `/dev/purlin/tank/db`.
     pub uri: String,
     /// Writes are refused.
     pub read_only: bool,
     /// Clients must use TLS; `null` where they must not.
     pub tls: Option<ExportTls>,
-    /// It takes connections. Otherwise `message` says why not.
+    /// Block size of a block device, in bytes; `null` for others.
+    pub block_bytes: Option<u32>,
+    /// It takes connections, or the block device is there. Otherwise `message` says why not.
     pub listening: bool,
     /// Why it does not listen; `null` otherwise.
     pub message: Option<String>,
-    /// Clients connected now.
+    /// Clients connected now. Of a block device: its mounts, and the devices on top of it.
     pub connection_count: u32,
 }
 
@@ -43,6 +46,8 @@ pub struct Export {
 pub enum Protocol {
     /// Network block device, fixed newstyle.
     Nbd,
+    /// Block device of the daemon's machine, through the kernel's ublk.
+    Ublk,
     /// A protocol that this client doesn't know. Never sent.
     #[serde(other)]
     Unknown,
@@ -61,20 +66,57 @@ pub struct ExportTls {
     pub ca: Option<String>,
 }
 
-/// `POST /v1/exports`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// `POST /v1/exports`. Exactly one of `nbd` and `ublk` is there.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportCreate {
     /// Full name of the volume, `GROUP/VOLUME`.
     pub volume: String,
     /// Where to listen for NBD clients: `unix:PATH` or `HOST:PORT`.
-    pub nbd: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nbd: Option<String>,
+    /// Make it a block device of the daemon's machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ublk: Option<UblkCreate>,
     /// Refuse writes.
     #[serde(default)]
     pub read_only: bool,
-    /// Speak TLS only.
+    /// Speak TLS only. Not for block devices.
     #[serde(default)]
     pub tls: Option<ExportTls>,
+}
+
+/// What a block device is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct UblkCreate {
+    /// N in `/dev/ublkbN`; the lowest that is free where it is left out.
+    #[serde(default)]
+    pub number: Option<u32>,
+    /// Size of its blocks in bytes: 512 or 4096, the default.
+    #[serde(default)]
+    pub block_bytes: Option<u32>,
+    /// Requests that each of its queues takes at the same time: 1 to 4096, 128 by default.
+    #[serde(default)]
+    pub depth: Option<u16>,
+}
+
+impl UblkCreate {
+    /// Block size in bytes, where none is asked for.
+    pub const BLOCK_BYTES_DEFAULT: u32 = 4096;
+    /// Depth, where none is asked for.
+    pub const DEPTH_DEFAULT: u16 = 128;
+    /// Numbers end before this: the kernel has 20 bits for them.
+    pub const NUMBERS: u32 = 1 << 20;
+}
+
+/// Where a volume is offered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ExportPlace {
+    /// To NBD clients.
+    Nbd(NbdAddress),
+    /// As a block device.
+    Ublk(UblkCreate),
 }
 
 impl ExportCreate {
@@ -82,17 +124,44 @@ impl ExportCreate {
     ///
     /// # Errors
     /// A sentence that says what makes no sense.
-    pub fn validate(&self) -> Result<(VolumeName, NbdAddress), Invalid> {
+    pub fn validate(&self) -> Result<(VolumeName, ExportPlace), Invalid> {
         let volume = self.volume.parse()?;
-        let address: NbdAddress = self.nbd.parse().map_err(|e: crate::AddressError| Invalid::new(e.to_string()))?;
-        if let NbdAddress::Unix(path) = &address
-            && !path.is_absolute()
-        {
-            return Err(Invalid::new(format!(
-                "the socket path {:?} is relative: the daemon needs one that begins with '/'",
-                path.display()
-            )));
-        }
-        Ok((volume, address))
+        let place = match (&self.nbd, &self.ublk) {
+            (Some(nbd), None) => ExportPlace::Nbd(valid_address(nbd)?),
+            (None, Some(ublk)) => {
+                if self.tls.is_some() {
+                    return Err(Invalid::new("a block device of this machine has no use for TLS"));
+                }
+                ExportPlace::Ublk(valid_device(*ublk)?)
+            }
+            (None, None) => return Err(Invalid::new("an export needs a protocol: nbd or ublk")),
+            (Some(_), Some(_)) => return Err(Invalid::new("an export has one protocol: nbd or ublk")),
+        };
+        Ok((volume, place))
     }
+}
+
+fn valid_address(nbd: &str) -> Result<NbdAddress, Invalid> {
+    let address: NbdAddress = nbd.parse().map_err(|e: crate::AddressError| Invalid::new(e.to_string()))?;
+    match &address {
+        NbdAddress::Unix(path) if !path.is_absolute() => Err(Invalid::new(format!(
+            "the socket path {:?} is relative: the daemon needs one that begins with '/'",
+            path.display()
+        ))),
+        _ => Ok(address),
+    }
+}
+
+fn valid_device(ublk: UblkCreate) -> Result<UblkCreate, Invalid> {
+    if let Some(number) = ublk.number.filter(|&number| number >= UblkCreate::NUMBERS) {
+        let last = UblkCreate::NUMBERS - 1;
+        return Err(Invalid::new(format!("there is no device number {number}: they are 0 to {last}")));
+    }
+    if let Some(bytes) = ublk.block_bytes.filter(|bytes| !matches!(bytes, 512 | 4096)) {
+        return Err(Invalid::new(format!("blocks of {bytes} bytes: a block device has blocks of 512 or 4096")));
+    }
+    if let Some(depth) = ublk.depth.filter(|depth| !(1..=4096).contains(depth)) {
+        return Err(Invalid::new(format!("a depth of {depth}: a queue takes 1 to 4096 requests")));
+    }
+    Ok(ublk)
 }

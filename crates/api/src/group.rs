@@ -5,7 +5,11 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{AddressError, DriveSpec, ErrorCounts, Invalid, IoCounters, Job, Level, SafetyMode, check_name};
+use crate::upkeep::check_settings;
+use crate::{
+    AddressError, DriveSpec, ErrorCounts, GroupSettings, Invalid, IoCounters, Job, Level, SafetyMode, ScrubSchedule,
+    check_name,
+};
 
 /// Names that no group can have, because they are verbs where names stand: `POST /v1/groups/assemble`.
 const RESERVED: [&str; 1] = ["assemble"];
@@ -58,6 +62,8 @@ pub struct Group {
     pub clean: bool,
     /// What a crash may do to it.
     pub crash_safety: CrashSafety,
+    /// Whether it knows what its drives should hold.
+    pub checksums: Checksums,
     /// What is risky right now, a sentence each, worst first; empty when all is well.
     pub warnings: Vec<String>,
     /// Members by slot.
@@ -68,6 +74,10 @@ pub struct Group {
     pub jobs: Vec<Job>,
     /// Traffic of clients.
     pub io: IoCounters,
+    /// What an operator chose.
+    pub settings: GroupSettings,
+    /// When it was and will be scrubbed.
+    pub scrub: ScrubSchedule,
 }
 
 /// How a group does.
@@ -105,6 +115,15 @@ pub struct CrashSafety {
     /// A crash together with lost members cannot change blocks that no write was touching.
     pub write_hole_closed: bool,
     /// One sentence for people, such as "untouched blocks never change".
+    pub note: String,
+}
+
+/// Whether a group keeps checksums of its data and parity, and verifies them at each read.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Checksums {
+    /// As the group was made. Groups without redundancy or without crash safety have none.
+    pub enabled: bool,
+    /// One sentence for people, such as "on: what a drive damages is noticed and put right when it is read".
     pub note: String,
 }
 
@@ -192,6 +211,18 @@ pub struct GroupCreate {
     /// What a crash may cost; `on` unless told.
     #[serde(default)]
     pub crash_safety: Option<SafetyMode>,
+    /// Whether to keep checksums of data and parity; `true` unless told, where there is redundancy and crash safety.
+    #[serde(default)]
+    pub checksums: Option<bool>,
+    /// The latency target for clients in microseconds, 100 to 10 000 000; 0: none, which is what it is unless told.
+    #[serde(default)]
+    pub client_p99_us: Option<u64>,
+    /// Whether a slow member gives its place to a spare; `false` unless told.
+    #[serde(default)]
+    pub retire_slow: Option<bool>,
+    /// Seconds between scrubs, an hour to ten years; 0: on request only; 30 days unless told.
+    #[serde(default)]
+    pub scrub_every_s: Option<u64>,
     /// Drives whose path doesn't exist are created as sparse files of this size.
     #[serde(default)]
     pub create_files_bytes: Option<u64>,
@@ -219,23 +250,33 @@ impl GroupCreate {
         if self.crash_safety == Some(SafetyMode::Unknown) {
             return Err(Invalid::new("the crash safety is on, off or strict"));
         }
-        check_drives(self.drives.iter().chain(&self.spares), MemorySize::Needed)?;
+        if self.checksums == Some(true) && self.level == Level::Raid0 {
+            return Err(Invalid::new("raid0 keeps no checksums: without redundancy nothing can be put right"));
+        }
+        if self.checksums == Some(true) && self.crash_safety == Some(SafetyMode::Off) {
+            return Err(Invalid::new(
+                "checksums need crash safety: without its log they would be wrong after a crash; leave one of both out",
+            ));
+        }
+        check_settings(self.client_p99_us, self.scrub_every_s)?;
+        check_drives(self.drives.iter().chain(&self.spares), MemoryDrives::Needed)?;
         check_file_size(self.create_files_bytes)
     }
 }
 
 /// Whether a memory drive must say its size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MemorySize {
+pub(crate) enum MemoryDrives {
     Needed,
     Optional,
+    Refused,
 }
 
 /// Every name makes sense and none comes twice.
-fn check_drives<'a>(drives: impl Iterator<Item = &'a String>, memory_size: MemorySize) -> Result<(), Invalid> {
+pub(crate) fn check_drives<'a>(drives: impl Iterator<Item = &'a String>, memory: MemoryDrives) -> Result<(), Invalid> {
     let mut seen = BTreeSet::new();
     for text in drives {
-        let drive = check_drive(text, memory_size)?;
+        let drive = check_drive(text, memory)?;
         if !seen.insert(drive.name()) {
             return Err(Invalid::new(format!("the drive {:?} is named twice", drive.name())));
         }
@@ -243,12 +284,16 @@ fn check_drives<'a>(drives: impl Iterator<Item = &'a String>, memory_size: Memor
     Ok(())
 }
 
-fn check_drive(text: &str, memory_size: MemorySize) -> Result<DriveSpec, Invalid> {
+fn check_drive(text: &str, memory: MemoryDrives) -> Result<DriveSpec, Invalid> {
     let drive: DriveSpec = text.parse().map_err(|e: AddressError| Invalid::new(e.to_string()))?;
     match &drive {
-        DriveSpec::Memory { size_bytes: None, .. } if memory_size == MemorySize::Needed => {
+        DriveSpec::Memory { size_bytes: None, .. } if memory == MemoryDrives::Needed => {
             Err(Invalid::new(AddressError::Memory(text.to_owned()).to_string()))
         }
+        DriveSpec::Memory { .. } if memory == MemoryDrives::Refused => Err(Invalid::new(format!(
+            "{} is memory of the daemon, which holds no array of another program",
+            drive.name()
+        ))),
         DriveSpec::Path(path) if !path.is_absolute() => Err(Invalid::new(format!(
             "the drive path {:?} is relative: the daemon needs one that begins with '/'",
             path.display()
@@ -284,7 +329,7 @@ impl GroupAssemble {
         if self.drives.is_empty() {
             return Err(Invalid::new("a group is assembled from its drives: name at least one"));
         }
-        check_drives(self.drives.iter(), MemorySize::Optional)
+        check_drives(self.drives.iter(), MemoryDrives::Optional)
     }
 }
 
@@ -332,7 +377,7 @@ impl MemberReplace {
     /// # Errors
     /// A sentence that says what makes no sense.
     pub fn validate(&self) -> Result<(), Invalid> {
-        check_drive(&self.with, MemorySize::Optional)?;
+        check_drive(&self.with, MemoryDrives::Optional)?;
         check_file_size(self.create_files_bytes)
     }
 }
@@ -360,7 +405,7 @@ impl SpareAdd {
     /// # Errors
     /// A sentence that says what makes no sense.
     pub fn validate(&self) -> Result<(), Invalid> {
-        check_drive(&self.drive, MemorySize::Optional)?;
+        check_drive(&self.drive, MemoryDrives::Optional)?;
         check_file_size(self.create_files_bytes)
     }
 }
@@ -399,6 +444,14 @@ mod tests {
         assert_eq!(
             refuse(|r| r.name = "assemble".into()),
             "a group cannot be named \"assemble\": the API has a use for that word"
+        );
+        assert_eq!(
+            refuse(|r| (r.level, r.checksums) = (Level::Raid0, Some(true))),
+            "raid0 keeps no checksums: without redundancy nothing can be put right"
+        );
+        assert_eq!(
+            refuse(|r| (r.crash_safety, r.checksums) = (Some(SafetyMode::Off), Some(true))),
+            "checksums need crash safety: without its log they would be wrong after a crash; leave one of both out"
         );
         assert_eq!(refuse(|r| r.create_files_bytes = Some(0)), "files of 0 bytes make no drives: give them a size");
         assert_eq!(

@@ -1,6 +1,6 @@
 //! The words of Purlin's HTTP API: what a client may say and what the daemon answers.
 //!
-//! Four objects, [`Drive`], [`Group`], [`Volume`] and [`Export`], and one screen of everything, [`Status`]. The daemon
+//! Five objects, [`Drive`], [`Group`], [`Import`], [`Volume`] and [`Export`], and one screen of everything, [`Status`]. The daemon
 //! serves them as JSON under [`ROOT`]; the command `purlin` is one client of many.
 //!
 //! Rules that hold for every type here:
@@ -16,32 +16,46 @@
 mod address;
 mod change;
 mod drive;
+mod duration;
 mod error;
 mod export;
 mod group;
+mod import;
 mod job;
 mod level;
 mod load;
 mod name;
 mod size;
 mod status;
+mod upgrade;
+mod upkeep;
 mod volume;
 
 pub use address::{AddressError, DriveSpec, NbdAddress};
 pub use change::Changed;
-pub use drive::{Drive, DriveKind, DriveList, DriveRole, DriveState};
+pub use drive::{Drive, DriveDetails, DriveHealth, DriveKind, DriveList, DriveRole, DriveState};
+pub use duration::{DURATION_MAX, DurationError, format_duration, parse_duration};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail, Invalid};
-pub use export::{Export, ExportCreate, ExportList, ExportTls, Protocol};
+pub use export::{Export, ExportCreate, ExportList, ExportPlace, ExportTls, Protocol, UblkCreate};
 pub use group::{
-    CrashSafety, Group, GroupAssemble, GroupCreate, GroupHealth, GroupList, GroupStop, Member, MemberFail,
+    Checksums, CrashSafety, Group, GroupAssemble, GroupCreate, GroupHealth, GroupList, GroupStop, Member, MemberFail,
     MemberReplace, MemberState, Spare, SpareAdd,
 };
-pub use job::{Job, JobKind, JobState, Scrub, ScrubAction, ScrubFindings, ScrubPlace, ScrubRequest};
+pub use import::{DriveReason, Import, ImportForget, ImportList, ImportMd, Imported, MdArray, MdMember};
+pub use job::{
+    Job, JobKind, JobState, PlaceContent, PlaceFault, Scrub, ScrubAction, ScrubFindings, ScrubPlace, ScrubRequest,
+    VolumePlace,
+};
 pub use level::{Level, SafetyMode};
 pub use load::{ErrorCounts, IoCounters, LatencyUs, Load, LoadSide};
 pub use name::{NAME_CHARS_MAX, VolumeName, check_name};
 pub use size::{SizeError, format_bytes, format_bytes_exact, parse_bytes};
 pub use status::{GroupStatus, ShardStatus, Status};
+pub use upgrade::{Upgrade, UpgradeRequest, UpgradeState};
+pub use upkeep::{
+    CLIENT_P99_US_MAX, CLIENT_P99_US_MIN, GroupSettings, GroupUpdate, LastScrub, SCRUB_EVERY_S_MAX, SCRUB_EVERY_S_MIN,
+    ScrubSchedule,
+};
 pub use volume::{Volume, VolumeCreate, VolumeKind, VolumeList, VolumeUpdate};
 
 /// The path that every versioned route starts with.

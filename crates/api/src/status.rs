@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{CrashSafety, Export, GroupHealth, IoCounters, Job, Level, Load};
+use crate::{CrashSafety, Export, GroupHealth, IoCounters, Job, Level, Load, ScrubSchedule};
 
 /// `GET /v1/status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -70,4 +70,6 @@ pub struct GroupStatus {
     pub warnings: Vec<String>,
     /// Running jobs and, of each kind, the last one that ended, by identity.
     pub jobs: Vec<Job>,
+    /// When it was and will be scrubbed.
+    pub scrub: ScrubSchedule,
 }

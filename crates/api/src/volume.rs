@@ -43,6 +43,8 @@ pub struct Volume {
 pub enum VolumeKind {
     /// In place.
     Direct,
+    /// A Linux md array that was imported, for reading.
+    Md,
     /// A kind that this client doesn't know. Never sent.
     #[serde(other)]
     Unknown,

@@ -5,12 +5,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use drive::{BlockError, Buf, Canceled, Env, Extent, Receiver, Sender, WriteZeroes, join_all, oneshot};
+use drive::{BlockError, Buf, Canceled, Env, Extent, Nanos, Receiver, Sender, WriteZeroes, join_all, oneshot};
 use format::CrashSafety;
 use smallvec::smallvec;
 
 use crate::geometry::UnitIndex;
+use crate::handle::Handle;
 use crate::leader::Leader;
 use crate::log::Log;
 use crate::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, Request};
@@ -19,9 +21,13 @@ use crate::ranges::Range;
 use crate::rebuild::AHEAD_MIN;
 use crate::shared::{Counters, DriveId, Shared};
 use crate::unit::UnitQueue;
+use crate::watch::Watch;
 
 /// Steps of one [`Array::extents`] call, each a zone or a hole: a bound on the time it takes.
 const EXTENTS_STEPS_MAX: usize = 8192;
+
+/// What [`Inner::dawdle`] waits: longer than a drive takes for an operation.
+const DAWDLE: Duration = Duration::from_micros(300);
 
 /// A drive group on one shard. A handle: cheap to clone.
 pub struct Array<E: Env>(pub(crate) Rc<Inner<E>>);
@@ -43,7 +49,9 @@ pub(crate) struct Inner<E: Env> {
     pub log: Option<Rc<Log>>,
     pub peers: Rc<dyn Peers>,
     /// Handles of the drives, by [`DriveId`].
-    pub drives: RefCell<Vec<Option<E::Drive>>>,
+    pub drives: RefCell<Vec<Option<Handle<E::Drive>>>>,
+    /// Keeps watch over what they have not answered.
+    pub watch: Rc<Watch>,
     /// Units with work. An entry lives as long as its task.
     pub units: RefCell<BTreeMap<UnitIndex, UnitQueue>>,
     /// Units at or above [`Shared::rebuilt`] that are rebuilt on a drive all the same.
@@ -55,6 +63,10 @@ pub(crate) struct Inner<E: Env> {
     /// Zones that were given back and not yet trimmed.
     pub trims: RefCell<Vec<(UnitIndex, Range)>>,
     pub trimming: Cell<bool>,
+    /// Sums are being saved so that there is room before it is needed.
+    pub saving_sums: Cell<bool>,
+    /// The map is being made durable since much was written for the first time.
+    pub persisting: Cell<bool>,
     /// Only on shard 0.
     pub leader: Option<Leader>,
     /// Requests of other shards' replies, by token.
@@ -89,26 +101,36 @@ impl<E: Env> Array<E> {
         let logs = shared.crash_safety != CrashSafety::Off;
         let owners = if logs { format::log::ring_count(&shared.layout, place.shards) } else { place.shards };
         let log = (logs && place.shard < owners).then(|| Log::new(&shared, place.shard, owners));
-        Array(Rc::new(Inner {
-            env,
-            shared,
-            counters,
-            shard: place.shard,
-            shards: place.shards,
-            owners,
-            log,
-            peers,
-            drives: RefCell::new(drives),
-            units: RefCell::default(),
-            rebuilt_ahead: RefCell::default(),
-            ahead_limit: Cell::new(AHEAD_MIN),
-            decoders: RefCell::default(),
-            trims: RefCell::default(),
-            trimming: Cell::new(false),
-            leader,
-            calls: RefCell::default(),
-            next_token: Cell::new(0),
-            users: Cell::new(0),
+        Array(Rc::new_cyclic(|inner| {
+            let watch = Watch::new(inner.clone(), &env, &shared, place.shard, place.shards);
+            let handle = |(id, drive): (usize, Option<E::Drive>)| {
+                drive.map(|drive| Handle::new(drive, DriveId(id as u16), watch.clone()))
+            };
+            let drives = RefCell::new(drives.into_iter().enumerate().map(handle).collect());
+            Inner {
+                env,
+                shared,
+                counters,
+                shard: place.shard,
+                shards: place.shards,
+                owners,
+                log,
+                peers,
+                drives,
+                watch,
+                units: RefCell::default(),
+                rebuilt_ahead: RefCell::default(),
+                ahead_limit: Cell::new(AHEAD_MIN),
+                decoders: RefCell::default(),
+                trims: RefCell::default(),
+                trimming: Cell::new(false),
+                saving_sums: Cell::new(false),
+                persisting: Cell::new(false),
+                leader,
+                calls: RefCell::default(),
+                next_token: Cell::new(0),
+                users: Cell::new(0),
+            }
         }))
     }
 
@@ -135,7 +157,7 @@ impl<E: Env> Array<E> {
         if drives.len() <= index {
             drives.resize(index + 1, None);
         }
-        drives[index] = Some(drive);
+        drives[index] = Some(Handle::new(drive, id, self.0.watch.clone()));
     }
 
     /// Lets go of a drive's handle on this shard.
@@ -285,11 +307,20 @@ impl<E: Env> Array<E> {
 }
 
 /// Counts a request of a user as long as it lives.
-pub(crate) struct User<'a>(&'a Cell<usize>);
+pub(crate) struct User<'a> {
+    users: &'a Cell<usize>,
+    watch: &'a Watch,
+    /// 0: not measured.
+    began: Nanos,
+}
 
 impl Drop for User<'_> {
+    #[inline]
     fn drop(&mut self) {
-        self.0.set(self.0.get() - 1);
+        self.users.set(self.users.get() - 1);
+        if self.began > 0 {
+            self.watch.user_ends(self.began);
+        }
     }
 }
 
@@ -297,7 +328,7 @@ impl<E: Env> Inner<E> {
     #[inline]
     pub fn enter_user(&self) -> User<'_> {
         self.users.set(self.users.get() + 1);
-        User(&self.users)
+        User { users: &self.users, watch: &self.watch, began: self.watch.user_begins() }
     }
 
     /// What this shard counts.
@@ -330,6 +361,14 @@ impl<E: Env> Inner<E> {
     /// Asks a shard, which may be this one.
     pub async fn on_shard(self: &Rc<Self>, shard: usize, request: Request) -> Result<Outcome, BlockError> {
         if self.shard == shard { self.serve(request).await } else { self.ask(shard, request).await }
+    }
+
+    /// Waits a moment where that is hardly ever so, in a simulation.
+    #[inline]
+    pub async fn dawdle(&self, place: &'static str) {
+        if self.env.trouble(place) {
+            self.env.sleep(DAWDLE).await;
+        }
     }
 
     /// Does work that its caller cannot cancel: dropped half way, a change of the group's state would leave marks that
@@ -366,6 +405,12 @@ impl<E: Env> Inner<E> {
                 Ok(Outcome::Done)
             }
             Request::Seal => self.flush_and_seal().await.map(|()| Outcome::Done),
+            Request::SealAll => {
+                if let Some(log) = &self.log {
+                    log.doubt();
+                }
+                self.flush_and_seal().await.map(|()| Outcome::Done)
+            }
             Request::SealQuietly => {
                 self.seal_quietly().await;
                 Ok(Outcome::Done)
@@ -377,6 +422,11 @@ impl<E: Env> Inner<E> {
                 Ok(Outcome::Done)
             }
             Request::Fail(member, drive) => Ok(Outcome::Accepted(self.fail_in_place(member, drive).await)),
+            Request::Silent(member, drive) => Ok(Outcome::Accepted(self.give_up(member, drive))),
+            Request::Slow(member, drive) => {
+                self.note_slow(member, drive);
+                Ok(Outcome::Done)
+            }
         }
     }
 
@@ -401,7 +451,7 @@ impl<E: Env> Inner<E> {
     }
 
     /// The handle of a drive, if it is installed.
-    pub fn drive(&self, id: DriveId) -> Option<E::Drive> {
+    pub fn drive(&self, id: DriveId) -> Option<Handle<E::Drive>> {
         self.drives.borrow().get(usize::from(id.0)).cloned().flatten()
     }
 

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Segments};
+use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Kept, Segments};
 use format::{
     BLOCK, Catalogue, CrashSafety, MAP_SLOTS, MapBlock, MemberEntry, MemberState, Role, Superblock, SuperblockError,
     Uuid, catalogue_slot_bytes, catalogue_slot_offset, decode_slot, encode_slot, map_slot_offset,
@@ -17,11 +17,13 @@ use thiserror::Error;
 
 use crate::array::{Array, Place};
 use crate::geometry::Geometry;
-use crate::leader::{GroupState, Leader};
+use crate::kept::KeptGroup;
+use crate::leader::{GroupState, Leader, read_retried};
 use crate::lost::{LostCells, load_lost};
 use crate::message::Peers;
 use crate::probe::{Probe, probe};
 use crate::replay::{Replay, Replayed, members};
+use crate::resum::Resums;
 use crate::scrub::ScrubMode;
 use crate::shared::{DriveId, Shared, Slot};
 use crate::status::Event;
@@ -288,7 +290,9 @@ pub struct Loaded {
 }
 
 /// Takes over map and catalogue of an assembled group. `drives` are those that [`assemble`] was given, on shard 0;
-/// a drive's index is its [`DriveId`] from now on. `listener` hears what happens to the drives.
+/// a drive's index is its [`DriveId`] from now on. `kept` is memory of at least [`kept_words`](crate::kept_words) words, the
+/// same for this array every time: with it, a process that was killed loses nothing that was acknowledged. `listener` hears
+/// what happens to the drives.
 ///
 /// # Errors
 /// [`AssembleError`].
@@ -296,6 +300,7 @@ pub async fn load<E: Env>(
     env: &E,
     assembly: &Assembly,
     drives: &[E::Drive],
+    kept: Option<Arc<dyn Kept>>,
     listener: Box<dyn Fn(Event)>,
 ) -> Result<Loaded, AssembleError> {
     let superblock = &assembly.superblock;
@@ -310,16 +315,30 @@ pub async fn load<E: Env>(
         None => Slot { drive: DriveId(u16::MAX), state: MemberState::Missing },
     };
     let slots: Vec<Slot> = superblock.members.iter().zip(&assembly.members).map(slot).collect();
+    let zones = geometry.zone_count();
     let mut shared = Shared::new(superblock, geometry, &slots, drives.len() as u16);
     let in_use: Vec<&E::Drive> = live.iter().map(|&index| &drives[index]).collect();
     let sequences = load_map(env, superblock, &in_use, &shared).await?;
     let lost = load_lost(superblock, &in_use).await;
     let logs = superblock.crash_safety != CrashSafety::Off;
+    let crashed = !superblock.clean && !superblock.is_read_only();
+    let mut new_zones = Vec::new();
+    let mut settled = None;
+    if let Some(kept) = kept.filter(|_| !superblock.is_read_only()).and_then(|kept| KeptGroup::new(kept, zones)) {
+        let (array, epoch) = (&superblock.array, superblock.epoch);
+        if crashed && kept.is_of(array, epoch) {
+            new_zones = shared.map.keep_on(kept.clone(), epoch);
+            settled = Some(kept);
+        } else {
+            shared.map.keep(kept, array, epoch);
+        }
+    }
     let mut replayed = None;
-    let lost = if logs && !superblock.clean && !superblock.is_read_only() {
+    let lost = if logs && crashed {
         let members = RefCell::new(members(superblock, &assembly.members, drives));
-        let replay = Replay { env, superblock, shared: &shared, members, lost: RefCell::new(lost) };
-        replayed = Some(replay.run().await.map_err(AssembleError::Block)?);
+        let (lost, resums) = (RefCell::new(lost), Resums::default());
+        let replay = Replay { env, superblock, shared: &shared, members, lost, resums, kept: settled };
+        replayed = Some(replay.run(&new_zones).await.map_err(AssembleError::Block)?);
         replay.lost.into_inner()
     } else {
         lost
@@ -341,7 +360,7 @@ pub async fn load<E: Env>(
     // new as them when it comes back.
     let log_generation = if logs { shared.log_generation } else { superblock.log_generation };
     let ahead = Superblock { epoch: superblock.epoch + 1, log_generation, ..superblock.clone() };
-    let failed = replayed.as_ref().map(|replayed| replayed.failed.clone());
+    let failed = crashed.then(|| replayed.iter().flat_map(|replayed| replayed.failed.clone()).collect());
     let crash = (failed, lost.sequence);
     let leader = Leader::new(ahead, identities, spares, catalogue, sequences, crash, listener);
     let needs_resync = !logs && !superblock.clean && superblock.shape.survives() > 0;
@@ -377,7 +396,7 @@ impl<E: Env> Array<E> {
         if self.0.leader().superblock.borrow().is_read_only() {
             return Ok(()); // It may be read, and nothing may be written.
         }
-        if let Some(failed) = &self.0.leader().failed_in_replay {
+        if let Some(failed) = &self.0.leader().failed_in_recovery {
             // A member that was missing had no part in what the replay decided: it must not come back as if it had.
             let (inner, failed) = (self.0.clone(), failed.clone());
             let announce = async move {
@@ -385,7 +404,8 @@ impl<E: Env> Array<E> {
                 for member in failed {
                     inner.fail_in_place(member, inner.shared.slot(member).drive).await;
                 }
-                Ok(())
+                // What a killed process had been told to be done is in the drives' caches, and in a map that was kept.
+                inner.persist_map().await
             };
             self.0.to_the_end::<(), BlockError>(announce).await?;
         }
@@ -441,7 +461,7 @@ async fn load_map<E: Env>(
         let mut have: Vec<Vec<u64>> = vec![vec![0; count as usize]; drives.len()];
         let offset = map_slot_offset(&superblock.layout, first, 0);
         let len = (count * MAP_SLOTS) as usize * BLOCK;
-        let reads = drive::join_all(drives.iter().map(|drive| drive.read(offset, env.alloc(len)))).await;
+        let reads = drive::join_all(drives.iter().map(|drive| read_retried(*drive, offset, || env.alloc(len)))).await;
         for (have, bytes) in have.iter_mut().zip(reads) {
             let Ok(bytes) = bytes else { continue };
             for (position, copy) in bytes.chunks_exact(BLOCK).enumerate() {
@@ -486,7 +506,7 @@ async fn load_catalogue<D: Drive>(
     for (drive, have) in drives.iter().zip(&mut have) {
         for slot in 0..format::CATALOGUE_SLOTS {
             let offset = catalogue_slot_offset(&superblock.layout, slot);
-            let Ok(bytes) = drive.read(offset, BufMut::zeroed(slot_bytes)).await else { continue };
+            let Ok(bytes) = read_retried(*drive, offset, || BufMut::zeroed(slot_bytes)).await else { continue };
             let Ok((sequence, catalogue)) = decode_slot(&bytes, &superblock.array) else { continue };
             *have = sequence.max(*have);
             if newest.as_ref().is_none_or(|(other, _)| *other < sequence) {

@@ -21,6 +21,8 @@ pub struct NewGroup {
     /// What a crash may cost. Levels without redundancy have nothing to log: for them it is [`CrashSafety::Off`]
     /// whatever is wanted.
     pub crash_safety: CrashSafety,
+    /// Keep checksums of data and syndromes. They need a log: without one there are none, whatever is wanted.
+    pub checksums: bool,
     /// Identities of the drives: the members in order, then the spares.
     pub drives: Vec<Uuid>,
     /// The time, in seconds since 1970.
@@ -64,7 +66,9 @@ pub fn plan<D: Drive>(new: &NewGroup, drives: &[D]) -> Result<Superblock, Create
     let members = usize::from(new.shape.members);
     assert!(drives.len() == new.drives.len() && drives.len() >= members, "every drive has an identity");
     let smallest = drives[..members].iter().map(|drive| drive.info().size_bytes).min().expect("a group has members");
-    let layout = Layout::plan(&new.shape, smallest)?;
+    let crash_safety = if new.shape.survives() > 0 { new.crash_safety } else { CrashSafety::Off };
+    let logs = crash_safety != CrashSafety::Off;
+    let layout = Layout::plan(&new.shape, smallest, new.checksums && logs)?;
     for spare in &drives[members..] {
         let (have, need) = (spare.info().size_bytes, layout.member_bytes);
         if have < need {
@@ -72,8 +76,8 @@ pub fn plan<D: Drive>(new: &NewGroup, drives: &[D]) -> Result<Superblock, Create
         }
     }
     let entry = |&uuid: &Uuid| MemberEntry { uuid, state: MemberState::InSync };
-    let crash_safety = if new.shape.survives() > 0 { new.crash_safety } else { CrashSafety::Off };
-    let incompatible = if crash_safety == CrashSafety::Off { 0 } else { Features::LOG };
+    let checksums = if layout.checksums.is_some() { Features::CHECKSUMS } else { 0 };
+    let incompatible = if logs { Features::LOG | checksums } else { 0 };
     let superblock = Superblock {
         version: SUPERBLOCK_VERSION,
         features: Features { incompatible, ..Features::default() },

@@ -11,7 +11,7 @@
 //! A *unit* is what one lock covers: a stripe, or as many stripes of a set as one allocation zone spans, so that a unit
 //! holds whole stripes and whole zones. Inside a unit a column `x` counts the bytes from its start on each member.
 
-use format::{Layout, Shape};
+use format::{BLOCK, Layout, Shape};
 
 use crate::ranges::Range;
 
@@ -54,7 +54,8 @@ pub struct Geometry {
     pub unit: u64,
     /// Bytes of a zone on each member.
     pub zone: u64,
-    /// Smallest range a member reads or writes: the largest logical block size of the members.
+    /// Smallest range a member reads or writes: the largest logical block size of the members, or a whole block where
+    /// blocks have checksums.
     pub sector: u64,
     /// Where the data region starts on each member.
     pub data_start: u64,
@@ -76,7 +77,8 @@ impl Geometry {
         let zone = u64::from(layout.zone_bytes);
         let unit = strip.max(zone);
         assert!(strip.is_power_of_two() && zone.is_power_of_two(), "sizes were checked when they were decoded");
-        assert!(u64::from(sector_bytes) <= strip.min(zone), "a strip holds whole sectors");
+        let sector = if layout.checksums.is_some() { BLOCK as u64 } else { u64::from(sector_bytes) };
+        assert!(sector <= strip.min(zone), "a strip holds whole sectors");
         let data = shape.data_per_set();
         let (sets, bands, stripe_data) = (u64::from(shape.sets), layout.data.len / unit, strip * data as u64);
         Geometry {
@@ -86,7 +88,7 @@ impl Geometry {
             strip,
             unit,
             zone,
-            sector: u64::from(sector_bytes),
+            sector,
             data_start: layout.data.offset,
             bands,
             strip_shift: strip.trailing_zeros(),
@@ -208,6 +210,13 @@ impl Geometry {
         }
         let (band, set) = if self.sets == 1 { (unit.0, 0) } else { (unit.0 / self.sets, unit.0 % self.sets) };
         (band * self.zones_per_unit() + (x >> self.zone_shift)) * self.sets + set
+    }
+
+    /// The unit and the columns of a zone: the inverse of [`Geometry::zone_index`].
+    pub fn zone_place(&self, index: u64) -> (UnitIndex, Range) {
+        let (row, set) = (index / self.sets, index % self.sets);
+        let (band, zone) = (row / self.zones_per_unit(), row % self.zones_per_unit());
+        (UnitIndex(band * self.sets + set), Range::new(zone * self.zone, (zone + 1) * self.zone))
     }
 
     /// The columns of the zones of a unit, in order.

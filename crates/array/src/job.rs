@@ -1,24 +1,17 @@
-//! Work in the background: its progress, and how it makes room for users.
+//! Work in the background: what there is, and its progress.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::Duration;
 
 use drive::{Env, Nanos};
 
 use crate::array::Inner;
 use crate::geometry::UnitIndex;
 use crate::scrub::Finding;
-use crate::status::{JobKind, JobStatus};
+use crate::status::{JobKind, JobState, JobStatus};
 
 /// Units a job has in flight: enough to keep drives busy, few enough that a user's request finds them free soon.
 pub(crate) const UNITS_IN_FLIGHT: usize = 8;
-
-/// While users are active a job rests this many times as long as it worked, so that it takes a fifth of the drives' time.
-const REST_FACTOR: u64 = 4;
-
-/// Longest rest: past this a job would look as if it hung.
-const REST_MAX: Duration = Duration::from_millis(500);
 
 /// Findings that are kept for the report; all of them are counted.
 pub(crate) const FINDINGS_MAX: usize = 256;
@@ -36,13 +29,17 @@ pub(crate) struct Job {
     pub done_bytes: Cell<u64>,
     pub total_bytes: Cell<u64>,
     pub ended: Cell<Option<Nanos>>,
-    pub failure: RefCell<Option<String>>,
+    pub state: RefCell<JobState>,
     pub found: Cell<u64>,
     pub repaired: Cell<u64>,
     pub unchecked: Cell<u64>,
     pub findings: RefCell<Vec<Finding>>,
     /// Somebody wants it to end.
     pub canceled: Cell<bool>,
+    /// Somebody wants it to hold its place. A scrub's task ends then; what it has in flight comes first.
+    pub held: Cell<bool>,
+    /// All units before this one are done; scrubs only.
+    pub next: Cell<UnitIndex>,
     rate: Cell<u64>,
     mark: Cell<(Nanos, u64)>,
 }
@@ -63,7 +60,22 @@ impl Job {
         }
     }
 
+    /// Notes how it ended.
+    pub fn end(&self, now: Nanos, state: JobState) {
+        self.state.replace(state);
+        self.ended.set(Some(now));
+    }
+
+    /// Goes on after a rest: the rate is taken from here on.
+    pub fn go_on(&self, now: Nanos) {
+        self.state.replace(JobState::Running);
+        self.rate.set(0);
+        self.mark.set((now, self.done_bytes.get()));
+    }
+
     pub fn status(&self) -> JobStatus {
+        let state = self.state.borrow().clone();
+        let state = if state == JobState::Running && self.held.get() { JobState::Paused } else { state };
         JobStatus {
             id: self.id,
             kind: self.kind,
@@ -71,8 +83,8 @@ impl Job {
             total_bytes: self.total_bytes.get(),
             started: self.started,
             ended: self.ended.get(),
-            failure: self.failure.borrow().clone(),
-            bytes_per_s: self.rate.get(),
+            bytes_per_s: if state == JobState::Paused { 0 } else { self.rate.get() },
+            state,
             repairs: self.repairs,
             found: self.found.get(),
             repaired: self.repaired.get(),
@@ -95,12 +107,14 @@ impl<E: Env> Inner<E> {
             done_bytes: Cell::new(0),
             total_bytes: Cell::new(total_bytes),
             ended: Cell::new(None),
-            failure: RefCell::default(),
+            state: RefCell::new(JobState::Running),
             found: Cell::new(0),
             repaired: Cell::new(0),
             unchecked: Cell::new(0),
             findings: RefCell::default(),
             canceled: Cell::new(false),
+            held: Cell::new(false),
+            next: Cell::new(UnitIndex(0)),
             rate: Cell::new(0),
             mark: Cell::new((now, 0)),
         });
@@ -108,22 +122,6 @@ impl<E: Env> Inner<E> {
         jobs.retain(|job| job.ended.get().is_none());
         jobs.push(job.clone());
         job
-    }
-
-    /// Requests that users have begun on any shard.
-    pub fn users_begun(&self) -> u64 {
-        let counts = self.shared.counts();
-        counts.reads + counts.writes
-    }
-
-    /// Rests after work that took since `began`, if users were active meanwhile.
-    pub async fn make_room(&self, began: Nanos, users_begun: u64) {
-        if self.users.get() == 0 && self.users_begun() == users_begun {
-            return;
-        }
-        let worked = self.env.now().saturating_sub(began);
-        let rest = Duration::from_nanos(worked.saturating_mul(REST_FACTOR)).min(REST_MAX);
-        self.env.sleep(rest).await;
     }
 
     /// The first unit at or after `from` that has allocated zones, in one set or in any.

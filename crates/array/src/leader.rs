@@ -7,7 +7,8 @@
 //!    assembly. Else a member that was away could come back unnoticed after a crash.
 //! 3. A map block is written only after a flush that followed its snapshot, and to the slot that does not hold its
 //!    last version. A crash leaves one of the two.
-//! 4. A superblock's tail is durable before its head is touched, so one of them is always whole.
+//! 4. One copy of a superblock is durable before the other one is touched, and the older or damaged one is written first: the
+//!    newest is always whole.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,13 +16,17 @@ use std::rc::Rc;
 
 use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Segments, join_all};
 use format::{
-    BLOCK, Catalogue, Layout, MapBlock, MemberEntry, MemberState, Rebuild, Role, Superblock, Uuid,
-    catalogue_slot_bytes, catalogue_slot_offset, encode_slot, map_slot_offset, superblock_offsets,
+    BLOCK, Catalogue, Features, Layout, MapBlock, MemberEntry, MemberState, Rebuild, Role, Superblock, Uuid,
+    catalogue_slot_bytes, catalogue_slot_offset, encode_slot, map_slot_offset, newest, superblock_offsets,
 };
 use smallvec::smallvec;
 
+use crate::ailing::SlowDrives;
 use crate::array::Inner;
+use crate::errors::Failed;
 use crate::geometry::MemberIndex;
+use crate::governor::Governor;
+use crate::handle::Handle;
 use crate::job::Job;
 use crate::lock::Turnstile;
 use crate::message::Request;
@@ -55,10 +60,19 @@ pub(crate) struct Leader {
     catalogue_lock: Turnstile,
     pub lost_sequence: Cell<u64>,
     pub lost_lock: Turnstile,
-    /// The log was replayed in this assembly, which the superblocks do not say yet, and these members failed meanwhile.
-    pub failed_in_replay: Option<Vec<MemberIndex>>,
+    /// The group was not stopped in order. What that made necessary is done, which the superblocks do not say yet, and these
+    /// members failed meanwhile.
+    pub failed_in_recovery: Option<Vec<MemberIndex>>,
     map_lock: Turnstile,
     map_sequences: RefCell<Vec<u64>>,
+    /// The epoch of the last superblock that each drive took.
+    pub held: RefCell<BTreeMap<DriveId, u64>>,
+    /// Drives that left, by place; nothing where it is not known what they hold.
+    pub away: RefCell<BTreeMap<u16, Option<Away>>>,
+    /// Drives that were slow lately.
+    pub slow: RefCell<SlowDrives>,
+    /// How much background work takes.
+    pub governor: Governor,
 }
 
 impl Leader {
@@ -68,9 +82,11 @@ impl Leader {
         spares: Vec<DriveId>,
         catalogue: (u64, Catalogue),
         map_sequences: Vec<u64>,
-        (failed_in_replay, lost_sequence): (Option<Vec<MemberIndex>>, u64),
+        (failed_in_recovery, lost_sequence): (Option<Vec<MemberIndex>>, u64),
         listener: Box<dyn Fn(Event)>,
     ) -> Self {
+        // A member that was a little behind when the group was assembled counts as unknown when it comes back.
+        let held = identities.keys().map(|&drive| (drive, superblock.epoch)).collect();
         let present: Vec<Uuid> = spares.iter().filter_map(|spare| identities.get(spare).copied()).collect();
         Leader {
             layout: superblock.layout,
@@ -88,11 +104,24 @@ impl Leader {
             catalogue_lock: Turnstile::default(),
             lost_sequence: Cell::new(lost_sequence),
             lost_lock: Turnstile::default(),
-            failed_in_replay,
+            failed_in_recovery,
             map_lock: Turnstile::default(),
             map_sequences: RefCell::new(map_sequences),
+            held: RefCell::new(held),
+            away: RefCell::default(),
+            slow: RefCell::default(),
+            governor: Governor::default(),
         }
     }
+}
+
+/// A drive that left its place.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Away {
+    /// Who it is.
+    pub uuid: Uuid,
+    /// The epoch of the superblock that it has.
+    pub epoch: u64,
 }
 
 /// A change of the group's state, as the superblocks will show it.
@@ -130,6 +159,7 @@ impl<E: Env> Inner<E> {
         let mut left_in_all = 0;
         loop {
             let superblock = self.superblock_of(&state);
+            self.shared.map.kept().iter().for_each(|kept| kept.expect_epoch(superblock.epoch));
             let members = state.slots.iter().enumerate().filter_map(|(index, slot)| {
                 let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
                 live.then_some((Role::Member(index as u16), slot.drive))
@@ -147,7 +177,10 @@ impl<E: Env> Inner<E> {
                 }
             };
             let results = join_all(targets.iter().map(write)).await;
+            let epoch = superblock.epoch;
             self.leader().superblock.replace(superblock);
+            let taken = targets.iter().zip(&results).filter(|(_, result)| result.is_ok());
+            self.leader().held.borrow_mut().extend(taken.map(|((_, drive), _)| (*drive, epoch)));
             let failed = targets.into_iter().zip(results).filter_map(|(target, result)| result.err().map(|_| target));
             let mut left = 0;
             for (role, id) in failed {
@@ -159,6 +192,9 @@ impl<E: Env> Inner<E> {
             }
             left_in_all += left;
             if left == 0 {
+                self.dawdle("superblocks are written, and nobody knows").await;
+                let epoch = self.leader().superblock.borrow().epoch;
+                self.shared.map.kept().iter().for_each(|kept| kept.found_epoch(epoch));
                 self.publish(state);
                 if left_in_all > 0 {
                     self.start_repair();
@@ -224,7 +260,7 @@ impl<E: Env> Inner<E> {
             let results = join_all(staying.iter().map(flush)).await;
             let mut left = false;
             for (&(index, id), _) in staying.iter().zip(&results).filter(|(_, result)| result.is_err()) {
-                self.shared.count_error(MemberIndex(index as u16));
+                self.shared.count_error(MemberIndex(index as u16), Failed::Other);
                 if self.leave(state, Role::Member(index as u16), id) {
                     self.shared.doubt(MemberIndex(index as u16));
                     left = true;
@@ -240,7 +276,10 @@ impl<E: Env> Inner<E> {
 
     fn publish(&self, state: GroupState) {
         for (index, slot) in state.slots.iter().enumerate() {
-            self.shared.set_slot(MemberIndex(index as u16), *slot);
+            let member = MemberIndex(index as u16);
+            let before = self.shared.slot(member);
+            self.shared.set_slot(member, *slot);
+            self.note_absence(member, before, slot.state);
         }
         *self.leader().spares.borrow_mut() = state.spares;
         self.shared.end_doubt();
@@ -248,6 +287,40 @@ impl<E: Env> Inner<E> {
         if !state.clean {
             self.shared.set_announced();
         }
+    }
+
+    /// Keeps track of what a member misses, now that all shards see its new state.
+    fn note_absence(&self, member: MemberIndex, before: Slot, now: MemberState) {
+        let missed = &self.shared.missed;
+        let was_whole = before.state == MemberState::InSync || missed.count(before.drive).is_some();
+        match now {
+            MemberState::Faulty if before.state == MemberState::Faulty => {}
+            MemberState::Faulty if was_whole => {
+                let held = self.leader().held.borrow().get(&before.drive).copied();
+                let away = held.map(|epoch| Away { uuid: self.identity(before.drive), epoch });
+                missed.leave(member);
+                self.leader().away.borrow_mut().insert(member.0, away);
+            }
+            MemberState::Faulty | MemberState::InSync => missed.forget(member),
+            // A drive that takes the place says itself what it has.
+            MemberState::Rebuilding | MemberState::Missing => {}
+        }
+    }
+
+    /// The drive is the one that left the member's place, untouched since, and what it missed is known.
+    pub async fn is_back(&self, member: MemberIndex, drive: DriveId) -> bool {
+        let away = self.leader().away.borrow().get(&member.0).copied().flatten();
+        let (true, Some(away), Some(drive)) = (self.shared.missed.is_known(member), away, self.drive(drive)) else {
+            return false;
+        };
+        // Whoever runs it elsewhere, and writes, writes a higher epoch first.
+        let own = read_superblock(&drive).await;
+        own.is_some_and(|own| {
+            own.array == self.shared.array
+                && own.drive == away.uuid
+                && own.role == Role::Member(member.0)
+                && own.epoch == away.epoch
+        })
     }
 
     fn superblock_of(&self, state: &GroupState) -> Superblock {
@@ -318,23 +391,34 @@ impl<E: Env> Inner<E> {
         self.commit(GroupState { clean: false, ..self.state() }).await
     }
 
-    /// Flushes every member. Those that cannot flush leave the group.
+    /// Flushes every member, its checksums included. Those that cannot flush leave the group.
     pub async fn flush_members(self: &Rc<Self>) -> Result<(), BlockError> {
+        let marks = self.shared.missed.flush_begins();
+        let result = self.flush_live_members().await;
+        if marks {
+            self.shared.missed.flush_ended(result.is_ok());
+        }
+        result
+    }
+
+    async fn flush_live_members(self: &Rc<Self>) -> Result<(), BlockError> {
+        self.save_sums_or_fail().await?;
+        self.dawdle("checksums are saved, and members are not flushed").await;
         let live = self.shared.slots().filter_map(|(member, slot)| {
             let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
             let drive = live.then(|| self.drive(slot.drive)).flatten()?;
             Some((member, slot.drive, drive))
         });
-        let flush = |(member, id, drive): (MemberIndex, DriveId, E::Drive)| async move {
+        let flush = |(member, id, drive): (MemberIndex, DriveId, Handle<E::Drive>)| async move {
             let mut result = drive.flush().await;
             if result.as_ref().is_err_and(|error| !matches!(error, DriveError::Gone)) {
-                self.shared.count_error(member);
+                self.shared.count_error(member, Failed::Retried);
                 result = drive.flush().await;
             }
             match result {
                 Ok(()) => Ok(()),
                 Err(error) => {
-                    self.shared.count_error(member);
+                    self.shared.count_error(member, Failed::Other);
                     self.fail_or_refuse(member, id, &error).await
                 }
             }
@@ -359,6 +443,7 @@ impl<E: Env> Inner<E> {
 
     async fn write_snapshots(self: &Rc<Self>, snapshots: &[crate::map::Snapshot]) -> Result<(), BlockError> {
         self.flush_members().await?;
+        self.dawdle("members are flushed, and the map is not written").await;
         if snapshots.is_empty() {
             return Ok(());
         }
@@ -385,13 +470,13 @@ impl<E: Env> Inner<E> {
             let drive = live.then(|| self.drive(slot.drive)).flatten()?;
             Some((member, slot.drive, drive))
         });
-        let write = |(member, id, drive): (MemberIndex, DriveId, E::Drive)| {
+        let write = |(member, id, drive): (MemberIndex, DriveId, Handle<E::Drive>)| {
             let bytes = bytes.clone();
             async move {
                 match write_retried(&drive, offset, bytes, fua).await {
                     Ok(()) => Ok(()),
                     Err(error) => {
-                        self.shared.count_error(member);
+                        self.shared.count_error(member, Failed::Write);
                         self.fail_or_refuse(member, id, &error).await
                     }
                 }
@@ -421,6 +506,9 @@ impl<E: Env> Inner<E> {
         let slot_bytes = catalogue_slot_bytes(&leader.layout);
         let bytes = encode_slot(&catalogue, &self.shared.array, sequence, slot_bytes);
         let bytes = BufMut::copy_of(&bytes.map_err(|_| BlockError::NoSpace)?).freeze();
+        if catalogue.version() > 1 {
+            self.announce_catalogue_2().await?;
+        }
         // The next attempt takes the other slot, so that a failed one cannot harm the version before it.
         leader.catalogue_sequence.set(sequence);
         self.write_everywhere(catalogue_slot_offset(&leader.layout, sequence % 2), bytes, false).await?;
@@ -430,15 +518,56 @@ impl<E: Env> Inner<E> {
     }
 }
 
-/// Writes a superblock at the tail and the head of a drive, durably, one after the other.
+impl<E: Env> Inner<E> {
+    /// Lets the superblocks say that the catalogue is not for readers of version 1, before there is one.
+    async fn announce_catalogue_2(self: &Rc<Self>) -> Result<(), BlockError> {
+        let leader = self.leader();
+        let _turn = leader.state_lock.enter().await;
+        let before = leader.superblock.borrow().features.incompatible;
+        if before & Features::CATALOGUE_2 != 0 {
+            return Ok(());
+        }
+        leader.superblock.borrow_mut().features.incompatible = before | Features::CATALOGUE_2;
+        let result = self.commit(self.state()).await;
+        if result.is_err() {
+            leader.superblock.borrow_mut().features.incompatible = before;
+        }
+        result
+    }
+}
+
+/// Writes a superblock at the tail and the head of a drive, durably, one after the other: first where the copy is older or
+/// damaged, since a crash may tear what is being written.
 pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superblock) -> Result<(), DriveError> {
     let bytes = BufMut::copy_of(&superblock.encode()).freeze();
     debug_assert_eq!(bytes.len(), BLOCK);
     let [head, tail] = superblock_offsets(drive.info().size_bytes);
-    for offset in [tail, head] {
+    let read = |offset| read_retried(drive, offset, || BufMut::zeroed(BLOCK));
+    let mut copies = [Vec::new(), Vec::new()];
+    for (copy, offset) in copies.iter_mut().zip([head, tail]) {
+        match read(offset).await {
+            Ok(read) => copy.extend_from_slice(&read),
+            Err(DriveError::Gone) => return Err(DriveError::Gone),
+            // Damaged: written first, it is there again.
+            Err(_) => {}
+        }
+    }
+    let head_first = newest(&copies[0], &copies[1]).is_ok_and(|copies| copies.head_stale);
+    for offset in if head_first { [head, tail] } else { [tail, head] } {
         write_retried(drive, offset, bytes.clone(), true).await?;
     }
     Ok(())
+}
+
+/// A drive's superblock: the newer of its copies.
+async fn read_superblock<D: Drive>(drive: &D) -> Option<Superblock> {
+    let mut copies = [Vec::new(), Vec::new()];
+    for (copy, offset) in copies.iter_mut().zip(superblock_offsets(drive.info().size_bytes)) {
+        if let Ok(read) = read_retried(drive, offset, || BufMut::zeroed(BLOCK)).await {
+            copy.extend_from_slice(&read);
+        }
+    }
+    newest(&copies[0], &copies[1]).ok().map(|copies| copies.superblock)
 }
 
 /// Flushes a drive, twice if need be.
@@ -447,6 +576,20 @@ pub(crate) async fn flush_retried<D: Drive>(drive: &D) -> Result<(), DriveError>
         Ok(()) => Ok(()),
         Err(DriveError::Gone) => Err(DriveError::Gone),
         Err(_) => drive.flush().await,
+    }
+}
+
+/// Reads from a drive into memory that `alloc` gives, twice if need be: an error of the path to it is no reason to go on with
+/// less than there is.
+pub(crate) async fn read_retried<D: Drive>(
+    drive: &D,
+    offset: u64,
+    alloc: impl Fn() -> BufMut,
+) -> Result<BufMut, DriveError> {
+    match drive.read(offset, alloc()).await {
+        Ok(bytes) => Ok(bytes),
+        Err(DriveError::Gone) => Err(DriveError::Gone),
+        Err(_) => drive.read(offset, alloc()).await,
     }
 }
 

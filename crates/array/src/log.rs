@@ -20,12 +20,15 @@ use std::sync::atomic::Ordering;
 
 use drive::{BlockError, Buf, BufMut, Env, Receiver, Segments, Sender, join_all, oneshot};
 use format::log::{
-    EXCEPTIONS_MAX, Entry, FrameHead, PartData, SEALS, encode_frame, encode_seal, frame_len, seal_offset,
+    EXCEPTIONS_MAX, Entry, FrameHead, PartData, SEALS, encode_frame_meta, encode_seal, frame_len, frame_meta_len,
+    seal_offset,
 };
 use format::{MemberState, Region, Uuid};
+use smallvec::SmallVec;
 
 use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::kept::KeptStream;
 use crate::leader::{flush_retried, write_retried};
 use crate::lock::Turnstile;
 use crate::ranges::Range;
@@ -37,7 +40,7 @@ const PARTS_MAX: usize = 256;
 /// A record that is to be made durable.
 pub(crate) struct Record {
     pub unit: UnitIndex,
-    pub entries: Vec<Entry>,
+    pub entries: Entries,
     /// See [`PartData::whole`].
     pub whole: bool,
     /// See [`PartData::in_sync`].
@@ -45,8 +48,11 @@ pub(crate) struct Record {
     /// If an overwritten strip is lost, the record cannot tell whether the others are new: once they are durable, a seal
     /// has to say so.
     pub unverified: bool,
-    pub shares: Vec<Share>,
+    pub shares: SmallVec<[Share; 4]>,
 }
+
+/// Entries of a record: most have one.
+pub(crate) type Entries = SmallVec<[Entry; 1]>;
 
 /// A holder's share of a record.
 pub(crate) struct Share {
@@ -61,11 +67,16 @@ pub(crate) struct Open {
     log: Rc<Log>,
     unit: UnitIndex,
     sequence: u64,
+    /// Its place among the open ones that are kept.
+    kept: Option<usize>,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.log.open.borrow_mut().remove(&self.sequence);
+        let mut open = self.log.open.borrow_mut();
+        open.remove(&self.sequence);
+        self.log.kept.iter().for_each(|kept| kept.settle(self.kept, open.is_empty()));
+        drop(open);
         if let Some(recent) = self.log.recent.borrow_mut().get_mut(&self.unit) {
             let mine = recent.iter_mut().filter(|recent| recent.sequence == self.sequence);
             mine.for_each(|recent| recent.settled = Some(self.log.flushes.get()));
@@ -132,12 +143,14 @@ pub(crate) struct Log {
     place: Region,
     next: Cell<u64>,
     open: RefCell<BTreeSet<u64>>,
+    /// Which records are open, in memory that outlives the process.
+    kept: Option<KeptStream>,
     /// Records below are retired.
     retired: Cell<u64>,
     rings: RefCell<BTreeMap<MemberIndex, Ring>>,
     units: RefCell<BTreeMap<UnitIndex, u32>>,
     /// Entries by unit, until their strips are durable.
-    recent: RefCell<BTreeMap<UnitIndex, Vec<Recent>>>,
+    recent: RefCell<BTreeMap<UnitIndex, SmallVec<[Recent; 1]>>>,
     /// Flushes that have begun.
     flushes: Cell<u64>,
     /// Records that leave a question open, with nothing on the members that says that it is settled. Those below
@@ -162,6 +175,7 @@ impl Log {
             place: format::log::ring(&shared.layout, stream, streams),
             next: Cell::new(1),
             open: RefCell::default(),
+            kept: shared.map.kept().and_then(|kept| kept.stream(generation, stream)),
             retired: Cell::new(1),
             rings: RefCell::default(),
             units: RefCell::default(),
@@ -219,6 +233,14 @@ impl Log {
         unsealed.iter().any(|sequence| *sequence < mark.below && mark.open.binary_search(sequence).is_err())
     }
 
+    /// What the rings hold may not be what was written there: the next seal is for everything that is settled.
+    pub fn doubt(&self) {
+        if !self.units.borrow().is_empty() {
+            // Lower than any record.
+            self.unsealed.borrow_mut().insert(0);
+        }
+    }
+
     /// Other strips of columns of these entries were written, which may not be durable. Of `data` data strips; where all
     /// are overwritten, what they were does not matter.
     pub fn conflicts(&self, unit: UnitIndex, entries: &[Entry], data: usize) -> bool {
@@ -266,7 +288,8 @@ impl Log {
         if record.unverified {
             self.unsealed.borrow_mut().insert(sequence);
         }
-        Open { log: self.clone(), unit: record.unit, sequence }
+        let kept = self.kept.as_ref().and_then(|kept| kept.open(sequence));
+        Open { log: self.clone(), unit: record.unit, sequence, kept }
     }
 
     /// Finds room for a frame, or says that there is none before more is retired.
@@ -321,8 +344,8 @@ impl Log {
         self.rings.borrow().values().any(held)
     }
 
-    /// Takes the pending records that fit in one frame on every member.
-    fn batch(&self) -> Vec<Pending> {
+    /// Takes the pending records that fit in one frame on every member, at most so many parts of them.
+    fn batch(&self, parts_max: usize) -> Vec<Pending> {
         let mut pending = self.pending.borrow_mut();
         let mut lens: BTreeMap<MemberIndex, (u64, usize)> = BTreeMap::new();
         let mut count = 0;
@@ -332,7 +355,7 @@ impl Log {
                 let (len, parts) = lens.entry(share.member).or_default();
                 *len += alone;
                 *parts += 1;
-                *parts <= PARTS_MAX && *len <= self.place.len / 2
+                *parts <= parts_max && *len <= self.place.len / 2
             });
             if !fits && count > 0 {
                 break;
@@ -367,7 +390,7 @@ impl<E: Env> Inner<E> {
                 // What arrived together is gathered; what is alone waits for nothing.
                 inner.env.turn_end().await;
                 loop {
-                    let batch = log.batch();
+                    let batch = log.batch(if inner.env.trouble("a frame takes one record") { 1 } else { PARTS_MAX });
                     if batch.is_empty() {
                         log.writing.set(false);
                         return;
@@ -426,17 +449,33 @@ impl<E: Env> Inner<E> {
         let len = frame_len(&parts);
         let units: Vec<UnitIndex> = parts.iter().map(|part| UnitIndex(part.unit)).collect();
         let last = parts.iter().map(|part| part.sequence).max().expect("a frame has parts");
+        if self.env.trouble("a ring is full") && log.settled_below() > log.retired.get() {
+            self.flush_for_log(log).await?;
+        }
         let offset = loop {
             match log.place(member, len as u64, last, &units) {
                 Some(offset) => break offset,
                 None => self.make_room_in_log(log).await?,
             }
         };
-        let mut frame = self.env.alloc(len);
+        let mut meta = self.env.alloc(frame_meta_len(&parts));
         let head = FrameHead { offset, tail: log.retired.get(), ..log.head };
-        encode_frame(&log.array, &head, &parts, &mut frame);
+        encode_frame_meta(&log.array, &head, &parts, &mut meta);
+        drop(parts);
+        // The payloads are written from where they were computed.
+        let mut left = len - meta.len();
+        let mut frame = Segments::with_capacity(shares.len() + 2);
+        frame.push(meta.freeze());
+        let payloads = shares.iter().map(|&(index, number)| &batch[index].record.shares[number].payload);
+        for payload in payloads.filter(|payload| !payload.is_empty()) {
+            left -= payload.len();
+            frame.push(payload.clone());
+        }
+        if left > 0 {
+            frame.push(Buf::zeroes(left));
+        }
         let Some(handle) = self.drive(drive) else { return Ok(false) };
-        self.write_drive(member, drive, &handle, offset, Segments::from_iter([frame.freeze()]), true).await
+        self.write_drive(member, drive, &handle, offset, frame, true).await
     }
 
     /// Retires what can be retired, or waits for something to be settled.
@@ -480,6 +519,7 @@ impl<E: Env> Inner<E> {
         if !log.wants_seal(mark) {
             return Ok(()); // A later flush has sealed it meanwhile.
         }
+        self.dawdle("members are flushed, and nothing is sealed").await;
         // What does not fit is left to a later seal: lower the tail until it does.
         let tail = mark.open.get(EXCEPTIONS_MAX).copied().unwrap_or(mark.below);
         let exceptions = &mark.open[..mark.open.len().min(EXCEPTIONS_MAX)];
@@ -519,6 +559,8 @@ impl<E: Env> Inner<E> {
     pub async fn seal_quietly(self: &Rc<Self>) {
         let Some(log) = self.log.as_ref().filter(|log| !log.unsealed.borrow().is_empty()) else { return };
         let mark = log.flush_begins();
+        let mut failed: Vec<(MemberIndex, DriveId)> =
+            self.save_sums().await.into_iter().map(|(member, drive, _)| (member, drive)).collect();
         let staying = |(member, slot): &(MemberIndex, Slot)| {
             slot.state == MemberState::InSync && !self.shared.is_doubted(*member)
         };
@@ -533,8 +575,7 @@ impl<E: Env> Inner<E> {
             }
         };
         let flushed = join_all(self.shared.slots().filter(staying).map(flush)).await;
-        let failed: Vec<(MemberIndex, DriveId)> =
-            flushed.into_iter().filter(|(.., flushed)| !flushed).map(|(member, drive, _)| (member, drive)).collect();
+        failed.extend(flushed.into_iter().filter(|(.., flushed)| !flushed).map(|(member, drive, _)| (member, drive)));
         if failed.is_empty() {
             // Too few members to hold the seal are too few for the group: the next request says so.
             let _ = self.seal(log, &mark).await;

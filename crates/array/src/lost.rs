@@ -10,6 +10,7 @@ use format::log::{LOST_RANGES_MAX, LOST_SLOT_BYTES, LOST_SLOTS, LostBlocks, lost
 use format::{BLOCK, Superblock};
 
 use crate::array::Inner;
+use crate::leader::read_retried;
 
 /// A lost block: what has to be written as a whole to be readable again.
 #[derive(Debug)]
@@ -100,7 +101,7 @@ pub(crate) async fn load_lost<D: Drive>(superblock: &Superblock, drives: &[&D]) 
     for drive in drives {
         for slot in 0..LOST_SLOTS {
             let offset = lost_slot_offset(&superblock.layout, slot);
-            let Ok(bytes) = drive.read(offset, BufMut::zeroed(LOST_SLOT_BYTES)).await else { continue };
+            let Ok(bytes) = read_retried(*drive, offset, || BufMut::zeroed(LOST_SLOT_BYTES)).await else { continue };
             match LostBlocks::decode(&bytes, &superblock.array) {
                 Ok(list) if list.sequence > newest.sequence => newest = list,
                 _ => {}

@@ -12,15 +12,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use format::MAP_PAYLOAD_BYTES;
+use format::{MAP_PAYLOAD_BYTES, Uuid};
+
+use crate::kept::KeptGroup;
+use crate::marks::BlockSet;
 
 const WORDS_PER_BLOCK: usize = MAP_PAYLOAD_BYTES / 8;
 const ZONES_PER_BLOCK: u64 = (MAP_PAYLOAD_BYTES * 8) as u64;
 const _: () = assert!(MAP_PAYLOAD_BYTES.is_multiple_of(8), "a block is whole words");
-
-/// One bit per block of the map.
-#[derive(Debug)]
-struct BlockSet(Box<[AtomicU64]>);
 
 /// The allocation map.
 #[derive(Debug)]
@@ -33,8 +32,12 @@ pub struct AllocationMap {
     /// As `saving`, for clearings.
     saving_cleared: BlockSet,
     zone_count: u64,
+    /// Where changes are made too, to outlive the process.
+    kept: Option<KeptGroup>,
     allocated: AtomicU64,
     clear_count: AtomicU64,
+    /// Bits that were set since the last snapshot.
+    newly_set: AtomicU64,
 }
 
 /// A block's bits, as they were when it was taken for writing.
@@ -50,16 +53,17 @@ impl AllocationMap {
     /// A map of `zone_count` zones, none of them allocated.
     pub fn new(zone_count: u64) -> Self {
         let blocks = zone_count.div_ceil(ZONES_PER_BLOCK);
-        let zeroes = |count: usize| (0..count).map(|_| AtomicU64::new(0)).collect::<Box<[_]>>();
         AllocationMap {
-            words: zeroes(blocks as usize * WORDS_PER_BLOCK),
-            dirty: BlockSet(zeroes((blocks as usize).div_ceil(64))),
-            saving: BlockSet(zeroes((blocks as usize).div_ceil(64))),
-            cleared: BlockSet(zeroes((blocks as usize).div_ceil(64))),
-            saving_cleared: BlockSet(zeroes((blocks as usize).div_ceil(64))),
+            words: (0..blocks as usize * WORDS_PER_BLOCK).map(|_| AtomicU64::new(0)).collect(),
+            dirty: BlockSet::new(blocks as usize),
+            saving: BlockSet::new(blocks as usize),
+            cleared: BlockSet::new(blocks as usize),
+            saving_cleared: BlockSet::new(blocks as usize),
             zone_count,
+            kept: None,
             allocated: AtomicU64::new(0),
             clear_count: AtomicU64::new(0),
+            newly_set: AtomicU64::new(0),
         }
     }
 
@@ -86,6 +90,47 @@ impl AllocationMap {
         self.allocated.fetch_add(added, Ordering::Relaxed);
     }
 
+    /// Makes every change in kept memory too, from now on. The superblocks have `epoch`.
+    pub(crate) fn keep(&mut self, kept: KeptGroup, array: &Uuid, epoch: u64) {
+        kept.begin(array, epoch, &self.words);
+        self.kept = Some(kept);
+    }
+
+    /// As [`AllocationMap::keep`], after a crash, with memory that holds the map as it was then: takes over what is in it.
+    /// Gives the zones that are set there and were not so far.
+    pub(crate) fn keep_on(&mut self, kept: KeptGroup, epoch: u64) -> Vec<u64> {
+        let mut new = Vec::new();
+        kept.found_epoch(epoch);
+        for (index, (word, kept)) in self.words.iter().zip(kept.bits()).enumerate() {
+            let (before, now) = (word.load(Ordering::Acquire), kept.load(Ordering::SeqCst));
+            for bit in (0..64).filter(|bit| (before ^ now) >> bit & 1 == 1) {
+                let zone = index as u64 * 64 + bit;
+                if zone >= self.zone_count {
+                    break;
+                }
+                match now >> bit & 1 {
+                    1 => {
+                        self.set(zone);
+                        new.push(zone);
+                    }
+                    _ => self.clear(zone),
+                }
+            }
+        }
+        self.kept = Some(kept);
+        new
+    }
+
+    /// The kept copy, if there is one.
+    pub(crate) fn kept(&self) -> Option<&KeptGroup> {
+        self.kept.as_ref()
+    }
+
+    /// Zones that were set since the last snapshot, roughly.
+    pub fn newly_set(&self) -> u64 {
+        self.newly_set.load(Ordering::Relaxed)
+    }
+
     /// The zone was written.
     #[inline]
     pub fn get(&self, zone: u64) -> bool {
@@ -97,6 +142,8 @@ impl AllocationMap {
         assert!(zone < self.zone_count, "zone {zone} of {}", self.zone_count);
         let bit = 1 << (zone % 64);
         if self.words[(zone / 64) as usize].fetch_or(bit, Ordering::AcqRel) & bit == 0 {
+            self.kept.iter().for_each(|kept| kept.set(zone));
+            self.newly_set.fetch_add(1, Ordering::Relaxed);
             self.allocated.fetch_add(1, Ordering::Relaxed);
             self.dirty.insert(zone / ZONES_PER_BLOCK);
         }
@@ -107,6 +154,7 @@ impl AllocationMap {
         assert!(zone < self.zone_count, "zone {zone} of {}", self.zone_count);
         let bit = 1 << (zone % 64);
         if self.words[(zone / 64) as usize].fetch_and(!bit, Ordering::AcqRel) & bit != 0 {
+            self.kept.iter().for_each(|kept| kept.clear(zone));
             self.clear_count.fetch_add(1, Ordering::AcqRel);
             self.allocated.fetch_sub(1, Ordering::Relaxed);
             // After the bit: a snapshot that takes the mark also sees the bit. Before the dirty mark: one is due then.
@@ -134,11 +182,7 @@ impl AllocationMap {
 
     /// Something may differ from the copies on the members.
     pub fn is_dirty(&self) -> bool {
-        // Word by word in the order in which a snapshot moves the marks.
-        let marked = |(dirty, saving): (&AtomicU64, &AtomicU64)| {
-            dirty.load(Ordering::Acquire) != 0 || saving.load(Ordering::Acquire) != 0
-        };
-        self.dirty.0.iter().zip(&self.saving.0).any(marked)
+        BlockSet::any_of(&self.dirty, &self.saving)
     }
 
     /// The block that holds this zone's bit may differ from its copies on the members.
@@ -149,6 +193,7 @@ impl AllocationMap {
     /// Takes every dirty block, to be saved: [`AllocationMap::persisted`] or [`AllocationMap::retry`] has to follow for
     /// each before the next snapshot.
     pub fn snapshot(&self) -> Vec<Snapshot> {
+        self.newly_set.store(0, Ordering::Relaxed);
         let blocks = self.dirty.move_to(&self.saving);
         for &block in &blocks {
             if self.cleared.contains(block) {
@@ -201,35 +246,6 @@ impl AllocationMap {
             mask = u64::MAX;
         }
         None
-    }
-}
-
-impl BlockSet {
-    fn insert(&self, block: u64) {
-        self.0[(block / 64) as usize].fetch_or(1 << (block % 64), Ordering::AcqRel);
-    }
-
-    fn remove(&self, block: u64) {
-        self.0[(block / 64) as usize].fetch_and(!(1 << (block % 64)), Ordering::AcqRel);
-    }
-
-    fn contains(&self, block: u64) -> bool {
-        self.0[(block / 64) as usize].load(Ordering::Acquire) & (1 << (block % 64)) != 0
-    }
-
-    /// Moves every mark; each is in one of the sets at any time.
-    fn move_to(&self, other: &BlockSet) -> Vec<u64> {
-        let mut blocks = Vec::new();
-        for (index, (word, other)) in self.0.iter().zip(&other.0).enumerate() {
-            let mut bits = word.load(Ordering::Acquire);
-            other.fetch_or(bits, Ordering::AcqRel);
-            word.fetch_and(!bits, Ordering::AcqRel);
-            while bits != 0 {
-                blocks.push(index as u64 * 64 + u64::from(bits.trailing_zeros()));
-                bits &= bits - 1;
-            }
-        }
-        blocks
     }
 }
 

@@ -5,7 +5,9 @@ use std::rc::Rc;
 use drive::{BlockError, BufMut, Drive, DriveError, Env, Segments};
 
 use crate::array::Inner;
+use crate::errors::Failed;
 use crate::geometry::{MemberIndex, UnitIndex};
+use crate::handle::Handle;
 use crate::message::{Outcome, Request};
 use crate::shared::DriveId;
 use crate::unit::StripView;
@@ -23,7 +25,7 @@ pub(crate) enum ReadFailure {
 }
 
 impl<E: Env> Inner<E> {
-    /// Reads from a member that the row's view shows as good.
+    /// Reads from a member that the row's view shows as good. Bytes that do not fit their checksums count as unreadable.
     pub async fn read_member(
         self: &Rc<Self>,
         view: &StripView<E::Drive>,
@@ -33,17 +35,26 @@ impl<E: Env> Inner<E> {
     ) -> Result<BufMut, ReadFailure> {
         let offset = self.shared.geometry.member_offset(unit, x);
         let drive = view.drive.as_ref().expect("a good strip has a drive");
+        self.expect_sums(view.id, offset);
         let mut last = DriveError::Gone;
-        for _ in 0..ATTEMPTS {
-            match drive.read(offset, self.env.alloc(len)).await {
-                Ok(buf) => return Ok(buf),
+        for attempt in 1..=ATTEMPTS {
+            let read = match drive.read(offset, self.env.alloc(len)).await {
+                Ok(buf) => self.is_genuine(view.id, offset, &buf).await.map(|genuine| (buf, genuine)),
+                Err(error) => Err(error),
+            };
+            match read {
+                Ok((buf, true)) => return Ok(buf),
+                Ok((_, false)) => {
+                    self.shared.count_damaged(view.member);
+                    return Err(ReadFailure::Unreadable);
+                }
                 Err(error) => last = error,
             }
-            self.shared.count_error(view.member);
-            if matches!(last, DriveError::Gone) {
+            if self.is_final(view.member, attempt, &last) {
                 break;
             }
         }
+        self.shared.count_error(view.member, Failed::Read);
         let faulty = !matches!(last, DriveError::Media { .. }) && self.fail(view.member, view.id).await;
         Err(if faulty { ReadFailure::Faulty } else { ReadFailure::Unreadable })
     }
@@ -62,31 +73,63 @@ impl<E: Env> Inner<E> {
     ) -> Result<bool, BlockError> {
         let offset = self.shared.geometry.member_offset(unit, x);
         let drive = view.drive.as_ref().expect("a strip that is not lost has a drive");
-        self.write_drive(view.member, view.id, drive, offset, data, fua).await
+        self.write_strip(view.member, view.id, drive, offset, data, fua).await
     }
 
-    /// As [`Inner::write_member`], at a byte of the drive.
+    /// As [`Inner::write_member`], at a byte of the drive's data region. Notes the checksums.
+    pub async fn write_strip(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        id: DriveId,
+        drive: &Handle<E::Drive>,
+        offset: u64,
+        data: Segments,
+        fua: bool,
+    ) -> Result<bool, BlockError> {
+        if !self.write_drive(member, id, drive, offset, data.clone(), fua).await? {
+            return Ok(false);
+        }
+        self.dawdle("a strip is written, and its checksums are not noted").await;
+        match self.note_sums(id, offset, &data).await {
+            Ok(()) => Ok(true),
+            Err(error) => {
+                self.shared.count_error(member, Failed::Write);
+                self.fail_or_refuse(member, id, &error).await.map(|()| false)
+            }
+        }
+    }
+
+    /// As [`Inner::write_member`], at any byte of the drive.
     pub async fn write_drive(
         self: &Rc<Self>,
         member: MemberIndex,
         id: DriveId,
-        drive: &E::Drive,
+        drive: &Handle<E::Drive>,
         offset: u64,
         data: Segments,
         fua: bool,
     ) -> Result<bool, BlockError> {
         let mut last = DriveError::Gone;
-        for _ in 0..ATTEMPTS {
+        for attempt in 1..=ATTEMPTS {
             match drive.write(offset, data.clone(), fua).await {
                 Ok(()) => return Ok(true),
                 Err(error) => last = error,
             }
-            self.shared.count_error(member);
-            if matches!(last, DriveError::Gone) {
+            if self.is_final(member, attempt, &last) {
                 break;
             }
         }
+        self.shared.count_error(member, Failed::Write);
         self.fail_or_refuse(member, id, &last).await.map(|()| false)
+    }
+
+    /// Whether an operation that failed is not tried again. Counts the retry if it is.
+    fn is_final(&self, member: MemberIndex, attempt: usize, error: &DriveError) -> bool {
+        let is_final = attempt == ATTEMPTS || matches!(error, DriveError::Gone);
+        if !is_final {
+            self.shared.count_error(member, Failed::Retried);
+        }
+        is_final
     }
 
     /// Marks a member faulty, on all shards and in the superblocks. Says no if the group cannot do without it: then the

@@ -54,7 +54,9 @@ pub(crate) enum Request {
     Settle,
     /// Of any shard: flush, and make durable that what was written to its units before needs no recovery.
     Seal,
-    /// The same, for a leader who is about to change the group's state and can hear of no failure now.
+    /// The same, also where a recovery could do without being told.
+    SealAll,
+    /// As [`Request::Seal`], for a leader who is about to change the group's state and can hear of no failure now.
     SealQuietly,
     /// Of the leader: make the list of lost blocks durable.
     SaveLost,
@@ -64,6 +66,10 @@ pub(crate) enum Request {
     Barrier,
     /// Of the leader: this drive failed in this place.
     Fail(MemberIndex, DriveId),
+    /// Of the leader: this drive has not answered within the time limit.
+    Silent(MemberIndex, DriveId),
+    /// Of the leader: reads of this drive are late.
+    Slow(MemberIndex, DriveId),
 }
 
 /// New content of a run of columns of a data strip.
@@ -79,8 +85,8 @@ pub(crate) type Pieces = SmallVec<[Piece; 4]>;
 /// Work on a unit, under its lock.
 #[derive(Debug)]
 pub(crate) enum Op {
-    /// Fill the buffer from whole sectors of a data strip.
-    Read { role: Role, x: u64, buf: BufMut },
+    /// Fill the buffer from whole sectors of a data strip; `without` asking its member, if that is possible.
+    Read { role: Role, x: u64, buf: BufMut, without: bool },
     /// Change some columns.
     Write { pieces: Pieces, fua: bool },
     /// Compute what a member holds of this unit, and write it there.

@@ -4,6 +4,8 @@ use drive::{BufMut, Drive, DriveError};
 use format::foreign::{self, Foreign};
 use format::{BLOCK, Superblock, SuperblockError, newest, superblock_offsets};
 
+use crate::leader::read_retried;
+
 /// What a drive holds.
 #[derive(Debug, Clone)]
 pub struct Probe {
@@ -22,8 +24,9 @@ pub struct Probe {
 pub async fn probe<D: Drive>(drive: &D) -> Result<Probe, DriveError> {
     let size = drive.info().size_bytes;
     let [head_at, tail_at] = superblock_offsets(size);
-    let head = drive.read(head_at, BufMut::zeroed(BLOCK)).await;
-    let tail = drive.read(tail_at, BufMut::zeroed(BLOCK)).await;
+    // One copy alone may be the one that a crash tore.
+    let head = read_retried(drive, head_at, || BufMut::zeroed(BLOCK)).await;
+    let tail = read_retried(drive, tail_at, || BufMut::zeroed(BLOCK)).await;
     if let (Err(error), Err(_)) = (&head, &tail) {
         return Err(error.clone());
     }

@@ -12,6 +12,13 @@ pub struct Range {
 }
 
 impl Range {
+    /// Two parts of whole blocks, unless it is no longer than one.
+    pub fn halves(self) -> Option<[Range; 2]> {
+        let block = format::BLOCK as u64;
+        let middle = (self.start + self.len() / 2).next_multiple_of(block);
+        (middle < self.end).then(|| [Range::new(self.start, middle), Range::new(middle, self.end)])
+    }
+
     /// `start..end`, where `end` is not below `start`.
     pub fn new(start: u64, end: u64) -> Self {
         debug_assert!(start <= end, "range {start}..{end}");

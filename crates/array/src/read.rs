@@ -1,16 +1,21 @@
 //! Reading. A healthy read goes from where it arrived straight to the member; only what cannot be had that way goes to
 //! the unit's owner, who computes it from the other strips under the lock.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 
 use drive::{BlockError, BufMut, Drive, Env, Segments, join_all};
 
 use crate::array::{Array, Inner};
 use crate::geometry::{Place, Role, UnitIndex};
+use crate::hedge::{Direct, Spot};
 use crate::member::ReadFailure;
 use crate::message::{Op, Outcome};
 use crate::plan::Strip;
 use crate::ranges::{Range, Ranges};
+use crate::shared::DriveId;
 use format::MemberState;
 
 /// How a run of sectors within one strip can be read.
@@ -18,7 +23,9 @@ enum Source<D> {
     /// Never written.
     Hole,
     /// From this drive, which holds the strip of this role.
-    Drive(D, Role),
+    Drive(D, DriveId, Role),
+    /// Likewise, but the drive is slow: rather from the others.
+    Around(DriveId, Role),
     /// Only by the unit's owner.
     Owner,
 }
@@ -41,7 +48,7 @@ impl<E: Env> Array<E> {
             if (place.x | len) & (geometry.sector - 1) == 0 {
                 return inner.read_sectors(place.unit, place.role, place.x, buf).await;
             }
-            return inner.read_piece(place, buf).await;
+            return Box::pin(inner.read_piece(place, buf)).await;
         }
         let mut pieces = Vec::with_capacity((len / geometry.strip) as usize + 2);
         let mut rest = buf;
@@ -110,17 +117,46 @@ impl<E: Env> Inner<E> {
     ) -> Result<BufMut, BlockError> {
         let shared = &self.shared;
         let cleared = shared.map.clear_count();
-        match self.source(unit, role, Range::new(x, x + buf.len() as u64)) {
+        let source = match self.source(unit, role, Range::new(x, x + buf.len() as u64)) {
+            Source::Drive(..) if self.env.trouble("a healthy read asks the owner") => Source::Owner,
+            source => source,
+        };
+        match source {
             Source::Hole => {
                 buf.fill(0);
                 return Ok(buf);
             }
-            Source::Drive(drive, source) => {
+            Source::Drive(drive, id, source) => {
                 let (len, offset) = (buf.len(), shared.geometry.member_offset(unit, x));
-                match drive.read(offset, buf).await {
+                self.expect_sums(id, offset);
+                let mut read = pin!(drive.read(offset, buf));
+                // What is done at once needs no watch.
+                let result = match poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await {
+                    Poll::Ready(result) => result,
+                    Poll::Pending => {
+                        let spot = Spot { drive: id, unit, role: source, x };
+                        match Box::pin(self.wait_direct(read, spot, len)).await {
+                            Direct::Answered(result) => result,
+                            Direct::Restored(buf) => return Ok(buf),
+                        }
+                    }
+                };
+                let result = match result {
+                    Ok(buf) => self.is_genuine(id, offset, &buf).await.map(|genuine| (buf, genuine)),
+                    Err(error) => Err(error),
+                };
+                match result {
                     // A zone that was given back meanwhile may have been forgotten by its drive at any time: look again.
-                    Ok(buf) if shared.map.clear_count() == cleared => return Ok(buf),
-                    Ok(again) => buf = again,
+                    Ok((buf, true))
+                        if shared.map.clear_count() == cleared && !self.env.trouble("a healthy read looks again") =>
+                    {
+                        return Ok(buf);
+                    }
+                    Ok((again, genuine)) => {
+                        // Damaged, or being overwritten: under the lock the owner sees which of them.
+                        role = if genuine { role } else { source };
+                        buf = again;
+                    }
                     Err(_) => {
                         // The owner reads it again, and heals the copy that failed.
                         role = source;
@@ -128,15 +164,22 @@ impl<E: Env> Inner<E> {
                     }
                 }
             }
+            Source::Around(id, role) => {
+                let around = Box::pin(self.read_around(Spot { drive: id, unit, role, x }, buf.len()));
+                if let Some(restored) = around.await {
+                    return Ok(restored);
+                }
+            }
             Source::Owner => {}
         }
-        match self.on_owner(unit, Op::Read { role, x, buf }).await? {
+        // Boxed like all that is rare here: each read moves a future as large as the largest of its parts.
+        match Box::pin(self.on_owner(unit, Op::Read { role, x, buf, without: false })).await? {
             Outcome::Read(buf) => Ok(buf),
             other => unreachable!("a read is answered by {other:?}"),
         }
     }
 
-    fn source(&self, unit: UnitIndex, role: Role, range: Range) -> Source<E::Drive> {
+    fn source(self: &Rc<Self>, unit: UnitIndex, role: Role, range: Range) -> Source<E::Drive> {
         let shared = &self.shared;
         let geometry = &shared.geometry;
         let allocated = shared.map.get(geometry.zone_index(unit, range.start));
@@ -153,18 +196,21 @@ impl<E: Env> Inner<E> {
         // A mirror's copies serve in turn, by place, so that a stream stays with one drive for a while. After a crash they
         // may differ, and the resync takes the first for the truth: so do all reads until then.
         let role = if geometry.data == 1 && geometry.syndromes > 0 && !shared.is_resync_due() {
-            ((unit.0 * geometry.unit + range.start) / MIRROR_TURN_BYTES % geometry.strips() as u64) as usize
+            let turn = (unit.0 * geometry.unit + range.start) / MIRROR_TURN_BYTES % geometry.strips() as u64;
+            if self.watch.avoids_any() { self.steer(unit, range.start, turn as usize) } else { turn as usize }
         } else {
             role
         };
-        let slot = shared.slot(geometry.member(unit, range.start, role));
+        let member = geometry.member(unit, range.start, role);
+        let slot = shared.slot(member);
         let readable = match slot.state {
             MemberState::InSync => true,
             MemberState::Rebuilding => unit < shared.rebuilt(slot.drive),
             MemberState::Missing | MemberState::Faulty => false,
         };
         match self.drives.borrow().get(usize::from(slot.drive.0)) {
-            Some(Some(drive)) if readable => Source::Drive(drive.clone(), role),
+            Some(Some(_)) if readable && self.watch.avoids(slot.drive) => Source::Around(slot.drive, role),
+            Some(Some(drive)) if readable => Source::Drive(drive.unwatched().clone(), slot.drive, role),
             _ => Source::Owner,
         }
     }
@@ -202,7 +248,7 @@ impl<E: Env> Inner<E> {
         allocated
     }
 
-    async fn read_or_restore(
+    pub async fn read_or_restore(
         self: &Rc<Self>,
         unit: UnitIndex,
         role: Role,
@@ -221,6 +267,15 @@ impl<E: Env> Inner<E> {
                 continue;
             }
             if view.lost() > survives {
+                // Other strips may be unreadable in other places.
+                if let Some(halves) = columns.halves().filter(|_| !unreadable.is_empty()) {
+                    let mut whole = self.env.alloc(columns.len() as usize);
+                    for half in halves {
+                        let part = Box::pin(self.read_or_restore(unit, role, half)).await?;
+                        whole[half.relative(columns.start)].copy_from_slice(&part);
+                    }
+                    return Ok(whole);
+                }
                 return Err(BlockError::Lost { lost: view.lost(), survives });
             }
             let lost = (0..view.0.len()).filter(|&role| view.0[role].strip != Strip::Good);

@@ -17,13 +17,13 @@ use format::{MemberState, Rebuild, Uuid};
 
 use crate::array::{Array, Inner};
 use crate::geometry::{MemberIndex, Role, UnitIndex};
-use crate::job::{Job, UNITS_IN_FLIGHT};
+use crate::job::Job;
 use crate::leader::GroupState;
 use crate::message::{Op, Outcome, Request};
 use crate::ranges::Range;
 use crate::scrub::ScrubMode;
 use crate::shared::{DriveId, Slot};
-use crate::status::{Event, JobKind};
+use crate::status::{Event, JobKind, JobState};
 
 /// How often the superblocks note how far a rebuild is: what is done again after a crash.
 const CHECKPOINT_NANOS: Nanos = 10_000_000_000;
@@ -187,9 +187,7 @@ impl<E: Env> Inner<E> {
             }
             while !inner.shared.is_stopped() {
                 let lost = inner.shared.slots().find(|(_, slot)| slot.state == MemberState::Faulty);
-                let fits = |spare: &DriveId| inner.drive(*spare).is_some() && inner.check_fits(*spare).is_ok();
-                let spare = inner.leader().spares.borrow().iter().copied().find(fits);
-                let (Some((member, _)), Some(spare)) = (lost, spare) else { return };
+                let (Some((member, _)), Some(spare)) = (lost, inner.fitting_spare()) else { return };
                 match inner.take_place(member, spare, true).await {
                     Ok(()) => inner.start_rebuild(member),
                     // Whoever was in the way, or a spare that failed, is gone at the next look.
@@ -198,6 +196,12 @@ impl<E: Env> Inner<E> {
                 }
             }
         });
+    }
+
+    /// A spare that could take a member's place.
+    pub fn fitting_spare(&self) -> Option<DriveId> {
+        let fits = |spare: &DriveId| self.drive(*spare).is_some() && self.check_fits(*spare).is_ok();
+        self.leader().spares.borrow().iter().copied().find(fits)
     }
 
     fn is_lost(&self, member: MemberIndex) -> bool {
@@ -275,6 +279,7 @@ impl<E: Env> Inner<E> {
         if matches!(slot.state, MemberState::InSync | MemberState::Rebuilding) {
             return Err(JoinError::Busy(member.0));
         }
+        let is_back = self.is_back(member, drive).await;
         if self.forget_structures(drive).await.is_err() {
             if state.spares.contains(&drive) {
                 state.spares.retain(|&spare| spare != drive);
@@ -286,10 +291,15 @@ impl<E: Env> Inner<E> {
         *slot = Slot { drive, state: MemberState::Rebuilding };
         state.spares.retain(|&spare| spare != drive);
         self.commit(state).await?;
-        if self.shared.slot(member).state != MemberState::Rebuilding {
+        if self.shared.slot(member) != (Slot { drive, state: MemberState::Rebuilding }) {
             return Err(JoinError::Block(BlockError::Stopped)); // It did not take its superblock.
         }
-        (leader.listener)(Event::RebuildStarted { member, drive });
+        match is_back {
+            true => self.shared.missed.come_back(member, drive),
+            false => self.shared.missed.forget(member),
+        }
+        let missed_bytes = self.missed_bytes(drive);
+        (leader.listener)(Event::RebuildStarted { member, drive, missed_bytes });
         Ok(())
     }
 
@@ -317,14 +327,16 @@ impl<E: Env> Inner<E> {
         }
         let start = self.checkpoint_of(member);
         self.shared.set_rebuilt(slot.drive, start);
-        let job = self.new_job(JobKind::Rebuild(member), true, self.allocated_bytes_per_member());
+        let bytes = self.missed_bytes(slot.drive).unwrap_or_else(|| self.allocated_bytes_per_member());
+        let job = self.new_job(JobKind::Rebuild(member), true, bytes);
         let result = self.rebuild_units(&job, member, slot.drive, start).await;
         let result = match result {
             Ok(()) => self.finish_rebuild(member, slot.drive).await,
             Err(error) => Err(error),
         };
         // The mark stays. If the rebuild stopped, the units below it go on being written, as the checkpoint says they are.
-        job.ended.set(Some(self.env.now()));
+        let failed = result.as_ref().err().map(ToString::to_string);
+        job.end(self.env.now(), failed.map_or(JobState::Done, JobState::Failed));
         match result {
             Ok(()) => {
                 (leader.listener)(Event::RebuildFinished { member, drive: slot.drive });
@@ -334,7 +346,6 @@ impl<E: Env> Inner<E> {
                 }
             }
             Err(error) => {
-                job.failure.replace(Some(error.to_string()));
                 (leader.listener)(Event::RebuildStopped { member, reason: error.to_string() });
                 self.start_repair();
             }
@@ -355,8 +366,9 @@ impl<E: Env> Inner<E> {
         let mut checkpoint = self.env.now();
         loop {
             let (began, users) = (self.env.now(), self.users_begun());
-            while flights.len() < UNITS_IN_FLIGHT
-                && let Some(unit) = next.and_then(|next| self.next_unit(next, Some(set)))
+            while flights.len() < self.units_in_flight()
+                && let Some(missed) = next.and_then(|next| self.shared.missed.next(drive, next))
+                && let Some(unit) = self.next_unit(missed, Some(set))
             {
                 flights.push_back((unit, self.fly(unit, Op::Rebuild { member })));
                 next = Some(UnitIndex(unit.0 + 1));
@@ -371,7 +383,7 @@ impl<E: Env> Inner<E> {
                 job.advance(self.env.now(), bytes);
             }
             self.shared.set_rebuilt(drive, UnitIndex(unit.0 + 1));
-            if self.env.now() - checkpoint > CHECKPOINT_NANOS {
+            if self.env.now() - checkpoint > CHECKPOINT_NANOS || self.env.trouble("a checkpoint is due") {
                 self.checkpoint(member, drive, unit).await?;
                 checkpoint = self.env.now();
             }
@@ -454,15 +466,22 @@ impl<E: Env> Inner<E> {
         }
         let mut bytes = 0;
         if !self.is_rebuilt(unit, slot.drive) {
+            self.shared.missed.note_restored(unit);
             for row in geometry.row_ranges() {
                 for columns in self.allocated(unit, row).iter() {
                     self.rebuild_strip(unit, member, slot.drive, columns).await?;
                     bytes += columns.len();
                 }
             }
+            self.shared.missed.note_restored(unit);
             self.note_rebuilt(unit, slot.drive);
         }
         Ok(bytes)
+    }
+
+    /// What a drive missed that came back, at most; `None` for others, which are filled.
+    fn missed_bytes(&self, drive: DriveId) -> Option<u64> {
+        self.shared.missed.count(drive).map(|units| units * self.shared.geometry.unit)
     }
 
     async fn rebuild_strip(
@@ -479,6 +498,13 @@ impl<E: Env> Inner<E> {
         let strip = loop {
             let view = self.view(unit, columns.start, &unreadable);
             if view.lost() > survives {
+                // Other strips may be unreadable in other places.
+                if let Some(halves) = columns.halves().filter(|_| !unreadable.is_empty()) {
+                    for half in halves {
+                        Box::pin(self.rebuild_strip(unit, member, drive, half)).await?;
+                    }
+                    return Ok(());
+                }
                 return Err(BlockError::Lost { lost: view.lost(), survives });
             }
             let lost: Vec<Role> =
@@ -499,7 +525,7 @@ impl<E: Env> Inner<E> {
         let target = self.drive(drive).ok_or(BlockError::Stopped)?;
         let offset = geometry.member_offset(unit, columns.start);
         let data = Segments::from_iter([strip.freeze()]);
-        match self.write_drive(member, drive, &target, offset, data, false).await? {
+        match self.write_strip(member, drive, &target, offset, data, false).await? {
             true => Ok(()),
             false => Err(BlockError::Stopped),
         }
@@ -507,6 +533,10 @@ impl<E: Env> Inner<E> {
 
     /// The unit is whole on the drive that is being rebuilt. Under the unit's lock.
     pub fn note_rebuilt(&self, unit: UnitIndex, drive: DriveId) {
+        if self.shared.missed.count(drive).is_some() {
+            self.shared.missed.got(drive, unit);
+            return;
+        }
         let mut ahead = self.rebuilt_ahead.borrow_mut();
         if ahead.len() >= self.ahead_limit.get() {
             // Several drives may be waiting to be filled: each keeps what is still ahead of it.

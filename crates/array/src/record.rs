@@ -7,11 +7,11 @@ use std::time::Duration;
 use drive::{BlockError, Buf, BufMut, Env, Segments, join_all};
 use format::log::Entry;
 use format::{CrashSafety, MemberState};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
-use crate::log::{Appended, Open, Record, Share};
+use crate::log::{Appended, Entries, Open, Record, Share};
 use crate::overlay::Overlay;
 use crate::plan::Strip;
 use crate::ranges::{Range, Ranges};
@@ -24,6 +24,9 @@ const HOLD_LOOK: Duration = Duration::from_micros(100);
 
 /// The members whose strips a record says are overwritten in place.
 pub(crate) type Overwritten = SmallVec<[(MemberIndex, DriveId); 4]>;
+
+/// The base syndromes of a record.
+type Bases = SmallVec<[Buf; 4]>;
 
 /// What a component's record says, once it is durable.
 pub(crate) enum Logged {
@@ -48,11 +51,13 @@ impl<E: Env> Inner<E> {
     ) -> Result<Logged, BlockError> {
         let Some(log) = &self.log else { return Ok(Logged::Nothing) };
         let geometry = &self.shared.geometry;
-        let mut holders: Vec<Role> =
+        let mut holders: SmallVec<[Role; 8]> =
             (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(view, role)).collect();
-        if holders.is_empty() && view.0[geometry.data..].iter().any(|strip| strip.strip != Strip::Lost) {
-            // The syndromes that are left lie on drives that are being filled, which a recovery does not read, but makes
-            // right: a data strip tells it that these have to be computed anew. All data strips are there.
+        let filling = view.0[geometry.data..].iter().any(|strip| strip.strip != Strip::Lost);
+        if self.shared.checksums.is_some() || (holders.is_empty() && filling) {
+            // If all members with syndromes are lost in a crash, all data strips are there, and checksums that are behind:
+            // one of them tells where. If the syndromes that are left lie on drives that are being filled, which a
+            // recovery does not read, but makes right, it tells that these have to be computed anew.
             holders.extend((0..geometry.data).find(|&role| self.is_trusted(view, role)));
         }
         if holders.is_empty() {
@@ -74,19 +79,25 @@ impl<E: Env> Inner<E> {
         };
         let several = |entry: &Entry| geometry.data > 1 && is_open_question(entry);
         let whole = self.shared.crash_safety == CrashSafety::Strict && entries.iter().any(several);
+        if !whole && self.shared.crash_safety == CrashSafety::Strict && log.has(unit) {
+            // An older whole record of these columns may lie in the log, with data strips too. If every syndrome is lost in a
+            // crash, this one must still be found, or that one would be rolled forward over it: as many may be lost as there
+            // are syndromes, so one holder more survives.
+            let data = (0..geometry.data).find(|&role| self.is_trusted(view, role));
+            holders.extend(data.filter(|role| !holders.contains(role)));
+        }
         let shares = if whole {
             let holders = changed.clone().chain(holders.into_iter().filter(|&role| role >= geometry.data));
             holders.map(|role| share(role, self.new_content(role, &entries, writes))).collect()
         } else {
             let payload = self.base_syndromes(columns, &mut entries, writes, fua);
-            let len = payload.first().map_or(0, |base| base.len());
             let payload = |role: Role| match role.checked_sub(geometry.data) {
                 Some(syndrome) => payload[syndrome].clone(),
-                None => Buf::zeroes(len),
+                None => Buf::zeroes(0),
             };
             holders.into_iter().map(|role| share(role, payload(role))).collect()
         };
-        let overwritten = changed.map(|role| (view.0[role].member, view.0[role].id)).collect();
+        let overwritten: Overwritten = changed.map(|role| (view.0[role].member, view.0[role].id)).collect();
         let is_unverified = |entry: &Entry| several(entry) && entry.checksums.is_empty();
         let unverified = !whole && entries.iter().any(is_unverified);
         if unverified {
@@ -125,21 +136,27 @@ impl<E: Env> Inner<E> {
                     len: columns.len() as u32,
                     overwritten: 0,
                     restated: 0,
-                    checksums: vec![],
+                    checksums: Vec::new(),
                 };
                 let in_sync = self.in_sync(&view);
-                // Whole records lie with data strips, too.
-                let first = if self.shared.crash_safety == CrashSafety::Strict { 0 } else { geometry.data };
-                let holders = (first..geometry.strips()).filter(|&role| self.is_trusted(&view, role));
+                // Records may lie with data strips, too.
+                let mut holders: Vec<Role> =
+                    (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(&view, role)).collect();
+                let trusted_data = (0..geometry.data).filter(|&role| self.is_trusted(&view, role));
+                let count = match self.shared.crash_safety {
+                    CrashSafety::Strict => geometry.data,
+                    _ => usize::from(self.shared.checksums.is_some() || holders.is_empty()),
+                };
+                holders.extend(trusted_data.take(count));
                 let share = |role: Role| {
                     let strip = &view.0[role];
                     Share { role, member: strip.member, drive: strip.id, payload: Buf::zeroes(0) }
                 };
-                let shares: Vec<Share> = holders.map(share).collect();
+                let shares: SmallVec<[Share; 4]> = holders.into_iter().map(share).collect();
                 if !shares.is_empty() {
                     records.push(Record {
                         unit,
-                        entries: vec![entry],
+                        entries: smallvec![entry],
                         whole: false,
                         in_sync,
                         unverified: false,
@@ -185,13 +202,7 @@ impl<E: Env> Inner<E> {
     }
 
     /// The columns that change, cut where other strips begin or end to change.
-    fn entries(
-        &self,
-        overlay: &Overlay,
-        columns: Range,
-        view: &RowView<E::Drive>,
-        writes: &[StripWrite],
-    ) -> Vec<Entry> {
+    fn entries(&self, overlay: &Overlay, columns: Range, view: &RowView<E::Drive>, writes: &[StripWrite]) -> Entries {
         let geometry = &self.shared.geometry;
         let entry = |range: Range, overwritten, restated| Entry {
             x: range.start,
@@ -202,9 +213,9 @@ impl<E: Env> Inner<E> {
         };
         if geometry.data == 1 {
             // Any copy is right, old or new, whichever strip is lost.
-            return vec![entry(columns, 1, 0)];
+            return smallvec![entry(columns, 1, 0)];
         }
-        let mut changed: Vec<Ranges> = vec![Ranges::new(); geometry.data];
+        let mut changed: SmallVec<[Ranges; 8]> = (0..geometry.data).map(|_| Ranges::new()).collect();
         for write in writes.iter().filter(|write| write.role < geometry.data) {
             changed[write.role].add(write.range());
         }
@@ -217,11 +228,11 @@ impl<E: Env> Inner<E> {
         }
         let in_place = |role: Role| view.0[role].strip == Strip::Good && self.is_trusted(view, role);
         let in_place = (0..geometry.data).filter(|&role| in_place(role)).fold(0u64, |bits, role| bits | 1 << role);
-        let mut cuts: Vec<u64> =
+        let mut cuts: SmallVec<[u64; 16]> =
             changed.iter().flat_map(|ranges| ranges.iter().flat_map(|range| [range.start, range.end])).collect();
         cuts.sort_unstable();
         cuts.dedup();
-        let mut entries: Vec<Entry> = Vec::new();
+        let mut entries = Entries::new();
         for cut in cuts.windows(2) {
             let range = Range::new(cut[0], cut[1]);
             let changes = |ranges: &Ranges| ranges.iter().any(|changed| changed.contains(range));
@@ -260,15 +271,15 @@ impl<E: Env> Inner<E> {
 
     /// The payloads by syndrome, and the checksums of the entries that need them: of a write that is to be durable when
     /// it is answered, no seal follows that would say that it is.
-    fn base_syndromes(&self, columns: Range, entries: &mut [Entry], writes: &[StripWrite], durable: bool) -> Vec<Buf> {
+    fn base_syndromes(&self, columns: Range, entries: &mut [Entry], writes: &[StripWrite], durable: bool) -> Bases {
         let geometry = &self.shared.geometry;
         let with_base = |entry: &&Entry| entry.has_base(geometry.data);
         let len: usize = entries.iter().filter(with_base).map(|entry| entry.len as usize).sum();
         if len == 0 && (geometry.data == 1 || !durable) {
-            return vec![Buf::zeroes(0); geometry.syndromes];
+            return (0..geometry.syndromes).map(|_| Buf::zeroes(0)).collect();
         }
         let syndrome = |role: Role| writes.iter().find(|write| write.role == role);
-        let mut bases: Vec<BufMut> = (0..geometry.syndromes).map(|_| self.env.alloc(len)).collect();
+        let mut bases: SmallVec<[BufMut; 4]> = (0..geometry.syndromes).map(|_| self.env.alloc(len)).collect();
         let mut at = 0;
         for entry in entries {
             let range = Range::new(entry.x, entry.x + u64::from(entry.len));
@@ -286,7 +297,7 @@ impl<E: Env> Inner<E> {
                 for role in strips() {
                     for (start, bytes) in slices(writes, role, range) {
                         let from = at + (start - range.start) as usize;
-                        let mut targets: Vec<&mut [u8]> =
+                        let mut targets: SmallVec<[&mut [u8]; 4]> =
                             bases.iter_mut().map(|base| &mut base[from..from + bytes.len()]).collect();
                         self.shared.code.accumulate(role, bytes, &mut targets);
                     }
@@ -298,7 +309,7 @@ impl<E: Env> Inner<E> {
                 for start in (range.start..range.end).step_by(geometry.sector as usize) {
                     let piece = Range::new(start, start + geometry.sector);
                     for role in strips().chain(geometry.data..geometry.strips()) {
-                        let sum = |sum, (_, bytes): (u64, &[u8])| crc32c::crc32c_append(sum, bytes);
+                        let sum = |sum, (_, bytes): (u64, &[u8])| gf::crc32c_append(sum, bytes);
                         checksums.push(slices(writes, role, piece).fold(0, sum));
                     }
                 }

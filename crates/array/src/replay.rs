@@ -4,20 +4,19 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry as Slot;
 
-use drive::{BlockError, Buf, BufMut, Drive, Env, join_all};
-use format::log::{Entry, Frame, LOST_RANGES_MAX, LOST_SLOTS, LostBlocks, Part, lost_slot_offset};
-use format::{BLOCK, MemberState, Superblock};
+use drive::{BlockError, Buf, BufMut, Env, join_all};
+use format::log::{Entry, LOST_RANGES_MAX, LOST_SLOTS, LostBlocks, lost_slot_offset};
+use format::{MemberState, Superblock};
 
 use crate::geometry::{MemberIndex, Role, UnitIndex};
-use crate::leader::{flush_retried, write_retried};
+use crate::kept::KeptGroup;
+use crate::leader::{flush_retried, read_retried, write_retried};
 use crate::lost::normalized;
 use crate::ranges::{Range, Ranges};
+use crate::replay_log::Record;
+use crate::resum::Resums;
 use crate::shared::Shared;
-
-/// How much of a ring is read by one operation.
-const READ_BYTES: u64 = 1 << 20;
 
 /// What a replay did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -30,19 +29,6 @@ pub struct Replayed {
     pub lost: u64,
     /// Members that failed meanwhile.
     pub failed: Vec<MemberIndex>,
-}
-
-/// A record, put together from the parts that were found.
-struct Record {
-    unit: UnitIndex,
-    holders: u64,
-    in_sync: u64,
-    entries: Vec<Entry>,
-    whole: bool,
-    /// Columns of one checksum.
-    piece_bytes: u64,
-    /// Payloads by role.
-    parts: BTreeMap<Role, Vec<u8>>,
 }
 
 /// A stripe's strips over some columns.
@@ -64,40 +50,54 @@ pub(crate) struct Replay<'a, E: Env> {
     pub members: RefCell<Vec<Present<'a, E::Drive>>>,
     /// The list of lost blocks, as the members have it.
     pub lost: RefCell<LostBlocks>,
+    /// Checksums of the columns that were being written.
+    pub resums: Resums,
+    /// After a kill: what the log was in memory.
+    pub kept: Option<KeptGroup>,
 }
 
 impl<E: Env> Replay<'_, E> {
-    /// Replays the whole log and makes the result durable.
+    /// Replays the whole log and makes the result durable. Of `new_zones` the map on the members does not know: their checksums
+    /// were not saved.
     ///
     /// # Errors
     /// [`BlockError`] if more members fail than the level survives: what was done can be done again.
-    pub async fn run(&self) -> Result<Replayed, BlockError> {
+    pub async fn run(&self, new_zones: &[u64]) -> Result<Replayed, BlockError> {
         let mut done = Replayed::default();
         let before = self.live();
+        for &zone in new_zones {
+            done.bytes += self.resum_zone(zone).await?;
+        }
         let mut covered: BTreeMap<UnitIndex, Ranges> = BTreeMap::new();
         // The newest first, so that older ones find what is covered.
-        for ((_, _), record) in self.records().await.into_iter().rev() {
+        for ((_, _), mut record) in self.records().await.into_iter().rev() {
             if !self.is_complete(&record) {
                 continue;
             }
             let mut offset = 0;
-            for entry in &record.entries {
+            let mut todo = Vec::new();
+            for (index, entry) in record.entries.iter().enumerate() {
                 let range = Range::new(entry.x, entry.x + u64::from(entry.len));
                 let covered = covered.entry(record.unit).or_default();
                 let open = covered.gaps(range);
                 covered.add(range);
                 for open in open.iter().filter(|_| !entry.is_void()) {
-                    for columns in self.allocated(record.unit, open).iter() {
-                        self.put_right(&record, entry, offset, columns, &mut done).await?;
-                        done.bytes += columns.len();
-                    }
+                    todo.extend(self.allocated(record.unit, open).iter().map(|columns| (index, offset, columns)));
                 }
                 let has_payload = record.whole || entry.has_base(self.shared.geometry.data);
                 offset += if has_payload { entry.len as usize } else { 0 };
             }
+            if !todo.is_empty() {
+                self.fetch(&mut record).await;
+            }
+            for (index, offset, columns) in todo {
+                self.put_right(&record, &record.entries[index], offset, columns, &mut done).await?;
+                done.bytes += columns.len();
+            }
             done.records += 1;
         }
         if done.bytes > 0 {
+            self.save_sums().await?;
             for (member, drive) in self.live() {
                 if flush_retried(drive).await.is_err() {
                     self.give_up(member)?;
@@ -111,19 +111,19 @@ impl<E: Env> Replay<'_, E> {
     }
 
     /// A member's drive, if it is there and in the state that is asked for, or any.
-    fn drive(&self, member: MemberIndex, wanted: Option<MemberState>) -> Option<&E::Drive> {
+    pub fn drive(&self, member: MemberIndex, wanted: Option<MemberState>) -> Option<&E::Drive> {
         let (drive, state) = self.members.borrow()[usize::from(member.0)]?;
         wanted.is_none_or(|wanted| wanted == state).then_some(drive)
     }
 
     /// The members that are there, whatever they are worth.
-    fn live(&self) -> Vec<(MemberIndex, &E::Drive)> {
+    pub fn live(&self) -> Vec<(MemberIndex, &E::Drive)> {
         let count = self.members.borrow().len() as u16;
         (0..count).map(MemberIndex).filter_map(|member| Some((member, self.drive(member, None)?))).collect()
     }
 
     /// Goes on without a member that failed.
-    fn give_up(&self, member: MemberIndex) -> Result<(), BlockError> {
+    pub fn give_up(&self, member: MemberIndex) -> Result<(), BlockError> {
         self.members.borrow_mut()[usize::from(member.0)] = None;
         let (strips, survives) = (self.shared.geometry.strips(), self.shared.geometry.syndromes);
         let first = usize::from(member.0) / strips * strips;
@@ -133,112 +133,12 @@ impl<E: Env> Replay<'_, E> {
     }
 
     /// Writes to a member, twice if need be. Without success the member is given up.
-    async fn write(&self, member: MemberIndex, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
+    pub async fn write(&self, member: MemberIndex, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
         let Some(drive) = self.drive(member, None) else { return Ok(()) };
         match write_retried(drive, offset, data, fua).await {
             Ok(()) => Ok(()),
             Err(_) => self.give_up(member),
         }
-    }
-
-    /// All records that count, by stream and sequence.
-    async fn records(&self) -> BTreeMap<(u32, u64), Record> {
-        let geometry = &self.shared.geometry;
-        let rings = format::log::rings(&self.superblock.layout);
-        let mut records: BTreeMap<(u32, u64), Record> = BTreeMap::new();
-        let mut tails: BTreeMap<u32, Vec<(u64, Vec<u64>)>> = BTreeMap::new();
-        let mut silent: Vec<MemberIndex> = Vec::new();
-        for (member, _) in self.live() {
-            let Some(drive) = self.drive(member, Some(MemberState::InSync)) else { continue };
-            let (bytes, readable) = self.read_rings(drive).await;
-            let mut at = 0;
-            while at < bytes.len() {
-                let offset = rings.offset + at as u64;
-                let stripes = (geometry.data, geometry.strips());
-                let array = &self.superblock.array;
-                let frame = Frame::decode(&bytes[at..], array, self.superblock.log_generation, offset, stripes);
-                let Ok(frame) = frame else {
-                    at += BLOCK;
-                    continue;
-                };
-                let tails = tails.entry(frame.head.stream).or_default();
-                match tails.last_mut() {
-                    // Most frames only move the tail on.
-                    Some((tail, exceptions)) if exceptions.is_empty() && frame.exceptions.is_empty() => {
-                        *tail = frame.head.tail.max(*tail);
-                    }
-                    _ => tails.push((frame.head.tail, frame.exceptions)),
-                }
-                for part in frame.parts {
-                    let unit = UnitIndex(part.unit);
-                    if unit.0 >= geometry.unit_count() || !part.entries.iter().all(|entry| self.fits(entry)) {
-                        continue;
-                    }
-                    let role = usize::from(part.role);
-                    if geometry.member(unit, part.entries.first().map_or(0, |entry| entry.x), role) != member {
-                        continue;
-                    }
-                    let payload = bytes[at..][part.payload.clone()].to_vec();
-                    match records.entry((frame.head.stream, part.sequence)) {
-                        Slot::Vacant(slot) => {
-                            let parts = BTreeMap::from([(role, payload)]);
-                            let piece_bytes = frame.head.piece_bytes.into();
-                            let Part { holders, in_sync, entries, whole, .. } = part;
-                            slot.insert(Record { unit, holders, in_sync, entries, whole, piece_bytes, parts });
-                        }
-                        Slot::Occupied(mut slot) => {
-                            slot.get_mut().parts.insert(role, payload);
-                        }
-                    }
-                }
-                at += frame.len;
-            }
-            if !readable {
-                silent.push(member);
-            }
-        }
-        // What could not be read may have been written all the same: the silence of these members says nothing.
-        for record in records.values_mut() {
-            let x = record.entries.first().map_or(0, |entry| entry.x);
-            let excused = (0..geometry.strips()).filter(|&role| {
-                silent.contains(&geometry.member(record.unit, x, role)) && !record.parts.contains_key(&role)
-            });
-            record.holders &= !excused.fold(0, |bits, role| bits | 1 << role);
-        }
-        records.retain(|(stream, sequence), _| {
-            let done = |(tail, exceptions): &(u64, Vec<u64>)| sequence < tail && !exceptions.contains(sequence);
-            !tails.get(stream).is_some_and(|tails| tails.iter().any(done))
-        });
-        records
-    }
-
-    /// An entry lies within one row of a unit, as everything that is logged does.
-    fn fits(&self, entry: &Entry) -> bool {
-        let geometry = &self.shared.geometry;
-        let end = entry.x + u64::from(entry.len);
-        let aligned = (entry.x | end) & (geometry.sector - 1) == 0;
-        aligned && end <= geometry.unit && entry.x / geometry.strip == (end - 1) / geometry.strip
-    }
-
-    /// The bytes of a member's rings; what cannot be read is zero. Says whether all of it could be.
-    async fn read_rings(&self, drive: &E::Drive) -> (Vec<u8>, bool) {
-        let rings = format::log::rings(&self.superblock.layout);
-        let mut bytes = vec![0; rings.len as usize];
-        let mut readable = true;
-        for (index, chunk) in bytes.chunks_mut(READ_BYTES as usize).enumerate() {
-            let offset = rings.offset + index as u64 * READ_BYTES;
-            if let Ok(read) = drive.read(offset, self.env.alloc(chunk.len())).await {
-                chunk.copy_from_slice(&read);
-                continue;
-            }
-            for (index, block) in chunk.chunks_mut(BLOCK).enumerate() {
-                match drive.read(offset + (index * BLOCK) as u64, self.env.alloc(BLOCK)).await {
-                    Ok(read) => block.copy_from_slice(&read),
-                    Err(_) => readable = false,
-                }
-            }
-        }
-        (bytes, readable)
     }
 
     /// Every holder that is there has its part: if not, the record was never complete, and nothing was overwritten. And
@@ -249,7 +149,7 @@ impl<E: Env> Replay<'_, E> {
         let is_named = |bits: u64, role: Role| bits >> role & 1 == 1;
         (0..geometry.strips()).all(|role| {
             let there = self.drive(geometry.member(record.unit, x, role), Some(MemberState::InSync)).is_some();
-            let silent = is_named(record.holders, role) && !record.parts.contains_key(&role);
+            let silent = is_named(record.holders, role) && !record.found.contains_key(&role);
             !there || (is_named(record.in_sync, role) && !silent)
         })
     }
@@ -279,7 +179,10 @@ impl<E: Env> Replay<'_, E> {
         if record.whole {
             return self.roll_forward(record, entry, offset, columns).await;
         }
-        let mut row = self.read_row(record.unit, columns, entry.restated).await;
+        let mut row = self.read_row(record.unit, columns, entry, record.settled).await;
+        if record.settled {
+            self.fill(&mut row, columns);
+        }
         let overwritten = |role: Role| entry.overwritten >> role & 1 == 1;
         let within = columns.relative(entry.x);
         let bases: Vec<Option<&[u8]>> = (data..strips)
@@ -347,7 +250,7 @@ impl<E: Env> Replay<'_, E> {
     ) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
         let (data, strips) = (geometry.data, geometry.strips());
-        let mut row = self.read_row(record.unit, columns, entry.restated).await;
+        let mut row = self.read_row(record.unit, columns, entry, false).await;
         let within = columns.relative(entry.x);
         for role in (0..strips).filter(|&role| role >= data || entry.overwritten >> role & 1 == 1) {
             row.doubtful[role] = row.strips[role].take();
@@ -390,17 +293,46 @@ impl<E: Env> Replay<'_, E> {
         Ok(())
     }
 
-    async fn read_row(&self, unit: UnitIndex, columns: Range, restated: u64) -> Row {
+    /// Computes the data strips that are missing from what is there, which agrees. Leaves the row as it is if that is too
+    /// little.
+    fn fill(&self, row: &mut Row, columns: Range) {
+        let geometry = &self.shared.geometry;
+        let syndromes: Vec<Role> =
+            (geometry.data..geometry.strips()).filter(|&role| row.strips[role].is_some()).collect();
+        let missing: Vec<Role> = (0..geometry.data).filter(|&role| row.strips[role].is_none()).collect();
+        for (role, strip) in
+            missing.iter().zip(self.by_syndromes(row, &missing, &syndromes, columns).into_iter().flatten())
+        {
+            row.strips[*role] = Some(strip);
+        }
+    }
+
+    /// Reads a stripe's strips. Those that are restated, unless that is `settled`, or damaged are doubtful; the checksums of
+    /// what the record changes may be behind and say nothing.
+    async fn read_row(&self, unit: UnitIndex, columns: Range, entry: &Entry, settled: bool) -> Row {
         let geometry = &self.shared.geometry;
         let offset = geometry.member_offset(unit, columns.start);
         let read = |role: Role| {
             let drive = self.drive(geometry.member(unit, columns.start, role), Some(MemberState::InSync));
-            async move { drive?.read(offset, self.env.alloc(columns.len() as usize)).await.ok() }
+            async move { read_retried(drive?, offset, || self.env.alloc(columns.len() as usize)).await.ok() }
         };
         let mut strips: Vec<Option<BufMut>> = join_all((0..geometry.strips()).map(read)).await;
-        let take =
-            |(role, strip): (Role, &mut Option<BufMut>)| if restated >> role & 1 == 1 { strip.take() } else { None };
-        let doubtful = strips.iter_mut().enumerate().map(take).collect();
+        let mut doubtful: Vec<Option<BufMut>> = Vec::with_capacity(strips.len());
+        for (role, strip) in strips.iter_mut().enumerate() {
+            let is_damaged = match strip {
+                Some(bytes) if role < geometry.data && (entry.overwritten | entry.restated) >> role & 1 == 0 => {
+                    let member = geometry.member(unit, columns.start, role);
+                    let drive = self.drive(member, Some(MemberState::InSync));
+                    match drive {
+                        Some(drive) => !self.is_genuine(member, drive, offset, bytes).await,
+                        None => true,
+                    }
+                }
+                _ => false,
+            };
+            let doubted = is_damaged || (!settled && entry.restated >> role & 1 == 1);
+            doubtful.push(if doubted { strip.take() } else { None });
+        }
         Row { strips, doubtful }
     }
 
@@ -459,7 +391,7 @@ impl<E: Env> Replay<'_, E> {
             let whole = columns.contains(piece);
             for (&role, &sum) in named.iter().zip(sums) {
                 let strip = row.strips[role].as_deref();
-                let matches = |strip: &[u8]| whole && crc32c::crc32c(&strip[piece.relative(columns.start)]) == sum;
+                let matches = |strip: &[u8]| whole && gf::crc32c(&strip[piece.relative(columns.start)]) == sum;
                 right[role] &= match strip {
                     Some(strip) => matches(strip),
                     None => role < data,
@@ -497,6 +429,7 @@ impl<E: Env> Replay<'_, E> {
                 // A data strip as it was read, or a strip that could not be: what is written there heals it.
                 None => role >= geometry.data,
             };
+            self.note_sums(member, offset, &strip).await?;
             if differs {
                 self.write(member, offset, strip.freeze(), false).await?;
             }

@@ -3,16 +3,17 @@
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use drive::{BlockError, Buf, BufMut, Env, Segments};
+use drive::{BlockError, Buf, BufMut, Env, Segments, join_all};
 use gf::Verdict;
 
 use crate::array::{Array, Inner};
 use crate::geometry::{MemberIndex, Role, UnitIndex};
-use crate::job::{FINDINGS_MAX, Job, UNITS_IN_FLIGHT};
-use crate::message::{Op, Outcome};
+use crate::job::{FINDINGS_MAX, Job};
+use crate::message::{Op, Outcome, Request};
 use crate::plan::Strip;
 use crate::ranges::Range;
-use crate::status::{Event, JobKind};
+use crate::scrub_job::ScrubProgress;
+use crate::status::{Event, JobKind, JobState};
 use crate::unit::RowView;
 
 /// The finest place a finding names, in bytes of a strip.
@@ -25,7 +26,7 @@ const HEALS_MAX: usize = 4;
 /// What is done about a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScrubMode {
-    /// It is reported.
+    /// It is reported. Only what the medium does not give back is computed from the other strips and written again.
     Report,
     /// The wrong strip is computed from the others, where the syndromes can name it. Else it is only reported: nobody
     /// can tell which side is right.
@@ -35,15 +36,30 @@ pub enum ScrubMode {
     Resync,
 }
 
-/// A place where strips contradict each other.
+/// What is wrong with a block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It is not what was written there: its checksum says so.
+    Damaged,
+    /// The medium does not give it back.
+    Unreadable,
+    /// It fits the other strips, and its checksum does not fit it.
+    Checksum,
+    /// The strips of the stripe contradict each other, and no checksum says which is wrong.
+    Contradiction,
+}
+
+/// A place where something is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finding {
     /// The first group byte of the stripe's part that disagrees; for a data strip that is named, its own.
     pub offset: u64,
-    /// The member with the wrong strip, if the syndromes name it.
+    /// The member with the wrong strip, if checksums or syndromes name it.
     pub member: Option<MemberIndex>,
     /// Where on each member, in bytes.
     pub member_offset: u64,
+    /// What is wrong.
+    pub fault: Fault,
     /// It was put right.
     pub repaired: bool,
 }
@@ -64,9 +80,17 @@ type Strips = Vec<(Role, Range, BufMut)>;
 impl<E: Env> Array<E> {
     /// Begins to compare everything that was written. Leader only. Says no if a scrub is under way.
     pub fn start_scrub(&self, mode: ScrubMode) -> bool {
+        self.start_scrub_at(mode, None)
+    }
+
+    /// Begins at a place, or at the start.
+    pub(crate) fn start_scrub_at(&self, mode: ScrubMode, from: Option<&ScrubProgress>) -> bool {
         let inner = self.0.clone();
         let jobs = inner.leader().jobs.borrow();
-        let busy = |job: &Rc<Job>| !matches!(job.kind, JobKind::Rebuild(_)) && job.ended.get().is_none();
+        // A resync may not wait for an operator who comes back to a scrub.
+        let in_the_way = |job: &Rc<Job>| mode != ScrubMode::Resync || !job.is_parked();
+        let busy =
+            |job: &Rc<Job>| !matches!(job.kind, JobKind::Rebuild(_)) && job.ended.get().is_none() && in_the_way(job);
         if jobs.iter().any(busy) || inner.shared.geometry.syndromes == 0 {
             return false;
         }
@@ -77,54 +101,77 @@ impl<E: Env> Array<E> {
             mode != ScrubMode::Report,
             inner.allocated_bytes_per_member() * inner.shared.geometry.sets,
         );
-        self.0.env.spawn(async move { inner.scrub(&job, mode).await });
+        if let Some(from) = from {
+            inner.take_up(&job, from);
+        }
+        if !job.is_parked() {
+            self.0.env.spawn(async move { inner.scrub(&job, mode).await });
+        }
         true
-    }
-
-    /// Ends a scrub that is under way. Leader only. Says no if there is none.
-    pub fn stop_scrub(&self) -> bool {
-        let jobs = self.0.leader().jobs.borrow();
-        let mut running = jobs.iter().filter(|job| job.kind == JobKind::Scrub && job.ended.get().is_none());
-        running.next().map(|job| job.canceled.set(true)).is_some()
     }
 }
 
 impl<E: Env> Inner<E> {
-    async fn scrub(self: &Rc<Self>, job: &Rc<Job>, mode: ScrubMode) {
-        let result = self.scrub_units(job, mode).await;
+    pub(crate) async fn scrub(self: &Rc<Self>, job: &Rc<Job>, mode: ScrubMode) {
+        let result = loop {
+            let result = self.scrub_units(job, mode).await;
+            let is_all = self.next_unit(job.next.get(), None).is_none();
+            if result.is_err() || is_all || job.canceled.get() {
+                break result;
+            }
+            if job.held.get() {
+                job.park();
+                return;
+            }
+        };
+        let result = match result {
+            // What was put right stays right: a crash after the end of a scrub is no way back.
+            Ok(()) => self.forget_logs().await,
+            failed => failed,
+        };
         if mode == ScrubMode::Resync && result.is_ok() && job.unchecked.get() == 0 {
             self.shared.set_resync_due(false);
         }
-        if let Err(error) = result {
-            job.failure.replace(Some(error.to_string()));
-        } else if job.canceled.get() {
-            job.failure.replace(Some("stopped by request".into()));
-        } else {
-            (self.leader().listener)(Event::ScrubFinished { found: job.found.get(), repaired: job.repaired.get() });
-        }
-        job.ended.set(Some(self.env.now()));
+        let state = match result {
+            Err(error) => JobState::Failed(error.to_string()),
+            Ok(()) if job.canceled.get() => JobState::Stopped,
+            Ok(()) => {
+                let (found, repaired) = (job.found.get(), job.repaired.get());
+                (self.leader().listener)(Event::ScrubFinished { found, repaired });
+                JobState::Done
+            }
+        };
+        job.end(self.env.now(), state);
+    }
+
+    /// Flushes, and tells the members that nothing that was logged so far is needed any more. A frame that a drive lost
+    /// without a word would show only in a recovery, and there an older record of the same blocks would count in its place.
+    async fn forget_logs(self: &Rc<Self>) -> Result<(), BlockError> {
+        let sealed = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::SealAll))).await;
+        sealed.into_iter().try_for_each(|sealed| sealed.map(|_| ()))
     }
 
     async fn scrub_units(self: &Rc<Self>, job: &Rc<Job>, mode: ScrubMode) -> Result<(), BlockError> {
         let mut flights = VecDeque::new();
-        let mut next = Some(UnitIndex(0));
+        let mut next = Some(job.next.get());
         loop {
             let (began, users) = (self.env.now(), self.users_begun());
-            while flights.len() < UNITS_IN_FLIGHT
+            while flights.len() < self.units_in_flight()
                 && let Some(unit) = next.and_then(|next| self.next_unit(next, None))
             {
-                flights.push_back(self.fly(unit, Op::Scrub { mode }));
+                flights.push_back((unit, self.fly(unit, Op::Scrub { mode })));
                 next = Some(UnitIndex(unit.0 + 1));
             }
-            let Some(flight) = flights.pop_front() else { return Ok(()) };
+            let Some((unit, flight)) = flights.pop_front() else { return Ok(()) };
             match flight.await.unwrap_or(Err(BlockError::Stopped))? {
                 Outcome::Scrubbed(report) => self.note(job, report),
                 other => unreachable!("a scrub is answered by {other:?}"),
             }
+            job.next.set(UnitIndex(unit.0 + 1));
             if self.shared.is_stopped() {
                 return Err(BlockError::Stopped);
             }
-            if job.canceled.get() {
+            if job.canceled.get() || job.held.get() {
                 next = None;
             }
             self.make_room(began, users).await;
@@ -145,8 +192,13 @@ impl<E: Env> Inner<E> {
     /// Compares a unit's strips, under its lock.
     pub async fn scrub_unit(self: &Rc<Self>, unit: UnitIndex, mode: ScrubMode) -> Result<ScrubReport, BlockError> {
         let mut report = ScrubReport::default();
+        self.check_saved_sums(unit, mode, &mut report).await;
         for row in self.shared.geometry.row_ranges() {
             for columns in self.allocated(unit, row).iter() {
+                if self.shared.checksums.is_some() {
+                    self.audit(unit, columns, mode, &mut report).await?;
+                    continue;
+                }
                 match self.read_row(unit, columns).await? {
                     Some((view, strips)) => {
                         report.bytes += columns.len();
@@ -216,7 +268,7 @@ impl<E: Env> Inner<E> {
     }
 
     /// Writes a strip that was found wrong or unreadable.
-    async fn put_right(
+    pub async fn put_right(
         self: &Rc<Self>,
         unit: UnitIndex,
         view: &RowView<E::Drive>,
@@ -249,36 +301,51 @@ impl<E: Env> Inner<E> {
             let block = Range::new(start, (start + FINDING_BYTES).min(columns.end));
             start = block.end;
             let parts: Vec<&[u8]> = all.iter().map(|strip| &strip[block.relative(columns.start)]).collect();
-            let (data, syndromes) = parts.split_at(geometry.data);
-            let wrong = match self.shared.code.locate(data, syndromes) {
-                Verdict::Consistent => continue,
-                Verdict::OneWrong(role) => Some(role),
-                Verdict::Unknown => None,
-            };
-            let repaired = match (mode, wrong) {
-                (ScrubMode::Report, _) | (ScrubMode::Repair, None) => false,
-                (ScrubMode::Repair, Some(role)) => {
-                    let strip = self.recompute(role, &parts);
-                    self.put_right(unit, view, role, block.start, strip).await?;
-                    true
-                }
-                (ScrubMode::Resync, _) => {
-                    let mut fresh: Vec<BufMut> =
-                        syndromes.iter().map(|_| self.env.alloc(block.len() as usize)).collect();
-                    self.shared.code.encode(data, &mut fresh.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
-                    for (index, syndrome) in fresh.into_iter().enumerate() {
-                        self.put_right(unit, view, geometry.data + index, block.start, syndrome.freeze()).await?;
-                    }
-                    true
-                }
-            };
-            report.findings.push(Finding {
-                offset: geometry.offset(unit, wrong.filter(|&role| role < geometry.data).unwrap_or(0), block.start),
-                member: wrong.map(|role| view.0[role].member),
-                member_offset: geometry.member_offset(unit, block.start),
-                repaired,
-            });
+            self.compare_block(unit, block, view, &parts, mode, report).await?;
         }
+        Ok(())
+    }
+
+    /// Compares one block of all strips.
+    pub async fn compare_block(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        block: Range,
+        view: &RowView<E::Drive>,
+        parts: &[&[u8]],
+        mode: ScrubMode,
+        report: &mut ScrubReport,
+    ) -> Result<(), BlockError> {
+        let geometry = &self.shared.geometry;
+        let (data, syndromes) = parts.split_at(geometry.data);
+        let wrong = match self.shared.code.locate(data, syndromes) {
+            Verdict::Consistent => return Ok(()),
+            Verdict::OneWrong(role) => Some(role),
+            Verdict::Unknown => None,
+        };
+        let repaired = match (mode, wrong) {
+            (ScrubMode::Report, _) | (ScrubMode::Repair, None) => false,
+            (ScrubMode::Repair, Some(role)) => {
+                let strip = self.recompute(role, parts);
+                self.put_right(unit, view, role, block.start, strip).await?;
+                true
+            }
+            (ScrubMode::Resync, _) => {
+                let mut fresh: Vec<BufMut> = syndromes.iter().map(|_| self.env.alloc(block.len() as usize)).collect();
+                self.shared.code.encode(data, &mut fresh.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
+                for (index, syndrome) in fresh.into_iter().enumerate() {
+                    self.put_right(unit, view, geometry.data + index, block.start, syndrome.freeze()).await?;
+                }
+                true
+            }
+        };
+        report.findings.push(Finding {
+            offset: geometry.offset(unit, wrong.filter(|&role| role < geometry.data).unwrap_or(0), block.start),
+            member: wrong.map(|role| view.0[role].member),
+            member_offset: geometry.member_offset(unit, block.start),
+            fault: Fault::Contradiction,
+            repaired,
+        });
         Ok(())
     }
 

@@ -8,9 +8,14 @@ use std::sync::{Arc, OnceLock};
 
 use format::{CrashSafety, Layout, MemberState, Superblock, Uuid};
 
+use crate::errors::{ErrorCounters, Failed, MemberErrors};
 use crate::geometry::{Geometry, MemberIndex, UnitIndex};
+use crate::latency::Latencies;
 use crate::lost::LostCells;
 use crate::map::AllocationMap;
+use crate::missed::Missed;
+use crate::settings::SharedSettings;
+use crate::verify::Checksums;
 
 /// A drive as the shards of a group know it: the index of its handle, the same on every shard, never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,6 +44,12 @@ pub struct Counts {
     pub reconstructed: u64,
     /// Unreadable strips that were written back.
     pub healed: u64,
+    /// Reads that a member did not answer in time, so that the others were asked as well.
+    pub hedged: u64,
+    /// Of those, how many the others answered first.
+    pub hedges_won: u64,
+    /// Reads that went to the others at once, since the member is slow.
+    pub avoided: u64,
 }
 
 /// One shard's share of [`Counts`].
@@ -49,6 +60,9 @@ pub(crate) struct Counters {
     pub writes: Counter,
     pub reconstructed: Counter,
     pub healed: Counter,
+    pub hedged: Counter,
+    pub hedges_won: Counter,
+    pub avoided: Counter,
     /// The shard's log has records that want a seal.
     pub unsealed: AtomicBool,
 }
@@ -60,10 +74,16 @@ pub(crate) struct Counter(AtomicU64);
 impl Counter {
     #[inline]
     pub fn count(&self) {
-        self.0.store(self.0.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.add(1);
     }
 
-    fn get(&self) -> u64 {
+    #[inline]
+    pub fn add(&self, more: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
@@ -80,17 +100,23 @@ pub struct Shared {
     /// What a crash may cost.
     pub crash_safety: CrashSafety,
     pub(crate) layout: Layout,
+    /// What the members' blocks should be, if the group keeps that.
+    pub(crate) checksums: Option<Checksums>,
     /// Of the log's frames that this assembly writes.
     pub(crate) log_generation: u64,
     /// Blocks that were lost in crashes.
     pub lost: LostCells,
     pub(crate) code: gf::Code,
+    pub(crate) settings: SharedSettings,
+    /// What members that left do not have.
+    pub(crate) missed: Missed,
     /// Members that are about to be called faulty, a bit each: completed writes are being made durable without them.
     doubted: AtomicU64,
     /// A rebuild is ending: no record may begin before the superblocks say so.
     held: AtomicBool,
     slots: Box<[AtomicU32]>,
-    errors: Box<[AtomicU64]>,
+    errors: Box<[ErrorCounters]>,
+    damaged: Box<[AtomicU64]>,
     rebuilt: AtomicU64,
     clean: AtomicBool,
     /// The superblocks show what this assembly found, and that it writes.
@@ -101,6 +127,9 @@ pub struct Shared {
     next_drive: AtomicU32,
     /// By shard. Made when the first shard takes the group, since the assembly does not know how many there are.
     counters: OnceLock<Arc<[Counters]>>,
+    pub(crate) latencies: Latencies,
+    /// By member: the drive that is given up there, and one; or 0.
+    pub(crate) given_up: Box<[AtomicU32]>,
 }
 
 impl Shared {
@@ -111,14 +140,18 @@ impl Shared {
             array: superblock.array,
             crash_safety: superblock.crash_safety,
             layout: superblock.layout,
+            checksums: Checksums::new(&superblock.layout, slots.len()),
             log_generation: superblock.log_generation + 1,
             lost: LostCells::default(),
             doubted: AtomicU64::new(0),
             held: AtomicBool::new(false),
             map: AllocationMap::new(geometry.zone_count()),
             code,
+            settings: SharedSettings::default(),
+            missed: Missed::new(&geometry),
             slots: slots.iter().map(|slot| AtomicU32::new(slot.pack())).collect(),
-            errors: slots.iter().map(|_| AtomicU64::new(0)).collect(),
+            errors: slots.iter().map(|_| ErrorCounters::default()).collect(),
+            damaged: slots.iter().map(|_| AtomicU64::new(0)).collect(),
             rebuilt: AtomicU64::new(0),
             clean: AtomicBool::new(superblock.clean),
             announced: AtomicBool::new(false),
@@ -126,6 +159,8 @@ impl Shared {
             stopped: AtomicBool::new(false),
             next_drive: AtomicU32::new(u32::from(drives)),
             counters: OnceLock::new(),
+            latencies: Latencies::default(),
+            given_up: slots.iter().map(|_| AtomicU32::new(0)).collect(),
             geometry,
         }
     }
@@ -149,6 +184,9 @@ impl Shared {
             sum.writes += counters.writes.get();
             sum.reconstructed += counters.reconstructed.get();
             sum.healed += counters.healed.get();
+            sum.hedged += counters.hedged.get();
+            sum.hedges_won += counters.hedges_won.get();
+            sum.avoided += counters.avoided.get();
         }
         sum
     }
@@ -190,12 +228,21 @@ impl Shared {
     }
 
     /// Failed operations of a member since the group was assembled.
-    pub fn errors(&self, member: MemberIndex) -> u64 {
-        self.errors[usize::from(member.0)].load(Ordering::Relaxed)
+    pub fn errors(&self, member: MemberIndex) -> MemberErrors {
+        self.errors[usize::from(member.0)].load()
     }
 
-    pub(crate) fn count_error(&self, member: MemberIndex) {
-        self.errors[usize::from(member.0)].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_error(&self, member: MemberIndex, failed: Failed) {
+        self.errors[usize::from(member.0)].count(failed);
+    }
+
+    /// Reads of a member since the group was assembled that gave other bytes than were written there.
+    pub fn damaged(&self, member: MemberIndex) -> u64 {
+        self.damaged[usize::from(member.0)].load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn count_damaged(&self, member: MemberIndex) {
+        self.damaged[usize::from(member.0)].fetch_add(1, Ordering::Relaxed);
     }
 
     /// The superblocks say that nothing was written since the last orderly stop.

@@ -3,7 +3,8 @@
 use drive::{BlockError, Env, Nanos};
 use format::{Catalogue, MemberState, Superblock, Uuid};
 
-use crate::array::Array;
+use crate::array::{Array, Inner};
+use crate::errors::MemberErrors;
 use crate::geometry::MemberIndex;
 use crate::scrub::Finding;
 use crate::shared::{DriveId, Slot};
@@ -25,6 +26,22 @@ pub enum Event {
         /// The drive there.
         drive: DriveId,
     },
+    /// A member's reads have been far slower than the others' again and again. It stays. Told once, until it has been
+    /// well for a minute.
+    MemberSlow {
+        /// Its place.
+        member: MemberIndex,
+        /// The drive there.
+        drive: DriveId,
+    },
+    /// A member that stayed slow is taken out of service for a spare, as [`crate::Settings::retire_slow`] asks.
+    /// [`Event::MemberFailed`] and [`Event::RebuildStarted`] follow.
+    MemberRetired {
+        /// Its place.
+        member: MemberIndex,
+        /// The drive that was there.
+        drive: DriveId,
+    },
     /// A spare failed and is a spare no more.
     SpareFailed {
         /// The drive.
@@ -36,6 +53,8 @@ pub enum Event {
         member: MemberIndex,
         /// The new drive.
         drive: DriveId,
+        /// The drive was there before, and gets only what it missed: this many bytes at most.
+        missed_bytes: Option<u64>,
     },
     /// The member is whole again.
     RebuildFinished {
@@ -71,6 +90,21 @@ pub enum JobKind {
     Resync,
 }
 
+/// How a job stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JobState {
+    /// At work.
+    Running,
+    /// Holds its place until somebody lets it go on; scrubs only.
+    Paused,
+    /// Ended by request.
+    Stopped,
+    /// Ended early, for this reason.
+    Failed(String),
+    /// Ended well.
+    Done,
+}
+
 /// How far a job is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobStatus {
@@ -86,8 +120,8 @@ pub struct JobStatus {
     pub started: Nanos,
     /// When it ended.
     pub ended: Option<Nanos>,
-    /// Why it ended early.
-    pub failure: Option<String>,
+    /// How it stands.
+    pub state: JobState,
     /// Bytes per second over the last seconds.
     pub bytes_per_s: u64,
     /// It puts right what it can.
@@ -114,7 +148,22 @@ pub struct MemberStatus {
     /// Its state.
     pub state: MemberState,
     /// Failed operations since the group was assembled.
-    pub errors: u64,
+    pub errors: MemberErrors,
+    /// Blocks that came back as other bytes than were written, since the group was assembled.
+    pub damaged: u64,
+    /// It was reported as slow ([`Event::MemberSlow`]), and has been slow within the last minute.
+    pub slow: bool,
+    /// How long its last reads took, once there were some.
+    pub read_latency: Option<ReadLatency>,
+}
+
+/// How long reads of up to 16 KiB took, as far as they were measured, at most an eighth too high. Old ones fade.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadLatency {
+    /// Half of them took no longer.
+    pub p50: Nanos,
+    /// Of 100, 99 took no longer.
+    pub p99: Nanos,
 }
 
 /// The group, as the leader sees it.
@@ -148,6 +197,9 @@ impl<E: Env> Array<E> {
             uuid: superblock.members[usize::from(member.0)].uuid,
             state: slot.state,
             errors: inner.shared.errors(member),
+            slow: inner.is_slow(slot.drive),
+            read_latency: inner.read_latency(member, slot.drive),
+            damaged: inner.shared.damaged(member),
         };
         GroupStatus {
             members: inner.shared.slots().map(member).collect(),
@@ -199,5 +251,12 @@ impl<E: Env> Array<E> {
         }
         let inner = self.0.clone();
         self.0.to_the_end(async move { inner.save_catalogue(Some(catalogue)).await }).await
+    }
+}
+
+impl<E: Env> Inner<E> {
+    fn read_latency(&self, member: MemberIndex, drive: DriveId) -> Option<ReadLatency> {
+        let figures = self.shared.read_figures(member, drive);
+        Some(ReadLatency { p50: figures.quantile(500)?, p99: figures.quantile(990)? })
     }
 }

@@ -11,8 +11,10 @@ use smallvec::SmallVec;
 
 use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::handle::Handle;
 use crate::message::{Op, Outcome, Pieces};
 use crate::plan::Strip;
+use crate::scrub::ScrubMode;
 use crate::shared::DriveId;
 use format::MemberState;
 
@@ -30,7 +32,7 @@ pub(crate) struct StripView<D> {
     pub member: MemberIndex,
     pub id: DriveId,
     /// There unless the strip is lost; with a lost strip, a drive that is being filled and has not come to this unit.
-    pub drive: Option<D>,
+    pub drive: Option<Handle<D>>,
 }
 
 /// All strips of a row, by role. The drives are those at the time of the look: a member that is replaced meanwhile
@@ -62,6 +64,7 @@ impl<E: Env> Inner<E> {
         self.env.spawn(async move {
             inner.env.turn_end().await;
             while let Some(batch) = inner.take(unit) {
+                inner.dawdle("a batch waits with the lock held").await;
                 inner.run(unit, batch).await;
             }
         });
@@ -95,14 +98,25 @@ impl<E: Env> Inner<E> {
                     writes.push((pieces, fua));
                     writers.push(waiter);
                 }
-                Op::Read { role, x, buf } => reads.push(async move {
-                    waiter.send(self.read_locked(unit, role, x, buf).await.map(Outcome::Read));
+                Op::Read { role, x, buf, without } => reads.push(async move {
+                    let read = match without {
+                        true => self.restore_locked(unit, role, x, buf).await,
+                        false => self.read_locked(unit, role, x, buf).await,
+                    };
+                    waiter.send(read.map(Outcome::Read));
                 }),
                 Op::Rebuild { member } => {
                     let done = self.rebuild_unit(unit, member).await;
                     waiter.send(done.map(|bytes| Outcome::Rebuilt { bytes }));
                 }
-                Op::Scrub { mode } => waiter.send(self.scrub_unit(unit, mode).await.map(Outcome::Scrubbed)),
+                Op::Scrub { mode } => {
+                    let scrubbed = self.scrub_unit(unit, mode).await;
+                    if mode != ScrubMode::Report {
+                        // What was put right is another content than a member had that is away.
+                        self.shared.missed.note(unit);
+                    }
+                    waiter.send(scrubbed.map(Outcome::Scrubbed));
+                }
                 Op::Nothing => waiter.send(Ok(Outcome::Done)),
                 Op::Trim { zone } => {
                     self.trim_zone(unit, zone).await;
@@ -123,7 +137,9 @@ impl<E: Env> Inner<E> {
         if writes.is_empty() {
             return;
         }
+        self.shared.missed.note(unit);
         let result = self.write_unit(unit, std::mem::take(writes)).await;
+        self.shared.missed.note(unit);
         for writer in writers.drain(..) {
             writer.send(result.clone().map(|()| Outcome::Done));
         }
@@ -161,6 +177,8 @@ impl<E: Env> Inner<E> {
     /// The unit is whole on the drive that is being rebuilt. Exact under the unit's lock; elsewhere it may say no for
     /// a unit that just became whole.
     pub fn is_rebuilt(&self, unit: UnitIndex, drive: DriveId) -> bool {
-        unit < self.shared.rebuilt(drive) || self.rebuilt_ahead.borrow().contains(&(drive, unit))
+        unit < self.shared.rebuilt(drive)
+            || self.rebuilt_ahead.borrow().contains(&(drive, unit))
+            || self.shared.missed.has_unit(drive, unit)
     }
 }

@@ -28,6 +28,10 @@ use crate::unit::RowView;
 /// How long zones that were given back are collected before the drives hear of them.
 const TRIM_DELAY: Duration = Duration::from_millis(50);
 
+/// Bytes of zones, on each member, that were written for the first time since the map was last made durable. After a kill their
+/// checksums are computed anew, so this bounds how long that takes.
+const FRESH_BYTES_MAX: u64 = 1 << 30;
+
 /// A run of columns of one row.
 #[derive(Debug, Clone, Copy)]
 struct Component {
@@ -73,6 +77,7 @@ impl<E: Env> Inner<E> {
             let was_empty = self.allocated(unit, Range::new(0, geometry.unit)).is_empty();
             let filling = self.filling(unit);
             join_all(writes).await.into_iter().collect::<Result<(), BlockError>>()?;
+            self.dawdle("strips are written, and the map does not say so").await;
             for zone in fresh {
                 self.shared.map.set(geometry.zone_index(unit, zone.start));
             }
@@ -81,10 +86,27 @@ impl<E: Env> Inner<E> {
                 self.note_rebuilt(unit, drive);
             }
         }
+        let much = self.shared.map.newly_set() * geometry.zone > FRESH_BYTES_MAX;
+        if self.shared.checksums.is_some() && (much || self.env.trouble("much was written for the first time")) {
+            self.persist_soon();
+        }
         if fua && geometry.zones().any(|zone| self.shared.map.zone_is_dirty(geometry.zone_index(unit, zone.start))) {
             self.on_leader(Request::Persist).await?;
         }
         Ok(())
+    }
+
+    /// Makes the map durable in the background.
+    fn persist_soon(self: &Rc<Self>) {
+        if self.persisting.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.env.spawn(async move {
+            // Without success it is as durable as it was, and the next flush says why.
+            let _ = inner.on_leader(Request::Persist).await;
+            inner.persisting.set(false);
+        });
     }
 
     /// The drives that are being filled in the unit's set.
@@ -179,7 +201,20 @@ impl<E: Env> Inner<E> {
                 let strips = view.strips();
                 let question =
                     Question { data: geometry.data, strips: &strips, columns, touched: &touched, full: &full };
-                let plan = choose(&question).map_err(|lost| BlockError::Lost { lost, survives })?;
+                let plan = match choose(&question) {
+                    Ok(plan) => plan,
+                    Err(lost) => {
+                        // Other strips may be unreadable in other places.
+                        let Some(halves) = columns.halves().filter(|_| !unreadable.is_empty()) else {
+                            return Err(BlockError::Lost { lost, survives });
+                        };
+                        for columns in halves {
+                            let half = Component { columns, ..component };
+                            Box::pin(self.write_component(unit, overlay, half, fua)).await?;
+                        }
+                        return Ok(());
+                    }
+                };
                 let reads = match self.read_strips(unit, &view, &plan.reads).await {
                     Ok(reads) => reads,
                     Err(mut failed) => {
@@ -201,6 +236,7 @@ impl<E: Env> Inner<E> {
             if matches!(logged, Logged::Again) {
                 continue;
             }
+            self.dawdle("a record is durable, and the strips wait").await;
             let failed = self.write_strips(unit, &view, writes, fua).await?;
             if let Logged::Durable(open, overwritten) = logged
                 && self.has_lost_any(&overwritten)

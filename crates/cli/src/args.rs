@@ -1,10 +1,16 @@
 //! What may be typed.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use api::{DriveSpec, Level, NbdAddress, SafetyMode, VolumeName, parse_bytes};
+use api::{
+    DriveSpec, DurationError, GroupUpdate, Level, NbdAddress, SafetyMode, UblkCreate, VolumeName, parse_bytes,
+    parse_duration,
+};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+use crate::import_args::{ImportCommand, ImportMdArgs};
 
 /// Drives, drive groups, volumes and exports of a Purlin daemon
 #[derive(Debug, Parser)]
@@ -73,6 +79,9 @@ Prints once where stdout is not a terminal, and with --output json. Ctrl-C ends 
     /// Drive groups: drives that protect each other's data
     #[command(subcommand)]
     Group(GroupCommand),
+    /// Imports: Linux md arrays that are read in place; made by `group import-md`
+    #[command(subcommand)]
+    Import(ImportCommand),
     /// Volumes: virtual drives in a group
     #[command(subcommand)]
     Volume(VolumeCommand),
@@ -88,6 +97,23 @@ Prints once where stdout is not a terminal, and with --output json. Ctrl-C ends 
     /// Read drives without the daemon: list, check, extract; nothing is ever written to them
     #[command(subcommand)]
     Rescue(RescueCommand),
+    /// Replace the running daemon by another program; clients that come meanwhile wait
+    #[command(after_help = "\
+Examples:
+  purlin upgrade
+  purlin upgrade --program /opt/purlin/purlind
+  purlin upgrade --dry-run
+
+The new program gets the daemon's arguments, process id and listening sockets. Groups are stopped in order and started again;
+clients that are connected lose their connections, and connect again. The daemon's own program is the default: put the new one
+in its place first. Ctrl-C ends the waiting, not the upgrade.")]
+    Upgrade {
+        /// The new program; default: what now lies where the daemon was started from
+        #[arg(long, value_name = "PATH")]
+        program: Option<PathBuf>,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
     /// Print a completion script for a shell
     #[command(after_help = "\
 Examples:
@@ -138,6 +164,8 @@ Examples:
   purlin group create tank --level raid60 --sets 2 --drives d0,d1,d2,d3,d4,d5,d6,d7 --create-files 1GiB
   purlin group create tank --level nm --parity 4 --strip 128KiB --drives mem:a:1GiB,mem:b:1GiB,...
   purlin group create tank --level raid5 --drives sda,sdb,sdc --spares sdd --dry-run
+  purlin group create tank --level raid6 --drives sda,sdb,sdc,sdd --client-p99 5ms --scrub-every 14d
+  purlin group create tank --level raid5 --drives sda,sdb,sdc --checksums off
 
 Levels: raid0, raid1, raid10, raid5, raid6, raid7 (triple parity), raid50, raid60, nm (N+M).
 A drive is a block device, a file, or mem:NAME:SIZE (memory of the daemon, lost when it ends).")]
@@ -153,25 +181,52 @@ A drive is a block device, a file, or mem:NAME:SIZE (memory of the daemon, lost 
         /// The group
         group: String,
     },
-    /// Compare all data with their parity
+    /// Change settings of a group while it runs; they lie on its drives
+    #[command(after_help = "\
+Examples:
+  purlin group set tank --client-p99 5ms
+  purlin group set tank --client-p99 off --retire-slow on
+  purlin group set tank --scrub-every 14d
+  purlin group set tank --scrub-every off --dry-run
+
+Durations: 500us, 5ms, 90s, 10m, 12h, 30d, 2w.")]
+    Set {
+        /// The group
+        group: String,
+        #[command(flatten)]
+        settings: Settings,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Compare all data with their checksums and their parity
     #[command(after_help = "\
 Examples:
   purlin group scrub tank
   purlin group scrub tank --repair --wait
   purlin group scrub tank --status
+  purlin group scrub tank --pause
+  purlin group scrub tank --resume
   purlin group scrub tank --stop
 
-With --wait it exits with 1 if differences were found and not put right.")]
+With --wait it exits with 1 if differences were found and not put right.
+A paused or interrupted scrub goes on where it was, also after a restart of the daemon. Groups are scrubbed and repaired by
+themselves as well: see --scrub-every of `purlin group set`.")]
     Scrub {
         /// The group
         group: String,
-        /// Put right what is wrong, where parity can tell which side is; default is to report only
-        #[arg(long, conflicts_with_all = ["stop", "status"])]
+        /// Put right what is wrong, where checksums or parity tell which side is; default is to report only
+        #[arg(long, conflicts_with_all = ["pause", "resume", "stop", "status"])]
         repair: bool,
         /// Stay until it ends, with a progress bar on a terminal
-        #[arg(long, conflicts_with_all = ["stop", "status"])]
+        #[arg(long, conflicts_with_all = ["pause", "stop", "status"])]
         wait: bool,
-        /// Stop the running scrub
+        /// Let the running scrub hold its place
+        #[arg(long, conflicts_with_all = ["resume", "stop", "status"])]
+        pause: bool,
+        /// Let the paused scrub go on
+        #[arg(long, conflicts_with_all = ["stop", "status"])]
+        resume: bool,
+        /// Stop the scrub that runs or is paused; the next one starts at the beginning
         #[arg(long, conflicts_with = "status")]
         stop: bool,
         /// Only say how it stands
@@ -187,6 +242,18 @@ With --wait it exits with 1 if differences were found and not put right.")]
         #[command(flatten)]
         dry_run: DryRun,
     },
+    /// Read a Linux md array in place, degraded too, so that its data can be copied over
+    #[command(after_help = "\
+Examples:
+  purlin group import-md --drives /dev/sda,/dev/sdb,/dev/sdc --dry-run
+  purlin group import-md --drives /dev/sda,/dev/sdb,/dev/sdc --name old
+  purlin export create old/md --nbd unix:/run/old.sock --read-only
+  purlin import forget old
+
+RAID 0, 1, 4, 5, 6 and 10 with metadata 1.0, 1.1 and 1.2, in every layout that mdadm makes. The drives are opened for reading
+only, and nobody else may have them: stop the array first, with `mdadm --stop`. With --dry-run, what is on the drives is
+listed, and why it cannot be read. docs/import-md.md says more.")]
+    ImportMd(ImportMdArgs),
     /// Stop using a group's drives; everything stays on them
     #[command(after_help = "Examples:\n  purlin group stop tank\n  purlin group stop tank --force")]
     Stop {
@@ -238,12 +305,75 @@ pub struct GroupCreateArgs {
     /// new, whatever is lost with the crash; partial stripes are written twice), off (scratch data)
     #[arg(long, value_name = "MODE")]
     pub crash_safety: Option<SafetyMode>,
+    /// Keep checksums of data and parity, and verify them at every read; default on, except without redundancy (raid0)
+    /// and with --crash-safety off
+    #[arg(long, value_enum, value_name = "on|off")]
+    pub checksums: Option<Switch>,
+    /// How it is looked after.
+    #[command(flatten)]
+    pub settings: Settings,
     /// What new drives are made of.
     #[command(flatten)]
     pub new_drives: NewDrives,
     /// Only say what would be done.
     #[command(flatten)]
     pub dry_run: DryRun,
+}
+
+/// How a group is looked after. What is not named stays as it is.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct Settings {
+    /// Keep the 99th percentile of clients' latency below this while rebuilding and scrubbing, such as 5ms; default off
+    #[arg(long, value_name = "DURATION|off", value_parser = parse_duration_or_off)]
+    pub client_p99: Option<DurationOrOff>,
+    /// Give the place of a member that stays far slower than the others to a spare; default off: it is only reported
+    #[arg(long, value_enum, value_name = "on|off")]
+    pub retire_slow: Option<Switch>,
+    /// Scrub and repair this often, such as 30d, which is the default
+    #[arg(long, value_name = "DURATION|off", value_parser = parse_duration_or_off)]
+    pub scrub_every: Option<DurationOrOff>,
+}
+
+/// A duration, or none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DurationOrOff(pub Option<Duration>);
+
+fn parse_duration_or_off(text: &str) -> Result<DurationOrOff, DurationError> {
+    match text {
+        "off" => Ok(DurationOrOff(None)),
+        // 0 would be the API's word for off: nobody who writes 0s can be sure of that.
+        text => match parse_duration(text)? {
+            Duration::ZERO => Err(DurationError::Malformed(text.to_owned())),
+            duration => Ok(DurationOrOff(Some(duration))),
+        },
+    }
+}
+
+/// On or off.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    /// On
+    On,
+    /// Off
+    Off,
+}
+
+impl Settings {
+    /// As the API takes them: 0 is off. A part of a unit of the API counts as a whole one.
+    pub fn update(self, dry_run: bool) -> GroupUpdate {
+        let micros = |DurationOrOff(chosen): DurationOrOff| {
+            chosen.map_or(0, |duration| u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX))
+        };
+        let seconds = |DurationOrOff(chosen): DurationOrOff| {
+            chosen.map_or(0, |duration| duration.as_secs() + u64::from(duration.subsec_nanos() > 0))
+        };
+        GroupUpdate {
+            client_p99_us: self.client_p99.map(micros),
+            retire_slow: self.retire_slow.map(|switch| switch == Switch::On),
+            scrub_every_s: self.scrub_every.map(seconds),
+            dry_run,
+        }
+    }
 }
 
 /// Verbs of volumes.
@@ -296,18 +426,23 @@ Examples:
 /// Verbs of exports.
 #[derive(Debug, Subcommand)]
 pub enum ExportCommand {
-    /// Offer a volume to clients
+    /// Offer a volume to clients, or make it a block device of this machine
     #[command(after_help = "\
 Examples:
+  purlin export create tank/db --ublk
+  purlin export create tank/db --ublk --number 7 --block-size 512
   purlin export create tank/db --nbd unix:/run/db.sock
   purlin export create tank/db --nbd 0.0.0.0:10809 --read-only
-  purlin export create tank/db --nbd 0.0.0.0:10809 --tls-cert cert.pem --tls-key key.pem --tls-ca clients.pem")]
+  purlin export create tank/db --nbd 0.0.0.0:10809 --tls-cert cert.pem --tls-key key.pem --tls-ca clients.pem
+
+A block device is /dev/ublkbN and, always by the same name, /dev/purlin/GROUP/VOLUME. It stays when the daemon is restarted or
+killed: what is asked of it waits. It needs the kernel's module ublk_drv (Linux 6.2 or newer).")]
     Create(ExportCreateArgs),
     /// List all exports
     #[command(after_help = "Examples:\n  purlin export list")]
     List,
-    /// End an export; its clients lose their connections
-    #[command(after_help = "Examples:\n  purlin export delete 1")]
+    /// End an export; its clients lose their connections. A block device in use is not removed
+    #[command(after_help = "Examples:\n  purlin export delete tank-3")]
     Delete {
         /// Its identity, from `purlin export list`
         id: String,
@@ -316,17 +451,30 @@ Examples:
 
 /// What `export create` takes.
 #[derive(Debug, Clone, Args)]
+#[command(group = clap::ArgGroup::new("protocol").required(true).args(["nbd", "ublk"]))]
 pub struct ExportCreateArgs {
     /// The volume, GROUP/VOLUME
     pub volume: VolumeName,
     /// Where to listen for NBD clients
     #[arg(long, value_name = "unix:PATH|HOST:PORT")]
-    pub nbd: NbdAddress,
+    pub nbd: Option<NbdAddress>,
+    /// Make it a block device of this machine
+    #[arg(long)]
+    pub ublk: bool,
+    /// N in /dev/ublkbN; otherwise the lowest that is free
+    #[arg(long, value_name = "N", requires = "ublk")]
+    pub number: Option<u32>,
+    /// Size of the block device's blocks: 512 or 4096
+    #[arg(long, value_name = "SIZE", requires = "ublk", value_parser = parse_bytes, default_value = "4096")]
+    pub block_size: u64,
+    /// Requests that each of its queues takes at the same time, 1 to 4096
+    #[arg(long, value_name = "N", requires = "ublk", default_value_t = UblkCreate::DEPTH_DEFAULT)]
+    pub depth: u16,
     /// Refuse writes
     #[arg(long)]
     pub read_only: bool,
     /// Speak TLS only, with this certificate chain in PEM
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(long, value_name = "FILE", requires_all = ["tls_key", "nbd"])]
     pub tls_cert: Option<PathBuf>,
     /// The certificate's private key in PEM
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
@@ -342,6 +490,12 @@ pub enum DriveCommand {
     /// List all drives that the daemon knows
     #[command(after_help = "Examples:\n  purlin drive list")]
     List,
+    /// Show a drive: what it is, what it is used for, and how it says that it is
+    #[command(after_help = "Examples:\n  purlin drive show /dev/nvme0n1")]
+    Show {
+        /// The drive
+        drive: DriveSpec,
+    },
     /// Stop using a member; refused where data would be lost
     #[command(after_help = "Examples:\n  purlin drive fail tank 2")]
     Fail {

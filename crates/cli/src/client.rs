@@ -4,9 +4,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use api::{
-    Changed, DriveList, ErrorBody, Export, ExportCreate, ExportList, Group, GroupAssemble, GroupCreate, GroupList,
-    GroupStop, MemberFail, MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, Volume, VolumeCreate, VolumeList,
-    VolumeName, VolumeUpdate,
+    Changed, DriveDetails, DriveList, ErrorBody, Export, ExportCreate, ExportList, Group, GroupAssemble, GroupCreate,
+    GroupList, GroupStop, GroupUpdate, Import, ImportForget, ImportList, ImportMd, Imported, MemberFail, MemberReplace,
+    Scrub, ScrubRequest, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeList, VolumeName,
+    VolumeUpdate,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -125,14 +126,44 @@ impl Client {
         self.request(Method::DELETE, &path, NO_BODY).await
     }
 
-    /// Starts, stops or asks for a scrub.
+    /// Changes settings of a group.
+    pub async fn group_update(&self, group: &str, request: &GroupUpdate) -> Result<Changed<Group>, Failure> {
+        self.request(Method::PATCH, &format!("/v1/groups/{}", encoded(group)), Some(request)).await
+    }
+
+    /// Starts, pauses, resumes, stops or asks for a scrub.
     pub async fn scrub(&self, group: &str, request: &ScrubRequest) -> Result<Scrub, Failure> {
         self.request(Method::POST, &format!("/v1/groups/{}/scrub", encoded(group)), Some(request)).await
+    }
+
+    /// All imports.
+    pub async fn imports(&self) -> Result<ImportList, Failure> {
+        self.get("/v1/imports").await
+    }
+
+    /// One import.
+    pub async fn import(&self, import: &str) -> Result<Import, Failure> {
+        self.get(&format!("/v1/imports/{}", encoded(import))).await
+    }
+
+    /// Reads an md array in place, or says what is there.
+    pub async fn import_md(&self, request: &ImportMd) -> Result<Imported, Failure> {
+        self.request(Method::POST, "/v1/imports", Some(request)).await
+    }
+
+    /// Lets go of an import's drives.
+    pub async fn import_forget(&self, import: &str, request: &ImportForget) -> Result<Changed<Import>, Failure> {
+        self.request(Method::POST, &format!("/v1/imports/{}/forget", encoded(import)), Some(request)).await
     }
 
     /// All drives.
     pub async fn drives(&self) -> Result<DriveList, Failure> {
         self.get("/v1/drives").await
+    }
+
+    /// One drive, asked how it is.
+    pub async fn drive(&self, drive: &str) -> Result<DriveDetails, Failure> {
+        self.get(&format!("/v1/drives/{}", encoded(drive))).await
     }
 
     /// Stops using a member.
@@ -202,6 +233,16 @@ impl Client {
     /// Ends an export.
     pub async fn export_delete(&self, id: &str) -> Result<Changed<Export>, Failure> {
         self.request(Method::DELETE, &format!("/v1/exports/{}", encoded(id)), NO_BODY).await
+    }
+
+    /// Has the daemon replaced by another program.
+    pub async fn upgrade(&self, request: &UpgradeRequest) -> Result<Changed<Upgrade>, Failure> {
+        self.request(Method::POST, "/v1/upgrade", Some(request)).await
+    }
+
+    /// How an upgrade stands.
+    pub async fn upgrade_state(&self) -> Result<Upgrade, Failure> {
+        self.get("/v1/upgrade").await
     }
 }
 

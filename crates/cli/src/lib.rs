@@ -11,11 +11,15 @@ mod ask;
 mod client;
 mod commands;
 mod failure;
+mod import_args;
+mod imported;
+mod moment;
 mod output;
 mod progress;
 mod rescued;
 mod screen;
 mod table;
+mod upkeep;
 
 pub use args::Line;
 pub use client::Client;

@@ -57,7 +57,9 @@ pub async fn wait(client: &Client, group: &str, id: u64) -> Result<Job, Failure>
             JobState::Failed | JobState::Stopped => {
                 return Err(Failure::Ended(format!("{group}: {}", job_line(&job))));
             }
-            JobState::Running | JobState::Waiting | JobState::Unknown => tokio::time::sleep(LOOK_EVERY).await,
+            JobState::Running | JobState::Waiting | JobState::Paused | JobState::Unknown => {
+                tokio::time::sleep(LOOK_EVERY).await
+            }
         }
     }
 }

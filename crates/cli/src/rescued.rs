@@ -199,14 +199,21 @@ fn checked(group: &CheckedGroup) -> String {
             group.name, log.frame_count, log.record_count, log.live_record_count
         ));
     }
-    if let Some(ParityCount { compared_bytes, unchecked_bytes, in_log_bytes, mismatch_bytes, lost_bytes }) =
-        group.parity
+    if let Some(ParityCount {
+        compared_bytes,
+        unchecked_bytes,
+        in_log_bytes,
+        mismatch_bytes,
+        damaged_bytes,
+        lost_bytes,
+    }) = group.parity
     {
         text.push_str(&format!(
-            "{}: compared {} of each member: {} wrong, {} lost, {} being written, {} with nothing to compare to\n",
+            "{}: compared {} of each member: {} wrong, {} damaged, {} lost, {} being written, {} with nothing to compare to\n",
             group.name,
             format_bytes(compared_bytes),
             format_bytes(mismatch_bytes),
+            format_bytes(damaged_bytes),
             format_bytes(lost_bytes),
             format_bytes(in_log_bytes),
             format_bytes(unchecked_bytes)
@@ -236,6 +243,16 @@ pub fn extract(report: &ExtractReport) -> String {
         format_bytes(report.computed_bytes),
         format_bytes(report.hole_bytes)
     );
+    for range in report.damaged.iter().take(LOST_SHOWN) {
+        let end = range.offset_bytes + range.len_bytes;
+        text.push_str(&format!(
+            "damaged: slot {} {}, bytes {} to {end}\n",
+            range.slot, range.drive, range.offset_bytes
+        ));
+    }
+    if report.damaged.len() > LOST_SHOWN {
+        text.push_str(&format!("{} damaged blocks in all: see --output json\n", report.damaged_count));
+    }
     for range in report.lost.iter().take(LOST_SHOWN) {
         text.push_str(&format!("lost: bytes {} to {}\n", range.offset_bytes, range.offset_bytes + range.len_bytes));
     }

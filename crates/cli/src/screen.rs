@@ -17,7 +17,7 @@ use crate::args::{Common, Format};
 use crate::output::{self, has_colour};
 use crate::progress::duration;
 use crate::table::{self, Column, dash, job_line, micros, per_second, size, table};
-use crate::{Client, Failure};
+use crate::{Client, Failure, upkeep};
 
 /// How often the screen is drawn anew.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
@@ -141,6 +141,7 @@ pub fn render(colour: bool, status: &Status) -> String {
 
 fn groups(colour: bool, groups: &[GroupStatus]) -> String {
     let row = |group: &GroupStatus| {
+        let [last, next] = upkeep::cells(&group.scrub);
         vec![
             Cell::new(&group.name),
             Cell::new(group.level),
@@ -152,6 +153,8 @@ fn groups(colour: bool, groups: &[GroupStatus]) -> String {
             size(group.capacity_bytes),
             size(group.allocated_bytes),
             size(group.used_bytes),
+            Cell::new(last),
+            Cell::new(next),
         ]
     };
     let columns = [
@@ -165,6 +168,8 @@ fn groups(colour: bool, groups: &[GroupStatus]) -> String {
         Column::Number("CAPACITY"),
         Column::Number("IN VOLUMES"),
         Column::Number("WRITTEN"),
+        Column::Word("LAST SCRUB"),
+        Column::Word("NEXT SCRUB"),
     ];
     table(colour, &columns, groups.iter().map(row).collect())
 }

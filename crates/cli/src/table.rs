@@ -6,12 +6,13 @@
 //! - Nothing is shortened or wrapped: a table is as wide as what it says.
 
 use api::{
-    Drive, DriveKind, DriveRole, DriveState, Export, Group, GroupHealth, Job, JobKind, JobState, Member, MemberState,
-    Volume, VolumeKind, format_bytes,
+    Drive, DriveDetails, DriveHealth, DriveKind, DriveRole, DriveState, Export, Group, GroupHealth, Job, JobKind,
+    JobState, Member, MemberState, Protocol, Volume, VolumeKind, format_bytes,
 };
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets};
 
 use crate::progress::{bar, duration, percent};
+use crate::upkeep;
 
 /// A column: its heading, and whether it holds numbers.
 pub enum Column {
@@ -127,7 +128,7 @@ pub fn groups(colour: bool, groups: &[Group]) -> String {
 
 /// `purlin group show`.
 pub fn group(colour: bool, group: &Group) -> String {
-    let mut text = pairs(&[
+    let mut lines = vec![
         ("name", group.name.clone()),
         ("uuid", group.uuid.clone()),
         ("level", level_line(group)),
@@ -139,7 +140,10 @@ pub fn group(colour: bool, group: &Group) -> String {
         ("written", format_bytes(group.used_bytes)),
         ("epoch", format!("{}, {}", group.epoch, if group.clean { "clean" } else { "in use" })),
         ("crash safety", group.crash_safety.note.clone()),
-    ]);
+        ("checksums", group.checksums.note.clone()),
+    ];
+    lines.extend(upkeep::pairs(group));
+    let mut text = pairs(&lines);
     for warning in &group.warnings {
         text.push_str(&format!("warning: {warning}\n"));
     }
@@ -188,11 +192,20 @@ fn members(colour: bool, group: &Group) -> String {
             Cell::new(member.drive.as_deref().unwrap_or("-")),
             size_or_dash(member.size_bytes),
             Cell::new(member.errors.failed_count()),
+            Cell::new(member.errors.damaged_count),
         ]
     };
     let mut rows: Vec<Vec<Cell>> = group.members.iter().map(row).collect();
     for spare in &group.spares {
-        rows.push(vec![dash(), dash(), Cell::new("spare"), Cell::new(&spare.drive), size(spare.size_bytes), dash()]);
+        rows.push(vec![
+            dash(),
+            dash(),
+            Cell::new("spare"),
+            Cell::new(&spare.drive),
+            size(spare.size_bytes),
+            dash(),
+            dash(),
+        ]);
     }
     let columns = [
         Column::Number("SLOT"),
@@ -201,6 +214,7 @@ fn members(colour: bool, group: &Group) -> String {
         Column::Word("DRIVE"),
         Column::Number("SIZE"),
         Column::Number("ERRORS"),
+        Column::Number("DAMAGED"),
     ];
     table(colour, &columns, rows)
 }
@@ -235,6 +249,10 @@ pub fn job_line(job: &Job) -> String {
             let share = percent(job.done_percent);
             format!("{what}  [{}] {share:>6}  waits{message}", bar(job.done_percent, 30))
         }
+        JobState::Paused => {
+            let share = percent(job.done_percent);
+            format!("{what}  [{}] {share:>6}  paused{findings}", bar(job.done_percent, 30))
+        }
         JobState::Done => format!("{what}  done in {}{findings}", duration(job.elapsed_s)),
         JobState::Stopped => format!("{what}  stopped at {}{findings}", percent(job.done_percent)),
         JobState::Failed | JobState::Unknown => format!("{what}  failed at {}{message}", percent(job.done_percent)),
@@ -268,6 +286,7 @@ pub fn drives(colour: bool, drives: &[Drive]) -> String {
             size_or_dash(drive.size_bytes),
             drive.sector_bytes.map_or_else(dash, Cell::new),
             Cell::new(drive.errors.failed_count()),
+            Cell::new(drive.errors.damaged_count),
             drive.read_latency_us.map_or_else(dash, |us| Cell::new(micros(us.p99))),
             drive.write_latency_us.map_or_else(dash, |us| Cell::new(micros(us.p99))),
         ]
@@ -282,10 +301,12 @@ pub fn drives(colour: bool, drives: &[Drive]) -> String {
         Column::Number("SIZE"),
         Column::Number("SECTOR"),
         Column::Number("ERRORS"),
+        Column::Number("DAMAGED"),
         Column::Number("READ P99"),
         Column::Number("WRITE P99"),
     ];
-    table(colour, &columns, drives.iter().map(row).collect())
+    let notes = drives.iter().filter_map(|drive| Some(format!("{}: {}\n", drive.name, drive.note.as_ref()?)));
+    table(colour, &columns, drives.iter().map(row).collect()) + &notes.collect::<String>()
 }
 
 /// `purlin volume list`.
@@ -316,8 +337,45 @@ pub fn volumes(colour: bool, volumes: &[Volume]) -> String {
 fn volume_kind(kind: VolumeKind) -> &'static str {
     match kind {
         VolumeKind::Direct => "direct",
+        VolumeKind::Md => "md",
         VolumeKind::Unknown => "unknown",
     }
+}
+
+/// `purlin drive show`.
+pub fn drive(details: &DriveDetails) -> String {
+    const NOT_SAID: &str = "not said by this drive";
+    let said = |text: &Option<String>| text.clone().unwrap_or_else(|| NOT_SAID.to_owned());
+    let drive = &details.drive;
+    let used_for = match (drive.role, &drive.group, drive.slot) {
+        (DriveRole::Member, Some(group), Some(slot)) => format!("member {slot} of {group}"),
+        (DriveRole::Spare, Some(group), _) => format!("spare of {group}"),
+        _ => drive.note.clone().unwrap_or_else(|| "nothing".to_owned()),
+    };
+    let size = drive.size_bytes.map(|bytes| format!("{} ({bytes} bytes)", format_bytes(bytes)));
+    let health = |line: fn(&DriveHealth) -> String| details.health.as_ref().map_or_else(|| NOT_SAID.to_owned(), line);
+    pairs(&[
+        ("name", drive.name.clone()),
+        ("used as", used_for),
+        ("model", said(&details.model)),
+        ("serial number", said(&details.serial)),
+        ("firmware", said(&details.firmware)),
+        ("identity", said(&details.identity)),
+        ("size", said(&size)),
+        ("block size", said(&drive.sector_bytes.map(|bytes| format!("{bytes} bytes")))),
+        ("warnings", health(|it| if it.warnings.is_empty() { "none".to_owned() } else { it.warnings.join("; ") })),
+        (
+            "temperature",
+            said(&details.health.as_ref().and_then(|it| it.temperature_c).map(|celsius| format!("{celsius} °C"))),
+        ),
+        ("life used", health(|it| format!("{} %", it.used_percent))),
+        ("spare blocks", health(|it| format!("{} %, warns below {} %", it.spare_percent, it.spare_threshold_percent))),
+        ("media errors", health(|it| it.media_error_count.to_string())),
+        ("power on", health(|it| format!("{} h", it.power_on_hours))),
+        ("unsafe shutdowns", health(|it| it.unsafe_shutdown_count.to_string())),
+        ("read in its life", health(|it| format_bytes(it.read_bytes))),
+        ("written in its life", health(|it| format_bytes(it.written_bytes))),
+    ])
 }
 
 /// `purlin volume show`.
@@ -338,11 +396,12 @@ pub fn volume(volume: &Volume) -> String {
 /// `purlin export list`.
 pub fn exports(colour: bool, exports: &[Export]) -> String {
     if exports.is_empty() {
-        return "no exports; make one with: purlin export create GROUP/VOLUME --nbd unix:PATH\n".to_owned();
+        return "no exports; make one with: purlin export create GROUP/VOLUME --ublk, or --nbd unix:PATH\n".to_owned();
     }
     let row = |export: &Export| {
         let state = if export.listening {
-            Cell::new("listening").fg(Color::Green)
+            let state = if export.protocol == Protocol::Ublk { export.address.as_str() } else { "listening" };
+            Cell::new(state).fg(Color::Green)
         } else {
             Cell::new(export.message.as_deref().unwrap_or("not listening")).fg(Color::Red)
         };
@@ -367,7 +426,7 @@ pub fn exports(colour: bool, exports: &[Export]) -> String {
         Column::Word("MODE"),
         Column::Word("TLS"),
         Column::Number("CLIENTS"),
-        Column::Word("URI"),
+        Column::Word("URI OR DEVICE"),
         Column::Word("STATE"),
     ];
     table(colour, &columns, exports.iter().map(row).collect())

@@ -2,9 +2,12 @@
 //!
 //! - [`Engine`]: groups, volumes and exports on the shards of a runtime; the library side of the daemon.
 //! - [`http`]: the API over it.
+//! - [`Handover`]: listening sockets from one process to the next.
 #![forbid(unsafe_code)]
 
 mod engine;
+mod handover;
 pub mod http;
 
-pub use engine::Engine;
+pub use engine::{Engine, WallClock};
+pub use handover::Handover;

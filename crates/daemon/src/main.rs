@@ -4,11 +4,12 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::Parser;
-use daemon::Engine;
 use daemon::http::{HttpOptions, Server};
-use runtime::{Config, Runtime};
+use daemon::{Engine, Handover, WallClock};
+use runtime::{Config, DefaultSignals, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -17,7 +18,7 @@ use tokio::sync::watch;
 #[command(
     name = "purlind",
     version,
-    after_help = "Examples:\n  purlind --state /var/lib/purlin\n  purlind --state /tmp/p --socket /tmp/p.sock --cores 0,2-3\n\nEnvironment:\n  PURLIN_LOG  what to log, such as info, debug, or warn,array=debug [default: info]"
+    after_help = "Examples:\n  purlind --state /var/lib/purlin\n  purlind --state /tmp/p --socket /tmp/p.sock --cores 0,2-3\n\nEnvironment:\n  PURLIN_LOG     what to log, such as info, debug, or warn,array=debug [default: info]\n  LISTEN_FDS     sockets that the process before left, as of sd_listen_fds(3)\n  NOTIFY_SOCKET  the service manager, as of sd_notify(3)"
 )]
 struct Line {
     /// Directory that remembers where the drives of groups are; made if it is not there
@@ -61,59 +62,93 @@ fn main() -> ExitCode {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
-    match run(line) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("purlind: {error}");
-            ExitCode::FAILURE
+    let handover = Arc::new(Handover::inherited());
+    loop {
+        match run(&line, &handover) {
+            Ok(None) => return ExitCode::SUCCESS,
+            // Only if the program cannot be executed it goes on here, with everything started again.
+            Ok(Some(signals)) => handover.replace(signals),
+            Err(error) => {
+                eprintln!("purlind: {error}");
+                return ExitCode::FAILURE;
+            }
         }
     }
 }
 
-fn run(line: Line) -> Result<(), Box<dyn std::error::Error>> {
+/// Runs until it is told to stop; `Some` where another program shall run in its place. Everything has stopped then, and signals have
+/// their default action.
+fn run(line: &Line, handover: &Arc<Handover>) -> Result<Option<DefaultSignals>, Box<dyn std::error::Error>> {
     let mut config = Config { arena_bytes: line.buffers as usize, ..Config::default() };
-    if let Some(Cores(cores)) = line.cores {
-        config.cores = cores;
+    if let Some(Cores(cores)) = &line.cores {
+        config.cores = cores.clone();
     }
     let runtime = Runtime::start(config)?;
     let control = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    control.block_on(serve(&runtime, &line.state, &line.http))?;
+    let end = control.block_on(serve(&runtime, line, handover))?;
+    // What tasks still hold, the lock of the state directory for one, goes with them. A drive that does not answer is not waited for.
+    control.shutdown_timeout(Duration::from_secs(1));
     runtime.stop();
-    Ok(())
+    Ok(end)
 }
 
 async fn serve(
     runtime: &Runtime,
-    state: &std::path::Path,
-    http: &HttpOptions,
-) -> Result<(), Box<dyn std::error::Error>> {
+    line: &Line,
+    handover: &Arc<Handover>,
+) -> Result<Option<DefaultSignals>, Box<dyn std::error::Error>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let engine = Engine::new(runtime, state)
+    let engine = Engine::with_handover(runtime, &line.state, WallClock::system(), handover.clone())
         .await
-        .map_err(|error| format!("the state directory {}: {error}", state.display()))?;
-    let server = Server::bind(http).await?;
+        .map_err(|error| format!("the state directory {}: {error}", line.state.display()))?;
+    let server = Server::take_over(&line.http, handover.clone()).await?;
+    engine.start_hotplug();
     engine.start_remembered().await?;
+    handover.drop_unused();
     engine.start_sampling();
+    engine.start_upkeep();
+    engine.start_health();
     let (stop, stopping) = watch::channel(false);
+    // Before anybody can ask how it went.
+    handover.ready();
     let serving = tokio::spawn(server.run(Arc::clone(&engine) as Arc<dyn daemon::http::Control>, stopping));
     tracing::info!(
-        socket = %http.socket.display(),
+        socket = %line.http.socket.display(),
         shards = runtime.shards().len(),
         parity = gf::kernel_name(),
         version = env!("CARGO_PKG_VERSION"),
         "ready"
     );
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+    let replaced = tokio::select! {
+        _ = terminate.recv() => false,
+        _ = interrupt.recv() => false,
+        () = handover.asked() => true,
+    };
+    if replaced {
+        tracing::info!("stopping for an upgrade");
+        handover.begin();
+    } else {
+        tracing::info!("stopping");
+        handover.stopping();
     }
-    tracing::info!("stopping");
     // Nobody listens to a stop that is not heard: then the server has ended by itself.
     let _ = stop.send(true);
     serving.await?;
     engine.stop().await;
-    Ok(())
+    if !replaced {
+        return Ok(None);
+    }
+    // A signal ends the process from now on; one that came before is in the streams when they were looked at.
+    let signals = DefaultSignals::set();
+    let told = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let stopped = tokio::time::timeout(Duration::from_millis(1), told).await.is_ok();
+    Ok(Some(signals).filter(|_| !stopped))
 }
 
 #[cfg(test)]

@@ -31,4 +31,13 @@ pub trait Env: Clone + 'static {
     /// that has room and from the heap otherwise. Its content is unspecified (initialised, but maybe another request's
     /// bytes): fill it before it leaves the engine.
     fn alloc(&self, len: usize) -> BufMut;
+
+    /// Asked where the engine could take a turn that it hardly ever takes, or be slow where it hardly ever is: whether it is
+    /// to do so now. Never, so that a compiler leaves out what follows; but in a simulation, which looks for trouble (as
+    /// BUGGIFY does in FoundationDB: Zhou et al., SIGMOD 2021, section 4). `place` says what happens then.
+    #[inline(always)]
+    fn trouble(&self, place: &'static str) -> bool {
+        let _ = place;
+        false
+    }
 }

@@ -117,8 +117,8 @@ pub(crate) async fn run<C: Catalog>(env: ShardEnv, stream: Stream, catalog: C, t
     let end = receiving.run().await;
     tracing::debug!(%peer, export = entered.export.name(), ?end, "NBD client gone");
 
-    // Answers that are under way still go out, unless the client does not take them.
-    link.finish();
+    // Answers that are under way still go out, unless the client does not take them. The sender must not end before the last of
+    // them is there.
     let drained = match end {
         End::Client | End::Stopped => within(&env, LINGER_MAX, drained(&link)).await.is_some(),
         _ => false,
@@ -128,6 +128,7 @@ pub(crate) async fn run<C: Catalog>(env: ShardEnv, stream: Stream, catalog: C, t
         closer.close();
         self::drained(&link).await;
     }
+    link.finish();
     entered.export.leave(&state);
 }
 
@@ -241,10 +242,7 @@ impl<B: Block + 'static> Receiving<B> {
                 Step::Request(request) => self.request(request).await,
                 Step::Data { len, last } => {
                     self.copy_data(len);
-                    if last {
-                        self.dispatch_write().await
-                    }
-                    Ok(())
+                    if last { self.dispatch_write().await } else { Ok(()) }
                 }
                 Step::Receive { .. } => self.receive_data().await,
                 Step::Refused { cookie, errno, reason } => match self.admitted(0).await {
@@ -296,18 +294,22 @@ impl<B: Block + 'static> Receiving<B> {
                 let data = self.link.env.alloc(len as usize);
                 self.write = Some(IncomingWrite { request, data, filled: 0 });
             }
-            _ => self.dispatch(request, None).await,
+            _ => self.dispatch(request, None).await?,
         }
         Ok(())
     }
 
     /// Serves a request up to the point where it waits; from there on it is a task of its own.
-    async fn dispatch(&self, request: Request, data: Option<drive::Buf>) {
+    async fn dispatch(&self, request: Request, data: Option<drive::Buf>) -> Result<(), End> {
+        if self.link.export.handed_over() {
+            self.link.abandon(held_bytes(&request.command));
+            return Err(End::Stopped);
+        }
         if self.link.export.stopping() {
             self.link.state.counters.refused();
             self.link.put_error(request.cookie, Errno::Shutdown, "the export is being stopped");
             self.link.answered(held_bytes(&request.command));
-            return;
+            return Ok(());
         }
         self.link.state.counters.accepted(kind(&request.command));
         let mut serving = Box::pin(serve(self.link.clone(), self.block.clone(), request, data, self.arrived));
@@ -316,6 +318,7 @@ impl<B: Block + 'static> Receiving<B> {
             // The task polls it again and leaves its own waker.
             self.link.env.spawn(serving);
         }
+        Ok(())
     }
 
     fn copy_data(&mut self, len: usize) {
@@ -324,9 +327,9 @@ impl<B: Block + 'static> Receiving<B> {
         write.filled += len;
     }
 
-    async fn dispatch_write(&mut self) {
+    async fn dispatch_write(&mut self) -> Result<(), End> {
         let write = self.write.take().expect("data follow a write");
-        self.dispatch(write.request, Some(write.data.freeze())).await;
+        self.dispatch(write.request, Some(write.data.freeze())).await
     }
 
     /// Receives into the input.
@@ -353,7 +356,7 @@ impl<B: Block + 'static> Receiving<B> {
         };
         self.write = Some(IncomingWrite { request, data, filled: filled + len });
         if self.machine.received(len as u32) {
-            self.dispatch_write().await;
+            self.dispatch_write().await?;
         }
         Ok(())
     }

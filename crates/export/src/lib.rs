@@ -1,7 +1,8 @@
-//! Exports: protocols on sockets, speaking to volumes. So far one protocol: NBD.
+//! Exports: NBD on sockets, and local block devices, speaking to volumes.
 //!
 //! - [`serve`] accepts clients on a shard's [`runtime::Listener`] and has them served, by one shard or by several.
 //! - [`Catalog`] says which exports there are; [`Exports`] is one in memory.
+//! - [`serve_queue`] serves a queue of a block device.
 //! - [`ExportState`] is an export as every thread sees it: counters, connections, [`ExportState::stop`].
 //! - [`TlsConfig`] encrypts. [`Ram`] is a volume in memory.
 //!
@@ -27,6 +28,7 @@ mod serve;
 mod server;
 mod state;
 mod tls;
+mod ublk;
 mod wire;
 
 pub use catalog::{Catalog, Exports};
@@ -36,3 +38,4 @@ pub use ram::Ram;
 pub use server::{ServerConfig, serve};
 pub use state::{ConnectionInfo, ExportState};
 pub use tls::{TlsConfig, TlsConfigError};
+pub use ublk::serve_queue;

@@ -15,6 +15,7 @@ pub struct ExportState {
     description: String,
     read_only: bool,
     stopping: AtomicBool,
+    handed_over: AtomicBool,
     next_id: AtomicU64,
     connections: Mutex<Connections>,
 }
@@ -69,6 +70,7 @@ impl ExportState {
             description: description.into(),
             read_only,
             stopping: AtomicBool::new(false),
+            handed_over: AtomicBool::new(false),
             next_id: AtomicU64::new(1),
             connections: Mutex::default(),
         })
@@ -123,6 +125,19 @@ impl ExportState {
         for connection in connections {
             connection.wake();
         }
+    }
+
+    /// As [`ExportState::stop`], for an export that somebody else will serve at once: requests that come now get no answer. Clients
+    /// that connect again ask again, where "shutting down" would be an error to them.
+    pub fn hand_over(&self) {
+        self.handed_over.store(true, Ordering::SeqCst);
+        self.stop();
+    }
+
+    /// Whether [`ExportState::hand_over`] was called.
+    #[inline]
+    pub(crate) fn handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::SeqCst)
     }
 
     /// Whether [`ExportState::stop`] was called.

@@ -391,6 +391,41 @@ fn connections_are_spread_over_shards_and_see_one_volume() {
 }
 
 #[test]
+fn a_client_that_disconnects_is_answered_what_it_has_asked() {
+    let (served, volume, export) = Served::disk(MIB);
+    let mut raw = Raw::on(&served.socket(), "disk", true);
+    volume.hold();
+    raw.send(&client::write(1, 0, b"in flight", 0));
+    eventually("the write is in the volume", || volume.in_flight() == 1);
+    raw.send(&client::request(0, cmd::DISC, 2, 0, 0));
+    // Time to see it.
+    std::thread::sleep(Duration::from_millis(50));
+    volume.release();
+    assert_eq!(raw.error(), 0);
+    assert!(raw.is_closed());
+    eventually("the connection has ended", || export.connections().is_empty());
+}
+
+#[test]
+fn an_export_that_is_handed_over_answers_what_it_has_and_nothing_else() {
+    let (served, volume, export) = Served::disk(MIB);
+    let mut busy = Raw::on(&served.socket(), "disk", true);
+    let mut idle = Raw::on(&served.socket(), "disk", false);
+    volume.hold();
+    busy.send(&client::write(1, 0, b"in flight", 0));
+    eventually("the write is in the volume", || volume.in_flight() == 1);
+    export.hand_over();
+    assert!(idle.is_closed(), "an idle connection ends at once");
+    // Whoever serves the export next is asked again: "shutting down" would be an error to a client.
+    busy.send(&client::write(2, 0, b"too late!", 0));
+    volume.release();
+    assert_eq!(busy.error(), 0, "what was in flight is answered");
+    assert!(busy.is_closed(), "and what came late is not");
+    block_on(export.stopped());
+    assert_eq!(&*volume_bytes(&volume, 9), b"in flight");
+}
+
+#[test]
 fn a_read_only_export_changes_nothing() {
     let served = Served::start(ServerConfig::default(), false, 1);
     let (volume, _) = served.add("image", MIB, true);

@@ -1,12 +1,14 @@
-//! The catalogue: volumes and exports of a group.
+//! The catalogue: volumes and exports of a group, how it is to be looked after, and how far its scrub is.
 //!
 //! Invariants of a [`Catalogue`] (verified by [`Catalogue::check`]):
 //! 1. Names of volumes are valid and unique; identities of volumes and exports are unique and below `next_id`.
 //! 2. Extents are whole blocks within the group, overlap nowhere, and those of a volume hold exactly its size rounded up
 //!    to a block.
 //! 3. Each export belongs to a volume of the catalogue, and none is there twice.
+//! 4. No interval or target is 0, no more was put right than was found, and a scrub's place is in the group.
 
 mod slot;
+mod upkeep;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -18,8 +20,9 @@ pub use slot::{
     CATALOGUE_SLOTS, CATALOGUE_VERSION, SlotError, TooLarge, catalogue_slot_bytes, catalogue_slot_offset, decode_slot,
     encode_slot,
 };
+pub use upkeep::{SCRUB_EVERY_S_DEFAULT, ScrubEnd, ScrubPoint, ScrubRecord, SettingsRecord};
 
-/// Volumes and exports of a group. The field names are those of the JSON document on the drives.
+/// Volumes and exports of a group, and its upkeep. The field names are those of the JSON document on the drives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Catalogue {
@@ -29,6 +32,19 @@ pub struct Catalogue {
     pub volumes: Vec<VolumeRecord>,
     /// Exports.
     pub exports: Vec<ExportRecord>,
+    /// What an operator chose. Left out where nothing was.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub settings: SettingsRecord,
+    /// Its scrubs. Left out where there was none.
+    #[serde(default, skip_serializing_if = "is_default")]
+    pub scrub: ScrubRecord,
+}
+
+/// Requests that a queue of a block device takes at the same time, at most.
+pub const DEVICE_DEPTH_MAX: u16 = 4096;
+
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
 }
 
 /// A volume.
@@ -92,6 +108,42 @@ pub enum ExportKind {
         /// Encrypts and authenticates, if present.
         tls: Option<TlsFiles>,
     },
+    /// Block device of the serving host. At most one for each volume.
+    Ublk {
+        /// N in `/dev/ublkbN`.
+        number: u32,
+        /// What requests are multiples of, in bytes: 512 or 4096.
+        block_bytes: u32,
+        /// Requests that each queue takes at the same time, 1 to 4096.
+        depth: u16,
+        /// Programs may not write.
+        read_only: bool,
+    },
+}
+
+impl ExportKind {
+    /// Clients may not write.
+    pub fn read_only(&self) -> bool {
+        match self {
+            ExportKind::Nbd { read_only, .. } | ExportKind::Ublk { read_only, .. } => *read_only,
+        }
+    }
+
+    /// The protocol, as the document names it.
+    pub fn protocol(&self) -> &'static str {
+        match self {
+            ExportKind::Nbd { .. } => "nbd",
+            ExportKind::Ublk { .. } => "ublk",
+        }
+    }
+
+    /// Where clients find it: `unix:PATH`, `HOST:PORT`, or the path of a block device.
+    pub fn address(&self) -> String {
+        match self {
+            ExportKind::Nbd { address, .. } => address.clone(),
+            ExportKind::Ublk { number, .. } => format!("/dev/ublkb{number}"),
+        }
+    }
 }
 
 /// Files for TLS, as paths on the host that serves the export.
@@ -185,15 +237,50 @@ pub enum CatalogueError {
         /// The address.
         address: String,
     },
+    /// A block device with another block size or depth than there can be.
+    #[error("the device {number} has blocks of {block_bytes} bytes and depth {depth}")]
+    Device {
+        /// Its number.
+        number: u32,
+        /// Its block size in bytes.
+        block_bytes: u32,
+        /// Requests of each queue.
+        depth: u16,
+    },
+    /// Two exports are the same block device.
+    #[error("two exports are the device {number}")]
+    DeviceTwice {
+        /// Its number.
+        number: u32,
+    },
+    /// A setting, or the place of a scrub, that makes no sense.
+    #[error("the field {field} of settings or scrub is out of its range")]
+    Upkeep {
+        /// Name of the field.
+        field: &'static str,
+    },
 }
 
 impl Default for Catalogue {
     fn default() -> Self {
-        Catalogue { next_id: 1, volumes: Vec::new(), exports: Vec::new() }
+        Catalogue {
+            next_id: 1,
+            volumes: Vec::new(),
+            exports: Vec::new(),
+            settings: SettingsRecord::default(),
+            scrub: ScrubRecord::default(),
+        }
     }
 }
 
 impl Catalogue {
+    /// The version of the format that can hold it: 1 for volumes and NBD exports alone, else 2. Version 2 needs
+    /// [`crate::Features::CATALOGUE_2`] in the superblocks first.
+    pub fn version(&self) -> u32 {
+        let only_nbd = self.exports.iter().all(|export| matches!(export.kind, ExportKind::Nbd { .. }));
+        if only_nbd && is_default(&self.settings) && is_default(&self.scrub) { 1 } else { 2 }
+    }
+
     /// Verifies the invariants for a group of `capacity_bytes`.
     ///
     /// # Errors
@@ -205,7 +292,8 @@ impl Catalogue {
             check_extents_of(volume, capacity_bytes)?;
         }
         self.check_overlap()?;
-        self.check_exports()
+        self.check_exports()?;
+        upkeep::check(&self.settings, &self.scrub, capacity_bytes)
     }
 
     fn check_ids(&self) -> Result<(), CatalogueError> {
@@ -241,18 +329,34 @@ impl Catalogue {
     }
 
     fn check_exports(&self) -> Result<(), CatalogueError> {
+        // What is there once for each volume: an address, and a block device.
         let mut places = Vec::with_capacity(self.exports.len());
+        let mut devices = Vec::new();
         for export in &self.exports {
             if !self.volumes.iter().any(|volume| volume.id == export.volume) {
                 return Err(CatalogueError::NoVolume { export: export.id, volume: export.volume });
             }
-            let ExportKind::Nbd { address, .. } = &export.kind;
-            if !is_address(address) {
-                return Err(CatalogueError::Address { address: address.clone() });
+            match &export.kind {
+                ExportKind::Nbd { address, .. } => {
+                    if !is_address(address) {
+                        return Err(CatalogueError::Address { address: address.clone() });
+                    }
+                    places.push((export.volume, address.as_str()));
+                }
+                &ExportKind::Ublk { number, block_bytes, depth, .. } => {
+                    if !matches!(block_bytes, 512 | 4096) || !(1..=DEVICE_DEPTH_MAX).contains(&depth) {
+                        return Err(CatalogueError::Device { number, block_bytes, depth });
+                    }
+                    places.push((export.volume, "a block device"));
+                    devices.push(number);
+                }
             }
-            places.push((export.volume, address.as_str()));
         }
         places.sort_unstable();
+        devices.sort_unstable();
+        if let Some(pair) = devices.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(CatalogueError::DeviceTwice { number: pair[0] });
+        }
         match places.windows(2).find(|pair| pair[0] == pair[1]) {
             Some(pair) => Err(CatalogueError::ExportTwice { volume: pair[0].0, address: pair[0].1.to_owned() }),
             None => Ok(()),
@@ -301,15 +405,63 @@ mod tests {
         ExportRecord { id, volume, kind: ExportKind::Nbd { address: address.to_owned(), read_only: false, tls: None } }
     }
 
+    fn device(id: u64, volume: u64, number: u32) -> ExportRecord {
+        let kind = ExportKind::Ublk { number, block_bytes: 512, depth: 128, read_only: false };
+        ExportRecord { id, volume, kind }
+    }
+
     fn sample() -> Catalogue {
         Catalogue {
             next_id: 10,
             volumes: vec![volume(1, "a", 8192, 8192), volume(2, "b", 0, 8192)],
-            exports: vec![export(3, 1, "unix:/run/a.sock"), export(4, 1, "[::1]:10809"), export(5, 2, "localhost:0")],
+            exports: vec![
+                export(3, 1, "unix:/run/a.sock"),
+                export(4, 1, "[::1]:10809"),
+                export(5, 2, "localhost:0"),
+                device(6, 1, 0),
+                device(7, 2, 3),
+            ],
+            settings: SettingsRecord { client_p99_us: Some(5000), ..SettingsRecord::default() },
+            scrub: ScrubRecord {
+                last: Some(ScrubEnd { ended_unix_s: 1, repair: true, found: 2, repaired: 1, unchecked: 0 }),
+                skipped_unix_s: None,
+                current: Some(ScrubPoint {
+                    started_unix_s: 2,
+                    repair: true,
+                    paused: false,
+                    next_byte: 8192,
+                    compared_bytes: 0,
+                    found: 1,
+                    repaired: 1,
+                    unchecked: 0,
+                }),
+            },
         }
     }
 
     const CAPACITY: u64 = 16384;
+
+    fn last(catalogue: &mut Catalogue) -> &mut ScrubEnd {
+        catalogue.scrub.last.as_mut().unwrap()
+    }
+
+    fn current(catalogue: &mut Catalogue) -> &mut ScrubPoint {
+        catalogue.scrub.current.as_mut().unwrap()
+    }
+
+    fn block_bytes(catalogue: &mut Catalogue) -> &mut u32 {
+        let ExportKind::Ublk { block_bytes, .. } = &mut catalogue.exports[4].kind else { unreachable!("a device") };
+        block_bytes
+    }
+
+    fn depth(catalogue: &mut Catalogue) -> &mut u16 {
+        let ExportKind::Ublk { depth, .. } = &mut catalogue.exports[4].kind else { unreachable!("a device") };
+        depth
+    }
+
+    fn is_upkeep(error: &CatalogueError, name: &str) -> bool {
+        matches!(error, CatalogueError::Upkeep { field } if *field == name)
+    }
 
     #[test]
     fn a_good_catalogue_passes_and_fills_the_group_to_the_last_byte() {
@@ -322,10 +474,10 @@ mod tests {
     fn each_broken_invariant_is_named() {
         type Expect = fn(&CatalogueError) -> bool;
         type Damage = fn(&mut Catalogue);
-        let cases: [(Damage, Expect); 16] = [
+        let cases: [(Damage, Expect); 25] = [
             (|c| c.volumes[1].id = 1, |e| matches!(e, CatalogueError::Id { id: 1 })),
             (|c| c.exports[0].id = 1, |e| matches!(e, CatalogueError::Id { id: 1 })),
-            (|c| c.next_id = 5, |e| matches!(e, CatalogueError::Id { id: 5 })),
+            (|c| c.next_id = 7, |e| matches!(e, CatalogueError::Id { id: 7 })),
             (|c| c.volumes[0].name = "b".into(), |e| matches!(e, CatalogueError::NameTwice { .. })),
             (|c| c.volumes[0].name = "B".into(), |e| matches!(e, CatalogueError::Name { .. })),
             (|c| c.volumes[0].size_bytes = 0, |e| matches!(e, CatalogueError::NoSize { .. })),
@@ -339,6 +491,15 @@ mod tests {
             (|c| c.exports[0] = export(3, 1, "[::1]:10809"), |e| matches!(e, CatalogueError::ExportTwice { .. })),
             (|c| c.exports[0] = export(3, 1, "unix:"), |e| matches!(e, CatalogueError::Address { .. })),
             (|c| c.exports[0] = export(3, 1, "host:66000"), |e| matches!(e, CatalogueError::Address { .. })),
+            (|c| c.exports[4] = device(7, 2, 0), |e| matches!(e, CatalogueError::DeviceTwice { number: 0 })),
+            (|c| c.exports[4] = device(7, 1, 3), |e| matches!(e, CatalogueError::ExportTwice { volume: 1, .. })),
+            (|c| *block_bytes(c) = 1024, |e| matches!(e, CatalogueError::Device { block_bytes: 1024, .. })),
+            (|c| *depth(c) = 0, |e| matches!(e, CatalogueError::Device { depth: 0, .. })),
+            (|c| c.settings.client_p99_us = Some(0), |e| is_upkeep(e, "client_p99_us")),
+            (|c| c.settings.scrub_every_s = Some(0), |e| is_upkeep(e, "scrub_every_s")),
+            (|c| last(c).repaired = 3, |e| is_upkeep(e, "repaired")),
+            (|c| current(c).repaired = 2, |e| is_upkeep(e, "repaired")),
+            (|c| current(c).next_byte = CAPACITY + 1, |e| is_upkeep(e, "next_byte")),
         ];
         for (index, (damage, expected)) in cases.into_iter().enumerate() {
             let mut catalogue = sample();
@@ -349,10 +510,20 @@ mod tests {
     }
 
     #[test]
+    fn older_readers_are_given_only_what_they_know() {
+        let plain = Catalogue { settings: SettingsRecord::default(), scrub: ScrubRecord::default(), ..sample() };
+        let mut only_nbd = plain.clone();
+        only_nbd.exports.truncate(3);
+        assert_eq!((only_nbd.version(), plain.version(), sample().version()), (1, 2, 2));
+    }
+
+    #[test]
     fn unknown_fields_are_refused() {
         let json = serde_json::to_value(sample()).unwrap();
         assert!(serde_json::from_value::<Catalogue>(json.clone()).is_ok());
-        for pointer in ["", "/volumes/0", "/volumes/0/extents/0", "/exports/0", "/exports/0/kind/nbd"] {
+        let pointers =
+            ["", "/volumes/0", "/volumes/0/extents/0", "/exports/0", "/exports/0/kind/nbd", "/exports/3/kind/ublk"];
+        for pointer in pointers.into_iter().chain(["/settings", "/scrub", "/scrub/last", "/scrub/current"]) {
             let mut changed = json.clone();
             changed.pointer_mut(pointer).unwrap()["surprise"] = 1.into();
             assert!(serde_json::from_value::<Catalogue>(changed).is_err(), "{pointer}");

@@ -2,20 +2,23 @@
 //!
 //! ```text
 //! 0        4 KiB                                                             member_bytes
-//! | head   | map | log | catalogue | (gap) | data ... | (drives larger than the smallest) | tail |
+//! | head   | map | log | catalogue | checksums | (gap) | data ... | (drives larger than the smallest) | tail |
 //! ```
+//! A group that keeps no checksums has no such region.
 //!
 //! Invariants (verified by [`Layout::check`]):
 //! 1. Regions start and end on [`BLOCK`], do not overlap, and leave the first block to the head superblock.
 //! 2. `data` is a whole number of `max(strip_bytes, zone_bytes)`, and `zone_count` counts its zones in all sets.
 //! 3. `map` has two slots for every map block, `catalogue` has two slots of equal size.
-//! 4. Each region ends at least one block before `member_bytes`, so the tail superblock of the smallest drive is free.
+//! 4. `checksums`, if there, has an entry for every [`BLOCK`] of data.
+//! 5. Each region ends at least one block before `member_bytes`, so the tail superblock of the smallest drive is free.
 
 use thiserror::Error;
 
 use crate::BLOCK;
 use crate::map::{MAP_SLOTS, ZONES_PER_MAP_BLOCK, map_block_count};
 use crate::shape::Shape;
+use crate::sums::{SUMS_PER_BLOCK, sum_block_count};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
@@ -70,6 +73,8 @@ pub struct Layout {
     pub log: Region,
     /// Volumes and exports: two slots of half the region each.
     pub catalogue: Region,
+    /// Checksums of the blocks of `data`, if the group keeps them; see [`crate::sums`].
+    pub checksums: Option<Region>,
     /// User data and parity.
     pub data: Region,
     /// Bytes on each member of one zone, the unit of allocation. A power of two, maybe smaller or larger than a strip.
@@ -105,14 +110,15 @@ pub enum LayoutError {
 pub(crate) struct BadLayout(pub(crate) &'static str);
 
 impl Layout {
-    /// Divides members of which the smallest has `smallest_member_bytes` (the whole drive).
+    /// Divides members of which the smallest has `smallest_member_bytes` (the whole drive), with or without room for
+    /// checksums.
     ///
     /// # Errors
     /// [`LayoutError::TooSmall`] with the size that would do, [`LayoutError::TooLarge`].
     ///
     /// # Panics
     /// If the shape does not pass [`Shape::check`].
-    pub fn plan(shape: &Shape, smallest_member_bytes: u64) -> Result<Layout, LayoutError> {
+    pub fn plan(shape: &Shape, smallest_member_bytes: u64, checksums: bool) -> Result<Layout, LayoutError> {
         assert!(shape.check().is_ok(), "a layout is planned for a valid shape");
         let have = smallest_member_bytes;
         if have > MEMBER_BYTES_MAX {
@@ -121,17 +127,19 @@ impl Layout {
         let zone_bytes = zone_bytes_for(shape);
         let unit = u64::from(shape.strip_bytes.max(zone_bytes));
         let (map, log, catalogue) = regions_before_data(shape, have, zone_bytes);
+        let checksums = checksums.then(|| checksums_after(&catalogue, have));
         let align = if have >= LARGE_MEMBER_BYTES { DATA_ALIGN_BYTES } else { DATA_ALIGN_BYTES_SMALL };
-        let data_offset = catalogue.end().next_multiple_of(align);
+        let data_offset = checksums.unwrap_or(catalogue).end().next_multiple_of(align);
         let tail_offset = (have & !(BLOCK_BYTES - 1)).saturating_sub(BLOCK_BYTES);
         let data_len = tail_offset.saturating_sub(data_offset) / unit * unit;
         if data_len == 0 {
-            return Err(LayoutError::TooSmall { need: smallest_member(shape, zone_bytes), have });
+            let need = smallest_member(shape, zone_bytes, checksums.is_some());
+            return Err(LayoutError::TooSmall { need, have });
         }
         let data = Region { offset: data_offset, len: data_len };
         let zone_count = data_len / u64::from(zone_bytes) * u64::from(shape.sets);
-        let layout =
-            Layout { map, log, catalogue, data, zone_bytes, zone_count, member_bytes: data.end() + BLOCK_BYTES };
+        let member_bytes = data.end() + BLOCK_BYTES;
+        let layout = Layout { map, log, catalogue, checksums, data, zone_bytes, zone_count, member_bytes };
         assert_eq!(layout.check(shape), Ok(()), "a planned layout keeps the invariants");
         Ok(layout)
     }
@@ -142,13 +150,14 @@ impl Layout {
     }
 
     /// The regions with their kinds, in order of address.
-    pub(crate) fn regions(&self) -> [(RegionKind, Region); 4] {
-        [
+    pub(crate) fn regions(&self) -> impl Iterator<Item = (RegionKind, Region)> {
+        let always = [
             (RegionKind::Map, self.map),
             (RegionKind::Log, self.log),
             (RegionKind::Catalogue, self.catalogue),
             (RegionKind::Data, self.data),
-        ]
+        ];
+        always.into_iter().chain(self.checksums.map(|region| (RegionKind::Checksums, region)))
     }
 
     /// Verifies the invariants of this file, for bytes that come from a drive.
@@ -156,7 +165,7 @@ impl Layout {
         let holds = |condition, field| if condition { Ok(()) } else { Err(BadLayout(field)) };
         holds(self.member_bytes <= MEMBER_BYTES_MAX && self.member_bytes.is_multiple_of(BLOCK_BYTES), "member_bytes")?;
         let limit = self.member_bytes.saturating_sub(BLOCK_BYTES);
-        let mut sorted = self.regions();
+        let mut sorted: Vec<_> = self.regions().collect();
         sorted.sort_by_key(|(_, region)| region.offset);
         let mut free_from = BLOCK_BYTES;
         for (_, Region { offset, len }) in sorted {
@@ -169,6 +178,8 @@ impl Layout {
         holds(self.data.len.is_multiple_of(u64::from(shape.strip_bytes.max(self.zone_bytes))), "data")?;
         holds(self.zone_count == self.data.len / u64::from(self.zone_bytes) * u64::from(shape.sets), "zone_count")?;
         holds(self.map.len / (MAP_SLOTS * BLOCK_BYTES) >= map_block_count(self.zone_count), "map")?;
+        let sums_needed = sum_block_count(self.data.len) * BLOCK_BYTES;
+        holds(self.checksums.is_none_or(|region| region.len >= sums_needed), "checksums")?;
         let slots_of_blocks = self.catalogue.len.is_multiple_of(2 * BLOCK_BYTES);
         holds(slots_of_blocks && self.catalogue.len >= 2 * CATALOGUE_SLOT_BYTES_MIN, "catalogue")?;
         holds(self.catalogue.len <= 2 * CATALOGUE_SLOT_BYTES_MAX, "catalogue")
@@ -187,6 +198,8 @@ pub(crate) enum RegionKind {
     Catalogue = 3,
     /// User data and parity.
     Data = 4,
+    /// Checksums of the blocks of data.
+    Checksums = 5,
 }
 
 /// The smallest power of two with which a zone holds [`ZONE_DATA_BYTES_MIN`] of user data.
@@ -208,11 +221,19 @@ fn regions_before_data(shape: &Shape, member_bytes: u64, zone_bytes: u32) -> (Re
     (map, log, catalogue)
 }
 
+/// Room for the checksums of all that is left of a member: a block too many at most.
+fn checksums_after(before: &Region, member_bytes: u64) -> Region {
+    let left = member_bytes.saturating_sub(before.end());
+    Region { offset: before.end(), len: (left / (SUMS_PER_BLOCK * BLOCK_BYTES) + 1) * BLOCK_BYTES }
+}
+
 /// The smallest member for which there is a layout: every region at its least, one unit of data, the tail.
-fn smallest_member(shape: &Shape, zone_bytes: u32) -> u64 {
+fn smallest_member(shape: &Shape, zone_bytes: u32, checksums: bool) -> u64 {
     let unit = u64::from(shape.strip_bytes.max(zone_bytes));
     let (_, _, catalogue) = regions_before_data(shape, 0, zone_bytes);
-    catalogue.end().next_multiple_of(DATA_ALIGN_BYTES_SMALL) + unit + BLOCK_BYTES
+    // A member this small has one block of checksums.
+    let before = if checksums { checksums_after(&catalogue, 0) } else { catalogue };
+    before.end().next_multiple_of(DATA_ALIGN_BYTES_SMALL) + unit + BLOCK_BYTES
 }
 
 #[cfg(test)]
@@ -236,7 +257,7 @@ mod tests {
     #[test]
     fn the_allocation_map_takes_at_most_1_mib_of_memory_per_tib() {
         for shape in shapes() {
-            let layout = Layout::plan(&shape, 4 << 40).unwrap();
+            let layout = Layout::plan(&shape, 4 << 40, true).unwrap();
             let map_bits_per_tib =
                 u128::from(layout.zone_count) * (1 << 40) / u128::from(layout.capacity_bytes(&shape));
             assert!(map_bits_per_tib / 8 <= 1 << 20, "{shape}");
@@ -250,17 +271,17 @@ mod tests {
 
     #[test]
     fn one_byte_less_than_the_needed_size_is_too_small_and_the_needed_size_works() {
-        for shape in shapes() {
-            let Err(LayoutError::TooSmall { need, have: 0 }) = Layout::plan(&shape, 0) else { panic!("{shape}") };
-            assert_eq!(Layout::plan(&shape, need - 1), Err(LayoutError::TooSmall { need, have: need - 1 }));
-            assert_eq!(Layout::plan(&shape, need).unwrap().member_bytes, need);
+        for (shape, sums) in shapes().into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
+            let Err(LayoutError::TooSmall { need, have: 0 }) = Layout::plan(&shape, 0, sums) else { panic!("{shape}") };
+            assert_eq!(Layout::plan(&shape, need - 1, sums), Err(LayoutError::TooSmall { need, have: need - 1 }));
+            assert_eq!(Layout::plan(&shape, need, sums).unwrap().member_bytes, need);
         }
     }
 
     #[test]
     fn a_member_of_1_mib_with_strips_of_4_kib_works_at_every_level() {
         for shape in shapes().into_iter().filter(|shape| shape.strip_bytes == 4 << 10) {
-            let layout = Layout::plan(&shape, 1 << 20).unwrap();
+            let layout = Layout::plan(&shape, 1 << 20, true).unwrap();
             assert!(layout.data.len >= 768 << 10, "{shape}: {layout:?}");
         }
     }
@@ -270,8 +291,8 @@ mod tests {
         let sizes =
             (20..=52).flat_map(|power| [(1u64 << power) - 1, 1 << power, (1 << power) + 12345, 3 << (power - 1)]);
         for size in sizes {
-            for shape in shapes().into_iter().step_by(7) {
-                let Ok(layout) = Layout::plan(&shape, size) else {
+            for (index, shape) in shapes().into_iter().step_by(7).enumerate() {
+                let Ok(layout) = Layout::plan(&shape, size, index % 2 == 0) else {
                     assert!(size < 4 << 20, "{shape} of {size} bytes");
                     continue;
                 };
@@ -287,7 +308,7 @@ mod tests {
     #[test]
     fn a_member_that_no_offset_could_address_is_refused() {
         let shape = shapes()[0];
-        assert!(Layout::plan(&shape, MEMBER_BYTES_MAX).is_ok());
-        assert_eq!(Layout::plan(&shape, u64::MAX), Err(LayoutError::TooLarge { have: u64::MAX }));
+        assert!(Layout::plan(&shape, MEMBER_BYTES_MAX, true).is_ok());
+        assert_eq!(Layout::plan(&shape, u64::MAX, true), Err(LayoutError::TooLarge { have: u64::MAX }));
     }
 }

@@ -3,6 +3,7 @@
 //! - [`Superblock`]: who this drive is, which array it belongs to, in which state. At the head and the tail of a drive.
 //! - [`Layout`]: where the regions of a member lie.
 //! - [`MapBlock`]: which zones of the group were ever written.
+//! - [`sums`]: checksums of data and syndromes.
 //! - [`log`]: what puts stripes right whose writing was interrupted.
 //! - [`Catalogue`]: the volumes and exports of the group.
 //! - [`foreign`]: what else a drive may hold, so that nobody's data is overwritten unasked.
@@ -11,7 +12,8 @@
 //!
 //! Invariants of every structure:
 //! 1. It starts and ends on a multiple of [`BLOCK`] bytes, and its integers are little endian.
-//! 2. It carries a magic, a version, the identity of its array and a CRC-32C over all of its bytes.
+//! 2. It carries a magic, a version, the identity of its array and a CRC-32C over all of its bytes; but for the blocks of
+//!    [`sums`], which carry nothing but sums.
 //! 3. Parsing answers every byte pattern with a value or a typed error, and whatever it returns can be written again.
 //! 4. A single flipped bit, or a write torn at any 512-byte sector, gives an error, the old value or the new value; never
 //!    anything else.
@@ -27,13 +29,14 @@ mod layout;
 pub mod log;
 mod map;
 mod shape;
+pub mod sums;
 mod superblock;
 mod uuid;
 
 pub use catalogue::{
-    CATALOGUE_SLOTS, CATALOGUE_VERSION, Catalogue, CatalogueError, ExportKind, ExportRecord, ExtentRecord, SlotError,
-    TlsFiles, TooLarge, VolumeKind, VolumeRecord, catalogue_slot_bytes, catalogue_slot_offset, decode_slot,
-    encode_slot,
+    CATALOGUE_SLOTS, CATALOGUE_VERSION, Catalogue, CatalogueError, DEVICE_DEPTH_MAX, ExportKind, ExportRecord,
+    ExtentRecord, SCRUB_EVERY_S_DEFAULT, ScrubEnd, ScrubPoint, ScrubRecord, SettingsRecord, SlotError, TlsFiles,
+    TooLarge, VolumeKind, VolumeRecord, catalogue_slot_bytes, catalogue_slot_offset, decode_slot, encode_slot,
 };
 pub use layout::{Layout, LayoutError, Region};
 pub use map::{

@@ -198,7 +198,7 @@ mod tests {
     #[test]
     fn slots_of_all_blocks_lie_in_the_map_region_and_nowhere_twice() {
         let shape = Shape::new(Level::Raid5, 3, None, None, None, 4096).unwrap();
-        let layout = Layout::plan(&shape, 16 << 30).unwrap();
+        let layout = Layout::plan(&shape, 16 << 30, false).unwrap();
         let count = map_block_count(layout.zone_count);
         assert!(count > 1);
         let mut offsets: Vec<u64> =

@@ -134,10 +134,21 @@ pub struct Features {
 
 impl Features {
     /// Every bit that this program knows.
-    pub const KNOWN: Features = Features { incompatible: Features::LOG, read_only_compatible: 0, compatible: 0 };
+    pub const KNOWN: Features = Features {
+        incompatible: Features::LOG | Features::CHECKSUMS | Features::CATALOGUE_2,
+        read_only_compatible: 0,
+        compatible: 0,
+    };
 
     /// Incompatible: a log is written, which has to be replayed after a crash. Set unless crash safety is off.
     pub const LOG: u64 = 1;
+
+    /// Incompatible: whoever writes data or syndromes has to write their checksums, too. Only together with a log.
+    pub const CHECKSUMS: u64 = 2;
+
+    /// Incompatible: catalogues may be of version 2. Set before the first one is written, and then for good: a program
+    /// that knows version 1 alone would take an older copy for the newest.
+    pub const CATALOGUE_2: u64 = 1 << 2;
 }
 
 /// What a drive says of itself and of its array.
@@ -228,6 +239,8 @@ impl Superblock {
         holds(self.epoch > 0, "epoch")?;
         let logs = self.features.incompatible & Features::LOG != 0;
         holds(logs == (self.crash_safety != CrashSafety::Off), "crash_safety")?;
+        let sums = self.features.incompatible & Features::CHECKSUMS != 0;
+        holds(sums == self.layout.checksums.is_some() && (logs || !sums), "checksums")?;
         self.shape.check().map_err(|_: ShapeError| SuperblockError::Invalid { field: "shape" })?;
         self.layout.check(&self.shape).map_err(|bad| SuperblockError::Invalid { field: bad.0 })?;
         holds(self.members.len() == usize::from(self.shape.members), "members")?;

@@ -67,7 +67,7 @@ pub fn keep_crash(target: &Target, input: &[u8]) -> io::Result<PathBuf> {
 /// If the file cannot be written.
 pub fn keep(folder: &Path, input: &[u8]) -> io::Result<PathBuf> {
     fs::create_dir_all(folder)?;
-    let path = folder.join(format!("{:08x}-{}", crc32c::crc32c(input), input.len()));
+    let path = folder.join(format!("{:08x}-{}", gf::crc32c(input), input.len()));
     fs::write(&path, input)?;
     Ok(path)
 }

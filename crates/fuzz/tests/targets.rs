@@ -44,11 +44,15 @@ targets! {
     any_command_line_is_understood_or_refused: "arguments", 50, 1_500;
     any_catalogue_is_valid_or_refused: "catalogue", 1_000, 20_000;
     any_pair_of_superblocks_is_decided: "copies", 2_000, 20_000;
+    any_duration_is_exact_or_refused: "duration", 2_000, 100_000;
     what_else_a_drive_holds_is_found_or_not_but_never_a_crash: "foreign", 100, 4_000;
+    any_client_of_the_api_is_answered_or_cut_off_and_changes_nothing_without_a_token: "http-router", 25, 500;
+    any_token_file_says_who_comes_in_or_is_refused: "http-tokens", 500, 20_000;
     any_shape_has_a_layout_or_a_reason: "layout", 10_000, 100_000;
     any_log_frame_is_valid_or_refused: "log-frame", 3_000, 20_000;
     any_list_of_lost_blocks_is_valid_or_refused: "log-lost", 3_000, 20_000;
     any_map_block_is_valid_or_refused: "map", 3_000, 20_000;
+    any_md_superblock_is_decided_and_its_array_lies_inside_its_members: "md", 1_000, 20_000;
     any_reply_is_whole_or_none: "nbd-replies", 10_000, 100_000;
     any_script_of_messages_is_served_however_it_is_cut: "nbd-script", 500, 1_500;
     any_stream_is_served_however_it_is_cut: "nbd-stream", 500, 5_000;

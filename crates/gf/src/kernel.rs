@@ -12,7 +12,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 #[cfg(target_arch = "x86_64")]
-mod detect;
+pub(crate) mod detect;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod scalar;

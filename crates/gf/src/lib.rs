@@ -1,4 +1,5 @@
-//! Erasure codes for RAID stripes: arithmetic in GF(2^8), and nothing of drives or I/O.
+//! Erasure codes for RAID stripes, and the checksum beside them: arithmetic in GF(2^8) and in GF(2)[x], and nothing of
+//! drives or I/O.
 //!
 //! A stripe is some strips of data and some *syndromes* computed from them, all equally long. A [`Code`] computes the
 //! syndromes, keeps them right when data change, checks them, and names a strip that is wrong; a [`Decoder`] computes
@@ -29,9 +30,13 @@
 //! # Ok::<(), gf::CodeError>(())
 //! ```
 //!
+//! [`crc32c`] is the checksum of all blocks and structures on drives.
+//!
 //! # Kernels
-//! The loops exist for AVX-512 with GFNI, AVX2, NEON and plain registers; the fastest that the CPU has is chosen once,
-//! and [`kernels`] lists them so that tests and benchmarks can name one. `README.md` says which has been run where.
+//! The loops exist for AVX-512 with GFNI, AVX2, NEON and plain registers, those of the checksum for AVX-512 and AVX2 with
+//! VPCLMULQDQ, SSE4.2 with PCLMULQDQ, NEON with PMULL, and by table. The fastest that the CPU has is chosen once, and
+//! [`kernels`] and [`crc32c_kernels`] list them so that tests and benchmarks can name one. `README.md` says which has been run
+//! where.
 
 #![no_std]
 
@@ -39,6 +44,7 @@ extern crate alloc;
 
 mod code;
 mod coefficient;
+mod crc32c;
 mod decoder;
 mod field;
 mod kernel;
@@ -47,6 +53,7 @@ mod transform;
 
 pub use code::{Code, CodeError};
 pub use coefficient::{STRIPS_MAX, SYNDROMES_MAX, coefficient};
+pub use crc32c::{CRC32C_BLOCK, Crc32cKernel, crc32c, crc32c_append, crc32c_blocks, crc32c_kernels};
 pub use decoder::Decoder;
 pub use kernel::{Kernel, kernel_name, kernels};
 pub use locate::Verdict;

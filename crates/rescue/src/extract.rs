@@ -10,6 +10,7 @@ use crate::group::Group;
 use crate::log::Log;
 use crate::map::Map;
 use crate::stripe::StripeReader;
+use crate::sums::DamagedRange;
 use crate::survey::{Found, Survey};
 use crate::target::Target;
 use crate::walk::{Piece, Walk};
@@ -40,7 +41,8 @@ pub struct ExtractReport {
     pub size_bytes: u64,
     /// Bytes that were read or computed.
     pub data_bytes: u64,
-    /// Bytes of those that were computed, since their member is missing or could not read them.
+    /// Bytes of those that were computed, since their member is missing, could not read them, or gave other bytes than were
+    /// written.
     pub computed_bytes: u64,
     /// Bytes that were never written and read as zeroes.
     pub hole_bytes: u64,
@@ -48,6 +50,10 @@ pub struct ExtractReport {
     pub lost_bytes: u64,
     /// Where those are; the first 1000 ranges.
     pub lost: Vec<LostRange>,
+    /// Blocks that were read and do not fit their checksums: nothing of them was used. Counted up to a million.
+    pub damaged_count: u64,
+    /// Where those are; the first 1000 ranges.
+    pub damaged: Vec<DamagedRange>,
     /// Sentences for people.
     pub warnings: Vec<String>,
 }
@@ -91,7 +97,7 @@ impl<'a> Extraction<'a> {
         let extraction = Extraction { group, drives, map, log, volume: record, partial, warnings };
         let lost = extraction.lost_to_missing_members();
         if !partial && !lost.is_empty() {
-            let why = extraction.why_lost(&lost);
+            let why = extraction.why_lost(&lost, 0);
             return Err(RescueError::Lost { why, lost: lost.ranges });
         }
         Ok(extraction)
@@ -138,7 +144,7 @@ impl<'a> Extraction<'a> {
                 }
             }
             if !self.partial && !lost.is_empty() {
-                let why = self.why_lost(&lost);
+                let why = self.why_lost(&lost, reader.sums.damaged_count());
                 return Err(RescueError::Lost { why, lost: lost.ranges });
             }
         }
@@ -153,6 +159,8 @@ impl<'a> Extraction<'a> {
             hole_bytes,
             lost_bytes: lost.bytes,
             lost: lost.ranges,
+            damaged_count: reader.sums.damaged_count(),
+            damaged: reader.sums.damaged_ranges(),
             warnings: self.warnings.clone(),
         })
     }
@@ -168,7 +176,8 @@ impl<'a> Extraction<'a> {
         lost
     }
 
-    fn why_lost(&self, lost: &Lost) -> String {
+    /// `damaged`: blocks that do not fit their checksums, as far as they were read.
+    fn why_lost(&self, lost: &Lost, damaged: u64) -> String {
         let first = lost.ranges.first().map_or(0, |range| range.offset_bytes);
         let shape = &self.group.superblock.shape;
         let missing: Vec<String> = (0..self.group.members.len())
@@ -180,12 +189,17 @@ impl<'a> Extraction<'a> {
             1 => format!("slot {} is missing", missing[0]),
             _ => format!("slots {} are missing", missing.join(", ")),
         };
+        let damaged = match damaged {
+            0 => String::new(),
+            1 => ", 1 block read so far does not fit its checksum".to_owned(),
+            count => format!(", {count} blocks read so far do not fit their checksums"),
+        };
         let listed = match self.log.lost.len() {
             0 => String::new(),
             count => format!("; {count} ranges of the group were lost in a crash before"),
         };
         format!(
-            "{} bytes of {}/{} are lost, the first at byte {first}: {missing}, and {} survives {}{listed}",
+            "{} bytes of {}/{} are lost, the first at byte {first}: {missing}{damaged}, and {} survives {}{listed}",
             lost.bytes,
             self.group.name(),
             self.volume.name,

@@ -23,6 +23,8 @@ pub enum Structure {
     Log,
     /// Data and parity.
     Stripe,
+    /// Checksums of data and parity.
+    Checksum,
 }
 
 /// Something that is wrong.

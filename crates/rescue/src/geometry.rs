@@ -87,7 +87,7 @@ mod tests {
 
     fn geometry(level: Level, members: u16, sets: Option<u16>) -> Geometry {
         let shape = Shape::new(level, members, None, None, sets, 65536).unwrap();
-        Geometry::new(&shape, &Layout::plan(&shape, 64 << 20).unwrap())
+        Geometry::new(&shape, &Layout::plan(&shape, 64 << 20, false).unwrap())
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! - [`Survey`]: what some drives are: superblocks, [`Group`]s, members that are missing or stale.
 //! - [`list`]: what is on them, as a report.
-//! - [`check`]: whether every structure is whole, and whether the parity fits the data.
-//! - [`Extraction`]: a volume's bytes, with up to m members of each set missing or unreadable.
+//! - [`check`]: whether every structure is whole, and whether checksums and parity fit the data.
+//! - [`Extraction`]: a volume's bytes, with up to m members of each set missing, unreadable or damaged.
 //!
 //! It is written from `docs/format/` and shares no code with the engine but the parsing of structures (`format`) and
 //! the arithmetic (`gf`). A byte at which the two differ is a bug in one of them, or in the documents.
@@ -11,7 +11,8 @@
 //! Invariants:
 //! 1. Drives are opened for reading only, and nothing is ever written to them.
 //! 2. A stale drive's bytes are used for nothing.
-//! 3. What could not be read or computed is reported as lost; it is never given as zeroes without saying so.
+//! 3. What does not fit its checksum counts as unreadable.
+//! 4. What could not be read or computed is reported as lost; it is never given as zeroes without saying so.
 
 #![forbid(unsafe_code)]
 
@@ -30,6 +31,7 @@ mod parity;
 mod probe;
 mod recover;
 mod stripe;
+mod sums;
 mod survey;
 mod target;
 mod walk;
@@ -47,6 +49,7 @@ pub use list::{
 pub use log::LogCount;
 pub use parity::ParityCount;
 pub use probe::{Probe, SuperblockCopy};
+pub use sums::DamagedRange;
 pub use survey::{Found, Survey, Unopened};
 pub use target::{FileTarget, StreamTarget, Target};
 

@@ -1,6 +1,6 @@
 //! What is on some drives, as a report.
 
-use format::{ExportKind, MemberState, Role, SuperblockError, VolumeRecord};
+use format::{MemberState, Role, SuperblockError, VolumeRecord};
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::Volumes;
@@ -337,14 +337,12 @@ fn group(group: &Group, drives: &[Found]) -> GroupReport {
             .catalogue
             .exports
             .iter()
-            .map(|export| match &export.kind {
-                ExportKind::Nbd { address, read_only, .. } => ExportReport {
-                    id: export.id,
-                    volume: name_of(export.volume),
-                    protocol: "nbd".to_owned(),
-                    address: address.clone(),
-                    read_only: *read_only,
-                },
+            .map(|export| ExportReport {
+                id: export.id,
+                volume: name_of(export.volume),
+                protocol: export.kind.protocol().to_owned(),
+                address: export.kind.address(),
+                read_only: export.kind.read_only(),
             })
             .collect(),
         warnings,

@@ -121,13 +121,14 @@ impl Log {
             let mut payload_at = 0;
             for entry in record.entries {
                 let len = entry.len as usize;
-                let payload_len = if record.whole || entry.has_base(geometry.data_count) { len } else { 0 };
+                let payload_len = |role| entry.payload_len(role, record.whole, geometry.data_count);
                 // Where all data strips are overwritten, what is not touched is nothing: zeroes.
-                let payload = |payload: &Vec<u8>| match payload_len {
+                let payload = |role: usize, payload: &Vec<u8>| match payload_len(role as u16) {
                     0 => vec![0; len],
                     payload_len => payload[payload_at..payload_at + payload_len].to_vec(),
                 };
-                let payloads = record.parts.iter().map(|(role, bytes)| (*role, payload(bytes))).collect();
+                let payloads = record.parts.iter().map(|(role, bytes)| (*role, payload(*role, bytes))).collect();
+                let in_payload = payload_len(geometry.data_count as u16);
                 let live = Live {
                     start: start + entry.x,
                     piece: record.piece,
@@ -135,7 +136,7 @@ impl Log {
                     payloads: Rc::new(payloads),
                     entry: Rc::new(entry),
                 };
-                payload_at += payload_len;
+                payload_at += in_payload;
                 self.replace(set, live.start, live.start + len as u64, live);
             }
         }

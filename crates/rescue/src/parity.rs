@@ -1,4 +1,5 @@
-//! Whether the parity fits the data: docs/format/parity.md, "Finding the strip that is wrong".
+//! Whether checksums and parity fit the data: docs/format/checksums.md, "Reading", and docs/format/parity.md, "Finding the
+//! strip that is wrong".
 
 use std::collections::BTreeMap;
 
@@ -17,18 +18,27 @@ use crate::survey::Found;
 /// Findings about stripes that are kept for a group. The counts go on.
 const FINDINGS_MAX: usize = 1000;
 
+/// What is said of a block that does not fit its checksum.
+const DAMAGED: &str = "damaged: not what was written there";
+
+/// The least that is looked at alone.
+const SECTOR: usize = 512;
+
 /// How far a comparison got. Bytes of one member each: a stripe of strips of 64 KiB counts as 64 KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ParityCount {
     /// Compared, and found right or wrong.
     pub compared_bytes: u64,
-    /// Readable, but as many members are missing as the level survives, or it has no redundancy: nothing to compare with.
+    /// Readable, but as many members are missing or wrong as the level survives, or it has no redundancy: nothing but
+    /// checksums to compare with.
     pub unchecked_bytes: u64,
     /// Being written when the group stopped, and put right by the log.
     pub in_log_bytes: u64,
-    /// Does not fit.
+    /// Data and parity, those that fit their checksums, do not fit each other.
     pub mismatch_bytes: u64,
-    /// More is missing or unreadable than the level survives.
+    /// Some member gave what does not fit its checksum.
+    pub damaged_bytes: u64,
+    /// More is missing, damaged or unreadable than the level survives.
     pub lost_bytes: u64,
 }
 
@@ -99,36 +109,68 @@ impl<'a> ParityCheck<'a> {
         }
         let missing = self.group.lost_strips(at.set, at.offset);
         let mut strips = vec![vec![0; len]; self.reader.code.strip_count()];
-        let mut unreadable = Vec::new();
+        let (mut unreadable, mut wrong) = (Vec::new(), Vec::new());
         for (strip, bytes) in strips.iter_mut().enumerate().filter(|(strip, _)| !missing.contains(strip)) {
-            if self.reader.read_member(at, strip, bytes).is_err() {
-                unreadable.push(strip);
+            match self.reader.read_member(at, strip, bytes) {
+                Err(_) => unreadable.push(strip),
+                Ok(()) if !self.reader.fits_sums(at, strip, bytes) => wrong.push(strip),
+                Ok(()) => {}
             }
         }
-        if !unreadable.is_empty() && len > 512 {
-            return self.look_closer(at, len, if len > BLOCK { BLOCK } else { 512 });
+        if len > BLOCK && !(unreadable.is_empty() && wrong.is_empty()) {
+            return self.look_closer(at, len, BLOCK);
+        }
+        let mut lost = [&missing[..], &unreadable, &wrong].concat();
+        lost.sort_unstable();
+        let is_too_much = lost.len() > self.reader.code.syndrome_count();
+        // A sum is of a whole block: whether it is wrong is not told by sectors.
+        if len > SECTOR && !unreadable.is_empty() && (wrong.is_empty() || is_too_much) {
+            return self.look_closer(at, len, SECTOR);
         }
         for &strip in &unreadable {
-            self.note(at, len, Some(strip), "cannot be read");
+            self.note_unreadable(at, len, strip);
         }
-        let mut lost = [missing, unreadable].concat();
-        lost.sort_unstable();
-        let spare = self.reader.code.syndrome_count().checked_sub(lost.len());
-        match spare {
-            None => {
-                self.count.lost_bytes += len as u64;
-                self.note(at, len, None, "more is missing or unreadable than the level survives");
+        self.weigh(at, &mut strips, &lost, &wrong);
+    }
+
+    /// Decides about strips of which some are lost; `wrong` are those of them that can be read and do not fit their
+    /// checksums.
+    fn weigh(&mut self, at: Column, strips: &mut [Vec<u8>], lost: &[usize], wrong: &[usize]) {
+        let len = strips[0].len();
+        self.count.damaged_bytes += if wrong.is_empty() { 0 } else { len as u64 };
+        let Some(spare) = self.reader.code.syndrome_count().checked_sub(lost.len()) else {
+            for &strip in wrong {
+                self.note(at, len, Some(strip), DAMAGED);
             }
-            Some(0) => self.count.unchecked_bytes += len as u64,
-            Some(spare) => {
-                if !self.fits(&mut strips, &lost) {
-                    if len > BLOCK {
-                        return self.look_closer(at, len, BLOCK);
-                    }
-                    self.count.mismatch_bytes += len as u64;
-                    self.blame(at, &mut strips, &lost, spare);
-                }
-                self.count.compared_bytes += len as u64;
+            self.count.lost_bytes += len as u64;
+            return self.note(at, len, None, "more is missing, damaged or unreadable than the level survives");
+        };
+        if spare > 0 || !wrong.is_empty() {
+            let read: Vec<Vec<u8>> = wrong.iter().map(|&strip| strips[strip].clone()).collect();
+            let fits = self.fits(strips, lost);
+            if !fits && len > BLOCK {
+                return self.look_closer(at, len, BLOCK);
+            }
+            for (&strip, read) in wrong.iter().zip(&read) {
+                let is_right = fits && len == BLOCK && *read == strips[strip];
+                if is_right { self.note_sum(at, strip) } else { self.note(at, len, Some(strip), DAMAGED) }
+            }
+            if !fits {
+                self.count.mismatch_bytes += len as u64;
+                self.blame(at, strips, lost, spare);
+            }
+        }
+        let count = if spare > 0 { &mut self.count.compared_bytes } else { &mut self.count.unchecked_bytes };
+        *count += len as u64;
+    }
+
+    /// Names the sectors of a strip that cannot be read.
+    fn note_unreadable(&mut self, at: Column, len: usize, strip: usize) {
+        for start in (0..len).step_by(SECTOR) {
+            let at = Column { offset: at.offset + start as u64, ..at };
+            let mut sector = vec![0; SECTOR.min(len - start)];
+            if self.reader.read_member(at, strip, &mut sector).is_err() {
+                self.note(at, sector.len(), Some(strip), "cannot be read");
             }
         }
     }
@@ -146,7 +188,7 @@ impl<'a> ParityCheck<'a> {
             let decoder = self
                 .decoders
                 .entry(lost.to_vec())
-                .or_insert_with(|| code.decoder(lost).expect("fewer strips are lost than the code has syndromes"));
+                .or_insert_with(|| code.decoder(lost).expect("no more strips are lost than the code has syndromes"));
             let mut computed = vec![vec![0; strips[0].len()]; lost.len()];
             let sources: Vec<&[u8]> = decoder.sources().iter().map(|&source| &*strips[source]).collect();
             let mut out: Vec<&mut [u8]> = computed.iter_mut().map(|bytes| &mut **bytes).collect();
@@ -186,15 +228,26 @@ impl<'a> ParityCheck<'a> {
 
     /// Keeps a finding on a strip, or on a whole column.
     fn note(&mut self, at: Column, len: usize, strip: Option<usize>, what: &str) {
+        let offset = self.group.geometry.data_offset + at.offset;
+        self.keep(at, strip, (Structure::Stripe, offset, len as u64), what);
+    }
+
+    /// Keeps a finding on the checksum of a block that is right.
+    fn note_sum(&mut self, at: Column, strip: usize) {
+        let place = self.reader.sums.place(at.offset).expect("what does not fit a checksum has one");
+        let what = "wrong checksum: what the member holds there fits its stripe";
+        self.keep(at, Some(strip), (Structure::Checksum, place, 4), what);
+    }
+
+    fn keep(&mut self, at: Column, strip: Option<usize>, (structure, offset, len): (Structure, u64, u64), what: &str) {
         let slot = strip.map(|strip| self.group.geometry.slot_of(at.set, at.offset, strip));
         let message = format!("{what}{}", self.whose(at));
-        let offset = self.group.geometry.data_offset + at.offset;
         let key = (at.set, slot, message);
         if let Some(&last) = self.last.get(&key) {
             let last = &mut self.findings[last];
             let end = last.offset_bytes.zip(last.len_bytes).map(|(offset, len)| offset + len);
             if end == Some(offset) {
-                last.len_bytes = last.len_bytes.map(|before| before + len as u64);
+                last.len_bytes = last.len_bytes.map(|before| before + len);
                 return;
             }
         }
@@ -206,11 +259,11 @@ impl<'a> ParityCheck<'a> {
             _ => key.2.clone(),
         };
         let finding = match slot {
-            Some(slot) => Finding::member(self.group, self.drives, slot, Structure::Stripe, message),
-            None => Finding::group(self.group, Structure::Stripe, message),
+            Some(slot) => Finding::member(self.group, self.drives, slot, structure, message),
+            None => Finding::group(self.group, structure, message),
         };
         self.last.insert(key, self.findings.len());
-        self.findings.push(finding.at(offset, len as u64));
+        self.findings.push(finding.at(offset, len));
     }
 
     /// The volumes whose bytes are in the stripe of a column.

@@ -116,7 +116,7 @@ impl<'a> Piece<'a> {
         let sums_each = overwritten.len() + self.code.syndrome_count();
         let sums = &self.live.entry.checksums;
         let sums = sums.get((self.columns.start / self.live.piece) as usize * sums_each..)?.get(..sums_each)?;
-        let matches = |strip: usize, sum: u32| self.strips[strip].as_ref().filter(|bytes| crc32c::crc32c(bytes) == sum);
+        let matches = |strip: usize, sum: u32| self.strips[strip].as_ref().filter(|bytes| gf::crc32c(bytes) == sum);
         if overwritten
             .iter()
             .zip(sums)

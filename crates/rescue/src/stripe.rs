@@ -10,6 +10,7 @@ use gf::{Code, Decoder};
 use crate::group::Group;
 use crate::log::{Live, Log};
 use crate::recover::recover;
+use crate::sums::Sums;
 use crate::survey::Found;
 
 /// The least that a drive fails to read alone: a sector of 512 bytes. On drives with larger sectors it is asked more
@@ -21,6 +22,7 @@ pub(crate) struct StripeReader<'a> {
     group: &'a Group,
     drives: &'a [Found],
     log: &'a Log,
+    pub sums: Sums<'a>,
     pub code: Code,
     decoders: BTreeMap<(Vec<usize>, usize), Decoder>,
     /// Bytes that were computed because their member could not give them.
@@ -35,6 +37,10 @@ pub(crate) struct Column {
     pub offset: u64,
 }
 
+/// What a member gives is not what was written there, or it gives nothing.
+#[derive(Debug)]
+pub(crate) struct Unusable;
+
 /// More is missing than the code survives.
 #[derive(Debug)]
 pub(crate) struct TooMuchLost;
@@ -44,7 +50,8 @@ impl<'a> StripeReader<'a> {
         let geometry = &group.geometry;
         // A mirror is a code of one data strip: its first three syndromes are copies (docs/format/parity.md: g^0 is 1).
         let code = Code::new(geometry.data_count, geometry.syndrome_count).expect("a valid shape has a code");
-        StripeReader { group, drives, log, code, decoders: BTreeMap::new(), computed_bytes: 0 }
+        let sums = Sums::new(group, drives);
+        StripeReader { group, drives, log, sums, code, decoders: BTreeMap::new(), computed_bytes: 0 }
     }
 
     /// Fills `buf` with the bytes of a data strip; what is lost is left as zeroes, and `lost` hears of it: start in
@@ -73,11 +80,19 @@ impl<'a> StripeReader<'a> {
         let geometry = &self.group.geometry;
         let is_there = self.group.is_in_sync(geometry.slot_of(at.set, at.offset, strip));
         let give = |strip: usize, range: Range<u64>| {
-            let slot = geometry.slot_of(at.set, range.start, strip);
+            if !self.group.is_in_sync(geometry.slot_of(at.set, range.start, strip)) {
+                return None;
+            }
             let mut bytes = vec![0; (range.end - range.start) as usize];
-            let offset = geometry.data_offset + range.start;
-            let read = self.group.is_in_sync(slot).then(|| self.group.read(self.drives, slot, offset, &mut bytes));
-            read?.ok().map(|()| bytes)
+            let at = Column { offset: range.start, ..at };
+            // Sums of what the record changes may be behind, or ahead.
+            let is_changed =
+                strip >= geometry.data_count || (live.entry.overwritten | live.entry.restated) >> strip & 1 == 1;
+            let read = match is_changed {
+                true => self.read_member(at, strip, &mut bytes).map_err(|_| Unusable),
+                false => self.read_verified(at, strip, &mut bytes),
+            };
+            read.ok().map(|()| bytes)
         };
         let bytes = recover(&self.code, live, strip, at.offset..at.offset + buf.len() as u64, &give)?;
         buf.copy_from_slice(&bytes);
@@ -89,7 +104,7 @@ impl<'a> StripeReader<'a> {
     fn read_settled(&mut self, at: Column, strip: usize, buf: &mut [u8], lost: &mut dyn FnMut(usize, usize)) {
         let missing = self.group.lost_strips(at.set, at.offset);
         let is_there = !missing.contains(&strip);
-        if is_there && self.read_member(at, strip, buf).is_ok() {
+        if is_there && self.read_verified(at, strip, buf).is_ok() {
             return;
         }
         if self.compute(at, strip, &missing, buf).is_ok() {
@@ -105,14 +120,51 @@ impl<'a> StripeReader<'a> {
             buf.fill(0);
             return lost(0, buf.len());
         }
+        let mut is_lost = false;
         for (index, piece) in buf.chunks_mut(part).enumerate() {
             let start = index * part;
             let at = Column { offset: at.offset + start as u64, ..at };
-            self.read_settled(at, strip, piece, &mut |from, len| lost(start + from, len));
+            self.read_settled(at, strip, piece, &mut |from, len| {
+                is_lost = true;
+                lost(start + from, len);
+            });
+        }
+        // Put together of sectors that nothing told to be right: its sum does.
+        let is_block = buf.len() == BLOCK && at.offset.is_multiple_of(BLOCK as u64);
+        let slot = self.group.geometry.slot_of(at.set, at.offset, strip);
+        if is_block && is_there && !is_lost && !self.sums.fit(slot, at.offset, buf) {
+            buf.fill(0);
+            lost(0, buf.len());
         }
     }
 
-    /// Reads a strip from its member.
+    /// Reads a strip from its member, and refuses what does not fit its checksums. Of a block that can be read in part
+    /// only nothing is known: parts of it are taken as they are.
+    fn read_verified(&self, at: Column, strip: usize, buf: &mut [u8]) -> Result<(), Unusable> {
+        self.read_member(at, strip, buf).map_err(|_| Unusable)?;
+        if self.fits_sums(at, strip, buf) { Ok(()) } else { Err(Unusable) }
+    }
+
+    /// Whether what a member gave fits its checksums, as far as there are any.
+    pub(crate) fn fits_sums(&self, at: Column, strip: usize, bytes: &[u8]) -> bool {
+        let slot = self.group.geometry.slot_of(at.set, at.offset, strip);
+        let (start, end) = (at.offset / BLOCK as u64 * BLOCK as u64, at.offset + bytes.len() as u64);
+        if self.sums.place(start).is_none() {
+            return true;
+        }
+        let end_of_block = end.next_multiple_of(BLOCK as u64);
+        if (start, end_of_block) == (at.offset, end) {
+            return self.sums.fit(slot, start, bytes);
+        }
+        let mut blocks = vec![0; (end_of_block - start) as usize];
+        match self.read_member(Column { offset: start, ..at }, strip, &mut blocks) {
+            Ok(()) => self.sums.fit(slot, start, &blocks),
+            // If this is more than a block, it has to be looked at in parts.
+            Err(_) => bytes.len() < BLOCK,
+        }
+    }
+
+    /// Reads a strip from its member, whatever its checksums say.
     pub(crate) fn read_member(&self, at: Column, strip: usize, buf: &mut [u8]) -> io::Result<()> {
         let geometry = &self.group.geometry;
         let slot = geometry.slot_of(at.set, at.offset, strip);
@@ -134,7 +186,7 @@ impl<'a> StripeReader<'a> {
                     continue;
                 }
                 let mut bytes = vec![0; buf.len()];
-                if self.read_member(at, source, &mut bytes).is_err() {
+                if self.read_verified(at, source, &mut bytes).is_err() {
                     lost.push(source);
                     lost.sort_unstable();
                     continue 'again;

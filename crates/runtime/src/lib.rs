@@ -6,7 +6,11 @@
 //!   list and timers. [`ShardHandle`] reaches it from any thread.
 //! - [`ShardEnv`]: the shard as code on it sees it: [`::drive::Env`], and the way to drives and sockets.
 //! - [`OpenDrive`], [`Drive`]: a file, block device or memory that this process owns, and the handle of one shard to it.
-//! - [`Listener`], [`Stream`]: sockets on the same ring. [`mailbox()`]: messages between shards.
+//! - [`Listener`], [`Stream`]: sockets on the same ring; a [`Bound`] socket is none of them yet. [`UblkSlot`]: requests of local block
+//!   devices on the same ring. [`mailbox()`]: messages between shards.
+//! - [`UeventSocket`]: what the kernel says about devices that come and go.
+//! - [`nvme_identify`], [`nvme_health`]: what an NVMe drive says about itself.
+//! - [`inherited`], [`replace_process`], [`send_with_descriptor`]: descriptors from and for other processes.
 //!
 //! # Invariants of the loop
 //!
@@ -31,15 +35,20 @@ mod config;
 mod drives;
 mod env;
 mod files;
+mod kept;
 mod mailbox;
 mod net;
+mod nvme;
 mod op;
+mod process;
 mod remote;
 mod ring;
 mod shard;
 mod system;
 mod task;
 mod timer;
+mod ublk;
+mod uevent;
 
 pub use answer::{Call, Stopped};
 pub use arena::{ArenaStats, arena_stats};
@@ -49,7 +58,14 @@ pub use drives::{
     forget_memory,
 };
 pub use env::ShardEnv;
+pub use kept::{forget_kept, kept_file};
 pub use mailbox::{Mailbox, MailboxGone, MailboxSender, mailbox};
-pub use net::{Closer, Incoming, Listener, Peer, Stream, StreamReader, StreamWriter};
+pub use net::{Bound, Closer, Incoming, ListenOn, Listener, Peer, Stream, StreamReader, StreamWriter};
+pub use nvme::{NVME_HEALTH_BYTES, NVME_IDENTIFY_BYTES, nvme_health, nvme_identify};
+pub use process::{DefaultSignals, inherited, monotonic_us, replace_process, send_with_descriptor};
 pub use remote::{ShardHandle, ShardStats};
 pub use shard::{POLLS_PER_TURN, READY_OPS_PER_POLL};
+pub use ublk::{
+    UblkControl, UblkDevice, UblkError, UblkFound, UblkOperation, UblkRequest, UblkSlot, UblkSpec, UblkState,
+};
+pub use uevent::{UEVENT_BYTES_MAX, UeventSocket};

@@ -89,6 +89,8 @@ impl OpKey {
 
 struct Slot {
     generation: u32,
+    /// It may never complete; see [`OpSlab::insert_lingering`].
+    lingering: bool,
     state: SlotState,
 }
 
@@ -113,6 +115,8 @@ pub(crate) struct OpSlab {
     slots: Vec<Slot>,
     vacant: Option<u32>,
     in_flight: usize,
+    /// Of these, those that may never complete.
+    lingering: usize,
 }
 
 /// What the loop has to do outside of the borrow.
@@ -125,6 +129,20 @@ impl OpSlab {
     /// Operations that the kernel has and has not completed.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
+    }
+
+    /// Those of them that complete sooner or later.
+    pub(crate) fn awaited(&self) -> usize {
+        self.in_flight - self.lingering
+    }
+
+    /// As [`OpSlab::insert`], for an operation that waits for something that may never come, and cannot be cancelled: it ends with
+    /// the ring.
+    pub(crate) fn insert_lingering(&mut self, payload: Payload) -> OpKey {
+        let key = self.insert(payload);
+        self.slots[key.index()].lingering = true;
+        self.lingering += 1;
+        key
     }
 
     pub(crate) fn insert(&mut self, payload: Payload) -> OpKey {
@@ -140,7 +158,7 @@ impl OpSlab {
                 index
             }
             None => {
-                self.slots.push(Slot { generation: 0, state });
+                self.slots.push(Slot { generation: 0, lingering: false, state });
                 u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 operations")
             }
         };
@@ -165,6 +183,8 @@ impl OpSlab {
 
     pub(crate) fn complete(&mut self, key: OpKey, result: i32) -> Completed {
         self.in_flight -= 1;
+        let lingering = std::mem::take(&mut self.slot(key).lingering);
+        self.lingering -= usize::from(lingering);
         let slot = self.slot(key);
         match std::mem::replace(&mut slot.state, SlotState::Vacant { next: None }) {
             SlotState::InFlight { payload, waker } => {

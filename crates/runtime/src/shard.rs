@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::future::Future;
+use std::os::fd::{IntoRawFd, OwnedFd};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -268,6 +269,17 @@ impl Shard {
         Op::new(self, key)
     }
 
+    /// As [`Shard::start`], for a command that may wait for ever and cannot be cancelled: the end of the shard does not wait for it.
+    ///
+    /// # Safety
+    /// As for [`Shard::start`].
+    pub(crate) unsafe fn start_lingering(&self, entry: squeue::Entry, payload: Payload) -> Op<'_> {
+        let key = self.ops.borrow_mut().insert_lingering(payload);
+        // SAFETY: as in `start`.
+        unsafe { self.ring.borrow_mut().push(entry.user_data(key.user_data())) };
+        Op::new(self, key)
+    }
+
     /// As [`Shard::start`], for a drive: the loop may spin for it.
     ///
     /// # Safety
@@ -282,6 +294,13 @@ impl Shard {
     pub(crate) fn cancel(&self, key: OpKey) {
         let entry = opcode::AsyncCancel::new(key.user_data()).build().user_data(IGNORED);
         // SAFETY: the entry holds no pointer.
+        unsafe { self.ring.borrow_mut().push(entry) };
+    }
+
+    /// Closes a descriptor behind everything that is queued, which may name it.
+    pub(crate) fn close_later(&self, fd: OwnedFd) {
+        let entry = opcode::Close::new(types::Fd(fd.into_raw_fd())).build().user_data(IGNORED);
+        // SAFETY: the entry holds no pointer, and nobody else has the descriptor.
         unsafe { self.ring.borrow_mut().push(entry) };
     }
 
@@ -481,7 +500,7 @@ impl Shard {
         // SAFETY: the entry holds no pointer.
         unsafe { self.ring.borrow_mut().push(entry) };
         let give_up = clock::now() + DRAIN_LIMIT.as_nanos() as u64;
-        while self.ops.borrow().in_flight() > 0 && clock::now() < give_up {
+        while self.ops.borrow().awaited() > 0 && clock::now() < give_up {
             let result = self.ring.borrow_mut().enter_and_wait(Some(Duration::from_millis(50)));
             self.entered(result);
             self.ring.borrow_mut().reap(completions);
@@ -496,9 +515,11 @@ impl Shard {
                 }
             }
         }
-        let in_flight = self.ops.borrow().in_flight();
+        let (in_flight, awaited) = (self.ops.borrow().in_flight(), self.ops.borrow().awaited());
+        if awaited > 0 {
+            tracing::error!(awaited, "the kernel kept operations; their buffers stay allocated");
+        }
         if in_flight > 0 {
-            tracing::error!(in_flight, "the kernel kept operations; their buffers stay allocated");
             std::mem::forget(self.ops.take());
         }
     }

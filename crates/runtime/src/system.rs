@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Turns the -1 of a system call into its errno.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
@@ -54,6 +54,22 @@ pub(crate) fn pin_to_core(core: usize) -> io::Result<()> {
 pub(crate) fn lock_exclusive(file: &File) -> io::Result<()> {
     // SAFETY: no memory is involved.
     check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).map(drop)
+}
+
+/// An option of sockets whose value is a number.
+pub(crate) fn socket_option(fd: BorrowedFd<'_>, option: libc::c_int) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: value and length are valid for writes, and the length is that of the value.
+    let result =
+        unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &mut len) };
+    check(result).map(|_| value)
+}
+
+/// The user whose rights this process has.
+pub(crate) fn effective_user() -> u32 {
+    // SAFETY: no memory is involved, and it always succeeds.
+    unsafe { libc::geteuid() }
 }
 
 /// Says something that must not get lost although the process is about to end.

@@ -403,6 +403,29 @@ fn a_drive_is_opened_by_one_at_a_time() {
 }
 
 #[test]
+fn a_drive_that_is_opened_for_reading_is_read_and_not_changed_and_nobody_else_has_it() {
+    let runtime = start(1);
+    for (keep, open) in every_kind().into_iter().skip(1) {
+        let spec = DriveSpec::Path(open.info().name.clone().into());
+        assert!(matches!(OpenDrive::open_read_only(&spec), Err(OpenError::InUse { .. })), "it is open");
+        drop(open);
+        let open = OpenDrive::open_read_only(&spec).expect("it is free");
+        assert!(matches!(OpenDrive::open(&spec), Err(OpenError::InUse { .. })), "it is open");
+        assert!(!open.info().discards);
+        on(&runtime, &open, |env, drive| async move {
+            assert!(read(&env, &drive, 4096, 8192).await.iter().all(|&byte| byte == 0));
+            let refused = Err(DriveError::ReadOnly);
+            assert_eq!(drive.write(4096, segments(&[&[1; 4096]]), false).await, refused);
+            assert_eq!(drive.write_zeroes(4096, 4096).await, refused);
+            assert_eq!(drive.discard(4096, 4096).await, refused);
+        });
+        drop(open);
+        drop(keep);
+    }
+    runtime.stop();
+}
+
+#[test]
 fn another_process_cannot_open_a_drive_that_is_open() {
     let (path, open) = file_drive("/dev/shm", SIZE);
     let held = |path: &std::path::Path| {

@@ -2,7 +2,7 @@
 
 use drive::{Buf, Drive, Env, Segments};
 use format::{CrashSafety, Level};
-use sim::engine::{Group, KIB, shape};
+use sim::engine::{Group, KIB, Protection, shape};
 use sim::{DriveOptions, Latency, Sim, SimDrive};
 
 const OPS: u64 = 2_000_000;
@@ -72,7 +72,7 @@ fn measure_group(level: Level, reads_of_ten: u64) -> (f64, f64) {
         SimDrive::with_options(&env, DriveOptions { latency: Latency::IMMEDIATE, ..info })
     };
     let shape = shape(level, 4, None, None, None, 64 * KIB);
-    let group = Group::create_with(&sim, shape, CrashSafety::Off, (0..4).map(drive).collect(), 1);
+    let group = Group::create_with(&sim, shape, Protection::plain(CrashSafety::Off), (0..4).map(drive).collect(), 1);
     let array = group.leader().clone();
     let size = group.size();
     sim.block_on(array.write(0, Buf::from(vec![1; size as usize]), true)).expect("nothing is wrong with the drives");

@@ -164,17 +164,20 @@ pub fn shrunk(program: &Program) -> (Program, String) {
 impl Outcome {
     /// The summary, as lines of text.
     pub fn summary(&self) -> String {
-        let Tally { runs, drive_ops, requests, power_cuts, recoveries, faults } = &self.tally;
+        let Tally { runs, drive_ops, requests, crashes, recoveries, faults, trouble } = &self.tally;
         let seconds = self.cpu.as_secs_f64().max(1e-9);
         let mut text = format!(
             "{runs} runs, {requests} requests, {drive_ops} drive operations, {:.2} million a second and core\n\
-             {power_cuts} power cuts, {recoveries} recoveries\n",
+             {crashes} crashes, {recoveries} recoveries\n",
             *drive_ops as f64 / seconds / 1e6
         );
         for (fault, what) in promise::FAULTS {
             if let Some(count) = faults.get(&fault) {
                 text += &format!("{count:>10} x {what}\n");
             }
+        }
+        for (place, count) in trouble {
+            text += &format!("{count:>10} x trouble: {place}\n");
         }
         text += &format!("{} violations\n", self.failures.len());
         for (seed, why) in &self.failures {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use clap::{Args, Parser, Subcommand};
 use format::CrashSafety;
 use sim::campaign::{Campaign, failure, shrunk};
+use sim::engine::Protection;
 use sim::exhaustive::{Counts, Extent, shapes};
 use sim::program::execute::execute;
 use sim::program::generate::generate;
@@ -42,6 +43,9 @@ enum Which {
         /// With the setting that allows no exception.
         #[arg(long, conflicts_with = "off")]
         strict: bool,
+        /// Without checksums.
+        #[arg(long)]
+        no_checksums: bool,
         /// Only with all members there, before and after.
         #[arg(long)]
         healthy: bool,
@@ -78,13 +82,18 @@ struct Random {
 
 fn main() -> ExitCode {
     let command = Command::parse();
-    if let Some(Which::Exhaustive { level, ops, full, off, strict, healthy }) = command.which {
+    if let Some(Which::Exhaustive { level, ops, full, off, strict, no_checksums, healthy }) = command.which {
         let safety = match (off, strict) {
             (true, _) => CrashSafety::Off,
             (_, true) => CrashSafety::Strict,
             _ => CrashSafety::On,
         };
-        return exhaustive(level.as_deref(), if full { 3 } else { ops }, safety, healthy);
+        return exhaustive(
+            level.as_deref(),
+            if full { 3 } else { ops },
+            Protection { safety, checksums: !no_checksums },
+            healthy,
+        );
     }
     let random = command.random;
     if random.faults {
@@ -97,12 +106,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn exhaustive(level: Option<&str>, ops: usize, safety: CrashSafety, healthy: bool) -> ExitCode {
+fn exhaustive(level: Option<&str>, ops: usize, protection: Protection, healthy: bool) -> ExitCode {
     let mut bad = 0;
     for (name, shape) in shapes().into_iter().filter(|(name, _)| level.is_none_or(|level| level == *name)) {
         let counts = Counts::default();
         let mut extent = Extent::whole(shape, ops);
-        extent.safety = safety;
+        extent.protection = protection;
         if healthy {
             (extent.degraded, extent.lost) = (0, 0);
         }

@@ -1,15 +1,17 @@
 //! The world: the run loop, and the handle to it that the engine gets.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::mem;
 use std::pin::{Pin, pin};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ::drive::{BufMut, Env, Nanos};
+use ::drive::{BufMut, Env, Kept, Nanos};
 
 use crate::clock::{Event, Sleep, Timeline};
 use crate::drive::{DriveState, SimDrive};
@@ -42,6 +44,20 @@ pub(crate) struct World {
     fingerprint: Cell<u64>,
     /// What the next buffer is filled with.
     poison: Cell<u8>,
+    /// Which places of trouble are open in this world, and how often each was taken. None: it is not looked for.
+    trouble: RefCell<Option<BTreeMap<&'static str, (bool, u64)>>>,
+    /// What outlives a kill, by whom it is for.
+    kept: RefCell<BTreeMap<[u8; 16], Arc<KeptWords>>>,
+}
+
+/// Memory that outlives a kill.
+#[derive(Debug)]
+struct KeptWords(Vec<AtomicU64>);
+
+impl Kept for KeptWords {
+    fn words(&self) -> &[AtomicU64] {
+        &self.0
+    }
 }
 
 enum Next {
@@ -73,6 +89,8 @@ impl World {
             tape: RefCell::new(None),
             fingerprint: Cell::new(seed),
             poison: Cell::new(0xA5),
+            trouble: RefCell::default(),
+            kept: RefCell::default(),
         })
     }
 
@@ -108,6 +126,7 @@ impl World {
         let left = self.ops_left.get();
         if left == 0 {
             self.stopped.set(true);
+            self.freeze_kept();
             return false;
         }
         if left != u64::MAX {
@@ -216,6 +235,14 @@ impl World {
             drop(tasks);
         }
         self.turn_waiters.borrow_mut().clear();
+    }
+
+    /// Whoever is dropped from now on does not get to change what is kept: a killed process does not clean up.
+    fn freeze_kept(&self) {
+        for kept in self.kept.borrow_mut().values_mut() {
+            let words = kept.0.iter().map(|word| AtomicU64::new(word.load(Ordering::SeqCst)));
+            *kept = Arc::new(KeptWords(words.collect()));
+        }
     }
 
     fn stuck(&self, why: &str) -> String {
@@ -348,15 +375,44 @@ impl Sim {
         }
     }
 
-    /// Ends every spawned task, as `kill -9` does. Drive operations in flight still run to their end.
+    /// Ends every spawned task. Drive operations in flight still run to their end.
     pub fn kill_tasks(&self) {
         self.world.kill_tasks();
+    }
+
+    /// Kills the process, as `kill -9` does: ends every spawned task, lifts a stop, and waits until the drives have done what
+    /// they were given: nobody can open them before that.
+    pub fn kill(&self) {
+        if !self.is_stopped() {
+            self.world.freeze_kept();
+        }
+        self.kill_tasks();
+        self.resume();
+        self.run_until_idle();
+    }
+
+    /// Looks for trouble from now on: at some of the places where the engine asks, drawn anew for each world, it now and then
+    /// takes the turn that it hardly ever takes.
+    pub fn look_for_trouble(&self) {
+        self.world.trouble.borrow_mut().get_or_insert_default();
+    }
+
+    /// The places where the engine asked, and how often trouble was taken there.
+    pub fn trouble(&self) -> BTreeMap<&'static str, u64> {
+        let trouble = self.world.trouble.borrow();
+        trouble.iter().flatten().map(|(place, (_, taken))| (*place, *taken)).collect()
+    }
+
+    /// Forgets what was kept over a kill: for tests that show what it is good for.
+    pub fn forget_kept(&self) {
+        self.world.kept.borrow_mut().clear();
     }
 
     /// Cuts the power of the whole machine: ends every spawned task, then cuts every drive's power
     /// ([`SimDrive::power_cut`]), and lifts a stop. Get handles to the surviving drives by [`SimDrive::reopen`].
     pub fn power_cut(&self) {
         self.kill_tasks();
+        self.forget_kept();
         let mut rng = self.rng();
         for drive in self.world.living_drives() {
             drive.power_cut(&mut rng);
@@ -461,6 +517,15 @@ pub struct SimEnv {
     pub(crate) world: Rc<World>,
 }
 
+impl SimEnv {
+    /// Memory that is there again after a kill, for whoever has this name: `words` words.
+    pub fn kept(&self, name: &[u8; 16], words: usize) -> Arc<dyn Kept> {
+        let mut kept = self.world.kept.borrow_mut();
+        let new = || Arc::new(KeptWords((0..words).map(|_| AtomicU64::new(0)).collect()));
+        kept.entry(*name).or_insert_with(new).clone()
+    }
+}
+
 impl Env for SimEnv {
     type Drive = SimDrive;
 
@@ -478,6 +543,16 @@ impl Env for SimEnv {
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.world.spawn(Box::pin(task));
+    }
+
+    fn trouble(&self, place: &'static str) -> bool {
+        let mut trouble = self.world.trouble.borrow_mut();
+        let Some(places) = trouble.as_mut() else { return false };
+        let mut rng = self.world.rng.borrow_mut();
+        let (open, taken) = places.entry(place).or_insert_with(|| (rng.chance(1, 3), 0));
+        let take = *open && rng.chance(1, 8);
+        *taken += u64::from(take);
+        take
     }
 
     /// Never zeroes: filled with a byte that changes from buffer to buffer.

@@ -1,12 +1,15 @@
 //! Random programs, as the simulator's command runs them.
 
+use format::{CrashSafety, Level, Shape};
+use sim::OpKind;
 use sim::campaign::{Campaign, attempt};
 use sim::engine::history::Request;
+use sim::engine::{Protection, every_level, shape};
 use sim::program::execute::execute;
 use sim::program::generate::generate;
 use sim::program::promise::is_promised;
 use sim::program::shrink::shrink;
-use sim::program::{Program, Step};
+use sim::program::{Ask, CrashKind, Pace, Program, Setup, Silent, Step};
 
 #[test]
 fn random_programs_within_the_table_of_faults_keep_every_promise() {
@@ -15,6 +18,8 @@ fn random_programs_within_the_table_of_faults_keep_every_promise() {
     let outcome = Campaign { from: 0, runs, time: None, jobs, progress: false }.run();
     println!("{}", outcome.summary());
     assert!(outcome.failures.is_empty(), "{}", outcome.summary());
+    let trouble = &outcome.tally.trouble;
+    assert!(trouble.len() >= 15 && trouble.values().all(|&taken| taken > 0), "no trouble at some place: {trouble:?}");
 }
 
 #[test]
@@ -29,7 +34,7 @@ fn one_seed_is_one_run() {
 
 #[test]
 fn programs_stay_within_what_is_promised_also_while_they_are_shrunk() {
-    let cut = |step: &Step| matches!(step, Step::PowerCut { .. });
+    let cut = |step: &Step| matches!(step, Step::Crash { .. });
     let discards = |step: &Step| match step {
         Step::Work(asks) => asks.iter().any(|ask| ask.request == Request::Discard),
         _ => false,
@@ -51,4 +56,189 @@ fn programs_stay_within_what_is_promised_also_while_they_are_shrunk() {
         }
     }
     assert_eq!(shrunk, 20, "enough programs have what is looked for");
+}
+
+#[test]
+fn which_of_two_lost_members_gets_the_only_spare_is_the_groups_choice() {
+    // The story (seeds 502556 and 505243): a second member was lost before a spare had taken the first one's place, and the
+    // group gave the spare to the second. The ledger went on as if the first had it, and so did the end of the run.
+    let write = |start, len, fua, pause_us| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us };
+    let setup = |level, members, sets| Setup {
+        shape: shape(level, members, None, None, sets, 4096),
+        protection: Protection::plain(CrashSafety::On),
+        sector_bytes: 4096,
+        drive_bytes: 512 * 1024,
+        shards: 1,
+        pace: Pace::Immediate,
+        trouble: false,
+    };
+    let programs = [
+        Program {
+            seed: 502_556,
+            setup: setup(Level::Raid6, 5, None),
+            steps: vec![
+                Step::Die { member: 4, after: 0 },
+                Step::Work(vec![write(0, 512, true, 15), write(4096, 512, false, 2)]),
+                Step::Replace { member: 4, spare: true },
+                Step::Die { member: 0, after: 0 },
+                Step::Restart { without: vec![], shards: 1 },
+            ],
+        },
+        Program {
+            seed: 0,
+            setup: setup(Level::Raid50, 6, Some(2)),
+            steps: vec![
+                Step::Work(vec![write(0, 512, false, 0)]),
+                Step::Die { member: 5, after: 0 },
+                Step::Replace { member: 5, spare: true },
+                Step::Errors { member: 1, kind: OpKind::Write, full: false },
+                Step::Crash { kind: CrashKind::PowerCut, after: 0, lost: vec![], again: vec![] },
+            ],
+        },
+    ];
+    for program in programs {
+        execute(&program, false);
+        // Once it is settled, either place can be the one that is still free: no set may lose another member.
+        let settled = |more: Step| {
+            let steps = program.steps.iter().cloned().chain([Step::Settle, more]).collect();
+            is_promised(&Program { steps, ..program.clone() })
+        };
+        let (first, second) = if program.setup.shape.level == Level::Raid6 { (1, 2) } else { (3, 2) };
+        for member in [first, second] {
+            assert!(!settled(Step::Die { member, after: 0 }), "member {member} of\n{program}");
+        }
+    }
+}
+
+#[test]
+fn a_durable_block_is_not_rolled_back_to_an_older_whole_record_when_its_own_record_is_lost() {
+    // The story (seed 700453): with crash safety strict, a stripe was written whole, then one block of it with FUA. The
+    // second record lay with the syndrome only. Its member was lost in a crash, and the first record, which lay with the data
+    // strips too, was rolled forward over the block.
+    let write =
+        |start, len| Step::Work(vec![Ask { request: Request::Write { fua: true }, start, len, shard: 0, pause_us: 0 }]);
+    for member in 0..3 {
+        let program = Program {
+            seed: 0,
+            setup: Setup {
+                shape: shape(Level::Raid5, 3, None, None, None, 4096),
+                protection: Protection::plain(CrashSafety::Strict),
+                sector_bytes: 4096,
+                drive_bytes: 512 * 1024,
+                shards: 1,
+                pace: Pace::Immediate,
+                trouble: false,
+            },
+            steps: vec![
+                write(0, 512),
+                write(8 * 1024, 8 * 1024),
+                write(8 * 1024, 512),
+                Step::Die { member, after: 0 },
+                Step::Crash { kind: CrashKind::PowerCut, after: 0, lost: vec![], again: vec![] },
+            ],
+        };
+        execute(&program, false);
+    }
+}
+
+/// A program on small drives that answer at once.
+fn program(seed: u64, shape: Shape, protection: Protection, sector_bytes: u32, steps: Vec<Step>) -> Program {
+    let (drive_bytes, pace) = (512 * 1024, Pace::Immediate);
+    let setup = Setup { shape, protection, sector_bytes, drive_bytes, shards: 1, pace, trouble: false };
+    Program { seed, setup, steps }
+}
+
+#[test]
+fn a_read_that_fails_once_during_an_assembly_costs_no_member() {
+    // The story (seed 704308): the power failed while a superblock was being written, which tore one of its two copies. The
+    // first read of the other failed when the group was assembled again, was not tried again, and the member was refused.
+    let work = Step::Work(vec![
+        Ask { request: Request::Discard, start: 0, len: 512, shard: 0, pause_us: 352 },
+        Ask { request: Request::Write { fua: false }, start: 4096, len: 512, shard: 0, pause_us: 495 },
+    ]);
+    let steps = vec![
+        Step::Die { member: 2, after: 0 },
+        Step::Crash { kind: CrashKind::PowerCut, after: 0, lost: vec![], again: vec![8, 64] },
+        Step::Crash { kind: CrashKind::PowerCut, after: 0, lost: vec![], again: vec![] },
+        Step::Hiccup { member: 1, kind: OpKind::Read },
+        Step::Die { member: 4, after: 0 },
+        Step::Die { member: 3, after: 0 },
+        work,
+    ];
+    let plain = Protection::plain(CrashSafety::On);
+    let shape = shape(Level::Raid7, 5, None, None, None, 4096);
+    execute(&program(704_308, shape, plain, 512, steps.clone()), false);
+    // Wherever the recovery before was cut off.
+    for ops in 0..80 {
+        let mut steps = steps.clone();
+        steps[1] = Step::Crash { kind: CrashKind::PowerCut, after: 0, lost: vec![], again: vec![8, ops] };
+        for seed in 0..4 {
+            execute(&program(seed, shape, plain, 512, steps.clone()), false);
+        }
+    }
+}
+
+#[test]
+fn a_frame_of_the_log_that_a_drive_lost_is_not_needed_after_a_scrub() {
+    // The story (seed 707880): of the record of a write one drive lost its part without a word. The write was flushed, and a
+    // scrub found all strips right; but after a power cut the record did not count for want of that part, and an older
+    // whole one of the same blocks was rolled forward over what it had written.
+    let write = |start, len, pause_us| Ask { request: Request::Write { fua: false }, start, len, shard: 0, pause_us };
+    let shape = shape(Level::Raid60, 8, None, None, Some(2), 4096);
+    for member in 0..8 {
+        let steps = vec![
+            Step::Work(vec![write(0, 12 * 1024, 0), write(32 * 1024, 16 * 1024, 17)]),
+            Step::Silent { member, fault: Silent::LostWrite, start: 32 * 1024, len: 22 * 1024 },
+            Step::Crash { kind: CrashKind::PowerCut, after: 0, lost: vec![], again: vec![] },
+        ];
+        execute(&program(0, shape, Protection::plain(CrashSafety::Strict), 4096, steps), false);
+    }
+}
+
+#[test]
+fn checksums_that_a_drive_lost_are_known_again_after_a_scrub() {
+    // The story (seed 805517): the write that a drive lost was that of its checksums, which nobody missed as long as they
+    // were in memory, not even a scrub.
+    let write = Ask { request: Request::Write { fua: false }, start: 0, len: 512, shard: 0, pause_us: 0 };
+    for member in 0..5 {
+        let steps = vec![
+            Step::Work(vec![write]),
+            Step::Silent { member, fault: Silent::LostWrite, start: 60 * 1024, len: 512 },
+        ];
+        let shape = shape(Level::Raid5, 5, None, None, None, 4096);
+        for seed in 0..4 {
+            execute(&program(seed, shape, Protection::DEFAULT, 4096, steps.clone()), false);
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_loses_nothing_that_was_acknowledged_whatever_members_go_with_it() {
+    // Nothing of this was flushed: first writes, zeroes over what was written, and space that was given back.
+    let ask = |request, start, len| Ask { request, start, len, shard: 0, pause_us: 0 };
+    let write = |start, len| ask(Request::Write { fua: false }, start, len);
+    let zeroes = |start, len| ask(Request::WriteZeroes { fua: false, keep: false }, start, len);
+    let steps = |lost: &[usize]| {
+        vec![
+            Step::Work(vec![write(0, 512), write(344 * 1024, 512)]),
+            Step::Work(vec![write(832 * 1024, 8 * 1024), zeroes(0, 1024 * 1024)]),
+            Step::Work(vec![write(512, 4096), write(340 * 1024, 64 * 1024), write(800 * 1024, 256 * 1024)]),
+            Step::Work(vec![zeroes(320 * 1024, 40 * 1024), write(344 * 1024, 4096)]),
+            Step::Crash { kind: CrashKind::Kill, after: 0, lost: lost.to_vec(), again: vec![10, 40, 70] },
+            Step::Work(vec![write(640 * 1024, 4096), write(0, 16384)]),
+            Step::Crash { kind: CrashKind::Kill, after: 0, lost: Vec::new(), again: Vec::new() },
+            Step::Crash { kind: CrashKind::PowerCut, after: 0, lost: Vec::new(), again: Vec::new() },
+        ]
+    };
+    for protection in [Protection::DEFAULT, Protection::plain(CrashSafety::On), Protection::plain(CrashSafety::Off)] {
+        for shape in every_level(4096) {
+            let logs = protection.safety != CrashSafety::Off;
+            for member in 0..=usize::from(shape.members) {
+                let lost: Vec<usize> = (member..usize::from(shape.members)).take(1).collect();
+                if lost.is_empty() || (logs && shape.survives() > 0) {
+                    execute(&program(7, shape, protection, 512, steps(&lost)), false);
+                }
+            }
+        }
+    }
 }

@@ -115,7 +115,7 @@ mod tests {
             extents: extents.clone(),
         };
         let volumes: Vec<_> = volumes.iter().enumerate().map(record).collect();
-        Catalogue { next_id: volumes.len() as u64 + 1, volumes, exports: Vec::new() }
+        Catalogue { next_id: volumes.len() as u64 + 1, volumes, ..Catalogue::default() }
     }
 
     proptest! {

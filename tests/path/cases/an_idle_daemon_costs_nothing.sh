@@ -6,6 +6,7 @@ p export create m/v --nbd "unix:$NBD" >/dev/null
 nbdsh -u "nbd+unix:///m/v?socket=$NBD" -c 'import time; h.pread(512, 0); time.sleep(12)' &
 client=$!
 sleep 1.5
+kill -0 "$client" || fail "the client is not connected"
 ticks() { awk '{print $14 + $15}' "/proc/$DAEMON/stat"; }
 before=$(ticks)
 sleep 10

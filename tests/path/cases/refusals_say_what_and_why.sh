@@ -18,6 +18,11 @@ p group create tank --level raid5 --drives "$a,$b,$c" --yes
 p volume create tank/v --size 8MiB
 refuses 'purlin: there is a volume "tank/v" already' volume create tank/v --size 8MiB
 refuses 'purlin: there is no volume "tank/w"' export create tank/w --nbd "unix:$NBD"
+refuses 'purlin: blocks of 1024 bytes: a block device has blocks of 512 or 4096' export create tank/v --ublk --block-size 1KiB
+if [[ ! -e /dev/ublk-control ]]; then
+    refuses 'purlin: this kernel has no block devices in user space: load its module ublk_drv (Linux 6.2 or newer)' \
+        export create tank/v --ublk
+fi
 p group create other --level raid5 --drives "$b,${DRIVES[4]},${DRIVES[5]}" --yes 2>"$DIR/said" && fail "a drive has two groups"
 grep -q "$b is in use" "$DIR/said" || fail "unclear: $(cat "$DIR/said")"
 p drive fail tank 0

@@ -120,7 +120,7 @@ $(cat "$DIR/found")"; }
 expect "^superblock 0 ${double[0]} 0 the superblock at the head is damaged"
 expect "^superblock 1 ${double[1]} $((size - 4096)) the superblock at the tail is damaged"
 expect "^map 2 ${double[2]} $map slot [AB] of map block 0: the checksum"
-expect "^stripe 3 ${double[3]} $((1024 * 1024)) wrong bytes: all other members agree without them \(volume db\)"
+expect "^stripe 3 ${double[3]} $((1024 * 1024)) damaged: not what was written there \(volume db\)"
 ! grep -vE "^(superblock [01]|map 2|stripe 3) " "$DIR/found" || fail "something else is wrong"
 status 1 rescue check "${double[@]}"
 status 0 rescue extract "${double[@]:0:3}" "${double[4]}" --volume double/db --to "$DIR/got" --force

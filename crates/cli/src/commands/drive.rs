@@ -11,6 +11,7 @@ use crate::{Client, Failure, progress, table};
 pub(super) async fn run(common: &Common, client: &Client, command: DriveCommand) -> Result<(), Failure> {
     match command {
         DriveCommand::List => show(common, &client.drives().await?, |list| table::drives(has_colour(), &list.drives)),
+        DriveCommand::Show { drive } => show(common, &client.drive(&drive_name(&drive)?).await?, table::drive),
         DriveCommand::Fail { group, slot, dry_run } => {
             let changed = client.member_fail(&group, slot, &MemberFail { dry_run: dry_run.dry_run }).await?;
             show_changed(common, &changed, |now| with_health(format!("failed slot {slot} of {group}"), now))

@@ -1,6 +1,6 @@
 //! `purlin export`.
 
-use api::{ExportCreate, ExportTls, NbdAddress};
+use api::{ExportCreate, ExportTls, NbdAddress, Protocol, UblkCreate};
 
 use super::absolute;
 use crate::args::{Common, ExportCommand, ExportCreateArgs};
@@ -21,9 +21,15 @@ pub(super) async fn run(common: &Common, client: &Client, command: ExportCommand
 
 async fn create(common: &Common, client: &Client, args: ExportCreateArgs) -> Result<(), Failure> {
     let nbd = match args.nbd {
-        NbdAddress::Unix(path) => format!("unix:{}", absolute(&path)?),
-        tcp => tcp.to_string(),
+        Some(NbdAddress::Unix(path)) => Some(format!("unix:{}", absolute(&path)?)),
+        tcp => tcp.map(|address| address.to_string()),
     };
+    let ublk = args.ublk.then_some(UblkCreate {
+        number: args.number,
+        // Sizes beyond 32 bits are refused below, as all but two are.
+        block_bytes: Some(u32::try_from(args.block_size).unwrap_or(u32::MAX)),
+        depth: Some(args.depth),
+    });
     let tls = match (args.tls_cert, args.tls_key) {
         (Some(cert), Some(key)) => Some(ExportTls {
             cert: absolute(&cert)?,
@@ -32,12 +38,17 @@ async fn create(common: &Common, client: &Client, args: ExportCreateArgs) -> Res
         }),
         _ => None,
     };
-    let request = ExportCreate { volume: args.volume.to_string(), nbd, read_only: args.read_only, tls };
+    let request = ExportCreate { volume: args.volume.to_string(), nbd, ublk, read_only: args.read_only, tls };
     request.validate()?;
     show_changed(common, &client.export_create(&request).await?, |export| {
         export.map_or_else(
             || "created the export".to_owned(),
-            |export| format!("created export {} of {}: {}", export.id, export.volume, export.uri),
+            |export| match export.protocol {
+                Protocol::Ublk => {
+                    format!("created export {} of {}: {}, {}", export.id, export.volume, export.address, export.uri)
+                }
+                _ => format!("created export {} of {}: {}", export.id, export.volume, export.uri),
+            },
         )
     })
 }

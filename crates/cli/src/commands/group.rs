@@ -1,13 +1,12 @@
 //! `purlin group`.
 
-use api::{Group, GroupAssemble, GroupCreate, GroupStop, JobState, Scrub, ScrubAction, ScrubRequest, format_bytes};
+use api::{Group, GroupAssemble, GroupCreate, GroupStop, Scrub, ScrubAction, ScrubRequest, format_bytes};
 
-use super::{counted, drive_names};
-use crate::args::{Common, GroupCommand, GroupCreateArgs};
+use super::{counted, drive_names, import};
+use crate::args::{Common, GroupCommand, GroupCreateArgs, Switch};
 use crate::ask::{consent, consent_by_name};
 use crate::output::{has_colour, show, show_changed};
-use crate::table::job_line;
-use crate::{Client, Failure, progress, table};
+use crate::{Client, Failure, progress, table, upkeep};
 
 pub(super) async fn run(common: &Common, client: &Client, command: GroupCommand) -> Result<(), Failure> {
     match command {
@@ -16,12 +15,22 @@ pub(super) async fn run(common: &Common, client: &Client, command: GroupCommand)
         GroupCommand::Show { group } => {
             show(common, &client.group(&group).await?, |group| table::group(has_colour(), group))
         }
-        GroupCommand::Scrub { group, repair, wait, stop, status } => {
-            let action = match (stop, status) {
-                (true, _) => ScrubAction::Stop,
-                (_, true) => ScrubAction::Status,
-                _ => ScrubAction::Start,
-            };
+        GroupCommand::Set { group, settings, dry_run } => {
+            let request = settings.update(dry_run.dry_run);
+            request.validate()?;
+            let changed = client.group_update(&group, &request).await?;
+            let said = if changed.steps.is_empty() { "nothing to change".to_owned() } else { changed.steps.join("; ") };
+            show_changed(common, &changed, |_| format!("{group}: {said}"))
+        }
+        GroupCommand::Scrub { group, repair, wait, pause, resume, stop, status } => {
+            let chosen = [
+                (pause, ScrubAction::Pause),
+                (resume, ScrubAction::Resume),
+                (stop, ScrubAction::Stop),
+                (status, ScrubAction::Status),
+            ];
+            let action =
+                chosen.into_iter().find(|(is_chosen, _)| *is_chosen).map_or(ScrubAction::Start, |(_, action)| action);
             scrub(common, client, &group, ScrubRequest { action, repair }, wait).await
         }
         GroupCommand::Assemble { drives, dry_run } => {
@@ -29,6 +38,7 @@ pub(super) async fn run(common: &Common, client: &Client, command: GroupCommand)
             request.validate()?;
             show_changed(common, &client.group_assemble(&request).await?, |group| started("assembled", group))
         }
+        GroupCommand::ImportMd(args) => import::import_md(common, client, args).await,
         GroupCommand::Stop { group, force, dry_run } => {
             let request = GroupStop { force, dry_run: dry_run.dry_run };
             let changed = client.group_stop(&group, &request).await?;
@@ -49,6 +59,7 @@ fn started(verb: &str, group: Option<&Group>) -> String {
 }
 
 async fn create(common: &Common, client: &Client, args: GroupCreateArgs) -> Result<(), Failure> {
+    let settings = args.settings.update(args.dry_run.dry_run);
     let request = GroupCreate {
         name: args.name,
         level: args.level,
@@ -59,6 +70,10 @@ async fn create(common: &Common, client: &Client, args: GroupCreateArgs) -> Resu
         sets: args.sets,
         strip_bytes: args.strip,
         crash_safety: args.crash_safety,
+        checksums: args.checksums.map(|switch| switch == Switch::On),
+        client_p99_us: settings.client_p99_us,
+        retire_slow: settings.retire_slow,
+        scrub_every_s: settings.scrub_every_s,
         create_files_bytes: args.new_drives.create_files,
         wipe_foreign: args.new_drives.wipe_foreign,
         dry_run: args.dry_run.dry_run,
@@ -90,9 +105,10 @@ async fn scrub(
 ) -> Result<(), Failure> {
     let mut scrub = client.scrub(group, &request).await?;
     if wait && let Some(job) = &scrub.job {
-        scrub = Scrub { job: Some(progress::wait(client, group, job.id).await?) };
+        let job = Some(progress::wait(client, group, job.id).await?);
+        scrub = Scrub { job, schedule: client.group(group).await?.scrub };
     }
-    show(common, &scrub, |scrub| scrub_text(group, scrub))?;
+    show(common, &scrub, |scrub| upkeep::scrub(group, scrub))?;
     match scrub.job.as_ref().filter(|_| wait).and_then(|job| job.findings.as_ref()) {
         Some(found) if found.mismatch_count > found.repaired_count => Err(Failure::Ended(format!(
             "the scrub of {group} found {}, {} of them put right",
@@ -101,24 +117,4 @@ async fn scrub(
         ))),
         _ => Ok(()),
     }
-}
-
-fn scrub_text(group: &str, scrub: &Scrub) -> String {
-    let Some(job) = &scrub.job else {
-        return format!("{group}: no scrub since the daemon started\n");
-    };
-    let mut text = format!("{group}: {}\n", job_line(job));
-    if matches!(job.state, JobState::Done | JobState::Stopped)
-        && let Some(findings) = &job.findings
-    {
-        for place in &findings.places {
-            let who = place.slot.map_or_else(|| "an unknown member".to_owned(), |slot| format!("slot {slot}"));
-            let fate = if place.repaired { "put right" } else { "left as it is" };
-            text.push_str(&format!("  at byte {} of the group: {who} is wrong, {fate}\n", place.offset_bytes));
-        }
-        if findings.unchecked_count > 0 {
-            text.push_str(&format!("  {} stripes could not be compared\n", findings.unchecked_count));
-        }
-    }
-    text
 }

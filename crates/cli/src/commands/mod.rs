@@ -3,8 +3,10 @@
 mod drive;
 mod export;
 mod group;
+mod import;
 mod rescue;
 mod shell;
+mod upgrade;
 mod volume;
 
 use std::path::Path;
@@ -24,11 +26,13 @@ pub async fn run(line: Line) -> Result<(), Failure> {
     match command {
         Command::Status { once } => screen::run(&common, &client, once).await,
         Command::Group(command) => group::run(&common, &client, command).await,
+        Command::Import(command) => import::run(&common, &client, command).await,
         Command::Volume(command) => volume::run(&common, &client, command).await,
         Command::Export(command) => export::run(&common, &client, command).await,
         Command::Drive(command) => drive::run(&common, &client, command).await,
         Command::Spare(command) => drive::run_spare(&common, &client, command).await,
         Command::Rescue(command) => rescue::run(&common, command),
+        Command::Upgrade { program, dry_run } => upgrade::run(&common, &client, program, dry_run).await,
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { dir } => shell::man(&dir),
     }

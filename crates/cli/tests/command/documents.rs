@@ -37,10 +37,14 @@ fn the_examples_are_exactly_what_the_types_say() {
             "Status",
             "GroupList",
             "Scrub",
+            "ImportList",
+            "Imported",
             "DriveList",
+            "DriveDetails",
             "VolumeList",
             "ExportList",
             "Changed",
+            "Upgrade",
             "RescueList",
             "RescueCheck",
             "RescueExtract",
@@ -52,10 +56,14 @@ fn the_examples_are_exactly_what_the_types_say() {
             "Status" => is_exactly::<Status>(example),
             "GroupList" => is_exactly::<GroupList>(example),
             "Scrub" => is_exactly::<Scrub>(example),
+            "ImportList" => is_exactly::<ImportList>(example),
+            "Imported" => is_exactly::<Imported>(example),
             "DriveList" => is_exactly::<DriveList>(example),
+            "DriveDetails" => is_exactly::<DriveDetails>(example),
             "VolumeList" => is_exactly::<VolumeList>(example),
             "ExportList" => is_exactly::<ExportList>(example),
             "Changed" => is_exactly::<Changed<Volume>>(example),
+            "Upgrade" => is_exactly::<Upgrade>(example),
             "RescueList" => is_exactly::<rescue::ListReport>(example),
             "RescueCheck" => is_exactly::<rescue::CheckReport>(example),
             "RescueExtract" => is_exactly::<rescue::ExtractReport>(example),
@@ -74,13 +82,22 @@ fn json_is_what_the_daemon_says() {
     is_exactly::<Group>(&json("group show tank"));
     is_exactly::<Scrub>(&json("group scrub tank --status"));
     is_exactly::<DriveList>(&json("drive list"));
+    is_exactly::<DriveDetails>(&json("drive show /drives/0"));
     is_exactly::<VolumeList>(&json("volume list"));
     is_exactly::<Volume>(&json("volume show tank/db"));
     is_exactly::<ExportList>(&json("export list"));
     is_exactly::<Changed<Volume>>(&json("volume create tank/a --size 1GiB"));
     is_exactly::<Changed<Volume>>(&json("volume resize tank/a --size 2GiB --dry-run"));
     is_exactly::<Changed<Group>>(&json("drive fail tank 1"));
+    is_exactly::<Changed<Group>>(&json("group set tank --client-p99 5ms"));
     is_exactly::<Changed<Export>>(&json("export delete 2"));
+    is_exactly::<Changed<Upgrade>>(&json("upgrade --dry-run"));
+    is_exactly::<Upgrade>(&json("upgrade"));
+    is_exactly::<Imported>(&json("group import-md --drives /drives/a,/drives/b --dry-run"));
+    is_exactly::<Imported>(&json("group import-md --drives /drives/a,/drives/b"));
+    is_exactly::<ImportList>(&json("import list"));
+    is_exactly::<Import>(&json("import show old"));
+    is_exactly::<Changed<Import>>(&json("import forget old"));
     let gone: Changed<Volume> = serde_json::from_str(&json("volume delete tank/a --yes")).unwrap();
     assert!(!gone.dry_run && gone.object.is_none() && !gone.steps.is_empty());
 }

@@ -55,6 +55,9 @@ fn the_daemons_sentence_is_passed_on() {
         ("group show lake", "there is no group \"lake\""),
         ("group scrub lake", "there is no group \"lake\""),
         ("group scrub tank --stop", "no scrub of the group \"tank\" is running"),
+        ("group scrub tank --pause", "no scrub of the group \"tank\" is running"),
+        ("group scrub tank --resume", "no scrub of the group \"tank\" is paused"),
+        ("group set lake --retire-slow on", "there is no group \"lake\""),
         ("group stop lake", "there is no group \"lake\""),
         ("group delete lake --yes", "there is no group \"lake\""),
         ("group create tank --level raid1 --drives /drives/a,/drives/b --yes", "there is a group \"tank\" already"),
@@ -84,6 +87,7 @@ fn the_daemons_sentence_is_passed_on() {
             "drive replace tank 2 --with mem:x:1M",
             "mem:x is too small for the group \"tank\": 1048576 of 1073741824 bytes",
         ),
+        ("upgrade --program /gone/purlind", "cannot upgrade to /gone/purlind: No such file or directory"),
         ("spare add tank /drives/1", "/drives/1 belongs to the group \"tank\""),
         ("spare remove tank /drives/9", "the group \"tank\" has no spare \"/drives/9\""),
     ] {
@@ -163,6 +167,13 @@ fn arguments_that_make_no_sense_end_with_2_and_name_the_argument() {
         ),
         ("export create tank/db --nbd unix:/a --tls-ca ca.pem", "the following required arguments were not provided:"),
         ("group scrub tank --stop --wait", "the argument '--stop' cannot be used with '--wait'"),
+        ("group scrub tank --pause --resume", "the argument '--pause' cannot be used with '--resume'"),
+        (
+            "group set tank --client-p99 5",
+            "invalid value '5' for '--client-p99 <DURATION|off>': \"5\" is not a duration: write a number with a unit, such \
+             as 500us, 5ms, 90s, 12h or 30d",
+        ),
+        ("group set tank --retire-slow maybe", "invalid value 'maybe' for '--retire-slow <on|off>'"),
         ("drive fail tank x", "invalid value 'x' for '<SLOT>': invalid digit found in string"),
         ("frobnicate", "unrecognized subcommand 'frobnicate'"),
     ] {
@@ -180,6 +191,9 @@ fn arguments_that_make_no_sense_end_with_2_and_name_the_argument() {
             "group create tank --level raid1 --drives mem:a,mem:b:1G --yes",
             "\"mem:a\" is not a memory drive: write mem:NAME:SIZE, such as mem:a:1GiB",
         ),
+        ("group set tank", "there is nothing to change: name at least one setting"),
+        ("group set tank --client-p99 1us", "a latency target of 1us makes no sense: choose 100us to 10s, or off"),
+        ("group set tank --scrub-every 1m", "a scrub every 1m makes no sense: choose 1h to 3650d, or off"),
         ("volume create tank/db --size 0", "a volume of 0 bytes holds nothing: give it a size"),
     ] {
         let said = daemon.run(line);
@@ -195,13 +209,27 @@ fn a_scrub_that_leaves_differences_ends_with_1() {
     assert_eq!(said.code, 1);
     assert_eq!(
         said.out,
-        "rotten: scrub  done in 2s, 1 difference, 0 put right\n  at byte 65536 of the group: slot 1 is wrong, left as it \
-         is\n"
+        "rotten: scrub  done in 2s, 1 difference, 0 put right\n  rotten/db at byte 4096: slot 1 (mem:b) is damaged at byte \
+         1048576, left as it is\n"
     );
     assert_eq!(said.err, "purlin: the scrub of rotten found 1 difference, 0 of them put right\n");
     assert_eq!(
         daemon.ok("group scrub rotten --wait --repair"),
-        "rotten: scrub  done in 2s, 1 difference, 1 put right\n  at byte 65536 of the group: slot 1 is wrong, put \
-         right\n"
+        "rotten: scrub  done in 2s, 1 difference, 1 put right\n  rotten/db at byte 4096: slot 1 (mem:b) is damaged at byte \
+         1048576, put right\n"
+    );
+}
+
+#[test]
+fn an_upgrade_says_how_long_nobody_was_served_or_why_it_failed() {
+    let daemon = Daemon::start();
+    assert_eq!(
+        daemon.ok("upgrade --program next --dry-run"),
+        "nothing was changed; this would be done:\n  execute /next\n"
+    );
+    assert_eq!(daemon.ok("upgrade"), "upgraded purlind 0.1.0 to 0.2.0; nobody was served for 85 ms\n");
+    assert_eq!(
+        daemon.fails("upgrade --program /broken/purlind"),
+        "purlin: it cannot be executed; purlind 0.1.0 goes on, after nobody was served for 85 ms\n"
     );
 }

@@ -11,7 +11,7 @@ fn an_empty_daemon_says_what_to_do_first() {
     assert_eq!(daemon.ok("volume list"), "no volumes; make one with: purlin volume create GROUP/VOLUME --size SIZE\n");
     assert_eq!(
         daemon.ok("export list"),
-        "no exports; make one with: purlin export create GROUP/VOLUME --nbd unix:PATH\n"
+        "no exports; make one with: purlin export create GROUP/VOLUME --ublk, or --nbd unix:PATH\n"
     );
     assert_eq!(daemon.ok("drive list"), "no drives\n");
     assert_eq!(
@@ -35,6 +35,8 @@ fn tables_are_aligned_and_have_no_borders() {
     assert_snapshot!("volume_show", daemon.ok("volume show tank/db"));
     assert_snapshot!("export_list", daemon.ok("export list"));
     assert_snapshot!("drive_list", daemon.ok("drive list"));
+    assert_snapshot!("drive_show", daemon.ok("drive show mem:a"));
+    assert_snapshot!("drive_show_not_said", daemon.ok("drive show mem:b"));
     for line in daemon.ok("status").lines() {
         assert_eq!(line, line.trim_end());
     }
@@ -80,9 +82,18 @@ fn every_change_is_told_in_one_line() {
             "group scrub tank",
             "tank: scrub  [..............................]   0.0%  512 MiB/s  2s left, no differences",
         ),
+        ("group scrub tank --pause", "tank: scrub  [..............................]   0.0%  paused, no differences"),
+        (
+            "group scrub tank --resume",
+            "tank: scrub  [..............................]   0.0%  512 MiB/s  2s left, no differences",
+        ),
         ("group scrub tank --stop", "tank: scrub  stopped at 0.0%, no differences"),
         ("group scrub tank --wait", "tank: scrub  done in 2s, no differences"),
         ("group scrub tank --status", "tank: scrub  done in 2s, no differences"),
+        (
+            "group set tank --client-p99 1.5ms --retire-slow on --scrub-every off",
+            "tank: set client_p99_us to 1500; set retire_slow to true; set scrub_every_s to 0",
+        ),
         ("group stop tank", "stopped group tank; its drives hold all of it"),
         (
             "group create lake --level raid5 --drives mem:a:1G,mem:b:1G,mem:c:1G --yes",
@@ -92,6 +103,29 @@ fn every_change_is_told_in_one_line() {
     ] {
         assert_eq!(daemon.ok(line), format!("{sentence}\n"), "{line}");
     }
+}
+
+#[test]
+fn a_group_shows_how_it_is_looked_after() {
+    let daemon = Daemon::filled();
+    let upkeep = |daemon: &Daemon| -> Vec<String> {
+        let text = daemon.ok("group show tank");
+        let from = text.lines().skip_while(|line| !line.starts_with("client p99"));
+        from.take(5).map(|line| line.split_whitespace().skip(2).collect::<Vec<_>>().join(" ")).collect()
+    };
+    assert_eq!(upkeep(&daemon), ["no target", "off", "30d", "never", "2023-12-14 22:13 UTC"]);
+    daemon.ok("group set tank --client-p99 5ms --retire-slow on --scrub-every 7d");
+    daemon.ok("group scrub tank");
+    daemon.ok("group scrub tank --pause");
+    assert_eq!(upkeep(&daemon), ["5ms", "on", "7d", "never", "paused"]);
+    assert!(daemon.ok("status").contains("never       paused\n"));
+    daemon.ok("group scrub tank --resume --wait");
+    assert_eq!(upkeep(&daemon), ["5ms", "on", "7d", "2023-11-14 22:13 UTC, no differences", "2023-11-21 22:13 UTC"]);
+    assert_eq!(
+        daemon.ok("group set tank --scrub-every off --dry-run"),
+        "nothing was changed; this would be done:\n  set scrub_every_s to 0\n"
+    );
+    assert_eq!(upkeep(&daemon)[2], "7d");
 }
 
 #[test]
@@ -145,4 +179,59 @@ fn every_example_in_the_help_is_a_line_that_parses() {
     let mut tried = 0;
     visit(&cli::Line::command(), &mut tried);
     assert!(tried > 30, "{tried}");
+}
+
+#[test]
+fn an_import_is_shown_with_what_is_left_out() {
+    let daemon = Daemon::start();
+    assert_eq!(daemon.ok("import list"), "no imports; make one with: purlin group import-md --drives DRIVE,...\n");
+    let array = "md name   host:old
+md uuid   3aaa0122:29827cfa:5331ad66:ca767371
+metadata  1.2
+level     raid5, left-symmetric
+chunk     512 KiB
+size      2 GiB
+state     clean, 18 events
+made      2020-09-13 12:26 UTC
+updated   2023-11-14 22:13 UTC
+
+SLOT  DRIVE
+   0  /drives/a
+   1  /drives/b
+   2  ";
+    assert_eq!(
+        daemon.ok("group import-md --drives /drives/a,/drives/b,/drives/c,/drives/d,/drives/ext4 --dry-run"),
+        format!(
+            "nothing was changed; this would be done:
+  read the array \"host:old\" as the volume \"old/md\"
+
+{array}/drives/c
+left out:
+  /drives/d: a spare
+
+no members:
+  /drives/ext4: it holds an ext4 file system
+"
+        )
+    );
+    assert_eq!(
+        daemon.ok("group import-md --drives /drives/a,/drives/b --name kept"),
+        "imported kept: raid5, degraded, 2 GiB; it can be read as the volume kept/md\nwarning: slot 2 is missing\n"
+    );
+    assert_eq!(
+        daemon.ok("import list"),
+        "NAME  LEVEL  HEALTH    MEMBERS   SIZE  VOLUME   EXPORTS\nkept  raid5  degraded      2/3  2 GiB  kept/md  -\n"
+    );
+    assert_eq!(
+        daemon.ok("import show kept"),
+        format!(
+            "name     kept\nvolume   kept/md\nhealth   degraded\nexports  none\nreads    0, 0 B\n\n{array}missing\n"
+        )
+    );
+    assert_eq!(daemon.ok("import forget kept"), "forgot import kept; its drives are as they were\n");
+    assert_eq!(daemon.fails("import show kept"), "purlin: there is no import \"kept\"\n");
+    assert_eq!(
+        daemon.fails("group import-md --drives /drives/a"),
+        "purlin: the array \"host:old\" is not read: 2 of 3 members are missing\n"
+    );
 }

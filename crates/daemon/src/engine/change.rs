@@ -1,21 +1,21 @@
 //! Requests that change something: [`Control`] for the engine.
 
 use api::{
-    Changed, Drive, ErrorCode, Export, ExportCreate, Group, GroupAssemble, GroupCreate, GroupStop, MemberFail,
-    MemberReplace, NbdAddress, SafetyMode, Scrub, ScrubAction, ScrubRequest, SpareAdd, Status, Volume, VolumeCreate,
-    VolumeName, VolumeUpdate, format_bytes,
+    Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, Group, GroupAssemble, GroupCreate,
+    GroupStop, GroupUpdate, Import, ImportForget, ImportMd, Imported, MemberFail, MemberReplace, SafetyMode, Scrub,
+    ScrubRequest, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+    format_bytes,
 };
-use array::{CreateError, MemberIndex, NewGroup, ScrubMode, create, erase};
+use array::{CreateError, NewGroup, create, erase};
 use async_trait::async_trait;
-use format::{
-    Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Shape, TlsFiles, Uuid, VolumeKind, VolumeRecord,
-};
+use format::{Catalogue, CrashSafety, ExportKind, ExtentRecord, SettingsRecord, Shape, Uuid, VolumeKind, VolumeRecord};
 use runtime::{OpenDrive, ShardEnv, forget_memory};
 
+use super::devices::DeviceEnd;
 use super::drives::{self, Consent, Taken, stopping};
 use super::exports::RunningExport;
 use super::group::join_error;
-use super::{Engine, shard, unix_now, view};
+use super::{Engine, settings, shard, view};
 use crate::http::{Answer, Control, ControlError, require_confirmation};
 
 /// A random identity, as of RFC 9562.
@@ -71,11 +71,21 @@ impl Engine {
         erased.map_err(|error| ControlError::new(ErrorCode::Io, format!("{name}: {error}")))
     }
 
-    async fn change_catalogue(&self, group: &super::Group, change: impl FnOnce(&mut Catalogue)) -> Answer<Catalogue> {
+    pub(super) async fn change_catalogue(
+        &self,
+        group: &super::Group,
+        change: impl FnOnce(&mut Catalogue),
+    ) -> Answer<Catalogue> {
         let mut catalogue = group.catalogue().await?;
         change(&mut catalogue);
         group.set_catalogue(catalogue.clone()).await?;
         Ok(catalogue)
+    }
+
+    async fn set_settings(&self, group: &super::Group, settings: SettingsRecord) -> Answer<()> {
+        let chosen = settings.clone();
+        self.change_catalogue(group, |catalogue| catalogue.settings = chosen).await?;
+        group.configure(&settings).await
     }
 
     fn no_room(group: &str, wanted: u64, free: u64) -> ControlError {
@@ -85,15 +95,19 @@ impl Engine {
         )
     }
 
-    fn find_export(&self, id: &str) -> Answer<(std::sync::Arc<super::Group>, std::sync::Arc<RunningExport>)> {
-        for group in self.all() {
-            let found =
-                group.exports().values().find(|running| view::export_id(&group, running.record.id) == id).cloned();
-            if let Some(running) = found {
-                return Ok((group, running));
-            }
+    /// Puts a drive in the place of a member that is lost, and lets go of the one that was there.
+    pub(super) async fn put_in_place(group: &super::Group, member: &array::MemberStatus, taken: Taken) -> Answer<()> {
+        let (id, identity) = (group.take_in(taken).await?, new_uuid()?);
+        let index = member.member;
+        let replaced = group.lead(move |array| async move { array.replace(index, id, identity).await }).await?;
+        if let Err(error) = replaced {
+            group.let_go(id).await?;
+            return Err(join_error(&group.name, &error));
         }
-        Err(ControlError::export_not_found(id))
+        if let Some(old) = member.drive {
+            group.let_go(old).await?;
+        }
+        Ok(())
     }
 
     async fn member(&self, group: &super::Group, slot: u32) -> Answer<array::MemberStatus> {
@@ -119,9 +133,7 @@ impl Control for Engine {
 
     async fn group_create(&self, request: GroupCreate, shape: Shape) -> Answer<Changed<Group>> {
         let _one = self.changes.lock().await;
-        if self.find(&request.name).is_ok() {
-            return Err(ControlError::group_exists(&request.name));
-        }
+        self.check_free(&request.name)?;
         let consent = Consent { create_files_bytes: request.create_files_bytes, wipe_foreign: request.wipe_foreign };
         let texts: Vec<String> = request.drives.iter().chain(&request.spares).cloned().collect();
         let (taken, lost) = self.take(&texts, consent).await?;
@@ -139,9 +151,18 @@ impl Control for Engine {
                 Some(SafetyMode::Off) => CrashSafety::Off,
                 Some(SafetyMode::Strict) => CrashSafety::Strict,
             },
+            // Where there is no log there are none.
+            checksums: request.checksums.unwrap_or(true),
             drives: identities,
-            created_unix_s: unix_now(),
+            created_unix_s: self.clock.unix_s(),
         };
+        let asked = GroupUpdate {
+            client_p99_us: request.client_p99_us,
+            retire_slow: request.retire_slow,
+            scrub_every_s: request.scrub_every_s,
+            dry_run: request.dry_run,
+        };
+        let chosen = settings::updated(&SettingsRecord::default(), &asked);
         let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
         let planning = (new.clone(), opens.clone());
         let planned = self.shards[0].call(move || async move {
@@ -150,7 +171,7 @@ impl Control for Engine {
             array::plan(&planning.0, &drives)
         });
         let superblock = planned.await.map_err(|_| stopping())?.map_err(|error| create_error(&error))?;
-        let steps = vec![
+        let mut steps = vec![
             format!(
                 "write the group {:?} to {} members and {} spares",
                 request.name,
@@ -164,12 +185,17 @@ impl Control for Engine {
                 shape.survives()
             ),
         ];
+        steps.push(format!("checksums {}", view::checksums(&superblock).note));
+        steps.extend(settings::steps(&SettingsRecord::default(), &chosen));
         if request.dry_run {
             return Ok(Changed::planned(steps).with_warnings(lost));
         }
         self.write_new_group(new, opens).await?;
         let group = self.start_group(taken).await?;
         self.remember();
+        if chosen != SettingsRecord::default() {
+            self.set_settings(&group, chosen).await?;
+        }
         tracing::info!(group = group.name, level = %shape.level, members = shape.members, "created");
         Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(lost))
     }
@@ -198,7 +224,12 @@ impl Control for Engine {
     async fn group_stop(&self, name: &str, request: GroupStop) -> Answer<Changed<Group>> {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
-        let busy: usize = group.exports().values().map(|export| export.state.connections().len()).sum();
+        Self::refuse_used_devices(&group)?;
+        let clients = |running: &std::sync::Arc<RunningExport>| match running.record.kind {
+            ExportKind::Nbd { .. } => running.state.connections().len(),
+            ExportKind::Ublk { .. } => 0,
+        };
+        let busy: usize = group.exports().values().map(clients).sum();
         if busy > 0 && !request.force {
             return Err(ControlError::new(
                 ErrorCode::Busy,
@@ -211,7 +242,7 @@ impl Control for Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
-        self.stop_group(&group).await;
+        self.stop_group(&group, DeviceEnd::Goes).await?;
         self.remember();
         tracing::info!(group = name, "stopped");
         Ok(Changed::gone(steps))
@@ -220,6 +251,7 @@ impl Control for Engine {
     async fn group_delete(&self, name: &str, dry_run: bool) -> Answer<Changed<Group>> {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
+        Self::refuse_used_devices(&group)?;
         let volumes = group.catalogue().await?.volumes.len();
         let opens: Vec<super::group::GroupDrive> = group.drives().iter().flatten().cloned().collect();
         let steps = vec![
@@ -229,7 +261,7 @@ impl Control for Engine {
         if dry_run {
             return Ok(Changed::planned(steps));
         }
-        self.stop_group(&group).await;
+        self.stop_group(&group, DeviceEnd::Goes).await?;
         let mut warnings = Vec::new();
         for drive in &opens {
             if let Err(error) = self.erase(drive.open.clone()).await {
@@ -246,33 +278,49 @@ impl Control for Engine {
         Ok(Changed::gone(steps).with_warnings(warnings))
     }
 
-    async fn scrub(&self, name: &str, request: ScrubRequest) -> Answer<Scrub> {
+    async fn group_update(&self, name: &str, update: GroupUpdate) -> Answer<Changed<Group>> {
+        let _one = self.changes.lock().await;
         let group = self.find(name)?;
-        let done = group
-            .lead(move |array| async move {
-                match request.action {
-                    ScrubAction::Start if request.repair => array.start_scrub(ScrubMode::Repair),
-                    ScrubAction::Start => array.start_scrub(ScrubMode::Report),
-                    ScrubAction::Stop => array.stop_scrub(),
-                    ScrubAction::Status => true,
-                }
-            })
-            .await?;
-        if !done {
-            let no_redundancy = group.status().await?.superblock.shape.survives() == 0;
-            let why = match request.action {
-                ScrubAction::Start if no_redundancy => "has no redundancy: there is nothing to compare",
-                ScrubAction::Start => "is being scrubbed or resynced already",
-                _ => "is not being scrubbed",
-            };
-            return Err(ControlError::new(ErrorCode::WrongState, format!("the group {name:?} {why}")));
+        let before = group.catalogue().await?.settings;
+        let after = settings::updated(&before, &update);
+        let steps = settings::steps(&before, &after);
+        let warnings = settings::warnings(&after, &group.status().await?);
+        if update.dry_run {
+            return Ok(Changed::planned(steps).with_warnings(warnings));
         }
-        let jobs = self.look_at_group(&group).await?.jobs;
-        Ok(Scrub { job: jobs.into_iter().rev().find(|job| job.kind != api::JobKind::Rebuild) })
+        if !steps.is_empty() {
+            self.set_settings(&group, after).await?;
+            tracing::info!(group = name, changes = steps.join("; "), "settings changed");
+        }
+        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
+    }
+
+    async fn scrub(&self, name: &str, request: ScrubRequest) -> Answer<Scrub> {
+        self.change_scrub(&*self.find(name)?, request).await
+    }
+
+    async fn imports(&self) -> Answer<Vec<Import>> {
+        Ok(self.all_imports().iter().map(|import| import.shown()).collect())
+    }
+
+    async fn import(&self, name: &str) -> Answer<Import> {
+        self.look_at_import(name)
+    }
+
+    async fn import_md(&self, request: ImportMd) -> Answer<Imported> {
+        self.import_array(request).await
+    }
+
+    async fn import_forget(&self, name: &str, request: ImportForget) -> Answer<Changed<Import>> {
+        self.forget_import(name, request).await
     }
 
     async fn drives(&self) -> Answer<Vec<Drive>> {
         self.look_at_drives().await
+    }
+
+    async fn drive(&self, drive: &str) -> Answer<DriveDetails> {
+        self.look_at_drive(&drives::name_of(drive)?).await
     }
 
     async fn member_fail(&self, name: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>> {
@@ -309,17 +357,7 @@ impl Control for Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
-        let old = member.drive;
-        let (id, identity) = (group.take_in(taken).await?, new_uuid()?);
-        let index = MemberIndex(slot as u16);
-        let replaced = group.lead(move |array| async move { array.replace(index, id, identity).await }).await?;
-        if let Err(error) = replaced {
-            group.let_go(id).await?;
-            return Err(join_error(name, &error));
-        }
-        if let Some(old) = old {
-            group.let_go(old).await?;
-        }
+        Self::put_in_place(&group, &member, taken).await?;
         self.remember();
         Ok(Changed::done(steps, self.look_at_group(&group).await?))
     }
@@ -377,6 +415,9 @@ impl Control for Engine {
     }
 
     async fn volume(&self, name: &VolumeName) -> Answer<Volume> {
+        if let Some(import) = self.import_of(name) {
+            return import?.volume().ok_or_else(|| ControlError::volume_not_found(name));
+        }
         let (group, record) = self.find_volume(name).await?;
         self.look_at_volume(&group, &record).await
     }
@@ -401,7 +442,7 @@ impl Control for Engine {
             name: request.volume.clone(),
             kind: VolumeKind::Direct,
             size_bytes: request.size_bytes,
-            created_unix_s: unix_now(),
+            created_unix_s: self.clock.unix_s(),
             extents,
         };
         // What a volume that was deleted in a crash may have left there.
@@ -422,6 +463,16 @@ impl Control for Engine {
         let _one = self.changes.lock().await;
         let (group, record) = self.find_volume(name).await?;
         let catalogue = group.catalogue().await?;
+        let devices = catalogue.exports.iter().filter(|export| matches!(export.kind, ExportKind::Ublk { .. }));
+        if let Some(device) = devices.into_iter().find(|export| export.volume == record.id) {
+            let (path, id) = (device.kind.address(), view::export_id(&group, device.id));
+            return Err(ControlError::new(
+                ErrorCode::Busy,
+                format!(
+                    "the volume \"{name}\" is the block device {path}, which keeps its size: delete the export {id} first"
+                ),
+            ));
+        }
         let (space, used) = view::space(&group, &catalogue);
         let (extents, freed) = if request.size_bytes >= record.size_bytes {
             let grown = volume::extend(space, &used, &record.extents, request.size_bytes);
@@ -492,57 +543,21 @@ impl Control for Engine {
         &self,
         request: ExportCreate,
         volume: VolumeName,
-        address: NbdAddress,
+        place: ExportPlace,
     ) -> Answer<Changed<Export>> {
-        let _one = self.changes.lock().await;
-        let (group, record) = self.find_volume(&volume).await?;
-        let address = address.to_string();
-        let same = |running: &RunningExport| {
-            let ExportKind::Nbd { address: other, .. } = &running.record.kind;
-            running.record.volume == record.id && *other == address
-        };
-        if group.exports().values().any(|running| same(running)) {
-            return Err(ControlError::new(
-                ErrorCode::ExportExists,
-                format!("the volume \"{volume}\" is exported at {address} already"),
-            ));
-        }
-        let tls = request.tls.map(|tls| TlsFiles { certificate: tls.cert, key: tls.key, client_ca: tls.ca });
-        let kind = ExportKind::Nbd { address: address.clone(), read_only: request.read_only, tls };
-        let export = ExportRecord { id: group.catalogue().await?.next_id, volume: record.id, kind };
-        // It has to be served before it is recorded: a record that never worked would be of no use.
-        let running = self.start_export(&group, export.clone()).await?;
-        if let Some(failure) = &running.failure {
-            let failure = failure.clone();
-            self.end_export(&group, &running).await;
-            return Err(ControlError::new(ErrorCode::Invalid, failure));
-        }
-        let stored = self
-            .change_catalogue(&group, |catalogue| {
-                catalogue.next_id += 1;
-                catalogue.exports.push(export);
-            })
-            .await;
-        let catalogue = match stored {
-            Ok(catalogue) => catalogue,
-            Err(error) => {
-                self.end_export(&group, &running).await;
-                return Err(error);
-            }
-        };
-        tracing::info!(volume = %volume, address, "exported");
-        let steps = vec![format!("offer the volume \"{volume}\" over NBD at {address}")];
-        Ok(Changed::done(steps, view::export(&group, &catalogue, &running)))
+        self.create_export(request, volume, place).await
     }
 
     async fn export_delete(&self, id: &str) -> Answer<Changed<Export>> {
-        let _one = self.changes.lock().await;
-        let (group, running) = self.find_export(id)?;
-        self.change_catalogue(&group, |catalogue| catalogue.exports.retain(|export| export.id != running.record.id))
-            .await?;
-        self.end_export(&group, &running).await;
-        tracing::info!(export = id, "deleted");
-        Ok(Changed::gone(vec![format!("end the export {id}; its clients lose their connections")]))
+        self.delete_export(id).await
+    }
+
+    async fn upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>> {
+        self.plan_upgrade(request).await
+    }
+
+    async fn upgrade_state(&self) -> Answer<Upgrade> {
+        Ok(self.handover.upgrade())
     }
 }
 

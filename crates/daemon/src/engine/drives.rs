@@ -1,12 +1,19 @@
 //! Opening drives, and refusing those that hold something.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use api::ErrorCode;
 use array::{Probe, probe};
 use runtime::{OpenDrive, OpenError, ShardEnv, ShardHandle, create_file};
 
 use crate::http::{Answer, ControlError};
+
+/// How long drives that are in use are waited for when groups are started again, each.
+const LET_GO_WITHIN: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether they are free.
+const LET_GO_LOOK: Duration = Duration::from_millis(20);
 
 /// A drive that was opened for a request. Files that the request made are removed again unless it is kept.
 pub(super) struct Taken {
@@ -89,6 +96,38 @@ pub(super) fn open(text: &str, consent: Option<Consent>) -> Answer<Taken> {
                 let _ = std::fs::remove_file(path);
             }
             Err(refusal(&error))
+        }
+    }
+}
+
+/// Opens a drive for reading only. Blocks on the operating system for moments.
+pub(super) fn open_read_only(text: &str) -> Answer<Taken> {
+    let (name, spec) = spec_of(text)?;
+    match OpenDrive::open_read_only(&spec) {
+        Ok(open) => Ok(Taken { name, spec, open, created: None }),
+        Err(error) => Err(refusal(&error)),
+    }
+}
+
+/// Opens a drive of a group that is started again. One that is in use is waited for: the kernel lets go of the drives of a killed
+/// daemon only when everything it was given is done, which may be after the next one began.
+pub(super) async fn open_let_go(text: &str) -> Answer<Taken> {
+    when_let_go(|| open(text, None)).await
+}
+
+/// The same, for reading only.
+pub(super) async fn open_read_only_let_go(text: &str) -> Answer<Taken> {
+    when_let_go(|| open_read_only(text)).await
+}
+
+async fn when_let_go(open: impl Fn() -> Answer<Taken>) -> Answer<Taken> {
+    let began = std::time::Instant::now();
+    loop {
+        match open() {
+            Err(error) if error.code == ErrorCode::DriveInUse && began.elapsed() < LET_GO_WITHIN => {
+                tokio::time::sleep(LET_GO_LOOK).await;
+            }
+            other => return other,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Exports that run: listeners by address, and what is offered at each.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use api::{ErrorCode, NbdAddress};
 use drive::Env;
 use export::{ExportState, ServerConfig, TlsConfig, serve};
-use format::{ExportKind, ExportRecord, TlsFiles};
-use runtime::{Listener, ShardEnv, ShardHandle};
+use format::{ExportRecord, TlsFiles};
+use runtime::{Bound, ListenOn, Listener, ShardEnv, ShardHandle};
+use tokio::sync::oneshot;
 
 use super::drives::stopping;
-use super::shard::{self, GroupKey, Offer, Offers};
+use super::shard::{self, Offer, Offers};
+use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
 
 /// Mode of an export's Unix socket: whoever may open it may read and write the volume.
@@ -31,27 +33,33 @@ pub(super) struct RunningExport {
 struct Place {
     offers: Offers,
     tls: Option<TlsFiles>,
+    /// Says when no more clients are taken there.
+    ended: oneshot::Receiver<()>,
 }
 
 /// All listeners.
 pub(super) struct Listeners {
     shards: Vec<ShardHandle>,
     places: Mutex<BTreeMap<String, Place>>,
+    handover: Arc<Handover>,
+}
+
+/// The name under which a place's socket is handed over.
+fn socket_name(address: &str) -> String {
+    format!("nbd-{address}")
 }
 
 impl Listeners {
-    pub fn new(shards: Vec<ShardHandle>) -> Listeners {
-        Listeners { shards, places: Mutex::default() }
+    pub fn new(shards: Vec<ShardHandle>, handover: Arc<Handover>) -> Listeners {
+        Listeners { shards, places: Mutex::default(), handover }
     }
 
     fn places(&self) -> MutexGuard<'_, BTreeMap<String, Place>> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers a volume. `name` is what NBD clients ask for.
-    pub async fn offer(&self, name: &str, key: GroupKey, record: &ExportRecord, state: Arc<ExportState>) -> Answer<()> {
-        let ExportKind::Nbd { address, tls, .. } = &record.kind;
-        let offer = Offer { key, volume: record.volume, state };
+    /// Offers a volume at `address`. `name` is what NBD clients ask for.
+    pub async fn offer(&self, name: &str, address: &str, tls: &Option<TlsFiles>, offer: Offer) -> Answer<()> {
         if let Some(place) = self.places().get(address) {
             if place.tls != *tls {
                 return Err(ControlError::new(
@@ -65,27 +73,41 @@ impl Listeners {
         let config = ServerConfig { tls: tls.as_ref().map(load_tls).transpose()?, ..ServerConfig::default() };
         let offers = Offers::default();
         offers.add(name, offer);
-        self.listen(address, config, offers.clone()).await?;
-        self.places().insert(address.clone(), Place { offers, tls: tls.clone() });
+        let ended = self.listen(address, config, offers.clone()).await?;
+        self.places().insert(address.to_owned(), Place { offers, tls: tls.clone(), ended });
         Ok(())
     }
 
+    /// Takes no more clients, and leaves those that come to whoever takes over the sockets. Exports end, and are
+    /// withdrawn afterwards as ever; until then, who was taken already learns that they end, and not that they are unknown.
+    pub async fn let_go(&self) {
+        let places = std::mem::take(&mut *self.places());
+        for (address, place) in places {
+            let left = address.clone();
+            // A shard that has stopped takes no clients, and neither does a server that has ended.
+            let _ = self.home(&address).call(move || async move { shard::let_go_listener(&left) }).await;
+            let _ = place.ended.await;
+            place.offers.hand_over();
+        }
+    }
+
     /// Ends an offer, and waits until its clients are gone.
-    pub async fn withdraw(&self, name: &str, record: &ExportRecord, state: &ExportState) {
-        let ExportKind::Nbd { address, .. } = &record.kind;
+    pub async fn withdraw(&self, address: &str, state: &ExportState) {
         state.stop();
         let empty = {
             let mut places = self.places();
-            let Some(place) = places.get(address) else { return };
-            place.offers.remove(name);
-            let empty = place.offers.is_empty();
+            let empty = places.get(address).is_some_and(|place| {
+                place.offers.remove(state.name());
+                place.offers.is_empty()
+            });
             if empty {
                 places.remove(address);
             }
             empty
         };
         if empty {
-            let closed = address.clone();
+            self.handover.forget(&socket_name(address));
+            let closed = address.to_owned();
             // A shard that has stopped has closed its listeners.
             let _ = self.home(address).call(move || async move { shard::close_listener(&closed) }).await;
             if let Some(path) = address.strip_prefix("unix:") {
@@ -102,45 +124,54 @@ impl Listeners {
         &self.shards[sum % self.shards.len()]
     }
 
-    async fn listen(&self, address: &str, config: ServerConfig, offers: Offers) -> Answer<()> {
-        let target = Target::of(address)?;
+    /// Gives what says when the server there has ended.
+    async fn listen(&self, address: &str, config: ServerConfig, offers: Offers) -> Answer<oneshot::Receiver<()>> {
+        let bound = self.bound(address)?;
         let (key, shards) = (address.to_owned(), self.shards.clone());
+        let (end, ended) = oneshot::channel();
         let listening = self.home(address).call(move || async move {
             let env = ShardEnv::current();
-            let listener = match &target {
-                Target::Unix(path) => Listener::bind_unix(&env, Path::new(path), SOCKET_MODE)?,
-                Target::Tcp(address) => Listener::bind_tcp(&env, *address)?,
-            };
+            let listener = Listener::new(&env, bound);
             shard::add_listener(key, listener.closer());
-            env.spawn(serve(env.clone(), listener, shards, config, move || offers.clone()));
-            Ok(())
+            let serving = serve(env.clone(), listener, shards, config, move || offers.clone());
+            env.spawn(async move {
+                serving.await;
+                // Nobody waits for a listener that was closed.
+                let _ = end.send(());
+            });
         });
-        let bound: std::io::Result<()> = listening.await.map_err(|_| stopping())?;
-        bound.map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot listen on {address}: {error}")))
+        listening.await.map_err(|_| stopping())?;
+        Ok(ended)
+    }
+
+    /// The socket for an address: the one that was handed over, or a new one.
+    fn bound(&self, address: &str) -> Answer<Bound> {
+        let on = listen_on(address)?;
+        let name = socket_name(address);
+        if let Some(bound) = self.handover.take(&name, &on) {
+            return Ok(bound);
+        }
+        if let ListenOn::Unix { path, .. } = &on {
+            remove_stale_socket(path)?;
+        }
+        let bound = Bound::new(on);
+        let bound =
+            bound.map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot listen on {address}: {error}")))?;
+        self.handover.hold(&name, &bound);
+        Ok(bound)
     }
 }
 
-enum Target {
-    Unix(String),
-    Tcp(SocketAddr),
-}
-
-impl Target {
-    fn of(address: &str) -> Answer<Target> {
-        let parsed: NbdAddress = address
-            .parse()
-            .map_err(|error: api::AddressError| ControlError::new(ErrorCode::Invalid, error.to_string()))?;
-        match parsed {
-            NbdAddress::Unix(path) => {
-                remove_stale_socket(&path)?;
-                Ok(Target::Unix(path.display().to_string()))
-            }
-            NbdAddress::Tcp { host, port } => {
-                let found = (host.as_str(), port).to_socket_addrs().ok().and_then(|mut all| all.next());
-                found.map(Target::Tcp).ok_or_else(|| {
-                    ControlError::new(ErrorCode::Invalid, format!("{host:?} is not a host that is known here"))
-                })
-            }
+fn listen_on(address: &str) -> Answer<ListenOn> {
+    let parsed: NbdAddress =
+        address.parse().map_err(|error: api::AddressError| ControlError::new(ErrorCode::Invalid, error.to_string()))?;
+    match parsed {
+        NbdAddress::Unix(path) => Ok(ListenOn::Unix { path, mode: SOCKET_MODE }),
+        NbdAddress::Tcp { host, port } => {
+            let found = (host.as_str(), port).to_socket_addrs().ok().and_then(|mut all| all.next());
+            found.map(ListenOn::Tcp).ok_or_else(|| {
+                ControlError::new(ErrorCode::Invalid, format!("{host:?} is not a host that is known here"))
+            })
         }
     }
 }

@@ -1,20 +1,24 @@
 //! A group that runs: its drives, and its objects on every shard.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use api::ErrorCode;
 use array::{
-    Array, AssembleError, Assembly, DriveId, Event, GroupStatus, JoinError, Place, Refusal, Replayed, Shared, assemble,
-    load,
+    Array, AssembleError, Assembly, DriveId, Event, GroupStatus, JoinError, Place as ShardPlace, Refusal, Replayed,
+    Shared, assemble, kept_words, load,
 };
 use drive::{BlockError, Env};
-use format::{Catalogue, ExtentRecord, MemberState, Uuid};
-use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle};
+use format::{Catalogue, ExtentRecord, MemberState, SettingsRecord, Uuid};
+use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle, kept_file};
 
 use super::drives::{Taken, stopping};
 use super::exports::RunningExport;
+use super::memory::Place;
 use super::shard::{self, GroupKey, Mail, Post};
+use super::upkeep::Upkeep;
+use super::{identity, settings};
 use crate::http::{Answer, ControlError};
 
 /// Bytes that are given back by one request: bounds the memory that its work takes.
@@ -26,7 +30,27 @@ pub(super) struct GroupDrive {
     pub name: String,
     /// As a person would write it to open it again.
     pub text: String,
+    /// What it is under any name, where it says so.
+    pub identity: Option<String>,
     pub open: OpenDrive,
+}
+
+impl GroupDrive {
+    fn new(taken: Taken) -> GroupDrive {
+        let (name, spec, open) = taken.keep();
+        let identity = open.device_number().and_then(|device| identity::of(&identity::folder_of(device)));
+        GroupDrive { name, text: spec.to_string(), identity, open }
+    }
+
+    /// What is remembered of it.
+    pub fn place(&self) -> Place {
+        Place { drive: self.text.clone(), identity: self.identity.clone() }
+    }
+
+    /// It was pulled: the kernel has no such device any more.
+    pub fn is_gone(&self) -> bool {
+        self.open.device_number().is_some_and(|device| !identity::folder_of(device).exists())
+    }
 }
 
 /// A running group.
@@ -37,7 +61,10 @@ pub(super) struct Group {
     pub shared: Arc<Shared>,
     pub shards: Vec<ShardHandle>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
+    /// The file of the memory that outlives a kill.
+    kept: PathBuf,
     exports: RwLock<BTreeMap<u64, Arc<RunningExport>>>,
+    pub upkeep: Upkeep,
 }
 
 /// What a set of drives turned out to be.
@@ -63,13 +90,15 @@ fn not_assemblable(error: AssembleError) -> ControlError {
     ControlError::new(ErrorCode::NotAssemblable, error.to_string())
 }
 
-/// Starts a group on all shards. Drives that are not part of it are let go.
+/// Starts a group on all shards. Drives that are not part of it are let go. What it has in memory is kept over a kill in the
+/// file `kept`.
 pub(super) async fn start(
     shards: &[ShardHandle],
     senders: &[MailboxSender<Mail>],
     key: GroupKey,
     taken: Vec<Taken>,
     found: Found,
+    kept: PathBuf,
 ) -> Answer<Arc<Group>> {
     let Found { assembly, refused } = found;
     let (name, uuid) = (assembly.superblock.name.clone(), assembly.superblock.array);
@@ -80,18 +109,23 @@ pub(super) async fn start(
     let in_group: Vec<usize> =
         assembly.members.iter().copied().flatten().chain(assembly.spares.iter().copied()).collect();
     let drives = taken.into_iter().enumerate().map(|(index, taken)| {
-        let (name, spec, open) = taken.keep();
-        in_group.contains(&index).then(|| GroupDrive { name, text: spec.to_string(), open })
+        let drive = GroupDrive::new(taken);
+        in_group.contains(&index).then_some(drive)
     });
     let drives = Arc::new(RwLock::new(drives.collect::<Vec<_>>()));
     let listener = log_events(name.clone(), drives.clone());
     let post = Post { key, senders: senders.to_vec() };
     let shard_count = shards.len();
     let leading = opens.clone();
+    let memory = kept_file(&kept, kept_words(&assembly.superblock));
+    if let Err(error) = &memory {
+        let file = kept.display();
+        tracing::warn!(group = name, %file, %error, "nothing is kept: a kill costs first writes that were not flushed");
+    }
     let started = shards[0].call(move || async move {
         let env = ShardEnv::current();
         let drives: Vec<_> = leading.iter().map(|open| env.attach(open)).collect();
-        let loaded = load(&env, &assembly, &drives, listener).await?;
+        let loaded = load(&env, &assembly, &drives, memory.ok(), listener).await?;
         let array = loaded.lead(env, drives, shard_count, post.peers());
         shard::add_group(key, array);
         Ok((loaded.shared.clone(), loaded.needs_resync, loaded.replayed))
@@ -103,13 +137,14 @@ pub(super) async fn start(
         let follow = handle.call(move || async move {
             let env = ShardEnv::current();
             let drives = opens.iter().map(|open| env.attach(open)).collect();
-            let place = Place { shard: index, shards: shard_count };
+            let place = ShardPlace { shard: index, shards: shard_count };
             shard::add_group(key, Array::follow(env, shared, drives, place, post.peers()));
         });
         follow.await.map_err(|_| stopping())?;
     }
-    let group =
-        Arc::new(Group { key, name, uuid, shared, shards: shards.to_vec(), drives, exports: RwLock::default() });
+    let (exports, upkeep) = (RwLock::default(), Upkeep::default());
+    let shards = shards.to_vec();
+    let group = Arc::new(Group { key, name, uuid, shared, shards, drives, kept, exports, upkeep });
     group.let_go_of_strangers().await?;
     if let Some(Replayed { records, lost, .. }) = replayed {
         tracing::warn!(group = group.name, records, "was not stopped in order: its log was replayed");
@@ -128,7 +163,9 @@ pub(super) async fn start(
         .lead(move |array| async move { array.start(needs_resync).await })
         .await?
         .map_err(|error| not_assemblable(AssembleError::Block(error)))?;
-    for volume in group.catalogue().await?.volumes {
+    let catalogue = group.catalogue().await?;
+    group.configure(&catalogue.settings).await?;
+    for volume in catalogue.volumes {
         group.on_all(move || shard::set_volume(key, &volume)).await?;
     }
     Ok(group)
@@ -153,9 +190,23 @@ fn log_events(group: String, drives: Arc<RwLock<Vec<Option<GroupDrive>>>>) -> Bo
                 "member fails, and the group cannot do without it"
             );
         }
+        Event::MemberSlow { member, drive } => {
+            tracing::warn!(group, slot = member.0, drive = name(drive), "member is far slower than the others");
+        }
+        Event::MemberRetired { member, drive } => {
+            tracing::error!(
+                group,
+                slot = member.0,
+                drive = name(drive),
+                "slow member is retired: a spare takes its place"
+            );
+        }
         Event::SpareFailed { drive } => tracing::error!(group, drive = name(drive), "spare failed"),
-        Event::RebuildStarted { member, drive } => {
+        Event::RebuildStarted { member, drive, missed_bytes: None } => {
             tracing::info!(group, slot = member.0, drive = name(drive), "rebuild started");
+        }
+        Event::RebuildStarted { member, drive, missed_bytes: Some(missed_bytes) } => {
+            tracing::info!(group, slot = member.0, drive = name(drive), missed_bytes, "back: gets what it missed");
         }
         Event::RebuildFinished { member, drive } => {
             tracing::info!(group, slot = member.0, drive = name(drive), "rebuild finished");
@@ -201,6 +252,20 @@ impl Group {
         at.map(|index| DriveId(index as u16))
     }
 
+    /// The drive that is this block device, by its numbers.
+    pub fn find_device(&self, device: (u32, u32)) -> Option<(DriveId, GroupDrive)> {
+        let drives = self.drives();
+        let is = |drive: &&GroupDrive| drive.open.device_number() == Some(device);
+        let mut found =
+            drives.iter().enumerate().filter_map(|(index, drive)| Some((index, drive.as_ref().filter(is)?)));
+        found.next().map(|(index, drive)| (DriveId(index as u16), drive.clone()))
+    }
+
+    /// The group has this block device open.
+    pub fn has_device(&self, device: (u32, u32)) -> bool {
+        self.find_device(device).is_some()
+    }
+
     /// Does something with the group on its leading shard.
     pub async fn lead<T, F>(&self, act: impl FnOnce(Array<ShardEnv>) -> F + Send + 'static) -> Answer<T>
     where
@@ -232,6 +297,12 @@ impl Group {
 
     pub async fn catalogue(&self) -> Answer<Catalogue> {
         self.lead(|array| async move { array.catalogue() }).await
+    }
+
+    /// Tells the engine what an operator chose.
+    pub async fn configure(&self, record: &SettingsRecord) -> Answer<()> {
+        let settings = settings::of_engine(record);
+        self.lead(move |array| async move { array.configure(settings) }).await
     }
 
     /// Makes a new catalogue durable. One change at a time: the caller sees to that.
@@ -272,12 +343,12 @@ impl Group {
     /// Opens a drive on all shards. It belongs to the group as soon as the leader is told to use it.
     pub async fn take_in(&self, taken: Taken) -> Answer<DriveId> {
         let id = self.shared.new_drive();
-        let (name, spec, open) = taken.keep();
-        let (key, attached) = (self.key, open.clone());
+        let drive = GroupDrive::new(taken);
+        let (key, attached) = (self.key, drive.open.clone());
         self.on_all(move || shard::install_drive(key, id, &attached)).await?;
         let mut drives = self.drives_mut();
         drives.resize(usize::from(id.0) + 1, None);
-        drives[usize::from(id.0)] = Some(GroupDrive { name, text: spec.to_string(), open });
+        drives[usize::from(id.0)] = Some(drive);
         Ok(id)
     }
 
@@ -334,7 +405,11 @@ impl Group {
         self.on_all(move || shard::remove_group(key)).await?;
         self.drives_mut().clear();
         match failed {
-            None => Ok(()),
+            None => {
+                // Everything is on the drives. A file that stays counts for nothing.
+                let _ = std::fs::remove_file(&self.kept);
+                Ok(())
+            }
             Some(error) => Err(block_error(&self.name, &error)),
         }
     }

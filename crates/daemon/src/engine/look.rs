@@ -7,9 +7,11 @@ use array::DriveId;
 use drive::Env;
 use runtime::ShardEnv;
 
+use super::Engine;
 use super::drives::stopping;
 use super::group::Group;
-use super::{Engine, view};
+use super::newcomer;
+use super::view::{self, Moment};
 use crate::http::{Answer, ControlError};
 
 impl Engine {
@@ -18,9 +20,16 @@ impl Engine {
         self.shards[0].call(|| async { ShardEnv::current().now() }).await.map_err(|_| stopping())
     }
 
+    async fn moment(&self) -> Answer<Moment> {
+        let (shard_ns, unix_s) = (self.shard_now().await?, self.clock.unix_s());
+        Ok(Moment { shard_ns, unix_s, scrubbed: self.scrubbed_now() })
+    }
+
     pub(super) async fn look_at_group(&self, group: &Group) -> Answer<api::Group> {
         let (status, catalogue) = (group.status().await?, group.catalogue().await?);
-        Ok(view::group(group, &status, &catalogue, self.shard_now().await?))
+        let mut seen = view::group(group, &status, &catalogue, &self.moment().await?);
+        seen.warnings.extend(self.told_by_drives(group, &status));
+        Ok(seen)
     }
 
     pub(super) async fn look_at_groups(&self) -> Answer<Vec<api::Group>> {
@@ -33,11 +42,12 @@ impl Engine {
 
     pub(super) async fn look_at_status(&self) -> Answer<Status> {
         let mut groups = Vec::new();
-        let now = self.shard_now().await?;
+        let moment = self.moment().await?;
         for group in self.all() {
             let status = group.status().await?;
             let catalogue = group.catalogue().await?;
-            let seen = view::group(&group, &status, &catalogue, now);
+            let mut seen = view::group(&group, &status, &catalogue, &moment);
+            seen.warnings.extend(self.told_by_drives(&group, &status));
             let in_sync = |member: &&api::Member| member.state == api::MemberState::InSync;
             groups.push(GroupStatus {
                 in_sync_count: seen.members.iter().filter(in_sync).count() as u32,
@@ -56,6 +66,7 @@ impl Engine {
                 crash_safety: seen.crash_safety,
                 warnings: seen.warnings,
                 jobs: seen.jobs,
+                scrub: seen.scrub,
             });
         }
         let shard = |handle: &runtime::ShardHandle| ShardStatus {
@@ -85,7 +96,21 @@ impl Engine {
                 }
             }
         }
+        drives.extend(self.all_imports().iter().flat_map(|import| import.drives()));
+        drives.extend(self.newcomers.list(&self.all()).iter().map(view::newcomer));
         Ok(drives)
+    }
+
+    /// What the drives of a group warn of, and which drives could help it.
+    fn told_by_drives(&self, group: &Group, status: &array::GroupStatus) -> Vec<String> {
+        let mut told = self.drive_warnings(group, status);
+        told.extend(self.offers_for(group, status));
+        told
+    }
+
+    /// New drives that could take the place of a lost member of the group.
+    pub(super) fn offers_for(&self, group: &Group, status: &array::GroupStatus) -> Vec<String> {
+        newcomer::offers(group, status, &self.newcomers.list(&self.all()))
     }
 
     pub(super) async fn look_at_volume(
@@ -111,6 +136,7 @@ impl Engine {
                 volumes.push(self.look_at_volume(&group, &record).await?);
             }
         }
+        volumes.extend(self.all_imports().iter().filter_map(|import| import.volume()));
         volumes.sort_by(|one, other| one.name.cmp(&other.name));
         Ok(volumes)
     }
@@ -121,6 +147,7 @@ impl Engine {
             let catalogue = group.catalogue().await?;
             exports.extend(group.exports().values().map(|running| view::export(&group, &catalogue, running)));
         }
+        exports.extend(self.import_exports());
         Ok(exports)
     }
 

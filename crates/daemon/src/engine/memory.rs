@@ -1,5 +1,5 @@
 //! What the daemon remembers of its groups between runs: which drives to look at. Only a help: the truth is on the
-//! drives, and `purlin group assemble` needs nothing else.
+//! drives, and `purlin group assemble` needs nothing else. And all of its imports, of which nothing can be on the drives.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,19 +7,63 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::import::RememberedImport;
+
+/// Ending of the files that keep what groups have in memory.
+const KEPT: &str = "kept";
+
 /// A group and where its drives were.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Remembered {
     pub name: String,
     pub uuid: String,
-    pub drives: Vec<String>,
+    pub drives: Vec<Place>,
+}
+
+/// Where a drive was, and what it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "WrittenPlace")]
+pub(super) struct Place {
+    /// As a person would write it.
+    pub drive: String,
+    /// What it is under any name; `None` where it does not say.
+    pub identity: Option<String>,
+}
+
+impl Place {
+    pub fn is_memory(&self) -> bool {
+        self.drive.starts_with("mem:")
+    }
+}
+
+/// A place as it is written now, or as it was before drives had identities.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum WrittenPlace {
+    Drive(String),
+    Identified { drive: String, identity: Option<String> },
+}
+
+impl From<WrittenPlace> for Place {
+    fn from(written: WrittenPlace) -> Place {
+        match written {
+            WrittenPlace::Drive(drive) => Place { drive, identity: None },
+            WrittenPlace::Identified { drive, identity } => Place { drive, identity },
+        }
+    }
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
     groups: Vec<Remembered>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ImportsDocument {
+    imports: Vec<RememberedImport>,
 }
 
 /// The state directory, locked for this process.
@@ -41,7 +85,13 @@ impl Memory {
             }
             fs::TryLockError::Error(error) => error,
         })?;
+        runtime::forget_kept(directory, KEPT)?;
         Ok(Memory { path: directory.join("groups.json"), _lock: lock })
+    }
+
+    /// The file that keeps what a group has in memory over a kill.
+    pub fn kept_path(&self, group: &format::Uuid) -> PathBuf {
+        self.path.with_file_name(format!("{group}.{KEPT}"))
     }
 
     /// What was remembered; nothing if nothing was.
@@ -58,27 +108,66 @@ impl Memory {
 
     /// Replaces what is remembered: all of it or nothing.
     pub fn save(&self, groups: Vec<Remembered>) -> io::Result<()> {
-        let bytes = serde_json::to_vec_pretty(&Document { groups })?;
-        let fresh = self.path.with_extension("new");
-        let mut file = File::create(&fresh)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&fresh, &self.path)?;
-        let directory = self.path.parent().expect("a file in the state directory has a parent");
-        File::open(directory)?.sync_all()
+        replace(&self.path, &serde_json::to_vec_pretty(&Document { groups })?)
     }
+
+    fn imports_path(&self) -> PathBuf {
+        self.path.with_file_name("imports.json")
+    }
+
+    /// The imports that were remembered. All that is known of them is here.
+    pub fn load_imports(&self) -> io::Result<Vec<RememberedImport>> {
+        match fs::read(self.imports_path()) {
+            Ok(bytes) => Ok(serde_json::from_slice::<ImportsDocument>(&bytes)?.imports),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Replaces the imports that are remembered: all or nothing.
+    pub fn save_imports(&self, imports: Vec<RememberedImport>) -> io::Result<()> {
+        replace(&self.imports_path(), &serde_json::to_vec_pretty(&ImportsDocument { imports })?)
+    }
+}
+
+/// Replaces a file of the state directory: all of it or nothing.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    let mut file = File::create(&fresh)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&fresh, path)?;
+    let directory = path.parent().expect("a file in the state directory has a parent");
+    File::open(directory)?.sync_all()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn place(drive: &str, identity: Option<&str>) -> Place {
+        Place { drive: drive.into(), identity: identity.map(Into::into) }
+    }
+
+    #[test]
+    fn what_was_remembered_before_drives_had_identities_is_read() {
+        let document: Document = serde_json::from_str(
+            r#"{ "groups": [ { "name": "tank", "uuid": "u", "drives": ["/dev/a", "mem:b:4096"] } ] }"#,
+        )
+        .unwrap();
+        assert_eq!(document.groups[0].drives, [place("/dev/a", None), place("mem:b:4096", None)]);
+    }
+
     #[test]
     fn what_is_saved_is_loaded_and_a_second_daemon_is_refused() {
         let directory = std::env::temp_dir().join(format!("purlin-memory-{}", std::process::id()));
         let memory = Memory::open(&directory).unwrap();
         assert_eq!(memory.load().unwrap(), []);
-        let groups = vec![Remembered { name: "tank".into(), uuid: "u".into(), drives: vec!["/dev/a".into()] }];
+        let groups = vec![Remembered {
+            name: "tank".into(),
+            uuid: "u".into(),
+            drives: vec![place("/dev/a", Some("eui.1")), place("/f", None)],
+        }];
         memory.save(groups.clone()).unwrap();
         assert_eq!(memory.load().unwrap(), groups);
         let refused = Memory::open(&directory).unwrap_err();

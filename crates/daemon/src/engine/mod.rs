@@ -4,36 +4,62 @@
 //! 1. One change at a time (`changes`). Looking never waits for a change, so that a hanging drive hides nothing.
 //! 2. A change is checked whole before anything is written. What it writes last makes it true: the superblocks of a new
 //!    group, the catalogue of a volume or export.
-//! 3. What is on the drives counts. The state directory only remembers where to look for drives.
+//! 3. What is on the drives counts. The state directory only remembers where to look for drives; of imports, whose drives are not
+//!    written to, it has everything.
 
 mod change;
+mod clock;
+mod devices;
 mod drives;
 mod exports;
+mod find;
+mod findings;
 mod group;
+mod health;
+mod hotplug;
+mod identity;
+mod import;
+mod imports;
 mod look;
 mod memory;
+mod newcomer;
+mod offer;
 mod sampler;
+mod schedule;
+mod scrub;
+mod served;
+mod settings;
 mod shard;
+mod uevent;
+mod upgrade;
+mod upkeep;
 mod view;
 
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use api::ErrorCode;
 use export::ExportState;
 use format::{ExportKind, ExportRecord};
 use runtime::{MailboxSender, Runtime, ShardEnv, ShardHandle, mailbox};
 
+use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
+use devices::{DeviceEnd, Devices};
 use drives::Taken;
 use exports::{Listeners, RunningExport};
-use group::Group;
-use memory::{Memory, Remembered};
+use group::{Group, GroupDrive};
+use health::Healths;
+use imports::Imports;
+use memory::{Memory, Place, Remembered};
+use newcomer::Newcomers;
 use sampler::Sampler;
-use shard::Mail;
+use shard::{Mail, Offer};
+
+pub use clock::WallClock;
 
 /// The daemon's objects, over the shards of a runtime.
 pub struct Engine {
@@ -42,12 +68,18 @@ pub struct Engine {
     groups: RwLock<BTreeMap<String, Arc<Group>>>,
     /// Groups that are remembered and could not be started.
     absent: RwLock<Vec<Remembered>>,
+    imports: Imports,
     listeners: Listeners,
+    devices: Devices,
+    newcomers: Newcomers,
+    healths: Healths,
+    handover: Arc<Handover>,
     memory: Memory,
     sampler: Sampler,
     changes: tokio::sync::Mutex<()>,
     next_key: AtomicU64,
     started: Instant,
+    clock: WallClock,
 }
 
 impl Engine {
@@ -56,6 +88,27 @@ impl Engine {
     /// # Errors
     /// If the state directory cannot be used, or another daemon uses it.
     pub async fn new(runtime: &Runtime, state: &Path) -> std::io::Result<Arc<Engine>> {
+        Engine::with_clock(runtime, state, WallClock::system()).await
+    }
+
+    /// As [`Engine::new`], with another time of day.
+    ///
+    /// # Errors
+    /// As for [`Engine::new`].
+    pub async fn with_clock(runtime: &Runtime, state: &Path, clock: WallClock) -> std::io::Result<Arc<Engine>> {
+        Engine::with_handover(runtime, state, clock, Arc::new(Handover::alone())).await
+    }
+
+    /// As [`Engine::with_clock`], with sockets from the process before and for the next one.
+    ///
+    /// # Errors
+    /// As for [`Engine::new`].
+    pub async fn with_handover(
+        runtime: &Runtime,
+        state: &Path,
+        clock: WallClock,
+        handover: Arc<Handover>,
+    ) -> std::io::Result<Arc<Engine>> {
         let memory = Memory::open(state)?;
         let shards = runtime.shards().to_vec();
         let mut senders = Vec::new();
@@ -68,36 +121,40 @@ impl Engine {
             senders.push(making.await.map_err(|_| std::io::Error::other("a shard has stopped"))?);
         }
         Ok(Arc::new(Engine {
-            listeners: Listeners::new(shards.clone()),
+            listeners: Listeners::new(shards.clone(), handover.clone()),
+            devices: Devices::new(shards.clone()),
+            newcomers: Newcomers::default(),
+            healths: Healths::default(),
+            handover,
             shards,
             senders,
             groups: RwLock::default(),
             absent: RwLock::default(),
+            imports: Imports::default(),
             memory,
             sampler: Sampler::default(),
             changes: tokio::sync::Mutex::new(()),
             next_key: AtomicU64::new(1),
             started: Instant::now(),
+            clock,
         }))
     }
 
-    /// Starts every group that is remembered, as far as its drives are there, with its exports.
+    /// Starts every group and every import that is remembered, as far as its drives are there, with its exports.
     ///
     /// # Errors
     /// If what is remembered cannot be read.
     pub async fn start_remembered(self: &Arc<Self>) -> std::io::Result<()> {
+        // Drives that come meanwhile wait until it is known what was missing.
+        let _one = self.changes.lock().await;
+        let mut all_there = true;
         for remembered in self.memory.load()? {
-            if remembered.drives.iter().all(|drive| drive.starts_with("mem:")) {
+            if remembered.drives.iter().all(Place::is_memory) {
                 tracing::warn!(group = remembered.name, "was in memory only, and is gone");
                 continue;
             }
-            let mut taken = Vec::new();
-            for text in remembered.drives.iter().filter(|drive| !drive.starts_with("mem:")) {
-                match drives::open(text, None) {
-                    Ok(drive) => taken.push(drive),
-                    Err(error) => tracing::warn!(group = remembered.name, drive = text, %error, "drive not opened"),
-                }
-            }
+            let taken = find::open_all(&remembered).await;
+            all_there &= taken.len() == remembered.drives.iter().filter(|place| !place.is_memory()).count();
             match self.start_group(taken).await {
                 Ok(group) => tracing::info!(group = group.name, "started"),
                 Err(error) => {
@@ -106,7 +163,11 @@ impl Engine {
                 }
             }
         }
-        Ok(())
+        // Under the names that they have now; of a drive that is away it stays known what it is.
+        if all_there {
+            self.remember();
+        }
+        self.start_remembered_imports().await
     }
 
     /// Samples the load once a second, for as long as the engine lives.
@@ -125,12 +186,21 @@ impl Engine {
         });
     }
 
-    /// Ends all exports and stops all groups in order.
+    /// Ends all exports and stops all groups in order. Where sockets are handed over, they listen on. Block devices stay, and what is asked
+    /// of them waits for the next daemon.
     pub async fn stop(&self) {
         let _one = self.changes.lock().await;
-        for group in self.all() {
-            self.stop_group(&group).await;
+        self.newcomers.end();
+        if self.handover.keeps() {
+            self.listeners.let_go().await;
         }
+        for group in self.all() {
+            // Nothing is asked of a device that stays.
+            if let Err(error) = self.stop_group(&group, DeviceEnd::Stays).await {
+                tracing::error!(group = group.name, %error, "could not be stopped in order");
+            }
+        }
+        self.stop_imports().await;
     }
 
     fn all(&self) -> Vec<Arc<Group>> {
@@ -139,18 +209,37 @@ impl Engine {
 
     fn find(&self, name: &str) -> Answer<Arc<Group>> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
-        groups.get(name).cloned().ok_or_else(|| ControlError::group_not_found(name))
+        groups.get(name).cloned().ok_or_else(|| match self.find_import(name) {
+            None => ControlError::group_not_found(name),
+            Some(_) => ControlError::new(
+                ErrorCode::WrongState,
+                format!("{name:?} is an import, which is only read: see `purlin import show {name}`"),
+            ),
+        })
+    }
+
+    /// Refuses a name that a group or an import has.
+    fn check_free(&self, name: &str) -> Answer<()> {
+        if self.find_import(name).is_some() {
+            return Err(ControlError::new(ErrorCode::GroupExists, format!("there is an import {name:?} already")));
+        }
+        if self.find(name).is_ok() { Err(ControlError::group_exists(name)) } else { Ok(()) }
+    }
+
+    fn new_key(&self) -> shard::GroupKey {
+        self.next_key.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Starts the group that is on some drives, with its exports.
     async fn start_group(&self, taken: Vec<Taken>) -> Answer<Arc<Group>> {
         let found = group::look(&self.shards, &taken).await?;
         let name = found.assembly.superblock.name.clone();
-        if self.find(&name).is_ok() {
-            return Err(ControlError::group_exists(&name));
-        }
-        let key = self.next_key.fetch_add(1, Ordering::Relaxed);
-        let group = group::start(&self.shards, &self.senders, key, taken, found).await?;
+        self.check_free(&name)?;
+        let key = self.new_key();
+        let group = {
+            let kept = self.memory.kept_path(&found.assembly.superblock.array);
+            group::start(&self.shards, &self.senders, key, taken, found, kept).await?
+        };
         for record in group.catalogue().await?.exports {
             self.start_export(&group, record).await?;
         }
@@ -164,9 +253,15 @@ impl Engine {
         let volume = catalogue.volumes.iter().find(|volume| volume.id == record.volume);
         let name = volume.map(|volume| format!("{}/{}", group.name, volume.name));
         let name = name.ok_or_else(|| ControlError::new(ErrorCode::Internal, "an export without its volume"))?;
-        let ExportKind::Nbd { read_only, .. } = record.kind;
-        let state = ExportState::new(&name, "", read_only);
-        let failure = match self.listeners.offer(&name, group.key, &record, state.clone()).await {
+        let state = ExportState::new(&name, "", record.kind.read_only());
+        let offered = match &record.kind {
+            ExportKind::Nbd { address, tls, .. } => {
+                let offer = Offer { key: group.key, volume: record.volume, state: state.clone() };
+                self.listeners.offer(&name, address, tls, offer).await
+            }
+            ExportKind::Ublk { .. } => self.devices.offer(group, &record, &state).await,
+        };
+        let failure = match offered {
             Ok(()) => None,
             Err(error) => {
                 tracing::error!(export = view::export_id(group, record.id), %error, "export is not served");
@@ -178,24 +273,36 @@ impl Engine {
         Ok(running)
     }
 
-    /// Ends an export's service; its clients lose their connections.
-    async fn end_export(&self, group: &Group, running: &RunningExport) {
+    /// Ends an export's service; its clients lose their connections. A block device goes, or stays for the next daemon.
+    async fn end_export(&self, group: &Group, running: &RunningExport, device: DeviceEnd) -> Answer<()> {
         if running.failure.is_none() {
-            self.listeners.withdraw(running.state.name(), &running.record, &running.state).await;
+            match &running.record.kind {
+                ExportKind::Nbd { address, .. } => self.listeners.withdraw(address, &running.state).await,
+                ExportKind::Ublk { number, .. } => self.devices.withdraw(*number, &running.state, device).await?,
+            }
         }
         group.exports_mut().remove(&running.record.id);
+        Ok(())
     }
 
-    async fn stop_group(&self, group: &Arc<Group>) {
+    /// Ends the service of all exports of a group and stops it.
+    ///
+    /// # Errors
+    /// If a block device cannot be removed. The group goes on then, with the exports that were not ended yet.
+    async fn stop_group(&self, group: &Arc<Group>, device: DeviceEnd) -> Answer<()> {
         let exports: Vec<_> = group.exports().values().cloned().collect();
         for export in exports {
-            self.end_export(group, &export).await;
+            self.end_export(group, &export, device).await?;
+        }
+        if let Err(error) = self.note_scrub(group).await {
+            tracing::warn!(group = group.name, %error, "how far the scrub is could not be noted");
         }
         if let Err(error) = group.stop().await {
             tracing::error!(group = group.name, %error, "could not be stopped in order");
         }
         self.groups.write().unwrap_or_else(PoisonError::into_inner).remove(&group.name);
         self.sampler.forget(&group.name);
+        Ok(())
     }
 
     /// Remembers where the drives of all groups are.
@@ -203,7 +310,7 @@ impl Engine {
         let remembered = |group: &Arc<Group>| Remembered {
             name: group.name.clone(),
             uuid: group.uuid.to_string(),
-            drives: group.drives().iter().flatten().map(|drive| drive.text.clone()).collect(),
+            drives: group.drives().iter().flatten().map(GroupDrive::place).collect(),
         };
         let mut groups: Vec<Remembered> = self.all().iter().map(remembered).collect();
         let known: Vec<String> = groups.iter().map(|group| group.uuid.clone()).collect();
@@ -213,8 +320,4 @@ impl Engine {
             tracing::error!(%error, "the state directory cannot be written: groups have to be assembled by hand");
         }
     }
-}
-
-fn unix_now() -> u64 {
-    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }

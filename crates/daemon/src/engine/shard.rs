@@ -14,6 +14,8 @@ use export::{Catalog, ExportState, Listed, Refusal};
 use runtime::{Closer, Mailbox, MailboxSender, OpenDrive, ShardEnv};
 use volume::Direct;
 
+use super::served::Served;
+
 /// A group within this process. Never used again.
 pub(super) type GroupKey = u64;
 
@@ -24,6 +26,7 @@ pub(super) type Mail = (GroupKey, Message);
 struct Objects {
     groups: BTreeMap<GroupKey, Array<ShardEnv>>,
     volumes: BTreeMap<(GroupKey, u64), Direct<ShardEnv>>,
+    imports: BTreeMap<GroupKey, md::Array<ShardEnv>>,
     listeners: BTreeMap<String, Closer>,
 }
 
@@ -113,6 +116,21 @@ pub(super) fn remove_volume(key: GroupKey, id: u64) {
     drop(gone);
 }
 
+/// A volume on the calling shard.
+pub(super) fn volume(key: GroupKey, id: u64) -> Option<Direct<ShardEnv>> {
+    OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, id)).cloned())
+}
+
+pub(super) fn add_import(key: GroupKey, array: md::Array<ShardEnv>) {
+    OBJECTS.with_borrow_mut(|objects| objects.imports.insert(key, array));
+}
+
+pub(super) fn remove_import(key: GroupKey) {
+    let gone = OBJECTS.with_borrow_mut(|objects| objects.imports.remove(&key));
+    // Dropped outside of the borrow, as a group's drives are.
+    drop(gone);
+}
+
 pub(super) fn add_listener(address: String, closer: Closer) {
     OBJECTS.with_borrow_mut(|objects| objects.listeners.insert(address, closer));
 }
@@ -121,6 +139,14 @@ pub(super) fn close_listener(address: &str) {
     let closer = OBJECTS.with_borrow_mut(|objects| objects.listeners.remove(address));
     if let Some(closer) = closer {
         closer.close();
+    }
+}
+
+/// The socket listens on, for others.
+pub(super) fn let_go_listener(address: &str) {
+    let closer = OBJECTS.with_borrow_mut(|objects| objects.listeners.remove(address));
+    if let Some(closer) = closer {
+        closer.let_go();
     }
 }
 
@@ -152,10 +178,15 @@ impl Offers {
     pub fn is_empty(&self) -> bool {
         self.with(|offers| offers.is_empty())
     }
+
+    /// Ends all of them, for somebody else to serve.
+    pub fn hand_over(&self) {
+        self.with(|offers| offers.values().for_each(|offer| offer.state.hand_over()));
+    }
 }
 
 impl Catalog for Offers {
-    type Block = Direct<ShardEnv>;
+    type Block = Served;
 
     fn list(&self) -> Vec<Listed> {
         let listed = |(name, offer): (&String, &Offer)| Listed {
@@ -165,7 +196,7 @@ impl Catalog for Offers {
         self.with(|offers| offers.iter().map(listed).collect())
     }
 
-    fn find(&self, name: &str) -> Result<(Direct<ShardEnv>, Arc<ExportState>), Refusal> {
+    fn find(&self, name: &str) -> Result<(Served, Arc<ExportState>), Refusal> {
         let offer = self.with(|offers| match name {
             "" if offers.len() == 1 => offers.values().next().cloned(),
             name => offers.get(name).cloned(),
@@ -174,7 +205,10 @@ impl Catalog for Offers {
         if offer.state.stopping() {
             return Err(Refusal::ShuttingDown);
         }
-        let volume = OBJECTS.with_borrow(|objects| objects.volumes.get(&(offer.key, offer.volume)).cloned());
+        let volume = OBJECTS.with_borrow(|objects| {
+            let volume = objects.volumes.get(&(offer.key, offer.volume)).cloned().map(Served::Volume);
+            volume.or_else(|| objects.imports.get(&offer.key).cloned().map(Served::Import))
+        });
         Ok((volume.ok_or(Refusal::ShuttingDown)?, offer.state))
     }
 }

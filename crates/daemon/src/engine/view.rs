@@ -1,15 +1,18 @@
 //! From the engine's state to what the API shows.
 
 use api::{
-    CrashSafety, DriveKind, DriveRole, DriveState, ErrorCounts, GroupHealth, IoCounters, JobKind, JobState, LatencyUs,
-    Load, LoadSide, SafetyMode, ScrubFindings, ScrubPlace, format_bytes,
+    Checksums, CrashSafety, DriveKind, DriveRole, DriveState, ErrorCounts, GroupHealth, IoCounters, JobKind, JobState,
+    LastScrub, LatencyUs, Load, LoadSide, SafetyMode, ScrubFindings, ScrubPlace, format_bytes,
 };
 use array::{GroupStatus, JobStatus, MemberStatus};
 use export::{Counters, Kind};
-use format::{Catalogue, CrashSafety as Safety, Level, MemberState, Superblock};
+use format::{Catalogue, CrashSafety as Safety, ExportKind, Level, MemberState, Superblock};
+use runtime::OpenDrive;
 
 use super::exports::RunningExport;
 use super::group::{Group, GroupDrive};
+use super::newcomer::Newcomer;
+use super::{devices, findings, schedule, settings};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
@@ -66,6 +69,17 @@ pub(super) fn crash_safety(superblock: &Superblock) -> CrashSafety {
     CrashSafety { mode, write_hole_closed: closed, note: note.into() }
 }
 
+/// Whether blocks are verified.
+pub(super) fn checksums(superblock: &Superblock) -> Checksums {
+    let enabled = superblock.layout.checksums.is_some();
+    let note = match enabled {
+        true => "on: what a drive damages is noticed and put right when it is read",
+        false if superblock.shape.survives() == 0 => "off: without redundancy nothing could be put right",
+        false => "off: what a drive damages is found by scrubs only",
+    };
+    Checksums { enabled, note: note.into() }
+}
+
 /// Members of the worst set that are not in sync.
 fn lost(status: &GroupStatus) -> usize {
     let per_set = status.superblock.shape.members_per_set();
@@ -85,7 +99,7 @@ pub(super) fn losses_left(status: &GroupStatus) -> u32 {
     status.superblock.shape.survives().saturating_sub(lost(status)) as u32
 }
 
-pub(super) fn warnings(status: &GroupStatus) -> Vec<String> {
+fn warnings(status: &GroupStatus, last: Option<&LastScrub>, name: &str) -> Vec<String> {
     let mut warnings = Vec::new();
     for member in &status.members {
         match member.state {
@@ -97,6 +111,9 @@ pub(super) fn warnings(status: &GroupStatus) -> Vec<String> {
     if !warnings.is_empty() && status.spares.is_empty() {
         warnings.push("there is no spare: add one with `purlin spare add`, or replace the member".into());
     }
+    for member in status.members.iter().filter(|member| member.slow) {
+        warnings.push(format!("member {} is far slower than the others", member.member.0));
+    }
     let lost_bytes: u64 = status.lost.iter().map(|(_, len)| len).sum();
     if lost_bytes > 0 {
         warnings.push(format!(
@@ -104,23 +121,39 @@ pub(super) fn warnings(status: &GroupStatus) -> Vec<String> {
             format_bytes(lost_bytes)
         ));
     }
+    if let Some(left) = last.map(|last| last.mismatch_count - last.repaired_count.min(last.mismatch_count))
+        && left > 0
+    {
+        let places = if left == 1 { "1 difference".to_owned() } else { format!("{left} differences") };
+        warnings.push(format!("the last scrub left {places} as they are: see `purlin group scrub {name} --status`"));
+    }
     if lost(status) > 0 && losses_left(status) == 0 {
         warnings.insert(0, "no further member may be lost".into());
     }
     warnings
 }
 
-pub(super) fn job(job: &JobStatus, now: u64) -> api::Job {
+/// A job at the shards' time `now`. A scrub that is paused to make room waits for `waits_for`.
+fn job(
+    job: &JobStatus,
+    now: u64,
+    waits_for: Option<&String>,
+    place: impl Fn(&array::Finding) -> ScrubPlace,
+) -> api::Job {
     let (kind, slot) = match job.kind {
         array::JobKind::Rebuild(member) => (JobKind::Rebuild, Some(u32::from(member.0))),
         array::JobKind::Scrub => (JobKind::Scrub, None),
         array::JobKind::Resync => (JobKind::Resync, None),
     };
-    let state = match (job.ended, &job.failure) {
-        (None, _) => JobState::Running,
-        (Some(_), None) => JobState::Done,
-        (Some(_), Some(reason)) if reason == "stopped by request" => JobState::Stopped,
-        (Some(_), Some(_)) => JobState::Failed,
+    let (state, message) = match &job.state {
+        array::JobState::Running => (JobState::Running, None),
+        array::JobState::Paused => match waits_for {
+            Some(reason) => (JobState::Waiting, Some(reason.clone())),
+            None => (JobState::Paused, None),
+        },
+        array::JobState::Done => (JobState::Done, None),
+        array::JobState::Stopped => (JobState::Stopped, None),
+        array::JobState::Failed(reason) => (JobState::Failed, Some(reason.clone())),
     };
     let left = job.total_bytes.saturating_sub(job.done_bytes);
     let done = match state {
@@ -147,16 +180,7 @@ pub(super) fn job(job: &JobStatus, now: u64) -> api::Job {
             unchecked_count: job.unchecked,
             places: job.findings.iter().map(place).collect(),
         }),
-        message: job.failure.clone(),
-    }
-}
-
-fn place(finding: &array::Finding) -> ScrubPlace {
-    ScrubPlace {
-        offset_bytes: finding.offset,
-        member_offset_bytes: finding.member_offset,
-        slot: finding.member.map(|member| u32::from(member.0)),
-        repaired: finding.repaired,
+        message,
     }
 }
 
@@ -170,7 +194,29 @@ pub(super) fn space(group: &Group, catalogue: &Catalogue) -> (volume::Space, Vec
     (space, catalogue.volumes.iter().flat_map(|volume| volume.extents.iter().copied()).collect())
 }
 
-pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, now: u64) -> api::Group {
+/// The moment that a group is looked at.
+#[derive(Debug, Clone)]
+pub(super) struct Moment {
+    /// The shards' own time, which jobs are measured in.
+    pub shard_ns: u64,
+    /// Seconds since 1970.
+    pub unix_s: u64,
+    /// A group that is being scrubbed: others wait for it.
+    pub scrubbed: Option<String>,
+}
+
+fn member_errors(member: &MemberStatus) -> ErrorCounts {
+    let errors = &member.errors;
+    ErrorCounts {
+        read_count: errors.reads,
+        write_count: errors.writes,
+        other_count: errors.others,
+        retry_count: errors.retries,
+        damaged_count: member.damaged,
+    }
+}
+
+pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, moment: &Moment) -> api::Group {
     let shape = status.superblock.shape;
     let (space, used) = space(group, catalogue);
     let name = |id| group.drive(id).map(|drive| drive.name);
@@ -182,11 +228,16 @@ pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
             size_bytes: drive.as_ref().map(|drive| drive.open.info().size_bytes),
             drive: drive.map(|drive| drive.name),
             state: member_state(member.state),
-            errors: ErrorCounts { other_count: member.errors, ..ErrorCounts::default() },
+            errors: member_errors(member),
         }
     };
     let spare = |&id: &array::DriveId| {
         Some(api::Spare { drive: name(id)?, size_bytes: group.drive(id)?.open.info().size_bytes })
+    };
+    let scrub = schedule::shown(group, status, catalogue, moment);
+    let held = scrub.waits_for.as_ref().filter(|_| group.upkeep.is_held());
+    let shown = |status_of: &JobStatus| {
+        job(status_of, moment.shard_ns, held, |found| findings::place(group, status, catalogue, found))
     };
     let mirror = shape.is_mirror();
     let syndromes = u32::from(shape.syndromes);
@@ -210,11 +261,14 @@ pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
         epoch: status.superblock.epoch,
         clean: status.superblock.clean,
         crash_safety: crash_safety(&status.superblock),
-        warnings: warnings(status),
+        checksums: checksums(&status.superblock),
+        warnings: warnings(status, scrub.last.as_ref(), &group.name),
         members: status.members.iter().map(member).collect(),
         spares: status.spares.iter().filter_map(spare).collect(),
-        jobs: status.jobs.iter().map(|status| job(status, now)).collect(),
+        jobs: status.jobs.iter().map(shown).collect(),
         io: io(&group_counters(group)),
+        settings: settings::shown(&catalogue.settings),
+        scrub,
     }
 }
 
@@ -279,19 +333,11 @@ fn latency(histogram: &[u64], bound: impl Fn(usize) -> f64) -> Option<LatencyUs>
 }
 
 pub(super) fn drive(group: &Group, status: &GroupStatus, id: array::DriveId, drive: &GroupDrive) -> api::Drive {
-    let stats = drive.open.stats();
     let member = status.members.iter().find(|member| member.drive == Some(id));
     let is_spare = status.spares.contains(&id);
     let failed = member.is_some_and(|member| member.state == MemberState::Faulty) || (member.is_none() && !is_spare);
-    // Bucket i of a drive's histogram ends below 2^(i + 1) nanoseconds.
-    let bound = |bucket: usize| (1u64 << (bucket + 1)) as f64 / 1000.0;
+    let opened = opened(&drive.name, &drive.open);
     api::Drive {
-        name: drive.name.clone(),
-        kind: match drive.open.kind() {
-            runtime::DriveKind::BlockDevice => DriveKind::Block,
-            runtime::DriveKind::File => DriveKind::File,
-            runtime::DriveKind::Memory => DriveKind::Memory,
-        },
         state: if failed { DriveState::Faulty } else { DriveState::Online },
         role: match (member, is_spare) {
             (Some(_), _) => DriveRole::Member,
@@ -300,8 +346,29 @@ pub(super) fn drive(group: &Group, status: &GroupStatus, id: array::DriveId, dri
         },
         group: Some(group.name.clone()),
         slot: member.map(|member| u32::from(member.member.0)),
-        size_bytes: Some(drive.open.info().size_bytes),
-        sector_bytes: Some(drive.open.info().sector_bytes),
+        errors: member.map_or(opened.errors, member_errors),
+        ..opened
+    }
+}
+
+/// A drive that belongs to nothing, as far as it is known here.
+pub(super) fn opened(name: &str, open: &OpenDrive) -> api::Drive {
+    let stats = open.stats();
+    // Bucket i of a drive's histogram ends below 2^(i + 1) nanoseconds.
+    let bound = |bucket: usize| (1u64 << (bucket + 1)) as f64 / 1000.0;
+    api::Drive {
+        name: name.to_owned(),
+        kind: match open.kind() {
+            runtime::DriveKind::BlockDevice => DriveKind::Block,
+            runtime::DriveKind::File => DriveKind::File,
+            runtime::DriveKind::Memory => DriveKind::Memory,
+        },
+        state: DriveState::Online,
+        role: DriveRole::None,
+        group: None,
+        slot: None,
+        size_bytes: Some(open.info().size_bytes),
+        sector_bytes: Some(open.info().sector_bytes),
         io: IoCounters {
             read_count: stats.reads,
             read_bytes: stats.read_bytes,
@@ -310,9 +377,30 @@ pub(super) fn drive(group: &Group, status: &GroupStatus, id: array::DriveId, dri
             flush_count: stats.flushes,
             discard_count: stats.discards + stats.zeroes,
         },
+        // Of a drive that is in no slot it is not known what failed.
         errors: ErrorCounts { other_count: stats.errors, ..ErrorCounts::default() },
         read_latency_us: latency(&stats.read_latency, bound),
         write_latency_us: latency(&stats.write_latency, bound),
+        note: None,
+    }
+}
+
+/// A drive that came and that no group has.
+pub(super) fn newcomer(newcomer: &Newcomer) -> api::Drive {
+    api::Drive {
+        name: newcomer.path.clone(),
+        kind: DriveKind::Block,
+        state: DriveState::Online,
+        role: DriveRole::None,
+        group: None,
+        slot: None,
+        size_bytes: newcomer.size_bytes,
+        sector_bytes: newcomer.sector_bytes,
+        io: IoCounters::default(),
+        errors: ErrorCounts::default(),
+        read_latency_us: None,
+        write_latency_us: None,
+        note: Some(newcomer.note()),
     }
 }
 
@@ -343,28 +431,46 @@ pub(super) fn export_id(group: &Group, id: u64) -> String {
 }
 
 pub(super) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExport) -> api::Export {
-    let format::ExportKind::Nbd { address, read_only, tls } = &running.record.kind;
     let volume = catalogue.volumes.iter().find(|volume| volume.id == running.record.volume);
     let name = volume.map_or_else(String::new, |volume| format!("{}/{}", group.name, volume.name));
-    let secure = if tls.is_some() { "nbds" } else { "nbd" };
+    export_of(&export_id(group, running.record.id), name, running)
+}
+
+/// The export `id` of the volume `name`, of a group or an import.
+pub(super) fn export_of(id: &str, name: String, running: &RunningExport) -> api::Export {
+    let kind = &running.record.kind;
+    let address = kind.address();
+    let (protocol, uri, connection_count) = match kind {
+        ExportKind::Nbd { tls, .. } => {
+            let secure = if tls.is_some() { "nbds" } else { "nbd" };
+            let uri = match address.strip_prefix("unix:") {
+                Some(path) => format!("{secure}+unix:///{name}?socket={path}"),
+                None => format!("{secure}://{address}/{name}"),
+            };
+            (api::Protocol::Nbd, uri, running.state.connections().len())
+        }
+        ExportKind::Ublk { number, .. } => {
+            let uri = devices::stable_path(&name).display().to_string();
+            (api::Protocol::Ublk, uri, devices::users(*number, &name).len())
+        }
+    };
+    let tls = if let ExportKind::Nbd { tls, .. } = kind { tls.as_ref() } else { None };
     api::Export {
-        id: export_id(group, running.record.id),
-        uri: match address.strip_prefix("unix:") {
-            Some(path) => format!("{secure}+unix:///{name}?socket={path}"),
-            None => format!("{secure}://{address}/{name}"),
-        },
+        id: id.to_owned(),
+        uri,
         volume: name,
-        protocol: api::Protocol::Nbd,
-        address: address.clone(),
-        read_only: *read_only,
-        tls: tls.as_ref().map(|tls| api::ExportTls {
+        protocol,
+        address,
+        read_only: kind.read_only(),
+        tls: tls.map(|tls| api::ExportTls {
             cert: tls.certificate.clone(),
             key: tls.key.clone(),
             ca: tls.client_ca.clone(),
         }),
+        block_bytes: if let ExportKind::Ublk { block_bytes, .. } = kind { Some(*block_bytes) } else { None },
         listening: running.failure.is_none(),
         message: running.failure.clone(),
-        connection_count: running.state.connections().len() as u32,
+        connection_count: connection_count as u32,
     }
 }
 

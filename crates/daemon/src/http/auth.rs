@@ -6,9 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::ErrorCode;
+use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::AUTHORIZATION;
-use axum::middleware::Next;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use subtle::{Choice, ConstantTimeEq};
 use thiserror::Error;
@@ -81,7 +82,14 @@ impl Tokens {
         }
         let mut text = String::new();
         file.read_to_string(&mut text).map_err(fail)?;
+        Tokens::parse(&text, path)
+    }
 
+    /// What a token file says. `path` is for the errors only.
+    ///
+    /// # Errors
+    /// [`TokenError::Weak`] and [`TokenError::Empty`].
+    pub fn parse(text: &str, path: &Path) -> Result<Tokens, TokenError> {
         let mut tokens = Vec::new();
         for (index, line) in text.lines().enumerate() {
             let token = line.trim();
@@ -109,8 +117,13 @@ impl Tokens {
     }
 }
 
+/// `routes` for those who have one of `tokens`: nothing is routed without.
+pub fn guarded(routes: Router, tokens: Arc<Tokens>) -> Router {
+    routes.layer(from_fn_with_state(tokens, require_token))
+}
+
 /// Lets a request pass if it carries `Authorization: Bearer TOKEN` (RFC 6750, 2.1) with a known token.
-pub(super) async fn require_token(State(tokens): State<Arc<Tokens>>, request: Request, next: Next) -> Response {
+async fn require_token(State(tokens): State<Arc<Tokens>>, request: Request, next: Next) -> Response {
     let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())

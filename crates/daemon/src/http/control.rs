@@ -1,8 +1,9 @@
 //! What the daemon can do: the seam between its HTTP side and its engine.
 
 use api::{
-    Changed, Drive, ErrorCode, Export, ExportCreate, Group, GroupAssemble, GroupCreate, GroupStop, MemberFail,
-    MemberReplace, NbdAddress, Scrub, ScrubRequest, SpareAdd, Status, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+    Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, Group, GroupAssemble, GroupCreate,
+    GroupStop, GroupUpdate, Import, ImportForget, ImportMd, Imported, MemberFail, MemberReplace, Scrub, ScrubRequest,
+    SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
 };
 use async_trait::async_trait;
 use format::Shape;
@@ -114,11 +115,24 @@ pub trait Control: Send + Sync + 'static {
     async fn group_stop(&self, group: &str, request: GroupStop) -> Answer<Changed<Group>>;
     /// Destroys a group with its volumes.
     async fn group_delete(&self, group: &str, dry_run: bool) -> Answer<Changed<Group>>;
-    /// Starts, stops or asks for a scrub.
+    /// Changes settings of a running group.
+    async fn group_update(&self, group: &str, request: GroupUpdate) -> Answer<Changed<Group>>;
+    /// Starts, pauses, resumes, stops or asks for a scrub.
     async fn scrub(&self, group: &str, request: ScrubRequest) -> Answer<Scrub>;
+
+    /// All imports, by name.
+    async fn imports(&self) -> Answer<Vec<Import>>;
+    /// One import.
+    async fn import(&self, import: &str) -> Answer<Import>;
+    /// Finds the md array on some drives and reads it. A dry run says what is there, also where nothing can be read.
+    async fn import_md(&self, request: ImportMd) -> Answer<Imported>;
+    /// Lets go of an import's drives, which stay as they are.
+    async fn import_forget(&self, import: &str, request: ImportForget) -> Answer<Changed<Import>>;
 
     /// All drives.
     async fn drives(&self) -> Answer<Vec<Drive>>;
+    /// One drive, asked how it is.
+    async fn drive(&self, drive: &str) -> Answer<DriveDetails>;
     /// Stops using a member.
     async fn member_fail(&self, group: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>>;
     /// Puts another drive in a slot and rebuilds onto it.
@@ -141,15 +155,20 @@ pub trait Control: Send + Sync + 'static {
 
     /// All exports, by identity.
     async fn exports(&self) -> Answer<Vec<Export>>;
-    /// Offers a volume to clients. `volume` and `address` are the parts of the request.
+    /// Offers a volume to clients. `volume` and `place` are the parts of the request.
     async fn export_create(
         &self,
         request: ExportCreate,
         volume: VolumeName,
-        address: NbdAddress,
+        place: ExportPlace,
     ) -> Answer<Changed<Export>>;
-    /// Ends an export; its clients lose their connections.
+    /// Ends an export; its clients lose their connections. Refused while it is a block device in use.
     async fn export_delete(&self, id: &str) -> Answer<Changed<Export>>;
+
+    /// Has the daemon replaced by another program, soon after the answer.
+    async fn upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>>;
+    /// How the upgrade stands that is under way, or that this daemon came from.
+    async fn upgrade_state(&self) -> Answer<Upgrade>;
 
     /// What is known, as Prometheus reads it.
     async fn metrics(&self) -> Answer<String> {

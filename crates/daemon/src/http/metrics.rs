@@ -111,6 +111,7 @@ pub fn metrics_text(status: &Status, groups: &[Group], drives: &[Drive]) -> Stri
     group_metrics(&mut registry, groups);
     load_metrics(&mut registry, status);
     job_metrics(&mut registry, groups);
+    scrub_metrics(&mut registry, groups);
     drive_metrics(&mut registry, drives);
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string cannot fail");
@@ -139,6 +140,7 @@ fn daemon_metrics(registry: &mut Registry, status: &Status) {
     for export in &status.exports {
         let protocol = match export.protocol {
             api::Protocol::Nbd => "nbd",
+            api::Protocol::Ublk => "ublk",
             api::Protocol::Unknown => "unknown",
         };
         let labels = ExportLabels { export: export.id.clone(), volume: export.volume.clone(), protocol };
@@ -156,6 +158,8 @@ fn group_metrics(registry: &mut Registry, groups: &[Group]) {
         family(registry, "group_losses_left", "Members that may still be lost without losing data", None);
     let hole: Family<GroupLabels, Gauge> =
         family(registry, "group_write_hole_closed", "1 where a crash cannot change blocks at rest", None);
+    let checksums: Family<GroupLabels, Gauge> =
+        family(registry, "group_checksums", "1 where what a drive gives is verified", None);
     let mut bytes = |name, help| -> Family<GroupLabels, Gauge> { family(registry, name, help, Some(Unit::Bytes)) };
     let capacity = bytes("group_capacity", "What all volumes of a group may hold");
     let allocated = bytes("group_allocated", "Given to volumes of a group");
@@ -178,6 +182,7 @@ fn group_metrics(registry: &mut Registry, groups: &[Group]) {
         spares.get_or_create(&labels).set(gauge_value(group.spares.len() as u64));
         losses.get_or_create(&labels).set(i64::from(group.losses_left));
         hole.get_or_create(&labels).set(i64::from(group.crash_safety.write_hole_closed));
+        checksums.get_or_create(&labels).set(i64::from(group.checksums.enabled));
         capacity.get_or_create(&labels).set(gauge_value(group.capacity_bytes));
         allocated.get_or_create(&labels).set(gauge_value(group.allocated_bytes));
         used.get_or_create(&labels).set(gauge_value(group.used_bytes));
@@ -220,19 +225,46 @@ fn job_metrics(registry: &mut Registry, groups: &[Group]) {
         family(registry, "job_done", "How much of a running job is done", Some(Unit::Ratios));
     let rate: Family<JobLabels, Ratio> =
         family(registry, "job_rate_bytes_per_second", "Speed of a running job, bytes of members a second", None);
-    let mismatches: Family<GroupLabels, Gauge> =
-        family(registry, "scrub_mismatches", "Stripes that the last scrub found to disagree with their parity", None);
     for group in groups {
         for job in &group.jobs {
-            if matches!(job.state, JobState::Running | JobState::Waiting) {
+            if matches!(job.state, JobState::Running | JobState::Waiting | JobState::Paused) {
                 let labels = job_labels(&group.name, job);
                 done.get_or_create(&labels).set(job.done_percent / 100.0);
                 rate.get_or_create(&labels).set(job.bytes_per_s);
             }
-            if let Some(findings) = &job.findings {
-                let labels = GroupLabels { group: group.name.clone() };
-                mismatches.get_or_create(&labels).set(gauge_value(findings.mismatch_count));
-            }
+        }
+    }
+}
+
+fn scrub_metrics(registry: &mut Registry, groups: &[Group]) {
+    let mut gauge = |name, help, unit| -> Family<GroupLabels, Gauge> { family(registry, name, help, unit) };
+    let last = gauge("scrub_last_timestamp", "When the last scrub ended that went through", Some(Unit::Seconds));
+    let next = gauge("scrub_next_timestamp", "When the next scrub is due", Some(Unit::Seconds));
+    let paused = gauge("scrub_paused", "1 where a scrub is paused by request", None);
+    let mismatches =
+        gauge("scrub_mismatches", "Places that the scrub under way, or the last one, found to differ", None);
+    let repaired = gauge("scrub_repaired", "Of those places, how many were put right", None);
+    let unchecked = gauge("scrub_unchecked", "Stripes that it could not compare", None);
+    for group in groups {
+        let labels = GroupLabels { group: group.name.clone() };
+        let schedule = &group.scrub;
+        if let Some(schedule) = &schedule.last {
+            last.get_or_create(&labels).set(gauge_value(schedule.ended_unix_s));
+        }
+        if let Some(due) = schedule.next_unix_s {
+            next.get_or_create(&labels).set(gauge_value(due));
+        }
+        paused.get_or_create(&labels).set(i64::from(schedule.paused));
+        let under_way = group.jobs.iter().rfind(|job| job.kind == JobKind::Scrub && !job.state.has_ended());
+        let counts = match (under_way.and_then(|job| job.findings.as_ref()), &schedule.last) {
+            (Some(found), _) => Some((found.mismatch_count, found.repaired_count, found.unchecked_count)),
+            (None, Some(last)) => Some((last.mismatch_count, last.repaired_count, last.unchecked_count)),
+            (None, None) => None,
+        };
+        if let Some(counts) = counts {
+            mismatches.get_or_create(&labels).set(gauge_value(counts.0));
+            repaired.get_or_create(&labels).set(gauge_value(counts.1));
+            unchecked.get_or_create(&labels).set(gauge_value(counts.2));
         }
     }
 }
@@ -258,6 +290,8 @@ fn drive_metrics(registry: &mut Registry, drives: &[Drive]) {
         family(registry, "drive_errors", "Operations of a drive that failed for good", None);
     let retries: Family<DriveLabels, Counter> =
         family(registry, "drive_retries", "Operations of a drive that were tried again", None);
+    let damaged: Family<DriveLabels, Counter> =
+        family(registry, "drive_damaged", "Blocks of a drive that were not what had been written", None);
     for drive in drives {
         let group = drive.group.clone().unwrap_or_default();
         let labels = DriveLabels { drive: drive.name.clone(), group: group.clone() };
@@ -280,6 +314,7 @@ fn drive_metrics(registry: &mut Registry, drives: &[Drive]) {
         for (name, count) in failed {
             errors.get_or_create(&op(name)).inc_by(count);
         }
+        damaged.get_or_create(&labels).inc_by(drive.errors.damaged_count);
         retries.get_or_create(&labels).inc_by(drive.errors.retry_count);
     }
 }

@@ -18,9 +18,9 @@ mod serve;
 mod shape;
 mod tls;
 
-pub use auth::{TOKEN_CHARS_MIN, TokenError, Tokens};
+pub use auth::{TOKEN_CHARS_MIN, TokenError, Tokens, guarded};
 pub use control::{Answer, Control, ControlError, require_confirmation};
 pub use metrics::metrics_text;
 pub use options::{HttpOptions, OptionsError, TcpOptions};
 pub use routes::{document, router};
-pub use serve::{ServeError, Server};
+pub use serve::{ServeError, Server, serve_connection};

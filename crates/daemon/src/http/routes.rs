@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use api::{
-    Changed, Drive, DriveList, ErrorBody, ErrorCode, Export, ExportCreate, ExportList, Group, GroupAssemble,
-    GroupCreate, GroupList, GroupStop, MemberFail, MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, Volume,
+    Changed, Drive, DriveDetails, DriveList, ErrorBody, ErrorCode, Export, ExportCreate, ExportList, Group,
+    GroupAssemble, GroupCreate, GroupList, GroupStop, GroupUpdate, Import, ImportForget, ImportList, ImportMd,
+    Imported, MemberFail, MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, Upgrade, UpgradeRequest, Volume,
     VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
 };
 use axum::extract::State;
@@ -140,7 +141,21 @@ async fn group_delete(
     carried(async move { control.group_delete(&group, destroy.dry_run).await }).await.map(Json)
 }
 
-/// Start or stop a scrub, or ask how it stands.
+/// Change settings of a running group.
+#[utoipa::path(patch, path = "/v1/groups/{group}", tag = "group", request_body = GroupUpdate,
+    params(("group" = String, Path, description = "Its name")),
+    responses((status = 200, body = Changed<Group>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn group_set(
+    State(control): State<Shared>,
+    Segments(group): Segments<String>,
+    Body(request): Body<GroupUpdate>,
+) -> Answer<Json<Changed<Group>>> {
+    request.validate()?;
+    carried(async move { control.group_update(&group, request).await }).await.map(Json)
+}
+
+/// Start, pause, resume or stop a scrub, or ask how it stands.
 #[utoipa::path(post, path = "/v1/groups/{group}/scrub", tag = "group", request_body = ScrubRequest,
     params(("group" = String, Path, description = "Its name")),
     responses((status = 200, body = Scrub), (status = "default", body = ErrorBody, description = "Refused or failed")))]
@@ -152,12 +167,59 @@ async fn group_scrub(
     carried(async move { control.scrub(&group, request).await }).await.map(Json)
 }
 
+/// All imports.
+#[utoipa::path(get, path = "/v1/imports", tag = "import",
+    responses((status = 200, body = ImportList), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn import_list(State(control): State<Shared>) -> Answer<Json<ImportList>> {
+    Ok(Json(ImportList { imports: control.imports().await? }))
+}
+
+/// One import.
+#[utoipa::path(get, path = "/v1/imports/{import}", tag = "import", params(("import" = String, Path, description = "Its name")),
+    responses((status = 200, body = Import), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn import_show(State(control): State<Shared>, Segments(import): Segments<String>) -> Answer<Json<Import>> {
+    Ok(Json(control.import(&import).await?))
+}
+
+/// Find the Linux md array on some drives and read it in place. Nothing is written to them.
+#[utoipa::path(post, path = "/v1/imports", tag = "import", request_body = ImportMd,
+    responses((status = 201, body = Imported, description = "Imported"),
+        (status = 200, body = Imported, description = "Dry run: what is there"),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn import_md(State(control): State<Shared>, Body(request): Body<ImportMd>) -> Answer<Response> {
+    request.validate()?;
+    let status = if request.dry_run { StatusCode::OK } else { StatusCode::CREATED };
+    let imported = carried(async move { control.import_md(request).await }).await?;
+    Ok((status, Json(imported)).into_response())
+}
+
+/// Let go of an import's drives, which stay as they are.
+#[utoipa::path(post, path = "/v1/imports/{import}/forget", tag = "import", request_body = Option<ImportForget>,
+    params(("import" = String, Path, description = "Its name")),
+    responses((status = 200, body = Changed<Import>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn import_forget(
+    State(control): State<Shared>,
+    Segments(import): Segments<String>,
+    Body(request): Body<ImportForget>,
+) -> Answer<Json<Changed<Import>>> {
+    carried(async move { control.import_forget(&import, request).await }).await.map(Json)
+}
+
 /// All drives that the daemon knows.
 #[utoipa::path(get, path = "/v1/drives", tag = "drive",
     responses((status = 200, body = DriveList), (status = "default", body = ErrorBody, description = "Refused or failed")))]
 async fn drive_list(State(control): State<Shared>) -> Answer<Json<DriveList>> {
     let drives: Vec<Drive> = control.drives().await?;
     Ok(Json(DriveList { drives }))
+}
+
+/// One drive: what it is, and what it says about itself.
+#[utoipa::path(get, path = "/v1/drives/{drive}", tag = "drive",
+    params(("drive" = String, Path, description = "Its name, percent-encoded, such as `%2Fdev%2Fnvme0n1`")),
+    responses((status = 200, body = DriveDetails), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn drive_show(State(control): State<Shared>, Segments(drive): Segments<String>) -> Answer<Json<DriveDetails>> {
+    Ok(Json(control.drive(&drive).await?))
 }
 
 /// Stop using a member. Refused where data would be lost.
@@ -285,17 +347,36 @@ async fn export_list(State(control): State<Shared>) -> Answer<Json<ExportList>> 
     responses((status = 201, body = Changed<Export>, description = "Made"),
         (status = "default", body = ErrorBody, description = "Refused or failed")))]
 async fn export_create(State(control): State<Shared>, Body(request): Body<ExportCreate>) -> Answer<Response> {
-    let (volume, address) = request.validate()?;
-    carried(async move { control.export_create(request, volume, address).await }).await.map(created)
+    let (volume, place) = request.validate()?;
+    carried(async move { control.export_create(request, volume, place).await }).await.map(created)
 }
 
-/// End an export. Its clients lose their connections.
+/// End an export. Its clients lose their connections; refused while it is a block device in use.
 #[utoipa::path(delete, path = "/v1/exports/{id}", tag = "export",
     params(("id" = String, Path, description = "Its identity")),
     responses((status = 200, body = Changed<Export>),
         (status = "default", body = ErrorBody, description = "Refused or failed")))]
 async fn export_delete(State(control): State<Shared>, Segments(id): Segments<String>) -> Answer<Json<Changed<Export>>> {
     carried(async move { control.export_delete(&id).await }).await.map(Json)
+}
+
+/// Put another program in the daemon's place. Clients that come meanwhile wait; those that are there connect again.
+#[utoipa::path(post, path = "/v1/upgrade", tag = "status", request_body = Option<UpgradeRequest>,
+    responses((status = 202, body = Changed<Upgrade>, description = "Under way: ask again for how it went"),
+        (status = 200, body = Changed<Upgrade>, description = "Dry run"),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn upgrade(State(control): State<Shared>, Body(request): Body<UpgradeRequest>) -> Answer<Response> {
+    request.validate()?;
+    let changed = carried(async move { control.upgrade(request).await }).await?;
+    let status = if changed.dry_run { StatusCode::OK } else { StatusCode::ACCEPTED };
+    Ok((status, Json(changed)).into_response())
+}
+
+/// The upgrade that is under way, or the one that this daemon came from.
+#[utoipa::path(get, path = "/v1/upgrade", tag = "status",
+    responses((status = 200, body = Upgrade), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn upgrade_show(State(control): State<Shared>) -> Answer<Json<Upgrade>> {
+    Ok(Json(control.upgrade_state().await?))
 }
 
 /// Counters and gauges of everything, as Prometheus reads them.
@@ -323,7 +404,7 @@ macro_rules! handlers {
             modifiers(&Token),
             security((), ("token" = [])),
             info(title = "Purlin", license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"), description = "Drives, drive groups, volumes and exports of one Purlin daemon."),
-            tags((name = "status"), (name = "group"), (name = "drive"), (name = "volume"), (name = "export")),
+            tags((name = "status"), (name = "group"), (name = "import"), (name = "drive"), (name = "volume"), (name = "export")),
         )]
         struct Document;
 
@@ -344,9 +425,15 @@ handlers!(
     group_create,
     group_assemble,
     group_stop,
+    group_set,
     group_delete,
     group_scrub,
+    import_list,
+    import_show,
+    import_md,
+    import_forget,
     drive_list,
+    drive_show,
     member_fail,
     member_replace,
     spare_add,
@@ -359,6 +446,8 @@ handlers!(
     export_list,
     export_create,
     export_delete,
+    upgrade,
+    upgrade_show,
     metrics,
     openapi,
 );

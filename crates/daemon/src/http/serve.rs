@@ -1,40 +1,54 @@
 //! Listeners: the Unix socket, and TCP with TLS.
 //!
 //! Invariants:
-//! - The Unix socket appears under its name with mode 600 already set.
+//! - The Unix socket never has more permissions than mode 600.
 //! - Over TCP nothing is parsed before the TLS handshake, and nothing is routed without a token.
 //! - Connections over TCP have their own limit, so that they cannot keep the Unix socket from being served.
 
+use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
-use std::os::unix::net::UnixStream as StdUnixStream;
+use std::net::{SocketAddr, TcpListener as StdTcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{UnixListener as StdUnixListener, UnixStream as StdUnixStream};
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use runtime::{Bound, ListenOn};
 use thiserror::Error;
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
-use super::auth::{TokenError, Tokens, require_token};
+use super::auth::{self, TokenError, Tokens};
 use super::control::Control;
 use super::options::{HttpOptions, OptionsError, TcpOptions};
 use super::routes::router;
 use super::tls::{TlsError, server_config};
+use crate::handover::Handover;
+
+/// Mode of the Unix socket: whoever may open it may do everything.
+const SOCKET_MODE: u32 = 0o600;
+/// The names under which the sockets are handed over.
+const UNIX_NAME: &str = "api";
+const TCP_NAME: &str = "api-tcp";
 
 /// Connections served at once on each listener: far more than people and their tools need, far fewer than file
 /// descriptors.
 const CONNECTIONS_MAX: usize = 128;
 /// A client that has not sent its headers by then has stalled.
 const HEADERS_WITHIN: Duration = Duration::from_secs(30);
+/// A client that came just before a stop, and has sent nothing by then, has nothing to ask.
+const FIRST_WITHIN: Duration = Duration::from_millis(500);
 /// A client that has not finished its TLS handshake by then has stalled.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// How long running requests may take to end when the daemon stops.
@@ -90,6 +104,7 @@ pub struct Server {
     unix: UnixListener,
     socket: PathBuf,
     tcp: Option<Guarded>,
+    handover: Arc<Handover>,
 }
 
 impl Server {
@@ -101,13 +116,24 @@ impl Server {
     /// # Panics
     /// Outside of a tokio runtime.
     pub async fn bind(options: &HttpOptions) -> Result<Server, ServeError> {
+        Server::take_over(options, Arc::new(Handover::alone())).await
+    }
+
+    /// As [`Server::bind`], with the sockets that the process before left, and for the next one.
+    ///
+    /// # Errors
+    /// As for [`Server::bind`].
+    ///
+    /// # Panics
+    /// As for [`Server::bind`].
+    pub async fn take_over(options: &HttpOptions, handover: Arc<Handover>) -> Result<Server, ServeError> {
         // What can be refused by looking comes first, so that a refused daemon leaves no socket behind.
         let tcp = match options.tcp()? {
-            Some(tcp) => Some(bind_tcp(&tcp).await?),
+            Some(tcp) => Some(bind_tcp(&tcp, &handover)?),
             None => None,
         };
-        let unix = bind_unix(&options.socket)?;
-        Ok(Server { unix, socket: options.socket.clone(), tcp })
+        let unix = bind_unix(&options.socket, &handover)?;
+        Ok(Server { unix, socket: options.socket.clone(), tcp, handover })
     }
 
     /// The TCP address in use, with its port where port 0 was asked for.
@@ -115,7 +141,8 @@ impl Server {
         self.tcp.as_ref().and_then(|tcp| tcp.listener.local_addr().ok())
     }
 
-    /// Serves `control` until `stop` says true or its sender is gone, lets running requests end, and removes the socket.
+    /// Serves `control` until `stop` says true or its sender is gone, lets running requests end, and removes the socket, unless it is
+    /// handed over.
     pub async fn run(self, control: Arc<dyn Control>, stop: watch::Receiver<bool>) {
         let routes = router(control);
         let unix = serve_unix(self.unix, routes.clone(), stop.clone());
@@ -125,43 +152,59 @@ impl Server {
             }
             None => unix.await,
         }
+        if self.handover.keeps() {
+            return;
+        }
+        self.handover.forget(UNIX_NAME);
+        self.handover.forget(TCP_NAME);
         if let Err(error) = std::fs::remove_file(&self.socket) {
             tracing::warn!(socket = %self.socket.display(), %error, "cannot remove the API's socket");
         }
     }
 }
 
-/// Makes the socket under another name, sets its mode, and only then gives it its name: nobody can connect in between.
-fn bind_unix(path: &Path) -> Result<UnixListener, ServeError> {
+fn bind_unix(path: &Path, handover: &Handover) -> Result<UnixListener, ServeError> {
     let fail = |source| ServeError::Unix { path: path.to_owned(), source };
-    match std::fs::symlink_metadata(path) {
-        Ok(there) if !there.file_type().is_socket() => return Err(ServeError::NotASocket(path.to_owned())),
-        Ok(_) if StdUnixStream::connect(path).is_ok() => return Err(ServeError::Taken(path.to_owned())),
-        Ok(_) => {}
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(fail(error)),
-    }
-    if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-        std::fs::create_dir_all(folder).map_err(fail)?;
-    }
-    let mut unnamed = path.as_os_str().to_owned();
-    unnamed.push(format!(".{}", std::process::id()));
-    let unnamed = PathBuf::from(unnamed);
-    match std::fs::remove_file(&unnamed) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(fail(error)),
-        _ => {}
-    }
-    let listener = UnixListener::bind(&unnamed).map_err(fail)?;
-    std::fs::set_permissions(&unnamed, std::fs::Permissions::from_mode(0o600)).map_err(fail)?;
-    std::fs::rename(&unnamed, path).map_err(fail)?;
-    Ok(listener)
+    // The name that the kernel knows is the one that was bound.
+    let on = ListenOn::Unix { path: path.to_owned(), mode: SOCKET_MODE };
+    let bound = match handover.take(UNIX_NAME, &on) {
+        Some(bound) => bound,
+        None => {
+            match std::fs::symlink_metadata(path) {
+                Ok(there) if !there.file_type().is_socket() => return Err(ServeError::NotASocket(path.to_owned())),
+                Ok(_) if StdUnixStream::connect(path).is_ok() => return Err(ServeError::Taken(path.to_owned())),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(fail(error)),
+            }
+            if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+                std::fs::create_dir_all(folder).map_err(fail)?;
+            }
+            let bound = Bound::new(on).map_err(fail)?;
+            handover.hold(UNIX_NAME, &bound);
+            bound
+        }
+    };
+    let listener = StdUnixListener::from(OwnedFd::from(bound));
+    listener.set_nonblocking(true).and_then(|()| UnixListener::from_std(listener)).map_err(fail)
 }
 
-async fn bind_tcp(options: &TcpOptions) -> Result<Guarded, ServeError> {
+fn bind_tcp(options: &TcpOptions, handover: &Handover) -> Result<Guarded, ServeError> {
     let config = server_config(&options.cert, &options.key)?;
     let tokens = Arc::new(Tokens::read(&options.token_file)?);
     let address = options.address;
-    let listener = TcpListener::bind(address).await.map_err(|source| ServeError::Tcp { address, source })?;
+    let fail = |source| ServeError::Tcp { address, source };
+    let on = ListenOn::Tcp(address);
+    let bound = match handover.take(TCP_NAME, &on) {
+        Some(bound) => bound,
+        None => {
+            let bound = Bound::new(on).map_err(fail)?;
+            handover.hold(TCP_NAME, &bound);
+            bound
+        }
+    };
+    let listener = StdTcpListener::from(OwnedFd::from(bound));
+    let listener = listener.set_nonblocking(true).and_then(|()| TcpListener::from_std(listener)).map_err(fail)?;
     Ok(Guarded { listener, acceptor: TlsAcceptor::from(config), tokens })
 }
 
@@ -171,7 +214,7 @@ async fn serve_unix(listener: UnixListener, routes: Router, stop: watch::Receive
 
 async fn serve_tcp(guarded: Guarded, routes: Router, stop: watch::Receiver<bool>) {
     let Guarded { listener, acceptor, tokens } = guarded;
-    let routes = routes.layer(from_fn_with_state(tokens, require_token));
+    let routes = auth::guarded(routes, tokens);
     let handshake = move |(stream, peer): (TcpStream, SocketAddr)| {
         let acceptor = acceptor.clone();
         async move {
@@ -242,9 +285,10 @@ async fn serve<Listener: Accept, Ready, Handshake>(
             }
         };
         let (handshake, routes, watcher) = (handshake.clone(), routes.clone(), graceful.watcher());
+        let stop = stop.clone();
         tokio::spawn(async move {
             if let Some(stream) = handshake(raw).await {
-                converse(stream, routes, watcher).await;
+                converse(stream, routes, watcher, stop).await;
             }
             drop(slot);
         });
@@ -254,13 +298,64 @@ async fn serve<Listener: Accept, Ready, Handshake>(
     }
 }
 
-/// Serves one connection to its end. What goes wrong there ends that connection only.
-async fn converse(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static, routes: Router, watcher: Watcher) {
-    let connection = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEADERS_WITHIN)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
-    if let Err(error) = watcher.watch(connection).await {
+/// Serves one connection to its end. What goes wrong there ends that connection only. A client that came just before a stop has
+/// its first request served: to be told that nothing was sent is no use to it.
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    routes: Router,
+    watcher: Watcher,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut stream = BufReader::new(stream);
+    let stopped = async {
+        // Without a sender it has stopped, too.
+        let _ = stop.wait_for(|stop| *stop).await;
+        tokio::time::sleep(FIRST_WITHIN).await;
+    };
+    let asked = tokio::select! {
+        filled = tokio::time::timeout(HEADERS_WITHIN, stream.fill_buf()) => {
+            matches!(filled, Ok(Ok(bytes)) if !bytes.is_empty())
+        }
+        () = stopped => false,
+    };
+    if !asked {
+        return;
+    }
+    let mut connection = connection(stream, routes);
+    // Reads what has come, so that a stop finds a request under way and waits for its answer.
+    let ended = poll_fn(|context| match Pin::new(&mut connection).poll(context) {
+        Poll::Ready(result) => Poll::Ready(Some(result)),
+        Poll::Pending => Poll::Ready(None),
+    });
+    let result = match ended.await {
+        Some(result) => result,
+        None => watcher.watch(connection).await,
+    };
+    if let Err(error) = result {
         tracing::debug!(%error, "an API connection ended badly");
     }
+}
+
+fn connection<Stream: AsyncRead + AsyncWrite + Unpin>(
+    stream: Stream,
+    routes: Router,
+) -> http1::Connection<TokioIo<Stream>, TowerToHyperService<Router>> {
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADERS_WITHIN)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes))
+}
+
+/// Serves one connection to its end, as the listeners do: for those who have a stream of their own.
+///
+/// # Errors
+/// What was wrong with what the client sent, or with the stream.
+///
+/// # Panics
+/// Outside of a tokio runtime with time.
+pub async fn serve_connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    routes: Router,
+) -> Result<(), hyper::Error> {
+    connection(stream, routes).await
 }

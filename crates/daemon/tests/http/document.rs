@@ -31,6 +31,7 @@ async fn the_routes_are_these() {
             "GET /metrics",
             "GET /openapi.json",
             "GET /v1/drives",
+            "GET /v1/drives/{drive}",
             "GET /v1/exports",
             "POST /v1/exports",
             "DELETE /v1/exports/{id}",
@@ -39,13 +40,20 @@ async fn the_routes_are_these() {
             "POST /v1/groups/assemble",
             "DELETE /v1/groups/{group}",
             "GET /v1/groups/{group}",
+            "PATCH /v1/groups/{group}",
             "POST /v1/groups/{group}/members/{slot}/fail",
             "POST /v1/groups/{group}/members/{slot}/replace",
             "POST /v1/groups/{group}/scrub",
             "DELETE /v1/groups/{group}/spares",
             "POST /v1/groups/{group}/spares",
             "POST /v1/groups/{group}/stop",
+            "GET /v1/imports",
+            "POST /v1/imports",
+            "GET /v1/imports/{import}",
+            "POST /v1/imports/{import}/forget",
             "GET /v1/status",
+            "GET /v1/upgrade",
+            "POST /v1/upgrade",
             "GET /v1/volumes",
             "POST /v1/volumes",
             "DELETE /v1/volumes/{group}/{volume}",
@@ -166,5 +174,5 @@ async fn a_field_that_no_request_has_is_refused_everywhere() {
         assert!(refused.1.contains("unknown field `surprise`"), "{method} {path}: {}", refused.1);
         assert!(refused.1.contains("\"bad_request\""), "{method} {path}: {}", refused.1);
     }
-    assert_eq!(tried, 13);
+    assert_eq!(tried, 17);
 }

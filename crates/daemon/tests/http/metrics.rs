@@ -24,6 +24,8 @@ async fn metrics_say_what_the_api_says() {
         "purlin_group_latency_seconds{group=\"tank\",op=\"read\",quantile=\"0.99\"} 0.00031",
         "purlin_drive_online{drive=\"/drives/2\",group=\"tank\"} 0",
         "purlin_drive_ops_total{drive=\"/drives/1\",group=\"tank\",op=\"read\"} 7",
+        "purlin_drive_damaged_total{drive=\"/drives/1\",group=\"tank\"} 0",
+        "purlin_group_checksums{group=\"tank\"} 1",
         "purlin_export_connections{export=\"2\",volume=\"tank/db\",protocol=\"nbd\"} 0",
     ] {
         assert!(text.lines().any(|l| l == line), "{line} is missing in:\n{text}");

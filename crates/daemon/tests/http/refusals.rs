@@ -75,6 +75,11 @@ async fn what_makes_no_sense_is_refused_with_the_rule() {
             "400 invalid: the socket path \"db.sock\" is relative: the daemon needs one that begins with '/'",
         ),
         (
+            "/v1/upgrade",
+            json!({"program": "purlind"}),
+            "400 invalid: the path \"purlind\" is relative: the daemon needs one that begins with '/'",
+        ),
+        (
             "/v1/groups/tank/scrub",
             json!({}),
             "400 bad_request: the request is refused: missing field `action` at line 1 column 2",
@@ -189,6 +194,7 @@ async fn a_dry_run_says_the_steps_and_changes_nothing() {
         ("POST", "/v1/groups/tank/spares", json!({"drive": "/drives/x", "dry_run": true})),
         ("POST", "/v1/volumes", json!({"group": "tank", "volume": "new", "size_bytes": 4096, "dry_run": true})),
         ("PATCH", "/v1/volumes/tank/db", json!({"size_bytes": 4096, "dry_run": true})),
+        ("POST", "/v1/upgrade", json!({"dry_run": true})),
     ] {
         let (status, answer) = call(&router, method, path, body).await;
         assert_eq!(status, 200, "{path}: {answer}");
@@ -204,4 +210,12 @@ async fn a_request_beyond_a_mebibyte_is_refused() {
     let (status, text) = send(&empty(), "POST", "/v1/groups", &body).await;
     assert_eq!(status, 413);
     assert_eq!(text, r#"{"error":{"code":"too_large","message":"the request is larger than 1048576 bytes"}}"#);
+}
+
+#[tokio::test]
+async fn a_refusal_that_quotes_control_characters_writes_them_out() {
+    let (status, answer) = call(&empty(), "POST", "/v1/volumes", json!({"\u{1b}[2Jsize": 1})).await;
+    let message = answer["error"]["message"].as_str().unwrap();
+    assert_eq!(status, 400);
+    assert!(message.contains("unknown field `\\u{1b}[2Jsize`"), "{message}");
 }

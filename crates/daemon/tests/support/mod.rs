@@ -4,6 +4,8 @@
 //! `/drives` exist and have 1 GiB, except `/drives/ext4`, which holds something else, and `/drives/gone-*`. Each look at
 //! a group moves its jobs on by half. Creating the group `slow` takes a while.
 
+mod imports;
+
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard};
 
@@ -14,12 +16,19 @@ use format::Shape;
 
 const GIB: u64 = 1 << 30;
 
+const DAY: u64 = 86_400;
+
+/// The time of day here, for good: 2023-11-14 22:13 UTC.
+const NOW: u64 = 1_700_000_000;
+
 #[derive(Default)]
 struct State {
     groups: BTreeMap<String, Group>,
     volumes: BTreeMap<VolumeName, Volume>,
     exports: BTreeMap<String, Export>,
+    imports: BTreeMap<String, Import>,
     next_id: u64,
+    upgrade: Upgrade,
 }
 
 /// Groups, volumes and exports that exist only here.
@@ -135,6 +144,16 @@ impl State {
             if job.done_percent >= 100.0 {
                 job.state = JobState::Done;
                 job.left_s = None;
+                if let (JobKind::Scrub, Some(found)) = (job.kind, &job.findings) {
+                    let last = LastScrub {
+                        ended_unix_s: NOW,
+                        repair: found.repair,
+                        mismatch_count: found.mismatch_count,
+                        repaired_count: found.repaired_count,
+                        unchecked_count: found.unchecked_count,
+                    };
+                    (group.scrub.last, group.scrub.active) = (Some(last), false);
+                }
                 if let (JobKind::Rebuild, Some(slot)) = (job.kind, job.slot) {
                     group.members[slot as usize].state = MemberState::InSync;
                 }
@@ -157,13 +176,13 @@ impl State {
 
 impl MemoryControl {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap()
+        self.0.lock().expect("nobody panics with the lock held")
     }
 
     /// A client connects to an export.
     #[allow(dead_code, reason = "not every test program has clients")]
     pub fn connect(&self, export: &str) {
-        self.state().exports.get_mut(export).unwrap().connection_count += 1;
+        self.state().exports.get_mut(export).expect("the export is there").connection_count += 1;
     }
 }
 
@@ -206,11 +225,21 @@ fn new_group(request: &GroupCreate, shape: &Shape) -> Answer<Group> {
             write_hole_closed: true,
             note: "on: untouched blocks never change".into(),
         },
+        checksums: Checksums {
+            enabled: request.checksums.unwrap_or(true),
+            note: "on: what a drive damages is noticed and put right when it is read".into(),
+        },
         warnings: vec![],
         members: request.drives.iter().enumerate().map(member).collect(),
         spares,
         jobs: vec![],
         io: IoCounters::default(),
+        settings: GroupSettings {
+            client_p99_us: request.client_p99_us.filter(|&us| us > 0),
+            retire_slow: request.retire_slow.unwrap_or(false),
+            scrub_every_s: Some(request.scrub_every_s.unwrap_or(30 * DAY)).filter(|&s| s > 0),
+        },
+        scrub: ScrubSchedule { next_unix_s: Some(NOW + 30 * DAY), ..ScrubSchedule::default() },
     })
 }
 
@@ -240,6 +269,7 @@ impl Control for MemoryControl {
             crash_safety: group.crash_safety.clone(),
             warnings: group.warnings.clone(),
             jobs: group.jobs.clone(),
+            scrub: group.scrub.clone(),
         };
         Ok(Status {
             version: "0.1.0".into(),
@@ -295,6 +325,32 @@ impl Control for MemoryControl {
         )
     }
 
+    async fn group_update(&self, group: &str, request: GroupUpdate) -> Answer<Changed<Group>> {
+        let mut state = self.state();
+        let settings = &mut state.group(group)?.settings;
+        let mut after = *settings;
+        let mut steps = Vec::new();
+        if let Some(us) = request.client_p99_us {
+            after.client_p99_us = Some(us).filter(|&us| us > 0);
+            steps.push(format!("set client_p99_us to {us}"));
+        }
+        if let Some(retire) = request.retire_slow {
+            after.retire_slow = retire;
+            steps.push(format!("set retire_slow to {retire}"));
+        }
+        if let Some(every) = request.scrub_every_s {
+            after.scrub_every_s = Some(every).filter(|&every| every > 0);
+            steps.push(format!("set scrub_every_s to {every}"));
+        }
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        *settings = after;
+        let scrub = &mut state.group(group)?.scrub;
+        scrub.next_unix_s = after.scrub_every_s.map(|every| NOW + every);
+        Ok(Changed::done(steps, state.settle(group)))
+    }
+
     async fn group_stop(&self, group: &str, request: GroupStop) -> Answer<Changed<Group>> {
         let mut state = self.state();
         state.group(group)?;
@@ -336,11 +392,21 @@ impl Control for MemoryControl {
 
     async fn scrub(&self, group: &str, request: ScrubRequest) -> Answer<Scrub> {
         let mut state = self.state();
-        let jobs = &state.group(group)?.jobs;
-        let last = jobs.iter().filter(|job| job.kind == JobKind::Scrub).max_by_key(|job| job.id).cloned();
-        let running = last.as_ref().is_some_and(|job| job.state == JobState::Running);
+        let there = state.group(group)?;
+        let last = there.jobs.iter().filter(|job| job.kind == JobKind::Scrub).max_by_key(|job| job.id).cloned();
+        let schedule = there.scrub.clone();
+        let running = last.as_ref().is_some_and(|job| !job.state.has_ended());
+        let paused = last.as_ref().is_some_and(|job| job.state == JobState::Paused);
+        let answer = |state: &mut State, job_state: JobState| {
+            let group = state.group(group)?;
+            let job = group.jobs.iter_mut().find(|job| job.kind == JobKind::Scrub).expect("one is there");
+            job.state = job_state;
+            group.scrub.paused = job_state == JobState::Paused;
+            group.scrub.active = !job_state.has_ended();
+            Ok(Scrub { job: Some(job.clone()), schedule: group.scrub.clone() })
+        };
         match request.action {
-            ScrubAction::Status => Ok(Scrub { job: last }),
+            ScrubAction::Status => Ok(Scrub { job: last, schedule }),
             ScrubAction::Start if running => {
                 refuse(ErrorCode::WrongState, format!("a scrub of the group {group:?} is running already"))
             }
@@ -351,6 +417,10 @@ impl Control for MemoryControl {
                     offset_bytes: 65536,
                     member_offset_bytes: 1 << 20,
                     slot: Some(1),
+                    drive: Some("mem:b".into()),
+                    fault: PlaceFault::Damaged,
+                    content: PlaceContent::Data,
+                    volumes: vec![VolumePlace { volume: "rotten/db".into(), offset_bytes: 4096 }],
                     repaired: request.repair,
                 };
                 let findings = ScrubFindings {
@@ -360,18 +430,51 @@ impl Control for MemoryControl {
                     unchecked_count: 0,
                     places: vec![place; rotten as usize],
                 };
-                Ok(Scrub { job: Some(state.start(group, JobKind::Scrub, None, Some(findings))) })
+                let job = state.start(group, JobKind::Scrub, None, Some(findings));
+                let scrub = &mut state.group(group)?.scrub;
+                scrub.active = true;
+                Ok(Scrub { job: Some(job), schedule: scrub.clone() })
             }
+            ScrubAction::Pause if !running || paused => {
+                refuse(ErrorCode::WrongState, format!("no scrub of the group {group:?} is running"))
+            }
+            ScrubAction::Resume if !paused => {
+                refuse(ErrorCode::WrongState, format!("no scrub of the group {group:?} is paused"))
+            }
+            ScrubAction::Pause => answer(&mut state, JobState::Paused),
+            ScrubAction::Resume => answer(&mut state, JobState::Running),
             ScrubAction::Stop if !running => {
                 refuse(ErrorCode::WrongState, format!("no scrub of the group {group:?} is running"))
             }
-            ScrubAction::Stop => {
-                let group = state.group(group)?;
-                let job = group.jobs.iter_mut().find(|job| job.kind == JobKind::Scrub).expect("one is running");
-                job.state = JobState::Stopped;
-                Ok(Scrub { job: Some(job.clone()) })
-            }
+            ScrubAction::Stop => answer(&mut state, JobState::Stopped),
         }
+    }
+
+    async fn imports(&self) -> Answer<Vec<Import>> {
+        Ok(self.state().imports.values().cloned().collect())
+    }
+
+    async fn import(&self, import: &str) -> Answer<Import> {
+        let found = self.state().imports.get(import).cloned();
+        found.map_or_else(|| refuse(ErrorCode::ImportNotFound, format!("there is no import {import:?}")), Ok)
+    }
+
+    async fn import_md(&self, request: ImportMd) -> Answer<Imported> {
+        let imported = imports::import(&request)?;
+        if let Some(import) = &imported.object {
+            self.state().imports.insert(import.name.clone(), import.clone());
+        }
+        Ok(imported)
+    }
+
+    async fn import_forget(&self, import: &str, request: ImportForget) -> Answer<Changed<Import>> {
+        self.import(import).await?;
+        let steps = vec![format!("let go of the drives of the import {import:?}")];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        self.state().imports.remove(import);
+        Ok(Changed::gone(steps))
     }
 
     async fn drives(&self) -> Answer<Vec<Drive>> {
@@ -389,6 +492,7 @@ impl Control for MemoryControl {
             errors: ErrorCounts::default(),
             read_latency_us: Some(LatencyUs { p50: 70.0, p99: 140.0, max: 900.0 }),
             write_latency_us: None,
+            note: None,
         };
         let mut drives = Vec::new();
         for group in state.groups.values() {
@@ -402,6 +506,33 @@ impl Control for MemoryControl {
             }
         }
         Ok(drives)
+    }
+
+    async fn drive(&self, drive: &str) -> Answer<DriveDetails> {
+        let found = self.drives().await?.into_iter().find(|known| known.name == drive);
+        let drive = found.ok_or_else(|| ControlError::drive_not_found(drive))?;
+        let health = DriveHealth {
+            critical_warning: 1,
+            temperature_c: Some(38),
+            used_percent: 3,
+            spare_percent: 9,
+            spare_threshold_percent: 10,
+            read_bytes: 1_024_000,
+            written_bytes: 1_536_000,
+            power_on_hours: 8760,
+            unsafe_shutdown_count: 5,
+            media_error_count: 0,
+            warnings: vec!["its spare blocks run out".into()],
+        };
+        let is_first = drive.slot == Some(0);
+        Ok(DriveDetails {
+            model: is_first.then(|| "Model X".into()),
+            serial: is_first.then(|| "S1".into()),
+            firmware: is_first.then(|| "1.0".into()),
+            identity: is_first.then(|| "eui.0025385b71b00a55".into()),
+            health: is_first.then_some(health),
+            drive,
+        })
     }
 
     async fn member_fail(&self, group: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>> {
@@ -560,25 +691,40 @@ impl Control for MemoryControl {
         Ok(self.state().exports.values().cloned().collect())
     }
 
-    async fn export_create(&self, request: ExportCreate, name: VolumeName, nbd: NbdAddress) -> Answer<Changed<Export>> {
+    async fn export_create(
+        &self,
+        request: ExportCreate,
+        name: VolumeName,
+        place: ExportPlace,
+    ) -> Answer<Changed<Export>> {
         let mut state = self.state();
         state.volume(&name)?;
-        let address = nbd.to_string();
+        let address = match &place {
+            ExportPlace::Nbd(nbd) => nbd.to_string(),
+            ExportPlace::Ublk(device) => format!("/dev/ublkb{}", device.number.unwrap_or_default()),
+        };
         if let Some(other) = state.exports.values().find(|export| export.address == address) {
             return refuse(ErrorCode::ExportExists, format!("the export {:?} listens on {address} already", other.id));
         }
-        let uri = match &nbd {
-            NbdAddress::Unix(path) => format!("nbd+unix:///{name}?socket={}", path.display()),
-            NbdAddress::Tcp { .. } => format!("nbd://{address}/{name}"),
+        let (protocol, uri, block_bytes) = match &place {
+            ExportPlace::Nbd(NbdAddress::Unix(path)) => {
+                (Protocol::Nbd, format!("nbd+unix:///{name}?socket={}", path.display()), None)
+            }
+            ExportPlace::Nbd(NbdAddress::Tcp { .. }) => (Protocol::Nbd, format!("nbd://{address}/{name}"), None),
+            ExportPlace::Ublk(device) => {
+                let block_bytes = device.block_bytes.unwrap_or(UblkCreate::BLOCK_BYTES_DEFAULT);
+                (Protocol::Ublk, format!("/dev/purlin/{name}"), Some(block_bytes))
+            }
         };
         let export = Export {
             id: state.id().to_string(),
             volume: name.to_string(),
-            protocol: Protocol::Nbd,
+            protocol,
             address: address.clone(),
             uri,
             read_only: request.read_only,
             tls: request.tls,
+            block_bytes,
             listening: true,
             message: None,
             connection_count: 0,
@@ -595,5 +741,40 @@ impl Control for MemoryControl {
             volume.exports.retain(|other| other != id);
         }
         Ok(Changed::gone(vec![format!("stop listening on {}", export.address)]))
+    }
+
+    async fn upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>> {
+        let program = request.program.unwrap_or_else(|| "/usr/bin/purlind".to_owned());
+        if program.contains("gone") {
+            return refuse(ErrorCode::Invalid, format!("cannot upgrade to {program}: No such file or directory"));
+        }
+        let steps = vec![format!("execute {program}")];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        let upgrade = Upgrade {
+            state: UpgradeState::Running,
+            program: Some(program),
+            from_version: Some("0.1.0".into()),
+            to_version: Some("0.2.0".into()),
+            pause_us: None,
+            message: None,
+        };
+        self.state().upgrade = upgrade.clone();
+        Ok(Changed::done(steps, upgrade))
+    }
+
+    /// It takes two looks.
+    async fn upgrade_state(&self) -> Answer<Upgrade> {
+        let upgrade = &mut self.state().upgrade;
+        let shown = upgrade.clone();
+        if upgrade.state == UpgradeState::Running {
+            (upgrade.state, upgrade.pause_us) = (UpgradeState::Done, Some(84_310));
+            if upgrade.program.as_deref().is_some_and(|program| program.contains("broken")) {
+                upgrade.state = UpgradeState::Failed;
+                upgrade.message = Some("it cannot be executed".into());
+            }
+        }
+        Ok(shown)
     }
 }

@@ -5,21 +5,23 @@
 
 use std::mem::{offset_of, size_of};
 
+use gf::crc32c;
 use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::{Catalogue, CatalogueError};
 use crate::BLOCK;
-use crate::checksum::{crc32c, crc32c_without};
+use crate::checksum::crc32c_without;
 use crate::layout::Layout;
 use crate::uuid::Uuid;
 
 /// Slots of the catalogue on every member.
 pub const CATALOGUE_SLOTS: u64 = 2;
 
-/// Version of the catalogue format that this crate writes and reads.
-pub const CATALOGUE_VERSION: u32 = 1;
+/// Newest version of the catalogue format that this crate reads. It writes the oldest that holds what is to be said:
+/// see [`Catalogue::version`].
+pub const CATALOGUE_VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"PurlinCT";
 
@@ -69,7 +71,7 @@ pub enum SlotError {
         part: &'static str,
     },
     /// Written by another version of Purlin.
-    #[error("catalogue of version {found}, this program reads version {CATALOGUE_VERSION}")]
+    #[error("catalogue of version {found}, this program reads versions 1 to {CATALOGUE_VERSION}")]
     UnknownVersion {
         /// The version found.
         found: u32,
@@ -114,7 +116,7 @@ pub fn encode_slot(catalogue: &Catalogue, array: &Uuid, sequence: u64, slot_byte
     bytes[BLOCK..BLOCK + document.len()].copy_from_slice(&document);
     let mut header = DiskHeader::new_zeroed();
     header.magic = MAGIC;
-    header.version = CATALOGUE_VERSION.into();
+    header.version = catalogue.version().into();
     header.array = *array.as_bytes();
     header.sequence = sequence.into();
     header.payload_len = payload_len.into();
@@ -138,7 +140,7 @@ pub fn decode_slot(bytes: &[u8], array: &Uuid) -> Result<(u64, Catalogue), SlotE
     if header.crc32c.get() != crc32c_without(header.as_bytes(), offset_of!(DiskHeader, crc32c)) {
         return Err(SlotError::Checksum { part: "header" });
     }
-    if header.version.get() != CATALOGUE_VERSION {
+    if !(1..=CATALOGUE_VERSION).contains(&header.version.get()) {
         return Err(SlotError::UnknownVersion { found: header.version.get() });
     }
     if header.array != *array.as_bytes() {
@@ -152,6 +154,10 @@ pub fn decode_slot(bytes: &[u8], array: &Uuid) -> Result<(u64, Catalogue), SlotE
     }
     let catalogue: Catalogue = serde_json::from_slice(&filled[..len as usize])
         .map_err(|error| SlotError::Document { reason: error.to_string() })?;
+    if catalogue.version() > header.version.get() {
+        let reason = format!("fields of version {} in one of version {}", catalogue.version(), header.version.get());
+        return Err(SlotError::Document { reason });
+    }
     catalogue.check(u64::MAX).map_err(SlotError::Invalid)?;
     Ok((header.sequence.get(), catalogue))
 }

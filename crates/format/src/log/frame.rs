@@ -13,6 +13,7 @@
 use std::mem::size_of;
 use std::ops::Range;
 
+use gf::crc32c_append;
 use thiserror::Error;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
@@ -130,7 +131,7 @@ pub struct PartData<'a> {
     /// The payloads hold new content instead of base syndromes: of every entry, in each part that of its strip (zeroes
     /// where a data strip is not overwritten). The overwritten strips and the syndromes hold parts.
     pub whole: bool,
-    /// The base syndrome of this role, entry after entry, of those that have one: see [`Entry::has_base`].
+    /// The base syndrome of this role, entry after entry, of those that have one: see [`Entry::payload_len`].
     pub payload: &'a [u8],
 }
 
@@ -215,6 +216,13 @@ impl Entry {
         !self.is_void() && self.overwritten.count_ones() < data as u32
     }
 
+    /// Bytes of this entry in the payload of the part of a role: new content in all parts of a *whole* record, else the base
+    /// syndrome of a syndrome's part. `data` is the number of data strips.
+    pub fn payload_len(&self, role: u16, whole: bool, data: usize) -> usize {
+        let has_payload = whole || (usize::from(role) >= data && self.has_base(data));
+        if has_payload { self.len as usize } else { 0 }
+    }
+
     /// Pieces that have checksums.
     fn pieces(&self, piece_bytes: u32) -> usize {
         self.len.div_ceil(piece_bytes) as usize
@@ -228,10 +236,15 @@ fn meta_len(parts: &[PartData<'_>]) -> usize {
     size_of::<DiskHead>() + parts.iter().map(part).sum::<usize>()
 }
 
+/// Bytes of a frame before the payloads: a multiple of [`BLOCK`].
+pub fn frame_meta_len(parts: &[PartData<'_>]) -> usize {
+    meta_len(parts).next_multiple_of(BLOCK)
+}
+
 /// Bytes of a frame with these parts: a multiple of [`BLOCK`].
 pub fn frame_len(parts: &[PartData<'_>]) -> usize {
     let payload: usize = parts.iter().map(|part| part.payload.len()).sum();
-    meta_len(parts).next_multiple_of(BLOCK) + payload.next_multiple_of(BLOCK)
+    frame_meta_len(parts) + payload.next_multiple_of(BLOCK)
 }
 
 /// Most exceptions of a seal.
@@ -254,13 +267,30 @@ pub fn encode_seal(array: &Uuid, head: &FrameHead, exceptions: &[u64]) -> [u8; B
 /// If `out` is not [`frame_len`] bytes long.
 pub fn encode_frame(array: &Uuid, head: &FrameHead, parts: &[PartData<'_>], out: &mut [u8]) {
     assert_eq!(out.len(), frame_len(parts), "a frame of {} parts", parts.len());
+    let (meta, mut rest) = out.split_at_mut(frame_meta_len(parts));
+    encode_frame_meta(array, head, parts, meta);
+    for part in parts {
+        let payload;
+        (payload, rest) = rest.split_at_mut(part.payload.len());
+        payload.copy_from_slice(part.payload);
+    }
+    rest.fill(0);
+}
+
+/// Writes to `out` what is before the payloads of a frame. The whole frame is that, the payloads in order, and zeroes up to
+/// [`frame_len`].
+///
+/// # Panics
+/// If `out` is not [`frame_meta_len`] bytes long.
+pub fn encode_frame_meta(array: &Uuid, head: &FrameHead, parts: &[PartData<'_>], out: &mut [u8]) {
+    assert_eq!(out.len(), frame_meta_len(parts), "a frame of {} parts", parts.len());
     encode(array, head, &[], parts, out);
 }
 
 fn encode(array: &Uuid, head: &FrameHead, exceptions: &[u64], parts: &[PartData<'_>], out: &mut [u8]) {
     let meta = meta_len(parts) + 8 * exceptions.len();
-    let mut payload_at = meta.next_multiple_of(BLOCK);
-    out[meta..payload_at].fill(0);
+    let mut payload_at = out.len();
+    out[meta..].fill(0);
     let mut disk = DiskHead::new_zeroed();
     disk.magic = MAGIC;
     disk.version = FRAME_VERSION.into();
@@ -271,7 +301,9 @@ fn encode(array: &Uuid, head: &FrameHead, exceptions: &[u64], parts: &[PartData<
     disk.stream = head.stream.into();
     disk.parts = (parts.len() as u32).into();
     disk.meta_len = (meta as u32).into();
-    disk.frame_len = (out.len() as u32).into();
+    let payload_len: usize = parts.iter().map(|part| part.payload.len()).sum();
+    let padding = payload_len.next_multiple_of(BLOCK) - payload_len;
+    disk.frame_len = ((out.len() + payload_len + padding) as u32).into();
     disk.piece_bytes = head.piece_bytes.into();
     disk.exceptions = (exceptions.len() as u32).into();
     let mut at = 0;
@@ -307,15 +339,29 @@ fn encode(array: &Uuid, head: &FrameHead, exceptions: &[u64], parts: &[PartData<
                 put(out, &checksum.to_le_bytes());
             }
         }
-        out[payload_at..payload_at + part.payload.len()].copy_from_slice(part.payload);
         payload_at += part.payload.len();
     }
-    out[payload_at..].fill(0);
     let checksum = crc32c_without(out, CRC_FIELD);
+    let checksum = parts.iter().fold(checksum, |sum, part| crc32c_append(sum, part.payload));
+    let checksum = crc32c_append(checksum, &[0; BLOCK][..padding]);
     out[CRC_FIELD..CRC_FIELD + 4].copy_from_slice(&checksum.to_le_bytes());
 }
 
 impl Frame {
+    /// How long the frame is that may start with the first of `bytes`, which lie from `offset` on the member: so much is
+    /// needed to [`decode`](Frame::decode) it. A multiple of [`BLOCK`], as the head says it and no checksum has confirmed.
+    /// None where no frame of this generation starts.
+    pub fn announced_len(bytes: &[u8], array: &Uuid, generation: u64, offset: u64) -> Option<u64> {
+        let (disk, _) = DiskHead::ref_from_prefix(bytes).ok()?;
+        let is_ours = disk.magic == MAGIC
+            && disk.version.get() == FRAME_VERSION
+            && disk.array == *array.as_bytes()
+            && disk.generation.get() == generation
+            && disk.offset.get() == offset;
+        let len = disk.frame_len.get() as usize;
+        (is_ours && len >= BLOCK && len.is_multiple_of(BLOCK)).then_some(len as u64)
+    }
+
     /// Reads the frame that starts with the first of `bytes`, which lie from `offset` on the member and go on at least
     /// to its end. Of a stripe with `strips` strips, of which `data` hold data.
     ///
@@ -369,7 +415,7 @@ impl Frame {
             let mut payload_len = 0;
             for _ in 0..part.entries.get() {
                 let (entry, after) = decode_entry(rest, piece_bytes, (data, strips))?;
-                payload_len += if whole || entry.has_base(data) { entry.len as usize } else { 0 };
+                payload_len += entry.payload_len(part.role.get(), whole, data);
                 entries.push(entry);
                 rest = after;
             }

@@ -20,7 +20,7 @@ pub const SUPERBLOCK_VERSION: u32 = 1;
 
 const MAGIC: [u8; 8] = *b"PurlinSB";
 
-/// Slots of the region table; four are used. The others are for regions of later versions.
+/// Slots of the region table; five are used at most. The others are for regions of later versions.
 const REGION_SLOTS: usize = 16;
 
 /// In place of a member index: this drive is a spare, or no member is being rebuilt.
@@ -251,7 +251,9 @@ fn decode_layout(disk: &DiskSuperblock) -> Result<Layout, SuperblockError> {
             _ => Err(SuperblockError::Invalid { field }),
         }
     };
+    let has_checksums = disk.regions.iter().any(|slot| slot.kind.get() == RegionKind::Checksums as u16);
     Ok(Layout {
+        checksums: has_checksums.then(|| region(RegionKind::Checksums, "checksums")).transpose()?,
         map: region(RegionKind::Map, "map")?,
         log: region(RegionKind::Log, "log")?,
         catalogue: region(RegionKind::Catalogue, "catalogue")?,
@@ -297,7 +299,7 @@ pub(crate) mod tests {
 
     fn sample() -> Superblock {
         let shape = Shape::new(Level::Raid5, 3, None, None, None, 4096).unwrap();
-        let layout = Layout::plan(&shape, 1 << 20).unwrap();
+        let layout = Layout::plan(&shape, 1 << 20, false).unwrap();
         let uuid = |n| Uuid::from_bytes([n; 16]);
         let entry = |n| MemberEntry { uuid: uuid(n), state: MemberState::InSync };
         Superblock {

@@ -2,7 +2,8 @@
 
 use format::{
     Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, Layout, Level, MapBlock, MemberEntry,
-    MemberState, Rebuild, Role, SUPERBLOCK_VERSION, Shape, Superblock, TlsFiles, Uuid, VolumeKind, VolumeRecord,
+    MemberState, Rebuild, Role, SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SettingsRecord, Shape,
+    Superblock, TlsFiles, Uuid, VolumeKind, VolumeRecord,
 };
 
 /// A UUID whose bytes count up from `first`.
@@ -18,7 +19,7 @@ pub fn array() -> Uuid {
 /// A superblock that uses every field: six members in every state, two spares, a rebuild under way.
 pub fn superblock() -> Superblock {
     let shape = Shape::new(Level::Raid6, 6, None, None, None, 64 << 10).expect("a shape");
-    let layout = Layout::plan(&shape, 1 << 40).expect("a layout");
+    let layout = Layout::plan(&shape, 1 << 40, false).expect("a layout");
     let states = [
         MemberState::InSync,
         MemberState::Rebuilding,
@@ -61,10 +62,18 @@ pub fn superblock_of_a_spare() -> Superblock {
         shape,
         members: vec![MemberEntry { uuid: uuid(1), state: MemberState::InSync }, missing],
         spares: vec![uuid(0xC0)],
-        layout: Layout::plan(&shape, 1 << 20).expect("a layout"),
+        layout: Layout::plan(&shape, 1 << 20, false).expect("a layout"),
         rebuild: None,
         ..superblock()
     }
+}
+
+/// A group that keeps checksums.
+pub fn superblock_with_checksums() -> Superblock {
+    let mut superblock = superblock();
+    superblock.layout = Layout::plan(&superblock.shape, 1 << 40, true).expect("a layout");
+    superblock.features.incompatible |= Features::CHECKSUMS;
+    superblock
 }
 
 /// A map block with a pattern of zones.
@@ -102,5 +111,31 @@ pub fn catalogue() -> Catalogue {
             export(2, 1, "unix:/run/purlin/db.sock", false, None),
             export(6, 4, "[::]:10809", true, Some(tls)),
         ],
+        ..Catalogue::default()
+    }
+}
+
+/// A catalogue of version 2 with a block device and every field of settings and scrub.
+pub fn catalogue_with_upkeep() -> Catalogue {
+    let last = ScrubEnd { ended_unix_s: 1_800_200_000, repair: true, found: 3, repaired: 2, unchecked: 1 };
+    let current = ScrubPoint {
+        started_unix_s: 1_803_000_000,
+        repair: true,
+        paused: true,
+        next_byte: 1 << 30,
+        compared_bytes: 3 << 29,
+        found: 5,
+        repaired: 4,
+        unchecked: 6,
+    };
+    let plain = catalogue();
+    let kind = ExportKind::Ublk { number: 7, block_bytes: 512, depth: 128, read_only: true };
+    let device = ExportRecord { id: 7, volume: 1, kind };
+    Catalogue {
+        next_id: 8,
+        exports: plain.exports.into_iter().chain([device]).collect(),
+        settings: SettingsRecord { client_p99_us: Some(5_000), retire_slow: true, scrub_every_s: Some(604_800) },
+        scrub: ScrubRecord { last: Some(last), skipped_unix_s: Some(1_802_000_000), current: Some(current) },
+        ..catalogue()
     }
 }

@@ -12,7 +12,7 @@ fn of_version_2(superblock: &Superblock) -> [u8; BLOCK] {
     let mut bytes = superblock.encode();
     bytes[8] = 2;
     bytes[12..16].fill(0);
-    let sum = crc32c::crc32c(&bytes);
+    let sum = gf::crc32c(&bytes);
     bytes[12..16].copy_from_slice(&sum.to_le_bytes());
     bytes
 }

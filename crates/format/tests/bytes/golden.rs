@@ -4,7 +4,9 @@
 
 use std::path::PathBuf;
 
-use crate::common::{array, catalogue, map_block, superblock, superblock_of_a_spare};
+use crate::common::{
+    array, catalogue, catalogue_with_upkeep, map_block, superblock, superblock_of_a_spare, superblock_with_checksums,
+};
 use format::{BLOCK, Catalogue, MapBlock, Superblock, decode_slot, encode_slot};
 
 /// Compares `bytes` with the golden image `name`, or writes it where that was asked for. Gives the image.
@@ -21,7 +23,12 @@ fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
 
 #[test]
 fn a_superblock_is_the_golden_one_byte_for_byte() {
-    for (name, value) in [("superblock-member.bin", superblock()), ("superblock-spare.bin", superblock_of_a_spare())] {
+    let images = [
+        ("superblock-member.bin", superblock()),
+        ("superblock-spare.bin", superblock_of_a_spare()),
+        ("superblock-checksums.bin", superblock_with_checksums()),
+    ];
+    for (name, value) in images {
         let image = golden(name, &value.encode());
         assert_eq!(Superblock::decode(&image), Ok(value));
     }
@@ -37,6 +44,16 @@ fn a_map_block_is_the_golden_one_byte_for_byte() {
 fn a_catalogue_is_the_golden_one_byte_for_byte() {
     let image = golden("catalogue.bin", &encode_slot(&catalogue(), &array(), 42, 16 << 10).unwrap());
     assert_eq!(decode_slot(&image, &array()), Ok((42, catalogue())));
+    let upkeep = catalogue_with_upkeep();
+    let image = golden("catalogue-2.bin", &encode_slot(&upkeep, &array(), 43, 16 << 10).unwrap());
+    assert_eq!(decode_slot(&image, &array()), Ok((43, upkeep)));
+}
+
+/// A reader of version 1 alone goes on reading what has nothing new to say.
+#[test]
+fn the_version_says_what_a_reader_must_know() {
+    let version = |catalogue: &Catalogue| encode_slot(catalogue, &array(), 1, 16 << 10).unwrap()[8];
+    assert_eq!((version(&catalogue()), version(&catalogue_with_upkeep())), (1, 2));
 }
 
 #[test]
@@ -52,7 +69,8 @@ fn the_document_in_the_catalogue_page_is_a_catalogue() {
     let (document, _) = rest.split_once("```").expect("the document ends");
     let catalogue: Catalogue = serde_json::from_str(document).unwrap();
     assert_eq!(catalogue.check(4 << 30), Ok(()));
-    assert_eq!((catalogue.volumes.len(), catalogue.exports.len()), (1, 1));
+    assert_eq!((catalogue.volumes.len(), catalogue.exports.len()), (1, 2));
+    assert!(catalogue.version() == 2 && catalogue.scrub.current.is_some(), "it shows every field");
 }
 
 /// The tables of the pages: every row starts where the one before it ends, and the last one ends with the block.

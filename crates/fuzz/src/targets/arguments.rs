@@ -25,6 +25,7 @@ pub(super) const TARGET: Target = Target {
             "spare remove tank mem:a",
             "help group create",
             "completions zsh",
+            "group set tank --client-p99 5ms --retire-slow on --scrub-every off --dry-run",
         ];
         lines.iter().enumerate().map(|(n, line)| Seed::new(format!("line-{n:02}"), line.replace(' ', "\n"))).collect()
     },
@@ -33,6 +34,7 @@ pub(super) const TARGET: Target = Target {
         b"\n--level\n",
         b"\n--drives\n",
         b"\n--size\n",
+        b"\n--client-p99\n",
         b"\n--dry-run\n",
         b"\n--\n",
         b"\n-\n",

@@ -25,6 +25,8 @@ pub(super) const TARGET: Target = Target {
         vec![
             Seed::new("document", document(&samples::catalogue())),
             Seed::new("document-empty", document(&Catalogue::default())),
+            Seed::new("document-upkeep", document(&samples::catalogue_with_upkeep())),
+            Seed::new("slot-upkeep", seal::input(Mode::SEALED, &slot(&samples::catalogue_with_upkeep()))),
             Seed::new("slot", seal::input(Mode::SEALED, &slot(&samples::catalogue()))),
         ]
     },
@@ -38,6 +40,8 @@ pub(super) const TARGET: Target = Target {
         b"\"kind\":{\"nbd\":{\"address\":\"",
         b"\"read_only\":true",
         b"\"tls\":null",
+        b",\"settings\":{\"client_p99_us\":0,\"retire_slow\":true,\"scrub_every_s\":null}",
+        b",\"scrub\":{\"last\":null,\"skipped_unix_s\":1,\"current\":null}",
         b"unix:",
         b"[[[[[[[[[[[[[[[[",
         b"18446744073709551615",
@@ -66,8 +70,9 @@ fn run(input: &[u8]) {
         let held: u64 = volume.extents.iter().map(|extent| extent.len_bytes).sum();
         assert!(held >= volume.size_bytes && held - volume.size_bytes < BLOCK as u64);
     }
-    let capacity_bytes = catalogue.volumes.iter().flat_map(|volume| &volume.extents);
-    let capacity_bytes = capacity_bytes.map(|extent| extent.start_byte + extent.len_bytes).max().unwrap_or(0);
+    let ends = catalogue.volumes.iter().flat_map(|volume| &volume.extents);
+    let ends = ends.map(|extent| extent.start_byte + extent.len_bytes);
+    let capacity_bytes = ends.chain(catalogue.scrub.current.iter().map(|point| point.next_byte)).max().unwrap_or(0);
     assert_eq!(catalogue.check(capacity_bytes), Ok(()), "a group of just this size holds it");
 
     let written = encode_slot(&catalogue, &array, sequence, u64::MAX).expect("every slot is smaller");
@@ -80,7 +85,8 @@ fn run(input: &[u8]) {
 }
 
 fn with_header(document: &[u8]) -> Vec<u8> {
-    let mut bytes = encode_slot(&Catalogue::default(), &ARRAY, 1, u64::MAX).expect("it is small")[..BLOCK].to_vec();
+    let newest = samples::catalogue_with_upkeep();
+    let mut bytes = encode_slot(&newest, &ARRAY, 1, u64::MAX).expect("it is small")[..BLOCK].to_vec();
     bytes[PAYLOAD_LEN_AT..PAYLOAD_LEN_AT + 4].copy_from_slice(&(document.len() as u32).to_le_bytes());
     bytes.extend_from_slice(document);
     bytes.resize(bytes.len().next_multiple_of(BLOCK), 0);
@@ -96,7 +102,7 @@ fn sealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let len = bytes[PAYLOAD_LEN_AT..PAYLOAD_LEN_AT + 4].try_into().expect("4 bytes");
     let filled_len = (u32::from_le_bytes(len) as usize).next_multiple_of(BLOCK);
     if let Some(payload) = bytes[BLOCK..].get(..filled_len) {
-        let sum = crc32c::crc32c(payload);
+        let sum = gf::crc32c(payload);
         bytes[PAYLOAD_CHECKSUM_AT..PAYLOAD_CHECKSUM_AT + 4].copy_from_slice(&sum.to_le_bytes());
     }
     seal::seal(&mut bytes[..BLOCK]);

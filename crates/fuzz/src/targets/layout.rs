@@ -1,5 +1,6 @@
 //! Shapes and layouts, from numbers as a request has them.
 
+use format::sums::{sum_block_offset, sum_place};
 use format::{BLOCK, Layout, LayoutError, Level, Shape, map_block_count, map_slot_offset};
 
 use crate::target::{Memory, Seed, Target};
@@ -59,21 +60,29 @@ fn run(input: &[u8]) {
     assert!(!shape.to_string().is_empty());
     let (set, place) = shape.set_of(usize::from(shape.members) - 1);
     assert_eq!((set, place), (usize::from(shape.sets) - 1, shape.members_per_set() - 1));
-    check_layout(&shape, u64::from_le_bytes(*member));
+    for checksums in [false, true] {
+        check_layout(&shape, u64::from_le_bytes(*member), checksums);
+    }
 }
 
-fn check_layout(shape: &Shape, member_bytes: u64) {
-    let layout = match Layout::plan(shape, member_bytes) {
+fn check_layout(shape: &Shape, member_bytes: u64, checksums: bool) {
+    let layout = match Layout::plan(shape, member_bytes, checksums) {
         Ok(layout) => layout,
         Err(LayoutError::TooSmall { need, have }) => {
             assert!(have == member_bytes && need > have, "{need} bytes are needed, {have} are there");
-            assert!(Layout::plan(shape, need).is_ok(), "what is said to be needed is enough");
+            assert!(Layout::plan(shape, need, checksums).is_ok(), "what is said to be needed is enough");
             return;
         }
         Err(LayoutError::TooLarge { .. }) => return assert!(member_bytes > 1 << 50, "no such drive exists"),
     };
     let block = BLOCK as u64;
-    let mut regions = [layout.map, layout.log, layout.catalogue, layout.data];
+    let mut regions = vec![layout.map, layout.log, layout.catalogue, layout.data];
+    regions.extend(layout.checksums);
+    assert_eq!(layout.checksums.is_some(), checksums);
+    if let Some(region) = layout.checksums {
+        let (last, _) = sum_place(&layout, layout.data.end() - 1);
+        assert!(sum_block_offset(&region, last) + block <= region.end(), "{layout:?}");
+    }
     regions.sort_by_key(|region| region.offset);
     let mut free_from = block;
     for region in regions {

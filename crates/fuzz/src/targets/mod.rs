@@ -4,10 +4,13 @@ mod address;
 mod arguments;
 mod catalogue;
 mod connection;
+mod duration;
 mod foreign;
+mod http;
 mod layout;
 mod log;
 mod map;
+mod md;
 mod nbd_replies;
 mod nbd_script;
 mod nbd_stream;
@@ -20,15 +23,19 @@ mod superblock;
 use crate::target::Target;
 
 /// All targets, in the order of their names.
-pub const TARGETS: [Target; 15] = [
+pub const TARGETS: [Target; 19] = [
     address::TARGET,
     arguments::TARGET,
     catalogue::TARGET,
+    duration::TARGET,
     foreign::TARGET,
+    http::ROUTER,
+    http::TOKENS,
     layout::TARGET,
     log::FRAME,
     log::LOST,
     map::TARGET,
+    md::TARGET,
     nbd_replies::TARGET,
     nbd_script::TARGET,
     nbd_stream::TARGET,

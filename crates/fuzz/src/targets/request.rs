@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 
 use api::{
-    Changed, DriveList, ErrorBody, Export, ExportCreate, ExportList, Group, GroupAssemble, GroupCreate, GroupList,
-    GroupStop, Invalid, MemberFail, MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, VolumeCreate, VolumeList,
-    VolumeUpdate,
+    Changed, DriveList, ErrorBody, Export, ExportCreate, ExportList, ExportPlace, Group, GroupAssemble, GroupCreate,
+    GroupList, GroupStop, GroupUpdate, ImportForget, ImportList, ImportMd, Imported, Invalid, MemberFail,
+    MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, UblkCreate, VolumeCreate, VolumeList, VolumeUpdate,
 };
 use format::{Catalogue, ExportKind, ExportRecord};
 use serde::Serialize;
@@ -32,6 +32,7 @@ pub(super) const TARGET: Target = Target {
         b"\"size_bytes\":18446744073709551615",
         b"\"tls\":{\"cert\":\"/c\",\"key\":\"/k\"}",
         b"\"nbd\":\"unix:/a\"",
+        b"\"ublk\":{\"number\":0,\"block_bytes\":512,\"depth\":4096}",
         b"null",
         b"1e999",
         b"-0.0",
@@ -48,7 +49,7 @@ pub(super) const TARGET: Target = Target {
 /// A request type: what reading a body of it must give.
 type Check = fn(&[u8]);
 
-const REQUESTS: [Check; 10] = [
+const REQUESTS: [Check; 13] = [
     |body| request(body, |it: &GroupCreate| it.validate()),
     |body| request(body, |it: &GroupAssemble| it.validate()),
     |body| request(body, |_: &GroupStop| Ok(())),
@@ -66,10 +67,13 @@ const REQUESTS: [Check; 10] = [
     |body| request(body, |it: &VolumeUpdate| it.validate()),
     |body| request(body, export),
     |body| request(body, |_: &ScrubRequest| Ok(())),
+    |body| request(body, |it: &GroupUpdate| it.validate()),
+    |body| request(body, |it: &ImportMd| it.validate()),
+    |body| request(body, |_: &ImportForget| Ok(())),
 ];
 
 /// What the command reads. Answers only grow, so nothing is refused for being there.
-const ANSWERS: [Check; 9] = [
+const ANSWERS: [Check; 11] = [
     answer::<ErrorBody>,
     answer::<Status>,
     answer::<GroupList>,
@@ -79,6 +83,8 @@ const ANSWERS: [Check; 9] = [
     answer::<Changed<Group>>,
     answer::<Changed<Export>>,
     answer::<Scrub>,
+    answer::<ImportList>,
+    answer::<Imported>,
 ];
 
 fn seeds() -> Vec<Seed> {
@@ -94,6 +100,9 @@ fn seeds() -> Vec<Seed> {
         r#"{"size_bytes":18446744073709551615,"confirm":"tank/db"}"#,
         r#"{"volume":"tank/db","nbd":"[::1]:10809","read_only":true,"tls":{"cert":"/c","key":"/k","ca":null}}"#,
         r#"{"action":"start","repair":true}"#,
+        r#"{"client_p99_us":5000,"retire_slow":true,"scrub_every_s":0,"dry_run":true}"#,
+        r#"{"drives":["/a","/b"],"name":"old","array":"host:old","allow_inconsistent":true,"dry_run":false}"#,
+        r#"{"force":true,"dry_run":false}"#,
         r#"{"error":{"code":"group_exists","message":"there is one"}}"#,
     ];
     let seed =
@@ -134,9 +143,18 @@ where
 
 /// What is valid for the API is valid for the catalogue, which is written without asking again.
 fn export(request: &ExportCreate) -> Result<(), Invalid> {
-    let (volume, _) = request.validate()?;
+    let (volume, place) = request.validate()?;
     assert_eq!(volume.to_string(), request.volume);
-    let kind = ExportKind::Nbd { address: request.nbd.clone(), read_only: request.read_only, tls: None };
+    let read_only = request.read_only;
+    let kind = match place {
+        ExportPlace::Nbd(address) => ExportKind::Nbd { address: address.to_string(), read_only, tls: None },
+        ExportPlace::Ublk(ublk) => ExportKind::Ublk {
+            number: ublk.number.unwrap_or_default(),
+            block_bytes: ublk.block_bytes.unwrap_or(UblkCreate::BLOCK_BYTES_DEFAULT),
+            depth: ublk.depth.unwrap_or(UblkCreate::DEPTH_DEFAULT),
+            read_only,
+        },
+    };
     let catalogue = Catalogue { exports: vec![ExportRecord { id: 5, volume: 1, kind }], ..samples::catalogue() };
     assert_eq!(catalogue.check(u64::MAX), Ok(()));
     Ok(())

@@ -2,14 +2,15 @@
 
 use format::{
     Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, Layout, Level, MemberEntry, MemberState,
-    Rebuild, Role, SUPERBLOCK_VERSION, Shape, Superblock, TlsFiles, Uuid, VolumeKind, VolumeRecord,
+    Rebuild, Role, SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SettingsRecord, Shape, Superblock, TlsFiles,
+    Uuid, VolumeKind, VolumeRecord,
 };
 
 pub(super) const ARRAY: Uuid = Uuid::from_bytes(*b"an array's uuid.");
 
 /// A superblock of a group of this shape, of the member in slot 0.
 pub(super) fn superblock(shape: Shape, member_bytes: u64) -> Superblock {
-    let layout = Layout::plan(&shape, member_bytes).expect("samples are large enough");
+    let layout = Layout::plan(&shape, member_bytes, false).expect("samples are large enough");
     let uuid = |n: u16| Uuid::from_random([n as u8 + 1; 16]);
     let members = (0..shape.members).map(|n| MemberEntry { uuid: uuid(n), state: MemberState::InSync }).collect();
     Superblock {
@@ -49,7 +50,12 @@ pub(super) fn superblocks() -> Vec<(&'static str, Superblock)> {
     spare.drive = Uuid::from_random([200; 16]);
     spare.spares = vec![spare.drive, Uuid::from_random([201; 16])];
     spare.role = Role::Spare;
+    let mut summed = superblock(shape(Level::Raid5, 3, None, None, 64), 1 << 30);
+    summed.crash_safety = CrashSafety::On;
+    summed.features.incompatible = Features::LOG | Features::CHECKSUMS;
+    summed.layout = Layout::plan(&summed.shape, 1 << 30, true).expect("samples are large enough");
     vec![
+        ("checksums", summed),
         ("mirror", superblock(shape(Level::Raid1, 2, None, None, 4), 1 << 20)),
         ("rebuilding", rebuilding),
         ("spare", spare),
@@ -82,5 +88,31 @@ pub(super) fn catalogue() -> Catalogue {
             volume(4, "logs.2", 4096, vec![extent(1 << 30, 4096)]),
         ],
         exports: vec![export(5, 1, "unix:/run/db.sock", None), export(8, 4, "[::1]:10809", Some(tls))],
+        ..Catalogue::default()
+    }
+}
+
+/// The same, looked after in every way.
+pub(super) fn catalogue_with_upkeep() -> Catalogue {
+    let last = ScrubEnd { ended_unix_s: 1_800_000_000, repair: true, found: 2, repaired: 1, unchecked: 3 };
+    let current = ScrubPoint {
+        started_unix_s: 1_802_000_000,
+        repair: false,
+        paused: true,
+        next_byte: 8192,
+        compared_bytes: 4096,
+        found: 1,
+        repaired: 0,
+        unchecked: 0,
+    };
+    let plain = catalogue();
+    let kind = ExportKind::Ublk { number: 3, block_bytes: 512, depth: 128, read_only: false };
+    let device = ExportRecord { id: 9, volume: 1, kind };
+    Catalogue {
+        next_id: 10,
+        exports: plain.exports.into_iter().chain([device]).collect(),
+        settings: SettingsRecord { client_p99_us: Some(5000), retire_slow: true, scrub_every_s: None },
+        scrub: ScrubRecord { last: Some(last), skipped_unix_s: Some(1_801_000_000), current: Some(current) },
+        ..catalogue()
     }
 }

@@ -43,7 +43,7 @@ impl Mode {
 pub(super) fn seal(bytes: &mut [u8]) {
     let field = CHECKSUM_AT..CHECKSUM_AT + 4;
     bytes[field.clone()].fill(0);
-    let sum = crc32c::crc32c(bytes);
+    let sum = gf::crc32c(bytes);
     bytes[field].copy_from_slice(&sum.to_le_bytes());
 }
 

@@ -2,7 +2,7 @@
 
 use format::{Layout, Level, MapBlock, Shape, Superblock, map_slot_offset, superblock_offsets};
 use rescue::{CheckReport, Structure};
-use sim::engine::{KIB, every_level, seeds, shape};
+use sim::engine::{KIB, Protection, every_level, seeds, shape};
 use sim::{Rng, Sim};
 
 use crate::image::*;
@@ -90,12 +90,14 @@ fn written_byte(group: &Stopped, shape: &Shape, rng: &mut Rng) -> (usize, u64) {
 }
 
 #[test]
-fn a_wrong_byte_of_data_or_parity_is_found_and_its_drive_is_named_where_two_syndromes_tell() {
+fn a_wrong_byte_of_data_or_parity_is_found_and_its_drive_is_named_where_checksums_or_two_syndromes_tell() {
     for seed in seeds(8) {
         for shape in every_level(16 * KIB).into_iter().filter(|shape| shape.survives() > 0) {
             let sim = Sim::new(seed);
             let mut rng = sim.rng();
-            let mut group = stopped(&sim, shape, &mut rng);
+            let checksums = seed % 2 == 0;
+            let protection = Protection { checksums, ..Protection::DEFAULT };
+            let mut group = stopped_with(&sim, shape, protection, &mut rng);
             let (slot, at) = written_byte(&group, &shape, &mut rng);
             group.images[slot].bytes[at as usize] ^= 0x40;
             // One more member is lost, and three syndromes still tell.
@@ -107,8 +109,9 @@ fn a_wrong_byte_of_data_or_parity_is_found_and_its_drive_is_named_where_two_synd
             let [finding] = stripes[..] else { panic!("{shape}: {:?}", report.findings) };
             let (offset, len) = (finding.offset_bytes.unwrap(), finding.len_bytes.unwrap());
             assert!((offset..offset + len).contains(&at) && len <= 4096, "{shape}: {finding:?} and not {at}");
-            let named = (shape.survives() >= 2).then_some(slot as u16);
+            let named = (checksums || shape.survives() >= 2).then_some(slot as u16);
             assert_eq!(finding.slot, named, "{shape}: {finding:?}");
+            assert_eq!(finding.message.starts_with("damaged: "), checksums, "{finding:?}");
         }
     }
 }
@@ -125,6 +128,51 @@ fn an_unreadable_sector_is_found_and_named() {
     let [finding] = &report.findings[..] else { panic!("{:?}", report.findings) };
     assert_eq!((finding.structure, finding.slot), (Structure::Stripe, Some(slot as u16)));
     assert_eq!((finding.offset_bytes, finding.len_bytes), (Some(at / 512 * 512), Some(512)));
+}
+
+#[test]
+fn a_wrong_checksum_is_told_from_wrong_data() {
+    for seed in seeds(8) {
+        for shape in every_level(16 * KIB).into_iter().filter(|shape| shape.survives() > 0) {
+            let sim = Sim::new(seed);
+            let mut rng = sim.rng();
+            let mut group = stopped(&sim, shape, &mut rng);
+            let (slot, at) = written_byte(&group, &shape, &mut rng);
+            let layout = superblock(&group.images[0]).layout;
+            let block = (at - layout.data.offset) / 4096;
+            let sum = layout.checksums.unwrap().offset + block * 4;
+            group.images[slot].bytes[(sum + rng.below(4)) as usize] ^= 1;
+            let report = check_all(&group.images);
+            let [finding] = &report.findings[..] else { panic!("{shape}: {:?}", report.findings) };
+            assert_eq!((finding.structure, finding.slot), (Structure::Checksum, Some(slot as u16)), "{finding:?}");
+            assert_eq!((finding.offset_bytes, finding.len_bytes), (Some(sum), Some(4)), "{shape}");
+            let (read, _) = extract(&group.images, "db", false).unwrap();
+            same(&read, &content(&group.catalogue, "db", &group.bytes), &shape.to_string());
+        }
+    }
+}
+
+#[test]
+fn a_sector_that_cannot_be_read_beside_a_damaged_block_is_named_with_it() {
+    let sim = Sim::new(12);
+    let mut rng = sim.rng();
+    let shape = shape(Level::Raid6, 5, None, None, None, 16 * KIB);
+    let mut group = stopped(&sim, shape, &mut rng);
+    let (slot, at) = written_byte(&group, &shape, &mut rng);
+    let other = (slot + 1) % 5;
+    group.images[slot].bad.insert(at / 512);
+    group.images[other].bytes[at as usize] ^= 1;
+    let report = check_all(&group.images);
+    let mut found: Vec<_> = report
+        .findings
+        .iter()
+        .map(|finding| (finding.slot.unwrap(), finding.offset_bytes, finding.len_bytes))
+        .collect();
+    found.sort_unstable();
+    let mut expected =
+        vec![(slot as u16, Some(at / 512 * 512), Some(512)), (other as u16, Some(at / 4096 * 4096), Some(4096))];
+    expected.sort_unstable();
+    assert_eq!(found, expected, "{:?}", report.findings);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::path::Path;
 use drive::Drive as _;
 use format::{Catalogue, ExtentRecord, Shape, VolumeKind, VolumeRecord};
 use rescue::{CheckReport, Drive, ExtractReport, Extraction, Medium, RescueError, StreamTarget, Survey, Target, check};
-use sim::engine::{Group, KIB, Model, new_drives, work};
+use sim::engine::{Group, KIB, Model, Protection, new_drives, work};
 use sim::{Rng, Sim, SimDrive};
 
 const SECTOR: u64 = 512;
@@ -108,7 +108,7 @@ pub fn catalogue(capacity: u64) -> Catalogue {
         extents,
     };
     let volumes = vec![volume(1, "db", size_bytes, pieces), volume(2, "rest", quarter, vec![extent(quarter, quarter)])];
-    Catalogue { next_id: 3, volumes, exports: Vec::new() }
+    Catalogue { next_id: 3, volumes, ..Catalogue::default() }
 }
 
 /// What a volume holds, of a group that holds `bytes`.
@@ -131,9 +131,20 @@ pub struct Stopped {
 
 /// A group on `bytes` bytes of each drive, with volumes and random data, discards and zeroes.
 pub fn working(sim: &Sim, shape: Shape, bytes: u64, rng: &mut Rng) -> (Group, Catalogue, Model) {
+    working_with(sim, shape, Protection::DEFAULT, bytes, rng)
+}
+
+/// As [`working`], with a protection of its own.
+fn working_with(
+    sim: &Sim,
+    shape: Shape,
+    protection: Protection,
+    bytes: u64,
+    rng: &mut Rng,
+) -> (Group, Catalogue, Model) {
     let sector = *rng.pick(&[512, 4096]);
     let drives = new_drives(sim, usize::from(shape.members), bytes, sector);
-    let group = Group::create(sim, shape, drives, 1 + rng.index(2));
+    let group = Group::create_with(sim, shape, protection, drives, 1 + rng.index(2));
     let catalogue = catalogue(group.size());
     let mut model = Model::new(group.size());
     sim.block_on(async {
@@ -144,7 +155,12 @@ pub fn working(sim: &Sim, shape: Shape, bytes: u64, rng: &mut Rng) -> (Group, Ca
 }
 
 pub fn stopped(sim: &Sim, shape: Shape, rng: &mut Rng) -> Stopped {
-    let (group, catalogue, model) = working(sim, shape, 1024 * KIB, rng);
+    stopped_with(sim, shape, Protection::DEFAULT, rng)
+}
+
+/// As [`stopped`], with a protection of its own.
+pub fn stopped_with(sim: &Sim, shape: Shape, protection: Protection, rng: &mut Rng) -> Stopped {
+    let (group, catalogue, model) = working_with(sim, shape, protection, 1024 * KIB, rng);
     let drives = sim.block_on(group.stop());
     Stopped { images: images(&drives), catalogue, bytes: model.bytes }
 }

@@ -1,9 +1,11 @@
 //! Members and sectors are lost, up to as many as the level survives.
 
-use format::{Level, Superblock};
+use std::collections::BTreeSet;
+
+use format::{Level, Shape, Superblock};
 use rescue::{FileTarget, RescueError};
-use sim::Sim;
 use sim::engine::{KIB, every_level, seeds, shape, subsets};
+use sim::{Rng, Sim};
 
 use crate::image::*;
 
@@ -56,6 +58,76 @@ fn sectors_that_cannot_be_read_are_computed_as_long_as_each_column_has_enough() 
             let (read, report) = extract(&group.images, "db", false).unwrap();
             same(&read, &content(&group.catalogue, "db", &group.bytes), &format!("{shape}, seed {seed}"));
             assert!(report.computed_bytes > 0);
+        }
+    }
+}
+
+/// Damages up to `most` blocks of each column of a group, each by one bit, on members that are not `lost`. Says where.
+fn damage(group: &mut Stopped, shape: &Shape, lost: &[usize], most: usize, rng: &mut Rng) -> BTreeSet<(usize, u64)> {
+    let data = Superblock::decode(&group.images[0].bytes[..4096]).unwrap().layout.data;
+    let width = shape.members_per_set();
+    let mut damaged = BTreeSet::new();
+    for block in (data.offset..data.end()).step_by(4096) {
+        for first in (0..group.images.len()).step_by(width) {
+            let mut slots: Vec<usize> = (first..first + width).filter(|slot| !lost.contains(slot)).collect();
+            rng.shuffle(&mut slots);
+            for slot in slots.into_iter().take(rng.index(most + 1)) {
+                group.images[slot].bytes[(block + rng.below(4096)) as usize] ^= 1 << rng.below(8);
+                damaged.insert((slot, block));
+            }
+        }
+    }
+    damaged
+}
+
+#[test]
+fn damaged_blocks_are_healed_and_named_as_long_as_each_column_has_enough() {
+    for seed in seeds(6) {
+        for shape in every_level(16 * KIB).into_iter().filter(|shape| shape.survives() > 0) {
+            let sim = Sim::new(seed);
+            let mut rng = sim.rng();
+            let mut group = stopped(&sim, shape, &mut rng);
+            let lost: Vec<usize> = (0..rng.index(shape.survives() + 1)).collect();
+            let damaged = damage(&mut group, &shape, &lost, shape.survives() - lost.len(), &mut rng);
+            let left = without(&group.images, &lost, &mut rng);
+            let (read, report) = extract(&left, "db", false).unwrap();
+            let what = format!("{shape} without {lost:?}, seed {seed}");
+            same(&read, &content(&group.catalogue, "db", &group.bytes), &what);
+            let mut named = 0;
+            for range in &report.damaged {
+                assert_eq!(range.drive, group.images[usize::from(range.slot)].name);
+                for block in (range.offset_bytes..range.offset_bytes + range.len_bytes).step_by(4096) {
+                    assert!(damaged.contains(&(usize::from(range.slot), block)), "{what}: {range:?} is as it was");
+                    named += 1;
+                }
+            }
+            assert_eq!(report.damaged_count, named, "{what}");
+            assert!(named > 0 || lost.len() == shape.survives(), "{what}");
+        }
+    }
+}
+
+#[test]
+fn what_is_damaged_beyond_redundancy_is_lost_and_never_given() {
+    for seed in seeds(6) {
+        for shape in every_level(16 * KIB).into_iter().filter(|shape| shape.survives() > 0) {
+            let sim = Sim::new(seed);
+            let mut rng = sim.rng();
+            let mut group = stopped(&sim, shape, &mut rng);
+            damage(&mut group, &shape, &[], shape.survives() + 1, &mut rng);
+            let refused = extract(&group.images, "db", false);
+            let (read, report) = extract(&group.images, "db", true).unwrap();
+            match refused {
+                Err(RescueError::Lost { why, .. }) => {
+                    assert!(report.lost_bytes > 0 && why.contains("not fit"), "{shape}: {why}");
+                }
+                other => assert!(report.lost.is_empty(), "{shape}: {other:?}"),
+            }
+            let mut part = content(&group.catalogue, "db", &group.bytes);
+            for range in &report.lost {
+                part[range.offset_bytes as usize..][..range.len_bytes as usize].fill(0);
+            }
+            same(&read, &part, &format!("{shape}, seed {seed}"));
         }
     }
 }

@@ -123,6 +123,13 @@ impl Drive {
         self.admit()
     }
 
+    /// The same, before every operation that changes a range.
+    #[inline]
+    fn begin_change(&self, offset: u64, len: u64) -> Result<(), DriveError> {
+        self.attached.open.admit_change()?;
+        self.begin(offset, len)
+    }
+
     #[inline]
     fn admit(&self) -> Result<(), DriveError> {
         self.attached.open.admit().inspect_err(|_| self.attached.counters.record(Done::Error, None))
@@ -153,7 +160,7 @@ impl ::drive::Drive for Drive {
 
     async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
         let len = data.iter().map(|segment| segment.len() as u64).sum();
-        self.begin(offset, len)?;
+        self.begin_change(offset, len)?;
         let path = self.path();
         let done = Done::Write(len);
         let start = self.start_time(&path, done);
@@ -181,7 +188,7 @@ impl ::drive::Drive for Drive {
     }
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), DriveError> {
-        self.begin(offset, len)?;
+        self.begin_change(offset, len)?;
         if len == 0 || !self.attached.open.info().discards {
             return Ok(());
         }
@@ -198,7 +205,7 @@ impl ::drive::Drive for Drive {
     }
 
     async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), DriveError> {
-        self.begin(offset, len)?;
+        self.begin_change(offset, len)?;
         if len == 0 {
             return Ok(());
         }

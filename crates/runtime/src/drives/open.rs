@@ -111,6 +111,23 @@ pub(crate) enum Back {
     Memory(Arc<Memory>),
 }
 
+/// What a drive is opened for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Read,
+    ReadWrite,
+}
+
+impl Access {
+    /// The words of a refusal.
+    fn opening(self) -> &'static str {
+        match self {
+            Access::Read => "open it for reading",
+            Access::ReadWrite => "open it for reading and writing",
+        }
+    }
+}
+
 const HEALTHY: u8 = 0;
 const COUNTING: u8 = 1;
 const FAILED: u8 = 2;
@@ -127,6 +144,7 @@ struct Inner {
     info: DriveInfo,
     kind: DriveKind,
     back: Back,
+    read_only: bool,
     faults: Faults,
     /// One for each thread that attached the drive.
     counters: Mutex<Vec<(ThreadId, Arc<Counters>)>>,
@@ -160,14 +178,28 @@ impl OpenDrive {
     /// # Errors
     /// [`OpenError`].
     pub fn open(spec: &DriveSpec) -> Result<OpenDrive, OpenError> {
+        OpenDrive::open_for(spec, Access::ReadWrite)
+    }
+
+    /// As [`OpenDrive::open`], for reading only: whatever would change the drive ends with [`DriveError::ReadOnly`], and the
+    /// kernel has been given nothing that could be written through. As exclusive, so that nobody else changes it meanwhile.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_read_only(spec: &DriveSpec) -> Result<OpenDrive, OpenError> {
+        OpenDrive::open_for(spec, Access::Read)
+    }
+
+    fn open_for(spec: &DriveSpec, access: Access) -> Result<OpenDrive, OpenError> {
         match spec {
-            DriveSpec::Path(path) => open_path(path),
-            DriveSpec::Memory { name, size_bytes } => open_memory(name, *size_bytes),
+            DriveSpec::Path(path) => open_path(path, access),
+            DriveSpec::Memory { name, size_bytes } => open_memory(name, *size_bytes, access),
         }
     }
 
-    fn new(info: DriveInfo, kind: DriveKind, back: Back) -> OpenDrive {
-        let inner = Inner { info, kind, back, faults: Faults::default(), counters: Mutex::default() };
+    fn new(info: DriveInfo, kind: DriveKind, back: Back, access: Access) -> OpenDrive {
+        let read_only = access == Access::Read;
+        let inner = Inner { info, kind, back, read_only, faults: Faults::default(), counters: Mutex::default() };
         OpenDrive { inner: Arc::new(inner) }
     }
 
@@ -179,6 +211,17 @@ impl OpenDrive {
     /// What is behind it.
     pub fn kind(&self) -> DriveKind {
         self.inner.kind
+    }
+
+    /// Major and minor number of a block device: the device itself, whatever its name is now.
+    pub fn device_number(&self) -> Option<(u32, u32)> {
+        match &self.inner.back {
+            Back::File(back) if back.is_block_device => {
+                let device = back.file.metadata().ok()?.rdev();
+                Some((libc::major(device), libc::minor(device)))
+            }
+            _ => None,
+        }
     }
 
     /// Transfers bypass the page cache (true of memory: it has none).
@@ -215,6 +258,12 @@ impl OpenDrive {
     /// The drive is pulled.
     pub fn is_failed(&self) -> bool {
         self.inner.faults.state.load(Ordering::Relaxed) == FAILED
+    }
+
+    /// Refuses an operation that would change the drive where it was opened for reading only.
+    #[inline]
+    pub(crate) fn admit_change(&self) -> Result<(), DriveError> {
+        if self.inner.read_only { Err(DriveError::ReadOnly) } else { Ok(()) }
     }
 
     /// An operation starts.
@@ -254,7 +303,7 @@ impl OpenDrive {
     }
 }
 
-fn open_memory(name: &str, size_bytes: u64) -> Result<OpenDrive, OpenError> {
+fn open_memory(name: &str, size_bytes: u64, access: Access) -> Result<OpenDrive, OpenError> {
     let full_name = format!("mem:{name}");
     let memory = memory::open(name, size_bytes).map_err(|error| match error {
         MemoryError::Open => OpenError::InUse { name: full_name.clone(), reason: "this process has it open already" },
@@ -264,10 +313,10 @@ fn open_memory(name: &str, size_bytes: u64) -> Result<OpenDrive, OpenError> {
         MemoryError::Map(source) => OpenError::Io { name: full_name.clone(), operation: "map the memory", source },
     })?;
     let info = DriveInfo { name: full_name, size_bytes, sector_bytes: MEMORY_SECTOR_BYTES, discards: true };
-    Ok(OpenDrive::new(info, DriveKind::Memory, Back::Memory(memory)))
+    Ok(OpenDrive::new(info, DriveKind::Memory, Back::Memory(memory), access))
 }
 
-fn open_path(path: &Path) -> Result<OpenDrive, OpenError> {
+fn open_path(path: &Path, access: Access) -> Result<OpenDrive, OpenError> {
     let name = path.display().to_string();
     let io_error = |operation| {
         let name = name.clone();
@@ -278,31 +327,32 @@ fn open_path(path: &Path) -> Result<OpenDrive, OpenError> {
     };
     let metadata = path.metadata().map_err(io_error("look at it"))?;
     if metadata.file_type().is_block_device() {
-        open_block_device(path, &name, metadata.rdev())
+        open_block_device(path, &name, metadata.rdev(), access)
     } else if metadata.is_file() {
-        open_file(path, &name)
+        open_file(path, &name, access)
     } else {
         Err(OpenError::NotADrive { name })
     }
 }
 
 /// Opens with `O_DIRECT`, or without where that is refused. The second value says which.
-fn open_direct(path: &Path, flags: i32) -> io::Result<(File, bool)> {
-    let open = |flags| OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+fn open_direct(path: &Path, flags: i32, access: Access) -> io::Result<(File, bool)> {
+    let write = access == Access::ReadWrite;
+    let open = |flags| OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);
     match open(flags | libc::O_DIRECT) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok((open(flags)?, false)),
         other => Ok((other?, true)),
     }
 }
 
-fn open_block_device(path: &Path, name: &str, device: u64) -> Result<OpenDrive, OpenError> {
+fn open_block_device(path: &Path, name: &str, device: u64, access: Access) -> Result<OpenDrive, OpenError> {
     let failed = |operation| move |source| OpenError::Io { name: name.to_string(), operation, source };
-    let (file, direct) = open_direct(path, libc::O_EXCL).map_err(|source| match source.raw_os_error() {
+    let (file, direct) = open_direct(path, libc::O_EXCL, access).map_err(|source| match source.raw_os_error() {
         Some(libc::EBUSY) => OpenError::InUse {
             name: name.to_string(),
             reason: "it is mounted, part of another device, or claimed by another process",
         },
-        _ => failed("open it for reading and writing")(source),
+        _ => failed(access.opening())(source),
     })?;
     let sector_bytes = block_size(&file).map_err(failed("ask for its sector size"))?;
     if !matches!(sector_bytes, 512 | 4096) {
@@ -310,13 +360,18 @@ fn open_block_device(path: &Path, name: &str, device: u64) -> Result<OpenDrive, 
     }
     let size_bytes = (&file).seek(SeekFrom::End(0)).map_err(failed("ask for its size"))?;
     let memory_align = statx_direct(&file).map_or(sector_bytes as usize, |(memory, _)| memory as usize);
-    let info = DriveInfo { name: name.to_string(), size_bytes, sector_bytes, discards: device_discards(device) };
-    finish(info, DriveKind::BlockDevice, file, direct, memory_align)
+    let info = DriveInfo {
+        name: name.to_string(),
+        size_bytes,
+        sector_bytes,
+        discards: access == Access::ReadWrite && device_discards(device),
+    };
+    finish(info, DriveKind::BlockDevice, file, direct, memory_align, access)
 }
 
-fn open_file(path: &Path, name: &str) -> Result<OpenDrive, OpenError> {
+fn open_file(path: &Path, name: &str, access: Access) -> Result<OpenDrive, OpenError> {
     let failed = |operation| move |source| OpenError::Io { name: name.to_string(), operation, source };
-    let (mut file, mut direct) = open_direct(path, 0).map_err(failed("open it for reading and writing"))?;
+    let (mut file, mut direct) = open_direct(path, 0, access).map_err(failed(access.opening()))?;
     system::lock_exclusive(&file).map_err(|source| match source.kind() {
         io::ErrorKind::WouldBlock => {
             OpenError::InUse { name: name.to_string(), reason: "another process, or this one, has locked the file" }
@@ -341,10 +396,10 @@ fn open_file(path: &Path, name: &str) -> Result<OpenDrive, OpenError> {
     if !direct {
         tracing::warn!(name, "the file system refuses O_DIRECT; transfers go through the page cache");
     }
-    let discards = punch_hole_works(&file, size_bytes, sector_bytes);
+    let discards = access == Access::ReadWrite && punch_hole_works(&file, size_bytes, sector_bytes);
     file.seek(SeekFrom::Start(0)).map_err(failed("use it"))?;
     let info = DriveInfo { name: name.to_string(), size_bytes, sector_bytes, discards };
-    finish(info, DriveKind::File, file, direct, memory_align as usize)
+    finish(info, DriveKind::File, file, direct, memory_align as usize, access)
 }
 
 /// The common end. The size in `info` may still have a part of a sector at its end, which no operation can reach.
@@ -354,6 +409,7 @@ fn finish(
     file: File,
     direct: bool,
     memory_align: usize,
+    access: Access,
 ) -> Result<OpenDrive, OpenError> {
     if info.size_bytes < u64::from(info.sector_bytes) {
         let DriveInfo { name, size_bytes, sector_bytes, .. } = info;
@@ -370,7 +426,7 @@ fn finish(
         no_zero_range: AtomicBool::new(false),
         no_punch_hole: AtomicBool::new(false),
     };
-    Ok(OpenDrive::new(info, kind, Back::File(back)))
+    Ok(OpenDrive::new(info, kind, Back::File(back), access))
 }
 
 /// `BLKSSZGET` (linux/fs.h).

@@ -1,9 +1,11 @@
 //! Sockets on a shard's ring.
 
+mod bound;
 mod listener;
 mod socket;
 mod stream;
 
+pub use bound::{Bound, ListenOn};
 pub use listener::{Incoming, Listener, Peer};
 pub use socket::Closer;
 pub use stream::{Stream, StreamReader, StreamWriter};

@@ -1,11 +1,16 @@
-//! What listeners and streams share: a descriptor, its slot in the ring, and the way to interrupt it.
+//! What listeners and streams share: a descriptor, and the way to interrupt it.
+//!
+//! The descriptor is not registered with the ring, although that would spare the kernel a look-up: up to Linux 6.12 a ring lets go of its
+//! registered files in the order in which they were taken out of its table, and of none while an operation that began before waits on a
+//! registered file. Sockets wait for as long as clients are silent, and a drive that was let go would stay claimed as long.
 
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::{Rc, Weak};
 
-use crate::files::Target;
+use io_uring::types::Fd;
+
 use crate::op::OpKey;
 use crate::shard::Shard;
 
@@ -22,29 +27,36 @@ pub(super) enum Side {
 /// kernel keeps its own reference to the file until they are complete.
 pub(super) struct Socket {
     shard: Rc<Shard>,
-    fd: OwnedFd,
-    target: Target,
+    /// There until the socket is dropped.
+    fd: Option<OwnedFd>,
     closed: Cell<bool>,
+    /// Closed here, and open in other hands.
+    let_go: Cell<bool>,
     /// The latest operation of each side. It may be complete already: its key then names nothing any more.
     latest: [Cell<Option<OpKey>>; 2],
 }
 
 impl Socket {
     pub(super) fn new(shard: &Rc<Shard>, fd: OwnedFd) -> Rc<Socket> {
-        let target = shard.attach_file(fd.as_raw_fd());
-        Rc::new(Socket { shard: shard.clone(), fd, target, closed: Cell::new(false), latest: Default::default() })
+        let [closed, let_go] = [false; 2].map(Cell::new);
+        Rc::new(Socket { shard: shard.clone(), fd: Some(fd), closed, let_go, latest: Default::default() })
     }
 
     pub(super) fn shard(&self) -> &Shard {
         &self.shard
     }
 
-    pub(super) fn target(&self) -> Target {
-        self.target
+    /// The descriptor, as operations name it.
+    pub(super) fn target(&self) -> Fd {
+        Fd(self.fd.as_ref().expect("taken only when the socket is dropped").as_raw_fd())
     }
 
     pub(super) fn is_closed(&self) -> bool {
         self.closed.get()
+    }
+
+    pub(super) fn is_let_go(&self) -> bool {
+        self.let_go.get()
     }
 
     pub(super) fn started(&self, side: Side, key: OpKey) {
@@ -55,7 +67,7 @@ impl Socket {
     /// no use.
     pub(super) fn shutdown(&self, how: libc::c_int) {
         // SAFETY: no memory is involved.
-        unsafe { libc::shutdown(self.fd.as_raw_fd(), how) };
+        unsafe { libc::shutdown(self.target().0, how) };
     }
 
     fn close(&self) {
@@ -63,6 +75,19 @@ impl Socket {
             return;
         }
         self.shutdown(libc::SHUT_RDWR);
+        self.interrupt();
+    }
+
+    /// Without a shutdown, which every process that has the socket would feel.
+    fn let_go(&self) {
+        if self.closed.replace(true) {
+            return;
+        }
+        self.let_go.set(true);
+        self.interrupt();
+    }
+
+    fn interrupt(&self) {
         for latest in &self.latest {
             if let Some(key) = latest.take() {
                 self.shard.cancel(key);
@@ -73,7 +98,9 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        self.shard.detach_file(self.target);
+        if let Some(fd) = self.fd.take() {
+            self.shard.close_later(fd);
+        }
     }
 }
 
@@ -93,6 +120,14 @@ impl Closer {
     pub fn close(&self) {
         if let Some(socket) = self.socket.upgrade() {
             socket.close();
+        }
+    }
+
+    /// Stops using a listening socket, which others have too: connections wait for them, and a Unix socket's file stays. Whoever
+    /// accepts here gets the error of [`Closer::close`], after a connection that was complete already.
+    pub fn let_go(&self) {
+        if let Some(socket) = self.socket.upgrade() {
+            socket.let_go();
         }
     }
 }

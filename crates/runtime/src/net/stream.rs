@@ -11,7 +11,6 @@ use super::listener::{Incoming, Peer};
 use super::socket::{Closer, Side, Socket, closed_here, is_transient};
 use crate::drives::RANGES_MAX;
 use crate::env::ShardEnv;
-use crate::files::on_target;
 use crate::op::{Message, Payload};
 
 /// A connection of one shard. Its two halves can live in two tasks; the connection ends when both are dropped.
@@ -114,7 +113,7 @@ impl StreamReader {
             let room = &mut buf[from..];
             // The kernel receives less than 2 GiB at once.
             let (start, len) = (room.as_mut_ptr(), room.len().min(1 << 30) as u32);
-            let entry = on_target!(self.socket.target(), |fd| opcode::Recv::new(fd, start, len).flags(flags).build());
+            let entry = opcode::Recv::new(self.socket.target(), start, len).flags(flags).build();
             // SAFETY: the entry points into the buffer, which the payload owns.
             let operation = unsafe { self.socket.shard().start(entry, Payload::Fill(buf)) }.cancelable();
             self.socket.started(Side::In, operation.key());
@@ -175,7 +174,7 @@ impl StreamWriter {
             // The kernel sends less than 2 GiB at once.
             let (start, len) = (rest.as_ptr(), rest.len().min(1 << 30) as u32);
             let flags = libc::MSG_NOSIGNAL | libc::MSG_WAITALL;
-            let entry = on_target!(self.socket.target(), |fd| opcode::Send::new(fd, start, len).flags(flags).build());
+            let entry = opcode::Send::new(self.socket.target(), start, len).flags(flags).build();
             // SAFETY: the entry points into the segment, which the payload owns.
             let operation = unsafe { self.socket.shard().start(entry, Payload::Drain(data, Vec::new())) }.cancelable();
             self.socket.started(Side::Out, operation.key());
@@ -196,7 +195,7 @@ impl StreamWriter {
             message.point_behind(done);
             let header = &raw const message.header;
             let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
-            let entry = on_target!(self.socket.target(), |fd| opcode::SendMsg::new(fd, header).flags(flags).build());
+            let entry = opcode::SendMsg::new(self.socket.target(), header).flags(flags).build();
             // SAFETY: the entry points to the header, that to the vector, and that into the segments. The payload owns
             // all of them, and the box keeps the header in place.
             let operation = unsafe { self.socket.shard().start(entry, Payload::Message(message)) }.cancelable();

@@ -43,6 +43,10 @@ impl Faults {
 pub(crate) struct Ranges(BTreeMap<u64, u64>);
 
 impl Ranges {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(crate) fn insert(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;

@@ -162,6 +162,12 @@ impl SimDrive {
         self.state.inner.borrow_mut().slowness = factor;
     }
 
+    /// Lets the drive work on this many operations at the same time; others wait in order of arrival. So it can be busy,
+    /// and has a rate that it cannot exceed. 0, the default: on all that there are.
+    pub fn set_channels(&self, channels: u32) {
+        self.state.inner.borrow_mut().channels = channels;
+    }
+
     /// Cuts the drive's power. Of the sectors that are not durable and of those in flight, chance decides which
     /// survive. Operations in flight end with [`DriveError::Gone`], as do all later ones of this handle and its clones;
     /// [`SimDrive::reopen`] gives one that works.
@@ -215,6 +221,12 @@ impl SimDrive {
         self.state.inner.borrow().faults.failed
     }
 
+    /// All of it can be read, and is what was written, as far as its cache lives.
+    pub fn is_undamaged(&self) -> bool {
+        let inner = self.state.inner.borrow();
+        !inner.tampered && inner.faults.unreadable.is_empty()
+    }
+
     /// With `true` operations are taken, but never complete. With `false` they go on.
     pub fn hang(&self, hung: bool) {
         self.state.inner.borrow_mut().faults.hung = hung;
@@ -239,6 +251,7 @@ impl SimDrive {
         self.state.check_raw(offset, len);
         let mut inner = self.state.inner.borrow_mut();
         let inner = &mut *inner;
+        inner.tampered = true;
         let sector = u64::from(self.state.info.sector_bytes);
         let mut at = offset;
         while at < offset + len {
@@ -256,7 +269,9 @@ impl SimDrive {
 
     /// The next `count` writes are acknowledged and forgotten.
     pub fn lose_writes(&self, count: u64) {
-        self.state.inner.borrow_mut().faults.lost_writes = count;
+        let mut inner = self.state.inner.borrow_mut();
+        inner.tampered |= count > 0;
+        inner.faults.lost_writes = count;
     }
 
     /// The next write lands at `offset` instead, as far as the drive reaches. Several calls misdirect several writes.
@@ -265,7 +280,9 @@ impl SimDrive {
     /// If `offset` is misaligned or out of range.
     pub fn misdirect_next_write(&self, offset: u64) {
         self.state.info.check(offset, 0).expect("a write lands on whole sectors of the drive");
-        self.state.inner.borrow_mut().faults.misdirected.push_back(offset);
+        let mut inner = self.state.inner.borrow_mut();
+        inner.tampered = true;
+        inner.faults.misdirected.push_back(offset);
     }
 
     /// Writes land where they should again, also those that a call of [`SimDrive::misdirect_next_write`] waits for.

@@ -1,6 +1,7 @@
 //! A drive at work: operations in flight, and what they do when they complete.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::mem;
 use std::rc::Rc;
 use std::task::Waker;
@@ -29,10 +30,17 @@ pub(crate) struct Inner {
     pub(crate) generation: u64,
     pub(crate) store: Store,
     pub(crate) faults: Faults,
+    /// What it holds may be wrong, and nothing says so.
+    pub(crate) tampered: bool,
     pub(crate) counts: Counts,
     pub(crate) latency: Latency,
     /// Latencies are multiplied by this.
     pub(crate) slowness: u32,
+    /// Operations that are worked on at the same time. Others wait in order. 0: as many as there are.
+    pub(crate) channels: u32,
+    /// Those that are worked on, if that is limited.
+    busy: u32,
+    waiting: VecDeque<(u32, u64)>,
     /// Writes are durable at once if there is none.
     pub(crate) write_cache: bool,
     pub(crate) rng: Rng,
@@ -140,9 +148,13 @@ impl DriveState {
                 generation: 0,
                 store,
                 faults: Faults::default(),
+                tampered: false,
                 counts: Counts::default(),
                 latency,
                 slowness: 1,
+                channels: 0,
+                busy: 0,
+                waiting: VecDeque::new(),
                 write_cache,
                 rng,
                 discard_count: 0,
@@ -209,6 +221,13 @@ impl DriveState {
     }
 
     fn schedule(self: &Rc<Self>, inner: &mut Inner, slot: u32, serial: u64) {
+        if inner.channels > 0 {
+            if inner.busy >= inner.channels {
+                inner.waiting.push_back((slot, serial));
+                return;
+            }
+            inner.busy += 1;
+        }
         let after = inner.latency_draw();
         self.world.schedule(after, Event::Drive { drive: self.clone(), slot, serial });
     }
@@ -221,13 +240,17 @@ impl DriveState {
     }
 
     /// The time of an operation has come.
-    pub(crate) fn complete(&self, slot: u32, serial: u64) {
+    pub(crate) fn complete(self: &Rc<Self>, slot: u32, serial: u64) {
         let mut inner = self.inner.borrow_mut();
         let hung = inner.faults.hung;
-        let flight = &mut inner.flights[slot as usize];
-        if flight.serial != serial {
+        if inner.flights[slot as usize].serial != serial {
             return;
         }
+        inner.busy = inner.busy.saturating_sub(1);
+        if let Some((next, serial)) = inner.waiting.pop_front() {
+            self.schedule(&mut inner, next, serial);
+        }
+        let flight = &mut inner.flights[slot as usize];
         let Some(request) = flight.request.take() else { return };
         if hung {
             (flight.request, flight.held) = (Some(request), true);
@@ -269,6 +292,8 @@ impl DriveState {
     fn lose_flights(&self, inner: &mut Inner, survives: &mut dyn FnMut(&mut Rng, u64) -> bool, durable: bool) {
         let mut slots: Vec<u32> = (0..inner.flights.len() as u32).collect();
         inner.rng.shuffle(&mut slots);
+        inner.busy = 0;
+        inner.waiting.clear();
         for slot in slots {
             let Some(request) = inner.flights[slot as usize].request.take() else { continue };
             inner.apply_partly(&self.info, &request, survives, durable);

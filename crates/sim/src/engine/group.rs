@@ -1,11 +1,12 @@
 //! A drive group in simulation, on one or several shards.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::rc::{Rc, Weak};
 
 use crate::{Counts, Rng, Sim, SimDrive, SimEnv};
 use ::drive::{Drive, Env, join_all};
-use array::{Array, DriveId, Event, MemberIndex, Message, NewGroup, Peers, Place, assemble, create, load};
+use array::{Array, DriveId, Event, Fault, MemberIndex, Message, NewGroup, Peers, Place, assemble, create, load};
 use format::{BLOCK, CrashSafety, Level, MemberState, Shape, Superblock, Uuid, superblock_offsets};
 
 /// Bytes of a KiB.
@@ -105,18 +106,56 @@ pub fn new_drives(sim: &Sim, count: usize, bytes: u64, sector: u32) -> Vec<SimDr
     (0..count).map(|index| SimDrive::new(&sim.env(), &format!("d{index}"), bytes, sector)).collect()
 }
 
+/// What a group does against crashes and damage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Protection {
+    /// What a power cut may cost.
+    pub safety: CrashSafety,
+    /// Blocks have checksums, if there is a log.
+    pub checksums: bool,
+}
+
+impl Protection {
+    /// What users get who ask for nothing else.
+    pub const DEFAULT: Protection = Protection { safety: CrashSafety::On, checksums: true };
+
+    /// Checksums are kept: they need a log.
+    pub fn has_checksums(self) -> bool {
+        self.checksums && self.safety != CrashSafety::Off
+    }
+
+    /// Without checksums.
+    pub fn plain(safety: CrashSafety) -> Protection {
+        Protection { safety, checksums: false }
+    }
+}
+
+impl fmt::Display for Protection {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "crash safety {}", self.safety.name())?;
+        if self.has_checksums() { write!(formatter, ", checksums") } else { Ok(()) }
+    }
+}
+
 impl Group {
     /// A new group of `shape`, with spares after the members, on `shards` shards.
     pub fn create(sim: &Sim, shape: Shape, drives: Vec<SimDrive>, shards: usize) -> Group {
-        Group::create_with(sim, shape, CrashSafety::On, drives, shards)
+        Group::create_with(sim, shape, Protection::DEFAULT, drives, shards)
     }
 
-    /// As [`Group::create`], with a setting of its own.
-    pub fn create_with(sim: &Sim, shape: Shape, safety: CrashSafety, drives: Vec<SimDrive>, shards: usize) -> Group {
+    /// As [`Group::create`], with a protection of its own.
+    pub fn create_with(
+        sim: &Sim,
+        shape: Shape,
+        Protection { safety, checksums }: Protection,
+        drives: Vec<SimDrive>,
+        shards: usize,
+    ) -> Group {
         let mut rng = sim.rng();
         let new = NewGroup {
             array: uuid(&mut rng),
             crash_safety: safety,
+            checksums,
             name: "tank".into(),
             shape,
             drives: drives.iter().map(|_| uuid(&mut rng)).collect(),
@@ -140,7 +179,8 @@ impl Group {
         let events = Rc::new(RefCell::new(Vec::new()));
         let heard = events.clone();
         let listener = Box::new(move |event| heard.borrow_mut().push(event));
-        let loaded = load(&env, &assembly, &drives, listener).await.expect("readable members");
+        let kept = env.kept(assembly.superblock.array.as_bytes(), array::kept_words(&assembly.superblock));
+        let loaded = load(&env, &assembly, &drives, Some(kept), listener).await.expect("readable members");
         let arrays = Rc::new(RefCell::new(Vec::new()));
         let peers = Rc::new(SimPeers { env: env.clone(), arrays: Rc::downgrade(&arrays) });
         let leader = loaded.lead(env.clone(), drives.clone(), shards, peers.clone());
@@ -212,6 +252,12 @@ impl Group {
         self.drives.iter().map(SimDrive::reopen).collect()
     }
 
+    /// Kills the process the group runs in. The drives end what they were given.
+    pub fn kill(self, sim: &Sim) -> Vec<SimDrive> {
+        sim.kill();
+        self.drives
+    }
+
     /// The state of a member.
     pub fn state(&self, member: usize) -> MemberState {
         self.leader().shared().slot(MemberIndex(member as u16)).state
@@ -238,15 +284,17 @@ impl Group {
         id
     }
 
-    /// Compares everything and gives the number of differences. Everything can be compared.
+    /// Compares everything and gives the number of differences. Everything can be compared. A block that could not be read
+    /// and was put right is none.
     pub async fn differences(&self) -> u64 {
         self.jobs_end().await;
         assert!(self.leader().start_scrub(array::ScrubMode::Report), "no scrub is under way");
         self.jobs_end().await;
         let jobs = self.leader().status().jobs;
         let job = jobs.last().expect("a scrub was started");
-        assert_eq!((job.unchecked, &job.failure), (0, &None), "everything can be compared");
-        job.found
+        assert_eq!((job.unchecked, &job.state), (0, &array::JobState::Done), "everything can be compared");
+        let healed = job.findings.iter().filter(|finding| finding.fault == Fault::Unreadable && finding.repaired);
+        job.found - healed.count() as u64
     }
 }
 

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::rc::Rc;
 
-use ::drive::{BlockError, Buf, BufMut, Env, WriteZeroes, join_all};
+use ::drive::{BlockError, Buf, BufMut, Drive, Env, WriteZeroes, join_all};
 use array::{Array, Geometry, MemberIndex, UnitIndex};
 use smallvec::{SmallVec, smallvec};
 
@@ -118,6 +118,7 @@ struct Piece {
 #[derive(Clone)]
 pub struct History {
     geometry: Geometry,
+    block_bytes: u64,
     blocks: Vec<Entries>,
     /// Blocks with more than one entry.
     unsettled: BTreeSet<u64>,
@@ -135,11 +136,12 @@ pub struct History {
 pub type Shared = Rc<RefCell<History>>;
 
 impl History {
-    /// The history of a new group: zeroes.
-    pub fn new(geometry: &Geometry) -> History {
+    /// The history of a new group: zeroes. Its drives write `block_bytes` as a whole or not at all.
+    pub fn new(geometry: &Geometry, block_bytes: u64) -> History {
         let zero = smallvec![Entry { version: Version::ZERO, done: 0, begun: 0, among_others: false }];
         History {
-            blocks: vec![zero; (geometry.capacity() / geometry.sector) as usize],
+            blocks: vec![zero; (geometry.capacity() / block_bytes) as usize],
+            block_bytes,
             geometry: geometry.clone(),
             unsettled: BTreeSet::new(),
             under_way: Vec::new(),
@@ -152,7 +154,8 @@ impl History {
 
     /// The history of a new group, to be shared.
     pub fn shared(group: &Group) -> Shared {
-        Rc::new(RefCell::new(History::new(&group.leader().shared().geometry)))
+        let sector = group.drives.iter().map(|drive| drive.info().sector_bytes).max().expect("a group has drives");
+        Rc::new(RefCell::new(History::new(&group.leader().shared().geometry, u64::from(sector))))
     }
 
     /// From now on there is no exception: every block can be read.
@@ -162,7 +165,7 @@ impl History {
 
     /// Bytes of a block. Requests are made of whole ones.
     pub fn block_bytes(&self) -> u64 {
-        self.geometry.sector
+        self.block_bytes
     }
 
     /// A version that was never written.
@@ -308,17 +311,22 @@ impl History {
     pub fn check_unreadable(&self, start: u64, lost: &[Loss]) -> Result<(), Violation> {
         let place = self.geometry.place(start);
         let MemberIndex(member) = self.geometry.member(place.unit, place.x, place.role);
-        let entries = &self.blocks[self.range(start, self.block_bytes()).start as usize];
-        let pending = || entries.iter().skip(1).filter(|entry| entry.among_others);
+        // What the group writes as a whole is in flight as a whole: with checksums 4 KiB, whatever the drives' sectors.
+        let grain = self.geometry.sector.max(self.block_bytes());
+        let whole = self.range(start / grain * grain, grain);
+        let around = || &self.blocks[whole.start as usize..whole.end as usize];
+        let pending = || around().iter().flat_map(|entries| entries.iter().skip(1)).filter(|entry| entry.among_others);
         let excused = pending().next().is_some();
         let counted_on = |loss: &&Loss| pending().any(|entry| entry.begun < loss.begun);
         let loss = lost.iter().filter(|loss| loss.member == usize::from(member)).find(counted_on);
         let excepted = loss.is_some() && !self.strict;
-        if entries[0].version == Version::UNREADABLE || excepted {
+        let beside = around().iter().any(|entries| entries[0].version == Version::UNREADABLE);
+        if beside || excepted {
             return Ok(());
         }
-        let why = match (entries.len(), excused) {
-            (1, _) => "no write touched it",
+        let touched = around().iter().any(|entries| entries.len() > 1);
+        let why = match (touched, excused) {
+            (false, _) => "no write touched it",
             _ if self.strict => "crash safety is strict",
             (_, false) => "the write to it changed no other data strip of its row",
             _ => "its member was not lost in the power cut, or was known to be lost before it was written",
@@ -360,6 +368,12 @@ impl History {
 
     /// All requests ended with the power. To be called before anything is settled.
     pub fn power_cut(&mut self) {
+        self.under_way.clear();
+    }
+
+    /// The process was killed: everything that was answered is still there. To be called before anything is settled.
+    pub fn killed(&mut self) {
+        self.flushed(self.now);
         self.under_way.clear();
     }
 

@@ -20,7 +20,7 @@ pub use self::programs::{Before, Case, Op, alphabet, programs, shapes};
 use self::states::{BLOCK_BYTES, Drives, Page, Place, State};
 use crate::campaign::{attempt, keep_memory};
 use crate::engine::history::{History, Loss, Request, Shared, Violation, perform};
-use crate::engine::{Group, KIB, subsets};
+use crate::engine::{Group, KIB, Protection, subsets};
 use crate::rng::mix;
 use crate::trace::TapeEvent;
 use crate::{DriveOptions, Latency, PageRc, Sim, SimDrive, SimEnv};
@@ -60,8 +60,8 @@ impl fmt::Display for Counts {
 pub struct Extent {
     /// The group.
     pub shape: Shape,
-    /// Its setting.
-    pub safety: CrashSafety,
+    /// What it does against crashes.
+    pub protection: Protection,
     /// Programs have at most this many requests.
     pub ops: usize,
     /// Members that are missing while the program runs: at most this many.
@@ -79,7 +79,7 @@ impl Extent {
     pub fn whole(shape: Shape, ops: usize) -> Extent {
         let survives = shape.survives();
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-        Extent { shape, safety: CrashSafety::On, ops, degraded: survives, lost: survives, jobs, violations: 10 }
+        Extent { shape, protection: Protection::DEFAULT, ops, degraded: survives, lost: survives, jobs, violations: 10 }
     }
 
     /// Goes through everything. Gives the violations, none of which is in the counts twice.
@@ -92,7 +92,7 @@ impl Extent {
             for before in [Before::Written, Before::Fresh] {
                 for ops in programs(&alphabet, self.ops) {
                     let degraded = degraded.clone();
-                    cases.push(Case { shape: self.shape, safety: self.safety, before, degraded, ops });
+                    cases.push(Case { shape: self.shape, protection: self.protection, before, degraded, ops });
                 }
             }
         }
@@ -130,8 +130,8 @@ fn lost_sets(shape: &Shape, most: usize) -> Vec<Vec<usize>> {
 }
 
 /// The smallest drive that a group of this shape can have, with two units.
-fn drive_bytes(shape: &Shape) -> u64 {
-    let need = match format::Layout::plan(shape, 0) {
+fn drive_bytes(shape: &Shape, protection: Protection) -> u64 {
+    let need = match format::Layout::plan(shape, 0, protection.has_checksums()) {
         Err(format::LayoutError::TooSmall { need, .. }) => need,
         other => unreachable!("no drive is large enough to be a member with nothing: {other:?}"),
     };
@@ -148,8 +148,9 @@ struct Recording {
     data: std::ops::Range<u64>,
 }
 
-fn options(shape: &Shape, index: usize, latency: Latency) -> DriveOptions {
-    DriveOptions { latency, ..DriveOptions::new(&format!("d{index}"), drive_bytes(shape), BLOCK_BYTES as u32) }
+fn options(case: &Case, index: usize, latency: Latency) -> DriveOptions {
+    let bytes = drive_bytes(&case.shape, case.protection);
+    DriveOptions { latency, ..DriveOptions::new(&format!("d{index}"), bytes, BLOCK_BYTES as u32) }
 }
 
 /// Runs a program to its end, and records what the drives were asked.
@@ -158,11 +159,11 @@ fn record(case: &Case) -> Recording {
     let env = sim.env();
     // Every operation takes a turn: those that do not wait for each other are in flight together.
     let drives: Vec<SimDrive> = (0..usize::from(case.shape.members))
-        .map(|index| SimDrive::with_options(&env, options(&case.shape, index, Latency::between(1, 1))))
+        .map(|index| SimDrive::with_options(&env, options(case, index, Latency::between(1, 1))))
         .collect();
-    let mut group = Group::create_with(&sim, case.shape, case.safety, drives.clone(), 1);
+    let mut group = Group::create_with(&sim, case.shape, case.protection, drives.clone(), 1);
     let history = History::shared(&group);
-    if case.safety == CrashSafety::Strict {
+    if case.protection.safety == CrashSafety::Strict {
         history.borrow_mut().make_strict();
     }
     if !case.degraded.is_empty() {
@@ -187,7 +188,7 @@ fn record(case: &Case) -> Recording {
         let bytes = drive.read_raw(page * BLOCK_BYTES, BLOCK_BYTES);
         PageRc::new(bytes.try_into().expect("a page"))
     };
-    let pages = drive_bytes(&case.shape) / BLOCK_BYTES;
+    let pages = drive_bytes(&case.shape, case.protection) / BLOCK_BYTES;
     let images = drives.iter().map(|drive| (0..pages).map(|number| page(drive, number)).collect()).collect();
     let geometry = group.leader().shared().geometry.clone();
     let first = geometry.data_start / BLOCK_BYTES;
@@ -329,7 +330,7 @@ impl Crash<'_> {
         let drives = members.filter(|member| !self.lost.contains(member)).map(|member| {
             let pages = 0..self.recording.images[member].len() as u64;
             let pages = pages.map(|page| self.page((member as u32, page)));
-            SimDrive::with_image(&env, options(&self.case.shape, member, Latency::IMMEDIATE), pages)
+            SimDrive::with_image(&env, options(self.case, member, Latency::IMMEDIATE), pages)
         });
         let group = Group::open(&sim, drives.collect(), 1);
         sim.block_on(self.compare(&group, counts))

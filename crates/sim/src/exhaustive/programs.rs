@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use format::{CrashSafety, Level, Shape};
+use format::{Level, Shape};
 
 use crate::engine::history::Request;
-use crate::engine::{KIB, shape};
+use crate::engine::{KIB, Protection, shape};
 
 /// Bytes of a strip: two blocks, so that there are sizes below it.
 pub(crate) const STRIP_BYTES: u64 = 8 * KIB;
@@ -49,8 +49,8 @@ pub enum Before {
 pub struct Case {
     /// The group.
     pub shape: Shape,
-    /// The group's setting.
-    pub safety: CrashSafety,
+    /// What the group does against crashes.
+    pub protection: Protection,
     /// What was there.
     pub before: Before,
     /// Members that are missing while the program runs.
@@ -61,8 +61,8 @@ pub struct Case {
 
 impl fmt::Display for Case {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Case { shape, safety, before, degraded, ops } = self;
-        write!(formatter, "{shape} of {} members, crash safety {safety:?}, {before:?}", shape.members)?;
+        let Case { shape, protection, before, degraded, ops } = self;
+        write!(formatter, "{shape} of {} members, {protection}, {before:?}", shape.members)?;
         if !degraded.is_empty() {
             write!(formatter, ", without members {degraded:?}")?;
         }

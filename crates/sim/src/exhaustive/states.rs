@@ -170,7 +170,7 @@ impl Drives {
     }
 
     /// Every state that a power cut could leave now.
-    pub fn states(&self) -> Vec<State> {
+    pub fn states(&self) -> impl Iterator<Item = State> + '_ {
         let mut rows: BTreeMap<(u32, u64), Vec<Place>> = BTreeMap::new();
         for place in self.pending.keys().filter(|place| self.is_data(place)) {
             rows.entry((place.0 / self.per_set, place.1)).or_default().push(*place);
@@ -181,18 +181,16 @@ impl Drives {
             rows.into_values().map(|places| places.into_iter().map(Choice::Block).collect()).collect();
         let of_rows: Vec<u64> = rows.iter().map(|row| self.count(row)).collect();
         let row_states = of_rows.iter().copied().max().unwrap_or(1);
-        let mut states = Vec::new();
-        for structure_state in 0..self.count(&structures) {
-            for row_state in 0..row_states {
-                let mut state = State { changed: Vec::new(), text: String::new() };
-                for (row, count) in rows.iter().zip(&of_rows) {
-                    self.choose(row, row_state % count, &mut state);
-                }
-                self.choose(&structures, structure_state, &mut state);
-                states.push(state);
+        let pairs = (0..self.count(&structures))
+            .flat_map(move |of_structures| (0..row_states).map(move |of_row| (of_structures, of_row)));
+        pairs.map(move |(structure_state, row_state)| {
+            let mut state = State { changed: Vec::new(), text: String::new() };
+            for (row, count) in rows.iter().zip(&of_rows) {
+                self.choose(row, row_state % count, &mut state);
             }
-        }
-        states
+            self.choose(&structures, structure_state, &mut state);
+            state
+        })
     }
 
     fn options(&self, choice: &Choice) -> u64 {

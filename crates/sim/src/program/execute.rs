@@ -10,7 +10,7 @@ use array::{JoinError, MemberIndex, ScrubMode};
 use format::{BLOCK, CrashSafety, MemberState};
 
 use super::promise::{Fault, Ledger, fires_cut, is_promised};
-use super::{Ask, Pace, Program, Setup, Silent, Step};
+use super::{Ask, CrashKind, Pace, Program, Setup, Silent, Step};
 use crate::engine::history::{self, History, Loss, Request, perform};
 use crate::engine::{Group, subsets, uuid};
 use crate::{DriveOptions, Latency, PageRc, Rng, Sim, SimDrive};
@@ -27,12 +27,14 @@ pub struct Tally {
     pub drive_ops: u64,
     /// Requests of users.
     pub requests: u64,
-    /// Power cuts, those during recovery included.
-    pub power_cuts: u64,
+    /// Power cuts and kills, those during recovery included.
+    pub crashes: u64,
     /// Assemblies that came to their end.
     pub recoveries: u64,
     /// Faults by kind.
     pub faults: BTreeMap<Fault, u64>,
+    /// Trouble that the engine took, by place.
+    pub trouble: BTreeMap<&'static str, u64>,
 }
 
 impl Tally {
@@ -41,16 +43,20 @@ impl Tally {
         self.runs += other.runs;
         self.drive_ops += other.drive_ops;
         self.requests += other.requests;
-        self.power_cuts += other.power_cuts;
+        self.crashes += other.crashes;
         self.recoveries += other.recoveries;
         for (fault, count) in &other.faults {
             *self.faults.entry(*fault).or_default() += count;
         }
+        for (place, count) in &other.trouble {
+            *self.trouble.entry(place).or_default() += count;
+        }
     }
 }
 
-/// A power cut that will come.
+/// A crash that will come.
 struct Cut {
+    kind: CrashKind,
     lost: Vec<usize>,
     again: Vec<u64>,
 }
@@ -84,9 +90,12 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
     let rng = sim.rng();
     let setup = program.setup;
     let drives = (0..usize::from(setup.shape.members)).map(|index| new_drive(&sim, &setup, &format!("d{index}")));
-    let group = Group::create_with(&sim, setup.shape, setup.safety, drives.collect(), setup.shards);
+    if setup.trouble {
+        sim.look_for_trouble();
+    }
+    let group = Group::create_with(&sim, setup.shape, setup.protection, drives.collect(), setup.shards);
     let history = History::shared(&group);
-    if setup.safety == CrashSafety::Strict {
+    if setup.protection.safety == CrashSafety::Strict {
         history.borrow_mut().make_strict();
     }
     let mut run = Run {
@@ -113,6 +122,7 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
     let mut tally = run.tally.borrow().clone();
     tally.runs = 1;
     tally.drive_ops = run.sim.ops_done();
+    tally.trouble = run.sim.trouble();
     tally
 }
 
@@ -143,6 +153,14 @@ impl Run {
         self.group().drives.get(usize::from(slot.drive.0)).cloned()
     }
 
+    /// Where in the list the drive is that is or was in a member's place, if it can be believed.
+    fn old_drive(&self, member: usize) -> Option<usize> {
+        let slot = self.group().leader().shared().slot(MemberIndex(member as u16));
+        let there = matches!(slot.state, MemberState::InSync | MemberState::Faulty);
+        let drive = self.drive(member).filter(|drive| there && drive.is_undamaged());
+        drive.map(|_| usize::from(slot.drive.0))
+    }
+
     fn count(&self, fault: Fault) {
         *self.tally.borrow_mut().faults.entry(fault).or_default() += 1;
     }
@@ -156,18 +174,22 @@ impl Run {
     }
 
     fn step(&mut self, step: &Step) {
-        if self.cut.is_some() && (matches!(step, Step::PowerCut { .. }) || fires_cut(step)) {
-            self.power_cut();
+        if self.cut.is_some() && (matches!(step, Step::Crash { .. }) || fires_cut(step)) {
+            self.crash();
         }
         assert!(self.ledger.enter(step), "the program is within what is promised");
         match step {
             Step::Work(asks) => self.work(asks),
-            Step::PowerCut { after, lost, again } => {
+            Step::Crash { kind, after, lost, again } => {
                 let degraded = (0..usize::from(self.setup.shape.members)).any(|member| self.ledger.is_lost(member));
-                self.count(if degraded { Fault::PowerCutDegraded } else { Fault::PowerCut });
+                self.count(match kind {
+                    CrashKind::Kill => Fault::Kill,
+                    CrashKind::PowerCut if degraded => Fault::PowerCutDegraded,
+                    CrashKind::PowerCut => Fault::PowerCut,
+                });
                 lost.iter().for_each(|_| self.count(Fault::LostInPowerCut));
                 self.sim.stop_after(*after);
-                self.cut = Some(Cut { lost: lost.clone(), again: again.clone() });
+                self.cut = Some(Cut { kind: *kind, lost: lost.clone(), again: again.clone() });
             }
             Step::Die { member, after: 0 } => {
                 self.count(Fault::Dead);
@@ -223,7 +245,7 @@ impl Run {
     /// Does what a power cut may end, and if it does, recovers.
     fn interruptible(&mut self, work: impl AsyncFnOnce(&Run)) {
         if self.sim.try_block_on(work(self)).is_none() {
-            self.power_cut();
+            self.crash();
         }
     }
 
@@ -258,11 +280,11 @@ impl Run {
         });
     }
 
-    /// Notes which members the group knows to be lost.
+    /// Notes which members the group knows to be lost. One whose place another drive has is lost until that is filled.
     fn notice(&mut self) {
         let begun = self.history.borrow().begun();
         let group = self.group.as_ref().expect("there is a group between steps");
-        let known = |member: usize| matches!(group.state(member), MemberState::Faulty | MemberState::Missing);
+        let known = |member: usize| group.state(member) != MemberState::InSync;
         self.noticed.retain(|loss| known(loss.member));
         for member in (0..usize::from(self.setup.shape.members)).filter(|&member| known(member)) {
             if self.noticed.iter().all(|loss| loss.member != member) {
@@ -271,18 +293,24 @@ impl Run {
         }
     }
 
-    /// The power fails now, and comes back.
-    fn power_cut(&mut self) {
-        let cut = self.cut.take().expect("the power fails when the program says so");
+    /// Everything ends now, and is started again.
+    fn crash(&mut self) {
+        let cut = self.cut.take().expect("there is a crash when the program says so");
         self.ledger.disarm();
         let lost: Vec<SimDrive> = cut.lost.iter().filter_map(|&member| self.drive(member)).collect();
         let group = self.group.take().expect("there is a group between steps");
         let shards = group.shards.len();
-        let mut drives = group.cut(&self.sim);
         // Whoever was to end their pause is gone.
-        drives.iter().for_each(|drive| drive.hang(false));
+        group.drives.iter().for_each(|drive| drive.hang(false));
+        let mut drives = match cut.kind {
+            CrashKind::PowerCut => group.cut(&self.sim),
+            CrashKind::Kill => group.kill(&self.sim),
+        };
         lost.iter().for_each(SimDrive::fail);
-        self.history.borrow_mut().power_cut();
+        match cut.kind {
+            CrashKind::PowerCut => self.history.borrow_mut().power_cut(),
+            CrashKind::Kill => self.history.borrow_mut().killed(),
+        }
         let mut losses = self.noticed.clone();
         // Whoever else is gone now went without notice, or in the step that was cut off.
         for member in (0..usize::from(self.setup.shape.members)).filter(|&member| self.ledger.is_lost(member)) {
@@ -290,17 +318,23 @@ impl Run {
                 losses.push(Loss::in_power_cut(member));
             }
         }
-        self.tally.borrow_mut().power_cuts += 1;
+        self.tally.borrow_mut().crashes += 1;
         for &after in &cut.again {
-            self.count(Fault::PowerCutInRecovery);
-            self.tally.borrow_mut().power_cuts += 1;
+            self.count(match cut.kind {
+                CrashKind::PowerCut => Fault::PowerCutInRecovery,
+                CrashKind::Kill => Fault::Kill,
+            });
+            self.tally.borrow_mut().crashes += 1;
             self.sim.stop_after(after);
             let (living, env, mut rng) = (living(&drives), self.sim.env(), self.rng.fork());
             self.sim.try_block_on(async {
                 let group = Group::open_async(env, living, shards).await;
                 history::settle_with(&group, &self.history, &mut rng, &losses).await;
             });
-            self.sim.power_cut();
+            match cut.kind {
+                CrashKind::PowerCut => self.sim.power_cut(),
+                CrashKind::Kill => self.sim.kill(),
+            }
             drives = drives.iter().map(SimDrive::reopen).collect();
         }
         self.open(drives, shards, &losses, true);
@@ -343,11 +377,14 @@ impl Run {
 
     fn silent(&mut self, member: usize, fault: Silent, start: u64, len: u64) {
         self.count(Fault::Silent);
-        self.settle();
+        if !self.setup.protection.has_checksums() {
+            // One at a time, with nothing else wrong.
+            self.settle();
+        }
         let (start, len) = self.fit(start, len);
         let group = self.group();
         let geometry = group.leader().shared().geometry.clone();
-        let drive = group.member(member).clone();
+        let Some(drive) = self.drive(member) else { return };
         let place = geometry.place(start);
         let here = geometry.member_offset(place.unit, place.x);
         match fault {
@@ -367,8 +404,10 @@ impl Run {
             Silent::LostWrite => drive.lose_writes(0),
             Silent::Misdirected => drive.direct_writes(),
         }
-        self.scrub();
-        // What was lost may have been a part of the log: from here on it is not needed.
+        if !self.setup.protection.has_checksums() {
+            self.scrub();
+        }
+        // What was lost may have been a part of the log or of the checksums: from a scrub on it is not needed.
         let flushed = self.sim.block_on(perform(self.group().leader(), &self.history, Request::Flush, 0, 0));
         flushed.expect("nothing is seen to be wrong");
         let mut rng = self.rng.fork();
@@ -377,7 +416,17 @@ impl Run {
 
     fn replace(&mut self, member: usize, spare: bool) {
         let name = format!("r{}", self.group().drives.len());
-        let drive = new_drive(&self.sim, &self.setup, &name);
+        let fresh = new_drive(&self.sim, &self.setup, &name);
+        let drive = match self.old_drive(member).filter(|_| !spare && self.rng.chance(1, 2)) {
+            // The one that was there, without what its cache had. The list has a drive once.
+            Some(place) => {
+                let old = std::mem::replace(&mut self.group.as_mut().expect("it has a drive").drives[place], fresh);
+                old.fail();
+                old.power_cut(&mut self.rng.fork());
+                old.revive()
+            }
+            None => fresh,
+        };
         let identity = uuid(&mut self.rng);
         let index = MemberIndex(member as u16);
         let group = self.group.as_mut().expect("there is a group between steps");
@@ -450,11 +499,15 @@ impl Run {
         let group_settles = async {
             for _ in 0..100_000 {
                 group.jobs_end().await;
-                let waits = (0..usize::from(self.setup.shape.members)).any(|member| {
-                    let state = group.state(member);
-                    let to_fill = filling.contains(&member) && !self.ledger.is_lost(member);
-                    state == MemberState::Rebuilding || (to_fill && state != MemberState::InSync)
-                });
+                let is_faulty = |member| group.state(member) == MemberState::Faulty;
+                let spares = group.leader().status().spares.len();
+                let spare_idles = spares > 0 && (0..usize::from(self.setup.shape.members)).any(is_faulty);
+                let waits = spare_idles
+                    || (0..usize::from(self.setup.shape.members)).any(|member| {
+                        let state = group.state(member);
+                        let to_fill = filling.contains(&member) && !self.ledger.is_lost(member);
+                        state == MemberState::Rebuilding || (to_fill && state != MemberState::InSync)
+                    });
                 if !waits {
                     return;
                 }
@@ -468,8 +521,9 @@ impl Run {
 
     fn finish(&mut self) {
         if self.cut.is_some() {
-            self.power_cut();
+            self.crash();
         }
+        assert!(self.ledger.enter(&Step::Settle), "no power cut is due any more");
         self.settle();
         let mut rng = self.rng.fork();
         self.sim.block_on(history::verify_latest(self.group(), &self.history, &mut rng));

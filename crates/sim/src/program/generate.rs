@@ -3,10 +3,10 @@
 use format::{CrashSafety, Level, Shape};
 
 use super::promise::{Ledger, fires_cut};
-use super::{Ask, Pace, Program, Setup, Silent, Step};
+use super::{Ask, CrashKind, Pace, Program, Setup, Silent, Step};
 use crate::Rng;
 use crate::engine::history::Request;
-use crate::engine::{KIB, MIB, shape};
+use crate::engine::{KIB, MIB, Protection, shape};
 use crate::trace::OpKind;
 
 /// Steps of a program at most.
@@ -30,7 +30,7 @@ pub fn generate(seed: u64) -> Program {
         } else {
             Step::Work(asks(&mut rng, &setup))
         };
-        if matches!(step, Step::PowerCut { .. }) || fires_cut(&step) {
+        if matches!(step, Step::Crash { .. }) || fires_cut(&step) {
             ledger.disarm();
         }
         if ledger.enter(&step) {
@@ -45,11 +45,21 @@ fn setup(rng: &mut Rng) -> Setup {
     let shape = any_shape(rng, strip);
     Setup {
         shape,
-        safety: *rng.pick(&[CrashSafety::On, CrashSafety::On, CrashSafety::On, CrashSafety::Strict, CrashSafety::Off]),
+        protection: Protection {
+            safety: *rng.pick(&[
+                CrashSafety::On,
+                CrashSafety::On,
+                CrashSafety::On,
+                CrashSafety::Strict,
+                CrashSafety::Off,
+            ]),
+            checksums: rng.chance(3, 4),
+        },
         sector_bytes: *rng.pick(&[512, 4096]),
         drive_bytes: *rng.pick(&[512 * KIB, 640 * KIB, MIB]),
         shards: 1 + rng.index(3),
         pace: *rng.pick(&[Pace::Immediate, Pace::Immediate, Pace::Usual, Pace::Usual, Pace::Spikes]),
+        trouble: rng.chance(1, 2),
     }
 }
 
@@ -114,7 +124,8 @@ fn misfortune(rng: &mut Rng, setup: &Setup, members: usize, ledger: &Ledger) -> 
             dead.dedup();
             let lost = if rng.chance(1, 2) { dead } else { Vec::new() };
             let again = (0..rng.below(4).saturating_sub(1)).map(|_| rng.below(120)).collect();
-            Step::PowerCut { after: rng.below(*rng.clone().pick(&[10, 60, 300])), lost, again }
+            let kind = if rng.chance(1, 3) { CrashKind::Kill } else { CrashKind::PowerCut };
+            Step::Crash { kind, after: rng.below(*rng.clone().pick(&[10, 60, 300])), lost, again }
         }
         8..11 => Step::Die { member, after: rng.below(40) / 3 * rng.below(3) },
         11 => {

@@ -8,8 +8,9 @@ pub mod shrink;
 
 use std::fmt;
 
-use format::{CrashSafety, Shape};
+use format::Shape;
 
+use crate::engine::Protection;
 use crate::engine::history::Request;
 use crate::trace::OpKind;
 
@@ -30,7 +31,7 @@ pub struct Setup {
     /// How data is spread.
     pub shape: Shape,
     /// What a power cut may cost.
-    pub safety: CrashSafety,
+    pub protection: Protection,
     /// Sector size of all drives, 512 or 4096.
     pub sector_bytes: u32,
     /// Size of every drive.
@@ -39,6 +40,8 @@ pub struct Setup {
     pub shards: usize,
     /// Speed of the drives.
     pub pace: Pace,
+    /// The engine takes turns that it hardly ever takes ([`Sim::look_for_trouble`](crate::Sim::look_for_trouble)).
+    pub trouble: bool,
 }
 
 /// A request of a user. Ranges are brought into the group, and onto whole sectors, when it is executed.
@@ -67,19 +70,31 @@ pub enum Silent {
     Misdirected,
 }
 
+/// How everything ends at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CrashKind {
+    /// The power of the whole machine fails: of what was not flushed, drives keep what they like.
+    PowerCut,
+    /// The process is killed. The kernel ends what it was given, and drives keep their caches: nothing that was acknowledged
+    /// is lost.
+    Kill,
+}
+
 /// What is done next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Requests at the same time. One that overlaps an earlier one of the step is left out.
     Work(Vec<Ask>),
-    /// The power fails after this many more drive operations, wherever the steps that follow are then; before the next
-    /// power cut or the end of the run in any case. The step that was interrupted is not continued.
-    PowerCut {
+    /// Everything ends after this many more drive operations, wherever the steps that follow are then; before the next
+    /// crash or the end of the run in any case. The step that was interrupted is not continued.
+    Crash {
+        /// How.
+        kind: CrashKind,
         /// Operations that still complete.
         after: u64,
         /// Members that are dead afterwards.
         lost: Vec<usize>,
-        /// For each attempt to recover that is cut off too: the operations after which it is.
+        /// For each attempt to recover that is cut off too, in the same way: the operations after which it is.
         again: Vec<u64>,
     },
     /// A member dies after this many more operations.
@@ -226,8 +241,12 @@ impl fmt::Display for Step {
                 }
                 Ok(())
             }
-            Step::PowerCut { after, lost, again } => {
-                write!(formatter, "power cut after {after} more drive operations")?;
+            Step::Crash { kind, after, lost, again } => {
+                let what = match kind {
+                    CrashKind::PowerCut => "power cut",
+                    CrashKind::Kill => "kill",
+                };
+                write!(formatter, "{what} after {after} more drive operations")?;
                 if !lost.is_empty() {
                     write!(formatter, ", losing members {lost:?}")?;
                 }
@@ -269,14 +288,15 @@ impl fmt::Display for Step {
 
 impl fmt::Display for Program {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Setup { shape, safety, sector_bytes, drive_bytes, shards, pace } = self.setup;
+        let Setup { shape, protection, sector_bytes, drive_bytes, shards, pace, trouble } = self.setup;
         writeln!(
             formatter,
-            "seed {}: {shape}, {} members, crash safety {safety:?}, drives of {} with sectors of {sector_bytes}, {shards} shards, \
-             pace {pace:?}",
+            "seed {}: {shape}, {} members, {protection}, drives of {} with sectors of {sector_bytes}, {shards} shards, \
+             pace {pace:?}{}",
             self.seed,
             shape.members,
-            Bytes(drive_bytes)
+            Bytes(drive_bytes),
+            if trouble { ", looking for trouble" } else { "" }
         )?;
         for (index, step) in self.steps.iter().enumerate() {
             writeln!(formatter, "{:>3} {step}", index + 1)?;

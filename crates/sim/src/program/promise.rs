@@ -8,7 +8,7 @@ use std::fmt::Write;
 use format::{CrashSafety, Level, Shape};
 
 use super::{Program, Setup, Step};
-use crate::engine::shape;
+use crate::engine::{Protection, shape};
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -21,6 +21,8 @@ pub enum Fault {
     PowerCutDegraded,
     /// Members are lost together with the power.
     LostInPowerCut,
+    /// The process is killed, and the drives keep their caches.
+    Kill,
     /// A drive dies.
     Dead,
     /// Operations of a drive keep failing, or it is full.
@@ -46,19 +48,19 @@ pub enum Promise {
     Always,
     /// Costs a member, of which each set survives this many.
     UpTo(usize),
-    /// One at a time with nothing else wrong, and only once a scrub has come by: until strips have checksums, a read
-    /// cannot tell.
+    /// One at a time with nothing else wrong, and only once a scrub has come by: without checksums a read cannot tell.
     AfterScrub,
     /// Not survived, or not so far.
     No(&'static str),
 }
 
 /// All faults with what they are, in the order of the table.
-pub const FAULTS: [(Fault, &str); 12] = [
+pub const FAULTS: [(Fault, &str); 13] = [
     (Fault::PowerCut, "power cut, any subset of unflushed sectors kept, all members there"),
     (Fault::PowerCutInRecovery, "power cut during recovery, again and again"),
     (Fault::PowerCutDegraded, "power cut with members lost or being rebuilt"),
     (Fault::LostInPowerCut, "members lost together with the power"),
+    (Fault::Kill, "daemon killed: nothing acknowledged is lost, flushed or not"),
     (Fault::Dead, "drive dies, at once or in the middle of operations"),
     (Fault::Errors, "operations keep failing, drive full"),
     (Fault::Hiccup, "one operation fails and its retry works"),
@@ -70,23 +72,23 @@ pub const FAULTS: [(Fault, &str); 12] = [
 ];
 
 /// What a group of this shape promises.
-pub fn promise(fault: Fault, shape: &Shape, safety: CrashSafety) -> Promise {
+pub fn promise(fault: Fault, shape: &Shape, protection: Protection) -> Promise {
     let survives = shape.survives();
     let up_to = if survives == 0 { Promise::No("no redundancy") } else { Promise::UpTo(survives) };
     match fault {
-        Fault::PowerCut | Fault::PowerCutInRecovery | Fault::Slow => Promise::Always,
+        Fault::PowerCut | Fault::PowerCutInRecovery | Fault::Kill | Fault::Slow => Promise::Always,
         Fault::PowerCutDegraded | Fault::LostInPowerCut if survives == 0 => up_to,
-        Fault::PowerCutDegraded | Fault::LostInPowerCut if safety != CrashSafety::Off => up_to,
+        Fault::PowerCutDegraded | Fault::LostInPowerCut if protection.safety != CrashSafety::Off => up_to,
         Fault::PowerCutDegraded | Fault::LostInPowerCut => Promise::No("needs the write-hole log"),
-        Fault::Dead | Fault::Errors | Fault::Media | Fault::StaleReturn => up_to,
+        Fault::Dead | Fault::Errors | Fault::Media | Fault::StaleReturn | Fault::Hang => up_to,
         Fault::Hiccup => Promise::Always,
+        Fault::Silent if protection.has_checksums() => up_to,
         Fault::Silent if survives >= 2 && !shape.is_mirror() => Promise::AfterScrub,
         Fault::Silent => Promise::No("needs two syndromes or checksums"),
-        Fault::Hang => Promise::No("operations have no time limit so far"),
     }
 }
 
-/// The table, in Markdown, for groups with the write-hole log.
+/// The table, in Markdown, for groups that were made with what is usual: the log and checksums.
 pub fn table() -> String {
     let shapes = [
         shape(Level::Raid0, 3, None, None, None, 4096),
@@ -110,7 +112,7 @@ pub fn table() -> String {
     for (fault, what) in FAULTS {
         let _ = write!(text, "\n| {what} |");
         for shape in &shapes {
-            let cell = match promise(fault, shape, CrashSafety::On) {
+            let cell = match promise(fault, shape, Protection::DEFAULT) {
                 Promise::Always => "yes".to_owned(),
                 Promise::UpTo(members) => format!("m = {members}"),
                 Promise::AfterScrub => "scrub".to_owned(),
@@ -136,10 +138,16 @@ pub fn table() -> String {
 /// What is wrong with a group at a step of a program, at worst.
 pub struct Ledger {
     shape: Shape,
-    safety: CrashSafety,
+    protection: Protection,
     lost: Vec<bool>,
     /// Being filled: not to be relied on, but not to be replaced either.
     filling: Vec<bool>,
+    /// For which a spare was added. Which place a spare takes is the group's choice: one that was lost before the spare took
+    /// a place may have been faster, and then this one goes on without a drive.
+    spared: Vec<bool>,
+    /// A member was lost while a spare was to take another one's place.
+    contested: bool,
+    /// Damaged, with or without the drive's knowledge.
     media: Vec<bool>,
     hiccup: Vec<bool>,
     cut_armed: bool,
@@ -149,13 +157,15 @@ pub struct Ledger {
 impl Ledger {
     /// Nothing is wrong with a new group.
     pub fn new(setup: &Setup) -> Ledger {
-        let (shape, safety) = (setup.shape, setup.safety);
+        let (shape, protection) = (setup.shape, setup.protection);
         let none = || vec![false; usize::from(shape.members)];
         Ledger {
             shape,
-            safety,
+            protection,
             lost: none(),
             filling: none(),
+            spared: none(),
+            contested: false,
             media: none(),
             hiccup: none(),
             cut_armed: false,
@@ -187,7 +197,7 @@ impl Ledger {
     }
 
     fn promised(&self, fault: Fault) -> bool {
-        !matches!(promise(fault, &self.shape, self.safety), Promise::No(_))
+        !matches!(promise(fault, &self.shape, self.protection), Promise::No(_))
     }
 
     /// A member may be lost now: nothing that is due would miss it.
@@ -202,7 +212,7 @@ impl Ledger {
         let known = |member: &usize| *member < members;
         let allowed = match step {
             Step::Work(_) | Step::Verify => true,
-            Step::PowerCut { lost, .. } => {
+            Step::Crash { lost, .. } => {
                 let degraded = self.whole() || self.promised(Fault::PowerCutDegraded);
                 let media = self.media.iter().any(|&media| media);
                 let losing = lost.is_empty() || self.may_lose(Fault::LostInPowerCut, lost);
@@ -215,6 +225,9 @@ impl Ledger {
             Step::Hiccup { member, .. } => known(member) && !self.hiccup[*member],
             Step::Media { member, .. } => {
                 known(member) && !self.lost[*member] && !self.cut_armed && self.may_lose(Fault::Media, &[*member])
+            }
+            Step::Silent { member, .. } if self.protection.has_checksums() => {
+                known(member) && !self.lost[*member] && !self.cut_armed && self.may_lose(Fault::Silent, &[*member])
             }
             Step::Silent { member, .. } => {
                 known(member) && self.promised(Fault::Silent) && self.whole() && !self.cut_armed && !self.resync_due
@@ -244,17 +257,26 @@ impl Ledger {
 
     fn note(&mut self, step: &Step) {
         match step {
-            Step::PowerCut { lost, .. } => {
+            Step::Crash { lost, .. } => {
                 self.cut_armed = true;
                 self.resync_due = true;
-                lost.iter().for_each(|&member| self.lost[member] = true);
+                self.lose(lost);
             }
-            Step::Die { member, .. } | Step::Errors { member, .. } => self.lost[*member] = true,
+            Step::Die { member, .. } | Step::Errors { member, .. } => self.lose(&[*member]),
             Step::Hiccup { member, .. } => self.hiccup[*member] = true,
             Step::Media { member, .. } => self.media[*member] = true,
-            Step::Replace { member, .. } => (self.lost[*member], self.filling[*member]) = (false, true),
-            Step::Restart { without, .. } => without.iter().for_each(|&member| self.lost[member] = true),
+            Step::Silent { member, .. } if self.protection.has_checksums() => self.media[*member] = true,
+            Step::Replace { member, spare } => {
+                (self.lost[*member], self.filling[*member]) = (false, true);
+                self.spared[*member] |= *spare;
+            }
+            Step::Restart { without, .. } => self.lose(without),
             Step::Settle => {
+                if self.contested {
+                    self.lost.iter_mut().zip(&self.spared).for_each(|(lost, spared)| *lost |= *spared);
+                }
+                self.contested = false;
+                self.spared.fill(false);
                 self.filling.fill(false);
                 self.resync_due = false;
             }
@@ -262,6 +284,11 @@ impl Ledger {
             Step::Scrub if !self.lost.contains(&true) && !self.filling.contains(&true) => self.media.fill(false),
             _ => {}
         }
+    }
+
+    fn lose(&mut self, members: &[usize]) {
+        members.iter().for_each(|&member| self.lost[member] = true);
+        self.contested |= !members.is_empty() && self.spared.contains(&true);
     }
 
     /// The power was cut, or will not be any more.
@@ -275,7 +302,7 @@ pub fn is_promised(program: &Program) -> bool {
     let mut ledger = Ledger::new(&program.setup);
     program.steps.iter().all(|step| {
         // A power cut comes before the next step that needs to know that it has.
-        if matches!(step, Step::PowerCut { .. }) || fires_cut(step) {
+        if matches!(step, Step::Crash { .. }) || fires_cut(step) {
             ledger.disarm();
         }
         ledger.enter(step)

@@ -73,6 +73,9 @@ fn setups(setup: &Setup) -> Vec<Setup> {
     if setup.shards > 1 {
         all.push(Setup { shards: 1, ..*setup });
     }
+    if setup.trouble {
+        all.push(Setup { trouble: false, ..*setup });
+    }
     if setup.pace != Pace::Immediate {
         all.push(Setup { pace: Pace::Immediate, ..*setup });
         if setup.pace == Pace::Spikes {
@@ -121,8 +124,9 @@ fn smaller_steps(step: &Step) -> Vec<Step> {
             }
             all
         }
-        Step::PowerCut { after, lost, again } => {
-            let with = |after, lost: &[usize], again: &[u64]| Step::PowerCut {
+        Step::Crash { kind, after, lost, again } => {
+            let with = |after, lost: &[usize], again: &[u64]| Step::Crash {
+                kind: *kind,
                 after,
                 lost: lost.to_vec(),
                 again: again.to_vec(),

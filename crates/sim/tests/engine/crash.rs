@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use array::{MemberIndex, ScrubMode};
 use drive::{Buf, BufMut, Env};
-use format::{Catalogue, Level, Shape};
+use format::{Catalogue, CrashSafety, Level, Shape};
 use sim::{Rng, Sim, SimDrive};
 
 use crate::group::*;
@@ -364,7 +364,8 @@ fn these_tests_can_fail_drives_that_ignore_flushes_lose_data() {
     for seed in 0..30 {
         let sim = Sim::new(seed);
         let shape = shape(Level::Raid6, 4, None, None, None, 64 * KIB);
-        let group = Group::create(&sim, shape, new_drives(&sim, 4, 640 * KIB, 512), 1);
+        let drives = new_drives(&sim, 4, 640 * KIB, 512);
+        let group = Group::create_with(&sim, shape, Protection::plain(CrashSafety::On), drives, 1);
         sim.block_on(async {
             group.leader().write(0, Buf::from(vec![1; 4096]), true).await.expect("writable");
             group.drives.iter().for_each(|drive| drive.ignore_flushes(true));
@@ -393,4 +394,24 @@ fn a_group_that_was_stopped_in_order_needs_no_resync() {
     assert!(group.leader().status().jobs.is_empty());
     assert!(group.leader().start_scrub(ScrubMode::Report));
     sim.block_on(verify(&group, &model, &mut rng));
+}
+
+#[test]
+fn what_was_acknowledged_is_there_after_a_kill_for_what_is_kept_outlives_it() {
+    // And without it is not: this can fail.
+    for forget in [false, true] {
+        let sim = Sim::new(3);
+        let shape = shape(Level::Raid6, 4, None, None, None, 64 * KIB);
+        let group = Group::create(&sim, shape, new_drives(&sim, 4, 640 * KIB, 512), 2);
+        sim.block_on(async {
+            group.leader().write(4096, Buf::from(vec![1; 4096]), false).await.expect("writable");
+        });
+        let drives = group.kill(&sim);
+        if forget {
+            sim.forget_kept();
+        }
+        let group = Group::open(&sim, drives, 2);
+        let read = sim.block_on(group.leader().read(4096, BufMut::zeroed(4096))).expect("readable");
+        assert_eq!(read.iter().all(|&byte| byte == 1), !forget);
+    }
 }

@@ -22,7 +22,7 @@ fn story(
 ) -> (String, bool) {
     let sim = Sim::new(1);
     let drives = new_drives(&sim, usize::from(shape.members), 512 * KIB, 4096);
-    let mut group = Group::create_with(&sim, shape, safety, drives, 1);
+    let mut group = Group::create_with(&sim, shape, Protection { safety, checksums: true }, drives, 1);
     let blocks = 2 * group.leader().shared().geometry.stripe_data() / BLOCK;
     let fill = |byte: u8, len: u64| Buf::from(vec![byte; len as usize]);
     sim.block_on(async {

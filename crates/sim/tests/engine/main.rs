@@ -4,6 +4,7 @@
 //! `PURLIN_SIM_SEED=17` only the one that failed.
 
 mod assembly;
+mod checksums;
 mod counts;
 mod crash;
 mod dying;
@@ -11,8 +12,12 @@ mod errors;
 mod fuzz;
 mod levels;
 mod rebuild;
+mod returns;
 mod scrub;
+mod scrub_job;
 mod shards;
+mod silent;
+mod slow;
 
 use sim::engine as group;
 use sim::engine::history;

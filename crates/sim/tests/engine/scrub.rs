@@ -1,14 +1,16 @@
-//! Bit rot is found, named where the syndromes can name it, and put right.
+//! Bit rot is found, named where the syndromes can name it, and put right. What checksums add to that is in `checksums.rs`.
 
-use array::{Event, MemberIndex, ScrubMode, UnitIndex};
+use array::{Event, JobState, MemberIndex, ScrubMode, UnitIndex};
 use drive::{Buf, Env};
-use format::{Level, Shape};
+use format::{CrashSafety, Level, Shape};
 use sim::{Rng, Sim};
 
 use crate::group::*;
 
+/// A group that was written all over. It has no checksums: what the syndromes alone can tell is looked at here.
 fn filled(sim: &Sim, shape: Shape, rng: &mut Rng) -> (Group, Model) {
-    let group = Group::create(sim, shape, new_drives(sim, usize::from(shape.members), 640 * KIB, 512), 2);
+    let drives = new_drives(sim, usize::from(shape.members), 640 * KIB, 512);
+    let group = Group::create_with(sim, shape, Protection::plain(CrashSafety::On), drives, 2);
     let mut model = Model::new(group.size());
     rng.fill(&mut model.bytes);
     sim.block_on(group.leader().write(0, Buf::from(model.bytes.clone()), false)).expect("writable");
@@ -120,7 +122,7 @@ fn a_scrub_under_load_finds_nothing_in_a_healthy_group() {
             work(&group, &mut model, &mut rng, 15, 6).await;
             group.jobs_end().await;
             let job = group.leader().status().jobs.pop().expect("the scrub");
-            assert_eq!((job.found, job.unchecked, job.failure), (0, 0, None), "{shape}");
+            assert_eq!((job.found, job.unchecked, job.state), (0, 0, JobState::Done), "{shape}");
             verify(&group, &model, &mut rng).await;
         });
     }
@@ -138,10 +140,10 @@ fn a_scrub_can_be_stopped_and_leaves_out_what_is_lost() {
         assert!(group.leader().stop_scrub());
         group.jobs_end().await;
         let job = group.leader().status().jobs.pop().expect("the scrub");
-        assert!(job.failure.is_some() && job.done_bytes < job.total_bytes, "{job:?}");
+        assert!(job.state == JobState::Stopped && job.done_bytes < job.total_bytes, "{job:?}");
         group.leader().fail_member(MemberIndex(1)).await.expect("one may be lost");
         let job = scrub(&group, ScrubMode::Repair).await;
-        assert!(job.unchecked > 0 && job.done_bytes == 0 && job.failure.is_none(), "{job:?}");
+        assert!(job.unchecked > 0 && job.done_bytes == 0 && job.state == JobState::Done, "{job:?}");
         verify(&group, &model, &mut rng).await;
     });
 }

@@ -14,6 +14,19 @@ const STRIP_BYTES: u32 = 64 << 10;
 /// A write that fills whole stripes of any group here.
 const FILL_BYTES: u64 = 4 << 20;
 
+/// What a group does against crashes and damage.
+#[derive(Clone, Copy)]
+pub struct Protection {
+    pub crash_safety: CrashSafety,
+    pub checksums: bool,
+}
+
+impl Protection {
+    pub const NONE: Protection = Protection { crash_safety: CrashSafety::Off, checksums: false };
+    pub const LOG: Protection = Protection { crash_safety: CrashSafety::On, checksums: false };
+    pub const LOG_AND_CHECKSUMS: Protection = Protection { crash_safety: CrashSafety::On, checksums: true };
+}
+
 pub struct Group {
     pub array: Array<ShardEnv>,
     pub drives: Vec<Drive>,
@@ -27,7 +40,7 @@ impl Group {
         level: Level,
         members: u16,
         bytes: u64,
-        crash_safety: CrashSafety,
+        protection: Protection,
     ) -> Result<Group, String> {
         let env = ShardEnv::current();
         let size_bytes = ((bytes / u64::from(members)) >> 20) << 20;
@@ -43,13 +56,14 @@ impl Group {
             array: uuid(255),
             name: "bench".into(),
             shape,
-            crash_safety,
+            crash_safety: protection.crash_safety,
+            checksums: protection.checksums,
             drives: (0..members as u8).map(|index| uuid(index + 1)).collect(),
             created_unix_s: 0,
         };
         create::<ShardEnv>(&new, &drives).await.map_err(|error| error.to_string())?;
         let assembly = assemble(&drives).await.map_err(|error| error.to_string())?;
-        let loaded = load(&env, &assembly, &drives, Box::new(|_| ())).await.map_err(|error| error.to_string())?;
+        let loaded = load(&env, &assembly, &drives, None, Box::new(|_| ())).await.map_err(|error| error.to_string())?;
         let array = loaded.lead(env, drives.clone(), 1, Rc::new(NoPeers));
         array.start(loaded.needs_resync).await.map_err(|error| error.to_string())?;
         Ok(Group { array, drives, names })

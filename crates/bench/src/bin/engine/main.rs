@@ -2,7 +2,8 @@
 //!
 //! - Random reads through RAID 6 beside the same drives read directly, by the same tasks, over as many bytes.
 //! - Sequential writes of whole stripes beside `memcpy` of the same buffers on the same core.
-//! - The same writes with the write-hole log and without.
+//! - Random writes with the write-hole log and without; reads and writes with checksums and without. The others have the log
+//!   and no checksums.
 //! - Random writes: the first ones to new space, and those that read, modify and write.
 
 mod group;
@@ -17,8 +18,8 @@ use bench::report::{Report, Row, Target};
 use bench::rounds::{Basis, Rounds};
 use clap::Parser;
 use drive::{Buf, Drive, Env};
-use format::{CrashSafety, Level};
-use group::Group;
+use format::Level;
+use group::{Group, Protection};
 use load::{Rng, shuffled, turn, turn_of};
 use runtime::{Config, Runtime, ShardEnv};
 
@@ -46,8 +47,8 @@ struct Arguments {
     /// Requests in flight
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     depth: u64,
-    /// Only one of: reads, streams, writes, log
-    #[arg(long, value_parser = ["reads", "streams", "writes", "log"])]
+    /// Only one of: reads, streams, writes, log, checksums
+    #[arg(long, value_parser = ["reads", "streams", "writes", "log", "checksums"])]
     only: Option<String>,
 }
 
@@ -91,7 +92,7 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
     let rows = runtime.shard(0).call(move || async move {
         let mut rows = Vec::new();
         if arguments.has("reads") || arguments.has("writes") {
-            let group = Group::make("r6-4+2", Level::Raid6, 6, arguments.drives_mib * MIB, CrashSafety::On).await?;
+            let group = Group::make("r6-4+2", Level::Raid6, 6, arguments.drives_mib * MIB, Protection::LOG).await?;
             group.fill().await;
             if arguments.has("reads") {
                 rows.extend(random_reads(&arguments, &group).await);
@@ -102,18 +103,40 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
             group.close().await?;
         }
         if arguments.has("streams") {
-            let group = Group::make("r6-8+2", Level::Raid6, 10, arguments.drives_mib * MIB, CrashSafety::On).await?;
+            let group = Group::make("r6-8+2", Level::Raid6, 10, arguments.drives_mib * MIB, Protection::LOG).await?;
             group.fill().await;
             rows.extend(streams(&arguments, &group).await);
             group.close().await?;
         }
+        let half = arguments.drives_mib * MIB / 2;
+        let pair = async |with: Protection, without: Protection| {
+            let with = Group::make("with-4+2", Level::Raid6, 6, half, with).await?;
+            let without = Group::make("without-4+2", Level::Raid6, 6, half, without).await?;
+            with.fill().await;
+            without.fill().await;
+            Ok::<_, String>((with, without))
+        };
+        let blocks = "4 KiB random writes, RAID 6 4+2";
+        let work = |what, len, reads, target| Work { what, len, reads, target };
         if arguments.has("log") {
-            let half = arguments.drives_mib * MIB / 2;
-            let on = Group::make("on-4+2", Level::Raid6, 6, half, CrashSafety::On).await?;
-            let off = Group::make("off-4+2", Level::Raid6, 6, half, CrashSafety::Off).await?;
-            on.fill().await;
-            off.fill().await;
-            rows.extend(log_cost(&arguments, &on, &off).await);
+            let (on, off) = pair(Protection::LOG, Protection::NONE).await?;
+            let works = [
+                work(blocks, BLOCK, false, Some(Target::AtLeast(0.75))),
+                work("whole random stripes", on.array.shared().geometry.stripe_data(), false, None),
+            ];
+            rows.extend(cost(&arguments, &on, &off, "crash safety off", &works).await);
+            on.close().await?;
+            off.close().await?;
+        }
+        if arguments.has("checksums") {
+            let (on, off) = pair(Protection::LOG_AND_CHECKSUMS, Protection::LOG).await?;
+            let works = [
+                work("4 KiB random reads, RAID 6 4+2", BLOCK, true, None),
+                work("1 MiB random reads, RAID 6 4+2", MIB, true, None),
+                work(blocks, BLOCK, false, None),
+                work("whole random stripes", on.array.shared().geometry.stripe_data(), false, None),
+            ];
+            rows.extend(cost(&arguments, &on, &off, "checksums off", &works).await);
             on.close().await?;
             off.close().await?;
         }
@@ -237,29 +260,38 @@ async fn random_writes(arguments: &Arguments, group: &Group) -> Vec<Row> {
     rows
 }
 
-/// Writes to groups that were written before, with the log on and off: single blocks, and whole stripes.
-async fn log_cost(arguments: &Arguments, on: &Group, off: &Group) -> Vec<Row> {
-    let stripe = on.array.shared().geometry.stripe_data();
+/// A random load.
+struct Work {
+    what: &'static str,
+    len: u64,
+    reads: bool,
+    target: Option<Target>,
+}
+
+/// The same random loads on two groups that were written before and differ in one protection.
+async fn cost(arguments: &Arguments, with: &Group, without: &Group, peer: &str, works: &[Work]) -> Vec<Row> {
     let mut all = Vec::new();
-    for (what, len, target) in [
-        ("4 KiB random writes, RAID 6 4+2", BLOCK, Some(Target::AtLeast(0.75))),
-        ("whole random stripes", stripe, None),
-    ] {
+    for &Work { what, len, reads, target } in works {
         let mut data = drive::BufMut::zeroed(len as usize);
         data.fill(0xa5);
         let data = data.freeze();
         let mut rounds = Rounds::new(2);
         for round in 0..=usize::from(arguments.rounds) {
             for contender in Rounds::order(2, round) {
-                let group = if contender == 0 { on } else { off };
+                let group = if contender == 0 { with } else { without };
                 let places = group.array.size_bytes() / len;
                 let sample = turn(arguments.depth, arguments.turn(), |seed, pace| {
-                    let (array, data) = (group.array.clone(), data.clone());
+                    let (array, data, env) = (group.array.clone(), data.clone(), ShardEnv::current());
                     let mut rng = Rng::new(seed + 1000 * round as u64);
                     async move {
                         while pace.goes_on() {
                             let offset = rng.below(places) * len;
-                            array.write(offset, data.clone(), false).await.expect("memory does not fail");
+                            if reads {
+                                let buf = env.alloc(len as usize);
+                                array.read(offset, buf).await.expect("memory does not fail");
+                            } else {
+                                array.write(offset, data.clone(), false).await.expect("memory does not fail");
+                            }
                         }
                     }
                 });
@@ -269,7 +301,7 @@ async fn log_cost(arguments: &Arguments, on: &Group, off: &Group) -> Vec<Row> {
                 }
             }
         }
-        all.extend(rows((what, "IOPS"), &rounds, "crash safety off", target));
+        all.extend(rows((what, "IOPS"), &rounds, peer, target));
     }
     all
 }

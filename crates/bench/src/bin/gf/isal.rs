@@ -1,8 +1,8 @@
 //! The peer: Intel's ISA-L, loaded from a shared library.
 //!
-//! Interfaces as documented in ISA-L's headers `raid.h` and `erasure_code.h`.
+//! Interfaces as documented in ISA-L's headers `raid.h`, `erasure_code.h` and `crc.h`.
 
-use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_uchar, c_void};
+use std::ffi::{CStr, OsStr, OsString, c_char, c_int, c_uchar, c_uint, c_void};
 
 use libloading::Library;
 
@@ -16,6 +16,7 @@ type EcEncodeData = unsafe extern "C" fn(
     data: *const *const c_uchar,
     coding: *const *mut c_uchar,
 );
+type Crc32Iscsi = unsafe extern "C" fn(buffer: *mut c_uchar, len: c_int, init_crc: c_uint) -> c_uint;
 type GetVersionStr = unsafe extern "C" fn() -> *const c_char;
 
 /// The alignment that `pq_gen` asks of every strip and of its length.
@@ -26,6 +27,7 @@ pub struct Isal {
     pq_gen: PqGen,
     ec_init_tables: EcInitTables,
     ec_encode_data: EcEncodeData,
+    crc32_iscsi: Crc32Iscsi,
     version: String,
     /// Keeps the functions above in memory.
     _library: Library,
@@ -53,6 +55,7 @@ impl Isal {
                 pq_gen: *library.get(b"pq_gen\0")?,
                 ec_init_tables: *library.get(b"ec_init_tables\0")?,
                 ec_encode_data: *library.get(b"ec_encode_data\0")?,
+                crc32_iscsi: *library.get(b"crc32_iscsi\0")?,
                 version,
                 _library: library,
             })
@@ -83,6 +86,12 @@ impl Isal {
         // SAFETY: `array` holds data.len() + 2 strips, all `length` long and aligned; ISA-L writes to the last two only.
         let result = unsafe { (self.pq_gen)(data.len() as c_int + 2, length as c_int, array.as_mut_ptr()) };
         assert_eq!(result, 0, "pq_gen refused");
+    }
+
+    /// The CRC-32C of some bytes. ISA-L takes and gives the register without inversion.
+    pub fn crc32c(&self, bytes: &[u8]) -> u32 {
+        // SAFETY: ISA-L reads as many bytes as it is told, and writes none, whatever the pointer's type says.
+        unsafe { !(self.crc32_iscsi)(bytes.as_ptr().cast_mut(), bytes.len() as c_int, !0) }
     }
 
     /// The tables that `ec_encode_data` works with, for a matrix of rows of `source_count` coefficients.

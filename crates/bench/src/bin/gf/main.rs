@@ -1,5 +1,5 @@
-//! `gf` beside ISA-L: 8+2 encoding and the reconstruction of two data strips, in the cache and from memory; and `gf`
-//! alone for what ISA-L has no counterpart to.
+//! `gf` beside ISA-L: 8+2 encoding, the reconstruction of two data strips and CRC-32C, in the cache and from memory; and
+//! `gf` alone for what ISA-L has no counterpart to.
 //!
 //! Throughput counts the bytes of data strips, not those written. "Cache" is one stripe over and over; "memory" walks
 //! through stripes that no cache holds. Strips are aligned to pages, as those of an array are.
@@ -71,6 +71,9 @@ struct Stripes {
 }
 
 const PAGE_BYTES: usize = 4096;
+
+/// Blocks of the longest strip that have sums.
+const SUMS_MAX: usize = (128 << 10) / gf::CRC32C_BLOCK;
 
 /// What a turn of one contender reads and writes.
 const TURN_BYTES: usize = 16 << 20;
@@ -177,6 +180,19 @@ impl Bench<'_> {
     }
 }
 
+/// Writes the sums of the blocks of all strips to `out`.
+fn write_sums(strips: &[&[u8]], out: &mut [u8], sums_of: impl Fn(&[u8], &mut [u32])) {
+    let mut places = out.chunks_exact_mut(size_of::<u32>());
+    for strip in strips {
+        let mut sums = [0; SUMS_MAX];
+        let sums = &mut sums[..strip.len() / gf::CRC32C_BLOCK];
+        sums_of(strip, sums);
+        for (sum, place) in sums.iter().zip(&mut places) {
+            place.copy_from_slice(&sum.to_le_bytes());
+        }
+    }
+}
+
 /// Panics unless both do the same: a comparison of speeds means nothing otherwise.
 fn assert_same<'a>(source_count: usize, out_count: usize, ours: &mut Work<'a>, peers: &mut Work<'a>) {
     let mut stripes = Stripes::new(1, source_count + out_count, 1 << 16);
@@ -227,6 +243,19 @@ fn run(arguments: &Arguments, kernel: Kernel, isal: Option<&Isal>) -> Result<Vec
         assert_same(data_count, 4, &mut ours, peers);
     }
     bench.measure(&format!("encode {data_count}+4"), data_count, 4, ours, peers);
+
+    let mut ours: Work = Box::new(|data, out| write_sums(data, out[0], gf::crc32c_blocks));
+    let mut peers: Option<Work> = isal.map(|isal| {
+        let one_by_one = |strip: &[u8], sums: &mut [u32]| {
+            strip.chunks_exact(gf::CRC32C_BLOCK).zip(sums).for_each(|(block, sum)| *sum = isal.crc32c(block));
+        };
+        Box::new(move |data: &[&[u8]], out: &mut [&mut [u8]]| write_sums(data, out[0], one_by_one)) as Work
+    });
+    if let Some(peers) = &mut peers {
+        assert_same(data_count, 1, &mut ours, peers);
+    }
+    let crc32c = gf::crc32c_kernels().next().expect("the table runs everywhere").name();
+    bench.measure(&format!("CRC-32C of 4 KiB blocks ({crc32c})"), data_count, 1, ours, peers);
 
     if !arguments.peer_only {
         for syndromes in [1, 3] {

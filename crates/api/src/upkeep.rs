@@ -1,0 +1,135 @@
+//! How a group is looked after: settings that can be changed while it runs, and when it is scrubbed.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::{Invalid, format_duration};
+
+/// The lowest target for clients' latency: below this, drives alone take longer.
+pub const CLIENT_P99_US_MIN: u64 = 100;
+
+/// The highest target for clients' latency: clients give up not much later.
+pub const CLIENT_P99_US_MAX: u64 = 10_000_000;
+
+/// The shortest interval between scrubs: a large group takes longer for one.
+pub const SCRUB_EVERY_S_MIN: u64 = 3600;
+
+/// The longest interval between scrubs, ten years: who wants less says off.
+pub const SCRUB_EVERY_S_MAX: u64 = 3650 * 86_400;
+
+/// What an operator chose for a group. It lies on the members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GroupSettings {
+    /// Rebuilds and scrubs keep the 99th percentile of clients' latency below this, in microseconds; `null`: they only
+    /// take a small share of the drives' time while clients are active.
+    pub client_p99_us: Option<u64>,
+    /// A member that stays far slower than the others gives its place to a spare. If not, it is only reported.
+    pub retire_slow: bool,
+    /// Seconds from the end of a scrub to the latest start of the next one; `null`: scrubs start on request only.
+    pub scrub_every_s: Option<u64>,
+}
+
+/// `PATCH /v1/groups/{group}`: change settings of a running group. What is left out, or `null`, stays as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GroupUpdate {
+    /// The latency target for clients in microseconds, 100 to 10 000 000; 0: none.
+    #[serde(default)]
+    pub client_p99_us: Option<u64>,
+    /// Whether a slow member gives its place to a spare.
+    #[serde(default)]
+    pub retire_slow: Option<bool>,
+    /// Seconds between scrubs, an hour to ten years; 0: on request only.
+    #[serde(default)]
+    pub scrub_every_s: Option<u64>,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl GroupUpdate {
+    /// Checks the values.
+    ///
+    /// # Errors
+    /// A sentence that says what makes no sense.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        if *self == (GroupUpdate { dry_run: self.dry_run, ..GroupUpdate::default() }) {
+            return Err(Invalid::new("there is nothing to change: name at least one setting"));
+        }
+        check_settings(self.client_p99_us, self.scrub_every_s)
+    }
+}
+
+/// Checks values that a request gives to settings, 0 for off.
+pub(crate) fn check_settings(client_p99_us: Option<u64>, scrub_every_s: Option<u64>) -> Result<(), Invalid> {
+    let within = |value: Option<u64>, min: u64, max: u64| value.is_none_or(|n| n == 0 || (min..=max).contains(&n));
+    if !within(client_p99_us, CLIENT_P99_US_MIN, CLIENT_P99_US_MAX) {
+        let shown = format_duration(Duration::from_micros(client_p99_us.unwrap_or_default()));
+        return Err(Invalid::new(format!("a latency target of {shown} makes no sense: choose 100us to 10s, or off")));
+    }
+    if !within(scrub_every_s, SCRUB_EVERY_S_MIN, SCRUB_EVERY_S_MAX) {
+        let shown = format_duration(Duration::from_secs(scrub_every_s.unwrap_or_default()));
+        return Err(Invalid::new(format!("a scrub every {shown} makes no sense: choose 1h to 3650d, or off")));
+    }
+    Ok(())
+}
+
+/// When a group was and will be scrubbed.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ScrubSchedule {
+    /// The last scrub that went through the whole group; `null` where there was none.
+    pub last: Option<LastScrub>,
+    /// When the next one is due, in seconds since 1970; in the past where it waits for something. `null` while one is
+    /// under way or paused, where scrubs start on request only, and where there is nothing to compare.
+    pub next_unix_s: Option<u64>,
+    /// A scrub is under way or paused.
+    pub active: bool,
+    /// It is paused by request, and goes on by request.
+    pub paused: bool,
+    /// What the scrub that is due or under way waits for: "slot 2 is being rebuilt"; `null` where it does not wait.
+    pub waits_for: Option<String>,
+}
+
+/// A scrub that went through the whole group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LastScrub {
+    /// When it ended, in seconds since 1970.
+    pub ended_unix_s: u64,
+    /// Differences were put right, not only reported.
+    pub repair: bool,
+    /// Places where data and parity, or copies, disagreed.
+    pub mismatch_count: u64,
+    /// Of those, how many were put right.
+    pub repaired_count: u64,
+    /// Stripes that could not be compared, because strips of them were lost or unreadable.
+    pub unchecked_count: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(update: GroupUpdate) -> String {
+        update.validate().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn values_that_make_no_sense_are_refused() {
+        let update = GroupUpdate::default();
+        assert_eq!(refusal(update), "there is nothing to change: name at least one setting");
+        assert_eq!(
+            refusal(GroupUpdate { client_p99_us: Some(99), ..update }),
+            "a latency target of 99us makes no sense: choose 100us to 10s, or off"
+        );
+        assert_eq!(
+            refusal(GroupUpdate { scrub_every_s: Some(60), ..update }),
+            "a scrub every 1m makes no sense: choose 1h to 3650d, or off"
+        );
+        for (client_p99_us, scrub_every_s) in [(0, 0), (100, 3600), (10_000_000, 3650 * 86_400)] {
+            let (client_p99_us, scrub_every_s) = (Some(client_p99_us), Some(scrub_every_s));
+            assert_eq!(GroupUpdate { client_p99_us, scrub_every_s, ..update }.validate(), Ok(()));
+        }
+    }
+}

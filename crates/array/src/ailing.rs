@@ -1,0 +1,146 @@
+//! Members that are slow for long, and members that do not answer at all: what the leader does about them.
+//!
+//! Shards tell the leader once a second of each member that they find slow ([`crate::watch`]). [`SECONDS_REPORTED`] such
+//! seconds make a report; [`SECONDS_RETIRED`] take the member out of service, if that was asked for, a spare is there to
+//! take its place, and no other member of its set is lost. A minute without a slow second wipes the slate.
+//!
+//! A member that has not answered within the time limit is *given up* at once: all shards end what they wait for there,
+//! so that nothing, not even the change of the superblocks, waits for it again. One that the group cannot do without stays.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use drive::{Env, Nanos};
+use format::MemberState;
+
+use crate::array::Inner;
+use crate::errors::Failed;
+use crate::geometry::MemberIndex;
+use crate::shared::{DriveId, Shared, Slot};
+use crate::status::Event;
+
+/// Slow seconds before somebody hears of them: a garbage collection is no news.
+const SECONDS_REPORTED: u32 = 5;
+
+/// Slow seconds before a member is retired: rebuilding costs more than a bad half minute.
+const SECONDS_RETIRED: u32 = 60;
+
+/// What is told within this time counts as one second.
+const SECOND: Nanos = 900_000_000;
+
+/// Time without a slow second after which the past is forgotten.
+const FORGIVEN_AFTER: Nanos = 60_000_000_000;
+
+/// The slow seconds of a drive.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct SlowSeconds {
+    count: u32,
+    last: Option<Nanos>,
+    reported: bool,
+}
+
+/// The leader's notes.
+pub(crate) type SlowDrives = BTreeMap<DriveId, SlowSeconds>;
+
+impl Shared {
+    /// The place of a drive that is used.
+    pub(crate) fn member_of(&self, drive: DriveId) -> Option<MemberIndex> {
+        let live = |slot: &Slot| matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
+        self.slots().find(|(_, slot)| slot.drive == drive && live(slot)).map(|(member, _)| member)
+    }
+
+    /// The drives that nobody waits for any more, which their places may not show yet.
+    pub(crate) fn given_up(&self) -> Vec<DriveId> {
+        let drives = self.given_up.iter().map(|drive| drive.load(Ordering::Acquire));
+        drives.filter_map(|drive| drive.checked_sub(1)).map(|drive| DriveId(drive as u16)).collect()
+    }
+
+    fn is_given_up(&self, member: MemberIndex, drive: DriveId) -> bool {
+        self.given_up[usize::from(member.0)].load(Ordering::Acquire) == u32::from(drive.0) + 1
+    }
+
+    fn set_given_up(&self, member: MemberIndex, drive: Option<DriveId>) {
+        let mark = drive.map_or(0, |drive| u32::from(drive.0) + 1);
+        self.given_up[usize::from(member.0)].store(mark, Ordering::Release);
+    }
+}
+
+impl<E: Env> Inner<E> {
+    /// A shard found a member slow. Leader only.
+    pub fn note_slow(self: &Rc<Self>, member: MemberIndex, drive: DriveId) {
+        let slot = self.shared.slot(member);
+        if slot != (Slot { drive, state: MemberState::InSync }) {
+            return;
+        }
+        let leader = self.leader();
+        let now = self.env.now();
+        let mut slow = leader.slow.borrow_mut();
+        let seconds = slow.entry(drive).or_default();
+        match seconds.last.map(|last| now.saturating_sub(last)) {
+            Some(0..SECOND) => return, // Another shard has told of this second.
+            Some(since) if since > FORGIVEN_AFTER => *seconds = SlowSeconds::default(),
+            _ => {}
+        }
+        (seconds.count, seconds.last) = (seconds.count + 1, Some(now));
+        let tells = seconds.count >= SECONDS_REPORTED && !seconds.reported;
+        seconds.reported |= tells;
+        let retires = seconds.count >= SECONDS_RETIRED && self.shared.settings.get().retire_slow;
+        drop(slow);
+        if tells {
+            (leader.listener)(Event::MemberSlow { member, drive });
+        }
+        let set = u64::from(member.0) / self.shared.geometry.strips() as u64;
+        if retires && self.shared.lost_in_set(set) == 0 && self.fitting_spare().is_some() {
+            leader.slow.borrow_mut().remove(&drive);
+            (leader.listener)(Event::MemberRetired { member, drive });
+            let inner = self.clone();
+            self.env.spawn(async move {
+                inner.fail_in_place(member, drive).await;
+            });
+        }
+    }
+
+    /// A member was reported as slow, and has not been well for long.
+    pub fn is_slow(&self, drive: DriveId) -> bool {
+        let slow = self.leader().slow.borrow();
+        let now = self.env.now();
+        let is_recent = |last: Nanos| now.saturating_sub(last) <= FORGIVEN_AFTER;
+        slow.get(&drive).is_some_and(|seconds| seconds.reported && seconds.last.is_some_and(is_recent))
+    }
+
+    /// A member has not answered within the time limit. Says no if the group cannot do without it. Leader only.
+    pub fn give_up(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> bool {
+        let shared = &self.shared;
+        let slot = shared.slot(member);
+        if slot.drive != drive || matches!(slot.state, MemberState::Faulty | MemberState::Missing) {
+            return true;
+        }
+        if shared.is_given_up(member, drive) {
+            return true;
+        }
+        shared.count_error(member, Failed::Other);
+        if slot.state == MemberState::InSync {
+            let strips = shared.geometry.strips();
+            let first = usize::from(member.0) / strips * strips;
+            let is_left = |index: &usize| {
+                let member = MemberIndex(*index as u16);
+                let slot = shared.slot(member);
+                slot.state == MemberState::InSync && !shared.is_given_up(member, slot.drive)
+            };
+            let left = (first..first + strips).filter(is_left).count();
+            if left <= shared.geometry.data {
+                (self.leader().listener)(Event::MemberNeeded { member, drive });
+                return false;
+            }
+        }
+        shared.set_given_up(member, Some(drive));
+        let inner = self.clone();
+        self.env.spawn(async move {
+            if !inner.fail_in_place(member, drive).await {
+                inner.shared.set_given_up(member, None);
+            }
+        });
+        true
+    }
+}

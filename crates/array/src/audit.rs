@@ -1,0 +1,204 @@
+//! Scrubbing a stripe whose blocks have checksums. Checksums and syndromes decide together:
+//!
+//! | checksums | syndromes | verdict |
+//! |---|---|---|
+//! | all fit | agree | right |
+//! | all fit | disagree | strips contradict each other; two syndromes may name one |
+//! | some do not fit, no more than can be computed from the others | the others agree | those strips are wrong; or their checksums, where the computed bytes are what was read |
+//! | some do not fit | the others disagree, or are too few | nobody can tell: nothing is changed |
+
+use std::rc::Rc;
+
+use drive::{BlockError, BufMut, Drive, DriveError, Env};
+use format::BLOCK;
+
+use crate::array::Inner;
+use crate::errors::Failed;
+use crate::geometry::{Role, UnitIndex};
+use crate::plan::Strip;
+use crate::ranges::Range;
+use crate::scrub::{Fault, Finding, ScrubMode, ScrubReport};
+use crate::unit::{RowView, StripView};
+use crate::verify::sums_of;
+
+const BLOCK_BYTES: u64 = BLOCK as u64;
+
+/// A block of a strip.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Seen {
+    /// As it was written.
+    Good,
+    /// Other bytes than were written, or its checksum is wrong.
+    Wrong,
+    /// The medium does not give it back.
+    Unreadable,
+    /// Its member is gone.
+    Lost,
+}
+
+/// What could be seen of a strip.
+struct Strips {
+    /// By role; whatever could not be read is zero.
+    bytes: Vec<BufMut>,
+    /// By role and block.
+    seen: Vec<Vec<Seen>>,
+}
+
+impl<E: Env> Inner<E> {
+    /// Compares some columns of a row with their checksums and with each other. Under the unit's lock.
+    pub async fn audit(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        columns: Range,
+        mode: ScrubMode,
+        report: &mut ScrubReport,
+    ) -> Result<(), BlockError> {
+        let geometry = &self.shared.geometry;
+        let (view, strips) = self.look_at(unit, columns).await;
+        let all_good = strips.seen.iter().flatten().all(|seen| *seen == Seen::Good);
+        report.bytes += columns.len();
+        report.unchecked += u64::from(view.lost() > 0);
+        let all: Vec<&[u8]> = strips.bytes.iter().map(|bytes| &**bytes).collect();
+        if all_good && self.shared.code.check(&all[..geometry.data], &all[geometry.data..]) {
+            return Ok(());
+        }
+        for block in 0..(columns.len() / BLOCK_BYTES) as usize {
+            let start = columns.start + block as u64 * BLOCK_BYTES;
+            let parts: Vec<&[u8]> = all.iter().map(|bytes| &bytes[block * BLOCK..][..BLOCK]).collect();
+            let seen: Vec<Seen> = strips.seen.iter().map(|strip| strip[block]).collect();
+            if seen.iter().any(|seen| matches!(seen, Seen::Wrong | Seen::Unreadable)) {
+                self.judge(unit, start, &view, (&parts, &seen), mode, report).await?;
+            } else if !seen.contains(&Seen::Lost) {
+                let range = Range::new(start, start + BLOCK_BYTES);
+                self.compare_block(unit, range, &view, &parts, mode, report).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides about the blocks at a column of which some are wrong or unreadable.
+    async fn judge(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        x: u64,
+        view: &RowView<E::Drive>,
+        (parts, seen): (&[&[u8]], &[Seen]),
+        mode: ScrubMode,
+        report: &mut ScrubReport,
+    ) -> Result<(), BlockError> {
+        let geometry = &self.shared.geometry;
+        let offset = geometry.member_offset(unit, x);
+        let erased: Vec<Role> = (0..seen.len()).filter(|&role| seen[role] != Seen::Good).collect();
+        let restored = self.restore_erased(&erased, parts);
+        for role in erased.iter().copied().filter(|&role| seen[role] != Seen::Lost) {
+            let strip = &view.0[role];
+            let right = restored.as_ref().map(|restored| &restored[role]);
+            let fault = match (seen[role], right) {
+                (Seen::Unreadable, _) => Fault::Unreadable,
+                (_, Some(right)) if **right == *parts[role] => Fault::Checksum,
+                _ => Fault::Damaged,
+            };
+            if fault == Fault::Damaged {
+                self.shared.count_damaged(strip.member);
+            }
+            // Nobody has to be asked about a block that cannot be read: there is nothing in it to keep.
+            let repaired = match right {
+                Some(right) if mode == ScrubMode::Repair || fault == Fault::Unreadable => {
+                    let right = BufMut::copy_of(right).freeze();
+                    // Writing it notes its checksum, too.
+                    self.put_right(unit, view, role, x, right).await?;
+                    true
+                }
+                _ => false,
+            };
+            report.findings.push(Finding {
+                offset: geometry.offset(unit, if role < geometry.data { role } else { 0 }, x),
+                member: Some(strip.member),
+                member_offset: offset,
+                fault,
+                repaired,
+            });
+        }
+        Ok(())
+    }
+
+    /// All strips of a block, with the erased ones computed from the others; nothing if they are too many, or if the others
+    /// contradict each other.
+    fn restore_erased(&self, erased: &[Role], parts: &[&[u8]]) -> Option<Vec<BufMut>> {
+        let geometry = &self.shared.geometry;
+        if erased.len() > geometry.syndromes {
+            return None;
+        }
+        let decoder = self.decoder(erased);
+        let sources: Vec<&[u8]> = decoder.sources().iter().map(|&role| parts[role]).collect();
+        let mut whole: Vec<BufMut> = parts.iter().map(|part| BufMut::copy_of(part)).collect();
+        let mut out: Vec<BufMut> = erased.iter().map(|_| self.env.alloc(BLOCK)).collect();
+        decoder.reconstruct(&sources, &mut out.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
+        for (&role, buf) in erased.iter().zip(out) {
+            whole[role] = buf;
+        }
+        let all: Vec<&[u8]> = whole.iter().map(|bytes| &**bytes).collect();
+        let agree = self.shared.code.check(&all[..geometry.data], &all[geometry.data..]);
+        agree.then_some(whole)
+    }
+
+    /// Reads all strips of a row. A member that fails meanwhile counts as lost.
+    async fn look_at(self: &Rc<Self>, unit: UnitIndex, columns: Range) -> (RowView<E::Drive>, Strips) {
+        let view = self.view(unit, columns.start, &[]);
+        let looks = view.0.iter().map(|strip| self.look_at_strip(strip, unit, columns));
+        let (bytes, seen) = drive::join_all(looks).await.into_iter().unzip();
+        (view, Strips { bytes, seen })
+    }
+
+    async fn look_at_strip(
+        self: &Rc<Self>,
+        strip: &StripView<E::Drive>,
+        unit: UnitIndex,
+        columns: Range,
+    ) -> (BufMut, Vec<Seen>) {
+        let len = columns.len() as usize;
+        let blocks = len / BLOCK;
+        let offset = self.shared.geometry.member_offset(unit, columns.start);
+        let mut bytes = self.env.alloc(len);
+        let lost = |mut bytes: BufMut| {
+            bytes.fill(0);
+            (bytes, vec![Seen::Lost; blocks])
+        };
+        let Some(drive) = strip.drive.as_ref().filter(|_| strip.strip == Strip::Good) else { return lost(bytes) };
+        let Ok(sums) = self.sums_at(strip.id, offset, blocks).await else { return lost(bytes) };
+        let seen = |bytes: &[u8]| -> Vec<Seen> {
+            let fits = sums_of(bytes).into_iter().zip(&sums).map(|(sum, wanted)| sum == *wanted);
+            fits.map(|fits| if fits { Seen::Good } else { Seen::Wrong }).collect()
+        };
+        match drive.read(offset, self.env.alloc(len)).await {
+            Ok(bytes) => {
+                let seen = seen(&bytes);
+                (bytes, seen)
+            }
+            Err(error) => {
+                self.shared.count_error(strip.member, Failed::Read);
+                if matches!(error, DriveError::Gone) {
+                    self.fail(strip.member, strip.id).await;
+                    return lost(bytes);
+                }
+                // Block by block, to see which.
+                let mut unreadable = vec![false; blocks];
+                for (index, unreadable) in unreadable.iter_mut().enumerate() {
+                    let block = &mut bytes[index * BLOCK..][..BLOCK];
+                    match drive.read(offset + (index * BLOCK) as u64, self.env.alloc(BLOCK)).await {
+                        Ok(read) => block.copy_from_slice(&read),
+                        Err(_) => {
+                            block.fill(0);
+                            *unreadable = true;
+                        }
+                    }
+                }
+                let mut seen = seen(&bytes);
+                for (seen, _) in seen.iter_mut().zip(unreadable).filter(|(_, unreadable)| *unreadable) {
+                    *seen = Seen::Unreadable;
+                }
+                (bytes, seen)
+            }
+        }
+    }
+}

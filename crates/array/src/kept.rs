@@ -1,0 +1,283 @@
+//! What a group keeps in memory that outlives its process ([`Kept`]), so that a kill costs nothing that was acknowledged.
+//!
+//! Two things are on the members after a flush only, so a power cut takes them back with everything that was not flushed. A
+//! killed process must not: the kernel and the drives still have what they were given.
+//!
+//! - **The allocation map.** Each change of a bit is made here too, at once.
+//! - **Which records of the log are settled**: their strips have been overwritten, so data and syndromes agree. Without this a
+//!   recovery with a member lost could not tell for some records, and would have to call acknowledged blocks lost.
+//!
+//! Whoever assembles the group again believes this copy if it is of the run that the superblocks show.
+//!
+//! Words, in order: the head ([`HEAD_WORDS`]); one bit per zone, 64 in a word; two banks of streams, for log generations with
+//! even and odd numbers, so that those of the last run are known until the superblocks show the next one.
+
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use drive::Kept;
+use format::{Superblock, Uuid};
+
+use crate::geometry::Geometry;
+
+/// Magic, array (two words), zones, the epoch of the superblocks, and the epoch that they are being given or 0.
+const HEAD_WORDS: usize = 8;
+const ARRAY: usize = 1;
+const ZONES: usize = 3;
+const EPOCH: usize = 4;
+const NEXT_EPOCH: usize = 5;
+
+/// Streams of a log that are kept, in each bank. Records of further ones always count as open.
+const STREAMS: usize = 64;
+/// Open records of a stream at the same time.
+const OPEN_MAX: usize = 255;
+/// The generation and the next sequence, and the open records or 0.
+const STREAM_WORDS: usize = 2 + OPEN_MAX;
+const GENERATION: usize = 0;
+const NEXT: usize = 1;
+const OPEN: usize = 2;
+
+/// `PurlinK1`.
+const MAGIC: u64 = u64::from_le_bytes(*b"PurlinK1");
+
+/// How many words of memory a group wants to be kept for it.
+pub fn kept_words(superblock: &Superblock) -> usize {
+    // Sectors do not change how many zones there are.
+    words_for(Geometry::new(&superblock.shape, &superblock.layout, 512).zone_count())
+}
+
+fn words_for(zone_count: u64) -> usize {
+    HEAD_WORDS + zone_count.div_ceil(64) as usize + 2 * STREAMS * STREAM_WORDS
+}
+
+/// What is kept of a group.
+#[derive(Debug, Clone)]
+pub(crate) struct KeptGroup {
+    memory: Arc<dyn Kept>,
+    zone_count: u64,
+}
+
+impl KeptGroup {
+    /// What is in this memory, whatever it is worth. None if there is too little of it.
+    pub fn new(memory: Arc<dyn Kept>, zone_count: u64) -> Option<KeptGroup> {
+        let has_room = memory.words().len() >= words_for(zone_count);
+        has_room.then_some(KeptGroup { memory, zone_count })
+    }
+
+    fn head(&self, index: usize) -> &AtomicU64 {
+        &self.memory.words()[index]
+    }
+
+    /// The allocation map.
+    pub fn bits(&self) -> &[AtomicU64] {
+        &self.memory.words()[HEAD_WORDS..][..self.zone_count.div_ceil(64) as usize]
+    }
+
+    fn stream_words(&self, generation: u64, stream: usize) -> Option<&[AtomicU64]> {
+        let banks = &self.memory.words()[HEAD_WORDS + self.zone_count.div_ceil(64) as usize..];
+        let bank = (generation % 2) as usize * STREAMS;
+        (stream < STREAMS).then(|| &banks[(bank + stream) * STREAM_WORDS..][..STREAM_WORDS])
+    }
+
+    /// Begins to keep a stream of the log.
+    pub fn stream(&self, generation: u64, stream: usize) -> Option<KeptStream> {
+        let words = self.stream_words(generation, stream)?;
+        words.iter().for_each(|word| word.store(0, Ordering::SeqCst));
+        words[GENERATION].store(generation, Ordering::SeqCst);
+        Some(KeptStream {
+            kept: self.clone(),
+            generation,
+            stream,
+            next: Cell::new(0),
+            is_exact: Cell::new(true),
+            free: RefCell::new((0..OPEN_MAX).collect()),
+        })
+    }
+
+    /// The record's strips have been overwritten, or never were and never will be.
+    pub fn is_settled(&self, generation: u64, stream: usize, sequence: u64) -> bool {
+        let Some(words) = self.stream_words(generation, stream) else { return false };
+        let value = |index: usize| words[index].load(Ordering::SeqCst);
+        let is_open = || (OPEN..STREAM_WORDS).any(|index| value(index) == sequence);
+        value(GENERATION) == generation && sequence < value(NEXT) && !is_open()
+    }
+
+    /// It is of the array's last run, and was kept up to its end.
+    pub fn is_of(&self, array: &Uuid, epoch: u64) -> bool {
+        let is = |index: usize, value: u64| self.head(index).load(Ordering::SeqCst) == value;
+        let [high, low] = halves(array);
+        let same = is(0, MAGIC) && is(ARRAY, high) && is(ARRAY + 1, low) && is(ZONES, self.zone_count);
+        // No superblock has epoch 0.
+        same && epoch != 0 && (is(EPOCH, epoch) || is(NEXT_EPOCH, epoch))
+    }
+
+    /// Begins to keep a group whose map has these bits, and of whose log nothing is needed.
+    pub fn begin(&self, array: &Uuid, epoch: u64, bits: &[AtomicU64]) {
+        let set = |index: usize, value: u64| self.head(index).store(value, Ordering::SeqCst);
+        set(0, 0);
+        for (kept, word) in self.bits().iter().zip(bits) {
+            kept.store(word.load(Ordering::Acquire), Ordering::SeqCst);
+        }
+        let [high, low] = halves(array);
+        let head =
+            [(ARRAY, high), (ARRAY + 1, low), (ZONES, self.zone_count), (EPOCH, epoch), (NEXT_EPOCH, 0), (0, MAGIC)];
+        head.into_iter().for_each(|(index, value)| set(index, value));
+    }
+
+    /// The superblocks are about to be given another epoch. Until they all have it either is right.
+    pub fn expect_epoch(&self, epoch: u64) {
+        self.head(NEXT_EPOCH).store(epoch, Ordering::SeqCst);
+    }
+
+    /// All superblocks have this epoch now.
+    pub fn found_epoch(&self, epoch: u64) {
+        self.head(EPOCH).store(epoch, Ordering::SeqCst);
+        self.head(NEXT_EPOCH).store(0, Ordering::SeqCst);
+    }
+
+    /// Sets a zone's bit.
+    pub fn set(&self, zone: u64) {
+        self.bits()[(zone / 64) as usize].fetch_or(1 << (zone % 64), Ordering::SeqCst);
+    }
+
+    /// Clears a zone's bit.
+    pub fn clear(&self, zone: u64) {
+        self.bits()[(zone / 64) as usize].fetch_and(!(1 << (zone % 64)), Ordering::SeqCst);
+    }
+}
+
+/// What is kept of a stream of the log. Its records are numbered from 1.
+#[derive(Debug)]
+pub(crate) struct KeptStream {
+    kept: KeptGroup,
+    generation: u64,
+    stream: usize,
+    next: Cell<u64>,
+    /// Every record that is open has a place.
+    is_exact: Cell<bool>,
+    free: RefCell<Vec<usize>>,
+}
+
+impl KeptStream {
+    fn words(&self) -> &[AtomicU64] {
+        self.kept.stream_words(self.generation, self.stream).expect("it was there when this was made")
+    }
+
+    /// A record is open: gives its place, if there is one.
+    pub fn open(&self, sequence: u64) -> Option<usize> {
+        self.next.set(sequence + 1);
+        let place = self.free.borrow_mut().pop();
+        match place {
+            Some(place) => self.words()[OPEN + place].store(sequence, Ordering::Release),
+            // From here on all count as open.
+            None => self.is_exact.set(false),
+        }
+        if self.is_exact.get() {
+            self.words()[NEXT].store(sequence + 1, Ordering::Release);
+        }
+        place
+    }
+
+    /// A record is settled. `is_last`: there is no other one that is open.
+    pub fn settle(&self, place: Option<usize>, is_last: bool) {
+        if let Some(place) = place {
+            self.words()[OPEN + place].store(0, Ordering::Release);
+            self.free.borrow_mut().push(place);
+        }
+        if is_last && !self.is_exact.replace(true) {
+            self.words()[NEXT].store(self.next.get(), Ordering::Release);
+        }
+    }
+}
+
+fn halves(uuid: &Uuid) -> [u64; 2] {
+    let (words, _) = uuid.as_bytes().as_chunks::<8>();
+    [u64::from_le_bytes(words[0]), u64::from_le_bytes(words[1])]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Heap(Vec<AtomicU64>);
+
+    impl Kept for Heap {
+        fn words(&self) -> &[AtomicU64] {
+            &self.0
+        }
+    }
+
+    fn memory(words: usize) -> Arc<Heap> {
+        Arc::new(Heap((0..words).map(|_| AtomicU64::new(0)).collect()))
+    }
+
+    fn kept(zones: u64) -> KeptGroup {
+        KeptGroup::new(memory(words_for(zones)), zones).unwrap()
+    }
+
+    #[test]
+    fn what_was_kept_counts_for_its_array_and_its_last_epoch_only() {
+        let (array, other) = (Uuid::from_random([1; 16]), Uuid::from_random([2; 16]));
+        let group = kept(100);
+        assert!(!group.is_of(&array, 0), "new memory is nobody's");
+        group.begin(&array, 7, &[AtomicU64::new(5), AtomicU64::new(0)]);
+        assert!(group.is_of(&array, 7));
+        assert!(!group.is_of(&array, 6) && !group.is_of(&array, 8) && !group.is_of(&array, 0));
+        assert!(!group.is_of(&other, 7));
+        assert!(!KeptGroup::new(group.memory.clone(), 99).unwrap().is_of(&array, 7));
+        group.expect_epoch(9);
+        assert!(group.is_of(&array, 7) && group.is_of(&array, 9), "a crash in between leaves either");
+        group.found_epoch(9);
+        assert!(group.is_of(&array, 9) && !group.is_of(&array, 7));
+        group.set(64);
+        group.clear(0);
+        assert_eq!(group.bits().iter().map(|word| word.load(Ordering::SeqCst)).collect::<Vec<_>>(), [4, 1]);
+    }
+
+    #[test]
+    fn too_little_memory_keeps_nothing() {
+        let words = words_for(64);
+        assert!(KeptGroup::new(memory(words), 64).is_some());
+        assert!(KeptGroup::new(memory(words), 65).is_none());
+    }
+
+    #[test]
+    fn a_record_is_settled_when_it_was_begun_and_is_not_open() {
+        let group = kept(1);
+        let stream = group.stream(3, 1).unwrap();
+        assert!(!group.is_settled(3, 1, 1), "it was not begun");
+        let first = stream.open(1);
+        let second = stream.open(2);
+        assert!(!group.is_settled(3, 1, 1) && !group.is_settled(3, 1, 2));
+        stream.settle(first, false);
+        assert!(group.is_settled(3, 1, 1) && !group.is_settled(3, 1, 2) && !group.is_settled(3, 1, 3));
+        assert!(!group.is_settled(5, 1, 1) && !group.is_settled(3, 0, 1), "of another run, of another stream");
+        let next = group.stream(4, 1).unwrap();
+        next.open(1);
+        assert!(group.is_settled(3, 1, 1), "the last run is known until the superblocks show the next");
+        assert!(!group.is_settled(4, 1, 1));
+        stream.settle(second, true);
+        assert!(group.is_settled(3, 1, 2));
+        group.stream(5, 1).unwrap();
+        assert!(!group.is_settled(3, 1, 1));
+        assert!(group.stream(3, STREAMS).is_none() && !group.is_settled(3, STREAMS, 1));
+    }
+
+    #[test]
+    fn with_more_open_records_than_there_is_room_for_all_count_as_open_until_none_is() {
+        let group = kept(1);
+        let stream = group.stream(1, 0).unwrap();
+        let places: Vec<Option<usize>> = (1..=OPEN_MAX as u64 + 2).map(|sequence| stream.open(sequence)).collect();
+        assert!(places[OPEN_MAX].is_none() && places[OPEN_MAX + 1].is_none());
+        let last = OPEN_MAX as u64 + 2;
+        assert!(!group.is_settled(1, 0, last) && !group.is_settled(1, 0, last - 1));
+        for (index, place) in places.iter().enumerate() {
+            assert!(!group.is_settled(1, 0, last));
+            stream.settle(*place, index + 1 == places.len());
+        }
+        assert!((1..=last).all(|sequence| group.is_settled(1, 0, sequence)));
+        assert!(stream.open(last + 1).is_some() && !group.is_settled(1, 0, last + 1));
+    }
+}

@@ -1,0 +1,92 @@
+//! Sets of block numbers that all shards share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One bit per block.
+#[derive(Debug)]
+pub(crate) struct BlockSet(Box<[AtomicU64]>);
+
+impl BlockSet {
+    /// An empty set of numbers below `count`.
+    pub fn new(count: usize) -> Self {
+        BlockSet((0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// Says whether it was not there.
+    pub fn insert(&self, block: u64) -> bool {
+        let bit = 1 << (block % 64);
+        self.0[(block / 64) as usize].fetch_or(bit, Ordering::AcqRel) & bit == 0
+    }
+
+    /// Says whether it was there.
+    pub fn remove(&self, block: u64) -> bool {
+        let bit = 1 << (block % 64);
+        self.0[(block / 64) as usize].fetch_and(!bit, Ordering::AcqRel) & bit != 0
+    }
+
+    pub fn contains(&self, block: u64) -> bool {
+        self.0[(block / 64) as usize].load(Ordering::Acquire) & (1 << (block % 64)) != 0
+    }
+
+    /// One of two sets has a member. Word by word, first `from`, then `to`: what is moved from one to the other meanwhile
+    /// is seen.
+    pub fn any_of(from: &BlockSet, to: &BlockSet) -> bool {
+        let marked =
+            |(from, to): (&AtomicU64, &AtomicU64)| from.load(Ordering::Acquire) != 0 || to.load(Ordering::Acquire) != 0;
+        from.0.iter().zip(&to.0).any(marked)
+    }
+
+    /// The members of either of two sets, in order; as for [`BlockSet::any_of`].
+    pub fn all_of(from: &BlockSet, to: &BlockSet) -> Vec<u64> {
+        let mut blocks = Vec::new();
+        for (index, (from, to)) in from.0.iter().zip(&to.0).enumerate() {
+            push_bits(&mut blocks, index, from.load(Ordering::Acquire) | to.load(Ordering::Acquire));
+        }
+        blocks
+    }
+
+    /// Removes every mark.
+    pub fn clear(&self) {
+        self.0
+            .iter()
+            .filter(|word| word.load(Ordering::Acquire) != 0)
+            .for_each(|word| word.store(0, Ordering::Release));
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum()
+    }
+
+    /// The first one from `block` on.
+    pub fn next(&self, block: u64) -> Option<u64> {
+        let mut mask = u64::MAX << (block % 64);
+        for (index, word) in self.0.iter().enumerate().skip((block / 64) as usize) {
+            let bits = word.load(Ordering::Acquire) & mask;
+            if bits != 0 {
+                return Some(index as u64 * 64 + u64::from(bits.trailing_zeros()));
+            }
+            mask = u64::MAX;
+        }
+        None
+    }
+
+    /// Moves every mark; each is in one of the sets at any time.
+    pub fn move_to(&self, other: &BlockSet) -> Vec<u64> {
+        let mut blocks = Vec::new();
+        for (index, (word, other)) in self.0.iter().zip(&other.0).enumerate() {
+            let bits = word.load(Ordering::Acquire);
+            other.fetch_or(bits, Ordering::AcqRel);
+            word.fetch_and(!bits, Ordering::AcqRel);
+            push_bits(&mut blocks, index, bits);
+        }
+        blocks
+    }
+}
+
+fn push_bits(blocks: &mut Vec<u64>, word: usize, mut bits: u64) {
+    while bits != 0 {
+        blocks.push(word as u64 * 64 + u64::from(bits.trailing_zeros()));
+        bits &= bits - 1;
+    }
+}

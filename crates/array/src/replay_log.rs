@@ -1,0 +1,257 @@
+//! What the members' logs say after a crash: the records that count, without their payloads.
+//!
+//! A log can have 64 MiB on each of many members, and most of what lies in it is older than it matters. So it is gone
+//! through in windows, a few members at a time; of each frame only what it says is kept, and where its payloads lie. A
+//! payload is read again when its record is applied.
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry as Slot;
+
+use drive::{Drive, Env, join_all};
+use format::log::{Entry, Frame, Part};
+use format::{BLOCK, MemberState, Region};
+
+use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::replay::Replay;
+
+/// How much of a log is read by one operation at most.
+const WINDOW_BYTES_MAX: u64 = 1 << 20;
+
+/// Members whose logs are read at the same time: with [`WINDOW_BYTES_MAX`] and the largest frame, the memory that it takes.
+const MEMBERS_AT_ONCE: usize = 4;
+
+/// A record, put together from the parts that were found.
+pub(crate) struct Record {
+    pub unit: UnitIndex,
+    pub holders: u64,
+    pub in_sync: u64,
+    pub entries: Vec<Entry>,
+    pub whole: bool,
+    /// Its strips are as they were to be, data and syndromes.
+    pub settled: bool,
+    /// Columns of one checksum.
+    pub piece_bytes: u64,
+    /// Where the payloads lie, by role: the parts that were found.
+    pub found: BTreeMap<Role, Payload>,
+    /// Payloads by role, once they were fetched.
+    pub parts: BTreeMap<Role, Vec<u8>>,
+}
+
+/// Where a payload lies.
+#[derive(Clone, Copy)]
+pub(crate) struct Payload {
+    member: MemberIndex,
+    /// Byte on the member.
+    offset: u64,
+    len: u64,
+    /// CRC-32C: what is read the second time is what the frame's checksum was over.
+    crc32c: u32,
+}
+
+/// A frame without the bytes of its payloads.
+struct Found {
+    frame: Frame,
+    /// Of each part.
+    payloads: Vec<Payload>,
+}
+
+/// A part of a drive that is read from its start to its end.
+struct Window<'a, E: Env> {
+    env: &'a E,
+    drive: &'a E::Drive,
+    region: Region,
+    step: u64,
+    held: Vec<u8>,
+    /// Byte on the drive of the first that is held.
+    start: u64,
+    /// All of it could be read so far.
+    readable: bool,
+}
+
+impl<'a, E: Env> Window<'a, E> {
+    fn new(env: &'a E, drive: &'a E::Drive, region: Region) -> Self {
+        // Small logs in several steps too, so that a frame across two windows is nothing special.
+        let step = (region.len / 8 / BLOCK as u64 * BLOCK as u64).clamp(BLOCK as u64, WINDOW_BYTES_MAX);
+        Window { env, drive, region, step, held: Vec::new(), start: region.offset, readable: true }
+    }
+
+    /// `len` bytes from `offset` on, which lie in the region. What is before them is let go. What cannot be read is zero.
+    async fn bytes(&mut self, offset: u64, len: u64) -> &[u8] {
+        let passed = (offset - self.start).min(self.held.len() as u64);
+        if offset + len > self.start + self.held.len() as u64 {
+            self.held.drain(..passed as usize);
+            self.start += passed;
+        }
+        while offset + len > self.start + self.held.len() as u64 {
+            let next = self.start + self.held.len() as u64;
+            let step = self.step.min(self.region.end() - next);
+            self.read(next, step as usize).await;
+        }
+        &self.held[(offset - self.start) as usize..][..len as usize]
+    }
+
+    async fn read(&mut self, offset: u64, len: usize) {
+        if let Ok(read) = self.drive.read(offset, self.env.alloc(len)).await {
+            self.held.extend_from_slice(&read);
+            return;
+        }
+        for block in (0..len).step_by(BLOCK) {
+            match self.drive.read(offset + block as u64, self.env.alloc(BLOCK)).await {
+                Ok(read) => self.held.extend_from_slice(&read),
+                Err(_) => {
+                    self.held.extend_from_slice(&[0; BLOCK]);
+                    self.readable = false;
+                }
+            }
+        }
+    }
+}
+
+impl<E: Env> Replay<'_, E> {
+    /// All records that count, by stream and sequence.
+    pub async fn records(&self) -> BTreeMap<(u32, u64), Record> {
+        let geometry = &self.shared.geometry;
+        let mut records: BTreeMap<(u32, u64), Record> = BTreeMap::new();
+        let mut tails: BTreeMap<u32, Vec<(u64, Vec<u64>)>> = BTreeMap::new();
+        let mut silent: Vec<MemberIndex> = Vec::new();
+        let live: Vec<MemberIndex> = self.live().into_iter().map(|(member, _)| member).collect();
+        for members in live.chunks(MEMBERS_AT_ONCE) {
+            let scans = members.iter().map(|&member| async move { (member, self.scan(member).await) });
+            for (member, scan) in join_all(scans).await {
+                let Some((frames, readable)) = scan else { continue };
+                for Found { frame, payloads } in frames {
+                    let tails = tails.entry(frame.head.stream).or_default();
+                    match tails.last_mut() {
+                        // Most frames only move the tail on.
+                        Some((tail, exceptions)) if exceptions.is_empty() && frame.exceptions.is_empty() => {
+                            *tail = frame.head.tail.max(*tail);
+                        }
+                        _ => tails.push((frame.head.tail, frame.exceptions)),
+                    }
+                    for (part, payload) in frame.parts.into_iter().zip(payloads) {
+                        let key = (frame.head.stream, part.sequence);
+                        self.enter(&mut records, key, frame.head.piece_bytes, member, part, payload);
+                    }
+                }
+                if !readable {
+                    silent.push(member);
+                }
+            }
+            // What is done with needs no memory any more. Later members may say so of more.
+            records.retain(|(stream, sequence), _| !is_done(&tails, *stream, *sequence));
+        }
+        // What could not be read may have been written all the same: the silence of these members says nothing.
+        for record in records.values_mut() {
+            let x = record.entries.first().map_or(0, |entry| entry.x);
+            let excused = (0..geometry.strips()).filter(|&role| {
+                silent.contains(&geometry.member(record.unit, x, role)) && !record.found.contains_key(&role)
+            });
+            record.holders &= !excused.fold(0, |bits, role| bits | 1 << role);
+        }
+        records
+    }
+
+    /// Adds a part to its record, unless it belongs elsewhere.
+    fn enter(
+        &self,
+        records: &mut BTreeMap<(u32, u64), Record>,
+        key: (u32, u64),
+        piece_bytes: u32,
+        member: MemberIndex,
+        part: Part,
+        payload: Payload,
+    ) {
+        let geometry = &self.shared.geometry;
+        let unit = UnitIndex(part.unit);
+        if unit.0 >= geometry.unit_count() || !part.entries.iter().all(|entry| self.fits(entry)) {
+            return;
+        }
+        let role = usize::from(part.role);
+        if geometry.member(unit, part.entries.first().map_or(0, |entry| entry.x), role) != member {
+            return;
+        }
+        match records.entry(key) {
+            Slot::Vacant(slot) => {
+                let found = BTreeMap::from([(role, payload)]);
+                let (piece_bytes, parts) = (piece_bytes.into(), BTreeMap::new());
+                let Part { holders, in_sync, entries, whole, .. } = part;
+                let generation = self.superblock.log_generation;
+                let settled = self.kept.as_ref().is_some_and(|kept| kept.is_settled(generation, key.0 as usize, key.1));
+                slot.insert(Record { unit, holders, in_sync, entries, whole, settled, piece_bytes, found, parts });
+            }
+            Slot::Occupied(mut slot) => {
+                slot.get_mut().found.insert(role, payload);
+            }
+        }
+    }
+
+    /// An entry lies within one row of a unit, as everything that is logged does.
+    fn fits(&self, entry: &Entry) -> bool {
+        let geometry = &self.shared.geometry;
+        let end = entry.x + u64::from(entry.len);
+        let aligned = (entry.x | end) & (geometry.sector - 1) == 0;
+        aligned && end <= geometry.unit && entry.x / geometry.strip == (end - 1) / geometry.strip
+    }
+
+    /// The valid frames in a member's log, and whether all of it could be read. None of a member that is not in sync.
+    async fn scan(&self, member: MemberIndex) -> Option<(Vec<Found>, bool)> {
+        let drive = self.drive(member, Some(MemberState::InSync))?;
+        let (array, generation) = (&self.superblock.array, self.superblock.log_generation);
+        let stripes = (self.shared.geometry.data, self.shared.geometry.strips());
+        let rings = format::log::rings(&self.superblock.layout);
+        let mut window = Window::new(self.env, drive, rings);
+        let mut found = Vec::new();
+        let mut at = rings.offset;
+        while at < rings.end() {
+            let head = window.bytes(at, BLOCK as u64).await;
+            let len = Frame::announced_len(head, array, generation, at).filter(|&len| len <= rings.end() - at);
+            let frame = match len {
+                Some(len) => {
+                    let bytes = window.bytes(at, len).await;
+                    let frame = Frame::decode(bytes, array, generation, at, stripes).ok();
+                    frame.map(|frame| (payloads(member, at, bytes, &frame), frame))
+                }
+                None => None,
+            };
+            let Some((payloads, frame)) = frame else {
+                at += BLOCK as u64;
+                continue;
+            };
+            at += frame.len as u64;
+            found.push(Found { frame, payloads });
+        }
+        Some((found, window.readable))
+    }
+
+    /// Reads the payloads of a record. One that cannot be read again is left out, as if its member were missing.
+    pub async fn fetch(&self, record: &mut Record) {
+        let fetched = join_all(record.found.iter().map(|(&role, payload)| async move {
+            let drive = self.drive(payload.member, Some(MemberState::InSync))?;
+            if payload.len == 0 {
+                return Some((role, Vec::new()));
+            }
+            let block = BLOCK as u64;
+            let start = payload.offset / block * block;
+            let len = (payload.offset + payload.len).next_multiple_of(block) - start;
+            let mut window = Window::new(self.env, drive, Region { offset: start, len });
+            window.step = WINDOW_BYTES_MAX;
+            let bytes = window.bytes(payload.offset, payload.len).await.to_vec();
+            (gf::crc32c(&bytes) == payload.crc32c).then_some((role, bytes))
+        }));
+        record.parts = fetched.await.into_iter().flatten().collect();
+    }
+}
+
+/// A frame of the stream says that the record needs no recovery.
+fn is_done(tails: &BTreeMap<u32, Vec<(u64, Vec<u64>)>>, stream: u32, sequence: u64) -> bool {
+    let done = |(tail, exceptions): &(u64, Vec<u64>)| sequence < *tail && !exceptions.contains(&sequence);
+    tails.get(&stream).is_some_and(|tails| tails.iter().any(done))
+}
+
+fn payloads(member: MemberIndex, at: u64, bytes: &[u8], frame: &Frame) -> Vec<Payload> {
+    let payload = |part: &Part| {
+        let (offset, len) = (at + part.payload.start as u64, part.payload.len() as u64);
+        Payload { member, offset, len, crc32c: gf::crc32c(&bytes[part.payload.clone()]) }
+    };
+    frame.parts.iter().map(payload).collect()
+}

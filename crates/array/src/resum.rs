@@ -1,0 +1,136 @@
+//! Checksums during the replay of the log: read to know which strips to believe, and computed anew for the columns that
+//! were being written.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
+use drive::{BlockError, BufMut, Drive, DriveError, Env, join_all};
+use format::sums::{sum_block_offset, sum_place};
+use format::{BLOCK, Region};
+
+use crate::geometry::MemberIndex;
+use crate::leader::read_retried;
+use crate::replay::Replay;
+use crate::verify::{read_sums, sums_of};
+
+/// Blocks of sums in memory, before those that changed are written and all are forgotten.
+const BLOCKS_MAX: usize = 4096;
+
+/// A block of sums, and whether it changed.
+type Sums = (Vec<u8>, bool);
+
+/// Blocks of sums by member and number.
+#[derive(Default)]
+pub(crate) struct Resums(RefCell<BTreeMap<(MemberIndex, u64), Sums>>);
+
+impl<E: Env> Replay<'_, E> {
+    /// The bytes are what the member was last given there, as far as its sums tell. Right for strips that no record names
+    /// there. What cannot be read is not believed.
+    pub async fn is_genuine(&self, member: MemberIndex, drive: &E::Drive, offset: u64, bytes: &[u8]) -> bool {
+        let Some(region) = self.superblock.layout.checksums else { return true };
+        let (block, first) = sum_place(&self.superblock.layout, offset);
+        if self.load(region, member, drive, block).await.is_err() {
+            return false;
+        }
+        let resums = self.resums.0.borrow();
+        let (sums, _) = &resums[&(member, block)];
+        let sums = sums[first * 4..].chunks_exact(4);
+        sums_of(bytes).iter().zip(sums).all(|(sum, bytes)| sum.to_le_bytes() == bytes)
+    }
+
+    /// Notes what a member holds from a byte of its data region on.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the member failed and the group cannot do without it.
+    pub async fn note_sums(&self, member: MemberIndex, offset: u64, bytes: &[u8]) -> Result<(), BlockError> {
+        let Some(region) = self.superblock.layout.checksums else { return Ok(()) };
+        let Some(drive) = self.drive(member, None) else { return Ok(()) };
+        if self.resums.0.borrow().len() >= BLOCKS_MAX {
+            self.save_sums().await?;
+            self.resums.0.borrow_mut().clear();
+        }
+        let (block, first) = sum_place(&self.superblock.layout, offset);
+        if self.load(region, member, drive, block).await.is_err() {
+            return self.give_up(member);
+        }
+        let mut resums = self.resums.0.borrow_mut();
+        let (sums, changed) = resums.get_mut(&(member, block)).expect("it was loaded");
+        for (place, sum) in sums[first * 4..].chunks_exact_mut(4).zip(sums_of(bytes)) {
+            *changed |= place != sum.to_le_bytes();
+            place.copy_from_slice(&sum.to_le_bytes());
+        }
+        Ok(())
+    }
+
+    /// Computes the checksums of a zone anew, from what its members hold. Gives the bytes on each of them. What cannot be read
+    /// keeps the sums it has.
+    ///
+    /// # Errors
+    /// As for [`Replay::note_sums`].
+    pub async fn resum_zone(&self, zone: u64) -> Result<u64, BlockError> {
+        if self.superblock.layout.checksums.is_none() {
+            return Ok(0);
+        }
+        let geometry = &self.shared.geometry;
+        let (unit, columns) = geometry.zone_place(zone);
+        let offset = geometry.member_offset(unit, columns.start);
+        let members: Vec<MemberIndex> =
+            (0..geometry.strips()).map(|role| geometry.member(unit, columns.start, role)).collect();
+        let read = |&member: &MemberIndex| async move {
+            let drive = self.drive(member, None)?;
+            let whole = read_retried(drive, offset, || self.env.alloc(columns.len() as usize)).await;
+            match whole {
+                Ok(bytes) => Some(vec![(offset, bytes)]),
+                Err(DriveError::Gone) => None,
+                Err(_) => {
+                    let mut pieces = Vec::new();
+                    for at in (offset..offset + columns.len()).step_by(BLOCK) {
+                        pieces.extend(drive.read(at, self.env.alloc(BLOCK)).await.ok().map(|bytes| (at, bytes)));
+                    }
+                    Some(pieces)
+                }
+            }
+        };
+        let found = join_all(members.iter().map(read)).await;
+        for (member, pieces) in members.into_iter().zip(found) {
+            for (at, bytes) in pieces.into_iter().flatten() {
+                self.note_sums(member, at, &bytes).await?;
+            }
+        }
+        Ok(columns.len())
+    }
+
+    /// Writes the blocks of sums that changed.
+    ///
+    /// # Errors
+    /// As for [`Replay::note_sums`].
+    pub async fn save_sums(&self) -> Result<(), BlockError> {
+        let Some(region) = self.superblock.layout.checksums else { return Ok(()) };
+        let changed: Vec<(MemberIndex, u64, BufMut)> = {
+            let mut resums = self.resums.0.borrow_mut();
+            let changed = resums.iter_mut().filter(|(_, (_, changed))| *changed);
+            let taken = changed.map(|(&(member, block), (sums, changed))| {
+                *changed = false;
+                (member, block, BufMut::copy_of(sums))
+            });
+            taken.collect()
+        };
+        for (member, block, sums) in changed {
+            self.write(member, sum_block_offset(&region, block), sums.freeze(), false).await?;
+        }
+        Ok(())
+    }
+
+    async fn load(&self, region: Region, member: MemberIndex, drive: &E::Drive, block: u64) -> Result<(), DriveError> {
+        if self.resums.0.borrow().contains_key(&(member, block)) {
+            return Ok(());
+        }
+        let know = (&self.superblock.layout, &self.shared.geometry, &self.shared.map);
+        let (sums, computed) = read_sums(self.env, drive, &region, know, member, block).await?;
+        if let Entry::Vacant(place) = self.resums.0.borrow_mut().entry((member, block)) {
+            place.insert((sums, computed));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! What an operator may change while a group runs. Nothing of it is on the members: who runs the group says it again
+//! after each assembly.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use drive::{Env, Nanos};
+
+use crate::array::Array;
+
+/// How a group behaves, beyond what its format says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// Background work keeps the 99th percentile of users' latency below this.
+    pub client_p99: Option<Nanos>,
+    /// A member that stays far slower than the others gives its place to a spare.
+    pub retire_slow: bool,
+}
+
+/// The settings as the shards see them.
+#[derive(Debug, Default)]
+pub(crate) struct SharedSettings {
+    /// 0: none.
+    client_p99: AtomicU64,
+    retire_slow: AtomicBool,
+    /// 0: [`TIME_LIMIT`].
+    time_limit: AtomicU64,
+    unhedged: AtomicBool,
+}
+
+/// How long an operation of a drive is waited for. Long enough for a drive that retries inside, or a path that fails
+/// over; Linux waits as long for NVMe.
+pub(crate) const TIME_LIMIT: Nanos = 30_000_000_000;
+
+impl SharedSettings {
+    pub fn get(&self) -> Settings {
+        let client_p99 = self.client_p99.load(Ordering::Relaxed);
+        Settings {
+            client_p99: (client_p99 > 0).then_some(client_p99),
+            retire_slow: self.retire_slow.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How long an operation of a drive is waited for.
+    pub fn time_limit(&self) -> Nanos {
+        match self.time_limit.load(Ordering::Relaxed) {
+            0 => TIME_LIMIT,
+            limit => limit,
+        }
+    }
+
+    /// Slow reads are hedged.
+    pub fn hedging(&self) -> bool {
+        !self.unhedged.load(Ordering::Relaxed)
+    }
+
+    fn set(&self, settings: Settings) {
+        self.client_p99.store(settings.client_p99.unwrap_or(0), Ordering::Relaxed);
+        self.retire_slow.store(settings.retire_slow, Ordering::Relaxed);
+    }
+}
+
+impl<E: Env> Array<E> {
+    /// Changes the group's settings, on all shards. On any shard.
+    pub fn configure(&self, settings: Settings) {
+        self.0.shared.settings.set(settings);
+    }
+
+    /// Changes how long an operation of a drive is waited for before the drive counts as failed. 30 s from the start.
+    ///
+    /// # Panics
+    /// If `limit` is 0.
+    pub fn set_time_limit(&self, limit: Nanos) {
+        assert!(limit > 0, "no drive answers in no time");
+        self.0.shared.settings.time_limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// Switches the hedging of slow reads, so that a test of it can fail.
+    #[doc(hidden)]
+    pub fn set_hedging(&self, on: bool) {
+        self.0.shared.settings.unhedged.store(!on, Ordering::Relaxed);
+    }
+
+    /// The settings now.
+    pub fn settings(&self) -> Settings {
+        self.0.shared.settings.get()
+    }
+}

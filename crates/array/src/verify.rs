@@ -1,0 +1,346 @@
+//! Checksums on the way of reads and writes: what a member gives is compared with its sums, what it is given changes them.
+//!
+//! Under a unit's lock the sums in memory are those of what lies on the members, so what does not match is damaged. Without
+//! the lock a write may be under way, and whoever finds a difference looks again under the lock.
+//!
+//! The sums on the members may be behind or ahead of the data, but only where a record of the log that needs recovery says
+//! which columns were being written, or in a zone that the allocation map does not have yet: the sums are durable before a
+//! record is retired, and before the map is. A recovery computes those of its records' columns anew.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use drive::{BlockError, Buf, Drive, DriveError, Env, join_all};
+use format::sums::{SUMS_PER_BLOCK, sum_block_offset, sum_of, sum_place};
+use format::{BLOCK, Layout, MemberState, Region};
+use smallvec::SmallVec;
+
+use crate::array::Inner;
+use crate::errors::Failed;
+use crate::geometry::{Geometry, MemberIndex, UnitIndex};
+use crate::leader::{read_retried, write_retried};
+use crate::map::AllocationMap;
+use crate::scrub::{Fault, Finding, ScrubMode, ScrubReport};
+use crate::shared::{DriveId, Shared};
+use crate::sums::{Claim, Save, SumKey, SumTable};
+
+/// How long a task waits before it looks whether another one has loaded or saved the block of sums that it needs: twice as
+/// long after each look, from this on and up to a limit.
+const LOOK: Duration = Duration::from_micros(20);
+const LOOK_MAX: Duration = Duration::from_millis(10);
+
+/// Blocks of sums that are written at the same time.
+const SAVES_AT_ONCE: usize = 64;
+
+/// How much data is read at once where sums have to be computed from it.
+const READ_BYTES: u64 = 256 << 10;
+
+/// Sums of a strip's blocks, in order: without an allocation for those of a strip of 64 KiB.
+pub(crate) type Sums = SmallVec<[u32; 16]>;
+
+/// I/O error, as Linux numbers it.
+const EIO: i32 = 5;
+
+/// The checksums of a group.
+#[derive(Debug)]
+pub(crate) struct Checksums {
+    region: Region,
+    pub table: SumTable,
+}
+
+impl Checksums {
+    pub fn new(layout: &Layout, members: usize) -> Option<Checksums> {
+        let region = layout.checksums?;
+        Some(Checksums { region, table: SumTable::new(members, layout.data.len) })
+    }
+}
+
+/// The sums of the blocks of some bytes.
+#[inline]
+pub(crate) fn sums_of(bytes: &[u8]) -> Sums {
+    let mut sums = Sums::from_elem(0, bytes.len() / BLOCK);
+    format::sums::sums_of(bytes, &mut sums);
+    sums
+}
+
+/// A member that could not take its sums.
+pub(crate) type Unsaved = (MemberIndex, DriveId, DriveError);
+
+impl<E: Env> Inner<E> {
+    /// The sums of a place of a drive will be needed: has them brought nearer while its bytes are read, from the member or
+    /// only into the processor's cache.
+    #[inline]
+    pub fn expect_sums(self: &Rc<Self>, id: DriveId, offset: u64) {
+        let Some(checksums) = &self.shared.checksums else { return };
+        let (block, first) = sum_place(&self.shared.layout, offset);
+        let key = SumKey { drive: id, block };
+        if !checksums.table.expects(key, first) {
+            let inner = self.clone();
+            self.env.spawn(async move {
+                let checksums = inner.shared.checksums.as_ref().expect("it was there");
+                // Without success whoever needs them sees it.
+                let _ = inner.load_sums(checksums, key).await;
+            });
+        }
+    }
+
+    /// The bytes of a drive from a byte of its data region on are what was last written there, as far as the sums tell.
+    ///
+    /// # Errors
+    /// [`DriveError`] if the sums cannot be known.
+    #[inline]
+    pub async fn is_genuine(self: &Rc<Self>, id: DriveId, offset: u64, bytes: &[u8]) -> Result<bool, DriveError> {
+        if self.shared.checksums.is_none() {
+            return Ok(true);
+        }
+        let sums = self.sums_at(id, offset, bytes.len() / BLOCK).await?;
+        Ok(sums_of(bytes) == sums)
+    }
+
+    /// The sums of some blocks from a byte of a drive's data region on.
+    ///
+    /// # Errors
+    /// [`DriveError`] if they cannot be known.
+    #[inline]
+    pub async fn sums_at(self: &Rc<Self>, id: DriveId, offset: u64, blocks: usize) -> Result<Sums, DriveError> {
+        let checksums = self.shared.checksums.as_ref().expect("only asked for where there are some");
+        let (block, first) = sum_place(&self.shared.layout, offset);
+        let key = SumKey { drive: id, block };
+        if self.env.trouble("a block of checksums is not in memory any more") {
+            checksums.table.forget(key);
+        }
+        let mut sums: Sums = SmallVec::from_elem(0, blocks);
+        while !checksums.table.get(key, first, &mut sums) {
+            Box::pin(self.load_sums(checksums, key)).await?;
+        }
+        Ok(sums)
+    }
+
+    /// Notes the sums of what was written to a drive. Under the unit's lock.
+    ///
+    /// # Errors
+    /// [`DriveError`] if the drive cannot be read where its sums are.
+    pub async fn note_sums(self: &Rc<Self>, id: DriveId, offset: u64, data: &[Buf]) -> Result<(), DriveError> {
+        let Some(checksums) = &self.shared.checksums else { return Ok(()) };
+        let (block, first) = sum_place(&self.shared.layout, offset);
+        let key = SumKey { drive: id, block };
+        let mut sums = Sums::new();
+        for segment in data {
+            let start = sums.len();
+            sums.resize(start + segment.len() / BLOCK, 0);
+            format::sums::sums_of(segment, &mut sums[start..]);
+        }
+        while !checksums.table.set(key, first, sums.iter().copied()) {
+            Box::pin(self.load_sums(checksums, key)).await?;
+        }
+        let filling = checksums.table.is_filling() || self.env.trouble("the table of checksums fills");
+        if filling && !self.saving_sums.replace(true) {
+            let inner = self.clone();
+            self.env.spawn(async move {
+                // Whoever needs them to be durable sees what the group could not do without.
+                let _ = inner.save_sums_or_fail().await;
+                inner.saving_sums.set(false);
+            });
+        }
+        Ok(())
+    }
+
+    /// Sees to it that a block of sums is in memory, at least for a moment.
+    async fn load_sums(self: &Rc<Self>, checksums: &Checksums, key: SumKey) -> Result<(), DriveError> {
+        let mut look = LOOK;
+        let loading = loop {
+            match checksums.table.claim(key) {
+                Claim::Ready => return Ok(()),
+                Claim::Mine(loading) => break loading,
+                Claim::Busy => self.env.sleep(look).await,
+                Claim::Full => {
+                    if Box::pin(self.save_sums_or_fail()).await.is_err() {
+                        return Err(DriveError::Os { operation: "saving checksums", errno: EIO });
+                    }
+                    // Nothing may have been saved: all ways are being loaded, or saved by somebody else.
+                    self.env.sleep(look).await;
+                }
+            }
+            look = (2 * look).min(LOOK_MAX);
+        };
+        let drive = self.drive(key.drive).ok_or(DriveError::Gone)?;
+        let member = self.shared.member_of(key.drive).ok_or(DriveError::Gone)?;
+        let Shared { layout, geometry, map, .. } = &*self.shared;
+        let know = (layout, geometry, map);
+        let (sums, computed) = read_sums(&self.env, &drive, &checksums.region, know, member, key.block).await?;
+        loading.fill(&sums, computed);
+        Ok(())
+    }
+
+    /// Whether a block of sums is on its drive as it is in memory. Yes, too, if it is being changed.
+    ///
+    /// # Errors
+    /// [`DriveError`] if it cannot be read.
+    async fn is_saved_right(self: &Rc<Self>, checksums: &Checksums, key: SumKey) -> Result<bool, DriveError> {
+        let (Some(before), Some(drive)) = (checksums.table.saved_copy(key), self.drive(key.drive)) else {
+            return Ok(true);
+        };
+        let found = drive.read(sum_block_offset(&checksums.region, key.block), self.env.alloc(BLOCK)).await?;
+        Ok(*found == *before || checksums.table.saved_copy(key).is_none_or(|after| after != before))
+    }
+
+    /// For the first unit of a scrub that is covered by a block of sums: compares that block, on each member, with what
+    /// is in memory. Who loads it later would believe what is on the member.
+    pub async fn check_saved_sums(self: &Rc<Self>, unit: UnitIndex, mode: ScrubMode, report: &mut ScrubReport) {
+        let (shared, geometry) = (&self.shared, &self.shared.geometry);
+        let Some(checksums) = &shared.checksums else { return };
+        let set = geometry.set(unit);
+        let covered = SUMS_PER_BLOCK * BLOCK as u64;
+        let block = sum_place(&shared.layout, geometry.member_offset(unit, 0)).0;
+        let first = UnitIndex(block * covered / geometry.unit * geometry.sets + set);
+        if self.next_unit(first, Some(set)) != Some(unit) {
+            return;
+        }
+        let members =
+            (0..geometry.strips() as u64).map(|local| MemberIndex((set * geometry.strips() as u64 + local) as u16));
+        for (member, slot) in members.map(|member| (member, shared.slot(member))) {
+            if slot.state != MemberState::InSync {
+                continue;
+            }
+            let key = SumKey { drive: slot.drive, block };
+            let fault = match self.is_saved_right(checksums, key).await {
+                Ok(true) => continue,
+                Ok(false) => Fault::Checksum,
+                Err(_) => Fault::Unreadable,
+            };
+            // Marked as changed, it is written again.
+            let repaired = mode == ScrubMode::Repair && checksums.table.save_again(key);
+            report.findings.push(Finding {
+                offset: geometry.offset(unit, 0, 0),
+                member: Some(member),
+                member_offset: sum_block_offset(&checksums.region, block),
+                fault,
+                repaired,
+            });
+        }
+    }
+
+    /// Writes to the members what was changed before the call. Names those that did not take it.
+    pub async fn save_sums(&self) -> Vec<Unsaved> {
+        let Some(checksums) = &self.shared.checksums else { return Vec::new() };
+        let mut failed = Vec::new();
+        let mut look = LOOK;
+        let mut left = if checksums.table.is_dirty() { checksums.table.unsaved() } else { Vec::new() };
+        while !left.is_empty() {
+            let mut busy = Vec::new();
+            for ways in left.chunks(SAVES_AT_ONCE) {
+                for (way, saved) in
+                    ways.iter().zip(join_all(ways.iter().map(|&way| self.save_way(checksums, way))).await)
+                {
+                    match saved {
+                        Ok(true) => {}
+                        Ok(false) => busy.push(*way),
+                        Err(unsaved) => failed.push(unsaved),
+                    }
+                }
+            }
+            if !busy.is_empty() {
+                self.env.sleep(look).await;
+                look = (2 * look).min(LOOK_MAX);
+            }
+            left = busy;
+        }
+        failed
+    }
+
+    /// Says no if somebody else saves the way.
+    async fn save_way(&self, checksums: &Checksums, way: usize) -> Result<bool, Unsaved> {
+        let saving = match checksums.table.save(way) {
+            Save::Clean => return Ok(true),
+            Save::Busy => return Ok(false),
+            Save::Mine(saving) => saving,
+        };
+        let id = saving.key.drive;
+        // Of a drive that left the group nothing is needed any more.
+        if let (Some(member), Some(drive)) = (self.shared.member_of(id), self.drive(id)) {
+            let mut bytes = self.env.alloc(BLOCK);
+            saving.copy_to(&mut bytes);
+            let offset = sum_block_offset(&checksums.region, saving.key.block);
+            if let Err(error) = write_retried(&drive, offset, bytes.freeze(), false).await {
+                return Err((member, id, error));
+            }
+        }
+        saving.saved();
+        Ok(true)
+    }
+
+    /// As [`Inner::save_sums`]; members that did not take them leave the group.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the group cannot do without one of them.
+    pub async fn save_sums_or_fail(self: &Rc<Self>) -> Result<(), BlockError> {
+        for (member, id, error) in self.save_sums().await {
+            self.shared.count_error(member, Failed::Write);
+            // In a box, since the leader flushes on its way to a new state.
+            Box::pin(self.fail_or_refuse(member, id, &error)).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A block of sums of a member; and whether it could not be read, and was computed.
+///
+/// # Errors
+/// [`DriveError::Gone`].
+pub(crate) async fn read_sums<E: Env>(
+    env: &E,
+    drive: &impl Drive,
+    region: &Region,
+    know: (&Layout, &Geometry, &AllocationMap),
+    member: MemberIndex,
+    block: u64,
+) -> Result<(Vec<u8>, bool), DriveError> {
+    // Sums that are computed say nothing of what was damaged before: an error of the path must not cost them.
+    match read_retried(drive, sum_block_offset(region, block), || env.alloc(BLOCK)).await {
+        Ok(sums) => Ok((sums.to_vec(), false)),
+        Err(DriveError::Gone) => Err(DriveError::Gone),
+        Err(_) => Ok((compute_sums(env, drive, know, member, block).await?, true)),
+    }
+}
+
+/// A block of sums that could not be read, from the data as it is: what can be read of it is believed, since the drive's
+/// word is all there is; a block that cannot be read gets a sum that is wrong for any but one content in 2^32.
+///
+/// # Errors
+/// [`DriveError::Gone`].
+async fn compute_sums<E: Env>(
+    env: &E,
+    drive: &impl Drive,
+    (layout, geometry, map): (&Layout, &Geometry, &AllocationMap),
+    member: MemberIndex,
+    block: u64,
+) -> Result<Vec<u8>, DriveError> {
+    let start = layout.data.offset + block * SUMS_PER_BLOCK * BLOCK as u64;
+    let end = (start + SUMS_PER_BLOCK * BLOCK as u64).min(layout.data.end());
+    let set = u64::from(member.0) / geometry.strips() as u64;
+    let mut sums = vec![0; BLOCK];
+    let step = READ_BYTES.min(geometry.zone);
+    for at in (start..end).step_by(step as usize) {
+        let from_start = at - layout.data.offset;
+        let unit = UnitIndex(from_start / geometry.unit * geometry.sets + set);
+        if !map.get(geometry.zone_index(unit, from_start % geometry.unit)) {
+            continue;
+        }
+        let len = step.min(end - at) as usize;
+        let whole = match drive.read(at, env.alloc(len)).await {
+            Err(DriveError::Gone) => return Err(DriveError::Gone),
+            other => other.ok(),
+        };
+        for index in 0..len / BLOCK {
+            let sum = match &whole {
+                Some(bytes) => Some(sum_of(&bytes[index * BLOCK..][..BLOCK])),
+                None => {
+                    drive.read(at + (index * BLOCK) as u64, env.alloc(BLOCK)).await.ok().map(|bytes| sum_of(&bytes))
+                }
+            };
+            let entry = sum_place(layout, at).1 + index;
+            sums[entry * 4..][..4].copy_from_slice(&sum.unwrap_or(0).to_le_bytes());
+        }
+    }
+    Ok(sums)
+}

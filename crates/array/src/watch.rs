@@ -1,0 +1,471 @@
+//! One shard's watch over what its drives have not answered yet.
+//!
+//! An operation that is not done when it is first polled is entered in a table. While there are any, a task looks at the
+//! table every [`TICK`]: no operation has a timer of its own, and one that is done at once costs nothing.
+//!
+//! - A read that a user waits for is *late* when its drive should have answered: past [`LATE_FACTOR`] times the time in
+//!   which 19 of 20 reads of its length are answered, by that drive or by a typical one of the group, whichever is
+//!   faster. A late read is hedged ([`crate::hedge`]) if there is a token for it: [`READS_PER_HEDGE`] reads earn one.
+//! - A drive most of whose reads are late is *slow*. Reads go around it, without tokens, as far as redundancy goes; now
+//!   and then a probe asks whether it is well again. Slow is relative: where all drives are, the bound moves.
+//! - An operation that has no answer within the group's time limit ends, and its member is given up
+//!   ([`crate::ailing`]). If the group cannot do without the member, reads and flushes fail, and writes are waited for:
+//!   one that came to the drive after its failure was told could undo a later one.
+//!
+//! Invariants:
+//! 1. A flight is in the table from its first `Pending` to its end, and its waker with it.
+//! 2. Only samples count for distributions, late ones too: else slow reads would weigh more than others.
+//! 3. What is late counts when that is seen: nobody may be there when it is answered.
+
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+use drive::{Env, Nanos};
+
+use crate::array::Inner;
+use crate::latency::ShardLatencies;
+use crate::message::Request;
+use crate::opinion::{Opinion, Opinions};
+use crate::shared::{DriveId, Shared};
+
+/// How often the table is looked at. At 4000 looks a second a shard spends less than a hundredth of its time on it.
+const TICK: Duration = Duration::from_micros(250);
+
+/// How often, when nothing in the table can become late: what is waited for are time limits of seconds.
+const REST_TICK: Duration = Duration::from_millis(50);
+
+/// Reads whose times are taken, for each look. Bounds what the clock costs; where there are fewer reads, all are.
+const SAMPLES: u32 = 8;
+
+/// How often bounds are taken from the distributions.
+const MEASURE_EVERY: Nanos = 20_000_000;
+
+/// Reads that pay for a hedge: hedges are at most a twentieth of the reads.
+const READS_PER_HEDGE: u64 = 20;
+
+/// Hedges that can be saved up for a bad moment.
+const HEDGES_SAVED: u64 = 32;
+
+/// What is in flight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// A read that a user waits for, of a class of lengths. It may be hedged.
+    Direct(u8),
+    /// A read of the engine.
+    Read(u8),
+    /// A read that nobody waits for.
+    Probe(u8),
+    Flush,
+    /// Whatever changes the drive.
+    Change,
+}
+
+impl Kind {
+    /// The class of a read.
+    fn class(self) -> Option<u8> {
+        match self {
+            Kind::Direct(class) | Kind::Read(class) | Kind::Probe(class) => Some(class),
+            Kind::Flush | Kind::Change => None,
+        }
+    }
+}
+
+/// What an operation is to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Notice {
+    None,
+    /// Ask somebody else, and take whoever answers first.
+    Late,
+    /// There will be no answer.
+    Expired,
+}
+
+struct Entry {
+    drive: DriveId,
+    kind: Kind,
+    /// When it began; for one that is no sample, when it was first looked at; 0 until then.
+    since: Nanos,
+    sampled: bool,
+    /// It has taken longer than it should, which was noted.
+    late: bool,
+    notice: Notice,
+    /// `None`: the place is free.
+    waker: Option<Waker>,
+}
+
+#[derive(Default)]
+struct Table {
+    entries: Vec<Entry>,
+    free: Vec<u32>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    Asleep,
+    /// Every [`TICK`].
+    Awake,
+    /// Every [`REST_TICK`].
+    Resting,
+}
+
+/// The watch. See the head of this file.
+pub(crate) struct Watch {
+    pub shared: Arc<Shared>,
+    pub shard: usize,
+    pub latencies: Arc<[ShardLatencies]>,
+    now: Box<dyn Fn() -> Nanos>,
+    /// Starts the task that looks at the table.
+    start: Box<dyn Fn()>,
+    table: RefCell<Table>,
+    pub opinions: RefCell<Opinions>,
+    pace: Cell<Pace>,
+    /// Of the task that looks: an older one ends.
+    generation: Cell<u64>,
+    /// Something was entered since the last look.
+    entered: Cell<bool>,
+    pub looked: Cell<Nanos>,
+    measured: Cell<Nanos>,
+    samples: Cell<u32>,
+    user_samples: Cell<u32>,
+    pub any_avoided: Cell<bool>,
+    /// In reads: a hedge costs [`READS_PER_HEDGE`].
+    saved: Cell<u64>,
+    reads_seen: Cell<u64>,
+}
+
+/// An operation that may take long.
+pub(crate) struct Flight<'a> {
+    watch: &'a Watch,
+    drive: DriveId,
+    kind: Kind,
+    place: Option<u32>,
+}
+
+impl Flight<'_> {
+    /// To be asked at each poll that finds the operation pending.
+    #[inline]
+    pub fn look(&mut self, context: &Context<'_>) -> Notice {
+        let Some(place) = self.place else {
+            self.place = Some(self.watch.enter(self.drive, self.kind, context.waker()));
+            return Notice::None;
+        };
+        let mut table = self.watch.table.borrow_mut();
+        let entry = &mut table.entries[place as usize];
+        if let Some(waker) = &mut entry.waker {
+            waker.clone_from(context.waker());
+        }
+        entry.notice
+    }
+
+    /// The operation is done.
+    #[inline]
+    pub fn landed(&mut self) {
+        if let Some(place) = self.place.take() {
+            self.watch.land(place);
+        }
+    }
+}
+
+impl Drop for Flight<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            self.watch.leave(place);
+        }
+    }
+}
+
+impl Watch {
+    /// The watch of the shard whose `inner` this will be.
+    pub fn new<E: Env>(inner: Weak<Inner<E>>, env: &E, shared: &Arc<Shared>, shard: usize, shards: usize) -> Rc<Watch> {
+        let (clock, starter) = (env.clone(), env.clone());
+        Rc::new(Watch {
+            shared: shared.clone(),
+            shard,
+            latencies: shared.latencies(shards),
+            now: Box::new(move || clock.now()),
+            start: Box::new(move || {
+                // Without a shard its operations' futures are being dropped.
+                if let Some(shard) = inner.upgrade() {
+                    let generation = shard.watch.begin_task();
+                    starter.spawn(keep_watch(inner.clone(), starter.clone(), generation));
+                }
+            }),
+            table: RefCell::default(),
+            opinions: RefCell::default(),
+            pace: Cell::new(Pace::Asleep),
+            generation: Cell::new(0),
+            entered: Cell::new(false),
+            looked: Cell::new(0),
+            measured: Cell::new(0),
+            samples: Cell::new(SAMPLES),
+            user_samples: Cell::new(0),
+            any_avoided: Cell::new(false),
+            saved: Cell::new(HEDGES_SAVED * READS_PER_HEDGE),
+            reads_seen: Cell::new(0),
+        })
+    }
+
+    fn begin_task(&self) -> u64 {
+        self.pace.set(Pace::Awake);
+        self.generation.set(self.generation.get() + 1);
+        self.generation.get()
+    }
+
+    /// Begins to watch an operation. It costs nothing before the first [`Flight::look`].
+    #[inline]
+    pub fn flight(&self, drive: DriveId, kind: Kind) -> Flight<'_> {
+        Flight { watch: self, drive, kind, place: None }
+    }
+
+    fn enter(&self, drive: DriveId, kind: Kind, waker: &Waker) -> u32 {
+        let left = self.samples.get();
+        let sampled = match kind {
+            Kind::Probe(_) => true,
+            Kind::Direct(_) | Kind::Read(_) => left > 0,
+            Kind::Flush | Kind::Change => false,
+        };
+        let since = if sampled { (self.now)() } else { 0 };
+        self.samples.set(left - u32::from(sampled && left > 0));
+        self.entered.set(true);
+        if self.pace.get() != Pace::Awake {
+            (self.start)();
+        }
+        let entry =
+            Entry { drive, kind, since, sampled, late: false, notice: Notice::None, waker: Some(waker.clone()) };
+        let mut table = self.table.borrow_mut();
+        match table.free.pop() {
+            Some(place) => {
+                table.entries[place as usize] = entry;
+                place
+            }
+            None => {
+                table.entries.push(entry);
+                table.entries.len() as u32 - 1
+            }
+        }
+    }
+
+    fn leave(&self, place: u32) {
+        let mut table = self.table.borrow_mut();
+        let waker = table.entries[place as usize].waker.take();
+        table.free.push(place);
+        drop(table);
+        drop(waker);
+    }
+
+    fn land(&self, place: u32) {
+        let (drive, kind, since, sampled, late) = {
+            let entry = &self.table.borrow().entries[place as usize];
+            (entry.drive, entry.kind, entry.since, entry.sampled, entry.late)
+        };
+        self.leave(place);
+        let Some(class) = kind.class().filter(|_| !late) else { return };
+        if sampled {
+            let nanos = (self.now)().saturating_sub(since);
+            self.add_sample(drive, class, nanos);
+            let is_late = self.opinion(drive, |opinion| nanos > opinion.bounds[usize::from(class)]);
+            if is_late {
+                return self.opinion(drive, |opinion| opinion.note_late(kind));
+            }
+        }
+        self.opinion(drive, |opinion| opinion.note_in_time(kind));
+    }
+
+    fn add_sample(&self, drive: DriveId, class: u8, nanos: Nanos) {
+        if let Some(member) = self.shared.member_of(drive) {
+            self.latencies[self.shard].add_read(member, drive, class, nanos);
+        }
+    }
+
+    pub fn opinion<T>(&self, drive: DriveId, change: impl FnOnce(&mut Opinion) -> T) -> T {
+        change(self.opinions.borrow_mut().of(drive))
+    }
+
+    /// When a user's request began, if it is one of those that are measured.
+    #[inline]
+    pub fn user_begins(&self) -> Nanos {
+        match self.user_samples.get() {
+            0 => 0,
+            left => {
+                self.user_samples.set(left - 1);
+                (self.now)()
+            }
+        }
+    }
+
+    /// A user's request that is measured ends.
+    pub fn user_ends(&self, began: Nanos) {
+        self.latencies[self.shard].users.add((self.now)().saturating_sub(began));
+    }
+
+    /// Takes a token for a hedge.
+    fn pay(&self) -> bool {
+        let saved = self.saved.get();
+        if saved < READS_PER_HEDGE {
+            return false;
+        }
+        self.saved.set(saved - READS_PER_HEDGE);
+        true
+    }
+
+    fn earn(&self, reads: u64) {
+        let earned = reads - self.reads_seen.replace(reads);
+        self.saved.set((self.saved.get() + earned).min(HEDGES_SAVED * READS_PER_HEDGE));
+    }
+}
+
+/// What one look at the table found.
+#[derive(Default)]
+struct Found {
+    wakers: Vec<Waker>,
+    /// Drives that have not answered within the time limit.
+    silent: Vec<DriveId>,
+    /// Something may become late soon, or is late and not hedged yet.
+    hurry: bool,
+}
+
+impl Watch {
+    /// Looks at everything in flight: what is late, and what is over.
+    fn look_over(&self, now: Nanos) -> Found {
+        let mut found = Found::default();
+        let limit = self.shared.settings.time_limit();
+        let given_up = self.shared.given_up();
+        let mut samples: Vec<(DriveId, u8, Nanos)> = Vec::new();
+        let mut table = self.table.borrow_mut();
+        let mut opinions = self.opinions.borrow_mut();
+        for entry in &mut table.entries {
+            let Some(waker) = &entry.waker else { continue };
+            if entry.since == 0 {
+                entry.since = now;
+            }
+            let age = now.saturating_sub(entry.since);
+            let opinion = opinions.of(entry.drive);
+            if entry.notice != Notice::Expired && (age >= limit || given_up.contains(&entry.drive)) {
+                let is_over = given_up.contains(&entry.drive) || self.shared.member_of(entry.drive).is_none();
+                if is_over || (opinion.needed && entry.kind != Kind::Change) {
+                    entry.notice = Notice::Expired;
+                    found.wakers.push(waker.clone());
+                } else if opinion.asked.is_none_or(|asked| now.saturating_sub(asked) >= limit) {
+                    (opinion.asked, opinion.needed) = (Some(now), false);
+                    found.silent.push(entry.drive);
+                }
+            }
+            let Some(class) = entry.kind.class() else { continue };
+            if !entry.late && age > opinion.bounds[usize::from(class)] {
+                entry.late = true;
+                opinion.note_late(entry.kind);
+                if entry.sampled {
+                    samples.push((entry.drive, class, age));
+                }
+            }
+            found.hurry |= !entry.late;
+        }
+        drop((table, opinions));
+        for (drive, class, age) in samples {
+            self.add_sample(drive, class, age);
+        }
+        found
+    }
+
+    /// Lets users' late reads be hedged, as far as there are tokens.
+    fn hedge(&self, found: &mut Found) -> u64 {
+        if !self.may_hedge() {
+            return 0;
+        }
+        let mut hedged = 0;
+        let mut opinions = self.opinions.borrow_mut();
+        for entry in &mut self.table.borrow_mut().entries {
+            let is_due = entry.late && entry.notice == Notice::None && matches!(entry.kind, Kind::Direct(_));
+            let Some(waker) = entry.waker.as_ref().filter(|_| is_due) else { continue };
+            if opinions.of(entry.drive).avoided || self.pay() {
+                entry.notice = Notice::Late;
+                hedged += 1;
+                found.wakers.push(waker.clone());
+            } else {
+                found.hurry = true;
+            }
+        }
+        hedged
+    }
+
+    /// Other strips can stand in for one that is late.
+    pub fn may_hedge(&self) -> bool {
+        let shared = &self.shared;
+        shared.geometry.syndromes > 0 && shared.settings.hedging() && !shared.is_resync_due()
+    }
+
+    fn is_empty(&self) -> bool {
+        let table = self.table.borrow();
+        table.free.len() == table.entries.len()
+    }
+}
+
+async fn keep_watch<E: Env>(inner: Weak<Inner<E>>, env: E, generation: u64) {
+    let mut pause = TICK;
+    loop {
+        env.sleep(pause).await;
+        let Some(inner) = inner.upgrade() else { return };
+        match inner.tick(generation) {
+            Some(next) => pause = next,
+            None => return,
+        }
+    }
+}
+
+impl<E: Env> Inner<E> {
+    /// Looks at what is in flight, and says when to look again.
+    fn tick(self: &Rc<Self>, generation: u64) -> Option<Duration> {
+        let watch = &self.watch;
+        if watch.generation.get() != generation {
+            return None;
+        }
+        let entered = watch.entered.replace(false);
+        if !entered && watch.is_empty() {
+            watch.pace.set(Pace::Asleep);
+            return None;
+        }
+        let now = self.env.now();
+        watch.looked.set(now);
+        watch.samples.set(SAMPLES);
+        let governed = self.shared.settings.get().client_p99.is_some();
+        watch.user_samples.set(if governed { SAMPLES } else { 0 });
+        watch.earn(self.counters().reads.get());
+        if now.saturating_sub(watch.measured.get()) >= MEASURE_EVERY {
+            watch.measured.set(now);
+            watch.measure();
+        }
+        let mut found = watch.look_over(now);
+        for (member, drive) in watch.judge(now) {
+            let inner = self.clone();
+            self.env.spawn(async move {
+                // Whether the leader heard of it shows at the next notice.
+                let _ = inner.on_leader(Request::Slow(member, drive)).await;
+            });
+        }
+        self.counters().hedged.add(watch.hedge(&mut found));
+        for drive in found.silent {
+            self.ask_to_give_up(drive);
+        }
+        found.wakers.into_iter().for_each(Waker::wake);
+        if entered || found.hurry {
+            return Some(TICK);
+        }
+        watch.pace.set(Pace::Resting);
+        Some(REST_TICK)
+    }
+
+    fn ask_to_give_up(self: &Rc<Self>, drive: DriveId) {
+        let Some(member) = self.shared.member_of(drive) else { return };
+        let inner = self.clone();
+        self.env.spawn(async move {
+            let given_up = inner.on_leader(Request::Silent(member, drive)).await;
+            if matches!(given_up, Ok(crate::message::Outcome::Accepted(false))) {
+                inner.watch.opinion(drive, |opinion| opinion.needed = true);
+            }
+        });
+    }
+}

@@ -1,0 +1,51 @@
+//! What may be typed about imports.
+
+use api::DriveSpec;
+use clap::{Args, Subcommand};
+
+use crate::args::DryRun;
+
+/// What `group import-md` takes.
+#[derive(Debug, Clone, Args)]
+pub struct ImportMdArgs {
+    /// The drives to look at, separated by commas
+    #[arg(long, required = true, value_delimiter = ',', value_name = "DRIVE,...")]
+    pub drives: Vec<DriveSpec>,
+    /// What the import is to be called; default is the name of the array, without that of its machine
+    #[arg(long)]
+    pub name: Option<String>,
+    /// The array, where the drives hold several, as mdadm shows it
+    #[arg(long, value_name = "UUID|NAME")]
+    pub array: Option<String>,
+    /// Read an array that was not stopped cleanly although drives are missing: what was being written then may be computed wrongly
+    #[arg(long)]
+    pub allow_inconsistent: bool,
+    /// Only say what would be done.
+    #[command(flatten)]
+    pub dry_run: DryRun,
+}
+
+/// Verbs of imports.
+#[derive(Debug, Subcommand)]
+pub enum ImportCommand {
+    /// List all imports
+    #[command(after_help = "Examples:\n  purlin import list")]
+    List,
+    /// Show an import with its members and the drives that are left out
+    #[command(after_help = "Examples:\n  purlin import show old")]
+    Show {
+        /// The import
+        import: String,
+    },
+    /// Let go of an import's drives, which stay as they are
+    #[command(after_help = "Examples:\n  purlin import forget old\n  purlin import forget old --force")]
+    Forget {
+        /// The import
+        import: String,
+        /// Although clients are connected
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}

@@ -1,0 +1,297 @@
+//! Exports as block devices of this machine.
+//!
+//! Invariants:
+//! 1. A device is ours if the kernel keeps our identity with it. Others' devices are never touched.
+//! 2. A device that is in use is not removed: a file system on it would be cut off from its writes.
+//! 3. When the daemon ends, in order or not, devices stay; the next one finds them by number and identity.
+
+use std::fs::OpenOptions;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use api::{ErrorCode, format_bytes};
+use export::{ExportState, serve_queue};
+use format::{BLOCK, ExportKind, ExportRecord, Uuid};
+use runtime::{ShardEnv, ShardHandle, UblkControl, UblkDevice, UblkError, UblkSpec, UblkState};
+
+use super::drives::stopping;
+use super::group::Group;
+use super::shard;
+use crate::http::{Answer, ControlError};
+
+/// The largest request of a device. The kernel splits larger ones.
+const IO_BYTES_MAX: u32 = 1 << 20;
+
+/// Where the names that stay the same are.
+const NAMES: &str = "/dev/purlin";
+
+/// What becomes of a device whose service ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum DeviceEnd {
+    /// It stays, and what is asked of it waits for the next daemon.
+    Stays,
+    /// It goes; refused while it is in use.
+    Goes,
+}
+
+/// The block devices of this daemon.
+pub(super) struct Devices {
+    shards: Vec<ShardHandle>,
+}
+
+/// The path of a device's node.
+fn node(number: u32) -> String {
+    format!("/dev/ublkb{number}")
+}
+
+/// The path of a volume's device that stays the same: `/dev/purlin/GROUP/VOLUME`.
+pub(super) fn stable_path(volume: &str) -> PathBuf {
+    Path::new(NAMES).join(volume)
+}
+
+/// What the kernel keeps with the device of an export. Not 0.
+fn identity(group: &Uuid, export: u64) -> u64 {
+    let (half, _) = group.as_bytes().split_first_chunk::<8>().expect("a UUID has 16 bytes");
+    (u64::from_le_bytes(*half) ^ export.rotate_left(32)) | 1
+}
+
+fn device_error(error: UblkError) -> ControlError {
+    let code = match error {
+        UblkError::NoDriver | UblkError::TooOld => ErrorCode::Invalid,
+        UblkError::Taken(_) => ErrorCode::Busy,
+        UblkError::Gone(_) | UblkError::Os { .. } => ErrorCode::Io,
+    };
+    ControlError::new(code, error.to_string())
+}
+
+/// Runs commands of the control device, which block.
+async fn control<T: Send + 'static>(
+    commands: impl FnOnce(&mut UblkControl) -> Result<T, UblkError> + Send + 'static,
+) -> Answer<T> {
+    let running = tokio::task::spawn_blocking(move || commands(&mut UblkControl::open()?));
+    running.await.map_err(|_| stopping())?.map_err(device_error)
+}
+
+impl Devices {
+    pub fn new(shards: Vec<ShardHandle>) -> Devices {
+        Devices { shards }
+    }
+
+    /// The lowest number that no device has.
+    pub async fn free_number(&self) -> Answer<u32> {
+        control(|control| {
+            for number in 0.. {
+                match control.find(number) {
+                    Ok(None) => return Ok(number),
+                    // Also one that we may not look at is there.
+                    Ok(Some(_)) | Err(UblkError::Os { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            unreachable!("the kernel has fewer devices than numbers")
+        })
+        .await
+    }
+
+    /// Makes the device of an export, or goes on with the one that a daemon before this one left.
+    pub async fn offer(&self, group: &Group, record: &ExportRecord, state: &Arc<ExportState>) -> Answer<()> {
+        let spec = self.spec(group, record, state.name()).await?;
+        let number = spec.number.expect("a record has its number");
+        let (device, was_there) = control(move |control| {
+            match control.find(number)? {
+                Some(found) if found.identity != spec.identity => return Err(UblkError::Taken(number)),
+                // Made by a daemon that was killed before it could start it, or by one that had no privileges.
+                Some(found) if found.state == UblkState::Dead => control.delete(number)?,
+                Some(_) => return Ok((control.recover(number)?, true)),
+                None => {}
+            }
+            Ok((control.add(&spec)?, false))
+        })
+        .await?;
+        let started = self.start(&device, group, record, state).await;
+        if let Err(error) = started {
+            state.stop();
+            if !was_there {
+                drop(device);
+                let gone = control(move |control| control.delete(number)).await;
+                gone.unwrap_or_else(|error| tracing::error!(device = number, %error, "not removed"));
+            }
+            return Err(error);
+        }
+        if !device.is_recoverable() {
+            tracing::warn!(device = %node(number), "the daemon has no privileges: the device ends with it");
+        }
+        link(state.name(), number);
+        Ok(())
+    }
+
+    async fn spec(&self, group: &Group, record: &ExportRecord, name: &str) -> Answer<UblkSpec> {
+        let &ExportKind::Ublk { number, block_bytes, depth, read_only } = &record.kind else {
+            unreachable!("asked for block devices only")
+        };
+        let catalogue = group.catalogue().await?;
+        let volume = catalogue.volumes.iter().find(|volume| volume.id == record.volume);
+        let volume_bytes = volume.map_or(0, |volume| volume.size_bytes);
+        let size_bytes = volume_bytes - volume_bytes % u64::from(block_bytes);
+        if size_bytes == 0 {
+            return Err(ControlError::new(
+                ErrorCode::Invalid,
+                format!("the volume \"{name}\" of {} holds no block of {block_bytes}", format_bytes(volume_bytes)),
+            ));
+        }
+        let geometry = &group.shared.geometry;
+        let (strip, stripe) = (geometry.strip as u32, geometry.stripe_data());
+        // The kernel takes powers of two. Half a stripe would be a lie, so a stripe of another size is not told.
+        let io_opt_bytes = u32::try_from(stripe).ok().filter(|stripe| stripe.is_power_of_two()).unwrap_or(strip);
+        // What a discard gives back: whole zones.
+        let zone = stripe * geometry.rows();
+        Ok(UblkSpec {
+            number: Some(number),
+            queues: self.shards.len() as u16,
+            depth,
+            io_bytes_max: IO_BYTES_MAX,
+            identity: identity(&group.uuid, record.id),
+            size_bytes,
+            block_bytes,
+            physical_block_bytes: BLOCK as u32,
+            io_min_bytes: strip,
+            io_opt_bytes,
+            discard_granularity_bytes: u32::try_from(zone).unwrap_or(strip),
+            read_only,
+        })
+    }
+
+    /// Serves all queues of a device, and starts it.
+    async fn start(
+        &self,
+        device: &UblkDevice,
+        group: &Group,
+        record: &ExportRecord,
+        state: &Arc<ExportState>,
+    ) -> Answer<()> {
+        for queue in 0..device.queues() {
+            // The kernel spreads its cores over the queues in order, as the shards are spread over the cores.
+            let handle = &self.shards[usize::from(queue) % self.shards.len()];
+            let (device, state) = (device.clone(), state.clone());
+            let (key, volume) = (group.key, record.volume);
+            let serving = handle.call(move || async move {
+                let env = ShardEnv::current();
+                let block = shard::volume(key, volume).ok_or_else(stopping)?;
+                let slots = device.slots(&env, queue).map_err(|error| {
+                    ControlError::new(ErrorCode::Io, format!("queue {queue} of {}: {error}", node(device.number())))
+                })?;
+                let name = format!("{} queue {queue}", node(device.number()));
+                drive::Env::spawn(&env, serve_queue(env.clone(), slots, block, state, name));
+                Ok::<(), ControlError>(())
+            });
+            serving.await.map_err(|_| stopping())??;
+        }
+        let device = device.clone();
+        control(move |control| control.start(&device)).await
+    }
+
+    /// Ends a device's service.
+    ///
+    /// # Errors
+    /// If the device is to go and is in use, or the kernel does not remove it. It is served as before if it is in use.
+    pub async fn withdraw(&self, number: u32, state: &ExportState, end: DeviceEnd) -> Answer<()> {
+        match end {
+            DeviceEnd::Stays => {
+                state.stop();
+                state.stopped().await;
+            }
+            DeviceEnd::Goes => {
+                refuse_in_use(number, state.name())?;
+                unlink(state.name(), number);
+                // The kernel asks what it still has to ask, and its queues end by that.
+                control(move |control| control.stop(number)).await?;
+                state.stop();
+                state.stopped().await;
+                control(move |control| control.delete(number)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Who uses a device, as words.
+pub(super) fn users(number: u32, volume: &str) -> Vec<String> {
+    let (path, stable) = (node(number), stable_path(volume).display().to_string());
+    let Ok(metadata) = std::fs::metadata(&path) else { return Vec::new() };
+    let device = metadata.rdev();
+    // As `makedev(3)` of Linux packs it.
+    let (major, minor) = ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00));
+    let device = format!("{major}:{minor}");
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // proc_pid_mountinfo(5): the third field is the device, the fifth the place; behind the dash come type and source.
+    let mounted = mounts.lines().filter_map(|line| {
+        let fields: Vec<&str> = line.split(' ').collect();
+        let source = fields.iter().position(|&field| field == "-").and_then(|dash| fields.get(dash + 2));
+        let ours =
+            fields.get(2) == Some(&device.as_str()) || source.is_some_and(|&source| source == path || source == stable);
+        ours.then(|| fields.get(4).map(|place| format!("mounted at {place}"))).flatten()
+    });
+    let holders = std::fs::read_dir(format!("/sys/block/ublkb{number}/holders")).into_iter().flatten().flatten();
+    let held = holders.map(|holder| format!("part of {}", holder.file_name().display()));
+    mounted.chain(held).collect()
+}
+
+/// Refuses to remove a device that somebody relies on.
+pub(super) fn refuse_in_use(number: u32, volume: &str) -> Answer<()> {
+    let mut users = users(number, volume);
+    if users.is_empty() {
+        // Mounts elsewhere and swap claim a device as well.
+        let claimed = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(node(number));
+        if claimed.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
+            users.push("claimed by the kernel or another process".to_owned());
+        }
+    }
+    if users.is_empty() {
+        return Ok(());
+    }
+    Err(ControlError::new(
+        ErrorCode::Busy,
+        format!("{} (\"{volume}\") is in use: {}; let go of it first", node(number), users.join(", ")),
+    ))
+}
+
+/// Makes the name that stays the same. Without it the device works all the same.
+fn link(volume: &str, number: u32) {
+    let path = stable_path(volume);
+    let make = || {
+        std::fs::create_dir_all(path.parent().unwrap_or(Path::new(NAMES)))?;
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        symlink(node(number), &path)
+    };
+    if let Err(error) = make() {
+        tracing::warn!(path = %path.display(), %error, "the device has no name there");
+    }
+}
+
+/// Removes the name, if it is this device's.
+fn unlink(volume: &str, number: u32) {
+    let path = stable_path(volume);
+    if std::fs::read_link(&path).is_ok_and(|target| target == Path::new(&node(number))) {
+        let _ = std::fs::remove_file(&path);
+        // Only if it was the last of its group.
+        let _ = path.parent().map(std::fs::remove_dir);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_export_of_each_group_has_its_identity() {
+        let (one, other) = (Uuid::from_random([1; 16]), Uuid::from_random([2; 16]));
+        let all = [identity(&one, 1), identity(&one, 2), identity(&other, 1), identity(&other, 2)];
+        for (index, identity) in all.iter().enumerate() {
+            assert!(*identity != 0 && !all[..index].contains(identity));
+        }
+    }
+}

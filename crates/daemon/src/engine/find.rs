@@ -1,0 +1,80 @@
+//! Finding the drives of a group that is remembered: by what they are, then by where they were.
+
+use super::drives::{self, Taken};
+use super::memory::{Place, Remembered};
+use super::{identity, newcomer};
+
+/// Where a remembered drive is now. More than one path only if several drives say that they are this one.
+fn paths_of(place: &Place, present: &[(identity::Present, Option<String>)]) -> Vec<String> {
+    let Some(wanted) = &place.identity else { return vec![place.drive.clone()] };
+    if identity::of_path(&place.drive).as_ref() == Some(wanted) {
+        return vec![place.drive.clone()];
+    }
+    let same = present.iter().filter(|(_, identity)| identity.as_ref() == Some(wanted));
+    let found: Vec<String> = same.map(|(present, _)| present.path.clone()).collect();
+    // Not there, or it does not say any more what it is: what is on it tells.
+    if found.is_empty() { vec![place.drive.clone()] } else { found }
+}
+
+/// The paths under which the drives of a group may be now.
+pub(super) fn locate(remembered: &Remembered) -> Vec<String> {
+    let present = identity::present().into_iter().map(|present| {
+        let identity = identity::of_path(&present.path);
+        (present, identity)
+    });
+    let present: Vec<_> = present.collect();
+    let mut paths: Vec<String> = Vec::new();
+    for place in remembered.drives.iter().filter(|place| !place.is_memory()) {
+        for path in paths_of(place, &present) {
+            // Two places may lead to one drive: one was found by what it is, the other is where it was.
+            let real = std::fs::canonicalize(&path);
+            let known = paths.iter().any(|other| {
+                *other == path || (real.is_ok() && std::fs::canonicalize(other).ok() == real.as_ref().ok().cloned())
+            });
+            if !known {
+                paths.push(path);
+            }
+        }
+    }
+    paths
+}
+
+/// Opens the drives of a group that is remembered, as far as they are there. A drive of another group is none of them.
+pub(super) async fn open_all(remembered: &Remembered) -> Vec<Taken> {
+    let mut taken = Vec::new();
+    for path in locate(remembered) {
+        if let Ok(superblock) = newcomer::glance(&path).map(|glance| glance.superblock)
+            && let Ok(superblock) = superblock
+            && superblock.array.to_string() != remembered.uuid
+        {
+            let (group, drive, other) = (&remembered.name, &path, &superblock.name);
+            tracing::warn!(group, drive, other, "another group's drive is where one of this group was");
+            continue;
+        }
+        match drives::open_let_go(&path).await {
+            Ok(drive) => taken.push(drive),
+            Err(error) => tracing::warn!(group = remembered.name, drive = path, %error, "drive not opened"),
+        }
+    }
+    taken
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn present(path: &str, identity: &str) -> (identity::Present, Option<String>) {
+        let present = identity::Present { path: path.into(), device: (259, 0), sequence: String::new() };
+        (present, Some(identity.into()))
+    }
+
+    #[test]
+    fn a_drive_is_looked_for_by_what_it_is_then_where_it_was() {
+        let there = [present("/dev/b", "eui.1"), present("/dev/c", "eui.2"), present("/dev/d", "eui.2")];
+        let place = |identity: Option<&str>| Place { drive: "/dev/a".into(), identity: identity.map(Into::into) };
+        assert_eq!(paths_of(&place(Some("eui.1")), &there), ["/dev/b"]);
+        assert_eq!(paths_of(&place(Some("eui.2")), &there), ["/dev/c", "/dev/d"], "what is on them tells");
+        assert_eq!(paths_of(&place(Some("eui.3")), &there), ["/dev/a"]);
+        assert_eq!(paths_of(&place(None), &there), ["/dev/a"]);
+    }
+}

@@ -1,0 +1,433 @@
+//! Drives that come and go while the daemon runs.
+//!
+//! Rules:
+//! 1. A drive that goes is taken out of its group at once, if the group can do without it.
+//! 2. A drive that comes is used by itself only for the place that it had: its group lists it there as lost, nobody has taken the
+//!    place, and the group has written at least as late as the drive was written. Everything else is told, and left as it is.
+//! 3. A drive is not claimed before its superblock says that it is one of ours.
+//! 4. A group that could not be started is, as soon as its drives are there.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use api::ErrorCode;
+use array::probe;
+use format::{MemberState, Superblock, SuperblockError};
+use runtime::{ShardEnv, UEVENT_BYTES_MAX, UeventSocket};
+use tokio::io::unix::AsyncFd;
+
+use super::drives::{self, Taken, stopping};
+use super::group::{Group, join_error};
+use super::identity::{self, Present};
+use super::memory::Place;
+use super::newcomer::{Found, Glance, Newcomer, glance};
+use super::uevent::{Action, Uevent};
+use super::{Engine, find};
+use crate::http::{Answer, ControlError};
+
+/// How often it is looked which drives there are, should an event have been lost.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// The same where there are no events.
+const LOOK_EVERY_ALONE: Duration = Duration::from_secs(5);
+
+/// For so long a drive that comes is looked at again if it cannot be read or claimed yet, or others of its group are on the way.
+const SETTLE_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long between two looks.
+const SETTLE_LOOK: Duration = Duration::from_millis(250);
+
+/// A drive that cannot be read within this is told about and left alone.
+const GLANCE_WITHIN: Duration = Duration::from_secs(10);
+
+/// What came of a look at a drive.
+#[derive(Debug)]
+enum Outcome {
+    /// A group has it.
+    Used,
+    /// Nobody has it.
+    Known(Found),
+    /// It may look otherwise in a moment; if not, this.
+    NotYet(String),
+}
+
+fn unused(why: impl Into<String>) -> Outcome {
+    Outcome::Known(Found::Unused(why.into()))
+}
+
+/// The drives there are, and what tells about changes.
+struct Watch {
+    socket: Option<AsyncFd<UeventSocket>>,
+    there: BTreeMap<String, Present>,
+}
+
+/// A change of what is there.
+#[derive(Debug, PartialEq, Eq)]
+enum Change {
+    Came(Present),
+    Went((u32, u32)),
+}
+
+impl Watch {
+    fn begin() -> Watch {
+        // First the socket: what comes between the two is seen twice, not never.
+        #[expect(
+            deprecated,
+            reason = "its successor is unsafe code; this descriptor is the socket's own, and stays the same"
+        )]
+        let socket = UeventSocket::open().and_then(AsyncFd::new);
+        if let Err(error) = &socket {
+            tracing::warn!(%error, "the kernel does not tell which drives come and go: it is looked every few seconds");
+        }
+        Watch { socket: socket.ok(), there: by_path(identity::present()) }
+    }
+
+    /// What has changed, as soon as something may have.
+    async fn next(&mut self) -> Vec<Change> {
+        let Some(socket) = &self.socket else {
+            tokio::time::sleep(LOOK_EVERY_ALONE).await;
+            return self.compare();
+        };
+        let Ok(ready) = tokio::time::timeout(LOOK_EVERY, socket.readable()).await else { return self.compare() };
+        let (mut changes, mut buf) = (Vec::new(), vec![0; UEVENT_BYTES_MAX]);
+        let mut lost = false;
+        let Ok(mut ready) = ready else { return self.compare() };
+        loop {
+            match ready.get_inner().receive(&mut buf) {
+                Ok(len) => changes.extend(Uevent::parse(&buf[..len])),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    // ENOBUFS: so many at once that some were lost.
+                    tracing::debug!(%error, "events of drives were lost");
+                    lost = true;
+                    break;
+                }
+            }
+        }
+        ready.clear_ready();
+        drop(ready);
+        let mut changes: Vec<Change> = changes.into_iter().filter_map(|event| self.apply(&event)).collect();
+        if lost {
+            changes.extend(self.compare());
+        }
+        changes
+    }
+
+    fn apply(&mut self, event: &Uevent) -> Option<Change> {
+        let path = format!("/dev/{}", event.name);
+        match event.action {
+            Action::Add => {
+                let present = identity::look(&event.name)?;
+                let before = self.there.insert(path, present.clone());
+                (before.as_ref() != Some(&present)).then_some(Change::Came(present))
+            }
+            Action::Remove => {
+                self.there.remove(&path);
+                Some(Change::Went(event.device))
+            }
+        }
+    }
+
+    fn compare(&mut self) -> Vec<Change> {
+        let now = by_path(identity::present());
+        let went = self.there.iter().filter(|(path, present)| now.get(*path) != Some(*present));
+        let mut changes: Vec<Change> = went.map(|(_, present)| Change::Went(present.device)).collect();
+        let came = now.iter().filter(|(path, present)| self.there.get(*path) != Some(*present));
+        changes.extend(came.map(|(_, present)| Change::Came(present.clone())));
+        self.there = now;
+        changes
+    }
+}
+
+fn by_path(present: Vec<Present>) -> BTreeMap<String, Present> {
+    present.into_iter().map(|present| (present.path.clone(), present)).collect()
+}
+
+impl Engine {
+    /// Follows which drives come and go from now on, for as long as the engine lives.
+    pub fn start_hotplug(self: &Arc<Self>) {
+        let engine = Arc::downgrade(self);
+        let mut watch = Watch::begin();
+        tokio::spawn(async move {
+            loop {
+                let changes = watch.next().await;
+                let Some(engine) = engine.upgrade() else { return };
+                for change in changes {
+                    // Each by itself: one drive that hangs holds up no other.
+                    let engine = engine.clone();
+                    match change {
+                        Change::Came(present) => drop(tokio::spawn(async move { engine.drive_came(&present).await })),
+                        Change::Went(device) => drop(tokio::spawn(async move { engine.drive_went(device).await })),
+                    }
+                }
+            }
+        });
+    }
+
+    /// A drive was pulled: its groups go on without it.
+    async fn drive_went(&self, device: (u32, u32)) {
+        self.newcomers.forget(device);
+        for group in self.all() {
+            if let Err(error) = self.leave(&group, device).await {
+                tracing::error!(group = group.name, %error, "a drive was pulled, and the group cannot do without it");
+            }
+        }
+    }
+
+    async fn leave(&self, group: &Group, device: (u32, u32)) -> Answer<()> {
+        let Some((id, drive)) = group.find_device(device) else { return Ok(()) };
+        let status = group.status().await?;
+        let Some(member) = status.members.iter().find(|member| member.drive == Some(id)) else {
+            tracing::warn!(group = group.name, drive = drive.name, "a spare was pulled");
+            return Ok(());
+        };
+        if !is_live(member.state) {
+            return Ok(());
+        }
+        let index = member.member;
+        tracing::warn!(group = group.name, slot = index.0, drive = drive.name, "a member was pulled");
+        let failed = group.lead(move |array| async move { array.fail_member(index).await }).await?;
+        failed.map_err(|error| join_error(&group.name, &error))
+    }
+
+    /// A drive came: looks at it until it is clear what it is.
+    async fn drive_came(&self, present: &Present) {
+        let began = Instant::now();
+        let path = &present.path;
+        loop {
+            let last = began.elapsed() >= SETTLE_WITHIN;
+            let outcome = self.settle(present, last).await;
+            // Another one, or none, is there under this name by now: its own event tells.
+            if identity::look(path.trim_start_matches("/dev/")).as_ref() != Some(present) {
+                self.newcomers.forget(present.device);
+                return;
+            }
+            let found = match outcome {
+                Ok((Outcome::Used, _)) => return self.newcomers.forget(present.device),
+                Ok((Outcome::Known(found), size_bytes)) => (found, size_bytes),
+                Ok((Outcome::NotYet(_), _)) if !last => {
+                    tokio::time::sleep(SETTLE_LOOK).await;
+                    continue;
+                }
+                Ok((Outcome::NotYet(why), size_bytes)) => (Found::Unused(why), size_bytes),
+                Err(error) if error.code == ErrorCode::Unavailable => return,
+                Err(error) => (Found::Unused(error.message), None),
+            };
+            let folder = identity::folder_of(present.device);
+            let newcomer = Newcomer {
+                device: present.device,
+                path: path.clone(),
+                size_bytes: found.1,
+                sector_bytes: identity::of_disk(&folder, "queue/logical_block_size")
+                    .and_then(|bytes| bytes.parse().ok()),
+                found: found.0,
+            };
+            if self.newcomers.note(newcomer.clone()) {
+                tracing::info!(drive = path, note = newcomer.note(), "a drive came");
+                self.tell_offers().await;
+            }
+            return;
+        }
+    }
+
+    /// Says in the log what could be done for groups that lack a member.
+    async fn tell_offers(&self) {
+        for group in self.all() {
+            if let Ok(status) = group.status().await {
+                for offer in self.offers_for(&group, &status) {
+                    tracing::warn!(group = group.name, offer, "a member is lost, and there is no spare");
+                }
+            }
+        }
+    }
+
+    /// One look at a drive that came, and what follows from it. Gives its size too, where it can be read.
+    async fn settle(&self, present: &Present, last: bool) -> Answer<(Outcome, Option<u64>)> {
+        let path = present.path.clone();
+        let look = tokio::time::timeout(GLANCE_WITHIN, tokio::task::spawn_blocking(move || glance(&path))).await;
+        let seen = match look {
+            Ok(Ok(Ok(seen))) => seen,
+            Ok(Ok(Err(error))) => return Ok((Outcome::NotYet(format!("cannot be read: {error}")), None)),
+            Ok(Err(_)) => return Err(stopping()),
+            Err(_) => return Ok((unused(format!("was not read within {} s", GLANCE_WITHIN.as_secs())), None)),
+        };
+        let size_bytes = Some(seen.size_bytes);
+        let outcome = match &seen.superblock {
+            Ok(own) => self.settle_ours(present, own, last).await?,
+            Err(error) => of_a_stranger(&seen, error),
+        };
+        Ok((outcome, size_bytes))
+    }
+
+    /// A drive with a superblock.
+    async fn settle_ours(&self, present: &Present, own: &Superblock, last: bool) -> Answer<Outcome> {
+        let _one = self.changes.lock().await;
+        if self.newcomers.has_ended() {
+            return Err(stopping());
+        }
+        let groups = self.all();
+        if groups.iter().any(|group| group.has_device(present.device)) {
+            return Ok(Outcome::Used);
+        }
+        if let Some(group) = groups.iter().find(|group| group.uuid == own.array) {
+            return self.take_back(group, present, own).await;
+        }
+        let uuid = own.array.to_string();
+        if self.absent.read().unwrap_or_else(PoisonError::into_inner).iter().any(|absent| absent.uuid == uuid) {
+            return self.start_absent(present, own, last).await;
+        }
+        Ok(unused(format!("belongs to the Purlin array {} ({uuid}), which does not run here", own.name)))
+    }
+
+    /// A drive of a running group: into the place that it had, if it is still free.
+    async fn take_back(&self, group: &Arc<Group>, present: &Present, own: &Superblock) -> Answer<Outcome> {
+        let (name, status) = (&group.name, group.status().await?);
+        let (epoch, newest) = (own.epoch, status.superblock.epoch);
+        if epoch > newest {
+            return Ok(unused(format!(
+                "was used for the group {name:?} elsewhere: it is at epoch {epoch}, the group at {newest}"
+            )));
+        }
+        let Some(slot) = status.superblock.members.iter().position(|entry| entry.uuid == own.drive) else {
+            return Ok(unused(format!("left the group {name:?}, which has no place for it any more")));
+        };
+        let member = &status.members[slot];
+        if is_live(member.state) {
+            let gone = member.drive.and_then(|id| group.drive(id)).is_none_or(|drive| drive.is_gone());
+            if !gone {
+                return Ok(unused(format!("has the identity of member {slot} of the group {name:?}: one is a copy")));
+            }
+            // It came faster than its going was noticed.
+            let index = member.member;
+            let failed = group.lead(move |array| async move { array.fail_member(index).await }).await?;
+            return Ok(match failed {
+                Ok(()) => Outcome::NotYet(format!("member {slot} of the group {name:?}, whose place is taken")),
+                Err(_) => unused(format!(
+                    "member {slot} of the group {name:?}, which cannot do without it: stop the group and assemble it again"
+                )),
+            });
+        }
+        let taken = match self.claim(group, &present.path, own).await {
+            Ok(taken) => taken,
+            Err(error) if error.code == ErrorCode::DriveInUse => return Ok(Outcome::NotYet(error.message)),
+            Err(error) => return Err(error),
+        };
+        let identity = identity::of_path(&present.path).unwrap_or_else(|| present.path.clone());
+        if !self.newcomers.may_return(&identity) {
+            return Ok(unused(format!(
+                "member {slot} of the group {name:?}, but it comes and goes too often: \
+                 purlin drive replace {name} {slot} --with {} --wipe-foreign",
+                present.path
+            )));
+        }
+        Self::put_in_place(group, member, taken).await?;
+        self.remember();
+        tracing::info!(group = name, slot, drive = present.path, "a drive is back in its place");
+        Ok(Outcome::Used)
+    }
+
+    /// Opens a drive, whose superblock has to be what it was at a glance.
+    async fn claim(&self, group: &Group, path: &str, own: &Superblock) -> Answer<Taken> {
+        group.let_go_if_unused(path).await?;
+        let taken = drives::open(path, None)?;
+        let open = taken.open.clone();
+        let found = self.shards[0].call(move || async move { probe(&ShardEnv::current().attach(&open)).await });
+        let found = tokio::time::timeout(GLANCE_WITHIN, found).await;
+        match found.map(|found| found.map(|found| found.map(|probe| probe.superblock))) {
+            Ok(Ok(Ok(Ok(superblock)))) if superblock == *own => Ok(taken),
+            Ok(Err(_)) => Err(stopping()),
+            _ => Err(ControlError::new(ErrorCode::Io, format!("{path} changes while it is looked at"))),
+        }
+    }
+
+    /// A drive of a group that could not be started. It is, once all of its drives are there, or no more are coming.
+    async fn start_absent(&self, present: &Present, own: &Superblock, last: bool) -> Answer<Outcome> {
+        let uuid = own.array.to_string();
+        let place = Place { drive: present.path.clone(), identity: identity::of_path(&present.path) };
+        let remembered = {
+            let mut absent = self.absent.write().unwrap_or_else(PoisonError::into_inner);
+            let Some(remembered) = absent.iter_mut().find(|absent| absent.uuid == uuid) else {
+                return Ok(Outcome::NotYet("its group was started meanwhile".into()));
+            };
+            let is_known = |known: &Place| {
+                known.drive == place.drive || (place.identity.is_some() && known.identity == place.identity)
+            };
+            if !remembered.drives.iter().any(is_known) {
+                remembered.drives.push(place);
+            }
+            remembered.clone()
+        };
+        let waits = || Outcome::NotYet(format!("waits for the other drives of the group {:?}", own.name));
+        let there = find::locate(&remembered).iter().filter(|path| std::path::Path::new(path).exists()).count();
+        if !last && there < remembered.drives.iter().filter(|place| !place.is_memory()).count() {
+            return Ok(waits());
+        }
+        let taken = find::open_all(&remembered).await;
+        match self.start_group(taken).await {
+            Ok(group) => {
+                tracing::info!(group = group.name, "its drives are there: started");
+                self.absent.write().unwrap_or_else(PoisonError::into_inner).retain(|absent| absent.uuid != uuid);
+                self.remember();
+                Ok(Outcome::Used)
+            }
+            Err(error) if last => Ok(unused(format!("the group {:?} is not started: {error}", own.name))),
+            Err(_) => Ok(waits()),
+        }
+    }
+}
+
+fn is_live(state: MemberState) -> bool {
+    matches!(state, MemberState::InSync | MemberState::Rebuilding)
+}
+
+/// A drive without a superblock that could be used.
+fn of_a_stranger(seen: &Glance, error: &SuperblockError) -> Outcome {
+    if seen.empty {
+        return Outcome::Known(Found::Empty);
+    }
+    if *error != SuperblockError::NotPurlin {
+        return unused(error.to_string());
+    }
+    let holds: Vec<String> = seen.foreign.iter().map(ToString::to_string).collect();
+    if holds.is_empty() { unused("holds something unknown") } else { unused(format!("holds {}", holds.join(", "))) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn present(name: &str, sequence: &str) -> Present {
+        Present { path: format!("/dev/{name}"), device: (259, 1), sequence: sequence.into() }
+    }
+
+    fn watch(there: &[Present]) -> Watch {
+        Watch { socket: None, there: by_path(there.to_vec()) }
+    }
+
+    #[test]
+    fn an_event_of_a_device_that_has_vanished_already_adds_nothing() {
+        let mut watch = watch(&[]);
+        let event = Uevent { action: Action::Add, name: "no-such-device".into(), device: (259, 1) };
+        assert_eq!(watch.apply(&event), None);
+        assert!(watch.there.is_empty());
+    }
+
+    #[test]
+    fn a_device_that_went_is_told_also_if_it_was_not_known() {
+        let mut watch = watch(&[present("purlin-x", "1")]);
+        let event = |name: &str| Uevent { action: Action::Remove, name: name.into(), device: (259, 1) };
+        assert_eq!(watch.apply(&event("purlin-x")), Some(Change::Went((259, 1))));
+        assert_eq!(watch.apply(&event("purlin-y")), Some(Change::Went((259, 1))));
+        assert!(watch.there.is_empty());
+    }
+
+    #[test]
+    fn a_look_finds_what_no_event_told() {
+        let mut watch = watch(&[present("purlin-x", "1")]);
+        assert!(watch.compare().contains(&Change::Went((259, 1))), "no kernel has such a device");
+        assert_eq!(watch.compare(), [], "told once");
+    }
+}

@@ -1,0 +1,134 @@
+//! What a block device is, whatever its name is now: its world-wide name, or its model and serial number.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const BLOCK_CLASS: &str = "/sys/class/block";
+
+/// A block device that the kernel has now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Present {
+    /// Its path in `/dev`.
+    pub path: String,
+    /// Major and minor number.
+    pub device: (u32, u32),
+    /// Which disk in this place and of this name it is: the kernel counts them (`diskseq`), where it is new enough.
+    pub sequence: String,
+}
+
+/// The text of an attribute, without blanks around it; `None` if there is none or it is empty.
+fn attribute(folder: &Path, name: &str) -> Option<String> {
+    let text = fs::read_to_string(folder.join(name)).ok()?;
+    // Serial numbers are filled up with blanks or zero bytes.
+    let text = text.trim_matches(|letter: char| letter.is_whitespace() || letter == '\0');
+    (!text.is_empty()).then(|| text.to_owned())
+}
+
+/// The attributes of a device by its name below `/dev`.
+fn folder(name: &str) -> PathBuf {
+    Path::new(BLOCK_CLASS).join(name.replace('/', "!"))
+}
+
+/// The attributes of a device by its numbers.
+pub(super) fn folder_of(device: (u32, u32)) -> PathBuf {
+    PathBuf::from(format!("/sys/dev/block/{}:{}", device.0, device.1))
+}
+
+/// The path in `/dev` of a device by its numbers, if it is there.
+pub(super) fn path_of(device: (u32, u32)) -> Option<String> {
+    let said = attribute(&folder_of(device), "uevent")?;
+    said.lines().find_map(|line| line.strip_prefix("DEVNAME=")).map(|name| format!("/dev/{name}"))
+}
+
+/// The whole disk's attributes, and the partition's number for a part of one.
+fn disk(folder: &Path) -> (PathBuf, Option<String>) {
+    match attribute(folder, "partition") {
+        Some(number) => (folder.join(".."), Some(number)),
+        None => (folder.to_owned(), None),
+    }
+}
+
+/// A drive that can be pulled, or a partition of one: not something that a program or the kernel makes of others.
+fn is_hardware(folder: &Path) -> bool {
+    disk(folder).0.join("device").exists()
+}
+
+/// An attribute of the whole disk.
+pub(super) fn of_disk(folder: &Path, name: &str) -> Option<String> {
+    attribute(&disk(folder).0, name)
+}
+
+/// What the device with these attributes is, in words that survive another name and another slot. `None` where the device says nothing.
+pub(super) fn of(folder: &Path) -> Option<String> {
+    let (disk, partition) = disk(folder);
+    let named = attribute(&disk, "wwid").or_else(|| attribute(&disk, "device/wwid"));
+    let numbered = || {
+        let serial = attribute(&disk, "device/serial").or_else(|| attribute(&disk, "serial"))?;
+        Some(format!("{} {serial}", attribute(&disk, "device/model").unwrap_or_default()).trim().to_owned())
+    };
+    let identity = named.or_else(numbered)?;
+    Some(match partition {
+        Some(number) => format!("{identity} part {number}"),
+        None => identity,
+    })
+}
+
+/// The same of what a path leads to now.
+pub(super) fn of_path(path: &str) -> Option<String> {
+    let real = fs::canonicalize(path).ok()?;
+    of(&folder(real.strip_prefix("/dev").ok()?.to_str()?))
+}
+
+/// All block devices that could be pulled.
+pub(super) fn present() -> Vec<Present> {
+    let Ok(entries) = fs::read_dir(BLOCK_CLASS) else { return Vec::new() };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    names.filter_map(|name| look(&name.replace('!', "/"))).collect()
+}
+
+/// A block device by its name below `/dev`, if it is there and could be pulled.
+pub(super) fn look(name: &str) -> Option<Present> {
+    let folder = folder(name);
+    if !is_hardware(&folder) {
+        return None;
+    }
+    let (major, minor) = attribute(&folder, "dev")?.split_once(':').map(|(a, b)| (a.parse(), b.parse()))?;
+    let sequence = attribute(&disk(&folder).0, "diskseq").unwrap_or_default();
+    Some(Present { path: format!("/dev/{name}"), device: (major.ok()?, minor.ok()?), sequence })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with<T>(name: &str, files: &[(&str, &str)], act: impl FnOnce(&Path) -> T) -> T {
+        let folder = std::env::temp_dir().join(format!("purlin-identity-{name}-{}", std::process::id()));
+        for (file, text) in files {
+            let path = folder.join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        let result = act(&folder);
+        fs::remove_dir_all(&folder).unwrap();
+        result
+    }
+
+    #[test]
+    fn a_drive_is_its_world_wide_name_or_its_model_and_number() {
+        let nvme = [("wwid", "eui.0025385b71b00a55\n"), ("device/serial", "S1 \n"), ("device/model", "M \n")];
+        assert_eq!(with("a", &nvme, of).as_deref(), Some("eui.0025385b71b00a55"));
+        assert_eq!(with("b", &[("device/wwid", "naa.5000\n")], of).as_deref(), Some("naa.5000"));
+        let numbered = [("device/serial", "S1   \n"), ("device/model", "Model X  \n")];
+        assert_eq!(with("c", &numbered, of).as_deref(), Some("Model X S1"));
+        assert_eq!(with("d", &[("device/model", "Model X\n")], of), None, "all of a model would be one");
+        let part = [("wwid", "eui.1\n"), ("p2/partition", "2\n")];
+        assert_eq!(with("e", &part, |folder| of(&folder.join("p2"))).as_deref(), Some("eui.1 part 2"));
+    }
+
+    #[test]
+    fn what_is_no_block_device_has_no_identity() {
+        assert_eq!(of_path("/dev/null"), None);
+        assert_eq!(of_path("/nowhere/at/all"), None);
+        assert_eq!(look("no-such-device"), None);
+    }
+}

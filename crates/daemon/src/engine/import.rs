@@ -1,0 +1,298 @@
+//! Linux md arrays that are read in place. Their drives are opened for reading only.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use api::{DriveReason, MdArray, MdMember, Volume, VolumeKind};
+use array::probe;
+use export::Counters;
+use format::ExportRecord;
+use format::foreign::Foreign;
+use md::{Assembly, Assessment, Candidate, NotMember, Refusal, SECTOR, SuperblockError};
+use runtime::{OpenDrive, ShardEnv, ShardHandle};
+use serde::{Deserialize, Serialize};
+
+use super::drives::{Taken, stopping};
+use super::exports::RunningExport;
+use super::shard::{self, GroupKey};
+use super::view;
+use crate::http::Answer;
+
+/// The one volume of an import, by name and number.
+pub(super) const VOLUME: &str = "md";
+pub(super) const VOLUME_ID: u64 = 0;
+
+/// What the state directory has of an import. Nothing of it can be on the drives.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RememberedImport {
+    pub name: String,
+    /// The array, as mdadm writes it.
+    pub uuid: String,
+    pub drives: Vec<String>,
+    pub allow_inconsistent: bool,
+    /// The number of the next export.
+    pub next_id: u64,
+    pub exports: Vec<ExportRecord>,
+}
+
+/// A drive of an import.
+pub(super) struct ImportDrive {
+    pub name: String,
+    pub slot: u32,
+    pub open: OpenDrive,
+}
+
+/// An import that is read.
+pub(super) struct Running {
+    pub array: MdArray,
+    pub size_bytes: u64,
+    pub drives: Vec<ImportDrive>,
+}
+
+/// An import: read, or with the reason why it is not.
+pub(super) struct Import {
+    pub key: GroupKey,
+    /// Its exports are listed in `exports`.
+    pub remembered: RememberedImport,
+    pub running: Result<Running, String>,
+    exports: RwLock<BTreeMap<u64, Arc<RunningExport>>>,
+    next_id: RwLock<u64>,
+}
+
+impl Import {
+    pub fn new(key: GroupKey, remembered: RememberedImport, running: Result<Running, String>) -> Import {
+        let next_id = RwLock::new(remembered.next_id);
+        Import { key, remembered, running, exports: RwLock::default(), next_id }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.remembered.name
+    }
+
+    /// The full name of its volume.
+    pub fn volume_name(&self) -> String {
+        format!("{}/{VOLUME}", self.name())
+    }
+
+    /// What an export is called.
+    pub fn export_id(&self, id: u64) -> String {
+        format!("{}-{id}", self.name())
+    }
+
+    pub fn exports(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Arc<RunningExport>>> {
+        self.exports.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn exports_mut(&self) -> RwLockWriteGuard<'_, BTreeMap<u64, Arc<RunningExport>>> {
+        self.exports.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A number that no export had.
+    pub fn new_export(&self) -> u64 {
+        let mut next = self.next_id.write().unwrap_or_else(PoisonError::into_inner);
+        *next += 1;
+        *next - 1
+    }
+
+    /// What is to be remembered now.
+    pub fn to_remember(&self) -> RememberedImport {
+        RememberedImport {
+            next_id: *self.next_id.read().unwrap_or_else(PoisonError::into_inner),
+            exports: self.exports().values().map(|running| running.record.clone()).collect(),
+            ..self.remembered.clone()
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        for export in self.exports().values() {
+            sum.add(&export.state.counters());
+        }
+        sum
+    }
+
+    fn export_ids(&self) -> Vec<String> {
+        self.exports().keys().map(|id| self.export_id(*id)).collect()
+    }
+
+    /// As the API shows it.
+    pub fn shown(&self) -> api::Import {
+        let array = self.running.as_ref().ok().map(|running| running.array.clone());
+        let missing = |array: &MdArray| array.members.iter().any(|member| member.drive.is_none());
+        api::Import {
+            name: self.name().to_owned(),
+            volume: self.volume_name(),
+            health: match &array {
+                None => api::GroupHealth::Failed,
+                Some(array) if missing(array) => api::GroupHealth::Degraded,
+                Some(_) => api::GroupHealth::Optimal,
+            },
+            message: self.running.as_ref().err().cloned(),
+            uuid: self.remembered.uuid.clone(),
+            array,
+            drives: self.remembered.drives.clone(),
+            allow_inconsistent: self.remembered.allow_inconsistent,
+            exports: self.export_ids(),
+            io: view::io(&self.counters()),
+        }
+    }
+
+    /// Its volume, if it is read.
+    pub fn volume(&self) -> Option<Volume> {
+        let running = self.running.as_ref().ok()?;
+        Some(Volume {
+            name: self.volume_name(),
+            group: self.name().to_owned(),
+            volume: VOLUME.to_owned(),
+            id: VOLUME_ID,
+            created_unix_s: running.array.created_unix_s,
+            kind: VolumeKind::Md,
+            size_bytes: running.size_bytes,
+            used_bytes: running.size_bytes,
+            exports: self.export_ids(),
+            io: view::io(&self.counters()),
+        })
+    }
+
+    /// Its drives.
+    pub fn drives(&self) -> Vec<api::Drive> {
+        let shown = |drive: &ImportDrive| api::Drive {
+            role: api::DriveRole::Member,
+            group: Some(self.name().to_owned()),
+            slot: Some(drive.slot),
+            ..view::opened(&drive.name, &drive.open)
+        };
+        self.running.iter().flat_map(|running| &running.drives).map(shown).collect()
+    }
+}
+
+/// An array on some drives.
+pub(super) struct Found {
+    pub shown: MdArray,
+    /// Members by slot, as indices of the drives that were looked at; and what makes them an array.
+    pub assembly: Result<(Assembly, Vec<Option<usize>>), Refusal>,
+}
+
+/// What some drives hold.
+pub(super) struct Looked {
+    pub arrays: Vec<Found>,
+    pub others: Vec<DriveReason>,
+}
+
+/// Reads what is on some drives, without starting anything.
+pub(super) async fn look(shard: &ShardHandle, taken: &[Taken], allow_inconsistent: bool) -> Answer<Looked> {
+    let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
+    let examining = shard.call(move || async move {
+        let mut examined = Vec::new();
+        for open in &opens {
+            examined.push(examine(open).await);
+        }
+        examined
+    });
+    let examined: Vec<Result<Candidate, String>> = examining.await.map_err(|_| stopping())?;
+    let (mut found, mut others) = (Vec::new(), Vec::new());
+    for (index, examined) in examined.iter().enumerate() {
+        match examined {
+            Ok(candidate) => found.push((index, candidate)),
+            Err(reason) => others.push(DriveReason { drive: taken[index].name.clone(), reason: reason.clone() }),
+        }
+    }
+    let candidates: Vec<&Candidate> = found.iter().map(|(_, candidate)| *candidate).collect();
+    let array = |set: Vec<usize>| {
+        let assessment = md::assess(&set.iter().map(|&at| candidates[at]).collect::<Vec<_>>(), allow_inconsistent);
+        let drives: Vec<usize> = set.iter().map(|&at| found[at].0).collect();
+        found_array(assessment, &drives, taken)
+    };
+    Ok(Looked { arrays: md::sets(&candidates).into_iter().map(array).collect(), others })
+}
+
+/// What is on a drive, or why it is no member.
+async fn examine(open: &OpenDrive) -> Result<Candidate, String> {
+    let drive = ShardEnv::current().attach(open);
+    let reason = match md::examine(&drive).await {
+        Ok(candidate) => return Ok(candidate),
+        Err(reason) => reason,
+    };
+    if reason == NotMember::Superblock(SuperblockError::NotMd)
+        && let Ok(probe) = probe(&drive).await
+        && !probe.foreign.is_empty()
+    {
+        let holds: Vec<String> = probe.foreign.iter().map(Foreign::to_string).collect();
+        // Arrays of md too, of other metadata.
+        let array = |foreign: &Foreign| {
+            matches!(foreign.what, "Linux md 0.90 member" | "DDF RAID member" | "Intel Matrix RAID member")
+        };
+        let note = if probe.foreign.iter().any(array) { "; only metadata 1.0, 1.1 and 1.2 are read" } else { "" };
+        return Err(format!("it holds {}{note}", holds.join(", ")));
+    }
+    Err(reason.to_string())
+}
+
+/// `drives` are the indices, in `taken`, of the assessment's candidates.
+fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> Found {
+    let Assessment { description, left_out, assembly } = assessment;
+    let name = |candidate: usize| taken[drives[candidate]].name.clone();
+    let seats: Vec<Option<usize>> = match &assembly {
+        Ok(assembly) => assembly.members.iter().map(|member| Some(member.as_ref()?.candidate)).collect(),
+        Err(_) => Vec::new(),
+    };
+    let some = |value: u64| (value > 0).then(|| value * SECTOR);
+    let member = |(slot, seat): (usize, &Option<usize>)| MdMember { slot: slot as u32, drive: seat.map(name) };
+    let reason = |(candidate, reason): &(usize, md::LeftOut)| DriveReason {
+        drive: name(*candidate),
+        reason: reason.to_string(),
+    };
+    let shown = MdArray {
+        uuid: description.array.to_string(),
+        name: description.name,
+        metadata: description.version.to_string(),
+        level: description.level,
+        layout: Some(description.layout).filter(|layout| !layout.is_empty()),
+        chunk_bytes: some(description.chunk_sectors),
+        size_bytes: some(description.sectors),
+        clean: description.clean,
+        event_count: description.events,
+        created_unix_s: description.created_unix_s,
+        updated_unix_s: description.updated_unix_s,
+        members: seats.iter().enumerate().map(member).collect(),
+        left_out: left_out.iter().map(reason).collect(),
+        refusal: assembly.as_ref().err().map(Refusal::to_string),
+    };
+    let places = seats.iter().map(|seat| seat.map(|candidate| drives[candidate])).collect();
+    Found { shown, assembly: assembly.map(|assembly| (assembly, places)) }
+}
+
+/// Starts reading an array on all shards. Drives that are not part of it are let go.
+pub(super) async fn start(
+    shards: &[ShardHandle],
+    key: GroupKey,
+    taken: &[Taken],
+    shown: MdArray,
+    assembly: Assembly,
+    places: Vec<Option<usize>>,
+) -> Answer<Running> {
+    let member = |(slot, place): (usize, &Option<usize>)| {
+        let taken = &taken[(*place)?];
+        Some(ImportDrive { name: taken.name.clone(), slot: slot as u32, open: taken.open.clone() })
+    };
+    let drives: Vec<ImportDrive> = places.iter().enumerate().filter_map(member).collect();
+    let size_bytes = assembly.geometry.sectors() * SECTOR;
+    // By candidate, as the assembly counts them.
+    let opens: BTreeMap<usize, OpenDrive> = assembly
+        .members
+        .iter()
+        .zip(&places)
+        .filter_map(|(member, place)| Some((member.as_ref()?.candidate, taken[(*place)?].open.clone())))
+        .collect();
+    for handle in shards {
+        let (assembly, opens) = (assembly.clone(), opens.clone());
+        let start = handle.call(move || async move {
+            let env = ShardEnv::current();
+            let array = md::Array::new(env.clone(), &assembly, |candidate| env.attach(&opens[&candidate]));
+            shard::add_import(key, array);
+        });
+        start.await.map_err(|_| stopping())?;
+    }
+    Ok(Running { array: shown, size_bytes, drives })
+}

@@ -1,0 +1,410 @@
+//! Requests about imports, and what becomes of imports over restarts.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use api::{
+    Changed, DriveReason, ErrorCode, Export, ExportCreate, ExportPlace, Import as Shown, ImportForget, ImportMd,
+    Imported, MdArray, VolumeName, check_name, format_bytes,
+};
+use export::ExportState;
+use format::{ExportKind, ExportRecord, TlsFiles};
+
+use super::drives::{self, Taken};
+use super::exports::RunningExport;
+use super::import::{self, Found, Import, Looked, RememberedImport, Running, VOLUME, VOLUME_ID};
+use super::shard;
+use super::shard::Offer;
+use super::{Engine, view};
+use crate::http::{Answer, ControlError};
+
+/// All imports by name.
+pub(super) type Imports = RwLock<BTreeMap<String, Arc<Import>>>;
+
+fn refuse(code: ErrorCode, message: impl Into<String>) -> ControlError {
+    ControlError::new(code, message)
+}
+
+/// How an array is called in a sentence.
+fn named(array: &MdArray) -> String {
+    format!("{:?} ({})", array.name, array.uuid)
+}
+
+/// What is said of drives that are not read.
+fn said(reasons: &[DriveReason]) -> Vec<String> {
+    reasons.iter().map(|DriveReason { drive, reason }| format!("{drive}: {reason}")).collect()
+}
+
+/// The array that a request means.
+fn choose<'a>(looked: &'a Looked, wanted: Option<&str>) -> Answer<&'a Found> {
+    let short = |array: &MdArray| array.name.rsplit(':').next().map(str::to_owned);
+    let fits = |found: &&Found| {
+        let array = &found.shown;
+        wanted.is_none_or(|wanted| {
+            array.uuid == wanted || array.name == wanted || short(array).as_deref() == Some(wanted)
+        })
+    };
+    let mut fitting = looked.arrays.iter().filter(fits);
+    let all = || looked.arrays.iter().map(|found| named(&found.shown)).collect::<Vec<_>>().join(", ");
+    match (fitting.next(), fitting.next(), wanted) {
+        (Some(found), None, _) => Ok(found),
+        (Some(_), Some(_), None) => Err(refuse(
+            ErrorCode::NotAssemblable,
+            format!("the drives hold several arrays, say with --array which: {}", all()),
+        )),
+        (Some(_), Some(_), Some(wanted)) => Err(refuse(
+            ErrorCode::NotAssemblable,
+            format!("several arrays on the drives are called {wanted:?}, say the UUID with --array: {}", all()),
+        )),
+        (None, _, Some(wanted)) if !looked.arrays.is_empty() => {
+            Err(refuse(ErrorCode::NotAssemblable, format!("the drives hold no array {wanted:?}: they hold {}", all())))
+        }
+        (None, ..) => Err(refuse(
+            ErrorCode::NotAssemblable,
+            format!("the drives hold no md array: {}", said(&looked.others).join("; ")),
+        )),
+    }
+}
+
+/// Why an array is not read, with what can be done.
+fn not_read(found: &Found, refusal: &md::Refusal) -> String {
+    let mut sentence = format!("the array {} is not read: {refusal}", named(&found.shown));
+    if matches!(refusal, md::Refusal::DirtyDegraded { .. }) {
+        sentence.push_str("; to read it all the same, say --allow-inconsistent");
+    }
+    if !found.shown.left_out.is_empty() {
+        sentence.push_str(&format!(" (left out: {})", said(&found.shown.left_out).join("; ")));
+    }
+    sentence
+}
+
+/// What the caller should know of an array that is read.
+fn warnings(found: &Found, allow_inconsistent: bool) -> Vec<String> {
+    let array = &found.shown;
+    let mut warnings: Vec<String> = said(&array.left_out).iter().map(|said| format!("left out: {said}")).collect();
+    let missing = array.members.iter().filter(|member| member.drive.is_none());
+    warnings.extend(missing.map(|member| format!("slot {} is missing", member.slot)));
+    if !array.clean {
+        let consequence = if allow_inconsistent {
+            "what was being written then may be computed wrongly where members are missing or cannot be read"
+        } else {
+            "what cannot be read from its member is not computed where parity may not fit"
+        };
+        warnings.push(format!("the array was not stopped cleanly: {consequence}"));
+    }
+    warnings
+}
+
+/// A name for an import: the array's without the machine before it.
+fn name_of(request: &ImportMd, array: &MdArray) -> Answer<String> {
+    if let Some(name) = &request.name {
+        return Ok(name.clone());
+    }
+    let name = array.name.rsplit(':').next().unwrap_or_default().to_lowercase();
+    check_name("import", &name).map_err(|_| {
+        refuse(
+            ErrorCode::Invalid,
+            format!("no name can be made of that of the array {}: give one with --name", named(array)),
+        )
+    })?;
+    Ok(name)
+}
+
+/// What a request comes to.
+struct Plan<'a> {
+    name: String,
+    found: &'a Found,
+    assembly: md::Assembly,
+    /// By slot, as indices of the drives that were looked at.
+    places: Vec<Option<usize>>,
+}
+
+impl Engine {
+    pub(super) fn all_imports(&self) -> Vec<Arc<Import>> {
+        self.imports.read().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
+    }
+
+    pub(super) fn find_import(&self, name: &str) -> Option<Arc<Import>> {
+        self.imports.read().unwrap_or_else(PoisonError::into_inner).get(name).cloned()
+    }
+
+    fn import_named(&self, name: &str) -> Answer<Arc<Import>> {
+        self.find_import(name).ok_or_else(|| refuse(ErrorCode::ImportNotFound, format!("there is no import {name:?}")))
+    }
+
+    /// The import of a volume's name, if that is one of an import.
+    pub(super) fn import_of(&self, volume: &VolumeName) -> Option<Answer<Arc<Import>>> {
+        let import = self.find_import(&volume.group)?;
+        if volume.volume == VOLUME { Some(Ok(import)) } else { Some(Err(ControlError::volume_not_found(volume))) }
+    }
+
+    pub(super) fn look_at_import(&self, name: &str) -> Answer<Shown> {
+        Ok(self.import_named(name)?.shown())
+    }
+
+    pub(super) async fn import_array(&self, request: ImportMd) -> Answer<Imported> {
+        let _one = self.changes.lock().await;
+        let mut taken = Vec::new();
+        for text in &request.drives {
+            taken.push(drives::open_read_only(text)?);
+        }
+        let looked = import::look(&self.shards[0], &taken, request.allow_inconsistent).await?;
+        let arrays = || looked.arrays.iter().map(|found| found.shown.clone()).collect();
+        let Plan { name, found, assembly, places } = match self.plan_import(&request, &looked) {
+            Ok(plan) => plan,
+            Err(error) if request.dry_run => {
+                return Ok(Imported {
+                    dry_run: true,
+                    steps: Vec::new(),
+                    warnings: vec![error.message],
+                    found: arrays(),
+                    others: looked.others,
+                    object: None,
+                });
+            }
+            Err(error) => return Err(error),
+        };
+        let size = found.shown.size_bytes.map(format_bytes).unwrap_or_default();
+        let steps = vec![format!(
+            "read the array {} of {size} from {} drives, as the volume \"{name}/{VOLUME}\"; nothing is written to them",
+            named(&found.shown),
+            places.iter().flatten().count()
+        )];
+        let warnings = warnings(found, request.allow_inconsistent);
+        let answer = |object| Imported {
+            dry_run: request.dry_run,
+            steps,
+            warnings,
+            found: arrays(),
+            others: looked.others.clone(),
+            object,
+        };
+        if request.dry_run {
+            return Ok(answer(None));
+        }
+        let remembered = RememberedImport {
+            name: name.clone(),
+            uuid: found.shown.uuid.clone(),
+            drives: places.iter().flatten().map(|&place| taken[place].spec.to_string()).collect(),
+            allow_inconsistent: request.allow_inconsistent,
+            next_id: 1,
+            exports: Vec::new(),
+        };
+        let key = self.new_key();
+        let running = import::start(&self.shards, key, &taken, found.shown.clone(), assembly, places).await?;
+        let import = self.add_import(Import::new(key, remembered, Ok(running)));
+        self.remember_imports();
+        tracing::info!(import = name, array = found.shown.uuid, "imported for reading");
+        Ok(answer(Some(import.shown())))
+    }
+
+    /// Which array it is, what it is to be called, and what is read.
+    fn plan_import<'a>(&self, request: &ImportMd, looked: &'a Looked) -> Answer<Plan<'a>> {
+        let found = choose(looked, request.array.as_deref())?;
+        let (assembly, places) = match &found.assembly {
+            Ok(assembly) => assembly.clone(),
+            Err(refusal) => return Err(refuse(ErrorCode::NotAssemblable, not_read(found, refusal))),
+        };
+        let name = name_of(request, &found.shown)?;
+        self.check_free(&name)?;
+        Ok(Plan { name, found, assembly, places })
+    }
+
+    fn add_import(&self, import: Import) -> Arc<Import> {
+        let import = Arc::new(import);
+        let mut imports = self.imports.write().unwrap_or_else(PoisonError::into_inner);
+        imports.insert(import.name().to_owned(), import.clone());
+        import
+    }
+
+    pub(super) async fn forget_import(&self, name: &str, request: ImportForget) -> Answer<Changed<Shown>> {
+        let _one = self.changes.lock().await;
+        let import = self.import_named(name)?;
+        let busy: usize = import.exports().values().map(|export| export.state.connections().len()).sum();
+        if busy > 0 && !request.force {
+            return Err(refuse(
+                ErrorCode::Busy,
+                format!("{busy} clients are connected to the import {name:?}: disconnect them, or say --force"),
+            ));
+        }
+        let (exports, drives) = (import.exports().len(), import.remembered.drives.len());
+        let steps = vec![format!(
+            "end {exports} exports of the import {name:?} and let go of its {drives} drives, which stay as they are"
+        )];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        self.stop_import(&import).await;
+        self.imports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        self.remember_imports();
+        tracing::info!(import = name, "forgotten");
+        Ok(Changed::gone(steps))
+    }
+
+    /// Ends the exports of an import, and lets go of its drives.
+    async fn stop_import(&self, import: &Import) {
+        let exports: Vec<_> = import.exports().values().cloned().collect();
+        for export in exports {
+            self.withdraw_from_import(import, &export).await;
+        }
+        let key = import.key;
+        for handle in &self.shards {
+            // A shard that has stopped has let go of everything.
+            let _ = handle.call(move || async move { shard::remove_import(key) }).await;
+        }
+    }
+
+    /// Ends all imports, as far as this process goes.
+    pub(super) async fn stop_imports(&self) {
+        for import in self.all_imports() {
+            self.stop_import(&import).await;
+            self.imports.write().unwrap_or_else(PoisonError::into_inner).remove(import.name());
+        }
+    }
+
+    fn remember_imports(&self) {
+        let imports = self.all_imports().iter().map(|import| import.to_remember()).collect();
+        if let Err(error) = self.memory.save_imports(imports) {
+            tracing::error!(%error, "the state directory cannot be written: imports have to be made again after a restart");
+        }
+    }
+
+    /// Starts every import that is remembered, as far as its drives are there, with its exports.
+    pub(super) async fn start_remembered_imports(&self) -> std::io::Result<()> {
+        for remembered in self.memory.load_imports()? {
+            let key = self.new_key();
+            let running = self.start_remembered_import(key, &remembered).await;
+            match &running {
+                Ok(_) => tracing::info!(import = remembered.name, "started"),
+                Err(reason) => tracing::error!(import = remembered.name, reason, "not started"),
+            }
+            let exports = remembered.exports.clone();
+            let import = self.add_import(Import::new(key, remembered, running));
+            for record in exports {
+                self.offer_import(&import, record).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn start_remembered_import(&self, key: u64, remembered: &RememberedImport) -> Result<Running, String> {
+        let (mut taken, mut unopened): (Vec<Taken>, Vec<String>) = (Vec::new(), Vec::new());
+        for text in &remembered.drives {
+            match drives::open_read_only_let_go(text).await {
+                Ok(drive) => taken.push(drive),
+                Err(error) => unopened.push(error.message),
+            }
+        }
+        for error in &unopened {
+            tracing::warn!(import = remembered.name, error, "drive not opened");
+        }
+        let looked = import::look(&self.shards[0], &taken, remembered.allow_inconsistent).await;
+        let looked = looked.map_err(|error| error.message)?;
+        let found = looked.arrays.iter().find(|found| found.shown.uuid == remembered.uuid);
+        let sentence = |what: String| [vec![what], unopened.clone()].concat().join("; ");
+        let Some(found) = found else {
+            return Err(sentence(format!("its drives do not hold the array {} any more", remembered.uuid)));
+        };
+        let (assembly, places) = match &found.assembly {
+            Ok(assembly) => assembly.clone(),
+            Err(refusal) => return Err(sentence(not_read(found, refusal))),
+        };
+        import::start(&self.shards, key, &taken, found.shown.clone(), assembly, places)
+            .await
+            .map_err(|error| error.message)
+    }
+
+    /// Serves an export of an import. What cannot be served is listed with the reason.
+    async fn offer_import(&self, import: &Import, record: ExportRecord) -> Arc<RunningExport> {
+        let name = import.volume_name();
+        let state = ExportState::new(&name, "", true);
+        let failure = match (&import.running, &record.kind) {
+            (Err(reason), _) => Some(format!("the import is not read: {reason}")),
+            (Ok(_), ExportKind::Nbd { address, tls, .. }) => {
+                let offer = Offer { key: import.key, volume: record.volume, state: state.clone() };
+                self.listeners.offer(&name, address, tls, offer).await.err().map(|error| error.message)
+            }
+            (Ok(_), ExportKind::Ublk { .. }) => Some("an import is offered over NBD only".to_owned()),
+        };
+        let running = Arc::new(RunningExport { record, state, failure });
+        import.exports_mut().insert(running.record.id, running.clone());
+        running
+    }
+
+    async fn withdraw_from_import(&self, import: &Import, running: &RunningExport) {
+        if running.failure.is_none() {
+            self.listeners.withdraw(&running.record.kind.address(), &running.state).await;
+        }
+        import.exports_mut().remove(&running.record.id);
+    }
+
+    /// Offers an import's volume: for reading, whatever was asked for. The caller holds `changes`.
+    pub(super) async fn export_import(
+        &self,
+        import: &Import,
+        request: ExportCreate,
+        place: &ExportPlace,
+    ) -> Answer<Changed<Export>> {
+        let name = import.volume_name();
+        let ExportPlace::Nbd(address) = place else {
+            return Err(refuse(
+                ErrorCode::Invalid,
+                format!(
+                    "\"{name}\" is of an import, which is offered over NBD only: use nbd-client for a block device"
+                ),
+            ));
+        };
+        let address = address.to_string();
+        if let Err(reason) = &import.running {
+            return Err(refuse(ErrorCode::WrongState, format!("the import {:?} is not read: {reason}", import.name())));
+        }
+        let same = |running: &RunningExport| running.record.kind.address() == address;
+        if import.exports().values().any(|running| same(running)) {
+            return Err(refuse(
+                ErrorCode::ExportExists,
+                format!("the volume \"{name}\" is exported at {address} already"),
+            ));
+        }
+        let tls = request.tls.map(|tls| TlsFiles { certificate: tls.cert, key: tls.key, client_ca: tls.ca });
+        let kind = ExportKind::Nbd { address: address.clone(), read_only: true, tls };
+        let record = ExportRecord { id: import.new_export(), volume: VOLUME_ID, kind };
+        let running = self.offer_import(import, record).await;
+        if let Some(failure) = &running.failure {
+            self.withdraw_from_import(import, &running).await;
+            return Err(refuse(ErrorCode::Invalid, failure.clone()));
+        }
+        self.remember_imports();
+        tracing::info!(volume = name, address, "exported");
+        let steps = vec![format!("offer the volume \"{name}\" for reading over NBD at {address}")];
+        let warnings =
+            if request.read_only { Vec::new() } else { vec!["an import is exported for reading only".to_owned()] };
+        let shown = view::export_of(&import.export_id(running.record.id), name, &running);
+        Ok(Changed::done(steps, shown).with_warnings(warnings))
+    }
+
+    /// Ends an export, if it is one of an import. The caller holds `changes`.
+    pub(super) async fn end_import_export(&self, id: &str) -> Option<Changed<Export>> {
+        for import in self.all_imports() {
+            let found = import.exports().values().find(|running| import.export_id(running.record.id) == id).cloned();
+            if let Some(running) = found {
+                self.withdraw_from_import(&import, &running).await;
+                self.remember_imports();
+                tracing::info!(export = id, "deleted");
+                return Some(Changed::gone(vec![format!("end the export {id}; its clients lose their connections")]));
+            }
+        }
+        None
+    }
+
+    /// The exports of all imports, as the API shows them.
+    pub(super) fn import_exports(&self) -> Vec<Export> {
+        let mut shown = Vec::new();
+        for import in self.all_imports() {
+            let one = |running: &Arc<RunningExport>| {
+                view::export_of(&import.export_id(running.record.id), import.volume_name(), running)
+            };
+            shown.extend(import.exports().values().map(one));
+        }
+        shown
+    }
+}

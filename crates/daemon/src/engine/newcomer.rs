@@ -1,0 +1,187 @@
+//! Drives that came while the daemon runs, and that no group has: what is on them, without changing or claiming them.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use array::GroupStatus;
+use format::foreign::{self, Foreign};
+use format::{BLOCK, MemberState, Superblock, SuperblockError, newest, superblock_offsets};
+
+use super::group::Group;
+
+/// A drive that returns to its group this often within [`RETURNS_WITHIN`] is left alone from then on: a loose cable would keep its
+/// group busy for ever.
+const RETURNS_MAX: usize = 5;
+const RETURNS_WITHIN: Duration = Duration::from_secs(3600);
+
+/// What a drive holds, at a glance.
+#[derive(Debug)]
+pub(super) struct Glance {
+    pub size_bytes: u64,
+    pub superblock: Result<Superblock, SuperblockError>,
+    pub foreign: Vec<Foreign>,
+    /// Both ends hold nothing but zeroes.
+    pub empty: bool,
+}
+
+/// Reads both ends of a drive. Does not claim it: whoever wants to mount it at this moment can.
+pub(super) fn glance(path: &str) -> io::Result<Glance> {
+    let mut file = File::open(path)?;
+    let size_bytes = file.seek(SeekFrom::End(0))?;
+    if size_bytes < 2 * BLOCK as u64 {
+        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("it has {size_bytes} bytes only")));
+    }
+    let span = (foreign::INSPECT_BYTES as u64).min(size_bytes / BLOCK as u64 * BLOCK as u64);
+    let mut read = |offset, len: u64| {
+        let mut bytes = vec![0; len as usize];
+        file.seek(SeekFrom::Start(offset))?;
+        file.read_exact(&mut bytes).map(|()| bytes)
+    };
+    let [_, tail_at] = superblock_offsets(size_bytes);
+    let (head, tail) = (read(0, span)?, read(size_bytes - span, span)?);
+    let last = read(tail_at, BLOCK as u64)?;
+    Ok(Glance {
+        size_bytes,
+        superblock: newest(&head[..BLOCK], &last).map(|copies| copies.superblock),
+        foreign: foreign::inspect(&head, &tail, size_bytes),
+        empty: head.iter().chain(&tail).all(|&byte| byte == 0),
+    })
+}
+
+/// What is known of a drive that no group has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Found {
+    /// It can be used: both ends are empty.
+    Empty,
+    /// Why it is not used.
+    Unused(String),
+}
+
+/// A drive that came, and that no group has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Newcomer {
+    pub device: (u32, u32),
+    pub path: String,
+    pub size_bytes: Option<u64>,
+    pub sector_bytes: Option<u32>,
+    pub found: Found,
+}
+
+impl Newcomer {
+    /// What there is to say about it.
+    pub fn note(&self) -> String {
+        match &self.found {
+            Found::Empty => "new and empty".to_owned(),
+            Found::Unused(why) => why.clone(),
+        }
+    }
+}
+
+/// All of them, by device.
+#[derive(Debug, Default)]
+pub(super) struct Newcomers {
+    there: Mutex<BTreeMap<(u32, u32), Newcomer>>,
+    /// When which drive returned to its group.
+    returned: Mutex<BTreeMap<String, Vec<Instant>>>,
+    ended: AtomicBool,
+}
+
+impl Newcomers {
+    fn there(&self) -> MutexGuard<'_, BTreeMap<(u32, u32), Newcomer>> {
+        self.there.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says no if the same was known of it.
+    pub fn note(&self, newcomer: Newcomer) -> bool {
+        self.there().insert(newcomer.device, newcomer.clone()) != Some(newcomer)
+    }
+
+    pub fn forget(&self, device: (u32, u32)) {
+        self.there().remove(&device);
+    }
+
+    /// Those that no group has meanwhile.
+    pub fn list(&self, groups: &[std::sync::Arc<Group>]) -> Vec<Newcomer> {
+        let mut there = self.there();
+        there.retain(|device, _| !groups.iter().any(|group| group.has_device(*device)));
+        there.values().cloned().collect()
+    }
+
+    /// Counts a return of a drive. Says no if it has returned too often.
+    pub fn may_return(&self, identity: &str) -> bool {
+        let mut returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner);
+        let times = returned.entry(identity.to_owned()).or_default();
+        times.retain(|time| time.elapsed() < RETURNS_WITHIN);
+        let may = times.len() < RETURNS_MAX;
+        if may {
+            times.push(Instant::now());
+        }
+        may
+    }
+
+    /// The engine stops: nothing is started any more.
+    pub fn end(&self) {
+        self.ended.store(true, Ordering::Release);
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
+    }
+}
+
+/// What an operator could do for a group that lacks a member and has no spare.
+pub(super) fn offers(group: &Group, status: &GroupStatus, newcomers: &[Newcomer]) -> Vec<String> {
+    let lost = |state| matches!(state, MemberState::Faulty | MemberState::Missing);
+    let Some(member) = status.members.iter().find(|member| lost(member.state)) else { return Vec::new() };
+    if !status.spares.is_empty() || status.superblock.shape.survives() == 0 {
+        return Vec::new();
+    }
+    let fits = |newcomer: &&Newcomer| {
+        newcomer.found == Found::Empty
+            && newcomer.size_bytes.is_some_and(|size| size >= status.superblock.layout.member_bytes)
+            && newcomer.sector_bytes.is_some_and(|sector| u64::from(sector) <= group.shared.geometry.sector)
+    };
+    let offer = |newcomer: &Newcomer| {
+        let (slot, path, group) = (member.member.0, &newcomer.path, &group.name);
+        format!("{path} is new and empty: purlin drive replace {group} {slot} --with {path}")
+    };
+    newcomers.iter().filter(fits).map(offer).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_drive_that_comes_and_goes_all_the_time_is_left_alone() {
+        let newcomers = Newcomers::default();
+        let returns: Vec<bool> = (0..7).map(|_| newcomers.may_return("eui.1")).collect();
+        assert_eq!(returns, [true, true, true, true, true, false, false]);
+        assert!(newcomers.may_return("eui.2"));
+    }
+
+    #[test]
+    fn a_glance_tells_empty_from_foreign_and_too_small() {
+        let path = std::env::temp_dir().join(format!("purlin-glance-{}", std::process::id()));
+        let name = path.to_str().unwrap();
+        let mut bytes = vec![0u8; 3 << 20];
+        std::fs::write(&path, &bytes).unwrap();
+        let seen = glance(name).unwrap();
+        assert!(seen.empty && seen.foreign.is_empty() && seen.superblock == Err(SuperblockError::NotPurlin));
+        *bytes.last_mut().unwrap() = 1;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(!glance(name).unwrap().empty, "unknown, so maybe of use to somebody");
+        bytes[1080] = 0x53;
+        bytes[1081] = 0xef;
+        std::fs::write(&path, &bytes).unwrap();
+        assert!(!glance(name).unwrap().empty);
+        std::fs::write(&path, [0; 8191]).unwrap();
+        assert_eq!(glance(name).unwrap_err().to_string(), "it has 8191 bytes only");
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(glance(name).unwrap_err().kind(), io::ErrorKind::NotFound);
+    }
+}

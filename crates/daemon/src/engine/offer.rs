@@ -1,0 +1,167 @@
+//! Offering volumes to clients, and ending that.
+
+use std::sync::Arc;
+
+use api::{Changed, ErrorCode, Export, ExportCreate, ExportPlace, NbdAddress, UblkCreate, VolumeName};
+use format::{ExportKind, ExportRecord, TlsFiles, VolumeRecord};
+
+use super::devices::{self, DeviceEnd};
+use super::exports::RunningExport;
+use super::{Engine, Group, view};
+use crate::http::{Answer, ControlError};
+
+/// A block device's sentence in plans and logs.
+fn device_step(volume: &VolumeName, number: u32) -> String {
+    format!("make the volume \"{volume}\" the block device /dev/ublkb{number}, and {}", stable(volume))
+}
+
+fn stable(volume: &VolumeName) -> String {
+    devices::stable_path(&volume.to_string()).display().to_string()
+}
+
+impl Engine {
+    pub(super) async fn create_export(
+        &self,
+        request: ExportCreate,
+        volume: VolumeName,
+        place: ExportPlace,
+    ) -> Answer<Changed<Export>> {
+        let _one = self.changes.lock().await;
+        if let Some(import) = self.import_of(&volume) {
+            return self.export_import(&*import?, request, &place).await;
+        }
+        let (group, record) = self.find_volume(&volume).await?;
+        let (kind, step) = match place {
+            ExportPlace::Nbd(address) => Self::nbd(&group, &record, &volume, &request, &address)?,
+            ExportPlace::Ublk(device) => self.device(&group, &record, &volume, request.read_only, device).await?,
+        };
+        let export = ExportRecord { id: group.catalogue().await?.next_id, volume: record.id, kind };
+        // It has to be served before it is recorded: a record that never worked would be of no use.
+        let running = self.start_export(&group, export.clone()).await?;
+        if let Some(failure) = &running.failure {
+            let failure = failure.clone();
+            self.end_export(&group, &running, DeviceEnd::Goes).await?;
+            return Err(ControlError::new(ErrorCode::Invalid, failure));
+        }
+        let address = export.kind.address();
+        let stored = self
+            .change_catalogue(&group, |catalogue| {
+                catalogue.next_id += 1;
+                catalogue.exports.push(export);
+            })
+            .await;
+        let catalogue = match stored {
+            Ok(catalogue) => catalogue,
+            Err(error) => {
+                self.end_export(&group, &running, DeviceEnd::Goes).await?;
+                return Err(error);
+            }
+        };
+        tracing::info!(volume = %volume, address, "exported");
+        Ok(Changed::done(vec![step], view::export(&group, &catalogue, &running)))
+    }
+
+    fn nbd(
+        group: &Group,
+        record: &VolumeRecord,
+        volume: &VolumeName,
+        request: &ExportCreate,
+        address: &NbdAddress,
+    ) -> Answer<(ExportKind, String)> {
+        let address = address.to_string();
+        let same = |running: &Arc<RunningExport>| {
+            running.record.volume == record.id && running.record.kind.address() == address
+        };
+        if group.exports().values().any(same) {
+            return Err(ControlError::new(
+                ErrorCode::ExportExists,
+                format!("the volume \"{volume}\" is exported at {address} already"),
+            ));
+        }
+        let step = format!("offer the volume \"{volume}\" over NBD at {address}");
+        let files = request.tls.clone();
+        let tls = files.map(|tls| TlsFiles { certificate: tls.cert, key: tls.key, client_ca: tls.ca });
+        Ok((ExportKind::Nbd { address, read_only: request.read_only, tls }, step))
+    }
+
+    async fn device(
+        &self,
+        group: &Group,
+        record: &VolumeRecord,
+        volume: &VolumeName,
+        read_only: bool,
+        asked: UblkCreate,
+    ) -> Answer<(ExportKind, String)> {
+        let is_device = |running: &&Arc<RunningExport>| matches!(running.record.kind, ExportKind::Ublk { .. });
+        // Two devices of one volume would each keep their own cache of it.
+        if let Some(other) =
+            group.exports().values().filter(is_device).find(|running| running.record.volume == record.id)
+        {
+            return Err(ControlError::new(
+                ErrorCode::ExportExists,
+                format!("the volume \"{volume}\" is the block device {} already", other.record.kind.address()),
+            ));
+        }
+        let number = match asked.number {
+            Some(number) => number,
+            None => {
+                // Also not that of a group whose device could not be made.
+                let groups = self.all();
+                let numbers = groups.iter().flat_map(|group| group.exports().values().cloned().collect::<Vec<_>>());
+                let taken: Vec<String> = numbers.map(|running| running.record.kind.address()).collect();
+                let free = self.devices.free_number().await?;
+                (free..).find(|number| !taken.contains(&format!("/dev/ublkb{number}"))).unwrap_or(free)
+            }
+        };
+        let kind = ExportKind::Ublk {
+            number,
+            block_bytes: asked.block_bytes.unwrap_or(UblkCreate::BLOCK_BYTES_DEFAULT),
+            depth: asked.depth.unwrap_or(UblkCreate::DEPTH_DEFAULT),
+            read_only,
+        };
+        Ok((kind, device_step(volume, number)))
+    }
+
+    pub(super) async fn delete_export(&self, id: &str) -> Answer<Changed<Export>> {
+        let _one = self.changes.lock().await;
+        if let Some(ended) = self.end_import_export(id).await {
+            return Ok(ended);
+        }
+        let (group, running) = self.find_export(id)?;
+        // A device that cannot go keeps its record; clients of sockets lose theirs after the record.
+        let step = if let ExportKind::Ublk { number, .. } = running.record.kind {
+            self.end_export(&group, &running, DeviceEnd::Goes).await?;
+            format!("remove the block device /dev/ublkb{number} of the export {id}")
+        } else {
+            format!("end the export {id}; its clients lose their connections")
+        };
+        self.change_catalogue(&group, |catalogue| catalogue.exports.retain(|export| export.id != running.record.id))
+            .await?;
+        if matches!(running.record.kind, ExportKind::Nbd { .. }) {
+            self.end_export(&group, &running, DeviceEnd::Goes).await?;
+        }
+        tracing::info!(export = id, "deleted");
+        Ok(Changed::gone(vec![step]))
+    }
+
+    fn find_export(&self, id: &str) -> Answer<(Arc<Group>, Arc<RunningExport>)> {
+        for group in self.all() {
+            let found =
+                group.exports().values().find(|running| view::export_id(&group, running.record.id) == id).cloned();
+            if let Some(running) = found {
+                return Ok((group, running));
+            }
+        }
+        Err(ControlError::export_not_found(id))
+    }
+
+    /// Refuses if a block device of the group is in use: its programs would be cut off.
+    pub(super) fn refuse_used_devices(group: &Group) -> Answer<()> {
+        for running in group.exports().values() {
+            if let (ExportKind::Ublk { number, .. }, None) = (&running.record.kind, &running.failure) {
+                devices::refuse_in_use(*number, running.state.name())?;
+            }
+        }
+        Ok(())
+    }
+}

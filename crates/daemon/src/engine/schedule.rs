@@ -1,0 +1,124 @@
+//! When a group is to be scrubbed, and what keeps it from it.
+//!
+//! Rules:
+//! 1. The interval counts from the end of the last scrub that went through; from the making of the group, where there was
+//!    none; from the moment one was stopped by request.
+//! 2. Groups are spread: each starts up to a tenth of the interval early, by its identity. Never later than asked for.
+//! 3. A moment that lies in the future is a clock that was wrong: the scrub is due at once, which sets it right.
+//! 4. A scrub starts only where all members are in sync, with no rebuild or resync: else much could not be compared.
+
+use api::{LastScrub, ScrubSchedule};
+use array::{GroupStatus, JobKind, JobState, JobStatus};
+use format::{Catalogue, MemberState, ScrubRecord, SettingsRecord, Uuid};
+
+use super::group::Group;
+use super::upkeep;
+use super::view::Moment;
+
+/// How far a clock may be put back before a recorded moment counts as wrong.
+const CLOCK_SLACK_S: u64 = 24 * 3600;
+
+/// The part of the interval that starts are spread over: one in this many.
+const SPREAD: u64 = 10;
+
+/// When the next scrub of a group is due, in seconds since 1970. In the past where it is overdue.
+pub(super) fn due_unix_s(
+    status: &GroupStatus,
+    settings: &SettingsRecord,
+    scrub: &ScrubRecord,
+    now: u64,
+) -> Option<u64> {
+    let every = settings.scrub_every_s.filter(|_| status.superblock.shape.survives() > 0)?;
+    let moments = [scrub.last.as_ref().map(|last| last.ended_unix_s), scrub.skipped_unix_s];
+    let from = moments.into_iter().flatten().max().unwrap_or(status.superblock.created_unix_s);
+    if from > now.saturating_add(CLOCK_SLACK_S) {
+        return Some(now);
+    }
+    Some(from.saturating_add(every - early_s(&status.superblock.array, every)))
+}
+
+/// How much before its interval is over a group is scrubbed.
+fn early_s(array: &Uuid, every: u64) -> u64 {
+    let [a, b, c, d, ..] = *array.as_bytes();
+    u64::from(u32::from_le_bytes([a, b, c, d])) % (every / SPREAD).max(1)
+}
+
+pub(super) fn is_open(job: &JobStatus) -> bool {
+    job.ended.is_none()
+}
+
+/// The rebuild or resync that a scrub makes room for, in words.
+pub(super) fn more_urgent(status: &GroupStatus) -> Option<String> {
+    status.jobs.iter().filter(|job| is_open(job)).find_map(|job| match job.kind {
+        JobKind::Rebuild(member) => Some(format!("slot {} is being rebuilt", member.0)),
+        JobKind::Resync => Some("parity is being made to fit the data".to_owned()),
+        JobKind::Scrub => None,
+    })
+}
+
+/// Why no scrub can begin, in words.
+pub(super) fn obstacle(status: &GroupStatus) -> Option<String> {
+    let lost = status.members.iter().find(|member| member.state != MemberState::InSync);
+    let lost = lost.map(|member| match member.state {
+        MemberState::Rebuilding => format!("slot {} is being rebuilt", member.member.0),
+        state => format!("slot {} is {}", member.member.0, state.name()),
+    });
+    more_urgent(status).or(lost)
+}
+
+/// When a group was and will be scrubbed, as the API shows it.
+pub(super) fn shown(group: &Group, status: &GroupStatus, catalogue: &Catalogue, moment: &Moment) -> ScrubSchedule {
+    let scrub = status.jobs.iter().rfind(|job| job.kind == JobKind::Scrub);
+    let open = scrub.filter(|job| is_open(job));
+    let mut record = catalogue.scrub.clone();
+    // One that ended a moment ago, which nobody has noted yet.
+    if let Some(job) = scrub.filter(|job| job.state == JobState::Done && !group.upkeep.has_recorded(job.id)) {
+        let ago_s = moment.shard_ns.saturating_sub(job.ended.unwrap_or(moment.shard_ns)) / 1_000_000_000;
+        record.last = Some(upkeep::end_of(job, moment.unix_s.saturating_sub(ago_s)));
+        record.current = None;
+    }
+    let held = group.upkeep.is_held();
+    let paused = match (open, &record.current) {
+        (Some(job), _) => job.state == JobState::Paused && !held,
+        (None, Some(point)) => point.paused,
+        (None, None) => false,
+    };
+    let active = open.is_some() || record.current.is_some();
+    let due = due_unix_s(status, &catalogue.settings, &record, moment.unix_s);
+    let next_unix_s = due.map(|due| due.max(group.upkeep.not_before_unix_s()));
+    let waits_for = match next_unix_s {
+        _ if paused => None,
+        _ if held || (active && open.is_none()) => more_urgent(status),
+        Some(due) if !active && due <= moment.unix_s => {
+            obstacle(status).or(moment.scrubbed.as_ref().map(|other| format!("the scrub of {other} is under way")))
+        }
+        _ => None,
+    };
+    let last = record.last.map(|last| LastScrub {
+        ended_unix_s: last.ended_unix_s,
+        repair: last.repair,
+        mismatch_count: last.found,
+        repaired_count: last.repaired,
+        unchecked_count: last.unchecked,
+    });
+    ScrubSchedule { last, next_unix_s: next_unix_s.filter(|_| !active), active, paused, waits_for }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: u64 = 30 * 86_400;
+
+    #[test]
+    fn groups_start_on_different_days_and_none_later_than_asked_for() {
+        let early: Vec<u64> =
+            (0..100u8).map(|n| early_s(&Uuid::from_random([n.wrapping_mul(37); 16]), EVERY)).collect();
+        assert!(early.iter().all(|&early| early < EVERY / 10), "{early:?}");
+        let mut days: Vec<u64> = early.iter().map(|early| early / 86_400).collect();
+        days.sort_unstable();
+        days.dedup();
+        assert_eq!(days, [0, 1, 2], "all of the tenth is used");
+        assert_eq!(early_s(&Uuid::from_random([9; 16]), 3), 0, "an interval too short to be spread");
+    }
+}

@@ -1,0 +1,70 @@
+//! What an export of this daemon serves: a volume of a group, or an import.
+
+use drive::{Block, BlockError, Buf, BufMut, Extent, WriteZeroes};
+use runtime::ShardEnv;
+use volume::Direct;
+
+/// A block device on one shard. A handle.
+#[derive(Clone)]
+pub(super) enum Served {
+    Volume(Direct<ShardEnv>),
+    Import(md::Array<ShardEnv>),
+}
+
+impl Block for Served {
+    fn size_bytes(&self) -> u64 {
+        match self {
+            Served::Volume(volume) => volume.size_bytes(),
+            Served::Import(array) => array.size_bytes(),
+        }
+    }
+
+    fn optimal_io_bytes(&self) -> u32 {
+        match self {
+            Served::Volume(volume) => volume.optimal_io_bytes(),
+            Served::Import(array) => array.optimal_io_bytes(),
+        }
+    }
+
+    async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, BlockError> {
+        match self {
+            Served::Volume(volume) => volume.read(offset, buf).await,
+            Served::Import(array) => array.read(offset, buf).await,
+        }
+    }
+
+    async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
+        match self {
+            Served::Volume(volume) => volume.write(offset, data, fua).await,
+            Served::Import(array) => array.write(offset, data, fua).await,
+        }
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
+        match self {
+            Served::Volume(volume) => volume.write_zeroes(offset, len, how).await,
+            Served::Import(array) => array.write_zeroes(offset, len, how).await,
+        }
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        match self {
+            Served::Volume(volume) => volume.discard(offset, len).await,
+            Served::Import(array) => array.discard(offset, len).await,
+        }
+    }
+
+    async fn flush(&self) -> Result<(), BlockError> {
+        match self {
+            Served::Volume(volume) => volume.flush().await,
+            Served::Import(array) => array.flush().await,
+        }
+    }
+
+    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+        match self {
+            Served::Volume(volume) => volume.extents(offset, len),
+            Served::Import(array) => array.extents(offset, len),
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Whether another program may take the daemon's place.
+
+use api::{Changed, ErrorCode, Upgrade, UpgradeRequest};
+
+use super::Engine;
+use crate::http::{Answer, ControlError};
+
+impl Engine {
+    /// Plans an upgrade: refused where it would lose data.
+    pub(super) async fn plan_upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>> {
+        let _one = self.changes.lock().await;
+        let in_memory =
+            |group: &super::Group| group.drives().iter().flatten().any(|drive| drive.text.starts_with("mem:"));
+        if let Some(group) = self.all().iter().find(|group| in_memory(group)) {
+            return Err(ControlError::new(
+                ErrorCode::WouldLoseData,
+                format!(
+                    "the group {:?} has drives in the memory of the daemon, which end with it: stop it first",
+                    group.name
+                ),
+            ));
+        }
+        self.handover.plan(request).await
+    }
+}

@@ -1,0 +1,407 @@
+//! Looking after groups: scrubs that start when they are due, keep their place over a restart, make room for rebuilds,
+//! and tell what they found.
+//!
+//! Invariants:
+//! 1. What a scrub put right before its noted place is durable before the note is.
+//! 2. That a scrub was started, paused, resumed or stopped is on the members before the request is answered.
+//! 3. Of all groups, one scrub at a time starts by itself.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use array::{Array, GroupStatus, JobKind, JobState, JobStatus, ScrubMode, ScrubProgress};
+use format::{Catalogue, ScrubEnd, ScrubPoint, ScrubRecord};
+use runtime::ShardEnv;
+
+use super::group::{Group, block_error};
+use super::{Engine, findings, schedule};
+use crate::http::Answer;
+
+/// How often groups are looked after.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// A running scrub's place is noted this often: what is compared twice after a crash.
+const NOTE_EVERY: Duration = Duration::from_secs(60);
+
+/// It is noted this often while it finds something.
+const NOTE_FINDINGS_EVERY: Duration = Duration::from_secs(10);
+
+/// A scrub that failed is not tried again before this is over.
+const RETRY_AFTER_S: u64 = 24 * 3600;
+
+/// What is remembered of a group's scrubs between two looks.
+#[derive(Debug, Default)]
+pub(super) struct Upkeep(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// The last job whose end is in the catalogue.
+    recorded: u64,
+    /// A job, and how many of its findings were told.
+    told: (u64, usize),
+    /// When the place was noted.
+    noted: Option<Instant>,
+    /// The scrub is paused for a rebuild, by us.
+    held: bool,
+    /// A scrub is at work.
+    working: bool,
+    /// The last one failed: none starts by itself before this.
+    not_before_unix_s: u64,
+}
+
+impl Upkeep {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The scrub is paused to make room, and goes on by itself.
+    pub fn is_held(&self) -> bool {
+        self.lock().held
+    }
+
+    /// An operator has taken over from whoever held the scrub.
+    pub fn let_go(&self) -> bool {
+        std::mem::take(&mut self.lock().held)
+    }
+
+    /// The end of this job is in the catalogue.
+    pub fn has_recorded(&self, job: u64) -> bool {
+        self.lock().recorded >= job
+    }
+
+    /// The end of this job needs no more noting.
+    pub fn record(&self, job: u64) {
+        self.lock().recorded = job;
+    }
+
+    /// No scrub starts by itself before this moment, since the last one failed; in seconds since 1970.
+    pub fn not_before_unix_s(&self) -> u64 {
+        self.lock().not_before_unix_s
+    }
+
+    fn is_working(&self) -> bool {
+        self.lock().working
+    }
+}
+
+/// A group as one look found it.
+struct Look {
+    status: GroupStatus,
+    catalogue: Catalogue,
+    progress: Option<ScrubProgress>,
+}
+
+impl Look {
+    async fn at(group: &Group) -> Answer<Look> {
+        group
+            .lead(|array| async move {
+                Look { status: array.status(), catalogue: array.catalogue(), progress: array.scrub_progress() }
+            })
+            .await
+    }
+
+    fn scrub(&self) -> Option<&JobStatus> {
+        self.status.jobs.iter().rfind(|job| job.kind == JobKind::Scrub)
+    }
+}
+
+fn point(progress: &ScrubProgress, started_unix_s: u64, held: bool) -> ScrubPoint {
+    ScrubPoint {
+        started_unix_s,
+        repair: progress.mode != ScrubMode::Report,
+        paused: progress.paused && !held,
+        next_byte: progress.next_byte,
+        compared_bytes: progress.done_bytes,
+        found: progress.found,
+        repaired: progress.repaired,
+        unchecked: progress.unchecked,
+    }
+}
+
+fn progress(point: &ScrubPoint) -> ScrubProgress {
+    ScrubProgress {
+        mode: if point.repair { ScrubMode::Repair } else { ScrubMode::Report },
+        paused: point.paused,
+        next_byte: point.next_byte,
+        done_bytes: point.compared_bytes,
+        found: point.found,
+        repaired: point.repaired,
+        unchecked: point.unchecked,
+    }
+}
+
+/// What the catalogue says of a scrub that went through.
+pub(super) fn end_of(job: &JobStatus, ended_unix_s: u64) -> ScrubEnd {
+    let (found, repaired, unchecked) = (job.found, job.repaired, job.unchecked);
+    ScrubEnd { ended_unix_s, repair: job.repairs, found, repaired, unchecked }
+}
+
+impl Engine {
+    /// Looks after all groups once a second, for as long as the engine lives.
+    pub fn start_upkeep(self: &Arc<Self>) {
+        let engine = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(PERIOD);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                let Some(engine) = engine.upgrade() else { return };
+                engine.look_after_groups().await;
+            }
+        });
+    }
+
+    /// Looks after every group once: notes how far scrubs are, takes up those that were interrupted, tells what they
+    /// found, and starts one that is due.
+    pub async fn look_after_groups(&self) {
+        let mut due: Vec<(u64, Arc<Group>)> = Vec::new();
+        for group in self.all() {
+            match self.look_after(&group).await {
+                Ok(Some(since)) => due.push((since, group)),
+                Ok(None) => {}
+                // A group that is being stopped has nobody who answers.
+                Err(error) => tracing::debug!(group = group.name, %error, "not looked after"),
+            }
+        }
+        due.sort_by(|one, other| (one.0, &one.1.name).cmp(&(other.0, &other.1.name)));
+        if let Some((_, group)) = due.first()
+            && self.scrubbed_now().is_none()
+        {
+            match self.begin_scrub(group, ScrubMode::Repair).await {
+                Ok(true) => tracing::info!(group = group.name, "scrub started: it is due"),
+                Ok(false) => {}
+                Err(error) => {
+                    tracing::warn!(group = group.name, %error, "a scrub that is due could not be started");
+                    group.upkeep.lock().not_before_unix_s = self.clock.unix_s().saturating_add(RETRY_AFTER_S);
+                }
+            }
+        }
+    }
+
+    /// Starts a scrub that is noted before it begins. Says no if there is one, or a resync.
+    pub(super) async fn begin_scrub(&self, group: &Group, mode: ScrubMode) -> Answer<bool> {
+        let _one = self.changes.lock().await;
+        if group.catalogue().await?.scrub.current.is_some() {
+            return Ok(false);
+        }
+        let fresh = ScrubPoint {
+            started_unix_s: self.clock.unix_s(),
+            repair: mode != ScrubMode::Report,
+            paused: false,
+            next_byte: 0,
+            compared_bytes: 0,
+            found: 0,
+            repaired: 0,
+            unchecked: 0,
+        };
+        self.change_catalogue(group, |catalogue| catalogue.scrub.current = Some(fresh)).await?;
+        let started = group.lead(move |array| async move { array.start_scrub(mode) }).await?;
+        if started {
+            let mut state = group.upkeep.lock();
+            (state.working, state.noted) = (true, Some(Instant::now()));
+        } else {
+            self.change_catalogue(group, |catalogue| catalogue.scrub.current = None).await?;
+        }
+        Ok(started)
+    }
+
+    /// A group that is being scrubbed.
+    pub(super) fn scrubbed_now(&self) -> Option<String> {
+        self.all().iter().find(|group| group.upkeep.is_working()).map(|group| group.name.clone())
+    }
+
+    /// Looks after a group. Says since when a scrub is due, if it could begin.
+    pub(super) async fn look_after(&self, group: &Group) -> Answer<Option<u64>> {
+        let look = Look::at(group).await?;
+        if look.status.superblock.is_read_only() {
+            return Ok(None);
+        }
+        self.tell_findings(group, &look);
+        let now = self.clock.unix_s();
+        if let Some(job) = look.scrub()
+            && !schedule::is_open(job)
+            && !group.upkeep.has_recorded(job.id)
+        {
+            self.note_end(group, job, now).await?;
+            return Ok(None);
+        }
+        match &look.progress {
+            Some(progress) => {
+                self.make_room(group, &look.status, progress).await?;
+                self.note_place(group, &look, progress).await?;
+                Ok(None)
+            }
+            None => {
+                group.upkeep.lock().working = false;
+                self.begin(group, &look, now).await
+            }
+        }
+    }
+
+    /// Takes up a scrub that was interrupted, or says since when one is due.
+    async fn begin(&self, group: &Group, look: &Look, now: u64) -> Answer<Option<u64>> {
+        let scrub = &look.catalogue.scrub;
+        let is_open = |job: &JobStatus| job.kind == JobKind::Scrub && schedule::is_open(job);
+        if look.status.jobs.iter().any(is_open) {
+            return Ok(None); // It is being stopped.
+        }
+        if scrub.current.is_some() {
+            self.take_up(group, schedule::more_urgent(&look.status).is_some()).await?;
+            return Ok(None);
+        }
+        let due = schedule::due_unix_s(&look.status, &look.catalogue.settings, scrub, now);
+        let is_due = |due: &u64| *due <= now && group.upkeep.not_before_unix_s() <= now;
+        Ok(due.filter(is_due).filter(|_| schedule::obstacle(&look.status).is_none()))
+    }
+
+    /// Takes up a scrub that was interrupted. One that is not paused lets what is more urgent pass.
+    async fn take_up(&self, group: &Group, is_urgent: bool) -> Answer<()> {
+        let _one = self.changes.lock().await;
+        // Looked at again: it may be starting, or have been stopped, before this one's turn.
+        let Some(point) = group.catalogue().await?.scrub.current else { return Ok(()) };
+        if is_urgent && !point.paused {
+            return Ok(());
+        }
+        let from = progress(&point);
+        if group.lead(move |array| async move { array.continue_scrub(&from) }).await? {
+            tracing::info!(group = group.name, paused = point.paused, "scrub taken up where it was interrupted");
+            let mut state = group.upkeep.lock();
+            (state.working, state.noted) = (!point.paused, Some(Instant::now()));
+        }
+        Ok(())
+    }
+
+    /// A scrub rests while a member is being filled, and goes on afterwards.
+    async fn make_room(&self, group: &Group, status: &GroupStatus, progress: &ScrubProgress) -> Answer<()> {
+        let urgent = schedule::more_urgent(status);
+        let acts = if urgent.is_some() { !progress.paused } else { group.upkeep.is_held() };
+        if !acts {
+            return Ok(());
+        }
+        let _one = self.changes.lock().await;
+        let held = group.upkeep.is_held();
+        match urgent {
+            Some(reason) if !progress.paused && group.lead(|array| async move { array.pause_scrub() }).await? => {
+                tracing::info!(group = group.name, reason, "scrub makes room");
+                group.upkeep.lock().held = true;
+            }
+            None if held && group.lead(|array| async move { array.resume_scrub() }).await? => {
+                tracing::info!(group = group.name, "scrub goes on");
+                group.upkeep.lock().held = false;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Notes the place of a scrub where that is worth it.
+    async fn note_place(&self, group: &Group, look: &Look, progress: &ScrubProgress) -> Answer<()> {
+        let (held, noted) = {
+            let mut state = group.upkeep.lock();
+            state.working = !progress.paused;
+            (state.held, state.noted)
+        };
+        let known = look.catalogue.scrub.current.as_ref();
+        let fresh = point(progress, known.map_or(0, |known| known.started_unix_s), held);
+        let age = noted.map(|noted| noted.elapsed());
+        let is_worth_it = match (known, age) {
+            (Some(known), _) if *known == fresh => false,
+            (None, _) | (_, None) => true,
+            (Some(known), Some(age)) => {
+                let found = (known.found, known.unchecked) != (fresh.found, fresh.unchecked);
+                progress.paused || age >= NOTE_EVERY || (found && age >= NOTE_FINDINGS_EVERY)
+            }
+        };
+        if is_worth_it {
+            let _one = self.changes.lock().await;
+            self.note_scrub(group).await?;
+        }
+        Ok(())
+    }
+
+    /// Notes how far a scrub is, now. With the lock of changes held.
+    ///
+    /// # Errors
+    /// If the members do not take it; then the last note stays.
+    pub(super) async fn note_scrub(&self, group: &Group) -> Answer<()> {
+        let found = group
+            .lead(|array: Array<ShardEnv>| async move {
+                let progress = array.scrub_progress()?;
+                Some(array.flush().await.map(|()| progress))
+            })
+            .await?;
+        let Some(progress) = found else { return Ok(()) };
+        let progress = progress.map_err(|error| block_error(&group.name, &error))?;
+        let held = group.upkeep.is_held();
+        let now = self.clock.unix_s();
+        self.change_catalogue(group, |catalogue| {
+            let started = catalogue.scrub.current.as_ref().map_or(now, |known| known.started_unix_s);
+            catalogue.scrub.current = Some(point(&progress, started, held));
+        })
+        .await?;
+        group.upkeep.lock().noted = Some(Instant::now());
+        Ok(())
+    }
+
+    /// Notes that a scrub ended.
+    async fn note_end(&self, group: &Group, job: &JobStatus, now: u64) -> Answer<()> {
+        let _one = self.changes.lock().await;
+        if group.upkeep.has_recorded(job.id) {
+            return Ok(()); // Somebody else has, while this one waited.
+        }
+        match &job.state {
+            JobState::Done => {
+                let flushed = group.lead(|array| async move { array.flush().await }).await?;
+                flushed.map_err(|error| block_error(&group.name, &error))?;
+                let last = Some(end_of(job, now));
+                self.change_catalogue(group, |catalogue| {
+                    catalogue.scrub = ScrubRecord { last, skipped_unix_s: None, current: None };
+                })
+                .await?;
+            }
+            JobState::Failed(reason) => {
+                tracing::error!(group = group.name, reason, "scrub failed");
+                group.upkeep.lock().not_before_unix_s = now.saturating_add(RETRY_AFTER_S);
+                self.change_catalogue(group, |catalogue| catalogue.scrub.current = None).await?;
+            }
+            JobState::Running | JobState::Paused | JobState::Stopped => self.note_stop(group).await?,
+        }
+        let mut state = group.upkeep.lock();
+        (state.recorded, state.held, state.working) = (job.id, false, false);
+        Ok(())
+    }
+
+    /// Notes that a scrub was stopped by request. With the lock of changes held.
+    pub(super) async fn note_stop(&self, group: &Group) -> Answer<()> {
+        let now = self.clock.unix_s();
+        self.change_catalogue(group, |catalogue| {
+            catalogue.scrub.current = None;
+            catalogue.scrub.skipped_unix_s = Some(now);
+        })
+        .await
+        .map(|_| ())
+    }
+
+    /// Says in the log what was found since the last look, each place once.
+    fn tell_findings(&self, group: &Group, look: &Look) {
+        let Some(job) = look.scrub() else { return };
+        let told = {
+            let mut state = group.upkeep.lock();
+            let known = if state.told.0 == job.id { state.told.1 } else { 0 };
+            state.told = (job.id, job.findings.len());
+            known
+        };
+        for finding in job.findings.iter().skip(told) {
+            let place = findings::place(group, &look.status, &look.catalogue, finding);
+            tracing::warn!(
+                group = group.name,
+                drive = place.drive.as_deref().unwrap_or("unknown"),
+                offset = place.member_offset_bytes,
+                fault = place.fault.as_str(),
+                content = findings::words(&place),
+                repaired = place.repaired,
+                "scrub found a difference"
+            );
+        }
+    }
+}

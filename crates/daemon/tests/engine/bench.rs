@@ -1,0 +1,115 @@
+//! What the tests share: an engine on shards, with a clock that the test sets and drives that it can damage.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use api::*;
+use daemon::http::{Control, ControlError};
+use daemon::{Engine, WallClock};
+use runtime::{Config, Runtime};
+
+/// When the groups of the tests are made: seconds since 1970.
+pub const START: u64 = 1_700_000_000;
+
+pub const DAY: u64 = 86_400;
+
+/// A directory with an engine's state and its drives, as files. It outlives engines.
+pub struct Bench {
+    pub directory: PathBuf,
+    runtime: Runtime,
+    now: Arc<AtomicU64>,
+}
+
+impl Bench {
+    pub fn new() -> Bench {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let directory = std::env::temp_dir().join(format!("purlin-engine-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let config = Config { arena_bytes: 16 << 20, ..Config::default() };
+        let cores = config.cores.iter().copied().cycle().take(2).collect();
+        let runtime = Runtime::start(Config { cores, ..config }).unwrap();
+        Bench { directory, runtime, now: Arc::new(AtomicU64::new(START)) }
+    }
+
+    /// An engine with what the one before it left behind.
+    pub async fn engine(&self) -> Arc<Engine> {
+        let now = self.now.clone();
+        let clock = WallClock::new(move || now.load(Ordering::Relaxed));
+        let engine = Engine::with_clock(&self.runtime, &self.directory.join("state"), clock).await.unwrap();
+        engine.start_remembered().await.unwrap();
+        engine
+    }
+
+    pub fn set_time(&self, unix_s: u64) {
+        self.now.store(unix_s, Ordering::Relaxed);
+    }
+
+    pub fn drive(&self, name: &str) -> String {
+        self.directory.join(name).display().to_string()
+    }
+
+    /// Asks for a group over new files.
+    pub fn request(&self, name: &str, level: Level, members: usize) -> GroupCreate {
+        let drives: Vec<String> = (0..members).map(|index| self.drive(&format!("{name}-{index}"))).collect();
+        let request = serde_json::json!({
+            "name": name, "level": level, "drives": drives, "create_files_bytes": 64 << 20, "strip_bytes": 16 << 10,
+        });
+        serde_json::from_value(request).unwrap()
+    }
+
+    pub async fn create(&self, engine: &Engine, request: GroupCreate) -> Group {
+        request.validate().unwrap();
+        let level = request.level.to_string().parse::<format::Level>().unwrap();
+        let strip = request.strip_bytes.unwrap() as u32;
+        let shape = format::Shape::new(level, request.drives.len() as u16, None, None, None, strip).unwrap();
+        engine.group_create(request, shape).await.unwrap().object.unwrap()
+    }
+
+    /// Changes 4 KiB of a drive behind everybody's back.
+    pub fn rot(&self, drive: &str, offset: u64) {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::OpenOptions::new().write(true).open(self.drive(drive)).unwrap();
+        file.write_all_at(&[0xA5; 4096], offset).unwrap();
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// Stops an engine in order, and lets go of its state directory.
+pub async fn end(engine: Arc<Engine>) {
+    engine.stop().await;
+}
+
+/// Looks after groups until `there` says so.
+pub async fn until(engine: &Engine, group: &str, there: impl Fn(&Group) -> bool) -> Group {
+    for _ in 0..2000 {
+        engine.look_after_groups().await;
+        let seen = engine.group(group).await.unwrap();
+        if there(&seen) {
+            return seen;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("it did not come to that: {:#?}", engine.group(group).await.unwrap());
+}
+
+pub async fn scrub(engine: &Engine, group: &str, action: ScrubAction, repair: bool) -> Result<Scrub, ControlError> {
+    engine.scrub(group, ScrubRequest { action, repair }).await
+}
+
+pub async fn set(engine: &Engine, group: &str, update: GroupUpdate) -> Changed<Group> {
+    update.validate().unwrap();
+    engine.group_update(group, update).await.unwrap()
+}
+
+/// The last scrub job.
+pub fn scrub_job(group: &Group) -> Option<&Job> {
+    group.jobs.iter().rfind(|job| job.kind == JobKind::Scrub)
+}

@@ -1,0 +1,201 @@
+//! Local block devices: the requests of a queue, served from a volume.
+
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+use drive::{Block, BlockError, Buf, Env, WriteZeroes};
+use runtime::{ShardEnv, UblkOperation, UblkRequest, UblkSlot};
+
+use crate::counters::Kind;
+use crate::state::{ConnectionState, ExportState};
+
+/// A queue that is being served.
+struct Queue<B> {
+    env: ShardEnv,
+    block: B,
+    export: Arc<ExportState>,
+    state: Arc<ConnectionState>,
+    /// Requests that are not answered.
+    busy: Cell<usize>,
+    /// Slots that may still get a request.
+    slots: Cell<usize>,
+    /// The queue is not served any more, but by whoever comes next.
+    left: Cell<bool>,
+    /// Of slots that wait for a request.
+    waiting: RefCell<Vec<Option<Waker>>>,
+    /// Of the task that looks after the end.
+    end: RefCell<Option<Waker>>,
+}
+
+/// Serves a queue of a device: to its end if the device is stopped, and otherwise until [`ExportState::stop`]. Then requests that
+/// were begun are answered, and those that come are left in the kernel, for the device's next server. Returns when that is so, with
+/// nothing left that uses `block`.
+///
+/// The queue is one connection of the export, named `name`.
+pub async fn serve_queue<B: Block + 'static>(
+    env: ShardEnv,
+    slots: Vec<UblkSlot>,
+    block: B,
+    export: Arc<ExportState>,
+    name: String,
+) {
+    let Some(state) = export.enter(name, false) else { return };
+    let queue = Rc::new(Queue {
+        env: env.clone(),
+        block,
+        export: export.clone(),
+        state: state.clone(),
+        busy: Cell::new(0),
+        slots: Cell::new(slots.len()),
+        left: Cell::new(false),
+        waiting: RefCell::new(vec![None; slots.len()]),
+        end: RefCell::new(None),
+    });
+    for (index, slot) in slots.into_iter().enumerate() {
+        let queue = queue.clone();
+        env.spawn(async move {
+            queue.serve(index, slot).await;
+            queue.slots.set(queue.slots.get() - 1);
+            queue.look();
+        });
+    }
+    poll_fn(|context| {
+        state.listen(context.waker());
+        queue.end.replace(Some(context.waker().clone()));
+        if export.stopping() && queue.busy.get() == 0 && !queue.left.replace(true) {
+            let waiting = std::mem::take(&mut *queue.waiting.borrow_mut());
+            waiting.into_iter().flatten().for_each(Waker::wake);
+        }
+        if queue.slots.get() == 0 { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    export.leave(&state);
+}
+
+impl<B: Block> Queue<B> {
+    /// Something changed that the end may have waited for.
+    fn look(&self) {
+        let ending = self.export.stopping() || self.slots.get() == 0;
+        if ending && let Some(end) = self.end.take() {
+            end.wake();
+        }
+    }
+
+    async fn serve(&self, index: usize, mut slot: UblkSlot) {
+        let mut next = self.next(index, false, slot.fetch()).await;
+        while let Some(request) = next {
+            if self.export.stopping() {
+                return;
+            }
+            self.busy.set(self.busy.get() + 1);
+            let arrived = self.env.now();
+            let kind = kind(&request);
+            let counters = &self.state.counters;
+            counters.accepted(kind);
+            let done = self.execute(&mut slot, &request).await;
+            counters.answered(kind, self.env.now().saturating_sub(arrived), done.is_err());
+            next = match done {
+                Ok(Some(data)) => {
+                    counters.read(request.len);
+                    self.next(index, true, slot.answer_read(data)).await
+                }
+                Ok(None) => {
+                    if kind == Kind::Write {
+                        counters.written(request.len);
+                    }
+                    self.next(index, true, slot.answer(Ok(()))).await
+                }
+                Err(errno) => self.next(index, true, slot.answer(Err(errno))).await,
+            };
+        }
+    }
+
+    /// Waits for a slot's next request, or until the queue is left. With `answers`, the waiting begins with an answer.
+    async fn next(
+        &self,
+        index: usize,
+        mut answers: bool,
+        request: impl Future<Output = Option<UblkRequest>>,
+    ) -> Option<UblkRequest> {
+        let mut request = pin!(request);
+        poll_fn(|context| {
+            let polled = request.as_mut().poll(context);
+            if std::mem::take(&mut answers) {
+                // Polled once, the answer is on the ring.
+                self.busy.set(self.busy.get() - 1);
+                self.look();
+            }
+            if polled.is_ready() {
+                return polled;
+            }
+            if self.left.get() {
+                return Poll::Ready(None);
+            }
+            let mut waiting = self.waiting.borrow_mut();
+            if !waiting[index].as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+                waiting[index] = Some(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// Does what is asked. Gives what was read, or an errno.
+    async fn execute(&self, slot: &mut UblkSlot, request: &UblkRequest) -> Result<Option<Buf>, i32> {
+        let (offset, len, block) = (request.offset, request.len, &self.block);
+        let done = match request.operation {
+            UblkOperation::Read => {
+                let buf = self.env.alloc(len as usize);
+                let read = block.read(offset, buf).await.map_err(|error| errno(&error, Kind::Read))?;
+                return Ok(Some(read.freeze()));
+            }
+            UblkOperation::Write { fua } => {
+                let buf = self.env.alloc(len as usize);
+                let data = slot.data(buf).await.map_err(|error| error.raw_os_error().unwrap_or(EIO))?;
+                block.write(offset, data.freeze(), fua).await
+            }
+            UblkOperation::Flush => block.flush().await,
+            UblkOperation::Discard => block.discard(offset, len).await,
+            UblkOperation::WriteZeroes { fua, keep_allocated } => {
+                block.write_zeroes(offset, len, WriteZeroes { fua, keep_allocated, only_fast: false }).await
+            }
+            UblkOperation::Unknown => return Err(EOPNOTSUPP),
+        };
+        done.map(|()| None).map_err(|error| errno(&error, kind(request)))
+    }
+}
+
+fn kind(request: &UblkRequest) -> Kind {
+    match request.operation {
+        UblkOperation::Read | UblkOperation::Unknown => Kind::Read,
+        UblkOperation::Write { .. } => Kind::Write,
+        UblkOperation::Flush => Kind::Flush,
+        UblkOperation::Discard => Kind::Trim,
+        UblkOperation::WriteZeroes { .. } => Kind::WriteZeroes,
+    }
+}
+
+// `errno(3)` of Linux, as the driver turns it into the state of a block request (`errno_to_blk_status`).
+const EIO: i32 = 5;
+const ENOSPC: i32 = 28;
+const ENODATA: i32 = 61;
+const EOPNOTSUPP: i32 = 95;
+
+/// What a block device says of a failure.
+fn errno(error: &BlockError, kind: Kind) -> i32 {
+    match error {
+        // As a drive says it of a sector that it cannot read.
+        BlockError::Lost { .. } | BlockError::Unknown { .. } if kind == Kind::Read => ENODATA,
+        BlockError::NoSpace => ENOSPC,
+        BlockError::NotFast => EOPNOTSUPP,
+        BlockError::Lost { .. }
+        | BlockError::Unknown { .. }
+        | BlockError::OutOfRange { .. }
+        | BlockError::ReadOnly { .. }
+        | BlockError::Stopped => EIO,
+    }
+}

@@ -1,0 +1,285 @@
+//! A client's bytes at the HTTP API, and token files.
+
+use std::cell::RefCell;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use api::{ErrorBody, Export, Group, NbdAddress, Volume, VolumeName};
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::Request;
+use axum::middleware::{Next, from_fn};
+use axum::response::Response;
+use daemon::http::{Control, TOKEN_CHARS_MIN, TokenError, Tokens, guarded, router, serve_connection};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::target::{Memory, Seed, Target};
+
+#[path = "../../../daemon/tests/support/mod.rs"]
+mod support;
+
+use support::MemoryControl;
+
+/// The one token that the guarded API takes.
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+
+/// What lies between client and server at one time.
+const PIPE_BYTES: usize = 16 << 10;
+
+pub(super) const ROUTER: Target = Target {
+    name: "http-router",
+    checks: "a client's bytes at the API, with and without a token: each request is answered in the API's words or the \
+             connection ends, and what is refused, or has no token, changes nothing",
+    run,
+    seeds,
+    stored: Vec::new,
+    dictionary: &[
+        b"GET ",
+        b"POST ",
+        b"PATCH ",
+        b"DELETE ",
+        b"HEAD ",
+        b"OPTIONS * HTTP/1.1\r\n\r\n",
+        b" HTTP/1.1\r\nhost: a\r\n",
+        b" HTTP/1.0\r\n\r\n",
+        b"\r\n\r\n",
+        b"content-length: 2\r\n",
+        b"content-length: 18446744073709551615\r\n",
+        b"transfer-encoding: chunked\r\n\r\n",
+        b"0\r\n\r\n",
+        b"expect: 100-continue\r\n",
+        b"connection: close\r\n",
+        b"connection: upgrade\r\nupgrade: h2c\r\n",
+        b"authorization: Bearer 0123456789abcdef0123456789abcdef\r\n",
+        b"authorization: bearer  ",
+        b"authorization: Basic YTpi\r\n",
+        b"/v1/groups",
+        b"/v1/groups/tank",
+        b"/v1/volumes/tank/db",
+        b"/v1/exports/",
+        b"/members/0/fail",
+        b"/members/4294967296/replace",
+        b"/spares",
+        b"/metrics",
+        b"/openapi.json",
+        b"?confirm=tank&dry_run=true",
+        b"%2e%2e%2f",
+        b"%00",
+        b"%ff",
+        b"{\"dry_run\":true}",
+        b"{\"action\":\"start\",\"repair\":true}",
+    ],
+    input_bytes_max: 8192,
+    // Routes, their document and what a request of one byte more can ask for: one answer of all metrics.
+    memory: Memory { base_bytes: 8 << 20, per_input_byte: 4096 },
+};
+
+pub(super) const TOKENS: Target = Target {
+    name: "http-tokens",
+    checks: "token files: what is taken is what its lines say, each token lets in and nothing else does, no token is shown",
+    run: tokens,
+    seeds: token_seeds,
+    stored: Vec::new,
+    dictionary: &[b"0123456789abcdef0123456789abcdef\n", b"#", b"\r\n", b"\x0b", b"\xc2\xa0", b"\xef\xbb\xbf", b"\0"],
+    input_bytes_max: 2048,
+    memory: Memory { base_bytes: 64 << 10, per_input_byte: 256 },
+};
+
+fn seeds() -> Vec<Seed> {
+    let request = |method: &str, path: &str, body: &str| {
+        let length = body.len();
+        format!("{method} {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n{body}")
+    };
+    let requests = [
+        ("status", request("GET", "/v1/status", "")),
+        ("metrics", request("GET", "/metrics", "")),
+        ("document", request("HEAD", "/openapi.json", "")),
+        (
+            "group-create",
+            request(
+                "POST",
+                "/v1/groups",
+                r#"{"name":"lake","level":"raid5","drives":["/drives/a","/drives/b","/drives/c"],"spares":[]}"#,
+            ),
+        ),
+        ("group-assemble", request("POST", "/v1/groups/assemble", r#"{"drives":["/drives/a"],"dry_run":true}"#)),
+        ("group-stop", request("POST", "/v1/groups/tank/stop", r#"{"force":true}"#)),
+        ("group-delete", request("DELETE", "/v1/groups/tank?confirm=tank", "")),
+        ("scrub", request("POST", "/v1/groups/tank/scrub", r#"{"action":"start","repair":true}"#)),
+        ("fail", request("POST", "/v1/groups/tank/members/1/fail", "")),
+        ("replace", request("POST", "/v1/groups/tank/members/1/replace", r#"{"with":"/drives/x"}"#)),
+        ("spare-add", request("POST", "/v1/groups/tank/spares", r#"{"drive":"mem:s:1GiB"}"#)),
+        ("spare-remove", request("DELETE", "/v1/groups/tank/spares?drive=%2Fdrives%2Fx", "")),
+        ("volume-create", request("POST", "/v1/volumes", r#"{"group":"tank","volume":"a","size_bytes":4096}"#)),
+        ("volume-resize", request("PATCH", "/v1/volumes/tank/db", r#"{"size_bytes":8192,"confirm":"tank/db"}"#)),
+        ("volume-delete", request("DELETE", "/v1/volumes/tank/db?confirm=tank%2Fdb", "")),
+        ("export-create", request("POST", "/v1/exports", r#"{"volume":"tank/db","nbd":"127.0.0.1:10809"}"#)),
+        ("export-delete", request("DELETE", "/v1/exports/1", "")),
+    ];
+    let chunked =
+        "POST /v1/groups/tank/stop HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
+    let all: String = requests.iter().map(|(_, request)| request.as_str()).collect();
+    let open = requests.iter().map(|(name, request)| Seed::new(*name, [b"\0", request.as_bytes()].concat()));
+    let with_token = all.replace("host: a\r\n", &format!("host: a\r\nauthorization: Bearer {TOKEN}\r\n"));
+    open.chain([
+        Seed::new("chunked", [b"\0", chunked.as_bytes()].concat()),
+        Seed::new("pipelined", [b"\0", all.as_bytes()].concat()),
+        Seed::new("guarded-without-token", [b"\x01", all.as_bytes()].concat()),
+        Seed::new("guarded", [b"\x01", with_token.as_bytes()].concat()),
+    ])
+    .collect()
+}
+
+/// Everything that a request can change.
+type State = (Vec<Group>, Vec<Volume>, Vec<Export>);
+
+async fn state(control: &MemoryControl) -> State {
+    let groups = control.groups().await.expect("can be listed");
+    let volumes = control.volumes().await.expect("can be listed");
+    (groups, volumes, control.exports().await.expect("can be listed"))
+}
+
+/// A group of memory with a volume and an export.
+async fn filled() -> MemoryControl {
+    let control = MemoryControl::default();
+    let drives: Vec<String> = (0..6).map(|drive| format!("/drives/{drive}")).collect();
+    let request = json!({"name": "tank", "level": "raid6", "drives": drives});
+    let request: api::GroupCreate = serde_json::from_value(request).expect("a request");
+    let shape = format::Shape::new(format::Level::Raid6, 6, None, None, None, format::DEFAULT_STRIP_BYTES);
+    control.group_create(request, shape.expect("a shape")).await.expect("a group");
+    let request = json!({"group": "tank", "volume": "db", "size_bytes": 1 << 20});
+    control.volume_create(serde_json::from_value(request).expect("a request")).await.expect("a volume");
+    let request = json!({"volume": "tank/db", "nbd": "127.0.0.1:10809"});
+    let volume = VolumeName { group: "tank".to_owned(), volume: "db".to_owned() };
+    let address: NbdAddress = "127.0.0.1:10809".parse().expect("an address");
+    let export = control.export_create(
+        serde_json::from_value(request).expect("a request"),
+        volume,
+        api::ExportPlace::Nbd(address),
+    );
+    export.await.expect("an export");
+    control
+}
+
+/// Looks at every answer on its way, and notes its status.
+async fn look(request: Request, next: Next, seen: Arc<Mutex<Vec<u16>>>) -> Response {
+    let (head, body) = next.run(request).await.into_parts();
+    let bytes = to_bytes(body, usize::MAX).await.expect("answers are in memory");
+    let status = head.status.as_u16();
+    if status >= 400 {
+        let answer: ErrorBody = serde_json::from_slice(&bytes).expect("a refusal is in the API's words");
+        let message = answer.error.message;
+        assert!(!message.is_empty() && !message.chars().any(char::is_control), "a refusal moves a cursor: {message:?}");
+    }
+    seen.lock().expect("nobody panics with it").push(status);
+    Response::from_parts(head, Body::from(bytes))
+}
+
+/// Sends bytes on a connection, and gives what came back and the status of every answer.
+async fn converse(routes: Router, bytes: &[u8]) -> (Vec<u8>, Vec<u16>) {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = seen.clone();
+    let routes = routes.layer(from_fn(move |request, next| look(request, next, note.clone())));
+    let (client, server) = tokio::io::duplex(PIPE_BYTES);
+    let (mut from, mut to) = tokio::io::split(client);
+    let mut answers = Vec::new();
+    let send = async {
+        // The server may have hung up: then the rest has no reader.
+        if to.write_all(bytes).await.is_ok() {
+            let _ = to.shutdown().await;
+        }
+    };
+    let receive = async {
+        let _ = from.read_to_end(&mut answers).await;
+    };
+    // What is wrong with the bytes is the client's business.
+    let (_, (), ()) = tokio::join!(serve_connection(server, routes), send, receive);
+    let seen = std::mem::take(&mut *seen.lock().expect("nobody panics with it"));
+    (answers, seen)
+}
+
+/// A control and its routes. Making routes takes far longer than most requests, so those that nothing has changed behind
+/// are used again.
+type Ready = (Arc<MemoryControl>, Router);
+
+thread_local! {
+    static READY: RefCell<Option<Ready>> = const { RefCell::new(None) };
+}
+
+async fn ready() -> Ready {
+    if let Some(ready) = READY.take() {
+        return ready;
+    }
+    let control = Arc::new(filled().await);
+    (control.clone(), router(control))
+}
+
+fn run(input: &[u8]) {
+    let Some((&kind, bytes)) = input.split_first() else { return };
+    let is_guarded = kind & 1 == 1;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    runtime.block_on(async {
+        let (control, plain) = ready().await;
+        let before = state(&control).await;
+        let routes = plain.clone();
+        let tokens = Arc::new(Tokens::parse(TOKEN, Path::new("tokens")).expect("a token"));
+        let routes = if is_guarded { guarded(routes, tokens) } else { routes };
+        let (answers, seen) = converse(routes, bytes).await;
+        assert!(answers.is_empty() || answers.starts_with(b"HTTP/1."), "an answer is HTTP");
+        assert!(seen.iter().all(|&status| status < 500), "{seen:?}: nothing here can fail");
+        let has_token = bytes.windows(TOKEN.len()).any(|window| window == TOKEN.as_bytes());
+        if is_guarded && !has_token {
+            assert!(seen.iter().all(|&status| status == 401), "{seen:?} without a token");
+        }
+        let is_as_before = state(&control).await == before;
+        assert!(is_as_before || seen.iter().any(|&status| status < 400), "{seen:?}, and something changed");
+        if is_as_before {
+            READY.set(Some((control, plain)));
+        }
+    });
+}
+
+fn token_seeds() -> Vec<Seed> {
+    vec![
+        Seed::new("one", TOKEN),
+        Seed::new("comment", format!("# who has it\n\n {TOKEN}\t\r\n#{TOKEN}\n{}\n", "x".repeat(64))),
+        Seed::new("short", "short\n"),
+        Seed::new("none", "# nobody\n"),
+    ]
+}
+
+fn tokens(input: &[u8]) {
+    // A file that is not UTF-8 is refused where it is read.
+    let Ok(text) = std::str::from_utf8(input) else { return };
+    let path = Path::new("tokens");
+    let lines: Vec<&str> = text.lines().map(str::trim).collect();
+    let said = |line: &&&str| !line.is_empty() && !line.starts_with('#');
+    let fits = |line: &&str| line.len() >= TOKEN_CHARS_MIN && line.bytes().all(|byte| byte.is_ascii_graphic());
+    match Tokens::parse(text, path) {
+        Ok(tokens) => {
+            let said: Vec<&str> = lines.iter().filter(said).copied().collect();
+            assert!(!said.is_empty() && said.iter().all(fits), "what is taken is a token");
+            for &token in &said {
+                assert!(tokens.accept(token), "a token lets in");
+                assert!(!tokens.accept(&token[1..]) || said.contains(&&token[1..]), "a part of one does not");
+                let longer = format!("{token}x");
+                assert!(!tokens.accept(&longer) || said.contains(&longer.as_str()), "nor more than one");
+            }
+            assert!(!tokens.accept("") && !tokens.accept(text.trim_end_matches('\n')) || said.len() == 1);
+            assert_eq!(format!("{tokens:?}"), format!("Tokens({})", said.len()), "no token is shown");
+        }
+        Err(error) => {
+            let message = error.to_string();
+            assert!(
+                !lines.iter().filter(|line| line.len() >= TOKEN_CHARS_MIN).any(|line| message.contains(line)),
+                "{message}"
+            );
+            match error {
+                TokenError::Weak { line, .. } => assert!(lines.get(line - 1).is_some_and(|line| !fits(line))),
+                TokenError::Empty { .. } => assert_eq!(lines.iter().filter(said).count(), 0),
+                other => panic!("{other}: no file was read"),
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+# The daemon puts another program in its place three times under a mounted file system that fio writes to and verifies: one process
+# all along, nothing fails, I/O waits and goes on.
+# drives: 4096 4096 4096 4096
+# limit: 300
+modprobe ublk_drv
+cp /usr/bin/purlind /run/purlind-next
+start_daemon
+before=$DAEMON
+p group create tank --level raid6 --drives "$(drives 1 4)" --yes >&2
+p volume create tank/v --size 96MiB >&2
+p export create tank/v --ublk >&2
+mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 /dev/purlin/tank/v
+mount -t ext4 /dev/purlin/tank/v /mnt
+fio --name=load --directory=/mnt --ioengine=libaio --direct=1 --iodepth=8 --rw=randrw --bs=4k --size=16m --time_based --runtime=600 \
+    --verify=crc32c --verify_backlog=64 --verify_fatal=1 --fsync=64 --randseed=3 --eta=never --output=/run/fio &
+load=$!
+sleep 2
+for program in "" "--program /run/purlind-next" ""; do
+    # shellcheck disable=SC2086
+    echo "measured: nobody was served for $(json '.pause_us / 1000 | floor' upgrade $program) ms, under emulation" >&2
+    sleep 2
+    kill -0 "$load" || { cat /run/fio >&2; fail "fio ended"; }
+done
+moved() { cut -d' ' -f1,5 <(tr -s ' ' </sys/block/ublkb0/stat | sed 's/^ //'); }
+before_last=$(moved)
+more() { [[ $(moved) != "$before_last" ]]; }
+wait_for 60 more
+[[ $(pidof purlind purlind-next) == "$before" ]] && echo "one process all along"
+kill -INT "$load"
+# A signal's end has a status of its own.
+wait "$load" || (($? == 128)) || { cat /run/fio >&2; fail "fio says that something was wrong"; }
+grep -q 'err= 0' /run/fio && echo "fio verified everything"
+dmesg | grep -iE 'ublkb.*(error|critical)|EXT4-fs error|Aborting journal' >&2 && fail "the kernel saw an error"
+umount /mnt
+e2fsck -fn /dev/purlin/tank/v >&2 && echo "e2fsck finds nothing wrong"

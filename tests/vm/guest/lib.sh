@@ -1,0 +1,90 @@
+# shellcheck shell=bash
+# What the scripts have in the guest. Sourced, with `set -euo pipefail` on.
+#
+# Beside the command (`p`), the daemon (start_daemon, stop_daemon) and JSON (`json`), as in tests/path: the drives, by the number
+# that the host knows them by (drive, drives), and what can be asked of the host (host). What a script prints on stdout is
+# compared; what it says on stderr is on the console.
+
+STATE=/run/state
+SOCKET=/run/purlind.sock
+NBD=/run/nbd.sock
+DAEMON=
+
+fail() {
+    echo "FAILED: $*" >&2
+    # At the console it would turn the machine off.
+    [[ $- == *i* ]] || exit 1
+    return 1
+}
+
+# host REQUEST: asks the machine outside, see machine.py. Fails with its sentence.
+host() {
+    local answer
+    exec 3<>/dev/ttyS1
+    echo "$*" >&3
+    read -r answer <&3
+    exec 3>&-
+    [[ $answer == ok ]] || fail "host $*: $answer"
+}
+
+# drive N: the block device of drive N, or nothing.
+drive() {
+    local serial
+    for serial in /sys/class/nvme/nvme*/serial; do
+        [[ $(<"$serial") =~ ^PURLIN$1(-[0-9]+)?\ *$ ]] || continue
+        basename "$(dirname "$serial")"/nvme*n1 | sed 's|^|/dev/|'
+    done
+}
+
+# drives FIRST LAST: the block devices of these, with commas between.
+drives() {
+    local n names=()
+    for n in $(seq "$1" "$2"); do names+=("$(drive "$n")"); done
+    (IFS=,; echo "${names[*]}")
+}
+
+p() { purlin --socket "$SOCKET" "$@"; }
+
+# json FILTER [PURLIN ARGUMENTS]: a value out of the command's JSON, by jq.
+json() {
+    local filter=$1
+    shift
+    p "$@" --output json | jq -r "$filter"
+}
+
+start_daemon() {
+    local try
+    # Its log is on the console too, for a test that hangs.
+    purlind --state "$STATE" --socket "$SOCKET" "$@" 2> >(exec tee -a /run/purlind.log >&2) &
+    DAEMON=$!
+    for try in $(seq 600); do
+        if p status --once >/dev/null 2>&1; then return 0; fi
+        kill -0 "$DAEMON" 2>/dev/null || fail "the daemon ended"
+        sleep 0.1
+    done
+    fail "the daemon does not answer (after try $try)"
+}
+
+# stop_daemon SIGNAL: ends the daemon and waits for its end.
+stop_daemon() {
+    kill -s "$1" "$DAEMON"
+    wait "$DAEMON" 2>/dev/null || true
+    DAEMON=
+}
+
+# wait_for SECONDS COMMAND: until the command succeeds.
+wait_for() {
+    local until=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < until)) || fail "still not: $*"
+        sleep 0.2
+    done
+}
+
+# nbd_attach VOLUME: the volume, exported at $NBD, becomes /dev/nbd0. nbd_detach ends that.
+nbd_attach() {
+    modprobe nbd nbds_max=1
+    nbd-client -unix "$NBD" /dev/nbd0 -name "$1" -block-size 4096 >&2
+}
+nbd_detach() { nbd-client -d /dev/nbd0 >&2; }
