@@ -120,13 +120,12 @@ impl<E: Env> Inner<E> {
         }
         match self.elsewhere(part, 0, part.len).await {
             Ok(buf) => return Ok((buf, true)),
-            Err(lost) if part.len <= BLOCK_BYTES => return Err(lost),
+            Err(lost) if self.block_end(part, 0) >= part.len => return Err(lost),
             Err(_) => {}
         }
         let (mut found, mut at) = (self.env.alloc(part.len), 0);
         while at < part.len {
-            // To the end of a block of the member, so that no more than one is lost with it.
-            let len = (BLOCK_BYTES - (part.skip as usize + at) % BLOCK_BYTES).min(part.len - at);
+            let len = self.block_end(part, at).min(part.len) - at;
             let block = match self.own(part, at, len).await {
                 Some(block) => block,
                 None => self.elsewhere(part, at, len).await?,
@@ -139,14 +138,30 @@ impl<E: Env> Inner<E> {
 
     /// A part from the member that it is on, or that has its first copy.
     async fn first(&self, part: &Part, buf: BufMut) -> Option<BufMut> {
-        let (disk, sector) = match &part.place {
+        let (member, sector) = self.home(&part.place)?;
+        member.read(sector * SECTOR + part.skip, buf).await
+    }
+
+    /// The member that a place is read from, and the sector of its data. `None` if it is not there.
+    fn home(&self, place: &Place) -> Option<(&Member<E::Drive>, u64)> {
+        let (disk, sector) = match place {
             // The first that is there: always the same one, so that copies that differ after a crash are read alike.
             Place::Copies { at, .. } => *at.iter().find(|(disk, _)| self.members[*disk].is_some())?,
             Place::Strip { row, index, sector, .. } => {
                 (self.geometry.parity().expect("strips have parity").row(*row).data[*index], *sector)
             }
         };
-        self.members[disk].as_ref()?.read(sector * SECTOR + part.skip, buf).await
+        Some((self.members[disk].as_ref()?, sector))
+    }
+
+    /// Where in a part the block of its first member ends that the part's byte `at` is in, so that no more than one block is
+    /// lost with a piece up to there.
+    fn block_end(&self, part: &Part, at: usize) -> usize {
+        let byte = match self.home(&part.place) {
+            Some((member, sector)) => member.data_start + sector * SECTOR + part.skip + at as u64,
+            None => at as u64,
+        };
+        at + BLOCK_BYTES - (byte % BLOCK_BYTES as u64) as usize
     }
 
     /// As `first`, for a range of the part.

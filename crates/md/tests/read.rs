@@ -176,6 +176,20 @@ fn two_bad_blocks_of_one_strip_on_different_members_are_both_computed() {
 }
 
 #[test]
+fn bytes_across_two_blocks_are_read_from_the_copy_that_has_each() {
+    let shape = shape(1, 0, 2, 8);
+    let made = make(5, &shape, 4096, |_, _| {});
+    let array = open(&made, &[0, 1], false).unwrap();
+    let at = 64 * 512;
+    made.drives[0].media_error(at..at + 512);
+    made.drives[1].media_error(at + 4096..at + 4096 + 512);
+    // Fewer bytes than a block has, from both.
+    for offset in [513, 1024, 4095] {
+        assert_eq!(read(&made, &array, offset, 3584).unwrap(), made.content[offset..offset + 3584], "from {offset}");
+    }
+}
+
+#[test]
 fn blocks_in_a_members_list_of_bad_blocks_are_never_read_from_it() {
     let shape = shape(5, 2, 3, 64);
     let listed = |number: usize, plain: &mut Plain| {
