@@ -1,0 +1,23 @@
+//! NVMe, NVMe over fabrics and NVMe/TCP, sans-I/O: bytes in, bytes and actions out.
+//!
+//! Written from the NVM Express Base Specification 2.0, the NVM Command Set Specification 1.0 and the TCP Transport
+//! Specification 1.0 (<https://nvmexpress.org/specifications/>); fields and clauses are named as there. It opens no socket,
+//! holds no payload and knows no clock.
+//!
+//! - [`Command`], [`Completion`], [`identify`], [`fabrics_data`]: the structures.
+//! - [`tcp`]: PDUs, and how a stream of bytes is cut into them.
+//! - [`target`]: what a controller answers.
+
+#![forbid(unsafe_code)]
+
+mod command;
+mod completion;
+pub mod fabrics_data;
+pub mod identify;
+mod nqn;
+pub mod target;
+pub mod tcp;
+
+pub use command::{Command, Direction, FABRICS, Fuse, Place, Sgl, admin, fabrics, nvm};
+pub use completion::{Completion, Status};
+pub use nqn::{DISCOVERY_NQN, NQN_BYTES_MAX, NQN_FIELD_BYTES, Nqn, NqnError};

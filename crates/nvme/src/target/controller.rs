@@ -1,0 +1,234 @@
+//! A controller: its properties, and the commands of its admin queue.
+
+use super::events::{Event, Events};
+use super::features::Features;
+use super::log::Logs;
+use super::{Host, Kind, QUEUE_ENTRIES_MAX, Shelf, VERSION};
+use crate::fabrics_data::{Configuration, property};
+use crate::{Command, Completion, FABRICS, Status, admin, fabrics};
+
+/// CAP.TO: the longest time until a controller is ready, in units of 500 ms.
+const READY_TIMEOUT: u64 = 20;
+
+/// CSTS.RDY.
+const READY: u32 = 1;
+
+/// CSTS.SHST, "Shutdown processing complete".
+const SHUT_DOWN: u32 = 0b10 << 2;
+
+/// What a command of the admin queue is answered with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// A completion with this status and result.
+    Done(Status, u64),
+    /// Data for the host, then a completion with this result. No longer than the host has room is to be sent.
+    Data(Vec<u8>, u64),
+    /// [`Controller::event`] will give the completion.
+    Later,
+}
+
+/// What a command did besides being answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing that others must know.
+    None,
+    /// The controller was disabled or shut down: its I/O queues are gone.
+    QueuesGone,
+}
+
+impl Answer {
+    pub(super) fn error(status: Status) -> Answer {
+        Answer::Done(status, 0)
+    }
+
+    pub(super) fn result(result: u64) -> Answer {
+        Answer::Done(Status::SUCCESS, result)
+    }
+}
+
+/// A controller, as the connection of its admin queue has it.
+#[derive(Debug)]
+pub struct Controller {
+    kind: Kind,
+    cntlid: u16,
+    host: Host,
+    /// Data in a capsule of an I/O queue at most, in bytes.
+    capsule_data_bytes: u32,
+    configuration: Configuration,
+    status: u32,
+    /// KATO in ms; 0 is never.
+    pub(super) keep_alive_ms: u32,
+    pub(super) features: Features,
+    pub(super) events: Events,
+    pub(super) logs: Logs,
+    /// Completions of event requests that were aborted.
+    aborted: Vec<Completion>,
+}
+
+impl Controller {
+    /// A controller that was just connected to. `capsule_data_bytes`: data in a capsule of an I/O queue at most.
+    pub fn new(kind: Kind, cntlid: u16, host: Host, keep_alive_ms: u32, capsule_data_bytes: u32) -> Controller {
+        Controller {
+            kind,
+            cntlid,
+            host,
+            capsule_data_bytes,
+            configuration: Configuration::default(),
+            status: 0,
+            keep_alive_ms,
+            features: Features::default(),
+            events: Events::default(),
+            logs: Logs::default(),
+            aborted: Vec::new(),
+        }
+    }
+
+    /// What it is for.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// CNTLID.
+    pub fn cntlid(&self) -> u16 {
+        self.cntlid
+    }
+
+    /// Whose it is.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// KATO in ms: without a command for so long, the host counts as gone. 0 is never.
+    pub fn keep_alive_ms(&self) -> u32 {
+        self.keep_alive_ms
+    }
+
+    /// Whether I/O queues may be connected: CSTS.RDY.
+    pub fn is_ready(&self) -> bool {
+        self.status & READY != 0
+    }
+
+    pub(super) fn capsule_data_bytes(&self) -> u32 {
+        self.capsule_data_bytes
+    }
+
+    /// Executes a command other than Connect. `data` is what came with it.
+    pub fn execute<S: Shelf>(&mut self, command: &Command, data: &[u8], shelf: &S) -> (Answer, Effect) {
+        let (answer, effect) = self.dispatch(command, data, shelf);
+        if let Answer::Done(status, _) = answer
+            && !status.is_success()
+        {
+            self.logs.failed(0, command, status);
+        }
+        (answer, effect)
+    }
+
+    fn dispatch<S: Shelf>(&mut self, command: &Command, data: &[u8], shelf: &S) -> (Answer, Effect) {
+        if command.opcode == FABRICS {
+            return self.fabrics(command);
+        }
+        // "If the controller is not enabled ... Command Sequence Error".
+        if !self.is_ready() {
+            return (Answer::error(Status::COMMAND_SEQUENCE_ERROR), Effect::None);
+        }
+        let answer = match (command.opcode, self.kind) {
+            (admin::IDENTIFY, _) => self.identify(command, shelf),
+            (admin::GET_LOG_PAGE, _) => self.get_log_page(command, shelf),
+            (admin::GET_FEATURES, _) => self.get_features(command),
+            (admin::SET_FEATURES, _) => self.set_features(command, data),
+            (admin::KEEP_ALIVE, _) => Answer::result(0),
+            (admin::ASYNC_EVENT_REQUEST, _) => match self.events.request(command.cid.get()) {
+                true => Answer::Later,
+                false => Answer::error(Status::EVENT_REQUESTS_EXCEEDED),
+            },
+            (admin::ABORT, Kind::Io) => Answer::result(self.abort(command)),
+            _ => Answer::error(Status::INVALID_OPCODE),
+        };
+        (answer, Effect::None)
+    }
+
+    /// Abort: Base 2.0, clause 5.1. Only event requests wait for long enough. Bit 0 of the result: "not aborted".
+    fn abort(&mut self, command: &Command) -> u64 {
+        let (queue, cid) = (command.cdw(10) as u16, (command.cdw(10) >> 16) as u16);
+        let aborted = queue == 0 && self.events.abort(cid);
+        if aborted {
+            self.aborted.push(Completion::new(cid, Status::ABORT_REQUESTED, 0));
+        }
+        u64::from(!aborted)
+    }
+
+    fn fabrics(&mut self, command: &Command) -> (Answer, Effect) {
+        let offset = command.cdw(11);
+        // ATTRIB, dword 10: 0 is four bytes, 1 is eight.
+        let size = command.cdw(10) & 0b111;
+        match command.fabrics_type() {
+            fabrics::PROPERTY_GET => {
+                let value = match (offset, size) {
+                    (property::CAP, 1) => capabilities(),
+                    (property::VS, 0) => u64::from(VERSION),
+                    (property::CC, 0) => u64::from(self.configuration.0),
+                    (property::CSTS, 0) => u64::from(self.status),
+                    // Not supported: it reads as zeroes.
+                    (property::NSSR, 0) => 0,
+                    _ => return (Answer::error(Status::INVALID_FIELD), Effect::None),
+                };
+                (Answer::result(value), Effect::None)
+            }
+            fabrics::PROPERTY_SET => match (offset, size) {
+                (property::CC, 0) => self.configure(Configuration(command.cdw(12))),
+                _ => (Answer::error(Status::INVALID_FIELD), Effect::None),
+            },
+            // A second Connect on a queue that is connected.
+            fabrics::CONNECT => (Answer::error(Status::COMMAND_SEQUENCE_ERROR), Effect::None),
+            _ => (Answer::error(Status::INVALID_OPCODE), Effect::None),
+        }
+    }
+
+    /// Base 2.0, clauses 3.5 and 3.6.
+    fn configure(&mut self, to: Configuration) -> (Answer, Effect) {
+        let from = std::mem::replace(&mut self.configuration, to);
+        let mut effect = Effect::None;
+        if to.enabled() && !from.enabled() {
+            // Neither another command set nor larger pages were offered.
+            if to.command_set() != 0 || to.page_size() != 0 {
+                self.configuration = from;
+                return (Answer::error(Status::INVALID_FIELD), Effect::None);
+            }
+            self.status = READY;
+        }
+        if !to.enabled() && from.enabled() {
+            self.status &= !READY;
+            self.events.reset();
+            self.features = Features::default();
+            effect = Effect::QueuesGone;
+        }
+        if to.shutdown() && !from.shutdown() {
+            self.status |= SHUT_DOWN;
+            effect = Effect::QueuesGone;
+        }
+        (Answer::result(0), effect)
+    }
+
+    /// A completion that is due: of an event request, or of one that was aborted.
+    pub fn event(&mut self) -> Option<Completion> {
+        self.aborted.pop().or_else(|| self.events.take())
+    }
+
+    /// A namespace came, went, or has another size.
+    pub fn namespace_changed(&mut self, nsid: u32) {
+        self.logs.namespace_changed(nsid);
+        self.events.happened(Event::NamespaceChanged);
+    }
+
+    /// Something else happened.
+    pub fn happened(&mut self, event: Event) {
+        self.events.happened(event);
+    }
+}
+
+/// CAP: Base 2.0, figure 36.
+fn capabilities() -> u64 {
+    let entries = u64::from(QUEUE_ENTRIES_MAX - 1);
+    // CQR: queues are contiguous. CSS, bit 37: the NVM command set.
+    entries | 1 << 16 | READY_TIMEOUT << 24 | 1 << 37
+}

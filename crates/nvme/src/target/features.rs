@@ -1,0 +1,159 @@
+//! Get Features and Set Features: NVMe Base 2.0, clauses 5.15 and 5.27.
+
+use super::controller::{Answer, Controller};
+use super::{Kind, QUEUES_MAX};
+use crate::{Command, Status};
+
+/// Feature Identifiers: Base 2.0, figure 317.
+mod fid {
+    pub const ARBITRATION: u8 = 0x01;
+    pub const POWER_MANAGEMENT: u8 = 0x02;
+    pub const TEMPERATURE_THRESHOLD: u8 = 0x04;
+    pub const ERROR_RECOVERY: u8 = 0x05;
+    pub const VOLATILE_WRITE_CACHE: u8 = 0x06;
+    pub const NUMBER_OF_QUEUES: u8 = 0x07;
+    pub const WRITE_ATOMICITY: u8 = 0x0A;
+    pub const ASYNCHRONOUS_EVENTS: u8 = 0x0B;
+    pub const KEEP_ALIVE_TIMER: u8 = 0x0F;
+    pub const HOST_BEHAVIOR: u8 = 0x16;
+    pub const HOST_IDENTIFIER: u8 = 0x81;
+}
+
+/// All features of an I/O controller, for the log that lists them.
+pub(super) const SUPPORTED: [u8; 11] = [
+    fid::ARBITRATION,
+    fid::POWER_MANAGEMENT,
+    fid::TEMPERATURE_THRESHOLD,
+    fid::ERROR_RECOVERY,
+    fid::VOLATILE_WRITE_CACHE,
+    fid::NUMBER_OF_QUEUES,
+    fid::WRITE_ATOMICITY,
+    fid::ASYNCHRONOUS_EVENTS,
+    fid::KEEP_ALIVE_TIMER,
+    fid::HOST_BEHAVIOR,
+    fid::HOST_IDENTIFIER,
+];
+
+/// Bytes of the data of Host Behavior Support.
+const HOST_BEHAVIOR_BYTES: usize = 512;
+
+/// Values that hosts set, and that only they care for.
+#[derive(Debug)]
+pub(super) struct Features {
+    temperature_threshold: u16,
+    error_recovery: u32,
+    write_atomicity: u32,
+    power_management: u32,
+    queues: u32,
+    host_behavior: [u8; HOST_BEHAVIOR_BYTES],
+}
+
+impl Default for Features {
+    fn default() -> Self {
+        Features {
+            temperature_threshold: super::identify::WARNING_KELVIN,
+            error_recovery: 0,
+            write_atomicity: 0,
+            power_management: 0,
+            queues: u32::from(QUEUES_MAX - 1) * 0x1_0001,
+            host_behavior: [0; HOST_BEHAVIOR_BYTES],
+        }
+    }
+}
+
+impl Controller {
+    /// A discovery controller has but these: Base 2.0, figure 324.
+    fn has_feature(&self, feature: u8) -> bool {
+        match self.kind() {
+            Kind::Io => SUPPORTED.contains(&feature),
+            Kind::Discovery => {
+                matches!(feature, fid::ASYNCHRONOUS_EVENTS | fid::KEEP_ALIVE_TIMER | fid::HOST_IDENTIFIER)
+            }
+        }
+    }
+
+    pub(super) fn get_features(&mut self, command: &Command) -> Answer {
+        let feature = command.cdw(10) as u8;
+        if !self.has_feature(feature) {
+            return Answer::error(Status::INVALID_FIELD);
+        }
+        let value = match feature {
+            fid::POWER_MANAGEMENT => self.features.power_management,
+            fid::TEMPERATURE_THRESHOLD => {
+                // Of the composite temperature, over and under; there are no other sensors.
+                let (sensor, under) = (command.cdw(11) >> 16 & 0xF, command.cdw(11) >> 20 & 0b11);
+                match (sensor, under) {
+                    (0, 0) => u32::from(self.features.temperature_threshold),
+                    (0, 1) => 0,
+                    _ => return Answer::error(Status::INVALID_FIELD),
+                }
+            }
+            fid::ERROR_RECOVERY => self.features.error_recovery,
+            fid::VOLATILE_WRITE_CACHE => 1,
+            fid::NUMBER_OF_QUEUES => self.features.queues,
+            fid::WRITE_ATOMICITY => self.features.write_atomicity,
+            fid::ASYNCHRONOUS_EVENTS => self.events.wanted,
+            fid::KEEP_ALIVE_TIMER => self.keep_alive_ms,
+            fid::HOST_BEHAVIOR => return Answer::Data(self.features.host_behavior.to_vec(), 0),
+            fid::HOST_IDENTIFIER => {
+                // Over fabrics it has 128 bits: EXHID, bit 0 of dword 11.
+                if command.cdw(11) & 1 == 0 {
+                    return Answer::error(Status::INVALID_FIELD);
+                }
+                return Answer::Data(self.host().id.to_vec(), 0);
+            }
+            _ => 0,
+        };
+        Answer::result(u64::from(value))
+    }
+
+    pub(super) fn set_features(&mut self, command: &Command, data: &[u8]) -> Answer {
+        let (feature, value) = (command.cdw(10) as u8, command.cdw(11));
+        if !self.has_feature(feature) {
+            return Answer::error(Status::INVALID_FIELD);
+        }
+        // SV: nothing is kept over a reset.
+        if command.cdw(10) & 1 << 31 != 0 {
+            return Answer::error(Status::FEATURE_NOT_SAVEABLE);
+        }
+        match feature {
+            fid::ARBITRATION => {}
+            // There is one power state.
+            fid::POWER_MANAGEMENT if value & 0x1F != 0 => return Answer::error(Status::INVALID_FIELD),
+            fid::POWER_MANAGEMENT => self.features.power_management = value,
+            fid::TEMPERATURE_THRESHOLD => {
+                let (sensor, under) = (value >> 16 & 0xF, value >> 20 & 0b11);
+                match (sensor, under) {
+                    // 1111b: of all sensors there are.
+                    (0 | 0xF, 0) => self.features.temperature_threshold = value as u16,
+                    (0 | 0xF, 1) => {}
+                    _ => return Answer::error(Status::INVALID_FIELD),
+                }
+            }
+            fid::ERROR_RECOVERY => self.features.error_recovery = value,
+            // The drives' caches cannot be switched off from here.
+            fid::VOLATILE_WRITE_CACHE if value & 1 == 0 => return Answer::error(Status::FEATURE_NOT_CHANGEABLE),
+            fid::VOLATILE_WRITE_CACHE => {}
+            fid::NUMBER_OF_QUEUES => {
+                let (submission, completion) = (value & 0xFFFF, value >> 16);
+                if submission == 0xFFFF || completion == 0xFFFF {
+                    return Answer::error(Status::INVALID_FIELD);
+                }
+                // Over fabrics queues come in pairs.
+                let queues = submission.max(completion).min(u32::from(QUEUES_MAX - 1));
+                self.features.queues = queues * 0x1_0001;
+                return Answer::result(u64::from(self.features.queues));
+            }
+            fid::WRITE_ATOMICITY => self.features.write_atomicity = value & 1,
+            fid::ASYNCHRONOUS_EVENTS => self.events.wanted = value,
+            fid::KEEP_ALIVE_TIMER => self.keep_alive_ms = value,
+            fid::HOST_BEHAVIOR => match data.first_chunk::<HOST_BEHAVIOR_BYTES>() {
+                Some(behavior) => self.features.host_behavior = *behavior,
+                None => return Answer::error(Status::DATA_SGL_LENGTH_INVALID),
+            },
+            // Over fabrics it is what Connect said.
+            _ => return Answer::error(Status::COMMAND_SEQUENCE_ERROR),
+        }
+        Answer::result(0)
+    }
+}

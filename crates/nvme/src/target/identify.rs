@@ -1,0 +1,180 @@
+//! Answers to Identify: NVMe Base 2.0, clause 5.17.
+
+use zerocopy::IntoBytes;
+
+use super::controller::{Answer, Controller};
+use super::events::{EVENT_REQUESTS_MAX, Event};
+use super::{ALL_NAMESPACES, Kind, NAMESPACE_MAX, Namespace, QUEUE_ENTRIES_MAX, Shelf, TRANSFER_BYTES_MAX, VERSION};
+use crate::identify::{
+    IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, IndependentNamespace, ascii, blank, cns,
+    namespace_descriptors, namespace_list,
+};
+use crate::{Command, Status};
+
+/// WCTEMP: as a drive would say; there is no sensor behind it.
+pub(super) const WARNING_KELVIN: u16 = 343;
+
+/// KAS: the keep alive timer counts in steps of 1 s, said in units of 100 ms.
+const KEEP_ALIVE_STEPS: u16 = 10;
+
+/// The one group of namespaces that change their access state together.
+pub(super) const ACCESS_GROUP: u32 = 1;
+
+/// A block that is a whole block of every drive, in bytes.
+const GRAIN_BYTES: u32 = 4096;
+
+impl Controller {
+    pub(super) fn identify<S: Shelf>(&self, command: &Command, shelf: &S) -> Answer {
+        let (cns, nsid) = (command.cdw(10) as u8, command.nsid.get());
+        if self.kind() == Kind::Discovery && cns != cns::CONTROLLER {
+            return Answer::error(Status::INVALID_FIELD);
+        }
+        // CSI: only the NVM command set is there.
+        let is_nvm = command.cdw(11) >> 24 == 0;
+        let data = match cns {
+            cns::CONTROLLER => self.identify_controller(shelf).as_bytes().to_vec(),
+            cns::NAMESPACE if nsid == ALL_NAMESPACES => identify_all().as_bytes().to_vec(),
+            cns::ACTIVE_NAMESPACES => match active(nsid, shelf) {
+                Some(list) => list,
+                None => return Answer::error(Status::INVALID_NAMESPACE),
+            },
+            cns::COMMAND_SET_ACTIVE_NAMESPACES if is_nvm => match active(nsid, shelf) {
+                Some(list) => list,
+                None => return Answer::error(Status::INVALID_NAMESPACE),
+            },
+            // No more than "write zeroes and all that are as long as other commands".
+            cns::COMMAND_SET_CONTROLLER if is_nvm => vec![0; IDENTIFY_BYTES],
+            cns::COMMAND_SETS => {
+                let mut sets = vec![0; IDENTIFY_BYTES];
+                sets[0] = 1;
+                sets
+            }
+            cns::NAMESPACE | cns::NAMESPACE_DESCRIPTORS | cns::COMMAND_SET_NAMESPACE | cns::INDEPENDENT_NAMESPACE => {
+                let Some(namespace) = shelf.namespace(nsid) else {
+                    // Of a number that could be one, the structure is all zeroes.
+                    let could_be = (1..=NAMESPACE_MAX).contains(&nsid);
+                    return match cns {
+                        cns::NAMESPACE if could_be => Answer::Data(vec![0; IDENTIFY_BYTES], 0),
+                        _ => Answer::error(Status::INVALID_NAMESPACE),
+                    };
+                };
+                match cns {
+                    cns::NAMESPACE => identify_namespace(&namespace).as_bytes().to_vec(),
+                    cns::NAMESPACE_DESCRIPTORS => namespace_descriptors(&namespace.uuid, &namespace.uuid),
+                    cns::INDEPENDENT_NAMESPACE => independent(&namespace).as_bytes().to_vec(),
+                    // Of the NVM command set: no protection information.
+                    _ if is_nvm => vec![0; IDENTIFY_BYTES],
+                    _ => return Answer::error(Status::INVALID_FIELD),
+                }
+            }
+            _ => return Answer::error(Status::INVALID_FIELD),
+        };
+        Answer::Data(data, 0)
+    }
+
+    fn identify_controller<S: Shelf>(&self, shelf: &S) -> IdentifyController {
+        let subsystem = shelf.subsystem();
+        let mut data: IdentifyController = blank();
+        data.sn = ascii(&subsystem.serial);
+        data.mn = ascii("Purlin");
+        data.fr = ascii(&subsystem.firmware);
+        // 2^8 pages of 4 KiB.
+        data.mdts = (TRANSFER_BYTES_MAX / 4096).trailing_zeros() as u8;
+        data.cntlid = self.cntlid().into();
+        data.ver = VERSION.into();
+        // Bit 0: host identifiers of 128 bits.
+        data.ctratt = 1.into();
+        data.aerl = (EVENT_REQUESTS_MAX - 1) as u8;
+        // Bit 2: Get Log Page with offsets and long lengths. Bit 1: commands and their effects. Bit 5: lists of logs and features.
+        data.lpa = 1 << 1 | 1 << 2 | 1 << 5;
+        data.elpe = (super::log::ERRORS_MAX - 1) as u8;
+        data.kas = KEEP_ALIVE_STEPS.into();
+        data.maxcmd = QUEUE_ENTRIES_MAX.into();
+        // Bits 1:0: SGLs, any alignment. Bit 20: offsets in capsules. Bit 21: transport descriptors.
+        data.sgls = (1 | 1 << 20 | 1 << 21).into();
+        data.subnqn = subsystem.nqn.field();
+        if self.kind() == Kind::Discovery {
+            data.cntrltype = 2;
+            data.oaes = Event::DiscoveryChanged.bit().into();
+            return data;
+        }
+        data.cntrltype = 1;
+        // Several ports, several controllers, and access states.
+        data.cmic = 1 | 1 << 1 | 1 << 3;
+        data.oaes = (Event::NamespaceChanged.bit() | Event::AccessChanged.bit()).into();
+        data.acl = 3;
+        // One slot, read only.
+        data.frmw = 1 | 1 << 1;
+        data.wctemp = WARNING_KELVIN.into();
+        data.cctemp = (WARNING_KELVIN + 10).into();
+        data.anatt = 10;
+        // Optimized, inaccessible, change; bit 6: a namespace stays in its group.
+        data.anacap = 1 | 1 << 2 | 1 << 4 | 1 << 6;
+        data.anagrpmax = ACCESS_GROUP.into();
+        data.nanagrpid = ACCESS_GROUP.into();
+        data.sqes = 0x66;
+        data.cqes = 0x44;
+        data.nn = NAMESPACE_MAX.into();
+        data.mnan = NAMESPACE_MAX.into();
+        // Compare, Dataset Management, Write Zeroes, Verify.
+        data.oncs = (1 | 1 << 2 | 1 << 3 | 1 << 7).into();
+        // A cache that can be flushed, of each namespace by itself.
+        data.vwc = 1 | 0b10 << 1;
+        data.ioccsz = ((64 + self.capsule_data_bytes()) / 16).into();
+        data.iorcsz = 1.into();
+        data.msdbd = 1;
+        data
+    }
+}
+
+fn active<S: Shelf>(nsid: u32, shelf: &S) -> Option<Vec<u8>> {
+    // "FFFFFFFEh or FFFFFFFFh".
+    (nsid < ALL_NAMESPACES - 1).then(|| namespace_list(shelf.namespaces_above(nsid).into_iter()))
+}
+
+/// What all namespaces have in common: the block sizes to choose from.
+fn identify_all() -> IdentifyNamespace {
+    let mut data: IdentifyNamespace = blank();
+    data.nlbaf = 1;
+    data.lbaf[0].lbads = 9;
+    data.lbaf[1].lbads = 12;
+    data
+}
+
+fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {
+    let mut data: IdentifyNamespace = blank();
+    data.nsze = namespace.blocks.into();
+    data.ncap = namespace.blocks.into();
+    data.nuse = namespace.blocks.into();
+    // Bit 4: NPWG, NPWA, NPDG, NPDA and NOWS are there.
+    data.nsfeat = 1 << 4;
+    // Shared by controllers.
+    data.nmic = 1;
+    // Deallocated blocks read as zeroes; Write Zeroes may deallocate.
+    data.dlfeat = 0b001 | 1 << 3;
+    let blocks = |bytes: u32| {
+        let blocks = (bytes / namespace.block_bytes).max(1) - 1;
+        u16::try_from(blocks).unwrap_or(u16::MAX)
+    };
+    let grain = blocks(GRAIN_BYTES);
+    data.npwg = grain.into();
+    data.npwa = grain.into();
+    data.npdg = grain.into();
+    data.npda = grain.into();
+    data.nows = blocks(namespace.optimal_write_bytes).into();
+    data.anagrpid = ACCESS_GROUP.into();
+    data.nsattr = u8::from(namespace.read_only);
+    data.nguid = namespace.uuid;
+    data.lbaf[0].lbads = namespace.block_bytes.trailing_zeros() as u8;
+    data
+}
+
+fn independent(namespace: &Namespace) -> IndependentNamespace {
+    let mut data: IndependentNamespace = blank();
+    data.nmic = 1;
+    data.anagrpid = ACCESS_GROUP.into();
+    data.nsattr = u8::from(namespace.read_only);
+    // Ready.
+    data.nstat = 1;
+    data
+}

@@ -1,0 +1,285 @@
+//! Get Log Page: NVMe Base 2.0, clause 5.16.
+
+use std::collections::VecDeque;
+
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{Immutable, IntoBytes, Unaligned};
+
+use super::controller::{Answer, Controller};
+use super::identify::ACCESS_GROUP;
+use super::{ALL_NAMESPACES, Kind, Shelf, TRANSFER_BYTES_MAX, features};
+use crate::fabrics_data::DiscoveryHead;
+use crate::identify::{ascii, blank, namespace_list};
+use crate::{Command, Status, admin, nvm};
+
+/// Log Page Identifiers: Base 2.0, figure 202.
+mod lid {
+    pub const SUPPORTED: u8 = 0x00;
+    pub const ERRORS: u8 = 0x01;
+    pub const HEALTH: u8 = 0x02;
+    pub const FIRMWARE: u8 = 0x03;
+    pub const CHANGED_NAMESPACES: u8 = 0x04;
+    pub const EFFECTS: u8 = 0x05;
+    pub const ACCESS: u8 = 0x0C;
+    pub const FEATURES: u8 = 0x12;
+    pub const DISCOVERY: u8 = 0x70;
+}
+
+/// Entries of the error log: ELPE and one.
+pub(super) const ERRORS_MAX: usize = 64;
+
+/// Namespaces that the changed namespace list holds; more are "FFFFFFFFh", all of them.
+const CHANGED_MAX: usize = 1024;
+
+/// An entry of the error log: Base 2.0, figure 206.
+#[derive(Debug, Clone, Copy, IntoBytes, Immutable, Unaligned)]
+#[repr(C)]
+struct ErrorEntry {
+    count: U64,
+    queue: U16,
+    cid: U16,
+    status: U16,
+    location: U16,
+    lba: U64,
+    nsid: U32,
+    vendor: u8,
+    transport: u8,
+    reserved30: [u8; 2],
+    specific: U64,
+    transport_specific: U16,
+    reserved42: [u8; 22],
+}
+
+/// The SMART / Health Information log: Base 2.0, figure 207.
+#[derive(Debug, Clone, Copy, zerocopy::FromBytes, IntoBytes, Immutable, Unaligned)]
+#[repr(C)]
+struct Health {
+    critical_warning: u8,
+    temperature: U16,
+    spare: u8,
+    spare_threshold: u8,
+    used: u8,
+    endurance_warning: u8,
+    reserved7: [u8; 25],
+    units_read: [U64; 2],
+    units_written: [U64; 2],
+    reads: [U64; 2],
+    writes: [U64; 2],
+    busy_minutes: [U64; 2],
+    power_cycles: [U64; 2],
+    power_on_hours: [U64; 2],
+    unsafe_shutdowns: [U64; 2],
+    media_errors: [U64; 2],
+    error_entries: [U64; 2],
+    rest: [u8; 320],
+}
+
+/// What logs hold that happened in this controller.
+#[derive(Debug, Default)]
+pub(super) struct Logs {
+    /// The newest first.
+    errors: VecDeque<ErrorEntry>,
+    error_count: u64,
+    changed: Vec<u32>,
+}
+
+impl Logs {
+    /// A command has failed.
+    pub fn failed(&mut self, queue: u16, command: &Command, status: Status) {
+        self.error_count += 1;
+        self.errors.truncate(ERRORS_MAX - 1);
+        self.errors.push_front(ErrorEntry {
+            count: self.error_count.into(),
+            queue: queue.into(),
+            cid: command.cid,
+            status: (status.0 << 1).into(),
+            // Nothing says which byte.
+            location: U16::new(0xFFFF),
+            lba: U64::ZERO,
+            nsid: command.nsid,
+            vendor: 0,
+            // TCP.
+            transport: 3,
+            reserved30: [0; 2],
+            specific: U64::ZERO,
+            transport_specific: U16::ZERO,
+            reserved42: [0; 22],
+        });
+    }
+
+    /// A namespace came, went, or has another size.
+    pub fn namespace_changed(&mut self, nsid: u32) {
+        if let Err(at) = self.changed.binary_search(&nsid) {
+            self.changed.insert(at, nsid);
+        }
+    }
+
+    fn changed_list(&self) -> Vec<u8> {
+        let all = [ALL_NAMESPACES];
+        let list: &[u32] = if self.changed.len() > CHANGED_MAX { &all } else { &self.changed };
+        namespace_list(list.iter().copied())
+    }
+}
+
+impl Controller {
+    fn has_log(&self, page: u8) -> bool {
+        match self.kind() {
+            Kind::Discovery => matches!(page, lid::SUPPORTED | lid::ERRORS | lid::DISCOVERY),
+            Kind::Io => {
+                matches!(page, lid::SUPPORTED..=lid::EFFECTS | lid::ACCESS | lid::FEATURES)
+            }
+        }
+    }
+
+    pub(super) fn get_log_page<S: Shelf>(&mut self, command: &Command, shelf: &S) -> Answer {
+        let (dword10, dword11) = (command.cdw(10), command.cdw(11));
+        let page = dword10 as u8;
+        if !self.has_log(page) {
+            return Answer::error(Status::INVALID_LOG_PAGE);
+        }
+        let dwords = (u64::from(dword11 & 0xFFFF) << 16 | u64::from(dword10 >> 16)) + 1;
+        let offset = u64::from(command.cdw(13)) << 32 | u64::from(command.cdw(12));
+        // OT, bit 23 of dword 14: an index instead of an offset.
+        let by_index = command.cdw(14) & 1 << 23 != 0;
+        let len = dwords * 4;
+        if by_index || offset % 4 != 0 || len > u64::from(TRANSFER_BYTES_MAX) {
+            return Answer::error(Status::INVALID_FIELD);
+        }
+        let bytes = match page {
+            lid::SUPPORTED => self.supported_logs(),
+            lid::ERRORS => {
+                let mut bytes: Vec<u8> = self.logs.errors.iter().flat_map(|entry| entry.as_bytes().to_vec()).collect();
+                bytes.resize(ERRORS_MAX * size_of::<ErrorEntry>(), 0);
+                bytes
+            }
+            lid::HEALTH => self.health(shelf),
+            lid::FIRMWARE => {
+                let mut bytes = vec![0; 512];
+                // The first slot is active.
+                bytes[0] = 1;
+                bytes[8..16].copy_from_slice(&ascii::<8>(&shelf.subsystem().firmware));
+                bytes
+            }
+            lid::CHANGED_NAMESPACES => self.logs.changed_list(),
+            lid::EFFECTS => effects(),
+            lid::ACCESS => access(command, shelf),
+            lid::FEATURES => {
+                let mut bytes = vec![0; 1024];
+                for feature in features::SUPPORTED {
+                    // FSUPP, and a scope of the controller.
+                    bytes[usize::from(feature) * 4] = 1;
+                    bytes[usize::from(feature) * 4 + 2] = 1 << 4;
+                }
+                bytes
+            }
+            _ => {
+                let (generation, entries) = shelf.discovery();
+                let mut head: DiscoveryHead = blank();
+                head.genctr = generation.into();
+                head.numrec = (entries.len() as u64).into();
+                let mut bytes = head.as_bytes().to_vec();
+                entries.iter().for_each(|entry| bytes.extend_from_slice(entry.as_bytes()));
+                bytes
+            }
+        };
+        let Some(rest) = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)) else {
+            return Answer::error(Status::INVALID_FIELD);
+        };
+        // RAE, bit 15: the host wants to look again before it is told anew.
+        if dword10 & 1 << 15 == 0 {
+            self.events.looked_up(page);
+            if page == lid::CHANGED_NAMESPACES {
+                self.logs.changed.clear();
+            }
+        }
+        let mut data = rest[..rest.len().min(len as usize)].to_vec();
+        data.resize(len as usize, 0);
+        Answer::Data(data, 0)
+    }
+
+    fn supported_logs(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 1024];
+        for page in (0..=u8::MAX).filter(|page| self.has_log(*page)) {
+            // LSUPP.
+            bytes[usize::from(page) * 4] = 1;
+        }
+        bytes
+    }
+
+    fn health<S: Shelf>(&self, shelf: &S) -> Vec<u8> {
+        let activity = shelf.activity();
+        let long = |value: u64| [U64::new(value), U64::ZERO];
+        // "In thousands (i.e., a value of 1 corresponds to 1,000 units of 512 bytes) ... rounded up".
+        let units = |bytes: u64| long(bytes.div_ceil(512_000));
+        let mut health: Health = blank();
+        // Bit 2: reliability is degraded.
+        health.critical_warning = u8::from(activity.degraded) << 2;
+        // There is no sensor; 25 degrees.
+        health.temperature = U16::new(298);
+        health.spare = 100;
+        health.spare_threshold = 10;
+        health.units_read = units(activity.read_bytes);
+        health.units_written = units(activity.written_bytes);
+        health.reads = long(activity.reads);
+        health.writes = long(activity.writes);
+        health.error_entries = long(self.logs.error_count);
+        health.as_bytes().to_vec()
+    }
+}
+
+/// Commands Supported and Effects: Base 2.0, figure 210.
+fn effects() -> Vec<u8> {
+    const SUPPORTED: u8 = 1;
+    // LBCC: it may change what blocks hold.
+    const CHANGES: u8 = 1 << 1;
+    let mut bytes = vec![0; 4096];
+    for opcode in [
+        admin::GET_LOG_PAGE,
+        admin::IDENTIFY,
+        admin::ABORT,
+        admin::SET_FEATURES,
+        admin::GET_FEATURES,
+        admin::ASYNC_EVENT_REQUEST,
+        admin::KEEP_ALIVE,
+    ] {
+        bytes[usize::from(opcode) * 4] = SUPPORTED;
+    }
+    for opcode in [nvm::FLUSH, nvm::READ, nvm::COMPARE, nvm::VERIFY] {
+        bytes[1024 + usize::from(opcode) * 4] = SUPPORTED;
+    }
+    for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT] {
+        bytes[1024 + usize::from(opcode) * 4] = SUPPORTED | CHANGES;
+    }
+    bytes
+}
+
+/// Asymmetric Namespace Access: Base 2.0, figures 219 and 220.
+fn access<S: Shelf>(command: &Command, shelf: &S) -> Vec<u8> {
+    // RGO, bit 0 of LSP: groups only.
+    let groups_only = command.cdw(10) >> 8 & 1 != 0;
+    let nsids = shelf.namespaces_above(0);
+    let mut bytes = Vec::with_capacity(48 + nsids.len() * 4);
+    bytes.extend_from_slice(&1_u64.to_le_bytes());
+    // One group, if it has a namespace.
+    bytes.extend_from_slice(&u16::from(!nsids.is_empty()).to_le_bytes());
+    bytes.resize(16, 0);
+    if nsids.is_empty() {
+        return bytes;
+    }
+    bytes.extend_from_slice(&ACCESS_GROUP.to_le_bytes());
+    let listed = if groups_only { 0 } else { nsids.len() as u32 };
+    bytes.extend_from_slice(&listed.to_le_bytes());
+    bytes.extend_from_slice(&1_u64.to_le_bytes());
+    // Optimized.
+    bytes.push(0x01);
+    bytes.resize(48, 0);
+    for nsid in nsids.iter().take(listed as usize) {
+        bytes.extend_from_slice(&nsid.to_le_bytes());
+    }
+    bytes
+}
+
+const _: () = {
+    assert!(size_of::<ErrorEntry>() == 64);
+    assert!(size_of::<Health>() == 512);
+};

@@ -1,0 +1,118 @@
+//! What the other side of a connection can do wrong.
+
+use thiserror::Error;
+
+use super::pdu::Kind;
+
+/// A fatal transport error: the connection ends. TCP Transport 1.0, clause 3.5.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum Violation {
+    /// A PDU of no known type.
+    #[error("there is no PDU of type {0:02x}h")]
+    Kind(u8),
+    /// A PDU that this side never gets, or not now.
+    #[error("{0:?} was not to come now")]
+    Unexpected(Kind),
+    /// HLEN is not that of the type.
+    #[error("{kind:?} with a header of {len} bytes")]
+    HeaderLen {
+        /// The PDU.
+        kind: Kind,
+        /// HLEN.
+        len: u8,
+    },
+    /// PLEN and PDO do not fit the type or each other.
+    #[error("{kind:?} of {len} bytes, with data from byte {data_offset} on")]
+    Len {
+        /// The PDU.
+        kind: Kind,
+        /// PLEN.
+        len: u32,
+        /// PDO.
+        data_offset: u8,
+    },
+    /// Digests where none, or no digests where some were agreed on.
+    #[error("{kind:?} with flags {flags:02x}h: not the digests that were agreed on")]
+    DigestFlags {
+        /// The PDU.
+        kind: Kind,
+        /// FLAGS.
+        flags: u8,
+    },
+    /// The header is damaged.
+    #[error("header digest {said:08x}h, counted {counted:08x}h")]
+    HeaderDigest {
+        /// As sent.
+        said: u32,
+        /// As it is.
+        counted: u32,
+    },
+    /// A version of the format that nobody knows.
+    #[error("PDU format version {0}")]
+    Version(u16),
+    /// More alignment than there is.
+    #[error("data alignment {0}")]
+    Alignment(u8),
+    /// MAXH2CDATA below 4096 or no multiple of four.
+    #[error("at most {0} bytes of data in a PDU")]
+    DataMaximum(u32),
+    /// Data that nobody asked for, of another command, or not from where the last ended.
+    #[error("data for tag {tag} and command {cid} from byte {offset} on, {len} bytes: not what was asked for")]
+    Data {
+        /// TTAG.
+        tag: u16,
+        /// CCCID.
+        cid: u16,
+        /// DATAO.
+        offset: u32,
+        /// DATAL.
+        len: u32,
+    },
+    /// More data in one PDU, or one capsule, than was agreed on.
+    #[error("{len} bytes of data in one PDU, where {max} are the limit")]
+    DataLimit {
+        /// Bytes.
+        len: u32,
+        /// The limit.
+        max: u32,
+    },
+    /// More commands at the same time than the queue has entries.
+    #[error("more than {0} commands at the same time")]
+    QueueFull(u16),
+    /// The other side ended the connection, with this reason.
+    #[error("the other side ends the connection: status {status:x}h, information {information:x}h")]
+    Terminated {
+        /// FES.
+        status: u16,
+        /// FEI.
+        information: u32,
+    },
+}
+
+impl Violation {
+    /// FES and FEI of a terminate request; `None` where none is to be sent. TCP Transport 1.0, figures 20 and 22.
+    pub fn fatal_error(&self) -> Option<(u16, u32)> {
+        const INVALID_HEADER_FIELD: u16 = 1;
+        const SEQUENCE: u16 = 2;
+        const HEADER_DIGEST: u16 = 3;
+        const OUT_OF_RANGE: u16 = 4;
+        const LIMIT: u16 = 5;
+        const UNSUPPORTED: u16 = 6;
+        // FEI of an invalid field: its offset in the header.
+        Some(match self {
+            Violation::Kind(_) => (INVALID_HEADER_FIELD, 0),
+            Violation::DigestFlags { .. } => (INVALID_HEADER_FIELD, 1),
+            Violation::HeaderLen { .. } => (INVALID_HEADER_FIELD, 2),
+            Violation::Len { .. } => (INVALID_HEADER_FIELD, 4),
+            Violation::Unexpected(_) | Violation::QueueFull(_) => (SEQUENCE, 0),
+            Violation::HeaderDigest { said, .. } => (HEADER_DIGEST, *said),
+            Violation::Data { .. } => (OUT_OF_RANGE, 0),
+            Violation::DataLimit { .. } => (LIMIT, 0),
+            Violation::Version(_) => (UNSUPPORTED, 8),
+            Violation::Alignment(_) => (UNSUPPORTED, 10),
+            Violation::DataMaximum(_) => (INVALID_HEADER_FIELD, 12),
+            // A terminate request is never answered with one.
+            Violation::Terminated { .. } => return None,
+        })
+    }
+}
