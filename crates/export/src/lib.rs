@@ -15,27 +15,24 @@
 
 #![forbid(unsafe_code)]
 
-mod catalog;
-mod connection;
 mod counters;
-mod error;
 mod input;
 mod limits;
 mod link;
+mod nbd_server;
 mod pace;
 mod ram;
-mod serve;
 mod server;
 mod state;
 mod tls;
 mod ublk;
 mod wire;
 
-pub use catalog::{Catalog, Exports};
 pub use counters::{Counters, KINDS, Kind, LATENCY_BUCKETS};
 pub use nbd::{Listed, Refusal};
+pub use nbd_server::{Catalog, Exports, serve};
 pub use ram::Ram;
-pub use server::{ServerConfig, serve};
+pub use server::ServerConfig;
 pub use state::{ConnectionInfo, ExportState};
 pub use tls::{TlsConfig, TlsConfigError};
 pub use ublk::serve_queue;

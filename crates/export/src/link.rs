@@ -9,22 +9,16 @@
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::{Poll, Waker};
 
 use drive::{Buf, Env};
-use nbd::{Errno, Head, Replies};
 use runtime::ShardEnv;
 
 use crate::limits::{GATHER_BYTES_MAX, HELD_BYTES_MAX, INLINE_BYTES_MAX, REQUESTS_MAX};
-use crate::state::{ConnectionState, ExportState};
 use crate::wire::WireWriter;
 
 pub(crate) struct Link {
     pub env: ShardEnv,
-    pub replies: Replies,
-    pub export: Arc<ExportState>,
-    pub state: Arc<ConnectionState>,
     outbox: RefCell<Outbox>,
     held_requests: Cell<u32>,
     held_bytes: Cell<u64>,
@@ -60,12 +54,9 @@ pub(crate) struct Batch {
 }
 
 impl Link {
-    pub fn new(env: ShardEnv, replies: Replies, export: Arc<ExportState>, state: Arc<ConnectionState>) -> Rc<Link> {
+    pub fn new(env: ShardEnv) -> Rc<Link> {
         Rc::new(Link {
             env,
-            replies,
-            export,
-            state,
             outbox: RefCell::default(),
             held_requests: Cell::new(0),
             held_bytes: Cell::new(0),
@@ -123,7 +114,7 @@ impl Link {
     /// Puts one part of an answer in the outbox. Nothing that belongs to another answer may come between the head and
     /// its body, hence both at once.
     #[inline]
-    pub fn put(&self, head: &Head, body: Option<Buf>) {
+    pub fn put(&self, head: &[u8], body: Option<Buf>) {
         let mut outbox = self.outbox.borrow_mut();
         if outbox.dead {
             return;
@@ -146,11 +137,6 @@ impl Link {
         if !outbox.dead {
             outbox.heads.extend_from_slice(bytes);
         }
-    }
-
-    /// An error as an answer.
-    pub fn put_error(&self, cookie: u64, errno: Errno, reason: &str) {
-        self.put_bytes(&self.replies.error(cookie, errno, reason));
     }
 
     /// The answer to a request that was admitted with `bytes` is complete.

@@ -1,5 +1,6 @@
 //! Waiting for clients, and handing them to shards.
 
+use std::future::Future;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,8 +9,6 @@ use std::time::Duration;
 use drive::Env;
 use runtime::{Incoming, Listener, ShardEnv, ShardHandle, Stream};
 
-use crate::catalog::Catalog;
-use crate::connection;
 use crate::tls::TlsConfig;
 
 /// Rules of one server.
@@ -31,16 +30,15 @@ impl Default for ServerConfig {
 /// Pause after a failed accept: what fails it (too many open files, no memory) does not pass at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Accepts clients until the listener is closed, and has them served by `shards` in turn; without any, by the shard of
-/// the listener. `catalog` is asked on the serving shard, once for every connection.
-///
-/// Connections outlive this: [`crate::ExportState::stop`] ends them.
-pub async fn serve<C: Catalog>(
+/// Accepts clients until the listener is closed, and has `run` serve each on one of `shards` in turn; without any, on the shard
+/// of the listener. `protocol` is for the log.
+pub(crate) async fn accept<F: Future<Output = ()> + 'static>(
     env: ShardEnv,
     listener: Listener,
     shards: Vec<ShardHandle>,
-    config: ServerConfig,
-    catalog: impl Fn() -> C + Clone + Send + 'static,
+    connections_max: usize,
+    protocol: &'static str,
+    run: impl Fn(ShardEnv, Stream) -> F + Clone + Send + 'static,
 ) {
     let connections = Arc::new(AtomicUsize::new(0));
     let mut turn = 0;
@@ -49,19 +47,19 @@ pub async fn serve<C: Catalog>(
             Ok(incoming) => incoming,
             Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => return,
             Err(error) => {
-                tracing::warn!(%error, "cannot accept an NBD connection");
+                tracing::warn!(%error, protocol, "cannot accept a connection");
                 env.sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let Some(place) = Place::take(&connections, config.connections_max) else {
-            tracing::warn!(peer = %incoming.peer, limit = config.connections_max, "too many NBD connections");
+        let Some(place) = Place::take(&connections, connections_max) else {
+            tracing::warn!(peer = %incoming.peer, limit = connections_max, protocol, "too many connections");
             continue;
         };
-        let (tls, catalog) = (config.tls.clone(), catalog.clone());
+        let run = run.clone();
         let serve_on = move |env: ShardEnv, incoming: Incoming| async move {
             let stream = Stream::new(&env, incoming);
-            connection::run(env, stream, catalog(), tls).await;
+            run(env, stream).await;
             drop(place);
         };
         if shards.is_empty() {
@@ -71,7 +69,7 @@ pub async fn serve<C: Catalog>(
         let shard = &shards[turn % shards.len()];
         turn += 1;
         if shard.spawn(move || serve_on(ShardEnv::current(), incoming)).is_err() {
-            tracing::warn!(shard = shard.index(), "an NBD connection met a shard that has stopped");
+            tracing::warn!(shard = shard.index(), protocol, "a connection met a shard that has stopped");
         }
     }
 }

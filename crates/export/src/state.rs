@@ -37,9 +37,15 @@ pub(crate) struct ConnectionState {
     secure: bool,
     since: SystemTime,
     cut: AtomicBool,
-    /// Of the connection's task, which sleeps in a receive.
-    waker: Mutex<Option<Waker>>,
+    alarm: Arc<Alarm>,
     pub counters: LiveCounters,
+}
+
+/// Wakes the task of a connection, which sleeps in a receive, from any thread.
+#[derive(Debug, Default)]
+pub(crate) struct Alarm {
+    rung: AtomicBool,
+    waker: Mutex<Option<Waker>>,
 }
 
 /// A connection in a list.
@@ -112,7 +118,7 @@ impl ExportState {
         let connection = lock(&self.connections).live.get(&id).cloned();
         if let Some(connection) = &connection {
             connection.cut.store(true, Ordering::Release);
-            connection.wake();
+            connection.alarm.ring();
         }
         connection.is_some()
     }
@@ -123,7 +129,7 @@ impl ExportState {
         self.stopping.store(true, Ordering::SeqCst);
         let connections: Vec<_> = lock(&self.connections).live.values().cloned().collect();
         for connection in connections {
-            connection.wake();
+            connection.alarm.ring();
         }
     }
 
@@ -161,8 +167,8 @@ impl ExportState {
         .await;
     }
 
-    /// Takes a connection in. `None` if the export is being stopped.
-    pub(crate) fn enter(&self, peer: String, secure: bool) -> Option<Arc<ConnectionState>> {
+    /// Takes a connection in, whose task `alarm` wakes. `None` if the export is being stopped.
+    pub(crate) fn enter(&self, peer: String, secure: bool, alarm: Arc<Alarm>) -> Option<Arc<ConnectionState>> {
         let mut connections = lock(&self.connections);
         // Looked at under the lock: `stop` either finds the connection in the list, or is seen here.
         if self.stopping() {
@@ -174,7 +180,7 @@ impl ExportState {
             secure,
             since: SystemTime::now(),
             cut: AtomicBool::new(false),
-            waker: Mutex::new(None),
+            alarm,
             counters: LiveCounters::default(),
         });
         connections.live.insert(connection.id, connection.clone());
@@ -195,6 +201,30 @@ impl ExportState {
     }
 }
 
+impl Alarm {
+    /// Whom to wake. To be called before looking at what the alarm is rung for.
+    pub fn listen(&self, waker: &Waker) {
+        let mut slot = lock(&self.waker);
+        if !slot.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *slot = Some(waker.clone());
+        }
+    }
+
+    /// Wakes whoever listens.
+    pub fn ring(&self) {
+        self.rung.store(true, Ordering::SeqCst);
+        let waker = lock(&self.waker).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Whether it was rung since the last call.
+    pub fn take(&self) -> bool {
+        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::SeqCst)
+    }
+}
+
 impl ConnectionState {
     /// Whether the connection shall end at once.
     pub fn is_cut(&self) -> bool {
@@ -203,17 +233,7 @@ impl ConnectionState {
 
     /// Whom to wake when the export stops or the connection is cut. To be called before looking at either.
     pub fn listen(&self, waker: &Waker) {
-        let mut slot = lock(&self.waker);
-        if !slot.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            *slot = Some(waker.clone());
-        }
-    }
-
-    fn wake(&self) {
-        let waker = lock(&self.waker).take();
-        if let Some(waker) = waker {
-            waker.wake();
-        }
+        self.alarm.listen(waker);
     }
 
     fn info(&self) -> ConnectionInfo {

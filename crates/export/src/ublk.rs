@@ -43,7 +43,7 @@ pub async fn serve_queue<B: Block + 'static>(
     export: Arc<ExportState>,
     name: String,
 ) {
-    let Some(state) = export.enter(name, false) else { return };
+    let Some(state) = export.enter(name, false, Arc::default()) else { return };
     let queue = Rc::new(Queue {
         env: env.clone(),
         block,

@@ -41,6 +41,8 @@ pub struct Incoming {
     pub(super) fd: OwnedFd,
     /// The other end.
     pub peer: Peer,
+    /// This end's address, of TCP.
+    pub local: Option<SocketAddr>,
 }
 
 impl TryFrom<TcpStream> for Incoming {
@@ -49,10 +51,11 @@ impl TryFrom<TcpStream> for Incoming {
     /// Sets `TCP_NODELAY`: whoever gathers its responses itself has no use for Nagle's algorithm.
     fn try_from(stream: TcpStream) -> io::Result<Incoming> {
         let peer = Peer::Tcp(stream.peer_addr()?);
+        let local = Some(stream.local_addr()?);
         stream.set_nodelay(true)?;
         // A descriptor that does not block would make the ring answer EAGAIN instead of waiting.
         stream.set_nonblocking(false)?;
-        Ok(Incoming { fd: stream.into(), peer })
+        Ok(Incoming { fd: stream.into(), peer, local })
     }
 }
 
@@ -61,7 +64,7 @@ impl TryFrom<UnixStream> for Incoming {
 
     fn try_from(stream: UnixStream) -> io::Result<Incoming> {
         stream.set_nonblocking(false)?;
-        Ok(Incoming { fd: stream.into(), peer: Peer::Unix })
+        Ok(Incoming { fd: stream.into(), peer: Peer::Unix, local: None })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Connections.
 
 use std::io;
+use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::Rc;
 
@@ -21,6 +22,8 @@ pub struct Stream {
     pub writer: StreamWriter,
     /// The other end.
     pub peer: Peer,
+    /// This end's address, of TCP.
+    pub local: Option<SocketAddr>,
 }
 
 /// The receiving half of a [`Stream`].
@@ -43,6 +46,7 @@ impl Stream {
             reader: StreamReader { socket: socket.clone() },
             writer: StreamWriter { socket, message: None },
             peer: incoming.peer,
+            local: incoming.local,
         }
     }
 

@@ -8,16 +8,18 @@ use std::task::Poll;
 use std::time::Duration;
 
 use drive::{Block, BufMut, Env, Nanos};
-use nbd::{Command, Directory, Errno, ExportInfo, Handshake, Listed, Progress, Refusal, Request, Step, Transmission};
+use nbd::{
+    Command, Directory, Errno, ExportInfo, Handshake, Listed, Progress, Refusal, Replies, Request, Step, Transmission,
+};
 use runtime::{ShardEnv, Stream};
 
-use crate::catalog::Catalog;
+use super::catalog::Catalog;
+use super::serve::{held_bytes, kind, serve};
 use crate::input::Input;
 use crate::limits::{HANDSHAKE_MAX, INPUT_BYTES, LINGER_MAX};
 use crate::link::{Link, send_answers};
 use crate::pace::{self, Pace};
-use crate::serve::{held_bytes, kind, serve};
-use crate::state::ExportState;
+use crate::state::{Alarm, ConnectionState, ExportState};
 use crate::tls::TlsConfig;
 use crate::wire::{Received, WireReader, WireWriter, split};
 
@@ -97,14 +99,17 @@ pub(crate) async fn run<C: Catalog>(env: ShardEnv, stream: Stream, catalog: C, t
             return;
         }
     };
-    let Some(state) = entered.export.enter(peer.clone(), entered.secure) else { return };
+    let alarm = Arc::new(Alarm::default());
+    let Some(state) = entered.export.enter(peer.clone(), entered.secure, alarm) else { return };
     tracing::debug!(%peer, export = entered.export.name(), secure = entered.secure, "NBD client");
 
     let closer = writer.closer();
-    let link = Link::new(env.clone(), entered.machine.replies(), entered.export.clone(), state.clone());
+    let link = Link::new(env.clone());
+    let replies = entered.machine.replies();
+    let client = Client { link: link.clone(), replies, export: entered.export.clone(), state: state.clone() };
     env.spawn(send_answers(link.clone(), writer));
     let receiving = Receiving {
-        link: link.clone(),
+        client: Rc::new(client),
         block: Rc::new(entered.block),
         machine: entered.machine,
         reader,
@@ -196,6 +201,21 @@ async fn haggle<C: Catalog>(
     }
 }
 
+/// A client in the transmission phase: its link, and who it is.
+pub(super) struct Client {
+    pub link: Rc<Link>,
+    pub replies: Replies,
+    pub export: Arc<ExportState>,
+    pub state: Arc<ConnectionState>,
+}
+
+impl Client {
+    /// An error as an answer.
+    pub fn put_error(&self, cookie: u64, errno: Errno, reason: &str) {
+        self.link.put_bytes(&self.replies.error(cookie, errno, reason));
+    }
+}
+
 /// A write whose data are arriving.
 struct IncomingWrite {
     request: Request,
@@ -205,7 +225,7 @@ struct IncomingWrite {
 
 /// The transmission phase, receiving side.
 struct Receiving<B> {
-    link: Rc<Link>,
+    client: Rc<Client>,
     block: Rc<B>,
     machine: Transmission,
     reader: WireReader,
@@ -222,7 +242,7 @@ impl<B: Block + 'static> Receiving<B> {
     async fn run(mut self) -> End {
         let end = self.requests().await;
         if let Some(write) = self.write.take() {
-            self.link.abandon(held_bytes(&write.request.command));
+            self.client.link.abandon(held_bytes(&write.request.command));
         }
         end
     }
@@ -247,9 +267,9 @@ impl<B: Block + 'static> Receiving<B> {
                 Step::Receive { .. } => self.receive_data().await,
                 Step::Refused { cookie, errno, reason } => match self.admitted(0).await {
                     Ok(()) => {
-                        self.link.state.counters.refused();
-                        self.link.put_error(cookie, errno, reason);
-                        self.link.answered(0);
+                        self.client.state.counters.refused();
+                        self.client.put_error(cookie, errno, reason);
+                        self.client.link.answered(0);
                         Ok(())
                     }
                     Err(end) => Err(end),
@@ -269,18 +289,18 @@ impl<B: Block + 'static> Receiving<B> {
 
     /// Waits until the connection may hold another request.
     async fn admitted(&self, bytes: u64) -> Result<(), End> {
-        if self.link.admit(bytes) {
+        if self.client.link.admit(bytes) {
             return Ok(());
         }
         poll_fn(|context| {
-            self.link.state.listen(context.waker());
-            if self.link.state.is_cut() {
+            self.client.state.listen(context.waker());
+            if self.client.state.is_cut() {
                 return Poll::Ready(Err(End::Cut));
             }
-            if self.link.admit(bytes) {
+            if self.client.link.admit(bytes) {
                 return Poll::Ready(Ok(()));
             }
-            self.link.wake_when_released(context.waker());
+            self.client.link.wake_when_released(context.waker());
             Poll::Pending
         })
         .await
@@ -291,7 +311,7 @@ impl<B: Block + 'static> Receiving<B> {
         self.admitted(held_bytes(&request.command)).await?;
         match request.command {
             Command::Write { len, .. } => {
-                let data = self.link.env.alloc(len as usize);
+                let data = self.client.link.env.alloc(len as usize);
                 self.write = Some(IncomingWrite { request, data, filled: 0 });
             }
             _ => self.dispatch(request, None).await?,
@@ -301,22 +321,22 @@ impl<B: Block + 'static> Receiving<B> {
 
     /// Serves a request up to the point where it waits; from there on it is a task of its own.
     async fn dispatch(&self, request: Request, data: Option<drive::Buf>) -> Result<(), End> {
-        if self.link.export.handed_over() {
-            self.link.abandon(held_bytes(&request.command));
+        if self.client.export.handed_over() {
+            self.client.link.abandon(held_bytes(&request.command));
             return Err(End::Stopped);
         }
-        if self.link.export.stopping() {
-            self.link.state.counters.refused();
-            self.link.put_error(request.cookie, Errno::Shutdown, "the export is being stopped");
-            self.link.answered(held_bytes(&request.command));
+        if self.client.export.stopping() {
+            self.client.state.counters.refused();
+            self.client.put_error(request.cookie, Errno::Shutdown, "the export is being stopped");
+            self.client.link.answered(held_bytes(&request.command));
             return Ok(());
         }
-        self.link.state.counters.accepted(kind(&request.command));
-        let mut serving = Box::pin(serve(self.link.clone(), self.block.clone(), request, data, self.arrived));
+        self.client.state.counters.accepted(kind(&request.command));
+        let mut serving = Box::pin(serve(self.client.clone(), self.block.clone(), request, data, self.arrived));
         let done = poll_fn(|context| Poll::Ready(serving.as_mut().poll(context).is_ready())).await;
         if !done {
             // The task polls it again and leaves its own waker.
-            self.link.env.spawn(serving);
+            self.client.link.env.spawn(serving);
         }
         Ok(())
     }
@@ -336,7 +356,7 @@ impl<B: Block + 'static> Receiving<B> {
     async fn receive(&mut self) -> Result<(), End> {
         let requests = std::mem::take(&mut self.requests_since);
         if self.pace.waits(self.arrived, requests) {
-            self.link.env.sleep(pace::WAIT).await;
+            self.client.link.env.sleep(pace::WAIT).await;
         }
         let (buf, free) = self.input.lend();
         let (buf, len) = self.received(buf, free).await?;
@@ -351,7 +371,7 @@ impl<B: Block + 'static> Receiving<B> {
         // Until it is back the connection holds a request that is not in `write`.
         let received = self.received(data, filled).await;
         let Ok((data, len)) = received else {
-            self.link.abandon(held_bytes(&request.command));
+            self.client.link.abandon(held_bytes(&request.command));
             return received.map(|_| ());
         };
         self.write = Some(IncomingWrite { request, data, filled: filled + len });
@@ -366,26 +386,26 @@ impl<B: Block + 'static> Receiving<B> {
         // A write whose data are still to come cannot be answered, so a stop does not wait for it.
         let own = u32::from(self.machine.data_left() > 0);
         loop {
-            let link = &self.link;
+            let client = &self.client;
             let mut receive = pin!(self.reader.recv(buf, from));
             let (back, received) = poll_fn(|context| {
-                link.state.listen(context.waker());
-                if link.state.is_cut() {
+                client.state.listen(context.waker());
+                if client.state.is_cut() {
                     return Poll::Ready(Err(End::Cut));
                 }
-                if link.export.stopping() {
-                    link.wake_when_released(context.waker());
-                    if link.held_requests() == own {
+                if client.export.stopping() {
+                    client.link.wake_when_released(context.waker());
+                    if client.link.held_requests() == own {
                         return Poll::Ready(Err(End::Stopped));
                     }
                 }
                 receive.as_mut().poll(context).map(Ok)
             })
             .await?;
-            self.arrived = link.env.now();
+            self.arrived = client.link.env.now();
             match received {
                 Received::Bytes(len) => return Ok((back, len)),
-                Received::Flush => link.poke(),
+                Received::Flush => client.link.poke(),
                 Received::End => return Err(End::Client),
                 Received::Broken => return Err(End::Broken),
             }

@@ -5,8 +5,9 @@ use std::rc::Rc;
 use drive::{Block, BlockError, Buf, Env, Nanos, WriteZeroes, join_all};
 use nbd::{Command, Descriptor, Request};
 
+use super::connection::Client;
+use super::error::errno;
 use crate::counters::Kind;
-use crate::error::errno;
 use crate::limits::{HOLE_READ_BYTES_MIN, READ_PARTS_MAX};
 use crate::link::Link;
 
@@ -42,23 +43,29 @@ pub(crate) fn held_bytes(command: &Command) -> u64 {
 }
 
 /// Serves a request that the link has admitted, and puts its answer in the outbox. `data` is what a write brought.
-pub(crate) async fn serve<B: Block>(link: Rc<Link>, block: Rc<B>, request: Request, data: Option<Buf>, arrived: Nanos) {
+pub(crate) async fn serve<B: Block>(
+    client: Rc<Client>,
+    block: Rc<B>,
+    request: Request,
+    data: Option<Buf>,
+    arrived: Nanos,
+) {
     let Request { cookie, command } = request;
-    let answer = execute(&link, &*block, command, data).await;
-    let counters = &link.state.counters;
+    let answer = execute(&client, &*block, command, data).await;
+    let counters = &client.state.counters;
     let kind = kind(&command);
-    counters.answered(kind, link.env.now().saturating_sub(arrived), answer.is_err());
+    counters.answered(kind, client.link.env.now().saturating_sub(arrived), answer.is_err());
     match answer {
         Ok(Answer::Done) => {
             if let Command::Write { len, .. } = command {
                 counters.written(u64::from(len));
             }
-            link.put(&link.replies.done(cookie, kind == Kind::Read), None);
+            client.link.put(&client.replies.done(cookie, kind == Kind::Read), None);
         }
         Ok(Answer::Data(data)) => {
             let Command::Read { offset, len, .. } = command else { unreachable!("only a read gives data") };
             counters.read(u64::from(len));
-            link.put(&link.replies.data(cookie, offset, len), Some(data));
+            client.link.put(&client.replies.data(cookie, offset, len), Some(data));
         }
         Ok(Answer::Parts(parts)) => {
             let count = parts.len();
@@ -66,32 +73,37 @@ pub(crate) async fn serve<B: Block>(link: Rc<Link>, block: Rc<B>, request: Reque
                 let last = index + 1 == count;
                 counters.read(u64::from(len));
                 let head = match data {
-                    Some(_) => link.replies.data_chunk(cookie, offset, len, last),
-                    None => link.replies.hole_chunk(cookie, offset, len, last),
+                    Some(_) => client.replies.data_chunk(cookie, offset, len, last),
+                    None => client.replies.hole_chunk(cookie, offset, len, last),
                 };
-                link.put(&head, data);
+                client.link.put(&head, data);
             }
         }
-        Ok(Answer::Status(descriptors)) => link.put_bytes(&link.replies.block_status(cookie, descriptors)),
+        Ok(Answer::Status(descriptors)) => client.link.put_bytes(&client.replies.block_status(cookie, descriptors)),
         Err(error) => {
             let changes = matches!(kind, Kind::Write | Kind::WriteZeroes);
-            link.put_error(cookie, errno(&error, changes), &error.to_string());
+            client.put_error(cookie, errno(&error, changes), &error.to_string());
         }
     }
-    link.answered(held_bytes(&command));
+    client.link.answered(held_bytes(&command));
 }
 
-async fn execute<B: Block>(link: &Link, block: &B, command: Command, data: Option<Buf>) -> Result<Answer, BlockError> {
+async fn execute<B: Block>(
+    client: &Client,
+    block: &B,
+    command: Command,
+    data: Option<Buf>,
+) -> Result<Answer, BlockError> {
     match command {
         Command::Read { len: 0, .. } | Command::Write { len: 0, .. } => Ok(Answer::Done),
         Command::Read { offset, len, unfragmented } => {
-            if len >= HOLE_READ_BYTES_MIN && link.replies.structured() {
+            if len >= HOLE_READ_BYTES_MIN && client.replies.structured() {
                 let holes = holes(block, offset, len, unfragmented)?;
                 if !holes.is_empty() {
-                    return parts(link, block, holes).await;
+                    return parts(&client.link, block, holes).await;
                 }
             }
-            let buf = link.env.alloc(len as usize);
+            let buf = client.link.env.alloc(len as usize);
             Ok(Answer::Data(block.read(offset, buf).await?.freeze()))
         }
         Command::Write { offset, fua, .. } => {

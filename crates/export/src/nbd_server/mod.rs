@@ -1,0 +1,28 @@
+//! NBD on sockets: one connection each, from the handshake to the last answer.
+
+mod catalog;
+mod connection;
+mod error;
+mod serve;
+
+use runtime::{Listener, ShardEnv, ShardHandle};
+
+pub use catalog::{Catalog, Exports};
+
+use crate::server::{ServerConfig, accept};
+
+/// Accepts NBD clients until the listener is closed, and has them served by `shards` in turn; without any, by the shard of
+/// the listener. `catalog` is asked on the serving shard, once for every connection.
+///
+/// Connections outlive this: [`crate::ExportState::stop`] ends them.
+pub async fn serve<C: Catalog>(
+    env: ShardEnv,
+    listener: Listener,
+    shards: Vec<ShardHandle>,
+    config: ServerConfig,
+    catalog: impl Fn() -> C + Clone + Send + 'static,
+) {
+    let tls = config.tls;
+    let run = move |env, stream| connection::run(env, stream, catalog(), tls.clone());
+    accept(env, listener, shards, config.connections_max, "NBD", run).await;
+}
