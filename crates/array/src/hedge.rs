@@ -1,7 +1,7 @@
 //! Hedged reads: what a member does not answer in time is computed from the others, and whoever is first wins.
 //!
-//! The computing is done by the unit's owner, under the lock, like that of a lost strip; nothing is written back, and no
-//! error is counted. Until a resync after a crash has been everywhere there is none of this: syndromes that are behind
+//! The computing is done by the unit's owner, under the lock, like that of a lost strip; nothing is written back. Whether the
+//! member can read the bytes at all is seen afterwards. Until a resync after a crash has been everywhere there is none of this: syndromes that are behind
 //! would give bytes that nobody wrote.
 
 use std::future::{Future, poll_fn};
@@ -90,6 +90,7 @@ impl<E: Env> Inner<E> {
                 rescue = None;
                 if let Ok(restored) = restored {
                     self.counters().hedges_won.count();
+                    self.look_afterwards(spot, len, failed.is_some());
                     return Poll::Ready(Direct::Restored(restored));
                 }
             }
@@ -102,6 +103,27 @@ impl<E: Env> Inner<E> {
             }
         })
         .await
+    }
+
+    /// The others were faster than a member: sees afterwards whether it can read these bytes at all. A drive tries for long before
+    /// it says that it cannot; nobody waits for that, and the error would never be counted nor put right. One look at a
+    /// time for each shard.
+    fn look_afterwards(self: &Rc<Self>, spot: Spot, len: usize, has_failed: bool) {
+        let Some(drive) = self.drive(spot.drive) else { return };
+        if self.watch.avoids(spot.drive) || self.watch.looking.replace(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.env.spawn(async move {
+            let Spot { unit, role, x, .. } = spot;
+            let offset = inner.shared.geometry.member_offset(unit, x);
+            if has_failed || drive.probe(offset, inner.env.alloc(len)).await.is_err() {
+                let buf = inner.env.alloc(len);
+                // The owner reads it again, and heals it if it fails again. Whoever needs the bytes has them.
+                let _ = inner.on_owner(unit, Op::Read { role, x, buf, without: false }).await;
+            }
+            inner.watch.looking.set(false);
+        });
     }
 
     /// Reads without asking a member that is slow, but for a probe now and then. Nothing if the others cannot help.

@@ -131,6 +131,8 @@ pub(crate) struct Watch {
     samples: Cell<u32>,
     user_samples: Cell<u32>,
     pub any_avoided: Cell<bool>,
+    /// A look is under way at what a member did not answer in time.
+    pub looking: Cell<bool>,
     /// In reads: a hedge costs [`READS_PER_HEDGE`].
     saved: Cell<u64>,
     reads_seen: Cell<u64>,
@@ -204,6 +206,7 @@ impl Watch {
             samples: Cell::new(SAMPLES),
             user_samples: Cell::new(0),
             any_avoided: Cell::new(false),
+            looking: Cell::new(false),
             saved: Cell::new(HEDGES_SAVED * READS_PER_HEDGE),
             reads_seen: Cell::new(0),
         })

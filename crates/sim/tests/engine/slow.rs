@@ -204,6 +204,30 @@ fn a_short_pause_of_a_drive_holds_up_no_reader_and_is_no_news() {
     });
 }
 
+#[test]
+fn a_block_that_a_member_tries_long_to_read_and_cannot_is_counted_and_put_right() {
+    let sim = Sim::new(9);
+    let mut rng = sim.rng();
+    let group = busy_group(&sim, shapes()[0], 2);
+    sim.block_on(async {
+        reads(&group, 8, 500, &mut rng).await;
+        let read = async || group.leader().read(0, group.env.alloc(BLOCK as usize)).await.expect("the others have it");
+        group.take_counts();
+        read().await;
+        let member = group.drives.iter().position(|drive| drive.counts().reads == 1).expect("one was asked");
+        let errors = || group.leader().status().members[member].errors.reads;
+        group.drives[member].media_error(0..3 * MIB);
+        group.drives[member].slow(20);
+        assert!(read().await.iter().all(|&byte| byte == 7));
+        assert_eq!((group.leader().shared().counts().hedges_won, errors()), (1, 0), "nobody waits for the drive");
+        group.env.sleep(Duration::from_millis(20)).await;
+        assert_eq!(errors(), 1, "it is seen afterwards that the drive cannot read it");
+        group.drives[member].slow(1);
+        read().await;
+        assert_eq!(errors(), 1, "the block was put right");
+    });
+}
+
 /// What the leader tells within `seconds` of light reading with one member 20 times slower.
 fn events_of_a_slow_member(spares: usize, retire_slow: bool, seconds: usize) -> (Vec<Event>, Group, Sim) {
     let shape = shapes()[1];
