@@ -1,7 +1,8 @@
-//! Exports: NBD on sockets, and local block devices, speaking to volumes.
+//! Exports: NBD and NVMe/TCP on sockets, and local block devices, speaking to volumes.
 //!
 //! - [`serve`] accepts clients on a shard's [`runtime::Listener`] and has them served, by one shard or by several.
 //! - [`Catalog`] says which exports there are; [`Exports`] is one in memory.
+//! - [`serve_nvme_tcp`] does the same with NVMe hosts; a [`Portal`] says what is offered to whom.
 //! - [`serve_queue`] serves a queue of a block device.
 //! - [`ExportState`] is an export as every thread sees it: counters, connections, [`ExportState::stop`].
 //! - [`TlsConfig`] encrypts. [`Ram`] is a volume in memory.
@@ -20,6 +21,7 @@ mod input;
 mod limits;
 mod link;
 mod nbd_server;
+mod nvme_server;
 mod pace;
 mod ram;
 mod server;
@@ -27,10 +29,12 @@ mod state;
 mod tls;
 mod ublk;
 mod wire;
+mod within;
 
 pub use counters::{Counters, KINDS, Kind, LATENCY_BUCKETS};
 pub use nbd::{Listed, Refusal};
 pub use nbd_server::{Catalog, Exports, serve};
+pub use nvme_server::{Hosts, NamespaceOffer, Opener, Portal, serve_nvme_tcp};
 pub use ram::Ram;
 pub use server::ServerConfig;
 pub use state::{ConnectionInfo, ExportState};

@@ -37,3 +37,17 @@ pub(crate) const LINGER_MAX: Duration = Duration::from_secs(10);
 
 /// Payload bytes that are encrypted and handed to the socket at a time: bounds the ciphertext in memory.
 pub(crate) const TLS_SEND_BYTES: usize = 256 << 10;
+
+/// Data in a command capsule of an NVMe/TCP I/O queue, in bytes: writes up to this length need no round trip to be asked for. Hosts
+/// hold no memory for it, and neither does a queue that gets none.
+pub(crate) const NVME_CAPSULE_DATA_BYTES: u32 = 128 << 10;
+
+/// MAXH2CDATA: data in one PDU from an NVMe host at most, in bytes; the longest write has one PDU.
+pub(crate) const NVME_PDU_DATA_BYTES: u32 = nvme::target::TRANSFER_BYTES_MAX;
+
+/// Data of writes that an NVMe host was asked for and that have not all arrived, in bytes for each queue. A write is always let in
+/// where there is no other.
+pub(crate) const NVME_ASKED_BYTES_MAX: u64 = 16 << 20;
+
+/// Data of an admin command at most, in bytes. Connect has 1024, the longest feature 512.
+pub(crate) const NVME_ADMIN_DATA_BYTES_MAX: u32 = 8 << 10;

@@ -79,6 +79,21 @@ impl Link {
         false
     }
 
+    /// Takes something in whatever else is held.
+    pub fn hold(&self) {
+        self.held_requests.set(self.held_requests.get() + 1);
+    }
+
+    /// What was taken in holds more.
+    pub fn grow(&self, bytes: u64) {
+        self.held_bytes.set(self.held_bytes.get() + bytes);
+    }
+
+    /// What was taken in holds less.
+    pub fn shrink(&self, bytes: u64) {
+        self.release(0, bytes);
+    }
+
     /// Requests that were admitted and whose answer was not sent or dropped yet.
     pub fn held_requests(&self) -> u32 {
         self.held_requests.get()
@@ -230,6 +245,15 @@ impl Link {
         self.release(requests, bytes);
         self.wake_sender();
     }
+}
+
+/// Returns when no request is in flight and every answer was sent or dropped.
+pub(crate) async fn drained(link: &Link) {
+    poll_fn(|context| {
+        link.wake_when_released(context.waker());
+        if link.held_requests() == 0 { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
 }
 
 /// The sending task of a connection: ends when the link is finished and everything was sent, or a send has failed.

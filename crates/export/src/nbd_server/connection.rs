@@ -5,7 +5,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use drive::{Block, BufMut, Env, Nanos};
 use nbd::{
@@ -17,11 +16,12 @@ use super::catalog::Catalog;
 use super::serve::{held_bytes, kind, serve};
 use crate::input::Input;
 use crate::limits::{HANDSHAKE_MAX, INPUT_BYTES, LINGER_MAX};
-use crate::link::{Link, send_answers};
+use crate::link::{Link, drained, send_answers};
 use crate::pace::{self, Pace};
 use crate::state::{Alarm, ConnectionState, ExportState};
 use crate::tls::TlsConfig;
 use crate::wire::{Received, WireReader, WireWriter, split};
+use crate::within::within;
 
 /// Why a connection ended; for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,17 +64,6 @@ impl<C: Catalog> Directory for Shelf<'_, C> {
         };
         Ok(((block, export), info))
     }
-}
-
-/// Runs `future` for at most `duration`.
-async fn within<T>(env: &ShardEnv, duration: Duration, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    let mut sleep = pin!(env.sleep(duration));
-    poll_fn(|context| match future.as_mut().poll(context) {
-        Poll::Ready(value) => Poll::Ready(Some(value)),
-        Poll::Pending => sleep.as_mut().poll(context).map(|()| None),
-    })
-    .await
 }
 
 /// What the handshake leaves to the transmission phase.
@@ -135,15 +124,6 @@ pub(crate) async fn run<C: Catalog>(env: ShardEnv, stream: Stream, catalog: C, t
     }
     link.finish();
     entered.export.leave(&state);
-}
-
-/// Returns when no request is in flight and every answer was sent or dropped.
-async fn drained(link: &Link) {
-    poll_fn(|context| {
-        link.wake_when_released(context.waker());
-        if link.held_requests() == 0 { Poll::Ready(()) } else { Poll::Pending }
-    })
-    .await;
 }
 
 /// The handshake phase.

@@ -105,7 +105,12 @@ impl Controller {
 
     /// Whether I/O queues may be connected: CSTS.RDY.
     pub fn is_ready(&self) -> bool {
-        self.status & READY != 0
+        self.status & (READY | SHUT_DOWN) == READY
+    }
+
+    /// I/O queues that the host was granted: the feature Number of Queues.
+    pub fn io_queues(&self) -> u16 {
+        self.features.io_queues()
     }
 
     pub(super) fn capsule_data_bytes(&self) -> u32 {

@@ -61,6 +61,13 @@ impl Default for Features {
     }
 }
 
+impl Features {
+    /// NSQA and one.
+    pub fn io_queues(&self) -> u16 {
+        self.queues as u16 + 1
+    }
+}
+
 impl Controller {
     /// A discovery controller has but these: Base 2.0, figure 324.
     fn has_feature(&self, feature: u8) -> bool {

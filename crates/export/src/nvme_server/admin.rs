@@ -1,0 +1,133 @@
+//! An admin queue and its controller.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use drive::{Block, BufMut, Env, Nanos};
+use nvme::target::{Admission, Answer, Controller, Effect, Event, Kind};
+use nvme::{Command, Status};
+
+use super::association::{Association, News};
+use super::portal::{Portal, View};
+use super::queue::Queue;
+use crate::limits::NVME_CAPSULE_DATA_BYTES;
+
+/// How long a discovery controller lives whose host has named no time: Base 2.0, clause 3.1.2.3.
+const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
+
+/// How often a controller whose host may be silent for ever is looked at, in case that changes.
+const IDLE_LOOK: Duration = Duration::from_secs(60);
+
+/// The admin queue of a controller.
+pub(super) struct Admin<B> {
+    portal: Portal<B>,
+    pub association: Arc<Association>,
+    controller: Controller,
+    local: Option<SocketAddr>,
+    pulse: Rc<Pulse>,
+}
+
+/// When the host was last heard of, for the keep alive timer.
+struct Pulse {
+    heard: Cell<Nanos>,
+    /// How long it may be silent; zero is for ever.
+    limit: Cell<Duration>,
+}
+
+impl<B: Block + 'static> Admin<B> {
+    /// A controller for a host that was let in.
+    pub fn new<E: Env>(
+        env: &E,
+        portal: Portal<B>,
+        association: Arc<Association>,
+        admission: &Admission,
+        local: Option<SocketAddr>,
+    ) -> Admin<B> {
+        let controller = Controller::new(
+            association.kind,
+            association.cntlid,
+            association.host.clone(),
+            admission.connect.keep_alive_ms,
+            NVME_CAPSULE_DATA_BYTES,
+        );
+        let pulse = Rc::new(Pulse { heard: Cell::new(env.now()), limit: Cell::new(Duration::ZERO) });
+        env.spawn(watch(env.clone(), pulse.clone(), association.clone()));
+        let admin = Admin { portal, association, controller, local, pulse };
+        admin.set_limit();
+        admin
+    }
+
+    fn set_limit(&self) {
+        let limit = Duration::from_millis(self.controller.keep_alive_ms().into());
+        let endless = limit.is_zero() && self.association.kind == Kind::Discovery;
+        self.pulse.limit.set(if endless { DISCOVERY_KEEP_ALIVE } else { limit });
+    }
+
+    /// Executes a command and puts its answer in the outbox.
+    pub fn execute(&mut self, queue: &Queue, command: &Command, data: &[u8], now: Nanos) {
+        self.pulse.heard.set(now);
+        let view = View::new(&self.portal, &self.association, self.local);
+        let (answer, effect) = self.controller.execute(command, data, &view);
+        self.set_limit();
+        let cid = command.cid.get();
+        // Before the answer: the host may use what it was told at once.
+        self.association.set_ready(self.controller.is_ready());
+        self.association.grant(self.controller.io_queues());
+        if effect == Effect::QueuesGone {
+            self.association.set_ready(false);
+            self.association.drop_queues();
+        }
+        match answer {
+            Answer::Done(status, result) => queue.complete(cid, status, result, 0),
+            Answer::Data(mut data, result) => {
+                data.truncate(command.dptr.length.get() as usize);
+                match data.is_empty() {
+                    true => queue.complete(cid, Status::SUCCESS, result, 0),
+                    false => queue.deliver(cid, BufMut::copy_of(&data).freeze(), result, 0),
+                }
+            }
+            Answer::Later => queue.deferred(),
+        }
+        self.tell(queue);
+    }
+
+    /// Takes what happened elsewhere to the controller, and tells the host what it wants to know.
+    pub fn tell(&mut self, queue: &Queue) {
+        for news in self.association.take_news() {
+            match news {
+                News::Namespace(nsid) => self.controller.namespace_changed(nsid),
+                News::Discovery => self.controller.happened(Event::DiscoveryChanged),
+            }
+        }
+        while let Some(completion) = self.controller.event() {
+            queue.complete_deferred(completion);
+        }
+    }
+
+    /// The queue has ended.
+    pub fn leave(&self) {
+        self.portal.leave(&self.association);
+    }
+}
+
+/// The keep alive timer: Base 2.0, clause 3.9. Ends the association of a host that is silent for too long.
+async fn watch<E: Env>(env: E, pulse: Rc<Pulse>, association: Arc<Association>) {
+    while !association.is_gone() {
+        let limit = pulse.limit.get();
+        if limit.is_zero() {
+            env.sleep(IDLE_LOOK).await;
+            continue;
+        }
+        let silent = Duration::from_nanos(env.now().saturating_sub(pulse.heard.get()));
+        if silent >= limit {
+            tracing::info!(host = %association.host.nqn, seconds = silent.as_secs(), "an NVMe host was silent for too long");
+            association.end();
+            return;
+        }
+        // In steps, so that a host that is gone does not hold this for long.
+        env.sleep((limit - silent).min(IDLE_LOOK)).await;
+    }
+}

@@ -1,0 +1,151 @@
+//! A controller as those see it that do not own it: other threads, and its I/O queues.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nvme::Nqn;
+use nvme::target::{Host, Kind};
+
+use crate::state::Alarm;
+
+/// One host's use of one subsystem: a controller, its admin queue and its I/O queues.
+#[derive(Debug)]
+pub(super) struct Association {
+    pub cntlid: u16,
+    pub kind: Kind,
+    pub host: Host,
+    pub subsystem: Nqn,
+    /// Of the admin queue's connection.
+    pub alarm: Arc<Alarm>,
+    /// I/O queues may be connected.
+    ready: AtomicBool,
+    /// The admin queue has ended, or has to.
+    gone: AtomicBool,
+    /// I/O queues that the host was granted.
+    granted: AtomicU16,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Connected I/O queues by their number.
+    queues: BTreeMap<u16, Arc<Alarm>>,
+    /// Counts disabled controllers: a queue of an earlier count has ended.
+    epoch: u64,
+    /// What the admin queue has not heard yet.
+    news: Vec<News>,
+}
+
+/// What others tell an admin queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum News {
+    /// A namespace came, went, or has another size.
+    Namespace(u32),
+    /// The discovery log is another.
+    Discovery,
+}
+
+/// An I/O queue's place in its association.
+#[derive(Debug)]
+pub(super) struct Seat {
+    association: Arc<Association>,
+    number: u16,
+    epoch: u64,
+}
+
+impl Association {
+    pub fn new(cntlid: u16, kind: Kind, host: Host, subsystem: Nqn, alarm: Arc<Alarm>) -> Arc<Association> {
+        Arc::new(Association {
+            cntlid,
+            kind,
+            host,
+            subsystem,
+            alarm,
+            ready: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            granted: AtomicU16::new(nvme::target::QUEUES_MAX),
+            inner: Mutex::default(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        // Nothing panics while the lock is held.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The controller was enabled, or disabled: then its I/O queues end.
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::SeqCst);
+    }
+
+    /// So many I/O queues may be connected.
+    pub fn grant(&self, queues: u16) {
+        self.granted.store(queues, Ordering::SeqCst);
+    }
+
+    /// Ends the I/O queues.
+    pub fn drop_queues(&self) {
+        let queues = {
+            let mut inner = self.lock();
+            inner.epoch += 1;
+            std::mem::take(&mut inner.queues)
+        };
+        queues.values().for_each(|alarm| alarm.ring());
+    }
+
+    /// Ends all queues.
+    pub fn end(&self) {
+        self.gone.store(true, Ordering::SeqCst);
+        self.drop_queues();
+        self.alarm.ring();
+    }
+
+    pub fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::SeqCst)
+    }
+
+    /// Tells the admin queue something.
+    pub fn tell(&self, news: News) {
+        let mut inner = self.lock();
+        if !inner.news.contains(&news) {
+            inner.news.push(news);
+        }
+        drop(inner);
+        self.alarm.ring();
+    }
+
+    pub fn take_news(&self) -> Vec<News> {
+        std::mem::take(&mut self.lock().news)
+    }
+
+    /// Connects an I/O queue. `None` if that number is not there to be connected.
+    pub fn seat(self: &Arc<Self>, number: u16, alarm: Arc<Alarm>) -> Option<Seat> {
+        let mut inner = self.lock();
+        let free = self.ready.load(Ordering::SeqCst)
+            && !self.is_gone()
+            && number <= self.granted.load(Ordering::SeqCst)
+            && !inner.queues.contains_key(&number);
+        if !free {
+            return None;
+        }
+        inner.queues.insert(number, alarm);
+        Some(Seat { association: self.clone(), number, epoch: inner.epoch })
+    }
+}
+
+impl Seat {
+    /// The queue has to end.
+    pub fn is_lost(&self) -> bool {
+        self.association.is_gone() || self.association.lock().epoch != self.epoch
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        let mut inner = self.association.lock();
+        if inner.epoch == self.epoch {
+            inner.queues.remove(&self.number);
+        }
+    }
+}

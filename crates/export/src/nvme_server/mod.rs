@@ -1,0 +1,35 @@
+//! NVMe/TCP: hosts on sockets, controllers, and their namespaces.
+//!
+//! - [`Portal`] is what is offered at one address, as every thread sees it: namespaces of subsystems, and the controllers that hosts
+//!   have there.
+//! - A connection is one queue. It begins as nothing, becomes an admin queue or an I/O queue by its Connect command, and lives on
+//!   one shard. An admin queue owns its controller; I/O queues know it as an [`association::Association`].
+
+mod admin;
+mod association;
+mod connection;
+mod io;
+mod portal;
+mod queue;
+
+use drive::Block;
+use runtime::{Listener, ShardEnv, ShardHandle};
+
+pub use portal::{Hosts, NamespaceOffer, Opener, Portal};
+
+use crate::server::accept;
+
+/// Accepts hosts until the listener is closed, and has their queues served by `shards` in turn; without any, by the shard of the
+/// listener. More than `connections_max` at the same time are closed at once.
+///
+/// Queues outlive this: [`Portal::close`] ends them.
+pub async fn serve_nvme_tcp<B: Block + 'static>(
+    env: ShardEnv,
+    listener: Listener,
+    shards: Vec<ShardHandle>,
+    connections_max: usize,
+    portal: Portal<B>,
+) {
+    let run = move |env, stream| connection::run(env, stream, portal.clone());
+    accept(env, listener, shards, connections_max, "NVMe/TCP", run).await;
+}

@@ -1,0 +1,320 @@
+//! What is offered at one address.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use drive::Block;
+use nvme::fabrics_data::DiscoveryEntry;
+use nvme::target::{Activity, Admission, Host, Kind, Namespace, QUEUE_ENTRIES_MAX, Refused, Shelf, Subsystem};
+use nvme::{DISCOVERY_NQN, Nqn, Status};
+use zerocopy::FromZeros;
+
+use super::association::{Association, News};
+use crate::counters::Kind as Counted;
+use crate::state::{Alarm, ExportState};
+
+/// Gives the block device of a namespace on the calling shard. `None` if it is gone.
+pub type Opener<B> = Arc<dyn Fn() -> Option<B> + Send + Sync>;
+
+/// Which hosts may use a namespace.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hosts {
+    /// All: whoever reaches the address.
+    Any,
+    /// Those with these names.
+    Only(BTreeSet<String>),
+}
+
+/// A volume as a namespace.
+pub struct NamespaceOffer<B> {
+    /// Size of its blocks in bytes: 512 or 4096.
+    pub block_bytes: u32,
+    /// Its UUID.
+    pub uuid: [u8; 16],
+    /// Who may use it.
+    pub hosts: Hosts,
+    /// Counters, connections, and its end.
+    pub state: Arc<ExportState>,
+    /// Where it is.
+    pub open: Opener<B>,
+}
+
+impl<B> Clone for NamespaceOffer<B> {
+    fn clone(&self) -> Self {
+        NamespaceOffer {
+            block_bytes: self.block_bytes,
+            uuid: self.uuid,
+            hosts: self.hosts.clone(),
+            state: self.state.clone(),
+            open: self.open.clone(),
+        }
+    }
+}
+
+impl Hosts {
+    fn include(&self, host: &Nqn) -> bool {
+        match self {
+            Hosts::Any => true,
+            Hosts::Only(names) => names.contains(host.as_str()),
+        }
+    }
+}
+
+impl<B: Block> NamespaceOffer<B> {
+    /// As a host sees it. `None` if the volume is gone.
+    pub(super) fn describe(&self, nsid: u32, block: &B) -> Namespace {
+        Namespace {
+            nsid,
+            blocks: block.size_bytes() / u64::from(self.block_bytes),
+            block_bytes: self.block_bytes,
+            optimal_write_bytes: block.optimal_io_bytes(),
+            uuid: self.uuid,
+            read_only: self.state.read_only(),
+        }
+    }
+}
+
+struct Shelved<B> {
+    subsystem: Subsystem,
+    namespaces: BTreeMap<u32, NamespaceOffer<B>>,
+}
+
+struct Inner<B> {
+    subsystems: BTreeMap<Nqn, Shelved<B>>,
+    associations: BTreeMap<u16, Arc<Association>>,
+    /// GENCTR of the discovery log.
+    generation: u64,
+    /// Nobody gets in any more.
+    closed: bool,
+}
+
+/// What is offered at one address, and who uses it there. A handle, for any thread.
+pub struct Portal<B> {
+    inner: Arc<Mutex<Inner<B>>>,
+}
+
+impl<B> Clone for Portal<B> {
+    fn clone(&self) -> Self {
+        Portal { inner: self.inner.clone() }
+    }
+}
+
+impl<B> Default for Portal<B> {
+    fn default() -> Self {
+        let inner = Inner { subsystems: BTreeMap::new(), associations: BTreeMap::new(), generation: 1, closed: false };
+        Portal { inner: Arc::new(Mutex::new(inner)) }
+    }
+}
+
+/// CNTLID of the next controller: a subsystem may be offered at several addresses, and its controllers all have other numbers.
+static NEXT_CNTLID: AtomicU16 = AtomicU16::new(1);
+
+/// Numbers from here on are reserved: Base 2.0, figure 386.
+const CNTLID_END: u16 = 0xFFF0;
+
+impl<B> Portal<B> {
+    fn lock(&self) -> MutexGuard<'_, Inner<B>> {
+        // Nothing panics while the lock is held.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Offers a namespace. Hosts that are connected to the subsystem hear of it.
+    pub fn add(&self, subsystem: Subsystem, nsid: u32, offer: NamespaceOffer<B>) {
+        let nqn = subsystem.nqn.clone();
+        let mut inner = self.lock();
+        let shelved =
+            inner.subsystems.entry(nqn.clone()).or_insert_with(|| Shelved { subsystem, namespaces: BTreeMap::new() });
+        shelved.namespaces.insert(nsid, offer);
+        inner.changed(&nqn, nsid);
+    }
+
+    /// Withdraws a namespace. Hosts hear of it, and commands that come for it fail. Returns whether nothing is offered any more.
+    pub fn remove(&self, subsystem: &Nqn, nsid: u32) -> bool {
+        let mut inner = self.lock();
+        if let Some(shelved) = inner.subsystems.get_mut(subsystem) {
+            shelved.namespaces.remove(&nsid);
+            if shelved.namespaces.is_empty() {
+                inner.subsystems.remove(subsystem);
+            }
+            inner.changed(subsystem, nsid);
+        }
+        inner.subsystems.is_empty()
+    }
+
+    /// A namespace has another size.
+    pub fn resized(&self, subsystem: &Nqn, nsid: u32) {
+        self.lock().changed(subsystem, nsid);
+    }
+
+    /// The numbers of the namespaces that a subsystem has here.
+    pub fn nsids(&self, subsystem: &Nqn) -> Vec<u32> {
+        self.lock()
+            .subsystems
+            .get(subsystem)
+            .map(|shelved| shelved.namespaces.keys().copied().collect())
+            .unwrap_or_default()
+    }
+
+    /// Lets no host in any more, and ends all queues. What is in flight runs to its end, without answers.
+    pub fn close(&self) {
+        let mut inner = self.lock();
+        inner.closed = true;
+        inner.associations.values().for_each(|association| association.end());
+    }
+
+    /// Lets a host in, on an admin queue.
+    pub(super) fn admit(&self, admission: &Admission, alarm: Arc<Alarm>) -> Result<Arc<Association>, Refused> {
+        let mut inner = self.lock();
+        if inner.closed {
+            return Err(Refused(Status::CONNECT_CONTROLLER_BUSY, 0));
+        }
+        if admission.kind() == Kind::Io {
+            let shelved = inner.subsystems.get(&admission.subsystem).ok_or_else(Refused::SUBSYSTEM)?;
+            if !shelved.namespaces.values().any(|offer| offer.hosts.include(&admission.host.nqn)) {
+                return Err(Refused(Status::CONNECT_INVALID_HOST, 0));
+            }
+        }
+        let numbers = (0..CNTLID_END).map(|_| NEXT_CNTLID.fetch_add(1, Ordering::Relaxed));
+        let cntlid = numbers
+            .into_iter()
+            .find(|number| (1..CNTLID_END).contains(number) && !inner.associations.contains_key(number));
+        let cntlid = cntlid.ok_or(Refused(Status::CONNECT_CONTROLLER_BUSY, 0))?;
+        let (host, subsystem) = (admission.host.clone(), admission.subsystem.clone());
+        let association = Association::new(cntlid, admission.kind(), host, subsystem, alarm);
+        inner.associations.insert(cntlid, association.clone());
+        Ok(association)
+    }
+
+    /// The controller that an I/O queue asks for.
+    pub(super) fn association(&self, admission: &Admission) -> Result<Arc<Association>, Refused> {
+        let found = self.lock().associations.get(&admission.cntlid).cloned();
+        let association = found.ok_or_else(Refused::CONTROLLER)?;
+        if association.subsystem != admission.subsystem {
+            return Err(Refused::SUBSYSTEM());
+        }
+        if association.host != admission.host {
+            return Err(Refused(Status::CONNECT_INVALID_HOST, 0));
+        }
+        Ok(association)
+    }
+
+    /// An admin queue has ended.
+    pub(super) fn leave(&self, association: &Association) {
+        association.end();
+        self.lock().associations.remove(&association.cntlid);
+    }
+
+    /// A namespace, for a host that may use it.
+    pub(super) fn find(&self, subsystem: &Nqn, host: &Nqn, nsid: u32) -> Option<NamespaceOffer<B>> {
+        let inner = self.lock();
+        let offer = inner.subsystems.get(subsystem)?.namespaces.get(&nsid)?;
+        offer.hosts.include(host).then(|| offer.clone())
+    }
+}
+
+impl<B> Inner<B> {
+    fn changed(&mut self, subsystem: &Nqn, nsid: u32) {
+        self.generation += 1;
+        for association in self.associations.values() {
+            match association.kind {
+                Kind::Discovery => association.tell(News::Discovery),
+                Kind::Io if association.subsystem == *subsystem => association.tell(News::Namespace(nsid)),
+                Kind::Io => {}
+            }
+        }
+    }
+}
+
+/// What the host of one admin queue may see.
+pub(super) struct View<'a, B> {
+    pub portal: &'a Portal<B>,
+    pub subsystem: Subsystem,
+    pub host: &'a Host,
+    /// This end's address of the connection.
+    pub local: Option<SocketAddr>,
+}
+
+impl<'a, B> View<'a, B> {
+    pub fn new(portal: &'a Portal<B>, association: &'a Association, local: Option<SocketAddr>) -> View<'a, B> {
+        let known = portal.lock().subsystems.get(&association.subsystem).map(|shelved| shelved.subsystem.clone());
+        let subsystem = known.unwrap_or_else(|| Subsystem {
+            nqn: association.subsystem.clone(),
+            serial: String::new(),
+            firmware: env!("CARGO_PKG_VERSION").to_owned(),
+        });
+        View { portal, subsystem, host: &association.host, local }
+    }
+}
+
+impl<B: Block> Shelf for View<'_, B> {
+    fn subsystem(&self) -> &Subsystem {
+        &self.subsystem
+    }
+
+    fn namespace(&self, nsid: u32) -> Option<Namespace> {
+        let offer = self.portal.find(&self.subsystem.nqn, &self.host.nqn, nsid)?;
+        let block = (offer.open)()?;
+        Some(offer.describe(nsid, &block))
+    }
+
+    fn namespaces_above(&self, nsid: u32) -> Vec<u32> {
+        let inner = self.portal.lock();
+        let Some(shelved) = inner.subsystems.get(&self.subsystem.nqn) else { return Vec::new() };
+        let above = shelved.namespaces.iter().filter(|(number, _)| **number > nsid);
+        above.filter(|(_, offer)| offer.hosts.include(&self.host.nqn)).map(|(number, _)| *number).collect()
+    }
+
+    fn discovery(&self) -> (u64, Vec<DiscoveryEntry>) {
+        let inner = self.portal.lock();
+        let visible = inner
+            .subsystems
+            .iter()
+            .filter(|(_, shelved)| shelved.namespaces.values().any(|offer| offer.hosts.include(&self.host.nqn)));
+        let discovery: Option<Nqn> = DISCOVERY_NQN.parse().ok();
+        let subsystems = visible.map(|(nqn, _)| (nqn.clone(), 2));
+        // The discovery subsystem lists itself, as a current one.
+        let all = discovery.into_iter().map(|nqn| (nqn, 3)).chain(subsystems);
+        let entries = all.filter_map(|(nqn, subtype)| Some(entry(&nqn, subtype, self.local?)));
+        (inner.generation, entries.collect())
+    }
+
+    fn activity(&self) -> Activity {
+        let states: Vec<Arc<ExportState>> = {
+            let inner = self.portal.lock();
+            let shelved = inner.subsystems.get(&self.subsystem.nqn);
+            shelved.iter().flat_map(|shelved| shelved.namespaces.values()).map(|offer| offer.state.clone()).collect()
+        };
+        let mut activity = Activity::default();
+        for counters in states.iter().map(|state| state.counters()) {
+            activity.read_bytes += counters.read_bytes;
+            activity.written_bytes += counters.written_bytes;
+            activity.reads += counters.requests[Counted::Read as usize];
+            activity.writes += counters.requests[Counted::Write as usize];
+        }
+        activity
+    }
+}
+
+/// An entry of the discovery log. The address is the one that the host has reached us at.
+fn entry(nqn: &Nqn, subtype: u8, local: SocketAddr) -> DiscoveryEntry {
+    let mut entry = DiscoveryEntry::new_zeroed();
+    entry.trtype = 3;
+    entry.adrfam = if local.is_ipv4() { 1 } else { 2 };
+    entry.subtype = subtype;
+    // A secure channel is not required.
+    entry.treq = 0b10;
+    entry.portid = local.port().into();
+    // Any controller: they are made for each host.
+    entry.cntlid = 0xFFFF.into();
+    entry.asqsz = QUEUE_ENTRIES_MAX.into();
+    let pad = |field: &mut [u8], text: &str| {
+        field.fill(b' ');
+        field[..text.len()].copy_from_slice(text.as_bytes());
+    };
+    pad(&mut entry.trsvcid, &local.port().to_string());
+    pad(&mut entry.traddr, &local.ip().to_string());
+    entry.subnqn = nqn.field();
+    entry
+}
