@@ -36,8 +36,15 @@ pub struct Export {
     pub listening: bool,
     /// Why it does not listen; `null` otherwise.
     pub message: Option<String>,
-    /// Clients connected now. Of a block device: its mounts, and the devices on top of it.
+    /// Clients connected now. Of a block device: its mounts, and the devices on top of it. Over NVMe/TCP each I/O queue that has
+    /// used it is one.
     pub connection_count: u32,
+    /// Of NVMe/TCP, the name of the subsystem; `null` for others.
+    pub nqn: Option<String>,
+    /// Of NVMe/TCP, the number of the namespace; `null` for others.
+    pub nsid: Option<u32>,
+    /// Of NVMe/TCP, the hosts that may use it; `null` for any host, and for other protocols.
+    pub hosts: Option<Vec<String>>,
 }
 
 /// The protocol of an export.
@@ -48,6 +55,8 @@ pub enum Protocol {
     Nbd,
     /// Block device of the daemon's machine, through the kernel's ublk.
     Ublk,
+    /// NVMe over TCP.
+    NvmeTcp,
     /// A protocol that this client doesn't know. Never sent.
     #[serde(other)]
     Unknown,
@@ -66,7 +75,7 @@ pub struct ExportTls {
     pub ca: Option<String>,
 }
 
-/// `POST /v1/exports`. Exactly one of `nbd` and `ublk` is there.
+/// `POST /v1/exports`. Exactly one of `nbd`, `ublk` and `nvme_tcp` is there.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportCreate {
@@ -78,10 +87,13 @@ pub struct ExportCreate {
     /// Make it a block device of the daemon's machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ublk: Option<UblkCreate>,
+    /// Make it a namespace for NVMe hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nvme_tcp: Option<NvmeTcpCreate>,
     /// Refuse writes.
     #[serde(default)]
     pub read_only: bool,
-    /// Speak TLS only. Not for block devices.
+    /// Speak TLS only. For NBD.
     #[serde(default)]
     pub tls: Option<ExportTls>,
 }
@@ -101,6 +113,34 @@ pub struct UblkCreate {
     pub depth: Option<u16>,
 }
 
+/// What a namespace is to be.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NvmeTcpCreate {
+    /// Where to listen: `HOST:PORT`; `0.0.0.0:4420` where it is left out.
+    #[serde(default)]
+    pub address: Option<String>,
+    /// Its number, 1 to 65535; the lowest that is free where it is left out, or the one that the volume has elsewhere.
+    #[serde(default)]
+    pub nsid: Option<u32>,
+    /// Size of its blocks in bytes: 512 or 4096, the default.
+    #[serde(default)]
+    pub block_bytes: Option<u32>,
+    /// NVMe qualified names of the hosts that may use it.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+    /// Any host may use it that reaches the address; then `hosts` has to be empty.
+    #[serde(default)]
+    pub allow_any_host: bool,
+}
+
+impl NvmeTcpCreate {
+    /// Where it listens, where nothing else is said: the port that IANA has assigned.
+    pub const ADDRESS_DEFAULT: &str = "0.0.0.0:4420";
+    /// The highest number of a namespace.
+    pub const NSID_MAX: u32 = 65_535;
+}
+
 impl UblkCreate {
     /// Block size in bytes, where none is asked for.
     pub const BLOCK_BYTES_DEFAULT: u32 = 4096;
@@ -117,6 +157,8 @@ pub enum ExportPlace {
     Nbd(NbdAddress),
     /// As a block device.
     Ublk(UblkCreate),
+    /// To NVMe hosts, at an address, as a namespace.
+    NvmeTcp(NbdAddress, NvmeTcpCreate),
 }
 
 impl ExportCreate {
@@ -126,16 +168,22 @@ impl ExportCreate {
     /// A sentence that says what makes no sense.
     pub fn validate(&self) -> Result<(VolumeName, ExportPlace), Invalid> {
         let volume = self.volume.parse()?;
-        let place = match (&self.nbd, &self.ublk) {
-            (Some(nbd), None) => ExportPlace::Nbd(valid_address(nbd)?),
-            (None, Some(ublk)) => {
+        let place = match (&self.nbd, &self.ublk, &self.nvme_tcp) {
+            (Some(nbd), None, None) => ExportPlace::Nbd(valid_address(nbd)?),
+            (None, Some(ublk), None) => {
                 if self.tls.is_some() {
                     return Err(Invalid::new("a block device of this machine has no use for TLS"));
                 }
                 ExportPlace::Ublk(valid_device(*ublk)?)
             }
-            (None, None) => return Err(Invalid::new("an export needs a protocol: nbd or ublk")),
-            (Some(_), Some(_)) => return Err(Invalid::new("an export has one protocol: nbd or ublk")),
+            (None, None, Some(nvme)) => {
+                if self.tls.is_some() {
+                    return Err(Invalid::new("NVMe/TCP does not take certificates: TLS is for NBD"));
+                }
+                valid_namespace(nvme)?
+            }
+            (None, None, None) => return Err(Invalid::new("an export needs a protocol: nbd, ublk or nvme_tcp")),
+            _ => return Err(Invalid::new("an export has one protocol: nbd, ublk or nvme_tcp")),
         };
         Ok((volume, place))
     }
@@ -149,6 +197,36 @@ fn valid_address(nbd: &str) -> Result<NbdAddress, Invalid> {
             path.display()
         ))),
         _ => Ok(address),
+    }
+}
+
+fn valid_namespace(nvme: &NvmeTcpCreate) -> Result<ExportPlace, Invalid> {
+    let address = nvme.address.as_deref().unwrap_or(NvmeTcpCreate::ADDRESS_DEFAULT);
+    let address: NbdAddress = match address.parse() {
+        Ok(address @ NbdAddress::Tcp { .. }) => address,
+        _ => return Err(Invalid::new(format!("{address:?} is not an address: write HOST:PORT, such as 0.0.0.0:4420"))),
+    };
+    let last = NvmeTcpCreate::NSID_MAX;
+    if let Some(nsid) = nvme.nsid.filter(|nsid| !(1..=last).contains(nsid)) {
+        return Err(Invalid::new(format!("there is no namespace {nsid}: they are 1 to {last}")));
+    }
+    if let Some(bytes) = nvme.block_bytes.filter(|bytes| !matches!(bytes, 512 | 4096)) {
+        return Err(Invalid::new(format!("blocks of {bytes} bytes: a namespace has blocks of 512 or 4096")));
+    }
+    for host in &nvme.hosts {
+        let is_name = host.starts_with("nqn.") && host.len() <= 223 && !host.chars().any(char::is_control);
+        if !is_name {
+            return Err(Invalid::new(format!(
+                "{host:?} is not the name of an NVMe host: it begins with \"nqn.\" (on Linux it is in /etc/nvme/hostnqn)"
+            )));
+        }
+    }
+    match (nvme.hosts.is_empty(), nvme.allow_any_host) {
+        (true, false) => Err(Invalid::new(
+            "nobody could use it: name the hosts that may, or allow any host that reaches the address",
+        )),
+        (false, true) => Err(Invalid::new("either any host may use it, or those that are named")),
+        _ => Ok(ExportPlace::NvmeTcp(address, nvme.clone())),
     }
 }
 

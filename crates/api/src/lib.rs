@@ -36,7 +36,7 @@ pub use change::Changed;
 pub use drive::{Drive, DriveDetails, DriveHealth, DriveKind, DriveList, DriveRole, DriveState};
 pub use duration::{DURATION_MAX, DurationError, format_duration, parse_duration};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail, Invalid};
-pub use export::{Export, ExportCreate, ExportList, ExportPlace, ExportTls, Protocol, UblkCreate};
+pub use export::{Export, ExportCreate, ExportList, ExportPlace, ExportTls, NvmeTcpCreate, Protocol, UblkCreate};
 pub use group::{
     Checksums, CrashSafety, Group, GroupAssemble, GroupCreate, GroupHealth, GroupList, GroupStop, Member, MemberFail,
     MemberReplace, MemberState, Spare, SpareAdd,

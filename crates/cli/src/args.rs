@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::{
-    DriveSpec, DurationError, GroupUpdate, Level, NbdAddress, SafetyMode, UblkCreate, VolumeName, parse_bytes,
-    parse_duration,
+    DriveSpec, DurationError, GroupUpdate, Level, NbdAddress, NvmeTcpCreate, SafetyMode, UblkCreate, VolumeName,
+    parse_bytes, parse_duration,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -434,13 +434,23 @@ Examples:
   purlin export create tank/db --nbd unix:/run/db.sock
   purlin export create tank/db --nbd 0.0.0.0:10809 --read-only
   purlin export create tank/db --nbd 0.0.0.0:10809 --tls-cert cert.pem --tls-key key.pem --tls-ca clients.pem
+  purlin export create tank/db --nvme-tcp --host nqn.2014-08.org.nvmexpress:uuid:8a1c...
+  purlin export create tank/db --nvme-tcp 10.0.0.5:4420 --allow-any-host
 
 A block device is /dev/ublkbN and, always by the same name, /dev/purlin/GROUP/VOLUME. It stays when the daemon is restarted or
-killed: what is asked of it waits. It needs the kernel's module ublk_drv (Linux 6.2 or newer).")]
-    Create(ExportCreateArgs),
+killed: what is asked of it waits. It needs the kernel's module ublk_drv (Linux 6.2 or newer).
+
+Over NVMe/TCP all volumes of a group are namespaces of one subsystem; `purlin export show ID` says how hosts connect.")]
+    Create(Box<ExportCreateArgs>),
     /// List all exports
     #[command(after_help = "Examples:\n  purlin export list")]
     List,
+    /// Show an export, and how clients connect to it
+    #[command(after_help = "Examples:\n  purlin export show tank-3")]
+    Show {
+        /// Its identity, from `purlin export list`
+        id: String,
+    },
     /// End an export; its clients lose their connections. A block device in use is not removed
     #[command(after_help = "Examples:\n  purlin export delete tank-3")]
     Delete {
@@ -451,21 +461,33 @@ killed: what is asked of it waits. It needs the kernel's module ublk_drv (Linux 
 
 /// What `export create` takes.
 #[derive(Debug, Clone, Args)]
-#[command(group = clap::ArgGroup::new("protocol").required(true).args(["nbd", "ublk"]))]
+#[command(group = clap::ArgGroup::new("protocol").required(true).args(["nbd", "ublk", "nvme_tcp"]))]
 pub struct ExportCreateArgs {
     /// The volume, GROUP/VOLUME
     pub volume: VolumeName,
     /// Where to listen for NBD clients
     #[arg(long, value_name = "unix:PATH|HOST:PORT")]
     pub nbd: Option<NbdAddress>,
+    /// Where to listen for NVMe hosts; by default 0.0.0.0:4420
+    #[arg(long, value_name = "HOST:PORT", num_args = 0..=1, default_missing_value = NvmeTcpCreate::ADDRESS_DEFAULT)]
+    pub nvme_tcp: Option<String>,
+    /// NVMe qualified name of a host that may use it; may be repeated
+    #[arg(long, value_name = "NQN", requires = "nvme_tcp", conflicts_with = "allow_any_host")]
+    pub host: Vec<String>,
+    /// Any host that reaches the address may use it
+    #[arg(long, requires = "nvme_tcp")]
+    pub allow_any_host: bool,
+    /// Number of the namespace; otherwise the lowest that is free
+    #[arg(long, value_name = "N", requires = "nvme_tcp")]
+    pub nsid: Option<u32>,
     /// Make it a block device of this machine
     #[arg(long)]
     pub ublk: bool,
     /// N in /dev/ublkbN; otherwise the lowest that is free
     #[arg(long, value_name = "N", requires = "ublk")]
     pub number: Option<u32>,
-    /// Size of the block device's blocks: 512 or 4096
-    #[arg(long, value_name = "SIZE", requires = "ublk", value_parser = parse_bytes, default_value = "4096")]
+    /// Size of the blocks of a block device or a namespace: 512 or 4096
+    #[arg(long, value_name = "SIZE", conflicts_with = "nbd", value_parser = parse_bytes, default_value = "4096")]
     pub block_size: u64,
     /// Requests that each of its queues takes at the same time, 1 to 4096
     #[arg(long, value_name = "N", requires = "ublk", default_value_t = UblkCreate::DEPTH_DEFAULT)]

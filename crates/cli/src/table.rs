@@ -393,10 +393,42 @@ pub fn volume(volume: &Volume) -> String {
     ])
 }
 
+/// `purlin export show`.
+pub fn export(export: &Export) -> String {
+    let yes_no = |value: bool| if value { "yes" } else { "no" }.to_owned();
+    let mut rows = vec![
+        ("id", export.id.clone()),
+        ("volume", export.volume.clone()),
+        ("address", export.address.clone()),
+        ("uri", export.uri.clone()),
+        ("read only", yes_no(export.read_only)),
+        ("served", export.message.clone().unwrap_or_else(|| yes_no(export.listening))),
+        ("connections", export.connection_count.to_string()),
+    ];
+    if let Some(bytes) = export.block_bytes {
+        rows.push(("blocks", format_bytes(bytes.into())));
+    }
+    if let (Some(nqn), Some(nsid)) = (&export.nqn, export.nsid) {
+        let hosts = export.hosts.as_ref().map_or_else(|| "any".to_owned(), |hosts| hosts.join(", "));
+        let (host, port) = export.address.rsplit_once(':').unwrap_or((&export.address, "4420"));
+        let host = host.trim_matches(['[', ']']);
+        // Every address of this machine: which of them a host reaches is not known here.
+        let host = if matches!(host, "0.0.0.0" | "::") { "ADDRESS" } else { host };
+        rows.push(("subsystem", nqn.clone()));
+        rows.push(("namespace", nsid.to_string()));
+        rows.push(("hosts", hosts));
+        rows.push(("on Linux", format!("nvme connect -t tcp -a {host} -s {port} -n {nqn}")));
+        rows.push(("on ESXi", format!("esxcli nvme fabrics connect -a vmhbaN -i {host} -p {port} -s {nqn}")));
+        rows.push(("on Windows", format!("in the initiator: target {host}, port {port}, subsystem NQN {nqn}")));
+    }
+    pairs(&rows)
+}
+
 /// `purlin export list`.
 pub fn exports(colour: bool, exports: &[Export]) -> String {
     if exports.is_empty() {
-        return "no exports; make one with: purlin export create GROUP/VOLUME --ublk, or --nbd unix:PATH\n".to_owned();
+        return "no exports; make one with: purlin export create GROUP/VOLUME --ublk, --nvme-tcp, or --nbd unix:PATH\n"
+            .to_owned();
     }
     let row = |export: &Export| {
         let state = if export.listening {

@@ -40,6 +40,9 @@ pub struct Catalogue {
     pub scrub: ScrubRecord,
 }
 
+/// The highest number of a namespace.
+const NAMESPACE_MAX: u32 = 65_535;
+
 /// Requests that a queue of a block device takes at the same time, at most.
 pub const DEVICE_DEPTH_MAX: u16 = 4096;
 
@@ -119,13 +122,28 @@ pub enum ExportKind {
         /// Programs may not write.
         read_only: bool,
     },
+    /// Namespace of the group's NVM subsystem, over NVMe/TCP. A volume has the same number everywhere.
+    NvmeTcp {
+        /// Where it listens: `HOST:PORT`.
+        address: String,
+        /// Number of the namespace, 1 to 65,535.
+        nsid: u32,
+        /// Size of its blocks in bytes: 512 or 4096.
+        block_bytes: u32,
+        /// Hosts may not write.
+        read_only: bool,
+        /// NVMe qualified names of the hosts that may use it; `None` is any host.
+        hosts: Option<Vec<String>>,
+    },
 }
 
 impl ExportKind {
     /// Clients may not write.
     pub fn read_only(&self) -> bool {
         match self {
-            ExportKind::Nbd { read_only, .. } | ExportKind::Ublk { read_only, .. } => *read_only,
+            ExportKind::Nbd { read_only, .. }
+            | ExportKind::Ublk { read_only, .. }
+            | ExportKind::NvmeTcp { read_only, .. } => *read_only,
         }
     }
 
@@ -134,13 +152,14 @@ impl ExportKind {
         match self {
             ExportKind::Nbd { .. } => "nbd",
             ExportKind::Ublk { .. } => "ublk",
+            ExportKind::NvmeTcp { .. } => "nvme-tcp",
         }
     }
 
     /// Where clients find it: `unix:PATH`, `HOST:PORT`, or the path of a block device.
     pub fn address(&self) -> String {
         match self {
-            ExportKind::Nbd { address, .. } => address.clone(),
+            ExportKind::Nbd { address, .. } | ExportKind::NvmeTcp { address, .. } => address.clone(),
             ExportKind::Ublk { number, .. } => format!("/dev/ublkb{number}"),
         }
     }
@@ -253,6 +272,20 @@ pub enum CatalogueError {
         /// Its number.
         number: u32,
     },
+    /// A namespace that cannot be: its number, its block size, or one of its hosts.
+    #[error("namespace {nsid} with blocks of {block_bytes} bytes: not what a namespace is, or a host that has no name")]
+    Namespace {
+        /// Its number.
+        nsid: u32,
+        /// Its block size in bytes.
+        block_bytes: u32,
+    },
+    /// Two volumes are the same namespace, or one volume is two.
+    #[error("the namespace {nsid} is not one volume everywhere")]
+    NamespaceTwice {
+        /// Its number.
+        nsid: u32,
+    },
     /// A setting, or the place of a scrub, that makes no sense.
     #[error("the field {field} of settings or scrub is out of its range")]
     Upkeep {
@@ -332,6 +365,7 @@ impl Catalogue {
         // What is there once for each volume: an address, and a block device.
         let mut places = Vec::with_capacity(self.exports.len());
         let mut devices = Vec::new();
+        let mut namespaces: Vec<(u32, u64)> = Vec::new();
         for export in &self.exports {
             if !self.volumes.iter().any(|volume| volume.id == export.volume) {
                 return Err(CatalogueError::NoVolume { export: export.id, volume: export.volume });
@@ -349,6 +383,23 @@ impl Catalogue {
                     }
                     places.push((export.volume, "a block device"));
                     devices.push(number);
+                }
+                ExportKind::NvmeTcp { address, nsid, block_bytes, hosts, .. } => {
+                    if !is_address(address) || address.starts_with("unix:") {
+                        return Err(CatalogueError::Address { address: address.clone() });
+                    }
+                    let (nsid, block_bytes) = (*nsid, *block_bytes);
+                    let has_hosts = hosts.as_ref().is_none_or(|hosts| hosts.iter().all(|host| is_host(host)));
+                    if !(1..=NAMESPACE_MAX).contains(&nsid) || !matches!(block_bytes, 512 | 4096) || !has_hosts {
+                        return Err(CatalogueError::Namespace { nsid, block_bytes });
+                    }
+                    // One or both of two.
+                    let other = |known: &&(u32, u64)| (known.0 == nsid) != (known.1 == export.volume);
+                    if let Some((nsid, _)) = namespaces.iter().find(other) {
+                        return Err(CatalogueError::NamespaceTwice { nsid: *nsid });
+                    }
+                    namespaces.push((nsid, export.volume));
+                    places.push((export.volume, address.as_str()));
                 }
             }
         }
@@ -382,6 +433,11 @@ fn check_extents_of(volume: &VolumeRecord, capacity: u64) -> Result<(), Catalogu
         return Err(CatalogueError::Size { volume: volume.name.clone(), extents: extents_bytes, size });
     }
     Ok(())
+}
+
+/// The name of an NVMe host: NVMe Base 2.0, clause 4.5.
+fn is_host(name: &str) -> bool {
+    name.starts_with("nqn.") && name.len() <= 223 && !name.chars().any(char::is_control)
 }
 
 fn is_address(address: &str) -> bool {

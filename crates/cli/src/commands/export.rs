@@ -1,6 +1,6 @@
 //! `purlin export`.
 
-use api::{ExportCreate, ExportTls, NbdAddress, Protocol, UblkCreate};
+use api::{ErrorCode, ExportCreate, ExportTls, NbdAddress, NvmeTcpCreate, Protocol, UblkCreate};
 
 use super::absolute;
 use crate::args::{Common, ExportCommand, ExportCreateArgs};
@@ -9,9 +9,17 @@ use crate::{Client, Failure, table};
 
 pub(super) async fn run(common: &Common, client: &Client, command: ExportCommand) -> Result<(), Failure> {
     match command {
-        ExportCommand::Create(args) => create(common, client, args).await,
+        ExportCommand::Create(args) => create(common, client, *args).await,
         ExportCommand::List => {
             show(common, &client.exports().await?, |list| table::exports(has_colour(), &list.exports))
+        }
+        ExportCommand::Show { id } => {
+            let export = client.exports().await?.exports.into_iter().find(|export| export.id == id);
+            let export = export.ok_or_else(|| Failure::Refused {
+                code: ErrorCode::ExportNotFound,
+                message: format!("there is no export \"{id}\""),
+            })?;
+            show(common, &export, table::export)
         }
         ExportCommand::Delete { id } => {
             show_changed(common, &client.export_delete(&id).await?, |_| format!("deleted export {id}"))
@@ -24,11 +32,15 @@ async fn create(common: &Common, client: &Client, args: ExportCreateArgs) -> Res
         Some(NbdAddress::Unix(path)) => Some(format!("unix:{}", absolute(&path)?)),
         tcp => tcp.map(|address| address.to_string()),
     };
-    let ublk = args.ublk.then_some(UblkCreate {
-        number: args.number,
-        // Sizes beyond 32 bits are refused below, as all but two are.
-        block_bytes: Some(u32::try_from(args.block_size).unwrap_or(u32::MAX)),
-        depth: Some(args.depth),
+    // Sizes beyond 32 bits are refused below, as all but two are.
+    let block_bytes = Some(u32::try_from(args.block_size).unwrap_or(u32::MAX));
+    let ublk = args.ublk.then_some(UblkCreate { number: args.number, block_bytes, depth: Some(args.depth) });
+    let nvme_tcp = args.nvme_tcp.map(|address| NvmeTcpCreate {
+        address: Some(address),
+        nsid: args.nsid,
+        block_bytes,
+        hosts: args.host,
+        allow_any_host: args.allow_any_host,
     });
     let tls = match (args.tls_cert, args.tls_key) {
         (Some(cert), Some(key)) => Some(ExportTls {
@@ -38,7 +50,7 @@ async fn create(common: &Common, client: &Client, args: ExportCreateArgs) -> Res
         }),
         _ => None,
     };
-    let request = ExportCreate { volume: args.volume.to_string(), nbd, ublk, read_only: args.read_only, tls };
+    let request = ExportCreate { volume: args.volume.to_string(), nbd, ublk, nvme_tcp, read_only: args.read_only, tls };
     request.validate()?;
     show_changed(common, &client.export_create(&request).await?, |export| {
         export.map_or_else(
@@ -47,6 +59,14 @@ async fn create(common: &Common, client: &Client, args: ExportCreateArgs) -> Res
                 Protocol::Ublk => {
                     format!("created export {} of {}: {}, {}", export.id, export.volume, export.address, export.uri)
                 }
+                Protocol::NvmeTcp => format!(
+                    "created export {} of {}: namespace {} of {} at {}",
+                    export.id,
+                    export.volume,
+                    export.nsid.unwrap_or_default(),
+                    export.nqn.as_deref().unwrap_or_default(),
+                    export.address
+                ),
                 _ => format!("created export {} of {}: {}", export.id, export.volume, export.uri),
             },
         )

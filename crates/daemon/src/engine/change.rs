@@ -226,7 +226,7 @@ impl Control for Engine {
         let group = self.find(name)?;
         Self::refuse_used_devices(&group)?;
         let clients = |running: &std::sync::Arc<RunningExport>| match running.record.kind {
-            ExportKind::Nbd { .. } => running.state.connections().len(),
+            ExportKind::Nbd { .. } | ExportKind::NvmeTcp { .. } => running.state.connections().len(),
             ExportKind::Ublk { .. } => 0,
         };
         let busy: usize = group.exports().values().map(clients).sum();
@@ -509,6 +509,7 @@ impl Control for Engine {
         let (key, shown) = (group.key, resized.clone());
         group.on_all(move || shard::set_volume(key, &shown)).await?;
         group.release(freed).await?;
+        self.tell_namespaces(&group, resized.id);
         tracing::info!(volume = %name, size_bytes = request.size_bytes, "resized");
         Ok(Changed::done(steps, self.look_at_volume(&group, &resized).await?))
     }

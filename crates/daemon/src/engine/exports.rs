@@ -1,6 +1,7 @@
 //! Exports that run: listeners by address, and what is offered at each.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::net::ToSocketAddrs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
@@ -8,15 +9,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::{ErrorCode, NbdAddress};
 use drive::Env;
-use export::{ExportState, ServerConfig, TlsConfig, serve};
+use export::{ExportState, NamespaceOffer, Portal, ServerConfig, TlsConfig, serve, serve_nvme_tcp};
 use format::{ExportRecord, TlsFiles};
+use nvme::Nqn;
+use nvme::target::Subsystem;
 use runtime::{Bound, ListenOn, Listener, ShardEnv, ShardHandle};
 use tokio::sync::oneshot;
 
 use super::drives::stopping;
+use super::served::Served;
 use super::shard::{self, Offer, Offers};
 use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
+
+/// NVMe/TCP queues at one address. An idle one holds some 200 KiB.
+const QUEUES_MAX: usize = 4096;
 
 /// Mode of an export's Unix socket: whoever may open it may read and write the volume.
 const SOCKET_MODE: u32 = 0o600;
@@ -29,12 +36,27 @@ pub(super) struct RunningExport {
     pub failure: Option<String>,
 }
 
-/// A place where clients are waited for. All exports at one address share its listener and its TLS.
+/// A place where clients are waited for. All exports at one address share its listener.
 struct Place {
-    offers: Offers,
-    tls: Option<TlsFiles>,
+    serves: Serves,
     /// Says when no more clients are taken there.
     ended: oneshot::Receiver<()>,
+}
+
+/// What is spoken at a place, and what is offered there.
+enum Serves {
+    Nbd { offers: Offers, tls: Option<TlsFiles> },
+    NvmeTcp(Portal<Served>),
+}
+
+impl Serves {
+    /// The name under which the place's socket is handed over.
+    fn socket_name(&self, address: &str) -> String {
+        match self {
+            Serves::Nbd { .. } => format!("nbd-{address}"),
+            Serves::NvmeTcp(_) => format!("nvme-{address}"),
+        }
+    }
 }
 
 /// All listeners.
@@ -42,11 +64,6 @@ pub(super) struct Listeners {
     shards: Vec<ShardHandle>,
     places: Mutex<BTreeMap<String, Place>>,
     handover: Arc<Handover>,
-}
-
-/// The name under which a place's socket is handed over.
-fn socket_name(address: &str) -> String {
-    format!("nbd-{address}")
 }
 
 impl Listeners {
@@ -61,21 +78,69 @@ impl Listeners {
     /// Offers a volume at `address`. `name` is what NBD clients ask for.
     pub async fn offer(&self, name: &str, address: &str, tls: &Option<TlsFiles>, offer: Offer) -> Answer<()> {
         if let Some(place) = self.places().get(address) {
-            if place.tls != *tls {
+            let Serves::Nbd { offers, tls: known } = &place.serves else { return Err(other_protocol(address)) };
+            if known != tls {
                 return Err(ControlError::new(
                     ErrorCode::Invalid,
                     format!("other exports at {address} have other TLS files: one address has one of them"),
                 ));
             }
-            place.offers.add(name, offer);
+            offers.add(name, offer);
             return Ok(());
         }
         let config = ServerConfig { tls: tls.as_ref().map(load_tls).transpose()?, ..ServerConfig::default() };
         let offers = Offers::default();
         offers.add(name, offer);
-        let ended = self.listen(address, config, offers.clone()).await?;
-        self.places().insert(address.to_owned(), Place { offers, tls: tls.clone(), ended });
-        Ok(())
+        let (shards, offered) = (self.shards.clone(), offers.clone());
+        let serve = move |env, listener| serve(env, listener, shards, config, move || offered.clone());
+        self.listen(address, Serves::Nbd { offers, tls: tls.clone() }, serve).await
+    }
+
+    /// Offers a volume at `address` as a namespace of a subsystem.
+    pub async fn offer_namespace(
+        &self,
+        address: &str,
+        subsystem: Subsystem,
+        nsid: u32,
+        offer: NamespaceOffer<Served>,
+    ) -> Answer<()> {
+        if let Some(place) = self.places().get(address) {
+            let Serves::NvmeTcp(portal) = &place.serves else { return Err(other_protocol(address)) };
+            portal.add(subsystem, nsid, offer);
+            return Ok(());
+        }
+        let portal = Portal::default();
+        portal.add(subsystem, nsid, offer);
+        let (shards, offered) = (self.shards.clone(), portal.clone());
+        let serve = move |env, listener| serve_nvme_tcp(env, listener, shards, QUEUES_MAX, offered);
+        self.listen(address, Serves::NvmeTcp(portal), serve).await
+    }
+
+    /// Ends what [`Listeners::offer_namespace`] began, and waits until no host uses it.
+    pub async fn withdraw_namespace(&self, address: &str, subsystem: &Nqn, nsid: u32, state: &ExportState) {
+        let empty = match self.places().get(address).map(|place| &place.serves) {
+            Some(Serves::NvmeTcp(portal)) => {
+                let empty = portal.remove(subsystem, nsid);
+                // Hosts that are looking for something else find another portal there.
+                if empty {
+                    portal.close();
+                }
+                empty
+            }
+            _ => false,
+        };
+        state.stop();
+        if empty {
+            self.close(address).await;
+        }
+        state.stopped().await;
+    }
+
+    /// The numbers of a subsystem's namespaces have other sizes.
+    pub fn namespace_resized(&self, address: &str, subsystem: &Nqn, nsid: u32) {
+        if let Some(Serves::NvmeTcp(portal)) = self.places().get(address).map(|place| &place.serves) {
+            portal.resized(subsystem, nsid);
+        }
     }
 
     /// Takes no more clients, and leaves those that come to whoever takes over the sockets. Exports end, and are
@@ -87,7 +152,11 @@ impl Listeners {
             // A shard that has stopped takes no clients, and neither does a server that has ended.
             let _ = self.home(&address).call(move || async move { shard::let_go_listener(&left) }).await;
             let _ = place.ended.await;
-            place.offers.hand_over();
+            match place.serves {
+                Serves::Nbd { offers, .. } => offers.hand_over(),
+                // Hosts connect again and repeat what was not answered.
+                Serves::NvmeTcp(portal) => portal.close(),
+            }
         }
     }
 
@@ -95,27 +164,31 @@ impl Listeners {
     pub async fn withdraw(&self, address: &str, state: &ExportState) {
         state.stop();
         let empty = {
-            let mut places = self.places();
-            let empty = places.get(address).is_some_and(|place| {
-                place.offers.remove(state.name());
-                place.offers.is_empty()
-            });
-            if empty {
-                places.remove(address);
+            match self.places().get(address).map(|place| &place.serves) {
+                Some(Serves::Nbd { offers, .. }) => {
+                    offers.remove(state.name());
+                    offers.is_empty()
+                }
+                _ => false,
             }
-            empty
         };
         if empty {
-            self.handover.forget(&socket_name(address));
-            let closed = address.to_owned();
-            // A shard that has stopped has closed its listeners.
-            let _ = self.home(address).call(move || async move { shard::close_listener(&closed) }).await;
-            if let Some(path) = address.strip_prefix("unix:") {
-                // The name is of no use any more; that it is gone already is fine.
-                let _ = std::fs::remove_file(path);
-            }
+            self.close(address).await;
         }
         state.stopped().await;
+    }
+
+    /// Waits for clients there no more.
+    async fn close(&self, address: &str) {
+        let Some(place) = self.places().remove(address) else { return };
+        self.handover.forget(&place.serves.socket_name(address));
+        let closed = address.to_owned();
+        // A shard that has stopped has closed its listeners.
+        let _ = self.home(address).call(move || async move { shard::close_listener(&closed) }).await;
+        if let Some(path) = address.strip_prefix("unix:") {
+            // The name is of no use any more; that it is gone already is fine.
+            let _ = std::fs::remove_file(path);
+        }
     }
 
     /// The shard that waits for clients at an address. Those that come are spread over all shards.
@@ -124,16 +197,21 @@ impl Listeners {
         &self.shards[sum % self.shards.len()]
     }
 
-    /// Gives what says when the server there has ended.
-    async fn listen(&self, address: &str, config: ServerConfig, offers: Offers) -> Answer<oneshot::Receiver<()>> {
-        let bound = self.bound(address)?;
-        let (key, shards) = (address.to_owned(), self.shards.clone());
+    /// Waits for clients there, and has `serve` take them.
+    async fn listen<F: Future<Output = ()> + 'static>(
+        &self,
+        address: &str,
+        serves: Serves,
+        serve: impl FnOnce(ShardEnv, Listener) -> F + Send + 'static,
+    ) -> Answer<()> {
+        let bound = self.bound(address, &serves.socket_name(address))?;
+        let key = address.to_owned();
         let (end, ended) = oneshot::channel();
         let listening = self.home(address).call(move || async move {
             let env = ShardEnv::current();
             let listener = Listener::new(&env, bound);
             shard::add_listener(key, listener.closer());
-            let serving = serve(env.clone(), listener, shards, config, move || offers.clone());
+            let serving = serve(env.clone(), listener);
             env.spawn(async move {
                 serving.await;
                 // Nobody waits for a listener that was closed.
@@ -141,14 +219,14 @@ impl Listeners {
             });
         });
         listening.await.map_err(|_| stopping())?;
-        Ok(ended)
+        self.places().insert(address.to_owned(), Place { serves, ended });
+        Ok(())
     }
 
-    /// The socket for an address: the one that was handed over, or a new one.
-    fn bound(&self, address: &str) -> Answer<Bound> {
+    /// The socket for an address: the one that was handed over under this name, or a new one.
+    fn bound(&self, address: &str, name: &str) -> Answer<Bound> {
         let on = listen_on(address)?;
-        let name = socket_name(address);
-        if let Some(bound) = self.handover.take(&name, &on) {
+        if let Some(bound) = self.handover.take(name, &on) {
             return Ok(bound);
         }
         if let ListenOn::Unix { path, .. } = &on {
@@ -157,9 +235,13 @@ impl Listeners {
         let bound = Bound::new(on);
         let bound =
             bound.map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot listen on {address}: {error}")))?;
-        self.handover.hold(&name, &bound);
+        self.handover.hold(name, &bound);
         Ok(bound)
     }
+}
+
+fn other_protocol(address: &str) -> ControlError {
+    ControlError::new(ErrorCode::Invalid, format!("another protocol is spoken at {address}: one address has one"))
 }
 
 fn listen_on(address: &str) -> Answer<ListenOn> {

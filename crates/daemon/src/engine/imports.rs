@@ -324,7 +324,9 @@ impl Engine {
                 let offer = Offer { key: import.key, volume: record.volume, state: state.clone() };
                 self.listeners.offer(&name, address, tls, offer).await.err().map(|error| error.message)
             }
-            (Ok(_), ExportKind::Ublk { .. }) => Some("an import is offered over NBD only".to_owned()),
+            (Ok(_), ExportKind::Ublk { .. } | ExportKind::NvmeTcp { .. }) => {
+                Some("an import is offered over NBD only".to_owned())
+            }
         };
         let running = Arc::new(RunningExport { record, state, failure });
         import.exports_mut().insert(running.record.id, running.clone());

@@ -22,6 +22,7 @@ mod import;
 mod imports;
 mod look;
 mod memory;
+mod namespaces;
 mod newcomer;
 mod offer;
 mod sampler;
@@ -260,6 +261,7 @@ impl Engine {
                 self.listeners.offer(&name, address, tls, offer).await
             }
             ExportKind::Ublk { .. } => self.devices.offer(group, &record, &state).await,
+            ExportKind::NvmeTcp { .. } => self.offer_namespace(group, &record, &state).await,
         };
         let failure = match offered {
             Ok(()) => None,
@@ -279,6 +281,7 @@ impl Engine {
             match &running.record.kind {
                 ExportKind::Nbd { address, .. } => self.listeners.withdraw(address, &running.state).await,
                 ExportKind::Ublk { number, .. } => self.devices.withdraw(*number, &running.state, device).await?,
+                ExportKind::NvmeTcp { .. } => self.withdraw_namespace(group, &running.record, &running.state).await,
             }
         }
         group.exports_mut().remove(&running.record.id);

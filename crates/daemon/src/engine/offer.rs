@@ -34,6 +34,9 @@ impl Engine {
         let (kind, step) = match place {
             ExportPlace::Nbd(address) => Self::nbd(&group, &record, &volume, &request, &address)?,
             ExportPlace::Ublk(device) => self.device(&group, &record, &volume, request.read_only, device).await?,
+            ExportPlace::NvmeTcp(address, namespace) => {
+                Self::namespace(&group, &record, &volume, request.read_only, &address, namespace)?
+            }
         };
         let export = ExportRecord { id: group.catalogue().await?.next_id, volume: record.id, kind };
         // It has to be served before it is recorded: a record that never worked would be of no use.
@@ -137,7 +140,7 @@ impl Engine {
         };
         self.change_catalogue(&group, |catalogue| catalogue.exports.retain(|export| export.id != running.record.id))
             .await?;
-        if matches!(running.record.kind, ExportKind::Nbd { .. }) {
+        if !matches!(running.record.kind, ExportKind::Ublk { .. }) {
             self.end_export(&group, &running, DeviceEnd::Goes).await?;
         }
         tracing::info!(export = id, "deleted");

@@ -12,7 +12,7 @@ use runtime::OpenDrive;
 use super::exports::RunningExport;
 use super::group::{Group, GroupDrive};
 use super::newcomer::Newcomer;
-use super::{devices, findings, schedule, settings};
+use super::{devices, findings, namespaces, schedule, settings};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
@@ -433,7 +433,14 @@ pub(super) fn export_id(group: &Group, id: u64) -> String {
 pub(super) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExport) -> api::Export {
     let volume = catalogue.volumes.iter().find(|volume| volume.id == running.record.volume);
     let name = volume.map_or_else(String::new, |volume| format!("{}/{}", group.name, volume.name));
-    export_of(&export_id(group, running.record.id), name, running)
+    let mut export = export_of(&export_id(group, running.record.id), name, running);
+    if let ExportKind::NvmeTcp { address, nsid, block_bytes, hosts, .. } = &running.record.kind {
+        let nqn = namespaces::nqn_of(&group.uuid);
+        export.uri = format!("nvme-tcp://{address}/{nqn}?nsid={nsid}");
+        (export.nqn, export.nsid) = (Some(nqn.to_string()), Some(*nsid));
+        (export.block_bytes, export.hosts) = (Some(*block_bytes), hosts.clone());
+    }
+    export
 }
 
 /// The export `id` of the volume `name`, of a group or an import.
@@ -453,6 +460,8 @@ pub(super) fn export_of(id: &str, name: String, running: &RunningExport) -> api:
             let uri = devices::stable_path(&name).display().to_string();
             (api::Protocol::Ublk, uri, devices::users(*number, &name).len())
         }
+        // Its name is the group's.
+        ExportKind::NvmeTcp { .. } => (api::Protocol::NvmeTcp, String::new(), running.state.connections().len()),
     };
     let tls = if let ExportKind::Nbd { tls, .. } = kind { tls.as_ref() } else { None };
     api::Export {
@@ -471,6 +480,9 @@ pub(super) fn export_of(id: &str, name: String, running: &RunningExport) -> api:
         listening: running.failure.is_none(),
         message: running.failure.clone(),
         connection_count: connection_count as u32,
+        nqn: None,
+        nsid: None,
+        hosts: None,
     }
 }
 

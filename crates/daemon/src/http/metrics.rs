@@ -141,6 +141,7 @@ fn daemon_metrics(registry: &mut Registry, status: &Status) {
         let protocol = match export.protocol {
             api::Protocol::Nbd => "nbd",
             api::Protocol::Ublk => "ublk",
+            api::Protocol::NvmeTcp => "nvme_tcp",
             api::Protocol::Unknown => "unknown",
         };
         let labels = ExportLabels { export: export.id.clone(), volume: export.volume.clone(), protocol };

@@ -14,6 +14,9 @@ use async_trait::async_trait;
 use daemon::http::{Answer, Control, ControlError, require_confirmation};
 use format::Shape;
 
+/// The name of every subsystem.
+const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001";
+
 const GIB: u64 = 1 << 30;
 
 const DAY: u64 = 86_400;
@@ -702,10 +705,12 @@ impl Control for MemoryControl {
         let address = match &place {
             ExportPlace::Nbd(nbd) => nbd.to_string(),
             ExportPlace::Ublk(device) => format!("/dev/ublkb{}", device.number.unwrap_or_default()),
+            ExportPlace::NvmeTcp(address, _) => address.to_string(),
         };
         if let Some(other) = state.exports.values().find(|export| export.address == address) {
             return refuse(ErrorCode::ExportExists, format!("the export {:?} listens on {address} already", other.id));
         }
+        let mut nvme = None;
         let (protocol, uri, block_bytes) = match &place {
             ExportPlace::Nbd(NbdAddress::Unix(path)) => {
                 (Protocol::Nbd, format!("nbd+unix:///{name}?socket={}", path.display()), None)
@@ -714,6 +719,10 @@ impl Control for MemoryControl {
             ExportPlace::Ublk(device) => {
                 let block_bytes = device.block_bytes.unwrap_or(UblkCreate::BLOCK_BYTES_DEFAULT);
                 (Protocol::Ublk, format!("/dev/purlin/{name}"), Some(block_bytes))
+            }
+            ExportPlace::NvmeTcp(_, namespace) => {
+                nvme = Some(namespace.clone());
+                (Protocol::NvmeTcp, format!("nvme-tcp://{address}/{NQN}?nsid=1"), Some(4096))
             }
         };
         let export = Export {
@@ -728,6 +737,9 @@ impl Control for MemoryControl {
             listening: true,
             message: None,
             connection_count: 0,
+            nqn: nvme.as_ref().map(|_| NQN.to_owned()),
+            nsid: nvme.as_ref().map(|nvme| nvme.nsid.unwrap_or(1)),
+            hosts: nvme.filter(|nvme| !nvme.allow_any_host).map(|nvme| nvme.hosts),
         };
         state.volume(&name)?.exports.push(export.id.clone());
         state.exports.insert(export.id.clone(), export.clone());

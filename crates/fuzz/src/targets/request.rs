@@ -154,6 +154,13 @@ fn export(request: &ExportCreate) -> Result<(), Invalid> {
             depth: ublk.depth.unwrap_or(UblkCreate::DEPTH_DEFAULT),
             read_only,
         },
+        ExportPlace::NvmeTcp(address, nvme) => ExportKind::NvmeTcp {
+            address: address.to_string(),
+            nsid: nvme.nsid.unwrap_or(1),
+            block_bytes: nvme.block_bytes.unwrap_or(UblkCreate::BLOCK_BYTES_DEFAULT),
+            read_only,
+            hosts: (!nvme.allow_any_host).then_some(nvme.hosts),
+        },
     };
     let catalogue = Catalogue { exports: vec![ExportRecord { id: 5, volume: 1, kind }], ..samples::catalogue() };
     assert_eq!(catalogue.check(u64::MAX), Ok(()));

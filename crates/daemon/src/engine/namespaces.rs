@@ -1,0 +1,126 @@
+//! Volumes as namespaces for NVMe hosts: which subsystem, which number, which identity.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use api::{ErrorCode, NbdAddress, NvmeTcpCreate, VolumeName};
+use export::{ExportState, Hosts, NamespaceOffer};
+use format::{ExportKind, ExportRecord, Uuid, VolumeRecord};
+use nvme::Nqn;
+use nvme::target::Subsystem;
+
+use super::shard;
+use super::{Engine, Group};
+use crate::http::{Answer, ControlError};
+
+/// The name of a group's subsystem: all its volumes are namespaces of one.
+pub(super) fn nqn_of(group: &Uuid) -> Nqn {
+    Nqn::of_uuid(group.as_bytes())
+}
+
+fn subsystem_of(group: &Group) -> Subsystem {
+    // SN has 20 characters; the first of a UUID are as good as any.
+    let serial = group.uuid.to_string().chars().filter(|char| *char != '-').take(20).collect();
+    Subsystem { nqn: nqn_of(&group.uuid), serial, firmware: env!("CARGO_PKG_VERSION").to_owned() }
+}
+
+/// A namespace's UUID, always the same for a volume: its group's, with the volume's number in it. Version 8, "vendor-specific" (RFC
+/// 9562, clause 5.8).
+fn uuid_of(group: &Uuid, volume: u64) -> [u8; 16] {
+    let mut bytes = *group.as_bytes();
+    for (byte, number) in bytes[8..].iter_mut().zip(volume.to_be_bytes()) {
+        *byte ^= number;
+    }
+    bytes[6] = bytes[6] & 0x0F | 0x80;
+    bytes[8] = bytes[8] & 0x3F | 0x80;
+    bytes
+}
+
+impl Engine {
+    /// The record of a volume that is to be a namespace, and the sentence for people.
+    pub(super) fn namespace(
+        group: &Group,
+        record: &VolumeRecord,
+        volume: &VolumeName,
+        read_only: bool,
+        address: &NbdAddress,
+        asked: NvmeTcpCreate,
+    ) -> Answer<(ExportKind, String)> {
+        let address = address.to_string();
+        let mut taken: BTreeSet<u32> = BTreeSet::new();
+        let mut own = None;
+        for running in group.exports().values() {
+            let ExportKind::NvmeTcp { address: known, nsid, .. } = &running.record.kind else { continue };
+            if running.record.volume != record.id {
+                taken.insert(*nsid);
+                continue;
+            }
+            own = Some(*nsid);
+            if *known == address {
+                return Err(ControlError::new(
+                    ErrorCode::ExportExists,
+                    format!("the volume \"{volume}\" is a namespace at {address} already"),
+                ));
+            }
+        }
+        // Everywhere the same, so that hosts see one namespace on several paths.
+        let nsid = match (own, asked.nsid) {
+            (Some(own), Some(asked)) if own != asked => {
+                let message =
+                    format!("the volume \"{volume}\" is the namespace {own} elsewhere, so it cannot be {asked} here");
+                return Err(ControlError::new(ErrorCode::Invalid, message));
+            }
+            (Some(own), _) => own,
+            (None, Some(asked)) if taken.contains(&asked) => {
+                let message = format!("the namespace {asked} is another volume of the group \"{}\"", group.name);
+                return Err(ControlError::new(ErrorCode::Invalid, message));
+            }
+            (None, Some(asked)) => asked,
+            (None, None) => (1..=NvmeTcpCreate::NSID_MAX).find(|nsid| !taken.contains(nsid)).ok_or_else(|| {
+                ControlError::new(ErrorCode::Invalid, format!("the group \"{}\" has no free namespace", group.name))
+            })?,
+        };
+        let step = format!("offer the volume \"{volume}\" over NVMe/TCP at {address}, as namespace {nsid}");
+        let kind = ExportKind::NvmeTcp {
+            address,
+            nsid,
+            block_bytes: asked.block_bytes.unwrap_or(api::UblkCreate::BLOCK_BYTES_DEFAULT),
+            read_only,
+            hosts: (!asked.allow_any_host).then_some(asked.hosts),
+        };
+        Ok((kind, step))
+    }
+
+    pub(super) async fn offer_namespace(
+        &self,
+        group: &Group,
+        record: &ExportRecord,
+        state: &Arc<ExportState>,
+    ) -> Answer<()> {
+        let ExportKind::NvmeTcp { address, nsid, block_bytes, hosts, .. } = &record.kind else { return Ok(()) };
+        let (key, volume) = (group.key, record.volume);
+        let offer = NamespaceOffer {
+            block_bytes: *block_bytes,
+            uuid: uuid_of(&group.uuid, volume),
+            hosts: hosts.as_ref().map_or(Hosts::Any, |names| Hosts::Only(names.iter().cloned().collect())),
+            state: state.clone(),
+            open: Arc::new(move || shard::volume(key, volume).map(super::served::Served::Volume)),
+        };
+        self.listeners.offer_namespace(address, subsystem_of(group), *nsid, offer).await
+    }
+
+    pub(super) async fn withdraw_namespace(&self, group: &Group, record: &ExportRecord, state: &ExportState) {
+        if let ExportKind::NvmeTcp { address, nsid, .. } = &record.kind {
+            self.listeners.withdraw_namespace(address, &nqn_of(&group.uuid), *nsid, state).await;
+        }
+    }
+
+    /// Tells NVMe hosts that a volume has another size.
+    pub(super) fn tell_namespaces(&self, group: &Group, volume: u64) {
+        for running in group.exports().values().filter(|running| running.record.volume == volume) {
+            if let ExportKind::NvmeTcp { address, nsid, .. } = &running.record.kind {
+                self.listeners.namespace_resized(address, &nqn_of(&group.uuid), *nsid);
+            }
+        }
+    }
+}
