@@ -1,6 +1,6 @@
 //! The controller's side of a connection: what comes in.
 
-use super::frame::{Body, Frame};
+use super::frame::{Body, Frame, wrong_header};
 use super::pdu::{self, CapsuleCmd, Data, Digests, FLAG_LAST, Head, Initialize, Kind, Terminate, Writer};
 use super::violation::Violation;
 use crate::Command;
@@ -117,7 +117,7 @@ impl Receiver {
         match self.header(input) {
             Ok(done) => done,
             Err(violation) => {
-                self.wrong = input[..input.len().min(pdu::HEADER_BYTES_MAX)].to_vec();
+                self.wrong = wrong_header(input, &violation);
                 (0, Step::Close(violation))
             }
         }
