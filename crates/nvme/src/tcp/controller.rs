@@ -19,7 +19,7 @@ pub struct Limits {
 }
 
 /// Data from this length on are received straight into their place if none of them has arrived yet, in bytes.
-const DIRECT_BYTES_MIN: u32 = 16 << 10;
+pub(super) const DIRECT_BYTES_MIN: u32 = 16 << 10;
 
 /// Whose data these are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
