@@ -7,12 +7,14 @@
 //! - [`Command`], [`Completion`], [`identify`], [`fabrics_data`]: the structures.
 //! - [`tcp`]: PDUs, and how a stream of bytes is cut into them.
 //! - [`target`]: what a controller answers.
+//! - [`host`]: how a host makes a controller work.
 
 #![forbid(unsafe_code)]
 
 mod command;
 mod completion;
 pub mod fabrics_data;
+pub mod host;
 pub mod identify;
 mod nqn;
 pub mod target;

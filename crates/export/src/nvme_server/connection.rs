@@ -323,10 +323,9 @@ impl<B: Block + 'static> Receiving<B> {
             To::Capsule => self.capsule.take(),
             To::Transfer(tag) => {
                 let arriving = self.asked[usize::from(tag)].take();
-                let len = arriving.as_ref().map_or(0, |arriving| arriving.data.len() as u64);
-                self.asked_bytes -= len;
-                if let Some(Plan::Io(..)) = arriving.as_ref().map(|arriving| &arriving.plan) {
-                    self.queue.link.grow(len);
+                self.asked_bytes -= arriving.as_ref().map_or(0, |arriving| arriving.data.len() as u64);
+                if let Some(Plan::Io(_, io)) = arriving.as_ref().map(|arriving| &arriving.plan) {
+                    self.queue.link.grow(u64::from(io.data_bytes()));
                 }
                 arriving
             }

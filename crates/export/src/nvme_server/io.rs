@@ -187,7 +187,10 @@ async fn execute<B: Block>(
         }
         Io::Deallocate { .. } => {
             let blocks = block.size_bytes() / u64::from(handle.described.block_bytes);
-            let ranges = ranges(&brought()?, &Namespace { blocks, ..handle.described })?;
+            // Behind the ranges there may be more, which means nothing.
+            let brought = brought()?;
+            let data = &brought[..io.data_bytes() as usize];
+            let ranges = ranges(data, &Namespace { blocks, ..handle.described })?;
             let discards = ranges.iter().map(|range| block.discard(range.offset, range.len));
             join_all(discards).await.into_iter().collect()
         }

@@ -14,6 +14,10 @@ mod md;
 mod nbd_replies;
 mod nbd_script;
 mod nbd_stream;
+mod nvme_host;
+mod nvme_script;
+mod nvme_stream;
+mod nvme_target;
 mod request;
 mod samples;
 mod seal;
@@ -23,7 +27,7 @@ mod superblock;
 use crate::target::Target;
 
 /// All targets, in the order of their names.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 21] = [
     address::TARGET,
     arguments::TARGET,
     catalogue::TARGET,
@@ -39,6 +43,8 @@ pub const TARGETS: [Target; 19] = [
     nbd_replies::TARGET,
     nbd_script::TARGET,
     nbd_stream::TARGET,
+    nvme_script::TARGET,
+    nvme_stream::TARGET,
     request::TARGET,
     size::TARGET,
     superblock::COPIES,

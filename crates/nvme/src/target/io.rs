@@ -73,6 +73,9 @@ pub struct Range {
 /// Bytes of a range in the data of Dataset Management.
 const RANGE_BYTES: usize = 16;
 
+/// Ranges of one command at most: NR says one less in eight bits.
+const RANGES_MAX: u32 = 256;
+
 impl Io {
     /// Reads a command for a namespace.
     ///
@@ -121,13 +124,22 @@ impl Io {
         if data_bytes > TRANSFER_BYTES_MAX {
             return Err(Status::INVALID_FIELD);
         }
-        if data_bytes > 0 && command.dptr.length.get() != data_bytes {
+        let described = command.dptr.length.get();
+        let fits = match io {
+            // Linux hosts describe room for 256 ranges, however few there are.
+            Io::Deallocate { .. } | Io::Hint { .. } => {
+                (data_bytes..=RANGES_MAX * RANGE_BYTES as u32).contains(&described)
+            }
+            _ => data_bytes == 0 || described == data_bytes,
+        };
+        if !fits {
             return Err(Status::DATA_SGL_LENGTH_INVALID);
         }
         Ok(io)
     }
 
-    /// Bytes of data that travel with the command, whichever way.
+    /// Bytes of data that the command needs or gives. As many travel, but for Dataset Management: there the host may send
+    /// more than its ranges, as the length in its SGL says, and what is behind them means nothing.
     #[inline]
     pub fn data_bytes(&self) -> u32 {
         match self {
@@ -152,7 +164,8 @@ fn range(command: &Command, namespace: &Namespace) -> Result<(u64, u32), Status>
     }
 }
 
-/// The ranges of Dataset Management: NVM Command Set 1.0, figure 37. Empty ones are left out.
+/// The ranges of Dataset Management: NVM Command Set 1.0, figure 37. `data` are the first [`Io::data_bytes`] of those that
+/// came with the command. Empty ranges are left out.
 ///
 /// # Errors
 /// A range lies outside of the namespace: then none is to be deallocated.

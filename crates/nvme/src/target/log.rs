@@ -166,9 +166,9 @@ impl Controller {
             lid::FEATURES => {
                 let mut bytes = vec![0; 1024];
                 for feature in features::SUPPORTED {
-                    // FSUPP, and a scope of the controller.
+                    // FSUPP, and of FSP in bits 31:20 the second bit, "Controller Scope".
                     bytes[usize::from(feature) * 4] = 1;
-                    bytes[usize::from(feature) * 4 + 2] = 1 << 4;
+                    bytes[usize::from(feature) * 4 + 2] = 1 << 5;
                 }
                 bytes
             }

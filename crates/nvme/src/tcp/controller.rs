@@ -1,6 +1,6 @@
 //! The controller's side of a connection: what comes in.
 
-use super::frame::{Body, Frame};
+use super::frame::{Body, Frame, wrong_header};
 use super::pdu::{self, CapsuleCmd, Data, Digests, FLAG_LAST, Head, Initialize, Kind, Terminate, Writer};
 use super::violation::Violation;
 use crate::Command;
@@ -19,7 +19,7 @@ pub struct Limits {
 }
 
 /// Data from this length on are received straight into their place if none of them has arrived yet, in bytes.
-const DIRECT_BYTES_MIN: u32 = 16 << 10;
+pub(super) const DIRECT_BYTES_MIN: u32 = 16 << 10;
 
 /// Whose data these are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,7 +117,7 @@ impl Receiver {
         match self.header(input) {
             Ok(done) => done,
             Err(violation) => {
-                self.wrong = input[..input.len().min(pdu::HEADER_BYTES_MAX)].to_vec();
+                self.wrong = wrong_header(input, &violation);
                 (0, Step::Close(violation))
             }
         }

@@ -89,6 +89,25 @@ impl Frame {
     }
 }
 
+/// The header at the front of `input` that `violation` is in, as far as it has to be there for that to be seen: the common part
+/// or all of it. So it does not depend on how much has arrived behind.
+pub(super) fn wrong_header(input: &[u8], violation: &Violation) -> Vec<u8> {
+    let kind = input.first().and_then(|number| Kind::from_number(*number));
+    let len = match (violation, kind) {
+        (
+            Violation::Kind(_)
+            | Violation::Unexpected(_)
+            | Violation::HeaderLen { .. }
+            | Violation::Len { .. }
+            | Violation::DigestFlags { .. },
+            _,
+        )
+        | (_, None) => size_of::<Common>(),
+        (_, Some(kind)) => kind.header_bytes(),
+    };
+    input[..len.min(input.len())].to_vec()
+}
+
 /// The data of a PDU while they arrive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Body {

@@ -114,7 +114,7 @@ pub struct Initialize {
 pub struct Terminate {
     /// The common header.
     pub common: Common,
-    /// FES: see [`super::Fault`].
+    /// FES: see [`super::Violation::fatal_error`].
     pub status: U16,
     /// FEI.
     pub information: U32,
@@ -220,11 +220,18 @@ impl std::ops::Deref for Head {
 }
 
 /// Writes the PDUs of one connection.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub struct Writer {
     digests: Digests,
-    /// The other side's alignment of data, in bytes; 0 as 4.
+    /// The other side's alignment of data, in bytes.
     alignment: usize,
+}
+
+impl Default for Writer {
+    /// No digests, and data at any dword.
+    fn default() -> Self {
+        Writer::new(Digests::default(), 0)
+    }
 }
 
 impl Writer {
@@ -339,7 +346,7 @@ pub fn initialize(kind: Kind, alignment: u8, digests: Digests, maximum: u32) -> 
         maximum: maximum.into(),
         reserved: [0; 112],
     };
-    Writer::new(Digests::default(), 0).head(kind, 0, pdu, 0)
+    Writer::default().head(kind, 0, pdu, 0)
 }
 
 /// A terminate request, which has no digest: what was wrong, and the header that it was wrong in.
@@ -347,7 +354,9 @@ pub fn terminate(kind: Kind, status: u16, information: u32, wrong: &[u8]) -> Vec
     let pdu =
         Terminate { common: NO_COMMON, status: status.into(), information: information.into(), reserved: [0; 10] };
     let wrong = &wrong[..wrong.len().min(TERM_DATA_BYTES_MAX)];
-    let mut bytes = Writer::new(Digests::default(), 0).head(kind, 0, pdu, wrong.len()).to_vec();
+    let mut bytes = Writer::default().head(kind, 0, pdu, wrong.len()).to_vec();
+    // PDO is reserved here.
+    bytes[3] = 0;
     bytes.extend_from_slice(wrong);
     bytes
 }

@@ -68,6 +68,30 @@ pub enum Violation {
         /// DATAL.
         len: u32,
     },
+    /// A controller asks for data that the command does not have, or not from where the last request ended.
+    #[error("command {cid} is asked for {len} bytes from byte {offset} on, with tag {tag}: it does not have them")]
+    Request {
+        /// TTAG.
+        tag: u16,
+        /// CCCID.
+        cid: u16,
+        /// R2TO.
+        offset: u32,
+        /// R2TL.
+        len: u32,
+    },
+    /// A command is asked for data more often at the same time than was said.
+    #[error("a command is asked for data more than {0} times at the same time")]
+    RequestLimit(u32),
+    /// An answer to no command in flight, or the success of one whose data are missing.
+    #[error("a response to command {cid}, which is not in flight or lacks data")]
+    Response {
+        /// CID.
+        cid: u16,
+    },
+    /// DGST has digests that were not asked for.
+    #[error("digests {0:02x}h, which were not asked for")]
+    Digests(u8),
     /// More data in one PDU, or one capsule, than was agreed on.
     #[error("{len} bytes of data in one PDU, where {max} are the limit")]
     DataLimit {
@@ -106,8 +130,12 @@ impl Violation {
             Violation::Len { .. } => (INVALID_HEADER_FIELD, 4),
             Violation::Unexpected(_) | Violation::QueueFull(_) => (SEQUENCE, 0),
             Violation::HeaderDigest { said, .. } => (HEADER_DIGEST, *said),
-            Violation::Data { .. } => (OUT_OF_RANGE, 0),
-            Violation::DataLimit { .. } => (LIMIT, 0),
+            Violation::Data { .. } | Violation::Request { .. } => (OUT_OF_RANGE, 0),
+            // "Data Transfer Limit Exceeded" to a host, "R2T Limit Exceeded" to a controller.
+            Violation::DataLimit { .. } | Violation::RequestLimit(_) => (LIMIT, 0),
+            // CID, in bytes 13:12 of the completion.
+            Violation::Response { .. } => (INVALID_HEADER_FIELD, 20),
+            Violation::Digests(_) => (INVALID_HEADER_FIELD, 11),
             Violation::Version(_) => (UNSUPPORTED, 8),
             Violation::Alignment(_) => (UNSUPPORTED, 10),
             Violation::DataMaximum(_) => (INVALID_HEADER_FIELD, 12),

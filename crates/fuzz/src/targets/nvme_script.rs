@@ -1,0 +1,198 @@
+//! NVMe/TCP connections as scripts: an input says which PDUs a host sends, so that most of them are well formed.
+
+use nvme::fabrics_data::{ANY_CONTROLLER, Connect};
+use nvme::{Command, DISCOVERY_NQN, Sgl, admin, nvm};
+
+use super::nvme_host::Session;
+use super::nvme_target::{self, BLOCKS, LIMITS, SUBSYSTEM, Way};
+use crate::target::{Memory, Seed, Target};
+
+/// PDUs of one connection.
+const PDUS_MAX: usize = 64;
+
+pub(super) const TARGET: Target = Target {
+    name: "nvme-script",
+    checks: "well-formed NVMe/TCP connections of up to 64 PDUs: the same promises as nvme-stream, deeper inside",
+    run,
+    seeds: || {
+        vec![
+            Seed::new("admin", [3, 1, 1, 1, 2, 4, 0, 1, 4, 0, 1, 1, 5, 2, 0, 9, 6, 7, 0, 3, 7, 8, 8, 1, 8].as_slice()),
+            Seed::new("discovery", [1, 0, 1, 3, 2, 4, 0, 1, 5, 9, 0, 200, 5, 9, 0, 7, 7, 6, 11].as_slice()),
+            Seed::new(
+                "io",
+                [7, 9, 1, 0, 9, 1, 0, 3, 9, 1, 0, 9, 12, 0, 200, 12, 1, 255, 12, 0, 255, 10, 1, 2, 0, 5, 10, 0]
+                    .as_slice(),
+            ),
+            // Ranges just past the end of the namespace, and past the end of all numbers.
+            Seed::new(
+                "edges",
+                [
+                    2, 1, 1, 0, 10, 2, 0, 2, 16, 10, 8, 16, 2, 17, 10, 12, 0, 3, 0, 10, 2, 3, 2, 16, 13, 0, 4, 0, 1, 2,
+                    16,
+                ]
+                .as_slice(),
+            ),
+            Seed::new("ranges", [0, 5, 1, 0, 13, 4, 3, 0, 9, 2, 1, 0, 3, 13, 0, 1, 3, 0, 1, 14, 2, 15, 9].as_slice()),
+        ]
+    },
+    stored: Vec::new,
+    dictionary: &[&[1, 0], &[1, 1, 2], &[9, 1, 0, 3], &[12, 0, 255], &[10, 1, 2, 2, 0]],
+    input_bytes_max: 512,
+    // The stream that the script makes, with data of up to 64 KiB, twice.
+    memory: Memory { base_bytes: 48 << 20, per_input_byte: 0 },
+};
+
+/// Takes numbers off the front; zeroes when there is nothing left.
+struct Script<'a> {
+    bytes: &'a [u8],
+    cid: u16,
+    /// By tag: command, bytes in all, bytes sent.
+    transfers: Vec<Option<(u16, u32, u32)>>,
+}
+
+impl Script<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.bytes.split_first() else { return 0 };
+        self.bytes = rest;
+        first
+    }
+
+    fn number(&mut self) -> u64 {
+        // Small, near the end of the namespace, near the end of all numbers, or anything.
+        let (form, value) = (self.byte(), u64::from(self.byte()));
+        match form % 5 {
+            0 => value,
+            1 => value << 8,
+            2 => (BLOCKS + 16).wrapping_sub(value),
+            3 => u64::MAX - value,
+            _ => value << (form / 5),
+        }
+    }
+
+    /// A command of an I/O queue for 1 to 16 blocks, with the length of its data.
+    fn io(&mut self, opcode: u8) -> (Command, u32) {
+        self.cid += 1;
+        let (how, slba) = (self.byte(), self.number());
+        let nsid = [1, 1, 1, 3, 2][usize::from(how) % 5];
+        let mut command = Command::new(opcode, self.cid, nsid);
+        let blocks = u32::from(how / 16) + 1;
+        command.set_slba(slba);
+        command.set_cdw(12, blocks - 1 | u32::from(how & 8) << 27);
+        let block_bytes = if nsid == 3 { 512 } else { 4096 };
+        (command, blocks * block_bytes)
+    }
+
+    fn send(&mut self, session: &mut Session) {
+        match self.byte() % 16 {
+            0 => {
+                let connect = Connect {
+                    format: u16::from(self.byte() == 9),
+                    queue: self.byte().into(),
+                    size: self.number() as u16,
+                    no_flow_control: true,
+                    keep_alive_ms: self.number() as u32,
+                };
+                session.connect_with(connect, SUBSYSTEM, self.number() as u16);
+            }
+            1 => match self.byte() % 4 {
+                0 => {
+                    session.connect(1);
+                }
+                3 => {
+                    let connect = Connect { format: 0, queue: 0, size: 31, no_flow_control: false, keep_alive_ms: 0 };
+                    session.connect_with(connect, DISCOVERY_NQN, ANY_CONTROLLER).enable();
+                }
+                _ => {
+                    session.connect(0).enable();
+                }
+            },
+            2 => {
+                session.enable();
+            }
+            3 => {
+                session.set(self.number() as u32, self.number() as u32);
+            }
+            4 => {
+                session.identify(self.number() as u32, self.number() as u32);
+            }
+            5 => {
+                session.log(self.byte().into(), self.number(), self.number() as u32 & 0xFFFF);
+            }
+            6 => {
+                session.feature(admin::GET_FEATURES, self.byte().into(), self.byte().into());
+            }
+            7 => {
+                session.feature(admin::SET_FEATURES, self.byte().into(), self.number() as u32);
+            }
+            8 => {
+                session.events();
+            }
+            9 => {
+                let opcode = if self.byte() % 4 == 0 { nvm::COMPARE } else { nvm::WRITE };
+                let (mut command, len) = self.io(opcode);
+                command.dptr = Sgl::transport(len);
+                if let Some(free) = self.transfers.iter_mut().find(|transfer| transfer.is_none()) {
+                    *free = Some((self.cid, len, 0));
+                }
+                session.command(command, &[]);
+            }
+            10 => {
+                let opcode = self.byte() % 16;
+                let (mut command, len) = self.io(opcode);
+                command.dptr = Sgl::transport(len);
+                session.command(command, &[]);
+            }
+            11 => {
+                let (mut command, len) = self.io(nvm::WRITE);
+                command.dptr = Sgl::in_capsule(len);
+                session.command(command, &vec![self.byte(); len as usize]);
+            }
+            12 => {
+                let (tag, part) = (usize::from(self.byte()) % self.transfers.len(), u32::from(self.byte()));
+                let Some((cid, len, sent)) = self.transfers[tag] else { return };
+                let now = (((len - sent) * part / 255).next_multiple_of(4)).min(len - sent).max(1);
+                let last = sent + now == len;
+                session.data(cid, tag as u16, sent, &vec![part as u8; now as usize], last);
+                self.transfers[tag] = (!last).then_some((cid, len, sent + now));
+            }
+            13 => {
+                self.cid += 1;
+                let mut command = Command::new(nvm::DATASET_MANAGEMENT, self.cid, 1);
+                let count = u32::from(self.byte() % 8) + 1;
+                command.set_cdw(10, count - 1);
+                command.set_cdw(11, u32::from(self.byte()));
+                let mut data = Vec::new();
+                for _ in 0..count {
+                    data.extend_from_slice(&[0; 4]);
+                    data.extend_from_slice(&(self.number() as u32).to_le_bytes());
+                    data.extend_from_slice(&self.number().to_le_bytes());
+                }
+                command.dptr = Sgl::in_capsule(data.len() as u32);
+                session.command(command, &data);
+            }
+            14 => {
+                let (cid, tag, offset) = (self.byte().into(), self.byte().into(), self.number() as u32);
+                session.data(cid, tag, offset, &vec![1; usize::from(self.byte()) * 4], self.byte() % 2 == 0);
+            }
+            _ => {
+                let count = self.byte() % 40;
+                (0..count).for_each(|_| session.bytes.push(self.byte()));
+            }
+        }
+    }
+}
+
+/// `[mode, pieces, PDU*]`.
+fn run(input: &[u8]) {
+    let Some((&[mode, pieces], bytes)) = input.split_first_chunk::<2>() else { return };
+    let transfers = vec![None; usize::from(LIMITS.transfers_max)];
+    let mut script = Script { bytes, cid: 0, transfers };
+    let mut session = Session::new(mode & 3);
+    for _ in 0..PDUS_MAX {
+        if script.bytes.is_empty() {
+            break;
+        }
+        script.send(&mut session);
+    }
+    nvme_target::check(&session.bytes, Way { pieces, direct: mode & 4 != 0 });
+}

@@ -1,0 +1,31 @@
+//! What an Asynchronous Event Request brings: NVMe Base 2.0, clause 5.2.
+
+use crate::target::Event;
+
+/// An asynchronous event: dword 0 of the completion, Base 2.0, figure 146.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AsyncEvent {
+    /// Type: 0 error, 1 health, 2 notice.
+    pub kind: u8,
+    /// What of that type.
+    pub information: u8,
+    /// The log page that says more. The event is not told again before it was read.
+    pub log_page: u8,
+}
+
+impl AsyncEvent {
+    /// From the completion's result.
+    pub fn of(result: u64) -> AsyncEvent {
+        AsyncEvent { kind: result as u8 & 0b111, information: (result >> 8) as u8, log_page: (result >> 16) as u8 }
+    }
+
+    /// The notice that it is, if it is one that is of use here.
+    pub fn notice(&self) -> Option<Event> {
+        match (self.kind, self.information) {
+            (2, 0x00) => Some(Event::NamespaceChanged),
+            (2, 0x03) => Some(Event::AccessChanged),
+            (2, 0xF0) => Some(Event::DiscoveryChanged),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Commands of I/O queues: what lies outside of a namespace, or does not fit its data, is refused.
+
+mod common;
+
+use common::shelf::Memory;
+use nvme::target::{Io, Namespace, Range, Shelf, TRANSFER_BYTES_MAX, ranges};
+use nvme::{Command, Sgl, Status, nvm};
+use proptest::prelude::*;
+
+/// Of 2^20 blocks of 4 KiB.
+fn disk() -> Namespace {
+    Memory::new().namespace(1).expect("there is one")
+}
+
+/// Of 1000 blocks of 512 bytes, read-only.
+fn image() -> Namespace {
+    Memory::new().namespace(3).expect("there is one")
+}
+
+/// A command for `blocks` blocks from `slba` on, with `len` bytes of data.
+fn command(opcode: u8, slba: u64, blocks: u32, len: u32) -> Command {
+    let mut command = Command::new(opcode, 1, 1);
+    command.set_slba(slba);
+    command.set_cdw(12, blocks - 1);
+    command.dptr = Sgl::transport(len);
+    command
+}
+
+#[test]
+fn commands_are_read_in_bytes() {
+    let io = |command: &Command| Io::of(command, &disk());
+    assert_eq!(io(&command(nvm::READ, 3, 2, 8192)), Ok(Io::Read { offset: 12_288, len: 8192 }));
+    assert_eq!(io(&command(nvm::COMPARE, 3, 2, 8192)), Ok(Io::Compare { offset: 12_288, len: 8192 }));
+    let mut write = command(nvm::WRITE, 1 << 19, 1, 4096);
+    assert_eq!(io(&write), Ok(Io::Write { offset: 1 << 31, len: 4096, fua: false }));
+    // FUA is bit 30 of dword 12, DEAC of Write Zeroes bit 25.
+    write.set_cdw(12, 1 << 30);
+    assert_eq!(io(&write), Ok(Io::Write { offset: 1 << 31, len: 4096, fua: true }));
+    let mut zeroes = command(nvm::WRITE_ZEROES, 1, 65_536, 0);
+    let zeroed = |fua, deallocate| Ok(Io::WriteZeroes { offset: 4096, len: 256 << 20, fua, deallocate });
+    assert_eq!(io(&zeroes), zeroed(false, false));
+    zeroes.set_cdw(12, 1 << 25 | 0xFFFF);
+    assert_eq!(io(&zeroes), zeroed(false, true));
+    zeroes.set_cdw(12, 1 << 30 | 0xFFFF);
+    assert_eq!(io(&zeroes), zeroed(true, false));
+    assert_eq!(io(&command(nvm::VERIFY, 0, 65_536, 0)), Ok(Io::Verify { offset: 0, len: 256 << 20 }));
+    assert_eq!(io(&Command::new(nvm::FLUSH, 1, 1)), Ok(Io::Flush));
+}
+
+#[test]
+fn blocks_behind_the_end_are_refused() {
+    for opcode in [nvm::READ, nvm::WRITE, nvm::COMPARE, nvm::WRITE_ZEROES, nvm::VERIFY] {
+        let has_data = !matches!(opcode, nvm::WRITE_ZEROES | nvm::VERIFY);
+        let io =
+            |slba, blocks| Io::of(&command(opcode, slba, blocks, if has_data { blocks * 4096 } else { 0 }), &disk());
+        assert!(io((1 << 20) - 1, 1).is_ok() && io((1 << 20) - 2, 2).is_ok());
+        for (slba, blocks) in
+            [((1 << 20) - 1, 2), (1 << 20, 1), (u64::MAX, 1), (u64::MAX, 2), (u64::MAX - 1, 2), (1 << 52, 1)]
+        {
+            assert_eq!(
+                io(slba, blocks),
+                Err(Status::LBA_OUT_OF_RANGE),
+                "opcode {opcode:x}h at {slba}, {blocks} blocks"
+            );
+        }
+    }
+}
+
+#[test]
+fn data_have_the_length_of_the_blocks() {
+    for opcode in [nvm::READ, nvm::WRITE, nvm::COMPARE] {
+        for len in [0, 4096, 8191, 8193, u32::MAX] {
+            let refused = Io::of(&command(opcode, 0, 2, len), &disk());
+            assert_eq!(refused, Err(Status::DATA_SGL_LENGTH_INVALID), "{len}");
+        }
+    }
+}
+
+#[test]
+fn no_more_data_travel_than_mdts_says() {
+    let blocks = TRANSFER_BYTES_MAX / 4096;
+    for opcode in [nvm::READ, nvm::WRITE, nvm::COMPARE] {
+        assert!(Io::of(&command(opcode, 0, blocks, TRANSFER_BYTES_MAX), &disk()).is_ok());
+        let longer = command(opcode, 0, blocks + 1, TRANSFER_BYTES_MAX + 4096);
+        assert_eq!(Io::of(&longer, &disk()), Err(Status::INVALID_FIELD));
+        assert_eq!(Io::of(&command(opcode, 0, 65_536, 256 << 20), &disk()), Err(Status::INVALID_FIELD));
+    }
+}
+
+#[test]
+fn a_read_only_namespace_takes_no_changes() {
+    for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT] {
+        assert_eq!(Io::of(&command(opcode, 0, 1, 512), &image()), Err(Status::WRITE_PROTECTED));
+    }
+    assert_eq!(Io::of(&command(nvm::READ, 999, 1, 512), &image()), Ok(Io::Read { offset: 511_488, len: 512 }));
+    assert_eq!(Io::of(&command(nvm::COMPARE, 0, 1, 512), &image()), Ok(Io::Compare { offset: 0, len: 512 }));
+    assert_eq!(Io::of(&Command::new(nvm::FLUSH, 1, 3), &image()), Ok(Io::Flush));
+}
+
+#[test]
+fn fused_and_unknown_commands_are_refused() {
+    for fuse in 1..=3 {
+        let mut fused = command(nvm::READ, 0, 1, 4096);
+        fused.flags |= fuse;
+        assert_eq!(Io::of(&fused, &disk()), Err(Status::INVALID_FIELD));
+    }
+    for opcode in [0x03, 0x04, 0x0D, 0x19, 0x7F, 0xFF] {
+        assert_eq!(Io::of(&command(opcode, 0, 1, 4096), &disk()), Err(Status::INVALID_OPCODE));
+    }
+}
+
+/// Dataset Management of so many ranges with `len` bytes of data; AD is bit 2 of dword 11.
+fn dataset(count: u32, len: u32, attributes: u32) -> Command {
+    let mut command = Command::new(nvm::DATASET_MANAGEMENT, 1, 1);
+    command.set_cdw(10, count - 1);
+    command.set_cdw(11, attributes);
+    command.dptr = Sgl::transport(len);
+    command
+}
+
+fn range(blocks: u32, slba: u64) -> Vec<u8> {
+    [&[0; 4][..], &blocks.to_le_bytes(), &slba.to_le_bytes()].concat()
+}
+
+#[test]
+fn dataset_management_deallocates_or_hints() {
+    assert_eq!(Io::of(&dataset(3, 48, 1 << 2), &disk()), Ok(Io::Deallocate { ranges: 3 }));
+    assert_eq!(Io::of(&dataset(256, 4096, 0b11), &disk()), Ok(Io::Hint { ranges: 256 }));
+    assert_eq!(Io::Deallocate { ranges: 3 }.data_bytes(), 48);
+    for len in [0, 32, 47] {
+        assert_eq!(Io::of(&dataset(3, len, 1 << 2), &disk()), Err(Status::DATA_SGL_LENGTH_INVALID));
+    }
+}
+
+#[test]
+fn dataset_management_may_send_room_for_all_ranges_as_linux_does() {
+    assert_eq!(Io::of(&dataset(1, 4096, 1 << 2), &disk()), Ok(Io::Deallocate { ranges: 1 }));
+    assert_eq!(Io::of(&dataset(1, 4097, 1 << 2), &disk()), Err(Status::DATA_SGL_LENGTH_INVALID));
+}
+
+#[test]
+fn ranges_lie_in_the_namespace_or_none_is_given() {
+    let bytes = [range(1, 0), range(0, 1 << 20), range(1 << 20, 0), range(7, 100)].concat();
+    let given = [(0, 4096), (0, 1 << 32), (409_600, 28_672)].map(|(offset, len)| Range { offset, len });
+    assert_eq!(ranges(&bytes, &disk()), Ok(given.to_vec()));
+    for outside in
+        [range(1, 1 << 20), range(u32::MAX, 0), range(1, u64::MAX), range(0, u64::MAX), range(2, (1 << 20) - 1)]
+    {
+        let bytes = [range(1, 0), outside].concat();
+        assert_eq!(ranges(&bytes, &disk()), Err(Status::LBA_OUT_OF_RANGE));
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_taken_lies_in_the_namespace(
+        bytes in prop::collection::vec(any::<u8>(), 64), opcode in 0_u8..16, near in 0_u64..3, which in any::<bool>(),
+    ) {
+        let namespace = if which { disk() } else { image() };
+        let mut command: Command = zerocopy::FromBytes::read_from_bytes(&bytes[..]).expect("64 bytes");
+        command.opcode = opcode;
+        if near > 0 {
+            command.flags = 0;
+            command.set_slba(namespace.blocks - near);
+        }
+        command.set_cdw(12, command.cdw(12) & 0xFFFF_0003);
+        command.dptr.length = (command.blocks() * namespace.block_bytes).into();
+        let end = namespace.blocks * u64::from(namespace.block_bytes);
+        match Io::of(&command, &namespace) {
+            Ok(Io::Write { .. } | Io::WriteZeroes { .. } | Io::Deallocate { .. } | Io::Hint { .. })
+                if namespace.read_only => prop_assert!(false, "a change of a read-only namespace"),
+            Ok(
+                Io::Read { offset, len } | Io::Write { offset, len, .. } | Io::Compare { offset, len }
+                | Io::WriteZeroes { offset, len, .. } | Io::Verify { offset, len },
+            ) => prop_assert!(offset + u64::from(len) <= end),
+            Ok(_) | Err(_) => {}
+        }
+        if let Ok(ranges) = ranges(&bytes, &namespace) {
+            prop_assert!(ranges.iter().all(|range| range.len > 0 && range.offset + range.len <= end));
+        }
+    }
+}
