@@ -29,7 +29,6 @@ use crate::governor::Governor;
 use crate::handle::Handle;
 use crate::job::Job;
 use crate::lock::Turnstile;
-use crate::message::Request;
 use crate::shared::{DriveId, Slot};
 use crate::status::Event;
 
@@ -204,76 +203,6 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Takes a drive that refused its superblock out of a state. Says no if the group cannot do without it.
-    fn leave(&self, state: &mut GroupState, role: Role, id: DriveId) -> bool {
-        match role {
-            Role::Spare => {
-                state.spares.retain(|&spare| spare != id);
-                (self.leader().listener)(Event::SpareFailed { drive: id });
-                true
-            }
-            Role::Member(index) => {
-                let index = usize::from(index);
-                let strips = self.shared.geometry.strips();
-                let first = index / strips * strips;
-                let in_set = &state.slots[first..first + strips];
-                let lost = in_set.iter().filter(|slot| slot.state != MemberState::InSync).count();
-                let was_in_sync = state.slots[index].state == MemberState::InSync;
-                if was_in_sync && lost + 1 > self.shared.geometry.syndromes {
-                    return false;
-                }
-                debug_assert_eq!(state.slots[index].drive, id);
-                self.call_faulty(state, MemberIndex(index as u16));
-                true
-            }
-        }
-    }
-
-    fn call_faulty(&self, state: &mut GroupState, member: MemberIndex) {
-        let slot = &mut state.slots[usize::from(member.0)];
-        slot.state = MemberState::Faulty;
-        let drive = slot.drive;
-        state.rebuild = state.rebuild.filter(|rebuild| rebuild.member != member.0);
-        (self.leader().listener)(Event::MemberFailed { member, drive });
-    }
-
-    /// Makes what was written together with a member that is leaving durable on the others, before the superblocks say
-    /// that it left: a recovery that finds the member lost must find the rest as it was acknowledged. Members that
-    /// cannot flush leave as well, as far as the group can do without them.
-    async fn settle_without(self: &Rc<Self>, state: &mut GroupState, leaving: MemberIndex) {
-        if self.log.is_none() {
-            return;
-        }
-        self.shared.doubt(leaving);
-        loop {
-            let staying = state.slots.iter().enumerate().filter(|(_, slot)| slot.state == MemberState::InSync);
-            let staying: Vec<(usize, DriveId)> = staying.map(|(index, slot)| (index, slot.drive)).collect();
-            let flush = |&(_, id): &(usize, DriveId)| {
-                let drive = self.drive(id);
-                async move {
-                    match drive {
-                        Some(drive) => flush_retried(&drive).await,
-                        None => Err(DriveError::Gone),
-                    }
-                }
-            };
-            let results = join_all(staying.iter().map(flush)).await;
-            let mut left = false;
-            for (&(index, id), _) in staying.iter().zip(&results).filter(|(_, result)| result.is_err()) {
-                self.shared.count_error(MemberIndex(index as u16), Failed::Other);
-                if self.leave(state, Role::Member(index as u16), id) {
-                    self.shared.doubt(MemberIndex(index as u16));
-                    left = true;
-                }
-            }
-            if !left {
-                let unsealed = (0..self.shards).filter(|&shard| self.shared.is_unsealed(shard));
-                join_all(unsealed.map(|shard| self.on_shard(shard, Request::SealQuietly))).await;
-                return;
-            }
-        }
-    }
-
     fn publish(&self, state: GroupState) {
         for (index, slot) in state.slots.iter().enumerate() {
             let member = MemberIndex(index as u16);
@@ -355,31 +284,6 @@ impl<E: Env> Inner<E> {
 
     fn identity(&self, drive: DriveId) -> Uuid {
         *self.leader().identities.borrow().get(&drive).expect("every installed drive has an identity")
-    }
-
-    /// Marks a member faulty, and gives its place to a spare if there is one. Says no if the group cannot do without it.
-    pub async fn fail_in_place(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> bool {
-        let leader = self.leader();
-        let _turn = leader.state_lock.enter().await;
-        let slot = self.shared.slot(member);
-        if slot.drive != drive || !matches!(slot.state, MemberState::InSync | MemberState::Rebuilding) {
-            return true; // Somebody else saw it fail, and the superblocks say so.
-        }
-        let set = u64::from(member.0) / self.shared.geometry.strips() as u64;
-        let lost = self.shared.lost_in_set(set) + usize::from(slot.state == MemberState::InSync);
-        if lost > self.shared.geometry.syndromes {
-            (leader.listener)(Event::MemberNeeded { member, drive });
-            return false;
-        }
-        let mut state = self.state();
-        self.call_faulty(&mut state, member);
-        self.settle_without(&mut state, member).await;
-        if self.commit(state).await.is_err() {
-            self.shared.end_doubt();
-            return false;
-        }
-        self.start_repair();
-        true
     }
 
     /// Lets the superblocks say that the group is being written to.

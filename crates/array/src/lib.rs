@@ -35,6 +35,7 @@ mod job;
 mod kept;
 mod latency;
 mod leader;
+mod leave;
 mod lock;
 mod log;
 mod lost;

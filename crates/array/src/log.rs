@@ -29,7 +29,7 @@ use smallvec::SmallVec;
 use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::kept::KeptStream;
-use crate::leader::{flush_retried, write_retried};
+use crate::leader::write_retried;
 use crate::lock::Turnstile;
 use crate::ranges::Range;
 use crate::shared::{DriveId, Shared, Slot};
@@ -225,6 +225,11 @@ impl Log {
             unsealed.extend(lowest);
         }
         self.changed();
+    }
+
+    /// Nothing on the members says of some records that leave a question open that it is settled.
+    pub fn is_unsealed(&self) -> bool {
+        !self.unsealed.borrow().is_empty()
     }
 
     /// Records that leave a question open were settled when the flush began, and no seal says so.
@@ -552,40 +557,6 @@ impl<E: Env> Inner<E> {
         unsealed.retain(|sequence| *sequence >= tail || exceptions.binary_search(sequence).is_ok());
         self.counters().unsealed.store(!unsealed.is_empty(), Ordering::SeqCst);
         Ok(())
-    }
-
-    /// As [`Inner::flush_and_seal`], without asking the leader for anything, who waits for this. Where a member cannot
-    /// flush nothing is sealed, and the leader hears of it later.
-    pub async fn seal_quietly(self: &Rc<Self>) {
-        let Some(log) = self.log.as_ref().filter(|log| !log.unsealed.borrow().is_empty()) else { return };
-        let mark = log.flush_begins();
-        let mut failed: Vec<(MemberIndex, DriveId)> =
-            self.save_sums().await.into_iter().map(|(member, drive, _)| (member, drive)).collect();
-        let staying = |(member, slot): &(MemberIndex, Slot)| {
-            slot.state == MemberState::InSync && !self.shared.is_doubted(*member)
-        };
-        let flush = |(member, slot): (MemberIndex, Slot)| {
-            let drive = self.drive(slot.drive);
-            async move {
-                let flushed = match drive {
-                    Some(drive) => flush_retried(&drive).await.is_ok(),
-                    None => false,
-                };
-                (member, slot.drive, flushed)
-            }
-        };
-        let flushed = join_all(self.shared.slots().filter(staying).map(flush)).await;
-        failed.extend(flushed.into_iter().filter(|(.., flushed)| !flushed).map(|(member, drive, _)| (member, drive)));
-        if failed.is_empty() {
-            // Too few members to hold the seal are too few for the group: the next request says so.
-            let _ = self.seal(log, &mark).await;
-        }
-        for (member, drive) in failed {
-            let inner = self.clone();
-            self.env.spawn(async move {
-                inner.fail(member, drive).await;
-            });
-        }
     }
 
     /// Flushes in the background, so that there is room before it is needed.

@@ -217,7 +217,7 @@ impl Watch {
         scores.sort_unstable();
         // The lower of two, as with bounds.
         let typical = scores.get(scores.len().saturating_sub(1) / 2).copied().unwrap_or(0);
-        let may_avoid = self.may_hedge() && typical < SCORE_ONE / 4;
+        let may_avoid = self.may_hedge() && shared.settings.avoiding() && typical < SCORE_ONE / 4;
         let mut notices = Vec::new();
         let mut any_avoided = false;
         let mut set = u64::MAX;

@@ -25,6 +25,7 @@ pub(crate) struct SharedSettings {
     /// 0: [`TIME_LIMIT`].
     time_limit: AtomicU64,
     unhedged: AtomicBool,
+    unavoided: AtomicBool,
 }
 
 /// How long an operation of a drive is waited for. Long enough for a drive that retries inside, or a path that fails
@@ -53,6 +54,11 @@ impl SharedSettings {
         !self.unhedged.load(Ordering::Relaxed)
     }
 
+    /// Reads go around slow drives.
+    pub fn avoiding(&self) -> bool {
+        !self.unavoided.load(Ordering::Relaxed)
+    }
+
     fn set(&self, settings: Settings) {
         self.client_p99.store(settings.client_p99.unwrap_or(0), Ordering::Relaxed);
         self.retire_slow.store(settings.retire_slow, Ordering::Relaxed);
@@ -78,6 +84,12 @@ impl<E: Env> Array<E> {
     #[doc(hidden)]
     pub fn set_hedging(&self, on: bool) {
         self.0.shared.settings.unhedged.store(!on, Ordering::Relaxed);
+    }
+
+    /// Switches whether reads go around slow drives, so that a test of it can fail.
+    #[doc(hidden)]
+    pub fn set_avoidance(&self, on: bool) {
+        self.0.shared.settings.unavoided.store(!on, Ordering::Relaxed);
     }
 
     /// The settings now.

@@ -66,7 +66,7 @@ fn main() -> ExitCode {
     loop {
         match run(&line, &handover) {
             Ok(None) => return ExitCode::SUCCESS,
-            // Only if the program cannot be executed it goes on here, with everything started again.
+            // Only if neither that program nor this one can be executed it goes on here, with everything started again.
             Ok(Some(signals)) => handover.replace(signals),
             Err(error) => {
                 eprintln!("purlind: {error}");

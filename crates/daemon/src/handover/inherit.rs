@@ -79,8 +79,20 @@ pub(super) struct Arrival {
     pub since_us: u64,
     /// Its version.
     pub from_version: String,
-    /// The program that was executed.
+    /// The program that was to be executed.
     pub program: String,
+    /// It could not be: the program before was executed again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed: Option<Failed>,
+}
+
+/// Why a process is not the program that was to take its place.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Failed {
+    /// A sentence.
+    pub message: String,
+    /// That program's version.
+    pub to_version: Option<String>,
 }
 
 impl Arrival {
@@ -165,10 +177,13 @@ mod tests {
 
     #[test]
     fn an_arrival_is_believed_only_where_it_is_for_this_process() {
-        let arrival =
-            Arrival { pid: 7, since_us: 12, from_version: "0.1.0".to_owned(), program: "/usr/bin/purlind".to_owned() };
+        let (from_version, program) = ("0.1.0".to_owned(), "/usr/bin/purlind".to_owned());
+        let arrival = Arrival { pid: 7, since_us: 12, from_version, program, failed: None };
         let text = serde_json::to_string(&arrival).unwrap();
         assert_eq!(Arrival::parse(7, Some(&text)), Some(arrival.clone()));
+        let failed = Failed { message: "it is gone".to_owned(), to_version: Some("0.2.0".to_owned()) };
+        let back = Arrival { failed: Some(failed), ..arrival.clone() };
+        assert_eq!(Arrival::parse(7, Some(&serde_json::to_string(&back).unwrap())), Some(back));
         assert_eq!(Arrival::parse(8, Some(&text)), None);
         let more = text.replacen('{', "{\"more\":[1],", 1);
         assert_eq!(Arrival::parse(7, Some(&more)), Some(arrival));

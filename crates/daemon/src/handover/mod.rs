@@ -13,7 +13,8 @@
 //!    listens on while its listener is gone, and whoever connects waits.
 //! 2. A socket that was given is used only if its name, type and address, and the file of a Unix socket, are those that are asked for.
 //!    If not it is shut down, for those who wait there would wait for ever.
-//! 3. Nothing is stopped for a program that cannot take over, as far as that can be known.
+//! 3. Nothing is stopped for a program that cannot take over, as far as that can be known. If it cannot be executed in the end, this one is
+//!    executed again.
 
 mod inherit;
 mod manager;
@@ -33,7 +34,7 @@ use runtime::{Bound, DefaultSignals, ListenOn, inherited, monotonic_us, replace_
 use tokio::sync::Notify;
 
 use crate::http::{Answer, ControlError};
-use inherit::{Arrival, InheritError, LISTEN_FDNAMES, LISTEN_FDS, LISTEN_PID, UPGRADE};
+use inherit::{Arrival, Failed, InheritError, LISTEN_FDNAMES, LISTEN_FDS, LISTEN_PID, UPGRADE};
 use manager::{Manager, NOTIFY_SOCKET};
 
 /// Version of this program.
@@ -101,19 +102,21 @@ impl Handover {
             connected.inspect_err(|error| tracing::warn!(?address, %error, "the service manager is not told")).ok()
         });
         let arrival = Arrival::parse(pid, variable(UPGRADE).as_deref());
+        let failed = arrival.as_ref().and_then(|arrival| arrival.failed.as_ref());
         let upgrade = arrival.as_ref().map(|arrival| Upgrade {
             state: UpgradeState::Running,
             program: Some(arrival.program.clone()),
             from_version: Some(arrival.from_version.clone()),
-            to_version: Some(VERSION.to_owned()),
+            to_version: failed.map_or(Some(VERSION.to_owned()), |failed| failed.to_version.clone()),
             pause_us: None,
-            message: None,
+            message: failed.map(|failed| failed.message.clone()),
         });
         Handover {
             sockets: Mutex::new(Sockets { given, held: BTreeMap::new() }),
             upgrade: Mutex::new(upgrade.unwrap_or_default()),
-            since_us: Mutex::new(arrival.map(|arrival| arrival.since_us)),
+            since_us: Mutex::new(arrival.as_ref().map(|arrival| arrival.since_us)),
             manager,
+            program: if failed.is_some() { program::own_path_again() } else { program::own_path() },
             ..Handover::alone()
         }
     }
@@ -252,30 +255,45 @@ impl Handover {
         self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
     }
 
-    /// Executes the program that was planned, in the place of this process. Returns only if that fails: then the sockets are there to
-    /// be taken again. To be called when everything has stopped.
+    /// Executes the program that was planned, in the place of this process, and if that fails this program again. Returns only if that
+    /// fails, too: then the sockets are there to be taken again. To be called when everything has stopped.
     pub fn replace(&self, signals: DefaultSignals) {
         let upgrade = self.upgrade();
         let program = upgrade.program.unwrap_or_default();
-        let pid = std::process::id();
-        let since_us = lock(&self.since_us).unwrap_or_else(monotonic_us);
-        let arrival = Arrival { pid, since_us, from_version: VERSION.to_owned(), program: program.clone() };
         let held = std::mem::take(&mut lock(&self.sockets).held);
         let given: Vec<(String, OwnedFd)> = held.into_values().filter_map(|(name, fd)| Some((name?, fd))).collect();
-        let names: Vec<&str> = given.iter().map(|(name, _)| name.as_str()).collect();
-        let descriptors: Vec<_> = given.iter().map(|(_, fd)| fd.as_fd()).collect();
-        let mut command = Command::new(&program);
+        let error = self.execute(Command::new(&program), &program, None, &given);
+        tracing::error!(program, %error, "cannot be executed: purlind {VERSION} is executed again");
+        let message = format!("{program} cannot be executed: {error}");
+        let failed = Failed { message: message.clone(), to_version: upgrade.to_version };
+        let error = self.execute(program::again(&self.program), &program, Some(failed), &given);
+        drop(signals);
+        tracing::error!(%error, "purlind {VERSION} cannot be executed either: everything is started again in this process");
+        lock(&self.sockets).given = given;
+        lock(&self.upgrade).message = Some(message);
+    }
+
+    /// Executes a program with sockets, and with what it has to know of the upgrade to `program`. Returns only if that fails, with the reason.
+    fn execute(
+        &self,
+        mut command: Command,
+        program: &str,
+        failed: Option<Failed>,
+        sockets: &[(String, OwnedFd)],
+    ) -> io::Error {
+        let pid = std::process::id();
+        let since_us = lock(&self.since_us).unwrap_or_else(monotonic_us);
+        let (from_version, program) = (VERSION.to_owned(), program.to_owned());
+        let arrival = Arrival { pid, since_us, from_version, program, failed };
+        let names: Vec<&str> = sockets.iter().map(|(name, _)| name.as_str()).collect();
+        let descriptors: Vec<_> = sockets.iter().map(|(_, fd)| fd.as_fd()).collect();
         command
             .args(env::args_os().skip(1))
             .env(LISTEN_PID, pid.to_string())
             .env(LISTEN_FDS, descriptors.len().to_string())
             .env(LISTEN_FDNAMES, names.join(":"))
             .env(UPGRADE, serde_json::to_string(&arrival).expect("it has string keys only"));
-        let error = replace_process(command, &descriptors);
-        drop(signals);
-        tracing::error!(program, %error, "cannot be executed: everything is started again");
-        lock(&self.sockets).given = given;
-        lock(&self.upgrade).message = Some(format!("{program} cannot be executed: {error}"));
+        replace_process(command, &descriptors)
     }
 
     /// Everything is served: an upgrade, if there was one, is over.

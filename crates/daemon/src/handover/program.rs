@@ -6,6 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -25,16 +26,42 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Longest answer that is read: a version takes a line.
 const ANSWER_BYTES_MAX: usize = 256;
 
+/// The file that this process runs, whatever lies under its name by now, and though it may have no name any more.
+const OWN_FILE: &str = "/proc/self/exe";
+
 /// The path by which this process was started. What `/proc/self/exe` says would not do: it follows links, and sticks to a file that
 /// was replaced.
 pub(super) fn own_path() -> PathBuf {
-    let resolved = std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe"));
-    let same = |path: &PathBuf| match (fs::metadata(path), fs::metadata("/proc/self/exe")) {
+    let resolved = std::env::current_exe().unwrap_or_else(|_| PathBuf::from(OWN_FILE));
+    let same = |path: &PathBuf| match (fs::metadata(path), fs::metadata(OWN_FILE)) {
         (Ok(there), Ok(here)) => (there.dev(), there.ino()) == (here.dev(), here.ino()),
         _ => false,
     };
-    let called = std::env::args_os().next().and_then(|name| path_of(&name, std::env::var_os("PATH").as_deref()));
-    called.filter(same).unwrap_or(resolved)
+    called_path().filter(same).unwrap_or(resolved)
+}
+
+/// The path of the name that this process was given.
+fn called_path() -> Option<PathBuf> {
+    std::env::args_os().next().and_then(|name| path_of(&name, std::env::var_os("PATH").as_deref()))
+}
+
+/// What executes this program again, which was started from `path`.
+pub(super) fn again(path: &Path) -> Command {
+    let mut command = Command::new(OWN_FILE);
+    command.arg0(path);
+    command
+}
+
+/// As [`own_path`], in a process that [`again`] has made: what lies there may be another program. It is shown under its name again, as
+/// which the kernel has taken the last part of [`OWN_FILE`].
+pub(super) fn own_path_again() -> PathBuf {
+    let path = called_path().unwrap_or_else(own_path);
+    if let Some(name) = path.file_name()
+        && let Err(error) = fs::write("/proc/self/comm", name.as_encoded_bytes())
+    {
+        tracing::warn!(%error, "the process has another name in lists of processes");
+    }
+    path
 }
 
 /// The path of a program that was called by `name`, as a shell finds it.

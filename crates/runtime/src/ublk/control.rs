@@ -1,6 +1,6 @@
 //! Making, finding and removing devices.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -13,8 +13,11 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use super::abi::{self, ControlCommand, DeviceInfo, Parameters, SECTOR_SHIFT, attribute, flag};
 use super::{UblkError, UblkSpec};
 
-/// How long a dying server is waited for: until the kernel has taken back what it had.
-const QUIET_LIMIT: Duration = Duration::from_secs(30);
+/// How long a dying server is waited for: until the kernel has taken back what it had. Of a queue of which the server had every
+/// slot, Linux before 6.15 notices that only when a request is over its time, 30 s.
+const QUIET_LIMIT: Duration = Duration::from_secs(60);
+/// What `nr_requests` of a block device can be at least (`BLKDEV_MIN_RQ`).
+const REQUESTS_MIN: u16 = 4;
 /// How long the nodes of a new device are waited for, and, without privileges, for somebody to hand them over.
 const NODE_LIMIT: Duration = Duration::from_secs(10);
 /// Between two looks at either.
@@ -148,7 +151,8 @@ impl UblkControl {
         let copying = if self.features & flag::USER_COPY != 0 { flag::USER_COPY } else { flag::NEED_GET_DATA };
         let mut info = DeviceInfo {
             queues: spec.queues.min(abi::QUEUES_MAX),
-            depth: spec.depth.min(abi::QUEUE_DEPTH_MAX),
+            // And one that stays free.
+            depth: (spec.depth.max(REQUESTS_MIN) + 1).min(abi::QUEUE_DEPTH_MAX),
             io_bytes_max: spec.io_bytes_max,
             device: wanted,
             server_flags: spec.identity,
@@ -233,7 +237,7 @@ impl UblkControl {
         }
     }
 
-    /// Becomes the server of a device whose server has ended, or is ending: that is waited for, 30 s at most. It is to be served
+    /// Becomes the server of a device whose server has ended, or is ending: that is waited for, 60 s at most. It is to be served
     /// on all queues before [`UblkControl::start`].
     ///
     /// # Errors
@@ -272,10 +276,16 @@ impl UblkControl {
         self.bare(operation, command, &device.info)
             .map_err(|error| UblkError::os(format!("starting {}", block_path(number)), error))?;
         let there = || Path::new(&block_path(number)).metadata().is_ok_and(|node| node.file_type().is_block_device());
-        wait_for(there).then_some(()).ok_or_else(|| {
+        if !wait_for(there) {
             let error = io::Error::from_raw_os_error(libc::ENOENT);
-            UblkError::os(format!("{} did not appear", block_path(number)), error)
-        })
+            return Err(UblkError::os(format!("{} did not appear", block_path(number)), error));
+        }
+        if device.is_recoverable()
+            && let Err(error) = keep_a_slot_free(device)
+        {
+            tracing::warn!(device = block_path(number), %error, "a restart under load may take half a minute");
+        }
+        Ok(())
     }
 
     /// Ends a device: what was asked of it fails, and its slots get nothing any more. It is to be removed then.
@@ -375,6 +385,18 @@ impl UblkControl {
 
 fn is_unprivileged(info: &DeviceInfo) -> bool {
     info.flags & flag::UNPRIVILEGED_DEV != 0
+}
+
+/// Has the kernel send a queue one request less than it has slots, so that a slot always waits. By its command that waits the kernel notices
+/// at once that the server has ended; if each slot had a request, only 30 s later.
+fn keep_a_slot_free(device: &UblkDevice) -> io::Result<()> {
+    let path = format!("/sys/block/ublkb{}/queue/nr_requests", device.number());
+    let requests = device.depth() - 1;
+    // It stays over a change of servers. Setting it waits for everything that is under way.
+    if fs::read_to_string(&path)?.trim().parse().is_ok_and(|set: u16| set <= requests) {
+        return Ok(());
+    }
+    fs::write(&path, requests.to_string())
 }
 
 /// Waits for a node of `/dev`.

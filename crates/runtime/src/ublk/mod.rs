@@ -15,6 +15,7 @@
 //!    kernel keeps it for the server that comes next ([`UblkControl::recover`]). Not so for devices made without privileges, which
 //!    the kernel removes.
 //! 3. A slot whose device was stopped gets nothing any more.
+//! 4. Of each queue of a device that outlives its server one slot waits at any time: by its command the kernel notices the server's end.
 
 mod abi;
 mod control;
@@ -34,7 +35,7 @@ pub struct UblkSpec {
     pub number: Option<u32>,
     /// Queues. The kernel makes fewer if it has fewer cores.
     pub queues: u16,
-    /// Requests that a queue takes at the same time, 1 to 4096.
+    /// Requests that a queue takes at the same time, 4 to 4095: less is taken for 4, and more for 4095.
     pub depth: u16,
     /// The largest request; a multiple of 4096.
     pub io_bytes_max: u32,

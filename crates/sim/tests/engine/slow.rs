@@ -86,13 +86,25 @@ fn half_load(shape: Shape) -> usize {
     usize::from(shape.members) * CHANNELS as usize / 2
 }
 
+/// What readers are protected from slow members by.
+#[derive(Clone, Copy)]
+enum Protected {
+    /// Late reads are computed from the others, and slow members are left alone.
+    Whole,
+    /// Late reads are.
+    ByHedgingAlone,
+    /// All wait for whom they asked.
+    Not,
+}
+
 /// The p99.9 of reads at half load on a healthy group, and from the moment on in which one member is 20 times slower;
 /// and what the run was.
-fn healthy_and_slow(shape: Shape, seed: u64, shards: usize, hedging: bool) -> (Nanos, Nanos, u64) {
+fn healthy_and_slow(shape: Shape, seed: u64, shards: usize, protected: Protected) -> (Nanos, Nanos, u64) {
     let sim = Sim::new(seed);
     let mut rng = sim.rng();
     let group = busy_group(&sim, shape, shards);
-    group.leader().set_hedging(hedging);
+    group.leader().set_hedging(!matches!(protected, Protected::Not));
+    group.leader().set_avoidance(matches!(protected, Protected::Whole));
     let clients = half_load(shape);
     let count = 150_000 / clients;
     sim.block_on(async {
@@ -119,10 +131,14 @@ fn with_one_member_20_times_slower_the_p999_of_reads_at_half_load_is_within_twic
     for (index, shape) in shapes().into_iter().enumerate() {
         for seed in seeds(1) {
             let shards = 1 + (index + seed as usize) % 2;
-            let (healthy, slow, run) = healthy_and_slow(shape, seed, shards, true);
+            let (healthy, slow, run) = healthy_and_slow(shape, seed, shards, Protected::Whole);
             println!("{shape}, seed {seed}: {} us healthy, {} us slow", healthy / 1000, slow / 1000);
             assert!(slow <= 2 * healthy, "{shape}, seed {seed}: {slow} ns instead of {healthy} ns");
-            assert_eq!(healthy_and_slow(shape, seed, shards, true), (healthy, slow, run), "a seed is a run");
+            assert_eq!(
+                healthy_and_slow(shape, seed, shards, Protected::Whole),
+                (healthy, slow, run),
+                "a seed is a run"
+            );
         }
     }
 }
@@ -130,8 +146,19 @@ fn with_one_member_20_times_slower_the_p999_of_reads_at_half_load_is_within_twic
 #[test]
 fn without_hedging_a_slow_member_makes_all_readers_slow() {
     for shape in [shapes()[0], shapes()[3]] {
-        let (healthy, slow, _) = healthy_and_slow(shape, 1, 1, false);
+        let (healthy, slow, _) = healthy_and_slow(shape, 1, 1, Protected::Not);
         assert!(slow >= 10 * healthy, "{shape}: {slow} ns beside {healthy} ns");
+    }
+}
+
+#[test]
+fn without_avoiding_it_a_slow_member_is_more_than_hedges_make_up_for() {
+    for (index, shape) in shapes().into_iter().enumerate() {
+        let (healthy, slow, _) = healthy_and_slow(shape, index as u64, 1, Protected::Whole);
+        let (also_healthy, hedged, _) = healthy_and_slow(shape, index as u64, 1, Protected::ByHedgingAlone);
+        println!("{shape}: {} us avoided, {} us hedged alone", slow / 1000, hedged / 1000);
+        assert_eq!(also_healthy, healthy, "{shape}: nobody is slow");
+        assert!(slow <= 2 * healthy && hedged > 4 * healthy, "{shape}: {slow} ns and {hedged} ns beside {healthy} ns");
     }
 }
 
@@ -238,7 +265,10 @@ fn events_of_a_slow_member(spares: usize, retire_slow: bool, seconds: usize) -> 
         let mut group = group;
         group.leader().configure(Settings { retire_slow, ..Settings::default() });
         for spare in 0..spares {
-            let id = group.install(SimDrive::new(&group.env, &format!("spare{spare}"), 3 * MIB, 4096));
+            let drive = SimDrive::new(&group.env, &format!("spare{spare}"), 3 * MIB, 4096);
+            drive.set_latency(usual());
+            drive.set_channels(CHANNELS);
+            let id = group.install(drive);
             group.leader().add_spare(id, uuid(&mut rng)).await.expect("it fits");
         }
         reads(&group, 8, 500, &mut rng).await;
@@ -281,6 +311,38 @@ fn a_member_that_stays_slow_gives_its_place_to_a_spare_if_asked() {
     assert_eq!(sim.block_on(group.differences()), 0);
     let without = events_of_a_slow_member(0, true, 90).0;
     assert_eq!(without, [Event::MemberSlow { member, drive }], "there is no spare to take its place");
+}
+
+/// The time within which nine of ten writes of a block are answered, one after the other.
+async fn writes_p90(group: &Group, rng: &mut Rng) -> Nanos {
+    let mut times = Vec::new();
+    for _ in 0..500 {
+        let began = group.env.now();
+        let at = rng.below(group.size() / BLOCK) * BLOCK;
+        group.leader().write(at, Buf::from(vec![7; BLOCK as usize]), false).await.expect("writable");
+        times.push(group.env.now() - began);
+    }
+    quantile(&times, 900)
+}
+
+#[test]
+fn writes_wait_for_a_slow_member_until_it_is_retired() {
+    let after_a_while = |spares, retire_slow, seconds| {
+        let (_, group, sim) = events_of_a_slow_member(spares, retire_slow, seconds);
+        let mut rng = Rng::new(8);
+        sim.block_on(writes_p90(&group, &mut rng))
+    };
+    let healthy = {
+        let sim = Sim::new(5);
+        let group = busy_group(&sim, shapes()[1], 2);
+        sim.block_on(writes_p90(&group, &mut Rng::new(8)))
+    };
+    let (soon, retired) = (after_a_while(1, true, 30), after_a_while(1, true, 90));
+    let kept = after_a_while(1, false, 90);
+    println!("{healthy} ns healthy, {soon} ns after 30 s, {retired} ns after 90 s, {kept} ns where nobody asked");
+    assert!(retired <= 2 * healthy, "{retired} ns instead of {healthy} ns");
+    assert!(soon > 4 * healthy, "half a minute is forgiven: {soon} ns beside {healthy} ns");
+    assert!(kept > 4 * healthy, "nobody asked: {kept} ns beside {healthy} ns");
 }
 
 /// The p99 of users' reads while a member is rebuilt on another drive, and how long that took. The drives work on two

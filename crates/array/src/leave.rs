@@ -1,0 +1,145 @@
+//! Members that leave a running group.
+
+use std::rc::Rc;
+
+use drive::{DriveError, Env, join_all};
+use format::{MemberState, Role};
+
+use crate::array::Inner;
+use crate::errors::Failed;
+use crate::geometry::MemberIndex;
+use crate::leader::{GroupState, flush_retried};
+use crate::message::Request;
+use crate::shared::{DriveId, Slot};
+use crate::status::Event;
+
+impl<E: Env> Inner<E> {
+    /// Marks a member faulty, and gives its place to a spare if there is one. Says no if the group cannot do without it.
+    pub async fn fail_in_place(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> bool {
+        let leader = self.leader();
+        let _turn = leader.state_lock.enter().await;
+        let slot = self.shared.slot(member);
+        if slot.drive != drive || !matches!(slot.state, MemberState::InSync | MemberState::Rebuilding) {
+            return true; // Somebody else saw it fail, and the superblocks say so.
+        }
+        let set = u64::from(member.0) / self.shared.geometry.strips() as u64;
+        let lost = self.shared.lost_in_set(set) + usize::from(slot.state == MemberState::InSync);
+        if lost > self.shared.geometry.syndromes {
+            (leader.listener)(Event::MemberNeeded { member, drive });
+            return false;
+        }
+        let mut state = self.state();
+        self.call_faulty(&mut state, member);
+        self.settle_without(&mut state, member).await;
+        if self.commit(state).await.is_err() {
+            self.shared.end_doubt();
+            return false;
+        }
+        self.start_repair();
+        true
+    }
+
+    /// Takes a drive that refused its superblock out of a state. Says no if the group cannot do without it.
+    pub fn leave(&self, state: &mut GroupState, role: Role, id: DriveId) -> bool {
+        match role {
+            Role::Spare => {
+                state.spares.retain(|&spare| spare != id);
+                (self.leader().listener)(Event::SpareFailed { drive: id });
+                true
+            }
+            Role::Member(index) => {
+                let index = usize::from(index);
+                let strips = self.shared.geometry.strips();
+                let first = index / strips * strips;
+                let in_set = &state.slots[first..first + strips];
+                let lost = in_set.iter().filter(|slot| slot.state != MemberState::InSync).count();
+                let was_in_sync = state.slots[index].state == MemberState::InSync;
+                if was_in_sync && lost + 1 > self.shared.geometry.syndromes {
+                    return false;
+                }
+                debug_assert_eq!(state.slots[index].drive, id);
+                self.call_faulty(state, MemberIndex(index as u16));
+                true
+            }
+        }
+    }
+
+    fn call_faulty(&self, state: &mut GroupState, member: MemberIndex) {
+        let slot = &mut state.slots[usize::from(member.0)];
+        slot.state = MemberState::Faulty;
+        let drive = slot.drive;
+        state.rebuild = state.rebuild.filter(|rebuild| rebuild.member != member.0);
+        (self.leader().listener)(Event::MemberFailed { member, drive });
+    }
+
+    /// Makes what was written together with a member that is leaving durable on the others, before the superblocks say
+    /// that it left: a recovery that finds the member lost must find the rest as it was acknowledged. Members that
+    /// cannot flush leave as well, as far as the group can do without them.
+    pub async fn settle_without(self: &Rc<Self>, state: &mut GroupState, leaving: MemberIndex) {
+        if self.log.is_none() {
+            return;
+        }
+        self.shared.doubt(leaving);
+        loop {
+            let staying = state.slots.iter().enumerate().filter(|(_, slot)| slot.state == MemberState::InSync);
+            let staying: Vec<(usize, DriveId)> = staying.map(|(index, slot)| (index, slot.drive)).collect();
+            let flush = |&(_, id): &(usize, DriveId)| {
+                let drive = self.drive(id);
+                async move {
+                    match drive {
+                        Some(drive) => flush_retried(&drive).await,
+                        None => Err(DriveError::Gone),
+                    }
+                }
+            };
+            let results = join_all(staying.iter().map(flush)).await;
+            let mut left = false;
+            for (&(index, id), _) in staying.iter().zip(&results).filter(|(_, result)| result.is_err()) {
+                self.shared.count_error(MemberIndex(index as u16), Failed::Other);
+                if self.leave(state, Role::Member(index as u16), id) {
+                    self.shared.doubt(MemberIndex(index as u16));
+                    left = true;
+                }
+            }
+            if !left {
+                let unsealed = (0..self.shards).filter(|&shard| self.shared.is_unsealed(shard));
+                join_all(unsealed.map(|shard| self.on_shard(shard, Request::SealQuietly))).await;
+                return;
+            }
+        }
+    }
+
+    /// As [`Inner::flush_and_seal`], without asking the leader for anything, who waits for this. Where a member cannot
+    /// flush nothing is sealed, and the leader hears of it later.
+    pub async fn seal_quietly(self: &Rc<Self>) {
+        let Some(log) = self.log.as_ref().filter(|log| log.is_unsealed()) else { return };
+        let mark = log.flush_begins();
+        let mut failed: Vec<(MemberIndex, DriveId)> =
+            self.save_sums().await.into_iter().map(|(member, drive, _)| (member, drive)).collect();
+        let staying = |(member, slot): &(MemberIndex, Slot)| {
+            slot.state == MemberState::InSync && !self.shared.is_doubted(*member)
+        };
+        let flush = |(member, slot): (MemberIndex, Slot)| {
+            let drive = self.drive(slot.drive);
+            async move {
+                let flushed = match drive {
+                    Some(drive) => flush_retried(&drive).await.is_ok(),
+                    None => false,
+                };
+                (member, slot.drive, flushed)
+            }
+        };
+        let flushed = join_all(self.shared.slots().filter(staying).map(flush)).await;
+        failed.extend(flushed.into_iter().filter(|(.., flushed)| !flushed).map(|(member, drive, _)| (member, drive)));
+        if failed.is_empty() {
+            // Too few members to hold the seal are too few for the group: the next request says so.
+            let _ = self.seal(log, &mark).await;
+        }
+        for (member, drive) in failed {
+            let inner = self.clone();
+            self.env.spawn(async move {
+                inner.fail(member, drive).await;
+            });
+        }
+    }
+}
