@@ -202,8 +202,9 @@ impl Controller {
             self.status = READY;
         }
         if !to.enabled() && from.enabled() {
-            self.status &= !READY;
+            self.status = 0;
             self.events.reset();
+            self.aborted.clear();
             self.features = Features::default();
             effect = Effect::QueuesGone;
         }
