@@ -14,7 +14,9 @@ mod md;
 mod nbd_replies;
 mod nbd_script;
 mod nbd_stream;
+mod nvme_answers;
 mod nvme_host;
+mod nvme_replies;
 mod nvme_script;
 mod nvme_stream;
 mod nvme_target;
@@ -27,7 +29,7 @@ mod superblock;
 use crate::target::Target;
 
 /// All targets, in the order of their names.
-pub const TARGETS: [Target; 21] = [
+pub const TARGETS: [Target; 23] = [
     address::TARGET,
     arguments::TARGET,
     catalogue::TARGET,
@@ -43,6 +45,8 @@ pub const TARGETS: [Target; 21] = [
     nbd_replies::TARGET,
     nbd_script::TARGET,
     nbd_stream::TARGET,
+    nvme_answers::TARGET,
+    nvme_replies::TARGET,
     nvme_script::TARGET,
     nvme_stream::TARGET,
     request::TARGET,

@@ -77,7 +77,8 @@ impl Script<'_> {
         let mut command = Command::new(opcode, self.cid, nsid);
         let blocks = u32::from(how / 16) + 1;
         command.set_slba(slba);
-        command.set_cdw(12, blocks - 1 | u32::from(how & 8) << 27);
+        // FUA, too.
+        command.set_cdw(12, (blocks - 1) | u32::from(how & 8) << 27);
         let block_bytes = if nsid == 3 { 512 } else { 4096 };
         (command, blocks * block_bytes)
     }
@@ -128,7 +129,7 @@ impl Script<'_> {
                 session.events();
             }
             9 => {
-                let opcode = if self.byte() % 4 == 0 { nvm::COMPARE } else { nvm::WRITE };
+                let opcode = if self.byte().is_multiple_of(4) { nvm::COMPARE } else { nvm::WRITE };
                 let (mut command, len) = self.io(opcode);
                 command.dptr = Sgl::transport(len);
                 if let Some(free) = self.transfers.iter_mut().find(|transfer| transfer.is_none()) {
@@ -172,7 +173,7 @@ impl Script<'_> {
             }
             14 => {
                 let (cid, tag, offset) = (self.byte().into(), self.byte().into(), self.number() as u32);
-                session.data(cid, tag, offset, &vec![1; usize::from(self.byte()) * 4], self.byte() % 2 == 0);
+                session.data(cid, tag, offset, &vec![1; usize::from(self.byte()) * 4], self.byte().is_multiple_of(2));
             }
             _ => {
                 let count = self.byte() % 40;

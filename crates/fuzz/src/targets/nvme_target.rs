@@ -80,7 +80,7 @@ enum Done {
 #[derive(Debug)]
 enum Queue {
     Fresh,
-    Admin(Controller),
+    Admin(Box<Controller>),
     Io,
 }
 
@@ -276,7 +276,10 @@ impl Connection {
         }
         let kind = admission.kind();
         self.queue = match admission.connect.queue {
-            0 => Queue::Admin(Controller::new(kind, 1, admission.host, admission.connect.keep_alive_ms, 8192)),
+            0 => {
+                let keep_alive_ms = admission.connect.keep_alive_ms;
+                Queue::Admin(Box::new(Controller::new(kind, 1, admission.host, keep_alive_ms, 8192)))
+            }
             _ if kind == Kind::Io => Queue::Io,
             _ => Queue::Fresh,
         };
