@@ -448,7 +448,11 @@ pub fn exports(colour: bool, exports: &[Export]) -> String {
             Cell::new(if export.read_only { "ro" } else { "rw" }),
             Cell::new(tls),
             Cell::new(export.connection_count),
-            Cell::new(&export.uri),
+            // The name of a subsystem is long, and the same for all of a group: `export show` has it.
+            match export.nsid {
+                Some(nsid) => Cell::new(format!("nvme-tcp://{}, namespace {nsid}", export.address)),
+                None => Cell::new(&export.uri),
+            },
             state,
         ]
     };

@@ -233,3 +233,28 @@ fn an_upgrade_says_how_long_nobody_was_served_or_why_it_failed() {
         "purlin: it cannot be executed; purlind 0.1.0 goes on, after nobody was served for 85 ms\n"
     );
 }
+
+#[test]
+fn a_namespace_that_nobody_could_use_or_that_cannot_be_is_refused() {
+    let daemon = Daemon::filled();
+    let hosts = "--host nqn.2026-11.com.example:a";
+    for (line, sentence) in [
+        ("", "nobody could use it: name the hosts that may, or allow any host that reaches the address"),
+        (
+            "--host me",
+            "\"me\" is not the name of an NVMe host: it begins with \"nqn.\" (on Linux it is in /etc/nvme/hostnqn)",
+        ),
+        (&format!("{hosts} --nsid 0"), "there is no namespace 0: they are 1 to 65535"),
+        (&format!("{hosts} --block-size 1KiB"), "blocks of 1024 bytes: a namespace has blocks of 512 or 4096"),
+    ] {
+        let line = format!("export create tank/db --nvme-tcp {line}");
+        let said = daemon.run(&line);
+        assert_eq!((said.code, said.err), (2, format!("purlin: {sentence}\n")), "{line}");
+    }
+    let said = daemon.run(&format!("export create tank/db --nvme-tcp=unix:/run/x {hosts}"));
+    assert_eq!(
+        (said.code, said.err.as_str()),
+        (2, "purlin: \"unix:/run/x\" is not an address: write HOST:PORT, such as 0.0.0.0:4420\n")
+    );
+    assert_eq!(daemon.fails("export show 77"), "purlin: there is no export \"77\"\n");
+}

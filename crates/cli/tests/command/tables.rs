@@ -11,7 +11,7 @@ fn an_empty_daemon_says_what_to_do_first() {
     assert_eq!(daemon.ok("volume list"), "no volumes; make one with: purlin volume create GROUP/VOLUME --size SIZE\n");
     assert_eq!(
         daemon.ok("export list"),
-        "no exports; make one with: purlin export create GROUP/VOLUME --ublk, or --nbd unix:PATH\n"
+        "no exports; make one with: purlin export create GROUP/VOLUME --ublk, --nvme-tcp, or --nbd unix:PATH\n"
     );
     assert_eq!(daemon.ok("drive list"), "no drives\n");
     assert_eq!(
@@ -19,6 +19,16 @@ fn an_empty_daemon_says_what_to_do_first() {
         "purlind 0.1.0  up 2h 01m  2 shards busy 0% 12%  memory 48 MiB\n\nno groups; make one with: purlin group \
          create\n"
     );
+}
+
+#[test]
+fn an_export_says_how_clients_connect() {
+    let daemon = Daemon::filled();
+    let said = daemon.ok("export create tank/db --nvme-tcp 10.0.0.5:4420 --host nqn.2026-11.com.example:a --host nqn.2026-11.com.example:b");
+    let id = said.split_whitespace().nth(2).expect("created export ID of ...").to_owned();
+    assert_snapshot!(daemon.ok(&format!("export show {id}")));
+    daemon.ok("export create tank/db --nvme-tcp --allow-any-host");
+    assert_snapshot!(daemon.ok("export list"));
 }
 
 #[test]
