@@ -30,6 +30,16 @@ impl Input {
         assert!(self.start <= self.end, "parsed {len} bytes more than have arrived");
     }
 
+    /// Goes on in another buffer, which takes what was not parsed yet.
+    ///
+    /// # Panics
+    /// If that does not fit.
+    pub fn move_to(&mut self, mut buf: BufMut) {
+        let len = self.end - self.start;
+        buf[..len].copy_from_slice(self.bytes());
+        (self.buf, self.start, self.end) = (Some(buf), 0, len);
+    }
+
     /// Lends the buffer for a receive, after moving what is left to the front, and says from which index on it is free.
     /// [`Input::give_back`] must follow.
     ///
@@ -68,5 +78,9 @@ mod tests {
         lent[free..free + 2].copy_from_slice(b"xy");
         input.give_back(lent, 2);
         assert_eq!(input.bytes(), b"efxy");
+        input.take(1);
+        input.move_to(BufMut::zeroed(16));
+        assert_eq!(input.bytes(), b"fxy");
+        assert_eq!(input.lend().0.len(), 16);
     }
 }

@@ -49,5 +49,8 @@ pub(crate) const NVME_PDU_DATA_BYTES: u32 = nvme::target::TRANSFER_BYTES_MAX;
 /// where there is no other.
 pub(crate) const NVME_ASKED_BYTES_MAX: u64 = 16 << 20;
 
+/// Receive buffer in bytes of an NVMe/TCP connection that is no queue yet: strangers hold little.
+pub(crate) const NVME_FIRST_INPUT_BYTES: usize = 8 << 10;
+
 /// Data of an admin command at most, in bytes. Connect has 1024, the longest feature 512.
 pub(crate) const NVME_ADMIN_DATA_BYTES_MAX: u32 = 8 << 10;

@@ -20,7 +20,7 @@ use super::queue::Queue;
 use crate::input::Input;
 use crate::limits::{
     HANDSHAKE_MAX, INPUT_BYTES, LINGER_MAX, NVME_ADMIN_DATA_BYTES_MAX, NVME_ASKED_BYTES_MAX, NVME_CAPSULE_DATA_BYTES,
-    NVME_PDU_DATA_BYTES,
+    NVME_FIRST_INPUT_BYTES, NVME_PDU_DATA_BYTES,
 };
 use crate::link::{Link, drained, send_answers};
 use crate::pace::{self, Pace};
@@ -98,7 +98,7 @@ struct Receiving<B> {
 pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, portal: Portal<B>) {
     let (peer, local) = (stream.peer.to_string(), stream.local);
     let (mut reader, writer) = split(&env, stream);
-    let mut input = Input::new(env.alloc(INPUT_BYTES));
+    let mut input = Input::new(env.alloc(NVME_FIRST_INPUT_BYTES));
     let mut machine = Receiver::new(Limits {
         capsule_data_bytes_max: NVME_CAPSULE_DATA_BYTES,
         pdu_data_bytes_max: NVME_PDU_DATA_BYTES,
@@ -175,7 +175,7 @@ async fn initialize(machine: &mut Receiver, reader: &mut WireReader, input: &mut
 impl<B: Block + 'static> Receiving<B> {
     async fn run(&mut self) -> End {
         match self.connect().await {
-            Ok(()) => {}
+            Ok(()) => self.input.move_to(self.env.alloc(INPUT_BYTES)),
             Err(end) => return self.farewell(end),
         }
         loop {
