@@ -8,6 +8,7 @@
 
 pub mod daemon;
 pub mod fio;
+pub mod initiator;
 pub mod pairs;
 pub mod process;
 pub mod report;

@@ -1,0 +1,227 @@
+//! The target over loopback: an initiator that polls on one core, the daemon on another.
+//!
+//! A plain memory volume over NVMe/TCP, beside a program that answers as many bytes with as many bytes and does nothing else:
+//! what loopback and the initiator allow.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use bench::Error;
+use bench::daemon::Daemon;
+use bench::initiator::{Initiator, Load, Place};
+use bench::process::{Process, go_first, pinned};
+use bench::report::{Report, Row};
+use bench::rounds::{Basis, Rounds, Sample};
+use clap::Parser;
+use nvme::Nqn;
+
+/// Benchmarks the NVMe/TCP target beside what loopback allows.
+#[derive(Parser)]
+struct Arguments {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Alternating rounds of which medians are taken
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
+    rounds: u16,
+    /// Seconds of one turn of one contender
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
+    turn_s: u64,
+    /// Bytes of the volume
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
+    volume_mib: u64,
+    /// The core of every server
+    #[arg(long, default_value_t = 0)]
+    server_core: usize,
+    /// The core of the initiator
+    #[arg(long, default_value_t = 1)]
+    client_core: usize,
+    /// Be the one that answers, at this address: requests of REQUEST bytes, with ANSWER bytes
+    #[arg(long, hide = true, num_args = 3, value_names = ["ADDRESS", "REQUEST", "ANSWER"])]
+    answer: Option<Vec<String>>,
+}
+
+const TARGET: usize = 0;
+const LIMIT: usize = 1;
+const LIMIT_NAME: &str = "the same bytes over loopback";
+
+/// Loads that peers publish figures of.
+const LOADS: [Load; 7] = [
+    Load { writes: false, bytes: 4096, depth: 1 },
+    Load { writes: false, bytes: 4096, depth: 32 },
+    Load { writes: false, bytes: 4096, depth: 128 },
+    Load { writes: true, bytes: 4096, depth: 32 },
+    Load { writes: true, bytes: 4096, depth: 128 },
+    Load { writes: false, bytes: 128 << 10, depth: 8 },
+    Load { writes: true, bytes: 128 << 10, depth: 8 },
+];
+
+/// Bytes of a command without data, of a response, and of the header of data.
+const COMMAND_BYTES: usize = 72;
+const HEADER_BYTES: usize = 24;
+
+/// Bytes of a request and of its answer.
+fn traffic(load: Load) -> (usize, usize) {
+    let data = load.bytes as usize;
+    if load.writes { (COMMAND_BYTES + data, HEADER_BYTES) } else { (COMMAND_BYTES, HEADER_BYTES + data) }
+}
+
+/// Answers requests of one client until it goes.
+fn answer(address: &str, request_bytes: usize, answer_bytes: usize) -> Result<(), Error> {
+    let listener = TcpListener::bind(address)?;
+    let (mut stream, _) = listener.accept()?;
+    stream.set_nodelay(true)?;
+    let (mut input, output) = (vec![0; 1 << 20], vec![0; answer_bytes * 1024]);
+    let mut left = 0;
+    loop {
+        let len = stream.read(&mut input)?;
+        if len == 0 {
+            return Ok(());
+        }
+        left += len;
+        let mut due = left / request_bytes;
+        left %= request_bytes;
+        while due > 0 {
+            let now = due.min(1024);
+            stream.write_all(&output[..now * answer_bytes])?;
+            due -= now;
+        }
+    }
+}
+
+/// As many requests in flight as the load has, to the one that answers.
+fn limit(address: SocketAddr, load: Load, duration: Duration) -> Result<u64, Error> {
+    let (request_bytes, answer_bytes) = traffic(load);
+    let start = Instant::now();
+    let mut stream = loop {
+        match TcpStream::connect(address) {
+            Ok(stream) => break stream,
+            Err(error) if start.elapsed() > Duration::from_secs(5) => return Err(error.into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    stream.set_nodelay(true)?;
+    stream.set_nonblocking(true)?;
+    let mut input = vec![0; 1 << 20];
+    let output = vec![0; request_bytes * usize::from(load.depth)];
+    let (mut to_send, mut received, mut done) = (output.len(), 0, 0);
+    let would_block = |error: &std::io::Error| error.kind() == std::io::ErrorKind::WouldBlock;
+    let begin = Instant::now();
+    while begin.elapsed() < duration {
+        if to_send > 0 {
+            match stream.write(&output[..to_send]) {
+                Ok(len) => to_send -= len,
+                Err(error) if would_block(&error) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        match stream.read(&mut input) {
+            Ok(0) => return Err("the one that answers is gone".into()),
+            Ok(len) => {
+                received += len;
+                let answers = received / answer_bytes;
+                received %= answer_bytes;
+                done += answers as u64;
+                to_send += answers * request_bytes;
+            }
+            Err(error) if would_block(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(done)
+}
+
+/// A port that is free now.
+fn free_address() -> Result<SocketAddr, Error> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}
+
+fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
+    let dir = tempfile::Builder::new().prefix("purlin-bench-").tempdir_in("/dev/shm")?;
+    let daemon = Daemon::start(dir.path(), Some(&arguments.server_core.to_string()))?;
+    let volume_bytes = arguments.volume_mib << 20;
+    // Room for the metadata beside a half of the volume.
+    let half = arguments.volume_mib.div_ceil(2) + 32;
+    let drives = [format!("mem:a:{half}MiB"), format!("mem:b:{half}MiB")];
+    daemon.serve("plain", "raid0", &drives, volume_bytes)?;
+    let address = free_address()?;
+    daemon.purlin(&["export", "create", "plain/v", "--nvme-tcp", &address.to_string(), "--allow-any-host"])?;
+    let exports: serde_json::Value = serde_json::from_str(&daemon.purlin(&["export", "list", "--output", "json"])?)?;
+    let exports = exports["exports"].as_array().ok_or("the list of exports has another form")?;
+    let nqn = exports.iter().find_map(|export| export["nqn"].as_str()).ok_or("no export has a subsystem")?;
+    let subsystem: Nqn = nqn.parse()?;
+    let place = Place { nsid: 1, block_bytes: 4096, volume_bytes };
+
+    // This program is the initiator.
+    rustix::thread::sched_setaffinity(None, &{
+        let mut cores = rustix::thread::CpuSet::new();
+        cores.set(arguments.client_core);
+        cores
+    })?;
+    let mut initiator = Initiator::connect(address, &subsystem, 256)?;
+    let turn = Duration::from_secs(arguments.turn_s);
+    // Everything is written before.
+    let fill = Load { writes: true, bytes: 128 << 10, depth: 8 };
+    initiator.run(fill, place, turn)?;
+    for load in LOADS {
+        let mut rounds = Rounds::new(2);
+        for round in 0..usize::from(arguments.rounds) {
+            for contender in Rounds::order(2, round) {
+                let begin;
+                let sample = if contender == TARGET {
+                    let before = daemon.process().cpu_s()?;
+                    begin = Instant::now();
+                    let amount = initiator.run(load, place, turn)?;
+                    let wall_s = begin.elapsed().as_secs_f64();
+                    Sample { amount: amount as f64, wall_s, cpu_s: daemon.process().cpu_s()? - before }
+                } else {
+                    let (at, (request, reply)) = (free_address()?, traffic(load));
+                    let own = std::env::current_exe()?;
+                    let mut command = pinned(Some(arguments.server_core), own);
+                    command.args(["--answer", &at.to_string(), &request.to_string(), &reply.to_string()]);
+                    let process = Process::start(&mut command)?;
+                    begin = Instant::now();
+                    let amount = limit(at, load, turn)?;
+                    Sample {
+                        amount: amount as f64,
+                        wall_s: begin.elapsed().as_secs_f64(),
+                        cpu_s: process.cpu_s().unwrap_or(turn.as_secs_f64()),
+                    }
+                };
+                rounds.add(contender, sample);
+            }
+        }
+        let kind = if load.writes { "writes" } else { "reads" };
+        let what = format!("{} KiB random {kind} over NVMe/TCP, depth {}", load.bytes / 1024, load.depth);
+        report.rows.push(Row::of((&what, "IOPS"), &rounds, Basis::Wall, TARGET, (LIMIT, LIMIT_NAME), None));
+    }
+    report.notes.push(format!(
+        "Daemon on core {}, initiator on core {}, which polls; one I/O queue, a plain memory volume (RAID 0 with checksums).",
+        arguments.server_core, arguments.client_core
+    ));
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if let Some([address, request, reply]) = arguments.answer.as_deref() {
+        let numbers = request.parse().ok().zip(reply.parse().ok());
+        let done = numbers.map(|(request, reply)| answer(address, request, reply));
+        return if matches!(done, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    }
+    let first = go_first();
+    let mut report = Report::begin("nvme", usize::from(arguments.rounds));
+    match run(&arguments, &mut report) {
+        Ok(()) => {
+            report.note_priority(first);
+            report.print(arguments.json);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("nvme: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

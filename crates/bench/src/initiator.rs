@@ -1,0 +1,205 @@
+//! An NVMe/TCP host that does nothing but load: one I/O queue, polled.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use nvme::host::{Blocks, Dialogue, Next, Setup, Submission, Wish, connect_io, connected, io};
+use nvme::target::Host;
+use nvme::tcp::{Digests, HostLimits, HostReceiver, HostStep};
+use nvme::{Command, Completion, Nqn};
+
+use crate::Error;
+
+/// What a turn asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Load {
+    /// Reads, or writes.
+    pub writes: bool,
+    /// Bytes of each command.
+    pub bytes: u32,
+    /// Commands in flight.
+    pub depth: u16,
+}
+
+/// The part of the volume that the load is on.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// NSID.
+    pub nsid: u32,
+    /// Size of a block in bytes.
+    pub block_bytes: u32,
+    /// Size of the volume in bytes.
+    pub volume_bytes: u64,
+}
+
+/// Bytes of input that are received at once.
+const INPUT_BYTES: usize = 1 << 20;
+
+/// A queue over a socket.
+struct Queue {
+    stream: TcpStream,
+    machine: HostReceiver,
+    input: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Queue {
+    fn connect(address: SocketAddr, entries: u16) -> Result<Queue, Error> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_nodelay(true)?;
+        let limits =
+            HostLimits { digests: Digests::default(), alignment: 0, requests_max: 1, commands_max: entries - 1 };
+        let machine = HostReceiver::new(limits);
+        let mut queue = Queue { stream, machine, input: vec![0; INPUT_BYTES], start: 0, end: 0 };
+        queue.stream.write_all(&queue.machine.request())?;
+        while queue.machine.writer().is_none() {
+            queue.step(true, &mut Vec::new())?;
+        }
+        Ok(queue)
+    }
+
+    /// Takes one step. Gives a completion if that was one; `None` without `waits` also if nothing has come.
+    fn step(&mut self, waits: bool, data: &mut Vec<u8>) -> Result<Option<Completion>, Error> {
+        loop {
+            let (taken, step) = self.machine.step(&self.input[self.start..self.end]);
+            let from = self.start;
+            self.start += taken;
+            match step {
+                HostStep::Continue => {}
+                HostStep::Initialized(_) => return Ok(None),
+                HostStep::Data { len, .. } if waits => data.extend_from_slice(&self.input[from..from + len]),
+                // A load has no use for what it reads.
+                HostStep::Data { .. } => {}
+                HostStep::Completed { completion, .. } => return Ok(Some(completion)),
+                HostStep::NeedMore | HostStep::Receive { .. } => {
+                    self.input.copy_within(self.start..self.end, 0);
+                    (self.start, self.end) = (0, self.end - self.start);
+                    match self.stream.read(&mut self.input[self.end..]) {
+                        Ok(0) => return Err("the target closed the connection".into()),
+                        Ok(len) => self.end += len,
+                        Err(error) if !waits && error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+                other => return Err(format!("the target says {other:?}").into()),
+            }
+        }
+    }
+
+    /// Sends a command and waits for its answer.
+    fn ask(&mut self, submission: &Submission) -> Result<(Completion, Vec<u8>), Error> {
+        let mut out = Vec::new();
+        self.put(submission.command, submission, &mut out)?;
+        self.stream.write_all(&out)?;
+        let mut data = Vec::new();
+        loop {
+            if let Some(completion) = self.step(true, &mut data)? {
+                return Ok((completion, data));
+            }
+        }
+    }
+
+    fn put(&mut self, mut command: Command, submission: &Submission, out: &mut Vec<u8>) -> Result<(), Error> {
+        let cid = self.machine.begin(submission.transfer()).ok_or("more commands than entries")?;
+        command.cid = cid.into();
+        let writer = self.machine.writer().ok_or("the connection is not initialized")?;
+        out.extend_from_slice(&writer.command(command, submission.data.len()));
+        out.extend_from_slice(&submission.data);
+        Ok(())
+    }
+}
+
+/// A host with a controller and one I/O queue.
+pub struct Initiator {
+    /// Its end would end the I/O queue.
+    _admin: Queue,
+    queue: Queue,
+}
+
+impl Initiator {
+    /// Connects to a subsystem.
+    ///
+    /// # Errors
+    /// If the target does not let it in, or breaks the protocol.
+    pub fn connect(address: SocketAddr, subsystem: &Nqn, entries: u16) -> Result<Initiator, Error> {
+        let host = Host { nqn: "nqn.2026-11.com.example:bench".parse()?, id: [7; 16] };
+        let mut admin = Queue::connect(address, 32)?;
+        let wish = Wish {
+            host: host.clone(),
+            subsystem: subsystem.clone(),
+            queue_entries: 32,
+            keep_alive_ms: 0,
+            queues: 1,
+            events: 0,
+        };
+        let mut setup = Setup::new(wish);
+        let established = loop {
+            match setup.next() {
+                Next::Send(submission) => {
+                    let (completion, data) = admin.ask(&submission)?;
+                    setup.answer(&completion, &data)?;
+                }
+                Next::Wait(millis) => std::thread::sleep(Duration::from_millis(millis.into())),
+                Next::Done(established) => break established,
+            }
+        };
+        let mut queue = Queue::connect(address, entries)?;
+        let (completion, _) = queue.ask(&connect_io(&host, subsystem, established.cntlid, 1, entries))?;
+        connected(&completion)?;
+        queue.stream.set_nonblocking(true)?;
+        Ok(Initiator { _admin: admin, queue })
+    }
+
+    /// Keeps `load` up for so long. Gives the commands that were answered.
+    ///
+    /// # Errors
+    /// If a command fails.
+    pub fn run(&mut self, load: Load, place: Place, duration: Duration) -> Result<u64, Error> {
+        let reply_bytes = if load.writes { 0 } else { load.bytes };
+        let data = if load.writes { vec![0x5A; load.bytes as usize] } else { Vec::new() };
+        let blank = Command::new(0, 0, place.nsid);
+        let submission = Submission { command: blank, data, reply_bytes };
+        let slots = place.volume_bytes / u64::from(load.bytes);
+        let (mut random, mut out, mut sent) = (0x9E37_79B9_7F4A_7C15_u64, Vec::new(), 0);
+        let (mut in_flight, mut done) = (0, 0);
+        let begin = Instant::now();
+        loop {
+            let goes_on = begin.elapsed() < duration;
+            if !goes_on && in_flight == 0 {
+                return Ok(done);
+            }
+            while goes_on && in_flight < load.depth {
+                // xorshift64
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let count = load.bytes / place.block_bytes;
+                let blocks = Blocks { nsid: place.nsid, first: random % slots * u64::from(count), count };
+                let command =
+                    if load.writes { io::write(blocks, load.bytes, true, false) } else { io::read(blocks, load.bytes) };
+                self.queue.put(command, &submission, &mut out)?;
+                in_flight += 1;
+            }
+            if sent < out.len() {
+                match self.queue.stream.write(&out[sent..]) {
+                    Ok(len) => sent += len,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if sent == out.len() {
+                out.clear();
+                sent = 0;
+            }
+            while let Some(completion) = self.queue.step(false, &mut Vec::new())? {
+                if !completion.status().is_success() {
+                    return Err(format!("a command failed: {}", completion.status()).into());
+                }
+                in_flight -= 1;
+                done += 1;
+            }
+        }
+    }
+}
