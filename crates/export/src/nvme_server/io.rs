@@ -109,6 +109,16 @@ impl<B: Block> Namespaces<B> {
     }
 }
 
+/// Bytes that a command holds while it is served: its data, and what is read only to be looked at.
+#[inline]
+pub(super) fn held_bytes(io: &Io) -> u64 {
+    u64::from(match io {
+        Io::Verify { len, .. } => (*len).min(TRANSFER_BYTES_MAX),
+        Io::Compare { len, .. } => 2 * len,
+        _ => io.data_bytes(),
+    })
+}
+
 fn kind(io: &Io) -> Kind {
     match io {
         Io::Read { .. } | Io::Compare { .. } | Io::Verify { .. } => Kind::Read,
@@ -127,7 +137,7 @@ impl<B> Handle<B> {
     }
 }
 
-/// Serves a command that the link has admitted with its data's bytes, and puts its answer in the outbox. `data` is what it brought.
+/// Serves a command that the link has admitted with its [`held_bytes`], and puts its answer in the outbox. `data` is what it brought.
 pub(super) async fn serve<B: Block>(
     queue: Rc<Queue>,
     handle: Rc<Handle<B>>,
@@ -141,19 +151,19 @@ pub(super) async fn serve<B: Block>(
     let counters = &handle.state.counters;
     let took = queue.link.env.now().saturating_sub(arrived);
     counters.answered(kind(&io), took, answer.is_err());
-    let bytes = u64::from(io.data_bytes());
+    let (bytes, held) = (u64::from(io.data_bytes()), held_bytes(&io));
     match answer {
         Ok(Some(data)) => {
             counters.read(bytes);
-            queue.deliver(cid, data, 0, bytes);
+            queue.deliver(cid, data, 0, held);
         }
         Ok(None) => {
             if matches!(io, Io::Write { .. }) {
                 counters.written(bytes);
             }
-            queue.complete(cid, Status::SUCCESS, 0, bytes);
+            queue.complete(cid, Status::SUCCESS, 0, held);
         }
-        Err(status) => queue.complete(cid, status, 0, bytes),
+        Err(status) => queue.complete(cid, status, 0, held),
     }
     handle.in_flight.set(handle.in_flight.get() - 1);
     if handle.export.stopping() {
