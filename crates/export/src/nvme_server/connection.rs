@@ -354,12 +354,22 @@ impl<B: Block + 'static> Receiving<B> {
         let Arriving { command, mut plan, data } = arriving.expect("its data were arriving");
         if !intact {
             // "the controller shall abort the command with Transient Transport Error" (TCP Transport 1.0, clause 3.3.1.2).
-            self.queue.link.shrink(plan.held_bytes());
-            plan = Plan::Fail(Status::TRANSIENT_TRANSPORT_ERROR);
+            self.give_up(&mut plan, Status::TRANSIENT_TRANSPORT_ERROR);
+        } else if let Plan::Io(handle, _) = &plan
+            && handle.is_ending()
+        {
+            // The namespace went while they arrived, and may be gone: nobody waits for this command.
+            self.give_up(&mut plan, Status::INVALID_NAMESPACE);
         }
         self.dispatch(command, plan, Some(data));
         self.asking.ask(&mut self.machine, &self.queue);
         Ok(())
+    }
+
+    /// A command that was let in with its bytes will be answered without them.
+    fn give_up(&self, plan: &mut Plan<B>, status: Status) {
+        self.queue.link.shrink(plan.held_bytes());
+        *plan = Plan::Fail(status);
     }
 
     /// Does what a command says, up to the point where it waits; from there on it is a task of its own.
