@@ -209,6 +209,10 @@ impl<B> Portal<B> {
         if association.host != admission.host {
             return Err(Refused(Status::CONNECT_INVALID_HOST, 0));
         }
+        // A discovery controller has an admin queue and no other: Base 2.0, clause 3.1.2.3.
+        if association.kind == Kind::Discovery {
+            return Err(Refused::QUEUE());
+        }
         Ok(association)
     }
 

@@ -239,6 +239,16 @@ impl Queue {
         self.answers.pop_front()
     }
 
+    /// Waits until the controller asks for data, which it gets by [`Queue::supply`] or otherwise.
+    pub fn wait_for_request(&mut self) -> Request {
+        loop {
+            if let Some(request) = self.requested.pop_front() {
+                return request;
+            }
+            assert!(self.advance(), "the controller ended the connection ({:?})", self.terminated);
+        }
+    }
+
     /// The controller closes the connection; answers before that are dropped.
     pub fn is_closed(&mut self) -> bool {
         while self.next().is_some() {}
