@@ -84,6 +84,11 @@ impl Link {
         self.held_requests.set(self.held_requests.get() + 1);
     }
 
+    /// Whether what was taken in may hold so much more.
+    pub fn has_room(&self, bytes: u64) -> bool {
+        self.held_bytes.get() + bytes <= HELD_BYTES_MAX
+    }
+
     /// What was taken in holds more.
     pub fn grow(&self, bytes: u64) {
         self.held_bytes.set(self.held_bytes.get() + bytes);

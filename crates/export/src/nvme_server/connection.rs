@@ -67,6 +67,62 @@ struct Arriving<B> {
     data: BufMut,
 }
 
+impl<B> Plan<B> {
+    /// Bytes that the command holds once its data were asked for or are about to arrive.
+    #[inline]
+    fn held_bytes(&self) -> u64 {
+        if let Plan::Io(_, io) = self { io::held_bytes(io) } else { 0 }
+    }
+}
+
+/// Commands whose data travel outside of their capsules.
+struct Asking<B> {
+    /// Those whose data were asked for, by tag.
+    asked: Vec<Option<Arriving<B>>>,
+    /// Bytes of all that were asked for.
+    bytes: u64,
+    /// Those whose data are to be asked for when there is room.
+    unasked: VecDeque<(Command, Plan<B>)>,
+}
+
+impl<B> Asking<B> {
+    /// Asks for the data of commands that wait for that, as far as there is room.
+    fn ask(&mut self, machine: &mut Receiver, queue: &Queue) {
+        while let Some((command, plan)) = self.unasked.front() {
+            let (len, held) = (command.dptr.length.get(), plan.held_bytes());
+            let fits = self.bytes == 0 || self.bytes + u64::from(len) <= NVME_ASKED_BYTES_MAX;
+            if !(fits && queue.link.has_room(held)) {
+                return;
+            }
+            let Some((tag, request)) = machine.ask(command.cid.get(), len) else { return };
+            let (command, plan) = self.unasked.pop_front().expect("it was looked at");
+            let data = queue.link.env.alloc(len as usize);
+            if self.asked.len() <= usize::from(tag) {
+                self.asked.resize_with(usize::from(tag) + 1, || None);
+            }
+            self.asked[usize::from(tag)] = Some(Arriving { command, plan, data });
+            self.bytes += u64::from(len);
+            queue.link.grow(held);
+            queue.say(&request);
+        }
+    }
+
+    /// As [`Asking::ask`], and once more when the connection holds less.
+    fn ask_when_released(&mut self, machine: &mut Receiver, queue: &Queue, context: &Context<'_>) {
+        if !self.unasked.is_empty() {
+            queue.link.wake_when_released(context.waker());
+            self.ask(machine, queue);
+        }
+    }
+
+    /// The data that were asked for with this tag are there.
+    fn take(&mut self, tag: u16) -> Option<Arriving<B>> {
+        let arriving = self.asked[usize::from(tag)].take();
+        self.bytes -= arriving.as_ref().map_or(0, |arriving| arriving.data.len() as u64);
+        arriving
+    }
+}
+
 /// The receiving side.
 struct Receiving<B> {
     env: ShardEnv,
@@ -81,12 +137,7 @@ struct Receiving<B> {
     input: Input,
     /// The command whose data follow in its capsule.
     capsule: Option<Arriving<B>>,
-    /// Commands whose data were asked for, by tag.
-    asked: Vec<Option<Arriving<B>>>,
-    /// Bytes of all that were asked for.
-    asked_bytes: u64,
-    /// Commands whose data are to be asked for when there is room.
-    unasked: VecDeque<(Command, Plan<B>)>,
+    asking: Asking<B>,
     /// When the last bytes arrived.
     arrived: Nanos,
     pace: Pace,
@@ -129,9 +180,7 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, porta
         reader,
         input,
         capsule: None,
-        asked: Vec::new(),
-        asked_bytes: 0,
-        unasked: VecDeque::new(),
+        asking: Asking { asked: Vec::new(), bytes: 0, unasked: VecDeque::new() },
         arrived,
         pace: Pace::new(arrived),
         commands_since: 0,
@@ -223,7 +272,7 @@ impl<B: Block + 'static> Receiving<B> {
             Step::Data { to, offset, len } => {
                 let arriving = match to {
                     To::Capsule => self.capsule.as_mut(),
-                    To::Transfer(tag) => self.asked[usize::from(tag)].as_mut(),
+                    To::Transfer(tag) => self.asking.asked[usize::from(tag)].as_mut(),
                 };
                 let data = &mut arriving.expect("data follow a command").data;
                 let from = offset as usize;
@@ -266,12 +315,11 @@ impl<B: Block + 'static> Receiving<B> {
         let will_wait = wanted > 0 && transport && !matches!(plan, Plan::Fail(_));
         if will_wait {
             self.queue.link.hold();
-            self.unasked.push_back((command, plan));
-            self.ask();
+            self.asking.unasked.push_back((command, plan));
+            self.asking.ask(&mut self.machine, &self.queue);
             return Ok(());
         }
-        let bytes = if let Plan::Io(_, io) = &plan { u64::from(io.data_bytes()) } else { 0 };
-        self.admitted(bytes).await?;
+        self.admitted(plan.held_bytes()).await?;
         if data_bytes == 0 {
             self.dispatch(command, plan, None);
             return Ok(());
@@ -297,55 +345,31 @@ impl<B: Block + 'static> Receiving<B> {
         }
     }
 
-    /// Asks for the data of commands that wait for that, as far as there is room.
-    fn ask(&mut self) {
-        while let Some((command, _)) = self.unasked.front() {
-            let len = command.dptr.length.get();
-            let fits = self.asked_bytes == 0 || self.asked_bytes + u64::from(len) <= NVME_ASKED_BYTES_MAX;
-            if !fits {
-                return;
-            }
-            let Some((tag, request)) = self.machine.ask(command.cid.get(), len) else { return };
-            let (command, plan) = self.unasked.pop_front().expect("it was looked at");
-            let data = self.env.alloc(len as usize);
-            if self.asked.len() <= usize::from(tag) {
-                self.asked.resize_with(usize::from(tag) + 1, || None);
-            }
-            self.asked[usize::from(tag)] = Some(Arriving { command, plan, data });
-            self.asked_bytes += u64::from(len);
-            self.queue.say(&request);
-        }
-    }
-
     /// All data of a command are there.
     fn received(&mut self, to: To, intact: bool) -> Result<(), End> {
         let arriving = match to {
             To::Capsule => self.capsule.take(),
-            To::Transfer(tag) => {
-                let arriving = self.asked[usize::from(tag)].take();
-                self.asked_bytes -= arriving.as_ref().map_or(0, |arriving| arriving.data.len() as u64);
-                if let Some(Plan::Io(_, io)) = arriving.as_ref().map(|arriving| &arriving.plan) {
-                    self.queue.link.grow(u64::from(io.data_bytes()));
-                }
-                arriving
-            }
+            To::Transfer(tag) => self.asking.take(tag),
         };
         let Arriving { command, mut plan, data } = arriving.expect("its data were arriving");
         if !intact {
             // "the controller shall abort the command with Transient Transport Error" (TCP Transport 1.0, clause 3.3.1.2).
-            self.release_plan(&plan);
-            plan = Plan::Fail(Status::TRANSIENT_TRANSPORT_ERROR);
+            self.give_up(&mut plan, Status::TRANSIENT_TRANSPORT_ERROR);
+        } else if let Plan::Io(handle, _) = &plan
+            && handle.is_ending()
+        {
+            // The namespace went while they arrived, and may be gone: nobody waits for this command.
+            self.give_up(&mut plan, Status::INVALID_NAMESPACE);
         }
         self.dispatch(command, plan, Some(data));
-        self.ask();
+        self.asking.ask(&mut self.machine, &self.queue);
         Ok(())
     }
 
-    /// A command that was admitted with its data will be answered without them.
-    fn release_plan(&self, plan: &Plan<B>) {
-        if let Plan::Io(_, io) = plan {
-            self.queue.link.shrink(u64::from(io.data_bytes()));
-        }
+    /// A command that was let in with its bytes will be answered without them.
+    fn give_up(&self, plan: &mut Plan<B>, status: Status) {
+        self.queue.link.shrink(plan.held_bytes());
+        *plan = Plan::Fail(status);
     }
 
     /// Does what a command says, up to the point where it waits; from there on it is a task of its own.
@@ -441,7 +465,7 @@ impl<B: Block + 'static> Receiving<B> {
     async fn receive_data(&mut self, to: To, from: usize, len: usize) -> Result<(), End> {
         let arriving = match to {
             To::Capsule => self.capsule.as_mut(),
-            To::Transfer(tag) => self.asked[usize::from(tag)].as_mut(),
+            To::Transfer(tag) => self.asking.asked[usize::from(tag)].as_mut(),
         };
         let data = &mut arriving.expect("data follow a command").data;
         if from + len > data.len() {
@@ -456,7 +480,7 @@ impl<B: Block + 'static> Receiving<B> {
         buf.unsplit(rest).expect("it was split off above");
         let arriving = match to {
             To::Capsule => self.capsule.as_mut(),
-            To::Transfer(tag) => self.asked[usize::from(tag)].as_mut(),
+            To::Transfer(tag) => self.asking.asked[usize::from(tag)].as_mut(),
         };
         arriving.expect("it is still arriving").data = buf;
         Ok(())
@@ -469,7 +493,10 @@ impl<B: Block + 'static> Receiving<B> {
             self.alarm.listen(context.waker());
             match look(&self.alarm, &mut self.role, &self.queue) {
                 Some(end) => Poll::Ready(Err(end)),
-                None => receive.as_mut().poll(context).map(Ok),
+                None => {
+                    self.asking.ask_when_released(&mut self.machine, &self.queue, context);
+                    receive.as_mut().poll(context).map(Ok)
+                }
             }
         })
         .await?;
@@ -484,12 +511,10 @@ impl<B: Block + 'static> Receiving<B> {
     /// Lets go of commands whose data will not come.
     fn abandon(&mut self) {
         let link = &self.queue.link;
-        if let Some(Arriving { plan, .. }) = self.capsule.take() {
-            let bytes = if let Plan::Io(_, io) = &plan { u64::from(io.data_bytes()) } else { 0 };
-            link.abandon(bytes);
+        for Arriving { plan, .. } in self.capsule.take().into_iter().chain(self.asking.asked.drain(..).flatten()) {
+            link.abandon(plan.held_bytes());
         }
-        let asked = self.asked.drain(..).flatten().count();
-        for _ in 0..asked + self.unasked.drain(..).count() {
+        for _ in self.asking.unasked.drain(..) {
             link.abandon(0);
         }
     }

@@ -62,19 +62,23 @@ impl<B: Block> Namespaces<B> {
     fn find(&self, nsid: u32) -> Result<Rc<Handle<B>>, Status> {
         if let Some((number, handle)) = &*self.last.borrow()
             && *number == nsid
-            && !handle.export.stopping()
+            && !handle.is_ending()
         {
             return Ok(handle.clone());
         }
         let known = self.handles.borrow().get(&nsid).cloned();
         let handle = match known {
             Some(handle) => handle,
-            None => Rc::new(self.open(nsid).ok_or(Status::INVALID_NAMESPACE)?),
+            None => {
+                let handle = Rc::new(self.open(nsid).ok_or(Status::INVALID_NAMESPACE)?);
+                // Whether it ends or not: who entered has to be found to leave.
+                self.handles.borrow_mut().insert(nsid, handle.clone());
+                handle
+            }
         };
-        if handle.export.stopping() {
+        if handle.is_ending() {
             return Err(Status::INVALID_NAMESPACE);
         }
-        self.handles.borrow_mut().insert(nsid, handle.clone());
         *self.last.borrow_mut() = Some((nsid, handle.clone()));
         Ok(handle)
     }
@@ -89,9 +93,9 @@ impl<B: Block> Namespaces<B> {
 
     /// To be called when the alarm was rung: lets go of namespaces that end, and says whether the queue has to end, too.
     pub fn must_end(&self) -> bool {
-        self.last.borrow_mut().take_if(|(_, handle)| handle.export.stopping());
+        self.last.borrow_mut().take_if(|(_, handle)| handle.is_ending());
         self.handles.borrow_mut().retain(|_, handle| {
-            let ends = handle.export.stopping() && handle.in_flight.get() == 0;
+            let ends = handle.is_ending() && handle.in_flight.get() == 0;
             if ends {
                 handle.export.leave(&handle.state);
             }
@@ -109,6 +113,16 @@ impl<B: Block> Namespaces<B> {
     }
 }
 
+/// Bytes that a command holds while it is served: its data, and what is read only to be looked at.
+#[inline]
+pub(super) fn held_bytes(io: &Io) -> u64 {
+    u64::from(match io {
+        Io::Verify { len, .. } => (*len).min(TRANSFER_BYTES_MAX),
+        Io::Compare { len, .. } => 2 * len,
+        _ => io.data_bytes(),
+    })
+}
+
 fn kind(io: &Io) -> Kind {
     match io {
         Io::Read { .. } | Io::Compare { .. } | Io::Verify { .. } => Kind::Read,
@@ -120,6 +134,12 @@ fn kind(io: &Io) -> Kind {
 }
 
 impl<B> Handle<B> {
+    /// The namespace takes no more commands.
+    #[inline]
+    pub fn is_ending(&self) -> bool {
+        self.export.stopping()
+    }
+
     /// A command will be served.
     pub fn accepted(&self, io: &Io) {
         self.in_flight.set(self.in_flight.get() + 1);
@@ -127,7 +147,7 @@ impl<B> Handle<B> {
     }
 }
 
-/// Serves a command that the link has admitted with its data's bytes, and puts its answer in the outbox. `data` is what it brought.
+/// Serves a command that the link has admitted with its [`held_bytes`], and puts its answer in the outbox. `data` is what it brought.
 pub(super) async fn serve<B: Block>(
     queue: Rc<Queue>,
     handle: Rc<Handle<B>>,
@@ -141,22 +161,22 @@ pub(super) async fn serve<B: Block>(
     let counters = &handle.state.counters;
     let took = queue.link.env.now().saturating_sub(arrived);
     counters.answered(kind(&io), took, answer.is_err());
-    let bytes = u64::from(io.data_bytes());
+    let (bytes, held) = (u64::from(io.data_bytes()), held_bytes(&io));
     match answer {
         Ok(Some(data)) => {
             counters.read(bytes);
-            queue.deliver(cid, data, 0, bytes);
+            queue.deliver(cid, data, 0, held);
         }
         Ok(None) => {
             if matches!(io, Io::Write { .. }) {
                 counters.written(bytes);
             }
-            queue.complete(cid, Status::SUCCESS, 0, bytes);
+            queue.complete(cid, Status::SUCCESS, 0, held);
         }
-        Err(status) => queue.complete(cid, status, 0, bytes),
+        Err(status) => queue.complete(cid, status, 0, held),
     }
     handle.in_flight.set(handle.in_flight.get() - 1);
-    if handle.export.stopping() {
+    if handle.is_ending() {
         alarm.ring();
     }
 }

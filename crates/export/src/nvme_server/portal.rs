@@ -120,32 +120,44 @@ impl<B> Portal<B> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers a namespace. Hosts that are connected to the subsystem hear of it.
+    /// Offers a namespace. Hosts that may use it and are connected to the subsystem hear of it.
     pub fn add(&self, subsystem: Subsystem, nsid: u32, offer: NamespaceOffer<B>) {
         let nqn = subsystem.nqn.clone();
         let mut inner = self.lock();
         let shelved =
             inner.subsystems.entry(nqn.clone()).or_insert_with(|| Shelved { subsystem, namespaces: BTreeMap::new() });
-        shelved.namespaces.insert(nsid, offer);
-        inner.changed(&nqn, nsid);
+        let hosts = offer.hosts.clone();
+        let replaced = shelved.namespaces.insert(nsid, offer);
+        inner.changed(&nqn, nsid, &hosts);
+        if let Some(old) = replaced {
+            inner.changed(&nqn, nsid, &old.hosts);
+        }
+        inner.discovery_changed();
     }
 
     /// Withdraws a namespace. Hosts hear of it, and commands that come for it fail. Returns whether nothing is offered any more.
     pub fn remove(&self, subsystem: &Nqn, nsid: u32) -> bool {
         let mut inner = self.lock();
         if let Some(shelved) = inner.subsystems.get_mut(subsystem) {
-            shelved.namespaces.remove(&nsid);
+            let removed = shelved.namespaces.remove(&nsid);
             if shelved.namespaces.is_empty() {
                 inner.subsystems.remove(subsystem);
             }
-            inner.changed(subsystem, nsid);
+            if let Some(offer) = removed {
+                inner.changed(subsystem, nsid, &offer.hosts);
+                inner.discovery_changed();
+            }
         }
         inner.subsystems.is_empty()
     }
 
     /// A namespace has another size.
     pub fn resized(&self, subsystem: &Nqn, nsid: u32) {
-        self.lock().changed(subsystem, nsid);
+        let inner = self.lock();
+        let offer = inner.subsystems.get(subsystem).and_then(|shelved| shelved.namespaces.get(&nsid));
+        if let Some(offer) = offer {
+            inner.changed(subsystem, nsid, &offer.hosts);
+        }
     }
 
     /// The numbers of the namespaces that a subsystem has here.
@@ -197,6 +209,10 @@ impl<B> Portal<B> {
         if association.host != admission.host {
             return Err(Refused(Status::CONNECT_INVALID_HOST, 0));
         }
+        // A discovery controller has an admin queue and no other: Base 2.0, clause 3.1.2.3.
+        if association.kind == Kind::Discovery {
+            return Err(Refused::QUEUE());
+        }
         Ok(association)
     }
 
@@ -215,14 +231,19 @@ impl<B> Portal<B> {
 }
 
 impl<B> Inner<B> {
-    fn changed(&mut self, subsystem: &Nqn, nsid: u32) {
+    /// Tells those hosts of a namespace that may use it: others do not hear that there is one.
+    fn changed(&self, subsystem: &Nqn, nsid: u32, hosts: &Hosts) {
+        let users = self.associations.values().filter(|association| association.kind == Kind::Io);
+        for association in users.filter(|user| user.subsystem == *subsystem && hosts.include(&user.host.nqn)) {
+            association.tell(News::Namespace(nsid));
+        }
+    }
+
+    /// The discovery log may be another.
+    fn discovery_changed(&mut self) {
         self.generation += 1;
-        for association in self.associations.values() {
-            match association.kind {
-                Kind::Discovery => association.tell(News::Discovery),
-                Kind::Io if association.subsystem == *subsystem => association.tell(News::Namespace(nsid)),
-                Kind::Io => {}
-            }
+        for association in self.associations.values().filter(|association| association.kind == Kind::Discovery) {
+            association.tell(News::Discovery);
         }
     }
 }

@@ -1,6 +1,8 @@
 //! A server for tests: a volume whose answers can be held back or failed, served on shards, and ways to reach it.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod nvme;
+
 use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::SocketAddr;
