@@ -91,12 +91,14 @@ fn hosts_are_told_of_namespaces_that_come_and_go_and_of_no_others() {
     assert_eq!(two.changed(other), [2], "host 2 hears of its own namespaces only");
 }
 
+type Action = Box<dyn FnOnce() + Send>;
+
 /// A volume that may grow, and that does something when it is looked at.
 #[derive(Clone)]
 struct Elastic {
     ram: Ram,
     size_bytes: Arc<AtomicU64>,
-    looked_at: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    looked_at: Arc<Mutex<Option<Action>>>,
 }
 
 impl Elastic {

@@ -148,7 +148,7 @@ struct Receiving<B> {
 /// Serves a host until it goes or has to.
 pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, portal: Portal<B>) {
     let (peer, local) = (stream.peer.to_string(), stream.local);
-    let (mut reader, writer) = split(&env, stream);
+    let (mut reader, mut writer) = split(&env, stream);
     let mut input = Input::new(env.alloc(NVME_FIRST_INPUT_BYTES));
     let mut machine = Receiver::new(Limits {
         capsule_data_bytes_max: NVME_CAPSULE_DATA_BYTES,
@@ -157,9 +157,16 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, porta
         digests: Digests { header: true, data: true },
     });
     let initializing = initialize(&mut machine, &mut reader, &mut input);
-    let Some(Some(response)) = within(&env, HANDSHAKE_MAX, initializing).await else {
-        tracing::debug!(%peer, "an NVMe/TCP connection was not initialized");
-        return;
+    let response = match within(&env, HANDSHAKE_MAX, initializing).await {
+        Some(Ok(response)) => response,
+        ended => {
+            tracing::debug!(%peer, "an NVMe/TCP connection was not initialized");
+            if let Some(Err(Some(violation))) = ended {
+                // A few bytes, which an empty socket takes at once; if it fails, nobody is there to hear it.
+                let _ = writer.send_bytes(machine.farewell(&violation)).await;
+            }
+            return;
+        }
     };
     let pdus = machine.writer().expect("the connection is initialized");
     let closer = writer.closer();
@@ -204,19 +211,24 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, porta
     }
 }
 
-/// Waits for ICReq. Gives what answers it.
-async fn initialize(machine: &mut Receiver, reader: &mut WireReader, input: &mut Input) -> Option<nvme::tcp::Head> {
+/// Waits for ICReq. Gives what answers it, or what the host did wrong, if it did something.
+async fn initialize(
+    machine: &mut Receiver,
+    reader: &mut WireReader,
+    input: &mut Input,
+) -> Result<nvme::tcp::Head, Option<Violation>> {
     loop {
         let (taken, step) = machine.step(input.bytes());
         input.take(taken);
         match step {
-            Step::Initialized(response) => return Some(response),
-            Step::NeedMore => {}
-            _ => return None,
+            Step::Initialized(response) => return Ok(response),
+            Step::Close(violation) => return Err(Some(violation)),
+            // Nothing else comes before.
+            _ => {}
         }
         let (buf, free) = input.lend();
         let (buf, received) = reader.recv(buf, free).await;
-        let Received::Bytes(len) = received else { return None };
+        let Received::Bytes(len) = received else { return Err(None) };
         input.give_back(buf, len);
     }
 }
