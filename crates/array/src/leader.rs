@@ -176,8 +176,13 @@ impl<E: Env> Inner<E> {
                 }
             };
             let results = join_all(targets.iter().map(write)).await;
+            self.dawdle("superblocks are written, and nobody knows").await;
             let epoch = superblock.epoch;
             self.leader().superblock.replace(superblock);
+            if results.iter().any(Result::is_ok) {
+                // Whoever did not take it is about to leave.
+                self.shared.map.kept().iter().for_each(|kept| kept.found_epoch(epoch));
+            }
             let taken = targets.iter().zip(&results).filter(|(_, result)| result.is_ok());
             self.leader().held.borrow_mut().extend(taken.map(|((_, drive), _)| (*drive, epoch)));
             let failed = targets.into_iter().zip(results).filter_map(|(target, result)| result.err().map(|_| target));
@@ -191,9 +196,6 @@ impl<E: Env> Inner<E> {
             }
             left_in_all += left;
             if left == 0 {
-                self.dawdle("superblocks are written, and nobody knows").await;
-                let epoch = self.leader().superblock.borrow().epoch;
-                self.shared.map.kept().iter().for_each(|kept| kept.found_epoch(epoch));
                 self.publish(state);
                 if left_in_all > 0 {
                     self.start_repair();

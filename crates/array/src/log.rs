@@ -33,6 +33,7 @@ use crate::leader::write_retried;
 use crate::lock::Turnstile;
 use crate::ranges::Range;
 use crate::shared::{DriveId, Shared, Slot};
+use crate::unsealed::Unsealed;
 
 /// Parts that one frame gathers at most: bounds the time of the first record in it.
 const PARTS_MAX: usize = 256;
@@ -153,9 +154,7 @@ pub(crate) struct Log {
     recent: RefCell<BTreeMap<UnitIndex, SmallVec<[Recent; 1]>>>,
     /// Flushes that have begun.
     flushes: Cell<u64>,
-    /// Records that leave a question open, with nothing on the members that says that it is settled. Those below
-    /// `retired` are one entry, the lowest.
-    unsealed: RefCell<BTreeSet<u64>>,
+    unsealed: RefCell<Unsealed>,
     seals: Turnstile,
     seal_slot: Cell<u64>,
     pending: RefCell<VecDeque<Pending>>,
@@ -219,10 +218,7 @@ impl Log {
         });
         if mark.settled_below > self.retired.get() {
             self.retired.set(mark.settled_below);
-            let mut unsealed = self.unsealed.borrow_mut();
-            let later = unsealed.split_off(&mark.settled_below);
-            let lowest = std::mem::replace(&mut *unsealed, later).first().copied();
-            unsealed.extend(lowest);
+            self.unsealed.borrow_mut().retire(mark.settled_below);
         }
         self.changed();
     }
@@ -234,15 +230,13 @@ impl Log {
 
     /// Records that leave a question open were settled when the flush began, and no seal says so.
     fn wants_seal(&self, mark: &FlushMark) -> bool {
-        let unsealed = self.unsealed.borrow();
-        unsealed.iter().any(|sequence| *sequence < mark.below && mark.open.binary_search(sequence).is_err())
+        self.unsealed.borrow().has_settled(mark.below, &mark.open)
     }
 
     /// What the rings hold may not be what was written there: the next seal is for everything that is settled.
     pub fn doubt(&self) {
         if !self.units.borrow().is_empty() {
-            // Lower than any record.
-            self.unsealed.borrow_mut().insert(0);
+            self.unsealed.borrow_mut().add_all();
         }
     }
 
@@ -291,7 +285,7 @@ impl Log {
         let entries = record.entries.iter().filter(|entry| !entry.is_void()).map(entry);
         self.recent.borrow_mut().entry(record.unit).or_default().extend(entries);
         if record.unverified {
-            self.unsealed.borrow_mut().insert(sequence);
+            self.unsealed.borrow_mut().add(sequence);
         }
         let kept = self.kept.as_ref().and_then(|kept| kept.open(sequence));
         Open { log: self.clone(), unit: record.unit, sequence, kept }
@@ -554,7 +548,7 @@ impl<E: Env> Inner<E> {
             }
         }
         let mut unsealed = log.unsealed.borrow_mut();
-        unsealed.retain(|sequence| *sequence >= tail || exceptions.binary_search(sequence).is_ok());
+        unsealed.seal(tail, exceptions);
         self.counters().unsealed.store(!unsealed.is_empty(), Ordering::SeqCst);
         Ok(())
     }

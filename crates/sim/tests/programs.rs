@@ -242,3 +242,21 @@ fn a_killed_process_loses_nothing_that_was_acknowledged_whatever_members_go_with
         }
     }
 }
+
+#[test]
+fn a_process_that_is_killed_when_a_member_has_refused_its_superblock_loses_nothing() {
+    // The story: the others had theirs, and what was kept of the group was for the superblocks before and those after.
+    let ask = |request, start, len| Ask { request, start, len, shard: 0, pause_us: 0 };
+    let shape = shape(Level::Raid6, 5, None, None, None, 4096);
+    for after in 0..60 {
+        let steps = vec![
+            Step::Work(vec![ask(Request::Write { fua: false }, 0, 256 * 1024)]),
+            Step::Die { member: 0, after: 0 },
+            Step::Errors { member: 1, kind: OpKind::Write, full: false },
+            Step::Crash { kind: CrashKind::Kill, after, lost: vec![], again: vec![] },
+            Step::Work(vec![ask(Request::Read, 0, 64 * 1024)]),
+            Step::Settle,
+        ];
+        execute(&program(after, shape, Protection::plain(CrashSafety::On), 4096, steps), false);
+    }
+}
