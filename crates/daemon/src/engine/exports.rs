@@ -118,25 +118,21 @@ impl Listeners {
 
     /// Ends what [`Listeners::offer_namespace`] began, and waits until no host uses it.
     pub async fn withdraw_namespace(&self, address: &str, subsystem: &Nqn, nsid: u32, state: &ExportState) {
-        let empty = match self.places().get(address).map(|place| &place.serves) {
-            Some(Serves::NvmeTcp(portal)) => {
-                let empty = portal.remove(subsystem, nsid);
-                // Hosts that are looking for something else find another portal there.
-                if empty {
-                    portal.close();
-                }
-                empty
-            }
-            _ => false,
+        let portal = match self.places().get(address).map(|place| &place.serves) {
+            Some(Serves::NvmeTcp(portal)) => Some(portal.clone()),
+            _ => None,
         };
+        let empty = portal.as_ref().is_some_and(|portal| portal.remove(subsystem, nsid));
         state.stop();
-        if empty {
+        // What is in flight is answered before queues end.
+        state.stopped().await;
+        if let Some(portal) = portal.filter(|_| empty) {
+            portal.close();
             self.close(address).await;
         }
-        state.stopped().await;
     }
 
-    /// The numbers of a subsystem's namespaces have other sizes.
+    /// A namespace has another size.
     pub fn namespace_resized(&self, address: &str, subsystem: &Nqn, nsid: u32) {
         if let Some(Serves::NvmeTcp(portal)) = self.places().get(address).map(|place| &place.serves) {
             portal.resized(subsystem, nsid);
