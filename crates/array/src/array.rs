@@ -411,10 +411,7 @@ impl<E: Env> Inner<E> {
                 }
                 self.flush_and_seal().await.map(|()| Outcome::Done)
             }
-            Request::SealQuietly => {
-                self.seal_quietly().await;
-                Ok(Outcome::Done)
-            }
+            Request::SealQuietly => Ok(Outcome::Sealed { failed: self.seal_quietly().await }),
             Request::SaveLost => self.save_lost().await.map(|()| Outcome::Done),
             Request::MarkDirty => self.mark_dirty().await.map(|()| Outcome::Done),
             Request::Barrier => {

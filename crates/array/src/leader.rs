@@ -155,7 +155,7 @@ impl<E: Env> Inner<E> {
         if self.leader().superblock.borrow().is_read_only() {
             return Err(BlockError::ReadOnly { reason: "the array uses features this program does not know" });
         }
-        let mut left_in_all = 0;
+        let mut left_at_all = false;
         loop {
             let superblock = self.superblock_of(&state);
             self.shared.map.kept().iter().for_each(|kept| kept.expect_epoch(superblock.epoch));
@@ -186,18 +186,19 @@ impl<E: Env> Inner<E> {
             let taken = targets.iter().zip(&results).filter(|(_, result)| result.is_ok());
             self.leader().held.borrow_mut().extend(taken.map(|((_, drive), _)| (*drive, epoch)));
             let failed = targets.into_iter().zip(results).filter_map(|(target, result)| result.err().map(|_| target));
-            let mut left = 0;
+            let mut left = false;
             for (role, id) in failed {
                 let has_left = self.leave(&mut state, role, id);
-                left += usize::from(has_left);
+                left |= has_left;
                 if let (true, Role::Member(index)) = (has_left, role) {
                     self.settle_without(&mut state, MemberIndex(index)).await;
                 }
             }
-            left_in_all += left;
-            if left == 0 {
+            left = left || self.seal_without(&mut state).await;
+            left_at_all |= left;
+            if !left {
                 self.publish(state);
-                if left_in_all > 0 {
+                if left_at_all {
                     self.start_repair();
                 }
                 return Ok(());

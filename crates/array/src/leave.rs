@@ -1,4 +1,11 @@
-//! Members that leave a running group.
+//! Members that leave a running group, and what was written together with them.
+//!
+//! 1. A member that is leaving is *doubted*: no shard takes what is on it for granted.
+//! 2. The others are flushed: a recovery that finds it lost must find the rest as it was acknowledged.
+//! 3. The superblocks say that it left ([`Inner::commit`]).
+//! 4. Where the log leaves a question open if the member is lost, seals say that the others are new. Not before: until the superblocks say that it
+//!    left, a power cut may bring it back as one in sync, without what its cache had, and the log is what puts it right then.
+//! 5. All shards hear that it left.
 
 use std::rc::Rc;
 
@@ -9,7 +16,7 @@ use crate::array::Inner;
 use crate::errors::Failed;
 use crate::geometry::MemberIndex;
 use crate::leader::{GroupState, flush_retried};
-use crate::message::Request;
+use crate::message::{Outcome, Request};
 use crate::shared::{DriveId, Slot};
 use crate::status::Event;
 
@@ -102,23 +109,45 @@ impl<E: Env> Inner<E> {
                 }
             }
             if !left {
-                let unsealed = (0..self.shards).filter(|&shard| self.shared.is_unsealed(shard));
-                join_all(unsealed.map(|shard| self.on_shard(shard, Request::SealQuietly))).await;
                 return;
             }
         }
     }
 
-    /// As [`Inner::flush_and_seal`], without asking the leader for anything, who waits for this. Where a member cannot
-    /// flush nothing is sealed, and the leader hears of it later.
-    pub async fn seal_quietly(self: &Rc<Self>) {
-        let Some(log) = self.log.as_ref().filter(|log| log.is_unsealed()) else { return };
+    /// Says on the others, once the superblocks say who left, that what was written together with those needs no recovery. Members that
+    /// cannot have it durable leave as well, as far as the group can do without them; says whether there are any.
+    pub async fn seal_without(self: &Rc<Self>, state: &mut GroupState) -> bool {
+        if !self.shared.is_any_doubted() {
+            return false;
+        }
+        self.dawdle("superblocks say who left, and nothing is sealed").await;
+        let unsealed = (0..self.shards).filter(|&shard| self.shared.is_unsealed(shard));
+        let mut failed: Vec<(MemberIndex, DriveId)> = Vec::new();
+        for sealed in join_all(unsealed.map(|shard| self.on_shard(shard, Request::SealQuietly))).await {
+            if let Ok(Outcome::Sealed { failed: of_shard }) = sealed {
+                failed.extend(of_shard);
+            }
+        }
+        let mut left = false;
+        for (member, drive) in failed {
+            let is_in_sync = state.slots[usize::from(member.0)] == Slot { drive, state: MemberState::InSync };
+            if is_in_sync && self.leave(state, Role::Member(member.0), drive) {
+                self.shared.count_error(member, Failed::Other);
+                self.settle_without(state, member).await;
+                left = true;
+            }
+        }
+        left
+    }
+
+    /// As [`Inner::flush_and_seal`], without those that are leaving, and without asking the leader for anything, who waits for this. Where
+    /// members cannot save their checksums or flush, nothing is sealed: gives those.
+    pub async fn seal_quietly(self: &Rc<Self>) -> Vec<(MemberIndex, DriveId)> {
+        let Some(log) = self.log.as_ref().filter(|log| log.is_unsealed()) else { return Vec::new() };
         let mark = log.flush_begins();
+        let saved = self.save_sums(|member| !self.shared.is_doubted(member)).await;
         let mut failed: Vec<(MemberIndex, DriveId)> =
-            self.save_sums().await.into_iter().map(|(member, drive, _)| (member, drive)).collect();
-        let staying = |(member, slot): &(MemberIndex, Slot)| {
-            slot.state == MemberState::InSync && !self.shared.is_doubted(*member)
-        };
+            saved.into_iter().map(|(member, drive, _)| (member, drive)).collect();
         let flush = |(member, slot): (MemberIndex, Slot)| {
             let drive = self.drive(slot.drive);
             async move {
@@ -129,17 +158,12 @@ impl<E: Env> Inner<E> {
                 (member, slot.drive, flushed)
             }
         };
-        let flushed = join_all(self.shared.slots().filter(staying).map(flush)).await;
+        let flushed = join_all(self.shared.staying().map(flush)).await;
         failed.extend(flushed.into_iter().filter(|(.., flushed)| !flushed).map(|(member, drive, _)| (member, drive)));
         if failed.is_empty() {
             // Too few members to hold the seal are too few for the group: the next request says so.
             let _ = self.seal(log, &mark).await;
         }
-        for (member, drive) in failed {
-            let inner = self.clone();
-            self.env.spawn(async move {
-                inner.fail(member, drive).await;
-            });
-        }
+        failed
     }
 }

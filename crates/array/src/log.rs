@@ -23,7 +23,7 @@ use format::log::{
     EXCEPTIONS_MAX, Entry, FrameHead, PartData, SEALS, encode_frame_meta, encode_seal, frame_len, frame_meta_len,
     seal_offset,
 };
-use format::{MemberState, Region, Uuid};
+use format::{Region, Uuid};
 use smallvec::SmallVec;
 
 use crate::array::Inner;
@@ -526,7 +526,7 @@ impl<E: Env> Inner<E> {
         let offset = seal_offset(&log.place, slot);
         let head = FrameHead { offset, tail, ..log.head };
         let bytes = BufMut::copy_of(&encode_seal(&log.array, &head, exceptions)).freeze();
-        let members = self.shared.slots().filter(|(_, slot)| slot.state == MemberState::InSync);
+        let members: Vec<(MemberIndex, Slot)> = self.shared.staying().collect();
         let write = |(member, slot): (MemberIndex, Slot)| {
             let (drive, bytes) = (self.drive(slot.drive), bytes.clone());
             async move {
@@ -537,12 +537,12 @@ impl<E: Env> Inner<E> {
             }
         };
         // A member that does not take it shows that at its next write.
-        let written = join_all(members.map(write)).await;
+        let written = join_all(members.iter().copied().map(write)).await;
         let (strips, survives) = (self.shared.geometry.strips(), self.shared.geometry.syndromes);
         for set in 0..self.shared.geometry.sets as usize {
             let of_set = |member: &MemberIndex| usize::from(member.0) / strips == set;
             let took = written.iter().filter(|(member, took)| *took && of_set(member)).count();
-            let lost = self.shared.lost_in_set(set as u64);
+            let lost = strips - members.iter().filter(|(member, _)| of_set(member)).count();
             if took + lost <= survives {
                 return Err(BlockError::Lost { lost: strips - took, survives });
             }

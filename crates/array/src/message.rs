@@ -56,7 +56,8 @@ pub(crate) enum Request {
     Seal,
     /// The same, also where a recovery could do without being told.
     SealAll,
-    /// As [`Request::Seal`], for a leader who is about to change the group's state and can hear of no failure now.
+    /// As [`Request::Seal`], without members that are leaving, for a leader who is changing the group's state and can hear of no failure in
+    /// another way than by the answer.
     SealQuietly,
     /// Of the leader: make the list of lost blocks durable.
     SaveLost,
@@ -103,7 +104,13 @@ pub(crate) enum Op {
 pub(crate) enum Outcome {
     Done,
     Read(BufMut),
-    Rebuilt { bytes: u64 },
+    Rebuilt {
+        bytes: u64,
+    },
     Scrubbed(ScrubReport),
     Accepted(bool),
+    /// These members would have had to make something durable, and could not: then nothing is sealed.
+    Sealed {
+        failed: Vec<(MemberIndex, DriveId)>,
+    },
 }

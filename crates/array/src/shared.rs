@@ -281,6 +281,16 @@ impl Shared {
         self.doubted.load(Ordering::SeqCst) >> member.0 & 1 == 1
     }
 
+    /// Some member is.
+    pub(crate) fn is_any_doubted(&self) -> bool {
+        self.doubted.load(Ordering::SeqCst) != 0
+    }
+
+    /// Members in sync that nobody is about to call faulty.
+    pub(crate) fn staying(&self) -> impl Iterator<Item = (MemberIndex, Slot)> {
+        self.slots().filter(|(member, slot)| slot.state == MemberState::InSync && !self.is_doubted(*member))
+    }
+
     /// No record of the log may begin now.
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::SeqCst)

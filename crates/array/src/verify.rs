@@ -220,8 +220,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Writes to the members what was changed before the call. Names those that did not take it.
-    pub async fn save_sums(&self) -> Vec<Unsaved> {
+    /// Writes to the members, those of `wanted`, what was changed before the call. Names those that did not take it.
+    pub async fn save_sums(&self, wanted: impl Fn(MemberIndex) -> bool) -> Vec<Unsaved> {
         let Some(checksums) = &self.shared.checksums else { return Vec::new() };
         let mut failed = Vec::new();
         let mut look = LOOK;
@@ -230,7 +230,7 @@ impl<E: Env> Inner<E> {
             let mut busy = Vec::new();
             for ways in left.chunks(SAVES_AT_ONCE) {
                 for (way, saved) in
-                    ways.iter().zip(join_all(ways.iter().map(|&way| self.save_way(checksums, way))).await)
+                    ways.iter().zip(join_all(ways.iter().map(|&way| self.save_way(checksums, way, &wanted))).await)
                 {
                     match saved {
                         Ok(true) => {}
@@ -249,7 +249,12 @@ impl<E: Env> Inner<E> {
     }
 
     /// Says no if somebody else saves the way.
-    async fn save_way(&self, checksums: &Checksums, way: usize) -> Result<bool, Unsaved> {
+    async fn save_way(
+        &self,
+        checksums: &Checksums,
+        way: usize,
+        wanted: impl Fn(MemberIndex) -> bool,
+    ) -> Result<bool, Unsaved> {
         let saving = match checksums.table.save(way) {
             Save::Clean => return Ok(true),
             Save::Busy => return Ok(false),
@@ -258,6 +263,9 @@ impl<E: Env> Inner<E> {
         let id = saving.key.drive;
         // Of a drive that left the group nothing is needed any more.
         if let (Some(member), Some(drive)) = (self.shared.member_of(id), self.drive(id)) {
+            if !wanted(member) {
+                return Ok(true); // It stays as unsaved as it was.
+            }
             let mut bytes = self.env.alloc(BLOCK);
             saving.copy_to(&mut bytes);
             let offset = sum_block_offset(&checksums.region, saving.key.block);
@@ -274,7 +282,7 @@ impl<E: Env> Inner<E> {
     /// # Errors
     /// [`BlockError`] if the group cannot do without one of them.
     pub async fn save_sums_or_fail(self: &Rc<Self>) -> Result<(), BlockError> {
-        for (member, id, error) in self.save_sums().await {
+        for (member, id, error) in self.save_sums(|_| true).await {
             self.shared.count_error(member, Failed::Write);
             // In a box, since the leader flushes on its way to a new state.
             Box::pin(self.fail_or_refuse(member, id, &error)).await?;

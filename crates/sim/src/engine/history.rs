@@ -9,7 +9,8 @@
 //! 1. Without a power cut, the last version that was answered.
 //! 2. After one, any version from the last durable one on; nothing else, no mixture, no error.
 //! 3. One exception: a block with a version that is not durable, on a member that was lost in the same power cut, may be
-//!    unreadable, if several data strips of its row were being written at the same time.
+//!    unreadable, if several data strips of its row were being written at the same time. If the group knew by then that the member was lost, only
+//!    if the version was being written when it noticed.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -91,14 +92,16 @@ struct Entry {
 pub struct Loss {
     /// Its place.
     pub member: usize,
-    /// How many requests were begun ([`History::begun`]) when the group noticed. What was begun before counted on it.
+    /// How many requests were begun ([`History::begun`]) when it was seen that the group knows. What was begun before counted on it.
     pub begun: u64,
+    /// How many answers there were by then ([`History::now`]). What was answered before can be computed without it.
+    pub answered: u64,
 }
 
 impl Loss {
     /// The member was lost in the power cut.
     pub fn in_power_cut(member: usize) -> Loss {
-        Loss { member, begun: u64::MAX }
+        Loss { member, begun: u64::MAX, answered: 0 }
     }
 }
 
@@ -317,7 +320,7 @@ impl History {
         let around = || &self.blocks[whole.start as usize..whole.end as usize];
         let pending = || around().iter().flat_map(|entries| entries.iter().skip(1)).filter(|entry| entry.among_others);
         let excused = pending().next().is_some();
-        let counted_on = |loss: &&Loss| pending().any(|entry| entry.begun < loss.begun);
+        let counted_on = |loss: &&Loss| pending().any(|entry| entry.begun < loss.begun && entry.done > loss.answered);
         let loss = lost.iter().filter(|loss| loss.member == usize::from(member)).find(counted_on);
         let excepted = loss.is_some() && !self.strict;
         let beside = around().iter().any(|entries| entries[0].version == Version::UNREADABLE);
@@ -329,7 +332,7 @@ impl History {
             (false, _) => "no write touched it",
             _ if self.strict => "crash safety is strict",
             (_, false) => "the write to it changed no other data strip of its row",
-            _ => "its member was not lost in the power cut, or was known to be lost before it was written",
+            _ => "its member was not lost in the power cut, or was known to be lost before it was written, or after",
         };
         Err(Violation(format!(
             "block {start}+{} on member {member}, strip {}, cannot be read: {why}",

@@ -6,14 +6,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ::drive::{DriveError, Env, join_all};
-use array::{JoinError, MemberIndex, ScrubMode};
+use array::{Array, JoinError, MemberIndex, ScrubMode};
 use format::{BLOCK, CrashSafety, MemberState};
 
 use super::promise::{Fault, Ledger, fires_cut, is_promised};
 use super::{Ask, CrashKind, Pace, Program, Setup, Silent, Step};
 use crate::engine::history::{self, History, Loss, Request, perform};
 use crate::engine::{Group, subsets, uuid};
-use crate::{DriveOptions, Latency, PageRc, Rng, Sim, SimDrive};
+use crate::{DriveOptions, Latency, PageRc, Rng, Sim, SimDrive, SimEnv};
 
 /// Polls in one run: far above what any program needs.
 const STEPS_MAX: u64 = 50_000_000;
@@ -61,6 +61,27 @@ struct Cut {
     again: Vec<u64>,
 }
 
+/// Members that the group knows to be lost, and when that was seen.
+#[derive(Clone, Default)]
+struct Noticed(Rc<RefCell<Vec<Loss>>>);
+
+impl Noticed {
+    /// Looks again. One whose place another drive has is lost until that is filled.
+    fn look(&self, array: &Array<SimEnv>, history: &history::Shared) {
+        let (begun, answered) = (history.borrow().begun(), history.borrow().now());
+        let mut noticed = self.0.borrow_mut();
+        for (MemberIndex(member), slot) in array.shared().slots() {
+            let member = usize::from(member);
+            let known = noticed.iter().position(|loss| loss.member == member);
+            match (slot.state, known) {
+                (MemberState::InSync, Some(index)) => drop(noticed.swap_remove(index)),
+                (MemberState::InSync, None) | (_, Some(_)) => {}
+                (_, None) => noticed.push(Loss { member, begun, answered }),
+            }
+        }
+    }
+}
+
 struct Run {
     sim: Sim,
     setup: Setup,
@@ -74,8 +95,7 @@ struct Run {
     aside: Vec<(usize, SimDrive)>,
     /// Members that a rebuild is to fill.
     filling: Vec<usize>,
-    /// Members that the group knew to be lost, at the end of the last step, and when it noticed.
-    noticed: Vec<Loss>,
+    noticed: Noticed,
     tally: Rc<RefCell<Tally>>,
 }
 
@@ -108,7 +128,7 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
         cut: None,
         aside: Vec::new(),
         filling: Vec::new(),
-        noticed: Vec::new(),
+        noticed: Noticed::default(),
         tally: Rc::default(),
     };
     for (index, step) in program.steps.iter().enumerate() {
@@ -264,14 +284,16 @@ impl Run {
             let group = self.group();
             let array = group.shards[ask.shard % group.shards.len()].clone();
             let (history, env, tally) = (self.history.clone(), self.sim.env(), self.tally.clone());
-            let ask = *ask;
+            let (noticed, ask) = (self.noticed.clone(), *ask);
             requests.push(async move {
                 if ask.pause_us > 0 {
                     env.sleep(Duration::from_micros(ask.pause_us)).await;
                 }
+                noticed.look(&array, &history);
                 if let Err(error) = perform(&array, &history, ask.request, start, len).await {
                     panic!("the group answers {ask} with an error: {error}");
                 }
+                noticed.look(&array, &history);
                 tally.borrow_mut().requests += 1;
             });
         }
@@ -280,23 +302,15 @@ impl Run {
         });
     }
 
-    /// Notes which members the group knows to be lost. One whose place another drive has is lost until that is filled.
-    fn notice(&mut self) {
-        let begun = self.history.borrow().begun();
-        let group = self.group.as_ref().expect("there is a group between steps");
-        let known = |member: usize| group.state(member) != MemberState::InSync;
-        self.noticed.retain(|loss| known(loss.member));
-        for member in (0..usize::from(self.setup.shape.members)).filter(|&member| known(member)) {
-            if self.noticed.iter().all(|loss| loss.member != member) {
-                self.noticed.push(Loss { member, begun });
-            }
-        }
+    fn notice(&self) {
+        self.noticed.look(self.group().leader(), &self.history);
     }
 
     /// Everything ends now, and is started again.
     fn crash(&mut self) {
         let cut = self.cut.take().expect("there is a crash when the program says so");
         self.ledger.disarm();
+        self.notice();
         let lost: Vec<SimDrive> = cut.lost.iter().filter_map(|&member| self.drive(member)).collect();
         let group = self.group.take().expect("there is a group between steps");
         let shards = group.shards.len();
@@ -311,7 +325,7 @@ impl Run {
             CrashKind::PowerCut => self.history.borrow_mut().power_cut(),
             CrashKind::Kill => self.history.borrow_mut().killed(),
         }
-        let mut losses = self.noticed.clone();
+        let mut losses = self.noticed.0.take();
         // Whoever else is gone now went without notice, or in the step that was cut off.
         for member in (0..usize::from(self.setup.shape.members)).filter(|&member| self.ledger.is_lost(member)) {
             if losses.iter().all(|loss| loss.member != member) {
