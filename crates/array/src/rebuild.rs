@@ -153,8 +153,17 @@ impl<E: Env> Array<E> {
         let Some((_, slot)) = self.0.shared.slots().nth(usize::from(member.0)) else {
             return Err(JoinError::NoMember(member.0));
         };
+        self.fail_member_on(member, slot.drive).await
+    }
+
+    /// As [`Array::fail_member`], if the member is still on this drive: who looked at the drive may be late, and a spare may have
+    /// taken its place.
+    ///
+    /// # Errors
+    /// As for [`Array::fail_member`].
+    pub async fn fail_member_on(&self, member: MemberIndex, drive: DriveId) -> Result<(), JoinError> {
         let inner = self.0.clone();
-        let failed = self.0.to_the_end(async move { Ok(inner.fail_in_place(member, slot.drive).await) });
+        let failed = self.0.to_the_end(async move { Ok(inner.fail_in_place(member, drive).await) });
         if failed.await.map_err(JoinError::Block)? {
             return Ok(());
         }

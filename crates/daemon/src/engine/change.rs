@@ -332,9 +332,14 @@ impl Control for Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
-        let index = member.member;
-        let failed = group.lead(move |array| async move { array.fail_member(index).await }).await?;
-        failed.map_err(|error| join_error(name, &error))?;
+        let (index, drive) = (member.member, member.drive);
+        let fail = move |array: array::Array<runtime::ShardEnv>| async move {
+            match drive {
+                Some(drive) => array.fail_member_on(index, drive).await,
+                None => array.fail_member(index).await,
+            }
+        };
+        group.lead(fail).await?.map_err(|error| join_error(name, &error))?;
         Ok(Changed::done(steps, self.look_at_group(&group).await?))
     }
 

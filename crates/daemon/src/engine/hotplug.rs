@@ -189,7 +189,7 @@ impl Engine {
         }
         let index = member.member;
         tracing::warn!(group = group.name, slot = index.0, drive = drive.name, "a member was pulled");
-        let failed = group.lead(move |array| async move { array.fail_member(index).await }).await?;
+        let failed = group.lead(move |array| async move { array.fail_member_on(index, id).await }).await?;
         failed.map_err(|error| join_error(&group.name, &error))
     }
 
@@ -296,13 +296,13 @@ impl Engine {
         };
         let member = &status.members[slot];
         if is_live(member.state) {
-            let gone = member.drive.and_then(|id| group.drive(id)).is_none_or(|drive| drive.is_gone());
-            if !gone {
+            let gone = member.drive.filter(|id| group.drive(*id).is_none_or(|drive| drive.is_gone()));
+            let Some(id) = gone else {
                 return Ok(unused(format!("has the identity of member {slot} of the group {name:?}: one is a copy")));
-            }
+            };
             // It came faster than its going was noticed.
             let index = member.member;
-            let failed = group.lead(move |array| async move { array.fail_member(index).await }).await?;
+            let failed = group.lead(move |array| async move { array.fail_member_on(index, id).await }).await?;
             return Ok(match failed {
                 Ok(()) => Outcome::NotYet(format!("member {slot} of the group {name:?}, whose place is taken")),
                 Err(_) => unused(format!(

@@ -171,3 +171,26 @@ fn a_spare_that_took_the_place_ends_what_was_known() {
         verify_with_others_lost(&group, &model, &mut rng, &[2]).await;
     });
 }
+
+#[test]
+fn who_hears_late_that_a_drive_was_pulled_does_no_harm_to_the_spare_in_its_place() {
+    for (index, shape) in redundant_shapes(16 * KIB).into_iter().enumerate() {
+        let sim = Sim::new(index as u64);
+        let mut rng = sim.rng();
+        let (mut group, _) = filled(&sim, shape, &mut rng);
+        let member = MemberIndex(1);
+        let pulled = group.leader().status().members[1].drive.expect("it is there");
+        let spare = group.install(SimDrive::new(&sim.env(), "spare", DRIVE_BYTES, 512));
+        let identity = uuid(&mut rng);
+        sim.block_on(async {
+            group.leader().add_spare(spare, identity).await.expect("it fits");
+            pull(&group, 1, &mut rng).await;
+            while group.leader().status().members[1].drive != Some(spare) {
+                group.env.sleep(Duration::from_micros(50)).await;
+            }
+            group.leader().fail_member_on(member, pulled).await.expect("somebody else saw it");
+            until_in_sync(&group).await;
+        });
+        assert_eq!(group.leader().status().members[1].drive, Some(spare), "{shape}");
+    }
+}
