@@ -57,6 +57,16 @@ stop_daemon() {
     DAEMON=
 }
 
+# free_port: one that nobody listens at, below those that the kernel gives to clients, which may be taken a moment later.
+free_port() {
+    local port
+    while true; do
+        port=$((20000 + RANDOM % 12000))
+        (exec 3<>"/dev/tcp/127.0.0.1/$port") 2>/dev/null || break
+    done
+    echo "$port"
+}
+
 # new_drives COUNT MIB [SECTOR]: loop devices over files in memory where this machine lets us make some, else files.
 # Their names are in DRIVES.
 new_drives() {

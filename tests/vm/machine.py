@@ -33,6 +33,10 @@ SECTOR = 512  # blkdebug counts in these, whatever the drive's blocks are
 # some ten seconds of a core; one that takes so much longer is begun again, so often.
 BOOT_LIMIT_S = 100
 BOOT_COUNT_MAX = 3
+# The same may happen when it powers off.
+POWER_OFF_LIMIT_S = 30
+# A kernel that was made to panic says within this what each of its tasks waits for.
+LAST_WORDS_LIMIT_S = 30
 
 
 class Refused(Exception):
@@ -173,6 +177,8 @@ def qemu(options, drives, qmp_fd, host_fd):
     # emulation for a hung machine.
     command_line += ["cryptomgr.notests", "initcall_blacklist=crypto_kdf108_init,init_encrypted"]
     command_line += ["mitigations=off", "nowatchdog"]
+    # A kernel that hangs is asked why by an NMI: it panics, and shows where each task is.
+    command_line += ["unknown_nmi_panic", "panic_print=0x1"]
     return [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
         # Emulated: a machine that builds this is often a VM itself. q35 has ports that drives can be pulled from.
@@ -230,6 +236,28 @@ def serve(host, drives, options, machine, started):
         host.sendall(answer.encode() + b"\n")
 
 
+def last_words(machine, qmp):
+    """Has a kernel that hangs panic, and so tell the console where each of its tasks is."""
+    try:
+        qmp.do("inject-nmi")
+        machine.wait(LAST_WORDS_LIMIT_S)
+    except (subprocess.TimeoutExpired, Refused, EOFError, OSError):
+        pass  # it has said what it could
+
+
+def power_off(machine, qmp, console):
+    """Waits until the VM has powered off, which it does by itself.
+
+    The script has ended then, and its status is known: a kernel that hangs in its own shutdown is nobody's failure here."""
+    try:
+        machine.wait(POWER_OFF_LIMIT_S)
+    except subprocess.TimeoutExpired:
+        print(f"measured: the kernel did not power off within {POWER_OFF_LIMIT_S} s, and was ended; where it hung: {console}.off")
+        last_words(machine, qmp)
+        if os.path.isfile(console):
+            shutil.copyfile(console, console + ".off")
+
+
 def boot(options):
     """Starts the VM, with new drives, and serves it to its end. Returns the script's status; 125 if that is not known.
 
@@ -253,8 +281,11 @@ def boot(options):
             drives.qmp = Qmp(qmp)
             status = serve(host, drives, options, machine, started)
             if status is not None:
-                machine.wait(30)  # it powers off by itself
-        except (EOFError, OSError, ValueError, subprocess.TimeoutExpired) as why:
+                power_off(machine, drives.qmp, options.console)
+        except NotBooted:
+            last_words(machine, drives.qmp)
+            raise
+        except (EOFError, OSError, ValueError) as why:
             print(f"the VM does not do what it should: {why}")
             status = None
         finally:

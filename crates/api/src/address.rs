@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
+use crate::nvme_drive::{NVME_TCP, NvmeDrive};
 use crate::size::{SizeError, parse_bytes};
 
 /// Why a drive or an address could not be read.
@@ -22,8 +23,16 @@ pub enum AddressError {
         /// What is wrong with its size.
         source: SizeError,
     },
+    /// `nvme-tcp://` without a usable place.
+    #[error("{text:?} is no drive of another machine: {what}")]
+    NvmeDrive {
+        /// What was written.
+        text: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
     /// An empty drive name, or one with control characters.
-    #[error("{0:?} is not a drive: write a path, or mem:NAME:SIZE")]
+    #[error("{0:?} is not a drive: write a path, mem:NAME:SIZE, or nvme-tcp://HOST/NQN?nsid=N")]
     Drive(String),
     /// Not a listening address.
     #[error("{0:?} is not an address: write unix:PATH or HOST:PORT, such as unix:/run/db.sock or 127.0.0.1:10809")]
@@ -32,8 +41,8 @@ pub enum AddressError {
 
 /// What a drive is made of, as named in requests.
 ///
-/// `mem:NAME:SIZE` is memory of the daemon, gone with it; `mem:NAME` names one that is there. Anything else is the path
-/// of a block device or a file on the daemon's machine.
+/// `mem:NAME:SIZE` is memory of the daemon, gone with it; `mem:NAME` names one that is there. `nvme-tcp://HOST/NQN?nsid=N` is a drive of
+/// another machine. Anything else is the path of a block device or a file on the daemon's machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DriveSpec {
     /// Memory of the daemon.
@@ -43,15 +52,18 @@ pub enum DriveSpec {
         /// Its size; `None` names a memory drive that is there.
         size_bytes: Option<u64>,
     },
+    /// A namespace of an NVMe/TCP target.
+    Nvme(NvmeDrive),
     /// A block device or a file.
     Path(PathBuf),
 }
 
 impl DriveSpec {
-    /// The name by which the drive is known afterwards: `mem:NAME`, or the path.
+    /// The name by which the drive is known afterwards: `mem:NAME`, `nvme-tcp://HOST:PORT/NQN?nsid=N`, or the path.
     pub fn name(&self) -> String {
         match self {
             DriveSpec::Memory { name, .. } => format!("mem:{name}"),
+            DriveSpec::Nvme(drive) => drive.name(),
             DriveSpec::Path(path) => path.display().to_string(),
         }
     }
@@ -76,6 +88,9 @@ impl FromStr for DriveSpec {
                 .transpose()?;
             return Ok(DriveSpec::Memory { name: name.to_owned(), size_bytes });
         }
+        if text.starts_with(NVME_TCP) {
+            return text.parse().map(DriveSpec::Nvme);
+        }
         if text.is_empty() || text.chars().any(char::is_control) {
             return Err(AddressError::Drive(text.to_owned()));
         }
@@ -85,12 +100,12 @@ impl FromStr for DriveSpec {
 
 impl fmt::Display for DriveSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.name())?;
         match self {
-            DriveSpec::Memory { size_bytes: Some(size_bytes), .. } => {
-                write!(f, ":{}", crate::format_bytes_exact(*size_bytes))
+            DriveSpec::Memory { name, size_bytes: Some(size_bytes) } => {
+                write!(f, "mem:{name}:{}", crate::format_bytes_exact(*size_bytes))
             }
-            _ => Ok(()),
+            DriveSpec::Nvme(drive) => drive.fmt(f),
+            _ => f.write_str(&self.name()),
         }
     }
 }
@@ -163,7 +178,7 @@ mod tests {
         assert_eq!((memory.name(), memory.to_string()), ("mem:a".into(), "mem:a:1GiB".into()));
         assert_eq!("mem:a".parse(), Ok(DriveSpec::Memory { name: "a".into(), size_bytes: None }));
         for (text, sentence) in [
-            ("", "\"\" is not a drive: write a path, or mem:NAME:SIZE"),
+            ("", "\"\" is not a drive: write a path, mem:NAME:SIZE, or nvme-tcp://HOST/NQN?nsid=N"),
             ("mem:", "\"mem:\" is not a memory drive: write mem:NAME:SIZE, such as mem:a:1GiB"),
             ("mem::1G", "\"mem::1G\" is not a memory drive: write mem:NAME:SIZE, such as mem:a:1GiB"),
             (
@@ -202,7 +217,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_reads_back_the_same(text in "\\PC{0,30}|mem:[a-z]{1,5}(:[0-9]{1,5}[KMG])?|[a-z\\[\\]:]{1,9}:[0-9]{1,5}") {
+        fn what_is_shown_reads_back_the_same(text in "\\PC{0,30}|nvme-tcp://[a-z.]{1,5}(:[0-9]{1,4})?/nqn\\.[a-z]{0,3}\\?nsid=[0-9]{1,3}(&path=[a-z]{1,3}){0,2}(&loss=[0-9]{1,2}s)?|mem:[a-z]{1,5}(:[0-9]{1,5}[KMG])?|[a-z\\[\\]:]{1,9}:[0-9]{1,5}") {
             if let Ok(drive) = text.parse::<DriveSpec>() {
                 prop_assert_eq!(drive.to_string().parse::<DriveSpec>(), Ok(drive));
             }

@@ -16,7 +16,7 @@ pub struct DriveList {
 /// A drive that the daemon knows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Drive {
-    /// Its path, or `mem:NAME`. For a missing drive the last name it was seen under.
+    /// Its path, `mem:NAME`, or `nvme-tcp://HOST:PORT/NQN?nsid=N`. For a missing drive the last name it was seen under.
     pub name: String,
     /// What it is made of.
     pub kind: DriveKind,
@@ -98,6 +98,8 @@ pub enum DriveKind {
     File,
     /// Memory of the daemon.
     Memory,
+    /// A drive of another machine, over NVMe/TCP.
+    Remote,
     /// A kind that this client doesn't know, or a missing drive's.
     #[serde(other)]
     Unknown,

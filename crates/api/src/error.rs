@@ -44,6 +44,8 @@ pub enum ErrorCode {
     VolumeNotFound,
     /// 404: no such export.
     ExportNotFound,
+    /// 404: no such NVMe host.
+    HostNotFound,
     /// 404: no such import.
     ImportNotFound,
     /// 404: no such drive, or no such file or device.
@@ -87,7 +89,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code that the daemon may send, in the order of their documentation.
-    pub const ALL: [ErrorCode; 28] = [
+    pub const ALL: [ErrorCode; 29] = [
         ErrorCode::BadRequest,
         ErrorCode::Invalid,
         ErrorCode::ConfirmationNeeded,
@@ -97,6 +99,7 @@ impl ErrorCode {
         ErrorCode::GroupNotFound,
         ErrorCode::VolumeNotFound,
         ErrorCode::ExportNotFound,
+        ErrorCode::HostNotFound,
         ErrorCode::ImportNotFound,
         ErrorCode::DriveNotFound,
         ErrorCode::MemberNotFound,
@@ -127,6 +130,7 @@ impl ErrorCode {
             | ErrorCode::GroupNotFound
             | ErrorCode::VolumeNotFound
             | ErrorCode::ExportNotFound
+            | ErrorCode::HostNotFound
             | ErrorCode::ImportNotFound
             | ErrorCode::DriveNotFound
             | ErrorCode::MemberNotFound => 404,

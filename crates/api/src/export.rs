@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Invalid, NbdAddress, VolumeName};
+use crate::host::check_host;
+use crate::{Invalid, NbdAddress, Reservation, VolumeName};
 
 /// `GET /v1/exports`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -45,6 +46,11 @@ pub struct Export {
     pub nsid: Option<u32>,
     /// Of NVMe/TCP, the hosts that may use it; `null` for any host, and for other protocols.
     pub hosts: Option<Vec<String>>,
+    /// Of NVMe/TCP, the hosts that have to use TLS, of those that may use it; empty for other protocols.
+    pub tls_hosts: Vec<String>,
+    /// Of NVMe/TCP, the hosts that are registered with the namespace, and what they have reserved; `null` where there are none, and
+    /// for other protocols.
+    pub reservation: Option<Reservation>,
 }
 
 /// The protocol of an export.
@@ -178,7 +184,7 @@ impl ExportCreate {
             }
             (None, None, Some(nvme)) => {
                 if self.tls.is_some() {
-                    return Err(Invalid::new("NVMe/TCP does not take certificates: TLS is for NBD"));
+                    return Err(Invalid::new("NVMe/TCP does not take certificates: its hosts have keys of TLS"));
                 }
                 valid_namespace(nvme)?
             }
@@ -201,11 +207,7 @@ fn valid_address(nbd: &str) -> Result<NbdAddress, Invalid> {
 }
 
 fn valid_namespace(nvme: &NvmeTcpCreate) -> Result<ExportPlace, Invalid> {
-    let address = nvme.address.as_deref().unwrap_or(NvmeTcpCreate::ADDRESS_DEFAULT);
-    let address: NbdAddress = match address.parse() {
-        Ok(address @ NbdAddress::Tcp { .. }) => address,
-        _ => return Err(Invalid::new(format!("{address:?} is not an address: write HOST:PORT, such as 0.0.0.0:4420"))),
-    };
+    let address = nvme_address(nvme.address.as_deref().unwrap_or(NvmeTcpCreate::ADDRESS_DEFAULT))?;
     let last = NvmeTcpCreate::NSID_MAX;
     if let Some(nsid) = nvme.nsid.filter(|nsid| !(1..=last).contains(nsid)) {
         return Err(Invalid::new(format!("there is no namespace {nsid}: they are 1 to {last}")));
@@ -213,20 +215,29 @@ fn valid_namespace(nvme: &NvmeTcpCreate) -> Result<ExportPlace, Invalid> {
     if let Some(bytes) = nvme.block_bytes.filter(|bytes| !matches!(bytes, 512 | 4096)) {
         return Err(Invalid::new(format!("blocks of {bytes} bytes: a namespace has blocks of 512 or 4096")));
     }
-    for host in &nvme.hosts {
-        let is_name = host.starts_with("nqn.") && host.len() <= 223 && !host.chars().any(char::is_control);
-        if !is_name {
-            return Err(Invalid::new(format!(
-                "{host:?} is not the name of an NVMe host: it begins with \"nqn.\" (on Linux it is in /etc/nvme/hostnqn)"
-            )));
-        }
+    check_nvme_hosts(&nvme.hosts, nvme.allow_any_host)?;
+    Ok(ExportPlace::NvmeTcp(address, nvme.clone()))
+}
+
+/// Where NVMe hosts are waited for.
+pub(crate) fn nvme_address(text: &str) -> Result<NbdAddress, Invalid> {
+    match text.parse() {
+        Ok(address @ NbdAddress::Tcp { .. }) => Ok(address),
+        _ => Err(Invalid::new(format!("{text:?} is not an address: write HOST:PORT, such as 0.0.0.0:4420"))),
     }
-    match (nvme.hosts.is_empty(), nvme.allow_any_host) {
+}
+
+/// Somebody may use it, and it is clear who.
+pub(crate) fn check_nvme_hosts(hosts: &[String], allow_any_host: bool) -> Result<(), Invalid> {
+    for host in hosts {
+        check_host(host)?;
+    }
+    match (hosts.is_empty(), allow_any_host) {
         (true, false) => Err(Invalid::new(
             "nobody could use it: name the hosts that may, or allow any host that reaches the address",
         )),
         (false, true) => Err(Invalid::new("either any host may use it, or those that are named")),
-        _ => Ok(ExportPlace::NvmeTcp(address, nvme.clone())),
+        _ => Ok(()),
     }
 }
 

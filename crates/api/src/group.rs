@@ -191,7 +191,7 @@ pub struct GroupCreate {
     pub name: String,
     /// How it is to protect its data.
     pub level: Level,
-    /// Its members in the order of their slots: paths on the daemon's machine, or `mem:NAME:SIZE`.
+    /// Its members in the order of their slots: paths on the daemon's machine, `mem:NAME:SIZE`, or `nvme-tcp://HOST/NQN?nsid=N`.
     pub drives: Vec<String>,
     /// Hot spares.
     #[serde(default)]
@@ -292,6 +292,10 @@ fn check_drive(text: &str, memory: MemoryDrives) -> Result<DriveSpec, Invalid> {
         }
         DriveSpec::Memory { .. } if memory == MemoryDrives::Refused => Err(Invalid::new(format!(
             "{} is memory of the daemon, which holds no array of another program",
+            drive.name()
+        ))),
+        DriveSpec::Nvme(_) if memory == MemoryDrives::Refused => Err(Invalid::new(format!(
+            "{} is a drive of another machine: arrays of another program are read from drives of the daemon's machine",
             drive.name()
         ))),
         DriveSpec::Path(path) if !path.is_absolute() => Err(Invalid::new(format!(

@@ -1,6 +1,6 @@
 //! The words of Purlin's HTTP API: what a client may say and what the daemon answers.
 //!
-//! Five objects, [`Drive`], [`Group`], [`Import`], [`Volume`] and [`Export`], and one screen of everything, [`Status`]. The daemon
+//! Six objects, [`Drive`], [`Group`], [`Import`], [`Volume`], [`Export`] and [`Host`], and one screen of everything, [`Status`]. The daemon
 //! serves them as JSON under [`ROOT`]; the command `purlin` is one client of many.
 //!
 //! Rules that hold for every type here:
@@ -20,11 +20,18 @@ mod duration;
 mod error;
 mod export;
 mod group;
+mod host;
+mod host_key;
 mod import;
 mod job;
 mod level;
+mod limit;
 mod load;
 mod name;
+mod nvme_drive;
+mod referral;
+mod reservation;
+mod share;
 mod size;
 mod status;
 mod upgrade;
@@ -41,14 +48,24 @@ pub use group::{
     Checksums, CrashSafety, Group, GroupAssemble, GroupCreate, GroupHealth, GroupList, GroupStop, Member, MemberFail,
     MemberReplace, MemberState, Spare, SpareAdd,
 };
+pub use host::{Host, HostExport, HostList, check_host};
+pub use host_key::{DhGroup, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet};
 pub use import::{DriveReason, Import, ImportForget, ImportList, ImportMd, Imported, MdArray, MdMember};
 pub use job::{
     Job, JobKind, JobState, PlaceContent, PlaceFault, Scrub, ScrubAction, ScrubFindings, ScrubPlace, ScrubRequest,
     VolumePlace,
 };
 pub use level::{Level, SafetyMode};
+pub use limit::{
+    LIMIT_BURST_MS_DEFAULT, LIMIT_BURST_MS_MAX, LIMIT_BURST_MS_MIN, LIMIT_BYTES_PER_S_MAX, LIMIT_IOPS_MAX, Limit,
+    LimitUpdate,
+};
 pub use load::{ErrorCounts, IoCounters, LatencyUs, Load, LoadSide};
 pub use name::{NAME_CHARS_MAX, VolumeName, check_name};
+pub use nvme_drive::{NVME_TCP, NvmeDrive, TargetAddress};
+pub use referral::{Referral, ReferralList, check_referral};
+pub use reservation::{Registrant, Reservation, ReservationKind};
+pub use share::{Share, ShareCreate, ShareList};
 pub use size::{SizeError, format_bytes, format_bytes_exact, parse_bytes};
 pub use status::{GroupStatus, ShardStatus, Status};
 pub use upgrade::{Upgrade, UpgradeRequest, UpgradeState};

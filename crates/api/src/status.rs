@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{CrashSafety, Export, GroupHealth, IoCounters, Job, Level, Load, ScrubSchedule};
+use crate::{CrashSafety, Export, GroupHealth, Host, IoCounters, Job, Level, Load, ScrubSchedule};
 
 /// `GET /v1/status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -22,6 +22,8 @@ pub struct Status {
     pub groups: Vec<GroupStatus>,
     /// All exports, by identity.
     pub exports: Vec<Export>,
+    /// NVMe hosts, by name.
+    pub hosts: Vec<Host>,
 }
 
 /// One core's event loop.

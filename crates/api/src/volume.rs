@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{Invalid, IoCounters, VolumeName, check_name};
+use crate::{Invalid, IoCounters, Limit, VolumeName, check_name};
 
 /// `GET /v1/volumes`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -35,6 +35,8 @@ pub struct Volume {
     pub exports: Vec<String>,
     /// Traffic of clients.
     pub io: IoCounters,
+    /// How fast it may be used, all its exports together; `null` where nothing is limited.
+    pub limit: Option<Limit>,
 }
 
 /// How a volume lies in its group.

@@ -21,6 +21,7 @@ use crate::ranges::Range;
 use crate::rebuild::AHEAD_MIN;
 use crate::shared::{Counters, DriveId, Shared};
 use crate::unit::UnitQueue;
+use crate::unit_map::UnitMap;
 use crate::watch::Watch;
 
 /// Steps of one [`Array::extents`] call, each a zone or a hole: a bound on the time it takes.
@@ -53,7 +54,9 @@ pub(crate) struct Inner<E: Env> {
     /// Keeps watch over what they have not answered.
     pub watch: Rc<Watch>,
     /// Units with work. An entry lives as long as its task.
-    pub units: RefCell<BTreeMap<UnitIndex, UnitQueue>>,
+    pub units: RefCell<UnitMap<UnitQueue>>,
+    /// Those among them whose task begins at the end of this turn.
+    pub arrived: RefCell<Vec<UnitIndex>>,
     /// Units at or above [`Shared::rebuilt`] that are rebuilt on a drive all the same.
     pub rebuilt_ahead: RefCell<BTreeSet<(DriveId, UnitIndex)>>,
     /// How many of those there may be before the passed ones are forgotten.
@@ -119,6 +122,7 @@ impl<E: Env> Array<E> {
                 drives,
                 watch,
                 units: RefCell::default(),
+                arrived: RefCell::default(),
                 rebuilt_ahead: RefCell::default(),
                 ahead_limit: Cell::new(AHEAD_MIN),
                 decoders: RefCell::default(),
@@ -360,7 +364,8 @@ impl<E: Env> Inner<E> {
 
     /// Asks a shard, which may be this one.
     pub async fn on_shard(self: &Rc<Self>, shard: usize, request: Request) -> Result<Outcome, BlockError> {
-        if self.shard == shard { self.serve(request).await } else { self.ask(shard, request).await }
+        // Boxed: rare, large, and a part of the futures of nearly everything.
+        if self.shard == shard { Box::pin(self.serve(request)).await } else { self.ask(shard, request).await }
     }
 
     /// Waits a moment where that is hardly ever so, in a simulation.
@@ -450,6 +455,12 @@ impl<E: Env> Inner<E> {
     /// The handle of a drive, if it is installed.
     pub fn drive(&self, id: DriveId) -> Option<Handle<E::Drive>> {
         self.drives.borrow().get(usize::from(id.0)).cloned().flatten()
+    }
+
+    /// A drive for who keeps watch himself.
+    #[inline]
+    pub fn unwatched(&self, id: DriveId) -> Option<E::Drive> {
+        Some(self.drives.borrow().get(usize::from(id.0))?.as_ref()?.unwatched().clone())
     }
 
     pub fn enqueue(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Receiver<Result<Outcome, BlockError>> {

@@ -1,7 +1,7 @@
 //! The bytes of a write: from patches and what was read to the new content of every strip that changes.
 
 use drive::{Buf, BufMut, Env, Segments};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::array::Inner;
 use crate::geometry::Role;
@@ -9,7 +9,10 @@ use crate::overlay::{Content, Overlay};
 use crate::plan::Strip;
 use crate::ranges::{Range, Ranges};
 use crate::unit::RowView;
-use crate::write::{Run, StripWrite};
+use crate::write::{Run, Runs, StripWrite};
+
+/// Strips of a row, for which most rows need no memory of their own.
+type Strips<T> = SmallVec<[T; 12]>;
 
 type Reads = Vec<(Role, Range, BufMut)>;
 
@@ -21,7 +24,7 @@ impl<E: Env> Inner<E> {
         let mut all_zero = true;
         for role in 0..geometry.data {
             let mut runs = self.whole_sectors(overlay, role, columns);
-            all_zero &= overlay.patches(role, columns).all(|patch| matches!(patch.content, Content::Zero { .. }));
+            all_zero &= overlay.is_zero(role, columns, true);
             let touched = overlay.touched(role, columns, geometry);
             let full = overlay.full(role, columns, geometry);
             for range in touched.iter().flat_map(|range| full.gaps(range).iter().collect::<Vec<_>>()) {
@@ -56,7 +59,8 @@ impl<E: Env> Inner<E> {
         writes
     }
 
-    /// Reconstruct-write: the data strips are known over all columns, from patches and reads.
+    /// Reconstruct-write: what is written to the data strips, known over all columns from patches and reads. Gives their content, too,
+    /// from which [`Inner::push_syndromes`] computes the rest.
     pub fn compute_whole(
         &self,
         overlay: &Overlay,
@@ -64,7 +68,7 @@ impl<E: Env> Inner<E> {
         view: &RowView<E::Drive>,
         touched: &[Ranges],
         reads: Reads,
-    ) -> Vec<StripWrite> {
+    ) -> (Vec<StripWrite>, Vec<Runs>) {
         let content = self.merge(overlay, columns, reads);
         let mut writes = Vec::with_capacity(view.0.len());
         for (role, runs) in content.iter().enumerate() {
@@ -72,8 +76,7 @@ impl<E: Env> Inner<E> {
                 push_runs(&mut writes, role, runs, &touched[role]);
             }
         }
-        self.push_syndromes(&mut writes, &content, columns, |role| view.0[role].strip != Strip::Lost);
-        writes
+        (writes, content)
     }
 
     /// No syndrome can be written: only data, with the sectors at the edges completed from what was read.
@@ -100,7 +103,7 @@ impl<E: Env> Inner<E> {
         mut reads: Reads,
     ) -> Vec<StripWrite> {
         let geometry = &self.shared.geometry;
-        let mut syndromes: Vec<BufMut> = Vec::with_capacity(geometry.syndromes);
+        let mut syndromes: Strips<BufMut> = SmallVec::new();
         for role in geometry.data..geometry.strips() {
             match reads.iter().position(|(read, ..)| *read == role) {
                 Some(index) => syndromes.push(reads.swap_remove(index).2),
@@ -120,7 +123,7 @@ impl<E: Env> Inner<E> {
             runs.sort_by_key(|(start, _)| *start);
             for (start, new) in &runs {
                 let part = Range::new(*start, *start + new.len() as u64);
-                let mut targets: Vec<&mut [u8]> =
+                let mut targets: Strips<&mut [u8]> =
                     syndromes.iter_mut().map(|syndrome| &mut syndrome[part.relative(columns.start)]).collect();
                 self.shared.code.update(role, &old[part.relative(range.start)], new, &mut targets);
             }
@@ -150,7 +153,7 @@ impl<E: Env> Inner<E> {
         for (role, strip) in data.iter_mut().enumerate() {
             overlay.apply(role, columns.start, strip);
         }
-        let content: Vec<Vec<Run>> = data.into_iter().map(|strip| vec![(columns.start, strip.freeze())]).collect();
+        let content: Vec<Runs> = data.into_iter().map(|strip| smallvec![(columns.start, strip.freeze())]).collect();
         let mut everything = Ranges::new();
         everything.add(columns);
         let mut writes = Vec::with_capacity(view.0.len());
@@ -193,9 +196,9 @@ impl<E: Env> Inner<E> {
     }
 
     /// The sectors that patches cover whole, as they came, in order.
-    fn whole_sectors(&self, overlay: &Overlay, role: Role, columns: Range) -> Vec<Run> {
+    fn whole_sectors(&self, overlay: &Overlay, role: Role, columns: Range) -> Runs {
         let geometry = &self.shared.geometry;
-        let mut runs = Vec::new();
+        let mut runs = Runs::new();
         for range in overlay.full(role, columns, geometry).iter() {
             let first = runs.len();
             for patch in overlay.patches(role, range) {
@@ -219,9 +222,9 @@ impl<E: Env> Inner<E> {
 
     /// Patches and reads of every data strip as runs in order. Where a sector is covered in part, what was read there is
     /// overlaid.
-    fn merge(&self, overlay: &Overlay, columns: Range, reads: Reads) -> Vec<Vec<Run>> {
+    fn merge(&self, overlay: &Overlay, columns: Range, reads: Reads) -> Vec<Runs> {
         let data = self.shared.geometry.data;
-        let mut content: Vec<Vec<Run>> = (0..data).map(|role| self.whole_sectors(overlay, role, columns)).collect();
+        let mut content: Vec<Runs> = (0..data).map(|role| self.whole_sectors(overlay, role, columns)).collect();
         for (role, range, mut buf) in reads {
             overlay.apply(role, range.start, &mut buf);
             content[role].push((range.start, buf.freeze()));
@@ -233,15 +236,15 @@ impl<E: Env> Inner<E> {
     }
 
     /// Computes the syndromes of data strips that are known over all columns, for those members that take them.
-    fn push_syndromes(
+    pub fn push_syndromes(
         &self,
         writes: &mut Vec<StripWrite>,
-        content: &[Vec<Run>],
+        content: &[Runs],
         columns: Range,
         takes: impl Fn(Role) -> bool,
     ) {
         let syndromes = self.shared.geometry.data..self.shared.geometry.strips();
-        let wanted: Vec<Role> = syndromes.filter(|&role| takes(role)).collect();
+        let wanted: Strips<Role> = syndromes.filter(|&role| takes(role)).collect();
         if self.shared.geometry.data == 1 {
             // A mirror's syndromes are copies of its one data strip: the same memory goes to every member.
             let mut everything = Ranges::new();
@@ -255,8 +258,8 @@ impl<E: Env> Inner<E> {
             return;
         }
         let len = columns.len() as usize;
-        let mut syndromes: Vec<BufMut> = (0..self.shared.geometry.syndromes).map(|_| self.env.alloc(len)).collect();
-        let mut next: Vec<usize> = vec![0; content.len()];
+        let mut syndromes: Strips<BufMut> = (0..self.shared.geometry.syndromes).map(|_| self.env.alloc(len)).collect();
+        let mut next: Strips<usize> = smallvec![0; content.len()];
         let mut at = columns.start;
         while at < columns.end {
             // Up to where the first of the strips goes over to another piece of memory.
@@ -266,14 +269,14 @@ impl<E: Env> Inner<E> {
                 let (start, buf) = &content[role][next[role]];
                 &buf[Range::new(at, end).relative(*start)]
             };
-            let data: Vec<&[u8]> = (0..content.len()).map(slice).collect();
+            let data: Strips<&[u8]> = (0..content.len()).map(slice).collect();
             let part = Range::new(at, end).relative(columns.start);
-            let mut targets: Vec<&mut [u8]> =
+            let mut targets: Strips<&mut [u8]> =
                 syndromes.iter_mut().map(|syndrome| &mut syndrome[part.clone()]).collect();
             self.shared.code.encode(&data, &mut targets);
-            let finished: Vec<usize> = (0..content.len()).filter(|&role| end_of(role) == end).collect();
-            for role in finished {
-                next[role] += 1;
+            for (next, runs) in next.iter_mut().zip(content) {
+                let (start, buf) = &runs[*next];
+                *next += usize::from(start + buf.len() as u64 == end);
             }
             at = end;
         }

@@ -12,7 +12,7 @@
 //! Words, in order: the head ([`HEAD_WORDS`]); one bit per zone, 64 in a word; two banks of streams, for log generations with
 //! even and odd numbers, so that those of the last run are known until the superblocks show the next one.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -30,8 +30,8 @@ const NEXT_EPOCH: usize = 5;
 
 /// Streams of a log that are kept, in each bank. Records of further ones always count as open.
 const STREAMS: usize = 64;
-/// Open records of a stream at the same time.
-const OPEN_MAX: usize = 255;
+/// Open records of a stream at the same time: a write that would begin a further one waits.
+pub(crate) const OPEN_MAX: usize = 255;
 /// The generation and the next sequence, and the open records or 0.
 const STREAM_WORDS: usize = 2 + OPEN_MAX;
 const GENERATION: usize = 0;
@@ -85,14 +85,7 @@ impl KeptGroup {
         let words = self.stream_words(generation, stream)?;
         words.iter().for_each(|word| word.store(0, Ordering::SeqCst));
         words[GENERATION].store(generation, Ordering::SeqCst);
-        Some(KeptStream {
-            kept: self.clone(),
-            generation,
-            stream,
-            next: Cell::new(0),
-            is_exact: Cell::new(true),
-            free: RefCell::new((0..OPEN_MAX).collect()),
-        })
+        Some(KeptStream { kept: self.clone(), generation, stream, free: RefCell::new((0..OPEN_MAX).collect()) })
     }
 
     /// The record's strips have been overwritten, or never were and never will be.
@@ -153,9 +146,6 @@ pub(crate) struct KeptStream {
     kept: KeptGroup,
     generation: u64,
     stream: usize,
-    next: Cell<u64>,
-    /// Every record that is open has a place.
-    is_exact: Cell<bool>,
     free: RefCell<Vec<usize>>,
 }
 
@@ -164,30 +154,22 @@ impl KeptStream {
         self.kept.stream_words(self.generation, self.stream).expect("it was there when this was made")
     }
 
-    /// A record is open: gives its place, if there is one.
-    pub fn open(&self, sequence: u64) -> Option<usize> {
-        self.next.set(sequence + 1);
-        let place = self.free.borrow_mut().pop();
-        match place {
-            Some(place) => self.words()[OPEN + place].store(sequence, Ordering::Release),
-            // From here on all count as open.
-            None => self.is_exact.set(false),
-        }
-        if self.is_exact.get() {
-            self.words()[NEXT].store(sequence + 1, Ordering::Release);
-        }
+    /// A record is open: gives its place.
+    ///
+    /// # Panics
+    /// If [`OPEN_MAX`] are open.
+    pub fn open(&self, sequence: u64) -> usize {
+        let place = self.free.borrow_mut().pop().expect("a log lets no more records be open");
+        // A kill between the two finds a record that is open and was not begun.
+        self.words()[OPEN + place].store(sequence, Ordering::Release);
+        self.words()[NEXT].store(sequence + 1, Ordering::Release);
         place
     }
 
-    /// A record is settled. `is_last`: there is no other one that is open.
-    pub fn settle(&self, place: Option<usize>, is_last: bool) {
-        if let Some(place) = place {
-            self.words()[OPEN + place].store(0, Ordering::Release);
-            self.free.borrow_mut().push(place);
-        }
-        if is_last && !self.is_exact.replace(true) {
-            self.words()[NEXT].store(self.next.get(), Ordering::Release);
-        }
+    /// The record at this place is settled.
+    pub fn settle(&self, place: usize) {
+        self.words()[OPEN + place].store(0, Ordering::Release);
+        self.free.borrow_mut().push(place);
     }
 }
 
@@ -251,14 +233,14 @@ mod tests {
         let first = stream.open(1);
         let second = stream.open(2);
         assert!(!group.is_settled(3, 1, 1) && !group.is_settled(3, 1, 2));
-        stream.settle(first, false);
+        stream.settle(first);
         assert!(group.is_settled(3, 1, 1) && !group.is_settled(3, 1, 2) && !group.is_settled(3, 1, 3));
         assert!(!group.is_settled(5, 1, 1) && !group.is_settled(3, 0, 1), "of another run, of another stream");
         let next = group.stream(4, 1).unwrap();
         next.open(1);
         assert!(group.is_settled(3, 1, 1), "the last run is known until the superblocks show the next");
         assert!(!group.is_settled(4, 1, 1));
-        stream.settle(second, true);
+        stream.settle(second);
         assert!(group.is_settled(3, 1, 2));
         group.stream(5, 1).unwrap();
         assert!(!group.is_settled(3, 1, 1));
@@ -266,18 +248,12 @@ mod tests {
     }
 
     #[test]
-    fn with_more_open_records_than_there_is_room_for_all_count_as_open_until_none_is() {
+    fn as_many_records_may_be_open_as_there_are_places() {
         let group = kept(1);
         let stream = group.stream(1, 0).unwrap();
-        let places: Vec<Option<usize>> = (1..=OPEN_MAX as u64 + 2).map(|sequence| stream.open(sequence)).collect();
-        assert!(places[OPEN_MAX].is_none() && places[OPEN_MAX + 1].is_none());
-        let last = OPEN_MAX as u64 + 2;
-        assert!(!group.is_settled(1, 0, last) && !group.is_settled(1, 0, last - 1));
-        for (index, place) in places.iter().enumerate() {
-            assert!(!group.is_settled(1, 0, last));
-            stream.settle(*place, index + 1 == places.len());
-        }
-        assert!((1..=last).all(|sequence| group.is_settled(1, 0, sequence)));
-        assert!(stream.open(last + 1).is_some() && !group.is_settled(1, 0, last + 1));
+        let places: Vec<usize> = (1..=OPEN_MAX as u64).map(|sequence| stream.open(sequence)).collect();
+        assert!((1..=OPEN_MAX as u64).all(|sequence| !group.is_settled(1, 0, sequence)));
+        places.into_iter().for_each(|place| stream.settle(place));
+        assert!((1..=OPEN_MAX as u64).all(|sequence| group.is_settled(1, 0, sequence)));
     }
 }

@@ -62,6 +62,7 @@ mod shared;
 mod status;
 mod sums;
 mod unit;
+mod unit_map;
 mod unsealed;
 mod verify;
 mod watch;

@@ -1,4 +1,4 @@
-//! A mutual exclusion of tasks on one shard, fair and held across awaits.
+//! Lets few tasks of one shard in at a time; fair, and held across awaits.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -6,13 +6,11 @@ use std::rc::Rc;
 
 use drive::{Sender, oneshot};
 
-/// Lets one task in at a time, in order of arrival.
-#[derive(Default)]
+/// Lets one task in at a time, or a number of them, in order of arrival.
 pub struct Turnstile(Rc<State>);
 
-#[derive(Default)]
 struct State {
-    taken: Cell<bool>,
+    free: Cell<usize>,
     waiting: RefCell<VecDeque<Sender<Turn>>>,
 }
 
@@ -20,10 +18,23 @@ struct State {
 /// it unseen, and the turn goes on to the next.
 pub struct Turn(Rc<State>);
 
+impl Default for Turnstile {
+    fn default() -> Turnstile {
+        Turnstile::for_tasks(1)
+    }
+}
+
 impl Turnstile {
+    /// Lets so many in at a time.
+    pub fn for_tasks(count: usize) -> Turnstile {
+        Turnstile(Rc::new(State { free: Cell::new(count), waiting: RefCell::default() }))
+    }
+
     /// Waits for the turn.
     pub async fn enter(&self) -> Turn {
-        if !self.0.taken.replace(true) {
+        // Whoever leaves while others wait hands its turn to one of them, so nobody overtakes.
+        if let Some(left) = self.0.free.get().checked_sub(1) {
+            self.0.free.set(left);
             return Turn(self.0.clone());
         }
         let (sender, receiver) = oneshot();
@@ -37,7 +48,7 @@ impl Drop for Turn {
         let next = self.0.waiting.borrow_mut().pop_front();
         match next {
             Some(next) => next.send(Turn(self.0.clone())),
-            None => self.0.taken.set(false),
+            None => self.0.free.set(self.0.free.get() + 1),
         }
     }
 }

@@ -3,7 +3,8 @@
 //!
 //! A *record* announces one component of a write. Records that come together leave as one frame, and one write, on each
 //! member. A record is *open* until its strips have been overwritten; once the members were flushed after that it is
-//! *retired*, and its place in the rings may be used again.
+//! *retired*, and its place in the rings may be used again. At most [`OPEN_MAX`] records are open: as many as the memory that outlives
+//! the process has places for, and a seal can name.
 //!
 //! Invariants:
 //! 1. A frame's place is written again only when all of its records are retired.
@@ -28,15 +29,18 @@ use smallvec::SmallVec;
 
 use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
-use crate::kept::KeptStream;
+use crate::kept::{KeptStream, OPEN_MAX};
 use crate::leader::write_retried;
-use crate::lock::Turnstile;
+use crate::lock::{Turn, Turnstile};
 use crate::ranges::Range;
 use crate::shared::{DriveId, Shared, Slot};
+use crate::unit_map::UnitMap;
 use crate::unsealed::Unsealed;
 
 /// Parts that one frame gathers at most: bounds the time of the first record in it.
 const PARTS_MAX: usize = 256;
+
+const _: () = assert!(OPEN_MAX <= EXCEPTIONS_MAX, "a seal names every record that is open");
 
 /// A record that is to be made durable.
 pub(crate) struct Record {
@@ -70,15 +74,16 @@ pub(crate) struct Open {
     sequence: u64,
     /// Its place among the open ones that are kept.
     kept: Option<usize>,
+    _turn: Turn,
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        let mut open = self.log.open.borrow_mut();
-        open.remove(&self.sequence);
-        self.log.kept.iter().for_each(|kept| kept.settle(self.kept, open.is_empty()));
-        drop(open);
-        if let Some(recent) = self.log.recent.borrow_mut().get_mut(&self.unit) {
+        self.log.open.borrow_mut().remove(&self.sequence);
+        if let (Some(kept), Some(place)) = (&self.log.kept, self.kept) {
+            kept.settle(place);
+        }
+        if let Some(recent) = self.log.recent.borrow_mut().get_mut(self.unit) {
             let mine = recent.iter_mut().filter(|recent| recent.sequence == self.sequence);
             mine.for_each(|recent| recent.settled = Some(self.log.flushes.get()));
         }
@@ -144,14 +149,17 @@ pub(crate) struct Log {
     place: Region,
     next: Cell<u64>,
     open: RefCell<BTreeSet<u64>>,
+    /// Who may begin a record.
+    begins: Turnstile,
     /// Which records are open, in memory that outlives the process.
     kept: Option<KeptStream>,
     /// Records below are retired.
     retired: Cell<u64>,
     rings: RefCell<BTreeMap<MemberIndex, Ring>>,
-    units: RefCell<BTreeMap<UnitIndex, u32>>,
+    /// Parts in the rings, by unit.
+    units: RefCell<UnitMap<u32>>,
     /// Entries by unit, until their strips are durable.
-    recent: RefCell<BTreeMap<UnitIndex, SmallVec<[Recent; 1]>>>,
+    recent: RefCell<UnitMap<SmallVec<[Recent; 1]>>>,
     /// Flushes that have begun.
     flushes: Cell<u64>,
     unsealed: RefCell<Unsealed>,
@@ -174,6 +182,7 @@ impl Log {
             place: format::log::ring(&shared.layout, stream, streams),
             next: Cell::new(1),
             open: RefCell::default(),
+            begins: Turnstile::for_tasks(OPEN_MAX),
             kept: shared.map.kept().and_then(|kept| kept.stream(generation, stream)),
             retired: Cell::new(1),
             rings: RefCell::default(),
@@ -199,7 +208,7 @@ impl Log {
 
     /// Records for the unit may be found in a ring.
     pub fn has(&self, unit: UnitIndex) -> bool {
-        self.units.borrow().contains_key(&unit)
+        self.units.borrow().get(unit).is_some()
     }
 
     /// A flush of all members begins.
@@ -212,7 +221,7 @@ impl Log {
 
     /// The flush that began then has ended, on all members.
     pub fn flush_ended(&self, mark: &FlushMark) {
-        self.recent.borrow_mut().retain(|_, entries| {
+        self.recent.borrow_mut().retain(|entries| {
             entries.retain(|entry| entry.settled.is_none_or(|settled| settled > mark.flush));
             !entries.is_empty()
         });
@@ -244,7 +253,7 @@ impl Log {
     /// are overwritten, what they were does not matter.
     pub fn conflicts(&self, unit: UnitIndex, entries: &[Entry], data: usize) -> bool {
         let recent = self.recent.borrow();
-        let others = recent.get(&unit).map_or(&[][..], |recent| recent);
+        let others = recent.get(unit).map_or(&[][..], |recent| recent);
         entries.iter().filter(|entry| entry.has_base(data)).any(|entry| {
             let columns = Range::new(entry.x, entry.x + u64::from(entry.len));
             others.iter().any(|other| {
@@ -271,7 +280,7 @@ impl Log {
         receiver
     }
 
-    fn begin(self: &Rc<Self>, record: &Record) -> Open {
+    fn begin(self: &Rc<Self>, record: &Record, turn: Turn) -> Open {
         let sequence = self.next.get();
         self.next.set(sequence + 1);
         self.open.borrow_mut().insert(sequence);
@@ -283,12 +292,12 @@ impl Log {
             settled: None,
         };
         let entries = record.entries.iter().filter(|entry| !entry.is_void()).map(entry);
-        self.recent.borrow_mut().entry(record.unit).or_default().extend(entries);
+        self.recent.borrow_mut().or_default(record.unit).extend(entries);
         if record.unverified {
             self.unsealed.borrow_mut().add(sequence);
         }
-        let kept = self.kept.as_ref().and_then(|kept| kept.open(sequence));
-        Open { log: self.clone(), unit: record.unit, sequence, kept }
+        let kept = self.kept.as_ref().map(|kept| kept.open(sequence));
+        Open { log: self.clone(), unit: record.unit, sequence, kept, _turn: turn }
     }
 
     /// Finds room for a frame, or says that there is none before more is retired.
@@ -311,19 +320,24 @@ impl Log {
         while ring.frames.front().is_some_and(overlaps) {
             let gone = ring.frames.pop_front().expect("it is there");
             for unit in gone.units {
-                let count = counts.get_mut(&unit).expect("a part is counted as long as it can be found");
+                let count = counts.get_mut(unit).expect("a part is counted as long as it can be found");
                 *count -= 1;
                 if *count == 0 {
-                    counts.remove(&unit);
+                    counts.remove(unit);
                 }
             }
         }
         for &unit in units {
-            *counts.entry(unit).or_default() += 1;
+            *counts.or_default(unit) += 1;
         }
         ring.frames.push_back(Placed { start, len, last, units: units.to_vec() });
         ring.head = start + len;
         Some(self.place.offset + start)
+    }
+
+    /// Returns once one more record may be open. It is to be begun at once.
+    pub async fn turn(&self) -> Turn {
+        self.begins.enter().await
     }
 
     /// Returns once no record is open.
@@ -346,12 +360,17 @@ impl Log {
     /// Takes the pending records that fit in one frame on every member, at most so many parts of them.
     fn batch(&self, parts_max: usize) -> Vec<Pending> {
         let mut pending = self.pending.borrow_mut();
-        let mut lens: BTreeMap<MemberIndex, (u64, usize)> = BTreeMap::new();
+        let mut lens: SmallVec<[(MemberIndex, u64, usize); 16]> = SmallVec::new();
         let mut count = 0;
         for next in pending.iter() {
             let fits = next.record.shares.iter().all(|share| {
                 let alone = frame_len(&[part(0, &next.record, 0, share)]) as u64;
-                let (len, parts) = lens.entry(share.member).or_default();
+                let known = lens.iter().position(|(member, ..)| *member == share.member);
+                let index = known.unwrap_or_else(|| {
+                    lens.push((share.member, 0, 0));
+                    lens.len() - 1
+                });
+                let (_, len, parts) = &mut lens[index];
                 *len += alone;
                 *parts += 1;
                 *parts <= parts_max && *len <= self.place.len / 2
@@ -375,13 +394,13 @@ fn part<'a>(sequence: u64, record: &'a Record, holders: u64, share: &'a Share) -
 }
 
 impl<E: Env> Inner<E> {
-    /// Makes a record durable.
+    /// Makes a record durable, which is begun at the first poll.
     ///
     /// # Errors
     /// [`BlockError`] if a holder failed that the group cannot do without, or no room can be made.
-    pub async fn append(self: &Rc<Self>, log: &Rc<Log>, record: Record) -> Result<Appended, BlockError> {
+    pub async fn append(self: &Rc<Self>, log: &Rc<Log>, record: Record, turn: Turn) -> Result<Appended, BlockError> {
         let (done, receiver) = oneshot();
-        let open = log.begin(&record);
+        let open = log.begin(&record, turn);
         log.pending.borrow_mut().push_back(Pending { record, open, done });
         if !log.writing.replace(true) {
             let (inner, log) = (self.clone(), log.clone());
@@ -403,21 +422,24 @@ impl<E: Env> Inner<E> {
 
     /// Writes a batch, one frame to each member that holds a part of it.
     async fn write_frames(self: &Rc<Self>, log: &Rc<Log>, batch: Vec<Pending>) {
-        let mut members: BTreeMap<MemberIndex, (DriveId, Vec<(usize, usize)>)> = BTreeMap::new();
+        let mut shares: Vec<(MemberIndex, DriveId, usize, usize)> = Vec::with_capacity(2 * batch.len());
         for (index, pending) in batch.iter().enumerate() {
-            for (number, share) in pending.record.shares.iter().enumerate() {
-                let (_, shares) = members.entry(share.member).or_insert((share.drive, Vec::new()));
-                shares.push((index, number));
-            }
+            let of = pending.record.shares.iter().enumerate();
+            shares.extend(of.map(|(number, share)| (share.member, share.drive, index, number)));
         }
-        let frames = members.into_iter().map(|(member, (drive, shares))| {
+        // By member, and of each in the order of the records.
+        shares.sort_by_key(|(member, ..)| *member);
+        let frames = shares.chunk_by(|(one, ..), (other, ..)| one == other).map(|shares| {
             let batch = &batch;
-            async move { (member, self.write_frame(log, batch, member, drive, &shares).await) }
+            async move { (shares[0].0, self.write_frame(log, batch, shares).await) }
         });
-        let written: BTreeMap<MemberIndex, Result<bool, BlockError>> = join_all(frames).await.into_iter().collect();
+        let written: Vec<(MemberIndex, Result<bool, BlockError>)> = join_all(frames).await;
         for Pending { record, open, done } in batch {
-            let results = record.shares.iter().map(|share| written[&share.member].clone());
-            let all = results.collect::<Result<Vec<bool>, BlockError>>();
+            let result = |share: &Share| {
+                let at = written.binary_search_by_key(&share.member, |(member, _)| *member);
+                written[at.expect("each share is in a frame")].1.clone()
+            };
+            let all = record.shares.iter().map(result).collect::<Result<SmallVec<[bool; 4]>, BlockError>>();
             done.send(all.map(|all| match all.contains(&false) {
                 true => Appended::HolderLeft,
                 false => Appended::Durable(open),
@@ -428,18 +450,18 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Writes the parts of a batch that one member holds. False: the member failed, and left the group.
+    /// Writes the parts of a batch that one member holds, given with that member and its drive as the records and the shares in
+    /// them. False: the member failed, and left the group.
     async fn write_frame(
         self: &Rc<Self>,
         log: &Rc<Log>,
         batch: &[Pending],
-        member: MemberIndex,
-        drive: DriveId,
-        shares: &[(usize, usize)],
+        shares: &[(MemberIndex, DriveId, usize, usize)],
     ) -> Result<bool, BlockError> {
+        let (member, drive, ..) = shares[0];
         let parts: Vec<PartData<'_>> = shares
             .iter()
-            .map(|&(index, number)| {
+            .map(|&(.., index, number)| {
                 let Pending { record, open, .. } = &batch[index];
                 let holders = record.shares.iter().fold(0, |bits, share| bits | 1 << share.role);
                 part(open.sequence, record, holders, &record.shares[number])
@@ -465,7 +487,7 @@ impl<E: Env> Inner<E> {
         let mut left = len - meta.len();
         let mut frame = Segments::with_capacity(shares.len() + 2);
         frame.push(meta.freeze());
-        let payloads = shares.iter().map(|&(index, number)| &batch[index].record.shares[number].payload);
+        let payloads = shares.iter().map(|&(.., index, number)| &batch[index].record.shares[number].payload);
         for payload in payloads.filter(|payload| !payload.is_empty()) {
             left -= payload.len();
             frame.push(payload.clone());
@@ -519,13 +541,10 @@ impl<E: Env> Inner<E> {
             return Ok(()); // A later flush has sealed it meanwhile.
         }
         self.dawdle("members are flushed, and nothing is sealed").await;
-        // What does not fit is left to a later seal: lower the tail until it does.
-        let tail = mark.open.get(EXCEPTIONS_MAX).copied().unwrap_or(mark.below);
-        let exceptions = &mark.open[..mark.open.len().min(EXCEPTIONS_MAX)];
         let slot = log.seal_slot.replace((log.seal_slot.get() + 1) % SEALS);
         let offset = seal_offset(&log.place, slot);
-        let head = FrameHead { offset, tail, ..log.head };
-        let bytes = BufMut::copy_of(&encode_seal(&log.array, &head, exceptions)).freeze();
+        let head = FrameHead { offset, tail: mark.below, ..log.head };
+        let bytes = BufMut::copy_of(&encode_seal(&log.array, &head, &mark.open)).freeze();
         let members: Vec<(MemberIndex, Slot)> = self.shared.staying().collect();
         let write = |(member, slot): (MemberIndex, Slot)| {
             let (drive, bytes) = (self.drive(slot.drive), bytes.clone());
@@ -548,7 +567,7 @@ impl<E: Env> Inner<E> {
             }
         }
         let mut unsealed = log.unsealed.borrow_mut();
-        unsealed.seal(tail, exceptions);
+        unsealed.seal(mark.below, &mark.open);
         self.counters().unsealed.store(!unsealed.is_empty(), Ordering::SeqCst);
         Ok(())
     }

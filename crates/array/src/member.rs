@@ -86,11 +86,13 @@ impl<E: Env> Inner<E> {
         data: Segments,
         fua: bool,
     ) -> Result<bool, BlockError> {
-        if !self.write_drive(member, id, drive, offset, data.clone(), fua).await? {
+        // The memory is kept only where it is looked at again: each handle to it costs two locked instructions.
+        let kept = if self.shared.checksums.is_some() { data.clone() } else { Segments::new() };
+        if !self.write_drive(member, id, drive, offset, data, fua).await? {
             return Ok(false);
         }
         self.dawdle("a strip is written, and its checksums are not noted").await;
-        match self.note_sums(id, offset, &data).await {
+        match self.note_sums(id, offset, &kept).await {
             Ok(()) => Ok(true),
             Err(error) => {
                 self.shared.count_error(member, Failed::Write);

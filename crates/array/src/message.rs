@@ -35,7 +35,6 @@ pub struct Message {
     pub(crate) body: Body,
 }
 
-#[expect(clippy::large_enum_variant, reason = "nearly all are writes, and boxing them would cost each an allocation")]
 #[derive(Debug)]
 pub(crate) enum Body {
     Request(Request),
@@ -43,7 +42,6 @@ pub(crate) enum Body {
 }
 
 /// What another shard is asked for.
-#[expect(clippy::large_enum_variant, reason = "nearly all are writes, and boxing them would cost each an allocation")]
 #[derive(Debug)]
 pub(crate) enum Request {
     /// Of a unit's owner.
@@ -81,7 +79,7 @@ pub(crate) struct Piece {
     pub content: Content,
 }
 
-pub(crate) type Pieces = SmallVec<[Piece; 4]>;
+pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
 /// Work on a unit, under its lock.
 #[derive(Debug)]

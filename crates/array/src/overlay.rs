@@ -1,6 +1,7 @@
 //! What the writes of one batch leave in a unit: for each data strip the newest bytes of every column they touch.
 
 use drive::Buf;
+use smallvec::SmallVec;
 
 use crate::geometry::{Geometry, Role};
 use crate::ranges::{Range, Ranges};
@@ -26,70 +27,81 @@ pub struct Patch {
     pub content: Content,
 }
 
-/// The patches of a unit, by data strip, sorted and disjoint.
-#[derive(Debug)]
+/// The patches of a unit.
+#[derive(Debug, Default)]
 pub struct Overlay {
-    strips: Vec<Vec<Patch>>,
+    /// By data strip and columns, disjoint. One piece of memory: most writes have few, and all of them have one.
+    patches: Vec<(Role, Patch)>,
 }
 
 impl Overlay {
-    /// Nothing changes in any of `data` strips.
-    pub fn new(data: usize) -> Self {
-        Overlay { strips: vec![Vec::new(); data] }
+    /// Nothing changes. There is room for some patches.
+    pub fn with_capacity(patches: usize) -> Self {
+        Overlay { patches: Vec::with_capacity(patches) }
     }
 
     /// Adds a patch over whatever was there.
     pub fn add(&mut self, role: Role, patch: Patch) {
-        let strip = &mut self.strips[role];
-        if strip.last().is_none_or(|last| last.range.end <= patch.range.start) {
-            strip.push(patch);
+        let follows = |(last, old): &(Role, Patch)| (*last, old.range.end) <= (role, patch.range.start);
+        if self.patches.last().is_none_or(follows) {
+            self.patches.push((role, patch));
             return;
         }
         self.remove(role, patch.range);
-        let strip = &mut self.strips[role];
-        let at = strip.partition_point(|other| other.range.start < patch.range.start);
-        strip.insert(at, patch);
+        let at = self.patches.partition_point(|(other, old)| (*other, old.range.start) < (role, patch.range.start));
+        self.patches.insert(at, (role, patch));
     }
 
     /// Forgets what was to happen to some columns of a strip.
     pub fn remove(&mut self, role: Role, range: Range) {
-        let old = std::mem::take(&mut self.strips[role]);
-        for patch in old {
-            if patch.range.intersect(range).is_empty() {
-                self.strips[role].push(patch);
-                continue;
-            }
-            for part in [
-                Range::new(patch.range.start, range.start.max(patch.range.start)),
-                Range::new(range.end.min(patch.range.end), patch.range.end),
-            ] {
-                if !part.is_empty() {
-                    self.strips[role].push(patch.clip(part));
-                }
-            }
-        }
+        let touched = self.touching(role, range);
+        let parts = |(_, patch): &(Role, Patch)| {
+            let before = Range::new(patch.range.start, range.start.max(patch.range.start));
+            let after = Range::new(range.end.min(patch.range.end), patch.range.end);
+            [before, after].map(|part| (!part.is_empty()).then(|| (role, patch.clip(part)))).into_iter().flatten()
+        };
+        let left: SmallVec<[(Role, Patch); 2]> = self.patches[touched.clone()].iter().flat_map(parts).collect();
+        self.patches.splice(touched, left);
     }
 
     /// Nothing changes.
     pub fn is_empty(&self) -> bool {
-        self.strips.iter().all(Vec::is_empty)
+        self.patches.is_empty()
+    }
+
+    /// The patches of a strip that touch some columns, as indices.
+    fn touching(&self, role: Role, within: Range) -> std::ops::Range<usize> {
+        if within.is_empty() {
+            return 0..0;
+        }
+        let from = self.patches.partition_point(|(other, old)| (*other, old.range.end) <= (role, within.start));
+        let count =
+            self.patches[from..].iter().take_while(|(other, old)| (*other, old.range.start) < (role, within.end));
+        from..from + count.count()
     }
 
     /// The patches of a strip that touch some columns, cut to them.
     pub fn patches(&self, role: Role, within: Range) -> impl Iterator<Item = Patch> + '_ {
-        let patches = &self.strips[role];
-        let from = patches.partition_point(|patch| patch.range.end <= within.start);
-        patches[from..]
-            .iter()
-            .take_while(move |patch| patch.range.start < within.end)
-            .map(move |patch| patch.clip(patch.range.intersect(within)))
+        let touching = &self.patches[self.touching(role, within)];
+        touching.iter().map(move |(_, patch)| patch.clip(patch.range.intersect(within)))
+    }
+
+    /// Some columns of a strip are touched.
+    pub fn touches(&self, role: Role, within: Range) -> bool {
+        !self.touching(role, within).is_empty()
+    }
+
+    /// All that touches some columns of a strip is zeroes, whose space may be given back if `or_kept` is not set.
+    pub fn is_zero(&self, role: Role, within: Range, or_kept: bool) -> bool {
+        let touching = &self.patches[self.touching(role, within)];
+        touching.iter().all(|(_, patch)| matches!(patch.content, Content::Zero { keep } if or_kept || !keep))
     }
 
     /// The columns that a strip's patches cover.
     pub fn covered(&self, role: Role, within: Range) -> Ranges {
         let mut ranges = Ranges::new();
-        for patch in self.patches(role, within) {
-            ranges.add(patch.range);
+        for (_, patch) in &self.patches[self.touching(role, within)] {
+            ranges.add(patch.range.intersect(within));
         }
         ranges
     }
@@ -143,7 +155,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_last_write_of_a_byte_wins(writes in proptest::collection::vec((0u64..64, 1u64..32, 1u8..255, any::<bool>()), 0..12)) {
-            let mut overlay = Overlay::new(1);
+            let mut overlay = Overlay::default();
             let mut model = [0xFFu8; 64];
             let mut covered = [false; 64];
             for (start, len, value, zero) in writes {

@@ -10,6 +10,8 @@
 //! A full-stripe write is a reconstruct-write that has nothing to read. All of them write the same: the touched sectors
 //! of every data strip that can take them, and every syndrome that can take it.
 
+use smallvec::SmallVec;
+
 use crate::geometry::Role;
 use crate::ranges::{Range, Ranges};
 
@@ -37,13 +39,16 @@ pub enum Way {
     NoSyndromes,
 }
 
+/// Columns of strips to read.
+pub type StripReads = SmallVec<[(Role, Range); 8]>;
+
 /// What to read, and what to do with it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// How.
     pub way: Way,
     /// What each strip is read for.
-    pub reads: Vec<(Role, Range)>,
+    pub reads: StripReads,
 }
 
 /// A component to write.
@@ -80,7 +85,11 @@ pub fn choose(question: &Question<'_>) -> Result<Plan, usize> {
     let candidates = if strips.contains(&Strip::Unreadable) {
         [None, None, restore(question)]
     } else {
-        [reconstruct_write(question), read_modify_write(question), restore(question)]
+        match reconstruct_write(question) {
+            // Nothing is cheaper than a full stripe.
+            Some(plan) if plan.reads.is_empty() => return Ok(plan),
+            whole => [whole, read_modify_write(question), restore(question)],
+        }
     };
     let cost = |plan: &Plan| (plan.reads.len(), plan.reads.iter().map(|(_, range)| range.len()).sum::<u64>());
     let best = candidates.into_iter().flatten().min_by_key(cost);
@@ -89,7 +98,7 @@ pub fn choose(question: &Question<'_>) -> Result<Plan, usize> {
 }
 
 fn reconstruct_write(question: &Question<'_>) -> Option<Plan> {
-    let mut reads = Vec::new();
+    let mut reads = StripReads::new();
     for role in 0..question.data {
         let gaps = question.full[role].gaps(question.columns);
         if question.strips[role] != Strip::Good && !gaps.is_empty() {
@@ -101,7 +110,7 @@ fn reconstruct_write(question: &Question<'_>) -> Option<Plan> {
 }
 
 fn read_modify_write(question: &Question<'_>) -> Option<Plan> {
-    let mut reads = Vec::new();
+    let mut reads = StripReads::new();
     for role in 0..question.data {
         if question.strips[role] != Strip::Good && !question.touched[role].is_empty() {
             return None;
@@ -118,7 +127,7 @@ fn read_modify_write(question: &Question<'_>) -> Option<Plan> {
 
 fn restore(question: &Question<'_>) -> Option<Plan> {
     let good = (0..question.strips.len()).filter(|&role| question.strips[role] == Strip::Good);
-    let reads: Vec<_> = good.take(question.data).map(|role| (role, question.columns)).collect();
+    let reads: StripReads = good.take(question.data).map(|role| (role, question.columns)).collect();
     (reads.len() == question.data).then_some(Plan { way: Way::Restore, reads })
 }
 
@@ -144,7 +153,7 @@ mod tests {
     fn a_small_write_to_raid6_costs_three_reads() {
         let plan = plan(8, &[Strip::Good; 10], block(0), &[(3, block(0))]).expect("healthy");
         assert_eq!(plan.way, Way::ReadModifyWrite);
-        assert_eq!(plan.reads, vec![(3, block(0)), (8, block(0)), (9, block(0))]);
+        assert_eq!(plan.reads, StripReads::from_iter([(3, block(0)), (8, block(0)), (9, block(0))]));
     }
 
     #[test]
@@ -152,14 +161,17 @@ mod tests {
         let whole = Range::new(0, 65536);
         let writes: Vec<_> = (0..8).map(|role| (role, whole)).collect();
         let plan = plan(8, &[Strip::Good; 10], whole, &writes).expect("healthy");
-        assert_eq!(plan, Plan { way: Way::ReconstructWrite, reads: vec![] });
+        assert_eq!(plan, Plan { way: Way::ReconstructWrite, reads: StripReads::new() });
     }
 
     #[test]
     fn a_wide_write_reads_what_it_does_not_cover() {
         let writes: Vec<_> = (0..6).map(|role| (role, block(0))).collect();
         let plan = plan(8, &[Strip::Good; 10], block(0), &writes).expect("healthy");
-        assert_eq!(plan, Plan { way: Way::ReconstructWrite, reads: vec![(6, block(0)), (7, block(0))] });
+        assert_eq!(
+            plan,
+            Plan { way: Way::ReconstructWrite, reads: StripReads::from_iter([(6, block(0)), (7, block(0))]) }
+        );
     }
 
     #[test]
@@ -168,7 +180,7 @@ mod tests {
         strips[1] = Strip::Lost;
         let plan = plan(4, &strips, block(0), &[(1, block(0))]).expect("one lost");
         assert_eq!(plan.way, Way::ReconstructWrite);
-        assert_eq!(plan.reads, vec![(0, block(0)), (2, block(0)), (3, block(0))]);
+        assert_eq!(plan.reads, StripReads::from_iter([(0, block(0)), (2, block(0)), (3, block(0))]));
     }
 
     #[test]
@@ -195,7 +207,7 @@ mod tests {
         let mut strips = [Strip::Good; 4];
         strips[3] = Strip::Lost;
         let plan = plan(3, &strips, block(0), &[(1, block(0))]).expect("one lost");
-        assert_eq!(plan, Plan { way: Way::NoSyndromes, reads: vec![] });
+        assert_eq!(plan, Plan { way: Way::NoSyndromes, reads: StripReads::new() });
     }
 
     #[test]

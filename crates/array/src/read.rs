@@ -19,11 +19,11 @@ use crate::shared::DriveId;
 use format::MemberState;
 
 /// How a run of sectors within one strip can be read.
-enum Source<D> {
+enum Source {
     /// Never written.
     Hole,
     /// From this drive, which holds the strip of this role.
-    Drive(D, DriveId, Role),
+    Drive(DriveId, Role),
     /// Likewise, but the drive is slow: rather from the others.
     Around(DriveId, Role),
     /// Only by the unit's owner.
@@ -46,7 +46,12 @@ impl<E: Env> Array<E> {
         let place = geometry.place(offset);
         if len <= place.left {
             if (place.x | len) & (geometry.sector - 1) == 0 {
-                return inner.read_sectors(place.unit, place.role, place.x, buf).await;
+                let mut buf = buf;
+                return match inner.read_now(&place, &mut buf) {
+                    Some(Ok(())) => Ok(buf),
+                    Some(Err(role)) => Box::pin(inner.ask_owner(place.unit, role, place.x, buf)).await,
+                    None => inner.read_sectors(place.unit, place.role, place.x, buf).await,
+                };
             }
             return Box::pin(inner.read_piece(place, buf)).await;
         }
@@ -108,6 +113,29 @@ impl<E: Env> Inner<E> {
         Ok(buf)
     }
 
+    /// Reads whole sectors of one strip, if their drive can without waiting: what a future costs to make and to move is a good part of what a
+    /// read of memory costs. Nothing if it cannot. The error is the role of the strip whose drive could not read, or gave what is damaged
+    /// or being overwritten.
+    #[inline]
+    fn read_now(self: &Rc<Self>, place: &Place, buf: &mut BufMut) -> Option<Result<(), Role>> {
+        let shared = &self.shared;
+        let cleared = shared.map.clear_count();
+        let range = Range::new(place.x, place.x + buf.len() as u64);
+        let Source::Drive(id, role) = self.source(place.unit, place.role, range) else { return None };
+        let offset = shared.geometry.member_offset(place.unit, place.x);
+        if !self.has_sums(id, offset) || self.env.trouble("a read is not done at once") {
+            return None;
+        }
+        let drives = self.drives.borrow();
+        let drive = drives.get(usize::from(id.0))?.as_ref()?;
+        if drive.unwatched().read_now(offset, buf)?.is_err() {
+            return Some(Err(role));
+        }
+        // As in `read_sectors`: a zone that was given back meanwhile is looked at again.
+        let genuine = self.is_genuine_now(id, offset, buf)?;
+        (shared.map.clear_count() == cleared).then_some(if genuine { Ok(()) } else { Err(role) })
+    }
+
     async fn read_sectors(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -117,21 +145,23 @@ impl<E: Env> Inner<E> {
     ) -> Result<BufMut, BlockError> {
         let shared = &self.shared;
         let cleared = shared.map.clear_count();
-        let source = match self.source(unit, role, Range::new(x, x + buf.len() as u64)) {
-            Source::Drive(..) if self.env.trouble("a healthy read asks the owner") => Source::Owner,
-            source => source,
-        };
-        match source {
+        match self.source(unit, role, Range::new(x, x + buf.len() as u64)) {
             Source::Hole => {
                 buf.fill(0);
                 return Ok(buf);
             }
-            Source::Drive(drive, id, source) => {
+            Source::Drive(..) if self.env.trouble("a healthy read asks the owner") => {}
+            Source::Drive(id, source) => {
+                let drive = self.unwatched(id).expect("no drive leaves between the look and here");
                 let (len, offset) = (buf.len(), shared.geometry.member_offset(unit, x));
                 self.expect_sums(id, offset);
                 let mut read = pin!(drive.read(offset, buf));
-                // What is done at once needs no watch.
+                // A zone that was given back meanwhile may have been forgotten by its drive at any time: look again.
+                let is_current =
+                    || shared.map.clear_count() == cleared && !self.env.trouble("a healthy read looks again");
                 let result = match poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await {
+                    // What is done at once needs no watch, and is not moved once more.
+                    Poll::Ready(Ok(read)) if shared.checksums.is_none() && is_current() => return Ok(read),
                     Poll::Ready(result) => result,
                     Poll::Pending => {
                         let spot = Spot { drive: id, unit, role: source, x };
@@ -141,28 +171,25 @@ impl<E: Env> Inner<E> {
                         }
                     }
                 };
-                let result = match result {
-                    Ok(buf) => self.is_genuine(id, offset, &buf).await.map(|genuine| (buf, genuine)),
-                    Err(error) => Err(error),
-                };
+                let mut genuine = Ok(true);
                 match result {
-                    // A zone that was given back meanwhile may have been forgotten by its drive at any time: look again.
-                    Ok((buf, true))
-                        if shared.map.clear_count() == cleared && !self.env.trouble("a healthy read looks again") =>
-                    {
-                        return Ok(buf);
+                    Ok(read) => {
+                        if shared.checksums.is_some() {
+                            genuine = self.is_genuine(id, offset, &read).await;
+                        }
+                        if matches!(genuine, Ok(true)) && is_current() {
+                            return Ok(read);
+                        }
+                        buf = read;
                     }
-                    Ok((again, genuine)) => {
-                        // Damaged, or being overwritten: under the lock the owner sees which of them.
-                        role = if genuine { role } else { source };
-                        buf = again;
-                    }
-                    Err(_) => {
-                        // The owner reads it again, and heals the copy that failed.
-                        role = source;
+                    Err(error) => {
                         buf = self.env.alloc(len);
+                        genuine = Err(error);
                     }
                 }
+                // Damaged, or being overwritten: under the lock the owner sees which of them. What could not be read it reads
+                // again, and heals the copy that failed.
+                role = if matches!(genuine, Ok(true)) { role } else { source };
             }
             Source::Around(id, role) => {
                 let around = Box::pin(self.read_around(Spot { drive: id, unit, role, x }, buf.len()));
@@ -173,13 +200,25 @@ impl<E: Env> Inner<E> {
             Source::Owner => {}
         }
         // Boxed like all that is rare here: each read moves a future as large as the largest of its parts.
-        match Box::pin(self.on_owner(unit, Op::Read { role, x, buf, without: false })).await? {
+        Box::pin(self.ask_owner(unit, role, x, buf)).await
+    }
+
+    /// Has whole sectors of a strip read by the unit's owner, under the lock.
+    async fn ask_owner(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        role: Role,
+        x: u64,
+        buf: BufMut,
+    ) -> Result<BufMut, BlockError> {
+        match self.on_owner(unit, Op::Read { role, x, buf, without: false }).await? {
             Outcome::Read(buf) => Ok(buf),
             other => unreachable!("a read is answered by {other:?}"),
         }
     }
 
-    fn source(self: &Rc<Self>, unit: UnitIndex, role: Role, range: Range) -> Source<E::Drive> {
+    #[inline(always)]
+    fn source(self: &Rc<Self>, unit: UnitIndex, role: Role, range: Range) -> Source {
         let shared = &self.shared;
         let geometry = &shared.geometry;
         let allocated = shared.map.get(geometry.zone_index(unit, range.start));
@@ -210,7 +249,7 @@ impl<E: Env> Inner<E> {
         };
         match self.drives.borrow().get(usize::from(slot.drive.0)) {
             Some(Some(_)) if readable && self.watch.avoids(slot.drive) => Source::Around(slot.drive, role),
-            Some(Some(drive)) if readable => Source::Drive(drive.unwatched().clone(), slot.drive, role),
+            Some(Some(_)) if readable => Source::Drive(slot.drive, role),
             _ => Source::Owner,
         }
     }

@@ -560,7 +560,7 @@ impl<E: Env> Inner<E> {
 
     /// Waits until everything that is queued for units of this shard now has been done.
     pub async fn barrier(self: &Rc<Self>) {
-        let units: Vec<UnitIndex> = self.units.borrow().keys().copied().collect();
+        let units = self.units.borrow().units();
         join_all(units.into_iter().map(|unit| self.enqueue(unit, Op::Nothing))).await;
     }
 }

@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
-use crate::log::{Appended, Entries, Open, Record, Share};
+use crate::log::{Appended, Entries, Log, Open, Record, Share};
 use crate::overlay::Overlay;
 use crate::plan::Strip;
 use crate::ranges::{Range, Ranges};
@@ -97,6 +97,7 @@ impl<E: Env> Inner<E> {
             };
             holders.into_iter().map(|role| share(role, payload(role))).collect()
         };
+        let turn = log.turn().await;
         let overwritten: Overwritten = changed.map(|role| (view.0[role].member, view.0[role].id)).collect();
         let is_unverified = |entry: &Entry| several(entry) && entry.checksums.is_empty();
         let unverified = !whole && entries.iter().any(is_unverified);
@@ -111,10 +112,17 @@ impl<E: Env> Inner<E> {
             }
             return Ok(Logged::Again);
         }
-        Ok(match self.append(log, record).await? {
+        Ok(match self.append(log, record, turn).await? {
             Appended::Durable(open) => Logged::Durable(open, overwritten),
             Appended::HolderLeft => Logged::Again,
         })
+    }
+
+    /// The record of a write to all data strips, over all of its columns, says nothing of the syndromes: they need not be computed before
+    /// it is logged.
+    pub fn record_leaves_out_syndromes(&self, view: &RowView<E::Drive>, fua: bool) -> bool {
+        let is_in_place = |role: Role| view.0[role].strip == Strip::Good && self.is_trusted(view, role);
+        !fua && self.shared.crash_safety != CrashSafety::Strict && (0..self.shared.geometry.data).all(is_in_place)
     }
 
     /// Older records of a unit must not be applied to columns that are about to be written without a record: zones that
@@ -122,56 +130,45 @@ impl<E: Env> Inner<E> {
     pub async fn void_records(self: &Rc<Self>, unit: UnitIndex, zone: Range) -> Result<(), BlockError> {
         let Some(log) = &self.log else { return Ok(()) };
         while log.has(unit) {
-            let geometry = &self.shared.geometry;
-            let mut records = Vec::new();
             // The syndromes, and so the holders, are on other members in each row.
-            for row in geometry.row_ranges() {
-                let columns = row.intersect(zone);
-                if columns.is_empty() {
-                    continue;
-                }
-                let view = self.view(unit, columns.start, &[]);
-                let entry = Entry {
-                    x: columns.start,
-                    len: columns.len() as u32,
-                    overwritten: 0,
-                    restated: 0,
-                    checksums: Vec::new(),
-                };
-                let in_sync = self.in_sync(&view);
-                // Records may lie with data strips, too.
-                let mut holders: Vec<Role> =
-                    (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(&view, role)).collect();
-                let trusted_data = (0..geometry.data).filter(|&role| self.is_trusted(&view, role));
-                let count = match self.shared.crash_safety {
-                    CrashSafety::Strict => geometry.data,
-                    _ => usize::from(self.shared.checksums.is_some() || holders.is_empty()),
-                };
-                holders.extend(trusted_data.take(count));
-                let share = |role: Role| {
-                    let strip = &view.0[role];
-                    Share { role, member: strip.member, drive: strip.id, payload: Buf::zeroes(0) }
-                };
-                let shares: SmallVec<[Share; 4]> = holders.into_iter().map(share).collect();
-                if !shares.is_empty() {
-                    records.push(Record {
-                        unit,
-                        entries: smallvec![entry],
-                        whole: false,
-                        in_sync,
-                        unverified: false,
-                        shares,
-                    });
-                }
-            }
-            // Settled at once: nothing is overwritten, and what they void leaves the rings before they do.
-            let append = |record| async { Ok(matches!(self.append(log, record).await?, Appended::Durable(_))) };
-            let appended = join_all(records.into_iter().map(append)).await;
-            if appended.into_iter().collect::<Result<Vec<bool>, BlockError>>()?.into_iter().all(|durable| durable) {
+            let rows = self.shared.geometry.row_ranges().map(|row| row.intersect(zone));
+            let void = |columns| self.void_row(log, unit, columns);
+            let voided = join_all(rows.filter(|columns| !columns.is_empty()).map(void)).await;
+            if voided.into_iter().collect::<Result<Vec<bool>, BlockError>>()?.into_iter().all(|durable| durable) {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Voids older records of columns of one row. False: a member left meanwhile.
+    async fn void_row(self: &Rc<Self>, log: &Rc<Log>, unit: UnitIndex, columns: Range) -> Result<bool, BlockError> {
+        let turn = log.turn().await;
+        let geometry = &self.shared.geometry;
+        let view = self.view(unit, columns.start, &[]);
+        let entry =
+            Entry { x: columns.start, len: columns.len() as u32, overwritten: 0, restated: 0, checksums: Vec::new() };
+        let in_sync = self.in_sync(&view);
+        // Records may lie with data strips, too.
+        let mut holders: Vec<Role> =
+            (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(&view, role)).collect();
+        let trusted_data = (0..geometry.data).filter(|&role| self.is_trusted(&view, role));
+        let count = match self.shared.crash_safety {
+            CrashSafety::Strict => geometry.data,
+            _ => usize::from(self.shared.checksums.is_some() || holders.is_empty()),
+        };
+        holders.extend(trusted_data.take(count));
+        let share = |role: Role| {
+            let strip = &view.0[role];
+            Share { role, member: strip.member, drive: strip.id, payload: Buf::zeroes(0) }
+        };
+        let shares: SmallVec<[Share; 4]> = holders.into_iter().map(share).collect();
+        if shares.is_empty() {
+            return Ok(true);
+        }
+        let record = Record { unit, entries: smallvec![entry], whole: false, in_sync, unverified: false, shares };
+        // Settled at once: nothing is overwritten, and what it voids leaves the rings before it does.
+        Ok(matches!(self.append(log, record, turn).await?, Appended::Durable(_)))
     }
 
     /// Strips whose members the superblocks call in sync.

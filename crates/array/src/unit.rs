@@ -51,37 +51,51 @@ impl<D> RowView<D> {
 }
 
 impl<E: Env> Inner<E> {
-    /// Queues work, and starts the unit's task if there is none.
+    /// Queues work, and has the unit's task started at the end of the turn if there is none.
     pub fn push(self: &Rc<Self>, unit: UnitIndex, op: Op, waiter: Waiter) {
         let mut units = self.units.borrow_mut();
-        if let Some(queue) = units.get_mut(&unit) {
+        if let Some(queue) = units.get_mut(unit) {
             queue.waiting.push((op, waiter));
             return;
         }
-        units.insert(unit, UnitQueue { waiting: vec![(op, waiter)] });
+        units.or_default(unit).waiting = vec![(op, waiter)];
         drop(units);
+        let mut arrived = self.arrived.borrow_mut();
+        arrived.push(unit);
+        if arrived.len() > 1 {
+            return;
+        }
         let inner = self.clone();
         self.env.spawn(async move {
             inner.env.turn_end().await;
-            while let Some(batch) = inner.take(unit) {
-                inner.dawdle("a batch waits with the lock held").await;
-                inner.run(unit, batch).await;
+            let arrived = std::mem::take(&mut *inner.arrived.borrow_mut());
+            for unit in arrived {
+                inner.env.spawn_now(inner.clone().work(unit));
             }
         });
+    }
+
+    /// Does the work of a unit until none is left.
+    async fn work(self: Rc<Self>, unit: UnitIndex) {
+        while let Some(batch) = self.take(unit) {
+            self.dawdle("a batch waits with the lock held").await;
+            self.run(unit, batch).await;
+        }
     }
 
     /// Everything that waits for the unit. With nothing left the queue is gone, and its task has to end.
     fn take(&self, unit: UnitIndex) -> Option<Vec<(Op, Waiter)>> {
         let mut units = self.units.borrow_mut();
-        let queue = units.get_mut(&unit).expect("a queue lives as long as its task");
+        let queue = units.get_mut(unit).expect("a queue lives as long as its task");
         if queue.waiting.is_empty() {
-            units.remove(&unit);
+            units.remove(unit);
             return None;
         }
         Some(std::mem::take(&mut queue.waiting))
     }
 
-    /// Does a batch in order of arrival; runs of writes as one, runs of reads together.
+    /// Does a batch in order of arrival; runs of writes as one, runs of reads together. What is large and rare is boxed: this is a part of
+    /// each unit's task, which is made and moved for nearly every write.
     async fn run(self: &Rc<Self>, unit: UnitIndex, batch: Vec<(Op, Waiter)>) {
         let mut writes: Vec<(Pieces, bool)> = Vec::new();
         let mut writers: Vec<Waiter> = Vec::new();
@@ -106,11 +120,11 @@ impl<E: Env> Inner<E> {
                     waiter.send(read.map(Outcome::Read));
                 }),
                 Op::Rebuild { member } => {
-                    let done = self.rebuild_unit(unit, member).await;
+                    let done = Box::pin(self.rebuild_unit(unit, member)).await;
                     waiter.send(done.map(|bytes| Outcome::Rebuilt { bytes }));
                 }
                 Op::Scrub { mode } => {
-                    let scrubbed = self.scrub_unit(unit, mode).await;
+                    let scrubbed = Box::pin(self.scrub_unit(unit, mode)).await;
                     if mode != ScrubMode::Report {
                         // What was put right is another content than a member had that is away.
                         self.shared.missed.note(unit);
@@ -119,7 +133,7 @@ impl<E: Env> Inner<E> {
                 }
                 Op::Nothing => waiter.send(Ok(Outcome::Done)),
                 Op::Trim { zone } => {
-                    self.trim_zone(unit, zone).await;
+                    Box::pin(self.trim_zone(unit, zone)).await;
                     waiter.send(Ok(Outcome::Done));
                 }
             }
@@ -147,31 +161,33 @@ impl<E: Env> Inner<E> {
 
     /// What the strips of a row are good for now. `unreadable` failed to be read in this operation.
     pub fn view(&self, unit: UnitIndex, x: u64, unreadable: &[Role]) -> RowView<E::Drive> {
+        RowView((0..self.shared.geometry.strips()).map(|role| self.look(unit, x, role, unreadable)).collect())
+    }
+
+    /// As [`Inner::view`], one strip.
+    pub fn look(&self, unit: UnitIndex, x: u64, role: Role, unreadable: &[Role]) -> StripView<E::Drive> {
         let shared = &self.shared;
-        let look = |role| {
-            let member = shared.geometry.member(unit, x, role);
-            let mut slot = shared.slot(member);
-            let (usable, drive) = loop {
-                let usable = match slot.state {
-                    MemberState::InSync => true,
-                    MemberState::Rebuilding => self.is_rebuilt(unit, slot.drive),
-                    MemberState::Missing | MemberState::Faulty => break (false, None),
-                };
-                // The mark may have been taken back because the rebuild ended: then the slot says so now.
-                let now_there = shared.slot(member);
-                if now_there == slot {
-                    break (usable, self.drive(slot.drive));
-                }
-                slot = now_there;
+        let member = shared.geometry.member(unit, x, role);
+        let mut slot = shared.slot(member);
+        let (usable, drive) = loop {
+            let usable = match slot.state {
+                MemberState::InSync => true,
+                MemberState::Rebuilding => self.is_rebuilt(unit, slot.drive),
+                MemberState::Missing | MemberState::Faulty => break (false, None),
             };
-            let strip = match drive {
-                Some(_) if usable && unreadable.contains(&role) => Strip::Unreadable,
-                Some(_) if usable => Strip::Good,
-                _ => Strip::Lost,
-            };
-            StripView { strip, member, id: slot.drive, drive }
+            // The mark may have been taken back because the rebuild ended: then the slot says so now.
+            let now_there = shared.slot(member);
+            if now_there == slot {
+                break (usable, self.drive(slot.drive));
+            }
+            slot = now_there;
         };
-        RowView((0..shared.geometry.strips()).map(look).collect())
+        let strip = match drive {
+            Some(_) if usable && unreadable.contains(&role) => Strip::Unreadable,
+            Some(_) if usable => Strip::Good,
+            _ => Strip::Lost,
+        };
+        StripView { strip, member, id: slot.drive, drive }
     }
 
     /// The unit is whole on the drive that is being rebuilt. Exact under the unit's lock; elsewhere it may say no for

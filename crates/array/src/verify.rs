@@ -67,13 +67,19 @@ pub(crate) fn sums_of(bytes: &[u8]) -> Sums {
 pub(crate) type Unsaved = (MemberIndex, DriveId, DriveError);
 
 impl<E: Env> Inner<E> {
+    /// Where the sums of a byte of a drive's data region are: their block, and the number of the first in it.
+    #[inline]
+    fn sum_key(&self, id: DriveId, offset: u64) -> (SumKey, usize) {
+        let (block, first) = sum_place(&self.shared.layout, offset);
+        (SumKey { drive: id, block }, first)
+    }
+
     /// The sums of a place of a drive will be needed: has them brought nearer while its bytes are read, from the member or
     /// only into the processor's cache.
     #[inline]
     pub fn expect_sums(self: &Rc<Self>, id: DriveId, offset: u64) {
         let Some(checksums) = &self.shared.checksums else { return };
-        let (block, first) = sum_place(&self.shared.layout, offset);
-        let key = SumKey { drive: id, block };
+        let (key, first) = self.sum_key(id, offset);
         if !checksums.table.expects(key, first) {
             let inner = self.clone();
             self.env.spawn(async move {
@@ -97,6 +103,25 @@ impl<E: Env> Inner<E> {
         Ok(sums_of(bytes) == sums)
     }
 
+    /// The sums of a place of a drive are in memory, if there are any, and brought nearer.
+    #[inline]
+    pub fn has_sums(&self, id: DriveId, offset: u64) -> bool {
+        self.shared.checksums.as_ref().is_none_or(|checksums| {
+            let (key, first) = self.sum_key(id, offset);
+            checksums.table.expects(key, first)
+        })
+    }
+
+    /// As [`Inner::is_genuine`], from sums that are in memory. Nothing if they are not.
+    #[inline]
+    pub fn is_genuine_now(&self, id: DriveId, offset: u64, bytes: &[u8]) -> Option<bool> {
+        let Some(checksums) = &self.shared.checksums else { return Some(true) };
+        let (key, first) = self.sum_key(id, offset);
+        let mut sums: Sums = SmallVec::from_elem(0, bytes.len() / BLOCK);
+        let there = checksums.table.get(key, first, &mut sums);
+        there.then(|| sums_of(bytes) == sums)
+    }
+
     /// The sums of some blocks from a byte of a drive's data region on.
     ///
     /// # Errors
@@ -104,8 +129,7 @@ impl<E: Env> Inner<E> {
     #[inline]
     pub async fn sums_at(self: &Rc<Self>, id: DriveId, offset: u64, blocks: usize) -> Result<Sums, DriveError> {
         let checksums = self.shared.checksums.as_ref().expect("only asked for where there are some");
-        let (block, first) = sum_place(&self.shared.layout, offset);
-        let key = SumKey { drive: id, block };
+        let (key, first) = self.sum_key(id, offset);
         if self.env.trouble("a block of checksums is not in memory any more") {
             checksums.table.forget(key);
         }
@@ -122,8 +146,7 @@ impl<E: Env> Inner<E> {
     /// [`DriveError`] if the drive cannot be read where its sums are.
     pub async fn note_sums(self: &Rc<Self>, id: DriveId, offset: u64, data: &[Buf]) -> Result<(), DriveError> {
         let Some(checksums) = &self.shared.checksums else { return Ok(()) };
-        let (block, first) = sum_place(&self.shared.layout, offset);
-        let key = SumKey { drive: id, block };
+        let (key, first) = self.sum_key(id, offset);
         let mut sums = Sums::new();
         for segment in data {
             let start = sums.len();

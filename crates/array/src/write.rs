@@ -13,17 +13,18 @@ use std::time::Duration;
 
 use drive::{BlockError, Buf, BufMut, Drive, Env, Segments, join_all};
 use format::MemberState;
+use smallvec::{SmallVec, smallvec};
 
 use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::member::ReadFailure;
-use crate::message::{Op, Pieces, Request};
+use crate::message::{Op, Piece, Pieces, Request};
 use crate::overlay::{Content, Overlay, Patch};
 use crate::plan::{Question, Strip, Way, choose};
 use crate::ranges::{Range, Ranges};
 use crate::record::Logged;
 use crate::shared::DriveId;
-use crate::unit::RowView;
+use crate::unit::{RowView, StripView};
 
 /// How long zones that were given back are collected before the drives hear of them.
 const TRIM_DELAY: Duration = Duration::from_millis(50);
@@ -50,6 +51,9 @@ pub(crate) struct StripWrite {
 /// Bytes of a strip from a column on.
 pub(crate) type Run = (u64, Buf);
 
+/// The runs of a strip, in order. Nearly always one.
+pub(crate) type Runs = SmallVec<[Run; 1]>;
+
 impl<E: Env> Inner<E> {
     /// Does a batch of writes as one.
     pub async fn write_unit(self: &Rc<Self>, unit: UnitIndex, batch: Vec<(Pieces, bool)>) -> Result<(), BlockError> {
@@ -58,33 +62,14 @@ impl<E: Env> Inner<E> {
         }
         let geometry = &self.shared.geometry;
         let fua = batch.iter().any(|(_, fua)| *fua);
-        let mut overlay = Overlay::new(geometry.data);
-        for (pieces, _) in batch {
-            for piece in pieces {
-                overlay.add(piece.role, Patch { range: piece.range, content: piece.content });
+        match self.alone(unit, &batch) {
+            Some((view, x, data)) => {
+                if !self.write_member(&view, unit, x, smallvec![data.clone()], fua).await? {
+                    return Err(BlockError::Lost { lost: 1, survives: 0 });
+                }
             }
-        }
-        self.release_zones(unit, &mut overlay);
-        if !overlay.is_empty() {
-            let (components, fresh) = self.components(unit, &overlay);
-            if fresh.iter().any(|zone| self.shared.map.clear_is_pending(geometry.zone_index(unit, zone.start))) {
-                self.on_leader(Request::Persist).await?;
-            }
-            for zone in &fresh {
-                self.void_records(unit, *zone).await?;
-            }
-            let writes = components.into_iter().map(|component| self.write_component(unit, &overlay, component, fua));
-            let was_empty = self.allocated(unit, Range::new(0, geometry.unit)).is_empty();
-            let filling = self.filling(unit);
-            join_all(writes).await.into_iter().collect::<Result<(), BlockError>>()?;
-            self.dawdle("strips are written, and the map does not say so").await;
-            for zone in fresh {
-                self.shared.map.set(geometry.zone_index(unit, zone.start));
-            }
-            // A first write goes to drives that are being filled, too: with nothing else in the unit they have all of it.
-            for drive in filling.into_iter().filter(|_| was_empty) {
-                self.note_rebuilt(unit, drive);
-            }
+            // Boxed, since most writes of the groups without syndromes do without so large a future.
+            None => Box::pin(self.write_planned(unit, batch, fua)).await?,
         }
         let much = self.shared.map.newly_set() * geometry.zone > FRESH_BYTES_MAX;
         if self.shared.checksums.is_some() && (much || self.env.trouble("much was written for the first time")) {
@@ -92,6 +77,61 @@ impl<E: Env> Inner<E> {
         }
         if fua && geometry.zones().any(|zone| self.shared.map.zone_is_dirty(geometry.zone_index(unit, zone.start))) {
             self.on_leader(Request::Persist).await?;
+        }
+        Ok(())
+    }
+
+    /// A write of a group without syndromes that is one drive operation, whatever else is in the unit: whole sectors of one strip, in
+    /// zones that were written before. Gives the strip, the column and the bytes.
+    #[inline]
+    fn alone<'a>(&self, unit: UnitIndex, batch: &'a [(Pieces, bool)]) -> Option<(StripView<E::Drive>, u64, &'a Buf)> {
+        let geometry = &self.shared.geometry;
+        let [(pieces, _)] = batch else { return None };
+        let [Piece { role, range, content: Content::Data(data) }] = &pieces[..] else { return None };
+        let alone = geometry.syndromes == 0
+            && geometry.inward(*range) == *range
+            && (range.start / geometry.zone..range.end.div_ceil(geometry.zone))
+                .all(|zone| self.shared.map.get(geometry.zone_index(unit, zone * geometry.zone)));
+        let view = alone.then(|| self.look(unit, range.start, *role, &[])).filter(|view| view.strip == Strip::Good)?;
+        Some((view, range.start, data))
+    }
+
+    /// Does a batch of writes as one, of any kind.
+    async fn write_planned(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        batch: Vec<(Pieces, bool)>,
+        fua: bool,
+    ) -> Result<(), BlockError> {
+        let geometry = &self.shared.geometry;
+        let mut overlay = Overlay::with_capacity(batch.iter().map(|(pieces, _)| pieces.len()).sum());
+        for (pieces, _) in batch {
+            for piece in pieces {
+                overlay.add(piece.role, Patch { range: piece.range, content: piece.content });
+            }
+        }
+        self.release_zones(unit, &mut overlay);
+        if overlay.is_empty() {
+            return Ok(());
+        }
+        let (components, fresh) = self.components(unit, &overlay);
+        if fresh.iter().any(|zone| self.shared.map.clear_is_pending(geometry.zone_index(unit, zone.start))) {
+            self.on_leader(Request::Persist).await?;
+        }
+        for zone in &fresh {
+            self.void_records(unit, *zone).await?;
+        }
+        let writes = components.into_iter().map(|component| self.write_component(unit, &overlay, component, fua));
+        let was_empty = self.allocated(unit, Range::new(0, geometry.unit)).is_empty();
+        let filling = self.filling(unit);
+        join_all(writes).await.into_iter().collect::<Result<(), BlockError>>()?;
+        self.dawdle("strips are written, and the map does not say so").await;
+        for zone in fresh {
+            self.shared.map.set(geometry.zone_index(unit, zone.start));
+        }
+        // A first write goes to drives that are being filled, too: with nothing else in the unit they have all of it.
+        for drive in filling.into_iter().filter(|_| was_empty) {
+            self.note_rebuilt(unit, drive);
         }
         Ok(())
     }
@@ -123,15 +163,12 @@ impl<E: Env> Inner<E> {
         let geometry = &self.shared.geometry;
         for zone in geometry.zones() {
             let index = geometry.zone_index(unit, zone.start);
-            let mut covered = true;
-            let mut releasable = true;
-            for role in 0..geometry.data {
-                let patches = overlay.patches(role, zone);
-                releasable &= patches.into_iter().all(|patch| matches!(patch.content, Content::Zero { keep: false }));
-                covered &= overlay.covered(role, zone).gaps(zone).is_empty();
+            if !(0..geometry.data).all(|role| overlay.is_zero(role, zone, false)) {
+                continue;
             }
             let allocated = self.shared.map.get(index);
-            if !releasable || (allocated && !covered) {
+            let is_covered = |role: Role| overlay.covered(role, zone).gaps(zone).is_empty();
+            if allocated && !(0..geometry.data).all(is_covered) {
                 continue;
             }
             for role in 0..geometry.data {
@@ -147,7 +184,7 @@ impl<E: Env> Inner<E> {
     /// The components of an overlay, and the zones that are written for the first time.
     fn components(&self, unit: UnitIndex, overlay: &Overlay) -> (Vec<Component>, Vec<Range>) {
         let geometry = &self.shared.geometry;
-        let touches = |columns: Range| (0..geometry.data).any(|role| overlay.patches(role, columns).next().is_some());
+        let touches = |columns: Range| (0..geometry.data).any(|role| overlay.touches(role, columns));
         let is_fresh = |zone: &Range| touches(*zone) && !self.shared.map.get(geometry.zone_index(unit, zone.start));
         let fresh: Vec<Range> = geometry.zones().filter(is_fresh).collect();
         let mut new = Ranges::new();
@@ -189,7 +226,9 @@ impl<E: Env> Inner<E> {
         let mut unreadable: Vec<Role> = Vec::new();
         loop {
             let view = self.view(unit, columns.start, &unreadable);
-            let writes = if component.fresh {
+            let is_written = |role: Role| view.0[role].strip != Strip::Lost;
+            let mut without_syndromes: Option<Vec<Runs>> = None;
+            let mut writes = if component.fresh {
                 if view.lost() > survives {
                     return Err(BlockError::Lost { lost: view.lost(), survives });
                 }
@@ -224,7 +263,16 @@ impl<E: Env> Inner<E> {
                 };
                 match plan.way {
                     Way::ReadModifyWrite => self.compute_modified(overlay, columns, &view, reads),
-                    Way::ReconstructWrite => self.compute_whole(overlay, columns, &view, &touched, reads),
+                    Way::ReconstructWrite => {
+                        let is_silent = reads.is_empty() && self.record_leaves_out_syndromes(&view, fua);
+                        let (mut writes, content) = self.compute_whole(overlay, columns, &view, &touched, reads);
+                        if is_silent {
+                            without_syndromes = Some(content);
+                        } else {
+                            self.push_syndromes(&mut writes, &content, columns, is_written);
+                        }
+                        writes
+                    }
                     Way::NoSyndromes => self.compute_plain(overlay, columns, &touched, reads),
                     Way::Restore => self.compute_restored(overlay, columns, &view, &touched, reads),
                 }
@@ -235,6 +283,10 @@ impl<E: Env> Inner<E> {
             };
             if matches!(logged, Logged::Again) {
                 continue;
+            }
+            if let Some(content) = without_syndromes {
+                // Now, not before the record: the strips are still in the processor's cache when they are written.
+                self.push_syndromes(&mut writes, &content, columns, is_written);
             }
             self.dawdle("a record is durable, and the strips wait").await;
             let failed = self.write_strips(unit, &view, writes, fua).await?;

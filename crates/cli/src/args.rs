@@ -10,7 +10,14 @@ use api::{
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
 
+use crate::host_args::HostCommand;
 use crate::import_args::{ImportCommand, ImportMdArgs};
+use crate::limit_args::LimitArgs;
+use crate::nvme_args::NvmeCommand;
+use crate::referral_args::ReferralCommand;
+#[cfg(target_os = "linux")]
+use crate::rescue_args::RescueCommand;
+use crate::share_args::ShareArgs;
 
 /// Drives, drive groups, volumes and exports of a Purlin daemon
 #[derive(Debug, Parser)]
@@ -88,6 +95,12 @@ Prints once where stdout is not a terminal, and with --output json. Ctrl-C ends 
     /// Exports: volumes offered to clients
     #[command(subcommand)]
     Export(ExportCommand),
+    /// NVMe hosts: what they may use, and what they do with it
+    #[command(subcommand)]
+    Host(HostCommand),
+    /// Referrals: where NVMe hosts are told to ask, too
+    #[command(subcommand)]
+    Referral(ReferralCommand),
     /// Drives: members, spares and others
     #[command(subcommand)]
     Drive(DriveCommand),
@@ -95,8 +108,12 @@ Prints once where stdout is not a terminal, and with --output json. Ctrl-C ends 
     #[command(subcommand)]
     Spare(SpareCommand),
     /// Read drives without the daemon: list, check, extract; nothing is ever written to them
+    #[cfg(target_os = "linux")]
     #[command(subcommand)]
     Rescue(RescueCommand),
+    /// Use namespaces of NVMe/TCP targets from here, without the daemon
+    #[command(subcommand)]
+    Nvme(NvmeCommand),
     /// Replace the running daemon by another program; clients that come meanwhile wait
     #[command(after_help = "\
 Examples:
@@ -166,9 +183,13 @@ Examples:
   purlin group create tank --level raid5 --drives sda,sdb,sdc --spares sdd --dry-run
   purlin group create tank --level raid6 --drives sda,sdb,sdc,sdd --client-p99 5ms --scrub-every 14d
   purlin group create tank --level raid5 --drives sda,sdb,sdc --checksums off
+  purlin group create tank --level raid1 --drives /dev/nvme0n1,nvme-tcp://10.0.0.5/nqn.2026-11.com.example:shelf?nsid=1
+  purlin group create tank --level raid1 --drives '/dev/nvme0n1,nvme-tcp://10.0.0.5/nqn.2026-11.com.example:shelf?nsid=1&tls-key=/etc/purlin/host.tls'
 
 Levels: raid0, raid1, raid10, raid5, raid6, raid7 (triple parity), raid50, raid60, nm (N+M).
-A drive is a block device, a file, or mem:NAME:SIZE (memory of the daemon, lost when it ends).")]
+A drive is a block device, a file, mem:NAME:SIZE (memory of the daemon, lost when it ends), or nvme-tcp://HOST[:PORT]/NQN?nsid=N
+(a drive of another machine; with &path=HOST:PORT for further ways to it, &loss=TIME for how long it may be out of reach,
+&dhchap-secret=FILE to authenticate, &tls-key=FILE to encrypt).")]
     Create(GroupCreateArgs),
     /// List all groups
     #[command(
@@ -399,6 +420,25 @@ pub enum VolumeCommand {
         /// Its name, GROUP/VOLUME
         name: VolumeName,
     },
+    /// Limit how fast a volume may be used, over all its exports together; holds at once
+    #[command(after_help = "\
+Examples:
+  purlin volume limit tank/db --iops 20k
+  purlin volume limit tank/db --iops 20k --bandwidth 500MiB --burst 2s
+  purlin volume limit tank/db --bandwidth off
+  purlin volume limit tank/db --iops off --bandwidth off
+
+Requests over the limit wait, in the order in which they came; they never fail. Nothing else waits with them. After a pause, what
+the limit allows in the time of --burst goes at once. `purlin volume show` says how many have waited. The limit lies on the
+group's drives.")]
+    Limit {
+        /// Its name, GROUP/VOLUME
+        name: VolumeName,
+        #[command(flatten)]
+        limit: LimitArgs,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
     /// Grow or shrink a volume; shrinking loses what lies behind the new end
     #[command(after_help = "\
 Examples:
@@ -518,6 +558,26 @@ pub enum DriveCommand {
         /// The drive
         drive: DriveSpec,
     },
+    /// Let other machines use drives of this one, as they are, over NVMe/TCP
+    #[command(after_help = "\
+Examples:
+  purlin drive share /dev/nvme2n1 /dev/nvme3n1 --host nqn.2014-08.org.nvmexpress:uuid:8a1c...
+  purlin drive share /dev/nvme2n1 --host nqn.2014-08.org.nvmexpress:uuid:8a1c... --tls-key host.tls
+  purlin drive share /dev/nvme2n1 --nvme-tcp 10.0.0.5:4420 --allow-any-host
+
+Nothing is written to a drive, and nobody else on this machine may use it. What is printed is the drive's name on other machines, for
+`purlin group create --drives` there. Any other NVMe/TCP host can use it, too. With a secret or a key of TLS, which is as
+`purlin host key set --shares` gives the host one, it has to prove who it is, or to encrypt, for all shared drives.")]
+    Share(ShareArgs),
+    /// List the drives that other machines may use
+    #[command(after_help = "Examples:\n  purlin drive shares\n  purlin drive shares -o json | jq -r '.shares[].url'")]
+    Shares,
+    /// Let other machines use a drive no longer: hosts that use it lose it at once
+    #[command(after_help = "Examples:\n  purlin drive unshare /dev/nvme2n1")]
+    Unshare {
+        /// The drive
+        drive: DriveSpec,
+    },
     /// Stop using a member; refused where data would be lost
     #[command(after_help = "Examples:\n  purlin drive fail tank 2")]
     Fail {
@@ -576,101 +636,4 @@ pub enum SpareCommand {
         #[command(flatten)]
         dry_run: DryRun,
     },
-}
-
-/// Verbs of the rescue. It speaks to drives and images, not to the daemon.
-#[derive(Debug, Subcommand)]
-#[command(after_help = "\
-Examples:
-  purlin rescue list /dev/nvme*n1
-  purlin rescue check --parity /dev/nvme0n1 /dev/nvme1n1 /dev/nvme2n1
-  purlin rescue extract /dev/nvme*n1 --volume tank/db --to db.img
-
-Drives are block devices or images of them, in any order, without those that are lost. They are opened for reading only.
-Stop the daemon first, or what is read may change meanwhile.
-Exit status: 0 all is well, 1 something is damaged or lost, 2 it could not be done.")]
-pub enum RescueCommand {
-    /// Say what is on drives: superblocks, groups, members that are missing or stale, volumes, exports
-    #[command(after_help = "\
-Examples:
-  purlin rescue list /dev/sd*
-  purlin rescue list images/*.img
-  purlin rescue list /dev/sd* --output json | jq -r '.groups[].volumes[].name'
-
-A drive that is not Purlin's is named with what it holds: a file system, a partition table, another array.
-Exit status: 0, or 2 if a drive could not be opened.")]
-    List {
-        /// Drives or images of them
-        #[arg(required = true, value_name = "DRIVE")]
-        drives: Vec<PathBuf>,
-    },
-    /// Check every structure on drives and, with --parity, all data that was ever written
-    #[command(after_help = "\
-Examples:
-  purlin rescue check /dev/sd*
-  purlin rescue check --parity /dev/sd*
-  purlin rescue check images/*.img --output json | jq -r '.findings[].message'
-
-Checked are both superblocks of each drive, the places of each group, every copy of the allocation map, the table of volumes
-and the log. --parity reads all written stripes and compares data with parity; where two or more syndromes are left, it
-names the drive that is wrong.
-Exit status: 0 nothing is wrong, 1 something is, 2 it could not be checked.")]
-    Check {
-        /// Drives or images of them
-        #[arg(required = true, value_name = "DRIVE")]
-        drives: Vec<PathBuf>,
-        /// Read and compare all data and parity
-        #[arg(long)]
-        parity: bool,
-    },
-    /// Write a volume's bytes to a file, computing what members that are missing or unreadable held
-    #[command(after_help = "\
-Examples:
-  purlin rescue extract /dev/sd* --volume tank/db --to db.img
-  purlin rescue extract images/*.img --volume tank/db --to - | zstd > db.img.zst
-  purlin rescue extract /dev/sdb /dev/sdc --volume tank/db --to part.img --partial
-  purlin rescue extract /dev/sd* --volume 6f1c2f0e-6d0a-4b57-9c7e-0f6a3a1d2b4c/db --to db.img
-
-The file is sparse where the volume was never written. Stale drives are left out. Where more is missing than the group's level
-survives, nothing is written, unless --partial says that a part is enough.
-Exit status: 0 all of it was written, 1 a part (--partial), 2 nothing.")]
-    Extract(RescueExtractArgs),
-}
-
-/// What `rescue extract` takes.
-#[derive(Debug, Clone, Args)]
-pub struct RescueExtractArgs {
-    /// Drives or images of them
-    #[arg(required = true, value_name = "DRIVE")]
-    pub drives: Vec<PathBuf>,
-    /// The volume: GROUP/VOLUME, or the group's UUID/VOLUME where several have one name
-    #[arg(long, value_name = "GROUP/VOLUME", value_parser = parse_rescue_volume)]
-    pub volume: RescueVolume,
-    /// The file or block device to write to; - is stdout
-    #[arg(long, value_name = "FILE|-")]
-    pub to: PathBuf,
-    /// Overwrite a file or a block device that is there
-    #[arg(long)]
-    pub force: bool,
-    /// Write what can be read although something is lost, zeroes for the rest, and say which bytes those are
-    #[arg(long)]
-    pub partial: bool,
-}
-
-/// A volume on drives that no daemon serves. The names are those on the drives, so no rule is applied to them.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RescueVolume {
-    /// Name or UUID of the group.
-    pub group: String,
-    /// Name of the volume.
-    pub volume: String,
-}
-
-fn parse_rescue_volume(text: &str) -> Result<RescueVolume, String> {
-    match text.split_once('/') {
-        Some((group, volume)) if !group.is_empty() && !volume.is_empty() => {
-            Ok(RescueVolume { group: group.to_owned(), volume: volume.to_owned() })
-        }
-        _ => Err("expected GROUP/VOLUME".to_owned()),
-    }
 }

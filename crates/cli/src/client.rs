@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 
 use api::{
     Changed, DriveDetails, DriveList, ErrorBody, Export, ExportCreate, ExportList, Group, GroupAssemble, GroupCreate,
-    GroupList, GroupStop, GroupUpdate, Import, ImportForget, ImportList, ImportMd, Imported, MemberFail, MemberReplace,
-    Scrub, ScrubRequest, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeList, VolumeName,
-    VolumeUpdate,
+    GroupList, GroupStop, GroupUpdate, HostKey, HostKeySet, HostList, HostTlsKey, HostTlsKeySet, Import, ImportForget,
+    ImportList, ImportMd, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, ReferralList, Scrub,
+    ScrubRequest, Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate,
+    VolumeList, VolumeName, VolumeUpdate,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -15,6 +16,7 @@ use hyper::{Method, Request, header};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+#[cfg(unix)]
 use tokio::net::UnixStream;
 
 use crate::Failure;
@@ -45,7 +47,7 @@ impl Client {
         body: Option<&impl Serialize>,
     ) -> Result<T, Failure> {
         let garbled = |what: String| Failure::Garbled { socket: self.socket.clone(), what };
-        let stream = UnixStream::connect(&self.socket).await.map_err(|source| self.unreachable(source))?;
+        let stream = connect(&self.socket).await.map_err(|source| self.unreachable(source))?;
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| garbled(error.to_string()))?;
@@ -82,6 +84,7 @@ impl Client {
         let socket = self.socket.clone();
         match source.kind() {
             io::ErrorKind::PermissionDenied => Failure::Forbidden { socket },
+            io::ErrorKind::Unsupported => Failure::Elsewhere,
             _ => Failure::Unreachable { socket, source },
         }
     }
@@ -213,6 +216,11 @@ impl Client {
         self.request(Method::PATCH, &volume_path(name), Some(request)).await
     }
 
+    /// Changes how fast a volume may be used.
+    pub async fn volume_limit(&self, name: &VolumeName, request: &LimitUpdate) -> Result<Changed<Volume>, Failure> {
+        self.request(Method::PATCH, &format!("{}/limit", volume_path(name)), Some(request)).await
+    }
+
     /// Destroys a volume.
     pub async fn volume_delete(&self, name: &VolumeName, dry_run: bool) -> Result<Changed<Volume>, Failure> {
         let confirm = encoded(&name.to_string());
@@ -235,6 +243,87 @@ impl Client {
         self.request(Method::DELETE, &format!("/v1/exports/{}", encoded(id)), NO_BODY).await
     }
 
+    /// The drives that other machines may use.
+    pub async fn shares(&self) -> Result<ShareList, Failure> {
+        self.get("/v1/shares").await
+    }
+
+    /// Offers drives to other machines.
+    pub async fn share_create(&self, request: &ShareCreate) -> Result<Changed<ShareList>, Failure> {
+        self.request(Method::POST, "/v1/shares", Some(request)).await
+    }
+
+    /// Offers a drive no longer.
+    pub async fn share_delete(&self, id: &str) -> Result<Changed<Share>, Failure> {
+        self.request(Method::DELETE, &format!("/v1/shares/{}", encoded(id)), NO_BODY).await
+    }
+
+    /// All NVMe hosts.
+    pub async fn hosts(&self) -> Result<HostList, Failure> {
+        self.get("/v1/hosts").await
+    }
+
+    /// Lets an NVMe host use an export.
+    pub async fn host_allow(&self, id: &str, host: &str) -> Result<Changed<Export>, Failure> {
+        self.request(Method::PUT, &format!("/v1/exports/{}/hosts/{}", encoded(id), encoded(host)), NO_BODY).await
+    }
+
+    /// Lets an NVMe host use an export no longer.
+    pub async fn host_deny(&self, id: &str, host: &str) -> Result<Changed<Export>, Failure> {
+        self.request(Method::DELETE, &format!("/v1/exports/{}/hosts/{}", encoded(id), encoded(host)), NO_BODY).await
+    }
+
+    /// Changes how fast an NVMe host may use an export.
+    pub async fn host_limit(&self, id: &str, host: &str, request: &LimitUpdate) -> Result<Changed<Export>, Failure> {
+        let path = format!("/v1/exports/{}/hosts/{}/limit", encoded(id), encoded(host));
+        self.request(Method::PATCH, &path, Some(request)).await
+    }
+
+    /// Other discovery services that NVMe hosts are told of.
+    pub async fn referrals(&self) -> Result<ReferralList, Failure> {
+        self.get("/v1/referrals").await
+    }
+
+    /// Tells NVMe hosts of another discovery service.
+    pub async fn referral_add(&self, address: &str) -> Result<Changed<Referral>, Failure> {
+        self.request(Method::PUT, &format!("/v1/referrals/{}", encoded(address)), NO_BODY).await
+    }
+
+    /// Tells NVMe hosts of another discovery service no longer.
+    pub async fn referral_remove(&self, address: &str) -> Result<Changed<Referral>, Failure> {
+        self.request(Method::DELETE, &format!("/v1/referrals/{}", encoded(address)), NO_BODY).await
+    }
+
+    /// Gives an NVMe host the secrets that it has to prove itself with.
+    pub async fn host_key_set(
+        &self,
+        group: Option<&str>,
+        host: &str,
+        key: &HostKeySet,
+    ) -> Result<Changed<HostKey>, Failure> {
+        self.request(Method::PUT, &key_path(group, host, "key"), Some(key)).await
+    }
+
+    /// Lets an NVMe host in by its name alone.
+    pub async fn host_key_remove(&self, group: Option<&str>, host: &str) -> Result<Changed<HostKey>, Failure> {
+        self.request(Method::DELETE, &key_path(group, host, "key"), NO_BODY).await
+    }
+
+    /// Has an NVMe host use TLS.
+    pub async fn host_tls_key_set(
+        &self,
+        group: Option<&str>,
+        host: &str,
+        key: &HostTlsKeySet,
+    ) -> Result<Changed<HostTlsKey>, Failure> {
+        self.request(Method::PUT, &key_path(group, host, "tls-key"), Some(key)).await
+    }
+
+    /// Lets an NVMe host in without TLS.
+    pub async fn host_tls_key_remove(&self, group: Option<&str>, host: &str) -> Result<Changed<HostTlsKey>, Failure> {
+        self.request(Method::DELETE, &key_path(group, host, "tls-key"), NO_BODY).await
+    }
+
     /// Has the daemon replaced by another program.
     pub async fn upgrade(&self, request: &UpgradeRequest) -> Result<Changed<Upgrade>, Failure> {
         self.request(Method::POST, "/v1/upgrade", Some(request)).await
@@ -246,8 +335,25 @@ impl Client {
     }
 }
 
+#[cfg(unix)]
+async fn connect(socket: &Path) -> io::Result<UnixStream> {
+    UnixStream::connect(socket).await
+}
+
+/// Where there are no such sockets there is no daemon.
+#[cfg(not(unix))]
+async fn connect(_socket: &Path) -> io::Result<tokio::net::TcpStream> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 fn volume_path(name: &VolumeName) -> String {
     format!("/v1/volumes/{}/{}", encoded(&name.group), encoded(&name.volume))
+}
+
+/// Where a host's secrets or keys are set: for a group's exports, or for the shared drives.
+fn key_path(group: Option<&str>, host: &str, what: &str) -> String {
+    let of = group.map_or_else(|| "shares".to_owned(), |group| format!("groups/{}", encoded(group)));
+    format!("/v1/{of}/hosts/{}/{what}", encoded(host))
 }
 
 /// One path segment or query value: everything but RFC 3986's unreserved characters is percent-encoded. Dots too, so

@@ -35,6 +35,9 @@ pub enum Failure {
         /// The socket.
         socket: PathBuf,
     },
+    /// There is no daemon on this system.
+    #[error("purlind runs on Linux, and this command asks it here; on this system there is `purlin nvme`")]
+    Elsewhere,
     /// Something else answers on the socket, or the daemon went away in the middle.
     #[error("purlind at {} gave no usable answer: {what}", socket.display())]
     Garbled {
@@ -64,9 +67,11 @@ pub enum Failure {
     #[error("{0}")]
     Ended(String),
     /// The rescue could not do it.
+    #[cfg(target_os = "linux")]
     #[error(transparent)]
     Rescue(#[from] rescue::RescueError),
     /// Not all of what the rescue was given could be looked at.
+    #[cfg(target_os = "linux")]
     #[error("{0}")]
     Incomplete(String),
     /// Arguments that make no sense, found after parsing.
@@ -78,7 +83,9 @@ impl Failure {
     /// 2 for arguments that make no sense and for what a rescue could not do, 1 for all else.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::Usage(_) | Failure::Rescue(_) | Failure::Incomplete(_) => 2,
+            Failure::Usage(_) => 2,
+            #[cfg(target_os = "linux")]
+            Failure::Rescue(_) | Failure::Incomplete(_) => 2,
             _ => 1,
         }
     }

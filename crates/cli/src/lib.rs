@@ -1,4 +1,5 @@
-//! The command `purlin`: a client of the daemon's HTTP API; and `purlin rescue`, which reads drives without the daemon.
+//! The command `purlin`: a client of the daemon's HTTP API; `purlin rescue`, which reads drives without the daemon; and
+//! `purlin nvme`, which is an NVMe/TCP host without it.
 //!
 //! - [`Line`]: what may be typed.
 //! - [`Client`]: the API over a Unix socket.
@@ -10,14 +11,27 @@ mod args;
 mod ask;
 mod client;
 mod commands;
+mod ending;
 mod failure;
+mod host_args;
+mod hosts;
 mod import_args;
 mod imported;
+mod limit_args;
 mod moment;
+pub mod nvme;
+mod nvme_args;
 mod output;
 mod progress;
+mod referral_args;
+#[cfg(target_os = "linux")]
+mod rescue_args;
+#[cfg(target_os = "linux")]
 mod rescued;
 mod screen;
+mod secret;
+mod share_args;
+mod shared;
 mod table;
 mod upkeep;
 

@@ -11,13 +11,13 @@ use crossterm::terminal::{
     EnterAlternateScreen, LeaveAlternateScreen,
 };
 use crossterm::{execute, queue};
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::args::{Common, Format};
+use crate::ending::Ending;
 use crate::output::{self, has_colour};
 use crate::progress::duration;
 use crate::table::{self, Column, dash, job_line, micros, per_second, size, table};
-use crate::{Client, Failure, upkeep};
+use crate::{Client, Failure, hosts, upkeep};
 
 /// How often the screen is drawn anew.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
@@ -32,16 +32,14 @@ pub async fn run(common: &Common, client: &Client, once: bool) -> Result<(), Fai
         return output::show(common, &status, |status| render(has_colour(), status));
     }
     let fail = |source| Failure::Local { what: "cannot use the terminal".to_owned(), source };
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(fail)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(fail)?;
+    let mut ending = Ending::listen().map_err(fail)?;
     let screen = Screen::open().map_err(fail)?;
     let mut text = render(has_colour(), &status);
     loop {
         screen.draw(&text).map_err(fail)?;
         tokio::select! {
             () = tokio::time::sleep(REFRESH_EVERY) => {}
-            _ = interrupt.recv() => return Ok(()),
-            _ = terminate.recv() => return Ok(()),
+            () = ending.told() => return Ok(()),
         }
         text = match client.status().await {
             Ok(status) => render(has_colour(), &status),
@@ -135,6 +133,10 @@ pub fn render(colour: bool, status: &Status) -> String {
     if !status.exports.is_empty() {
         text.push('\n');
         text.push_str(&table::exports(colour, &status.exports));
+    }
+    if !status.hosts.is_empty() {
+        text.push('\n');
+        text.push_str(&hosts::list(colour, &status.hosts));
     }
     text
 }

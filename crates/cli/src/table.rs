@@ -7,8 +7,11 @@
 
 use api::{
     Drive, DriveDetails, DriveHealth, DriveKind, DriveRole, DriveState, Export, Group, GroupHealth, Job, JobKind,
-    JobState, Member, MemberState, Protocol, Volume, VolumeKind, format_bytes,
+    JobState, Limit, Member, MemberState, Protocol, Reservation, ReservationKind, Volume, VolumeKind, format_bytes,
+    format_duration,
 };
+use std::time::Duration;
+
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets};
 
 use crate::progress::{bar, duration, percent};
@@ -269,6 +272,7 @@ pub fn drives(colour: bool, drives: &[Drive]) -> String {
             DriveKind::Block => "block",
             DriveKind::File => "file",
             DriveKind::Memory => "memory",
+            DriveKind::Remote => "remote",
             DriveKind::Unknown => "-",
         };
         let role = match drive.role {
@@ -321,6 +325,7 @@ pub fn volumes(colour: bool, volumes: &[Volume]) -> String {
             Cell::new(volume_kind(volume.kind)),
             size(volume.size_bytes),
             size(volume.used_bytes),
+            volume.limit.map_or_else(dash, |limit| Cell::new(rates(&limit))),
             Cell::new(exports),
         ]
     };
@@ -329,6 +334,7 @@ pub fn volumes(colour: bool, volumes: &[Volume]) -> String {
         Column::Word("KIND"),
         Column::Number("SIZE"),
         Column::Number("USED"),
+        Column::Word("LIMIT"),
         Column::Word("EXPORTS"),
     ];
     table(colour, &columns, volumes.iter().map(row).collect())
@@ -381,7 +387,7 @@ pub fn drive(details: &DriveDetails) -> String {
 /// `purlin volume show`.
 pub fn volume(volume: &Volume) -> String {
     let exports = if volume.exports.is_empty() { "none".to_owned() } else { volume.exports.join(", ") };
-    pairs(&[
+    let mut rows = vec![
         ("name", volume.name.clone()),
         ("id", volume.id.to_string()),
         ("kind", volume_kind(volume.kind).to_owned()),
@@ -390,7 +396,31 @@ pub fn volume(volume: &Volume) -> String {
         ("exports", exports),
         ("reads", format!("{}, {}", volume.io.read_count, format_bytes(volume.io.read_bytes))),
         ("writes", format!("{}, {}", volume.io.write_count, format_bytes(volume.io.write_bytes))),
-    ])
+    ];
+    if let Some(limit) = &volume.limit {
+        let burst = format_duration(Duration::from_millis(limit.burst_ms));
+        rows.push(("limit", format!("{}, what {burst} allow at once", rates(limit))));
+        rows.push(("waited for it", waits(limit)));
+    }
+    pairs(&rows)
+}
+
+/// A limit: `20000 IOPS, 500 MiB/s`.
+pub fn rates(limit: &Limit) -> String {
+    let iops = limit.iops.map(|iops| format!("{iops} IOPS"));
+    let bytes = limit.bytes_per_s.map(|bytes| format!("{}/s", format_bytes(bytes)));
+    iops.into_iter().chain(bytes).collect::<Vec<_>>().join(", ")
+}
+
+/// How requests have waited for a limit.
+pub fn waits(limit: &Limit) -> String {
+    let Limit { waiting_count, waited_count, waited_us, .. } = limit;
+    let mean = if *waited_count > 0 {
+        format!(", {} each", micros(*waited_us as f64 / *waited_count as f64))
+    } else {
+        String::new()
+    };
+    format!("{waited_count}{mean}, {waiting_count} now")
 }
 
 /// `purlin export show`.
@@ -417,11 +447,36 @@ pub fn export(export: &Export) -> String {
         rows.push(("subsystem", nqn.clone()));
         rows.push(("namespace", nsid.to_string()));
         rows.push(("hosts", hosts));
-        rows.push(("on Linux", format!("nvme connect -t tcp -a {host} -s {port} -n {nqn}")));
+        if !export.tls_hosts.is_empty() {
+            rows.push(("with TLS only", export.tls_hosts.join(", ")));
+        }
+        if let Some(reservation) = &export.reservation {
+            rows.push(("reserved", reserved(reservation)));
+            for registrant in &reservation.registrants {
+                let host = registrant.host.as_deref().unwrap_or("a host that was not seen since the daemon started");
+                let holds = if registrant.is_holder { ", holds the reservation" } else { "" };
+                rows.push(("registered", format!("{host} ({}), key {}{holds}", registrant.host_id, registrant.key)));
+            }
+        }
+        let connect = format!("nvme connect -t tcp -a {host} -s {port} -n {nqn}");
+        let has_others = export.hosts.as_ref().is_none_or(|hosts| hosts.len() > export.tls_hosts.len());
+        if export.tls_hosts.is_empty() || has_others {
+            rows.push(("on Linux", connect.clone()));
+        }
+        if !export.tls_hosts.is_empty() {
+            rows.push(("with TLS", format!("{connect} --tls")));
+        }
         rows.push(("on ESXi", format!("esxcli nvme fabrics connect -a vmhbaN -i {host} -p {port} -s {nqn}")));
         rows.push(("on Windows", format!("in the initiator: target {host}, port {port}, subsystem NQN {nqn}")));
     }
     pairs(&rows)
+}
+
+/// What NVMe hosts have reserved, and whether that stays.
+fn reserved(reservation: &Reservation) -> String {
+    let kind = reservation.kind.map_or("no", ReservationKind::as_str);
+    let stays = if reservation.persists { "stays over a restart" } else { "goes with a restart" };
+    format!("{kind}; {stays}")
 }
 
 /// `purlin export list`.

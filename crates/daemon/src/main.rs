@@ -104,6 +104,7 @@ async fn serve(
         .map_err(|error| format!("the state directory {}: {error}", line.state.display()))?;
     let server = Server::take_over(&line.http, handover.clone()).await?;
     engine.start_hotplug();
+    engine.start_looking_for_remotes();
     engine.start_remembered().await?;
     handover.drop_unused();
     engine.start_sampling();

@@ -26,8 +26,13 @@ pub trait Block {
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> impl Future<Output = Result<(), BlockError>>;
 
-    /// Gives a range back. Afterwards it reads as zeroes.
+    /// Gives a range back. Afterwards it reads as zeroes, or as anything where [`Block::discarded_reads_zeroes`] says no.
     fn discard(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), BlockError>>;
+
+    /// Ranges that were given back read as zeroes.
+    fn discarded_reads_zeroes(&self) -> bool {
+        true
+    }
 
     /// Makes every request that completed before this call durable.
     fn flush(&self) -> impl Future<Output = Result<(), BlockError>>;

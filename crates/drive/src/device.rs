@@ -38,6 +38,14 @@ pub trait Drive {
     /// Fills the whole of `buf` from `offset` and gives it back. A short read is an error.
     fn read(&self, offset: u64, buf: BufMut) -> impl Future<Output = Result<BufMut, DriveError>>;
 
+    /// Fills the whole of `buf` from `offset` at once, if nothing has to be waited for. `None` says that something has, or that others are
+    /// to go first, and that nothing was done: [`Drive::read`] will. Only drives that are memory do otherwise.
+    #[inline]
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
+        let _ = (offset, buf);
+        None
+    }
+
     /// Writes `data`, segment after segment, from `offset` on. With `fua` it is durable when this returns.
     fn write(&self, offset: u64, data: Segments, fua: bool) -> impl Future<Output = Result<(), DriveError>>;
 

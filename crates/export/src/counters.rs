@@ -24,15 +24,25 @@ pub enum Kind {
     WriteZeroes,
     /// Query the allocation.
     BlockStatus,
+    /// Register, acquire, release and report reservations.
+    Reservation,
 }
 
 /// Number of [`Kind`]s.
-pub const KINDS: usize = 7;
+pub const KINDS: usize = 8;
 
 impl Kind {
     /// All kinds, in order of their number.
-    pub const ALL: [Kind; KINDS] =
-        [Kind::Read, Kind::Write, Kind::Flush, Kind::Trim, Kind::Cache, Kind::WriteZeroes, Kind::BlockStatus];
+    pub const ALL: [Kind; KINDS] = [
+        Kind::Read,
+        Kind::Write,
+        Kind::Flush,
+        Kind::Trim,
+        Kind::Cache,
+        Kind::WriteZeroes,
+        Kind::BlockStatus,
+        Kind::Reservation,
+    ];
 
     /// Name in reports and metrics.
     pub fn name(self) -> &'static str {
@@ -44,6 +54,7 @@ impl Kind {
             Kind::Cache => "cache",
             Kind::WriteZeroes => "write_zeroes",
             Kind::BlockStatus => "block_status",
+            Kind::Reservation => "reservation",
         }
     }
 }

@@ -5,6 +5,7 @@
 //! - [`serve_nvme_tcp`] does the same with NVMe hosts; a [`Portal`] says what is offered to whom.
 //! - [`serve_queue`] serves a queue of a block device.
 //! - [`ExportState`] is an export as every thread sees it: counters, connections, [`ExportState::stop`].
+//! - [`Limiter`] says how fast a volume, or a host, may be used.
 //! - [`TlsConfig`] encrypts. [`Ram`] is a volume in memory.
 //!
 //! # Invariants
@@ -12,12 +13,13 @@
 //! 1. A connection belongs to one shard. It has a receiving task, a sending task, and a task for each request that waits.
 //! 2. What a connection may hold is bounded; when it holds that much, it is not read from.
 //! 3. A request that was handed to a volume runs to its end, whatever happens to its connection. Its buffers live as long.
-//! 4. Whatever a client sends ends at most its own connection.
+//! 4. A request that is over a limit waits before it is handed to a volume. It ends with its connection.
+//! 5. Whatever a client sends ends at most its own connection.
 
 #![forbid(unsafe_code)]
 
 mod counters;
-mod input;
+mod limit;
 mod limits;
 mod link;
 mod nbd_server;
@@ -29,14 +31,16 @@ mod state;
 mod tls;
 mod ublk;
 mod wire;
-mod within;
 
 pub use counters::{Counters, KINDS, Kind, LATENCY_BUCKETS};
+pub use limit::{Limit, Limiter, Waits};
 pub use nbd::{Listed, Refusal};
 pub use nbd_server::{Catalog, Exports, serve};
-pub use nvme_server::{Hosts, NamespaceOffer, Opener, Portal, serve_nvme_tcp};
+pub use nvme_server::{
+    HostSecret, HostSecrets, Hosts, Keep, Keeping, NamespaceOffer, Opener, Portal, SharedNamespace, serve_nvme_tcp,
+};
 pub use ram::Ram;
 pub use server::ServerConfig;
-pub use state::{ConnectionInfo, ExportState};
+pub use state::{ConnectionInfo, ExportState, HostUse};
 pub use tls::{TlsConfig, TlsConfigError};
 pub use ublk::serve_queue;

@@ -38,6 +38,9 @@ pub(crate) const LINGER_MAX: Duration = Duration::from_secs(10);
 /// Payload bytes that are encrypted and handed to the socket at a time: bounds the ciphertext in memory.
 pub(crate) const TLS_SEND_BYTES: usize = 256 << 10;
 
+/// The same, of TLS with pre-shared keys: with what each record and each segment adds, its ciphertext takes a block of 256 KiB.
+pub(crate) const PSK_SEND_BYTES: usize = 240 << 10;
+
 /// Data in a command capsule of an NVMe/TCP I/O queue, in bytes: writes up to this length need no round trip to be asked for. Hosts
 /// hold no memory for it, and neither does a queue that gets none.
 pub(crate) const NVME_CAPSULE_DATA_BYTES: u32 = 128 << 10;

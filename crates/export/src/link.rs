@@ -23,6 +23,8 @@ pub(crate) struct Link {
     held_requests: Cell<u32>,
     held_bytes: Cell<u64>,
     reader: RefCell<Option<Waker>>,
+    /// Requests that wait in [`Link::room`].
+    crowd: RefCell<Vec<Waker>>,
     sender: RefCell<Option<Waker>>,
 }
 
@@ -61,6 +63,7 @@ impl Link {
             held_requests: Cell::new(0),
             held_bytes: Cell::new(0),
             reader: RefCell::new(None),
+            crowd: RefCell::default(),
             sender: RefCell::new(None),
         })
     }
@@ -94,6 +97,20 @@ impl Link {
         self.held_bytes.set(self.held_bytes.get() + bytes);
     }
 
+    /// Has something that was taken in hold so much more, once there is room.
+    pub async fn room(&self, bytes: u64) {
+        poll_fn(|context| {
+            // As in `admit`: a single one always fits.
+            if self.held_bytes.get() == 0 || self.has_room(bytes) {
+                self.grow(bytes);
+                return Poll::Ready(());
+            }
+            self.crowd.borrow_mut().push(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+
     /// What was taken in holds less.
     pub fn shrink(&self, bytes: u64) {
         self.release(0, bytes);
@@ -122,6 +139,8 @@ impl Link {
         self.held_requests.set(self.held_requests.get() - requests);
         self.held_bytes.set(self.held_bytes.get() - bytes);
         self.wake_reader();
+        let crowd = if self.crowd.borrow().is_empty() { return } else { self.crowd.take() };
+        crowd.into_iter().for_each(Waker::wake);
     }
 
     fn wake_reader(&self) {

@@ -16,8 +16,8 @@ use crate::tls::TlsConfig;
 pub struct ServerConfig {
     /// Encryption; `None` serves in the clear only.
     pub tls: Option<TlsConfig>,
-    /// Connections at the same time; more are closed at once. Each holds some 200 KiB when it is idle, and up to 64 MiB
-    /// of payload when it is not.
+    /// Connections at the same time; more are closed at once. Each holds some 200 KiB when it is idle, inside of TLS some
+    /// 100 KiB more, and up to 64 MiB of payload when it is not.
     pub connections_max: usize,
 }
 

@@ -7,6 +7,7 @@ use std::task::Waker;
 use std::time::SystemTime;
 
 use crate::counters::{Counters, LiveCounters};
+use crate::limit::{Limit, Limiter, Limits, Waits};
 
 /// What a volume is exported as. Shared by all shards; every handle is the same export.
 #[derive(Debug)]
@@ -14,6 +15,8 @@ pub struct ExportState {
     name: String,
     description: String,
     read_only: bool,
+    /// What all exports of the volume have together.
+    limiter: Arc<Limiter>,
     stopping: AtomicBool,
     handed_over: AtomicBool,
     next_id: AtomicU64,
@@ -25,6 +28,10 @@ struct Connections {
     live: BTreeMap<u64, Arc<ConnectionState>>,
     /// Of connections that have ended.
     past: Counters,
+    /// The same, by NVMe host.
+    past_hosts: BTreeMap<String, Counters>,
+    /// What NVMe hosts have that are limited, by name.
+    limited_hosts: BTreeMap<String, Arc<Limiter>>,
     /// Woken when the last connection ends.
     waiting: Vec<Waker>,
 }
@@ -34,10 +41,13 @@ struct Connections {
 pub(crate) struct ConnectionState {
     id: u64,
     peer: String,
+    host: Option<String>,
     secure: bool,
     since: SystemTime,
     cut: AtomicBool,
+    revoked: AtomicBool,
     alarm: Arc<Alarm>,
+    pub limits: Limits,
     pub counters: LiveCounters,
 }
 
@@ -63,6 +73,18 @@ pub struct ConnectionInfo {
     pub counters: Counters,
 }
 
+/// What an NVMe host has done with an export, on all its queues.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HostUse {
+    /// I/O queues that have used it and are connected.
+    pub queues: u32,
+    /// Since the export began.
+    pub counters: Counters,
+}
+
+/// Hosts whose figures an export keeps after they have gone. Names cost a host nothing.
+const PAST_HOSTS_MAX: usize = 1024;
+
 /// Nothing panics while one of these locks is held.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -71,10 +93,21 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl ExportState {
     /// A new export without connections.
     pub fn new(name: impl Into<String>, description: impl Into<String>, read_only: bool) -> Arc<ExportState> {
+        ExportState::limited(name, description, read_only, Arc::default())
+    }
+
+    /// As [`ExportState::new`], with what limits the volume at all its exports.
+    pub fn limited(
+        name: impl Into<String>,
+        description: impl Into<String>,
+        read_only: bool,
+        limiter: Arc<Limiter>,
+    ) -> Arc<ExportState> {
         Arc::new(ExportState {
             name: name.into(),
             description: description.into(),
             read_only,
+            limiter,
             stopping: AtomicBool::new(false),
             handed_over: AtomicBool::new(false),
             next_id: AtomicU64::new(1),
@@ -112,6 +145,61 @@ impl ExportState {
         lock(&self.connections).live.values().map(|connection| connection.info()).collect()
     }
 
+    /// What NVMe hosts do with it, by name. Of hosts that have gone some may be forgotten, if they were many.
+    pub fn hosts(&self) -> BTreeMap<String, HostUse> {
+        let connections = lock(&self.connections);
+        let past = connections.past_hosts.iter();
+        let mut hosts: BTreeMap<String, HostUse> =
+            past.map(|(host, counters)| (host.clone(), HostUse { queues: 0, counters: counters.clone() })).collect();
+        for connection in connections.live.values() {
+            let Some(host) = &connection.host else { continue };
+            let usage = hosts.entry(host.clone()).or_default();
+            usage.queues += 1;
+            usage.counters.add(&connection.counters.snapshot());
+        }
+        hosts
+    }
+
+    /// Limits what an NVMe host may do with it, on all its queues; `None` limits it no longer. Holds at once, also for hosts that are
+    /// connected, and for those that come later.
+    pub fn limit_host(&self, host: &str, limit: Option<Limit>) {
+        let limiter = {
+            let mut connections = lock(&self.connections);
+            let limiter = connections.limiter(host);
+            match limit {
+                Some(_) => connections.limited_hosts.insert(host.to_owned(), limiter.clone()),
+                None => connections.limited_hosts.remove(host),
+            };
+            limiter
+        };
+        limiter.set(limit);
+    }
+
+    /// The NVMe hosts that are limited, and how their requests have waited.
+    pub fn limited_hosts(&self) -> BTreeMap<String, (Limit, Waits)> {
+        let connections = lock(&self.connections);
+        let limited = connections.limited_hosts.iter();
+        limited.filter_map(|(host, limiter)| Some((host.clone(), (limiter.limit()?, limiter.waits())))).collect()
+    }
+
+    /// Has requests of its connections go on at once, now and later, whatever the limit: the export is about to end.
+    pub fn hurry(&self) {
+        let connections: Vec<_> = lock(&self.connections).live.values().cloned().collect();
+        connections.iter().for_each(|connection| connection.limits.hurry());
+    }
+
+    /// NVMe hosts that are not allowed any more lose it: what is in flight is answered, later commands fail.
+    pub(crate) fn revoke(&self, is_allowed: impl Fn(&str) -> bool) {
+        let connections: Vec<_> = lock(&self.connections).live.values().cloned().collect();
+        for connection in connections {
+            if connection.host.as_ref().is_some_and(|host| !is_allowed(host)) {
+                connection.revoked.store(true, Ordering::SeqCst);
+                connection.limits.hurry();
+                connection.alarm.ring();
+            }
+        }
+    }
+
     /// Ends one connection at once: its requests in flight run to their end, their answers are not sent. Returns whether
     /// it was there.
     pub fn cut(&self, id: u64) -> bool {
@@ -124,11 +212,12 @@ impl ExportState {
     }
 
     /// Stops the export for good: new connections and requests are refused with "shutting down", requests in flight are
-    /// answered, then the connections are closed. [`ExportState::stopped`] waits for the end.
+    /// answered, those that waited for a limit among them, then the connections are closed. [`ExportState::stopped`] waits for the end.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         let connections: Vec<_> = lock(&self.connections).live.values().cloned().collect();
         for connection in connections {
+            connection.limits.hurry();
             connection.alarm.ring();
         }
     }
@@ -167,20 +256,32 @@ impl ExportState {
         .await;
     }
 
-    /// Takes a connection in, whose task `alarm` wakes. `None` if the export is being stopped.
-    pub(crate) fn enter(&self, peer: String, secure: bool, alarm: Arc<Alarm>) -> Option<Arc<ConnectionState>> {
+    /// Takes a connection in, whose task `alarm` wakes; of an NVMe host, with its name. `None` if the export is being stopped.
+    pub(crate) fn enter(
+        &self,
+        peer: String,
+        host: Option<String>,
+        secure: bool,
+        alarm: Arc<Alarm>,
+    ) -> Option<Arc<ConnectionState>> {
         let mut connections = lock(&self.connections);
         // Looked at under the lock: `stop` either finds the connection in the list, or is seen here.
         if self.stopping() {
             return None;
         }
+        let (volume, owner) = (self.limiter.clone(), Arc::default());
+        let limits =
+            Limits { volume, host: host.as_ref().map_or_else(Arc::default, |host| connections.limiter(host)), owner };
         let connection = Arc::new(ConnectionState {
             id: self.next_id.fetch_add(1, Ordering::Relaxed),
             peer,
+            host,
             secure,
             since: SystemTime::now(),
             cut: AtomicBool::new(false),
+            revoked: AtomicBool::new(false),
             alarm,
+            limits,
             counters: LiveCounters::default(),
         });
         connections.live.insert(connection.id, connection.clone());
@@ -192,12 +293,29 @@ impl ExportState {
         let waiting = {
             let mut connections = lock(&self.connections);
             connections.live.remove(&connection.id);
-            connections.past.add(&connection.counters.snapshot());
+            let counters = connection.counters.snapshot();
+            connections.past.add(&counters);
+            if let Some(host) = &connection.host {
+                let known = &mut connections.past_hosts;
+                if known.len() >= PAST_HOSTS_MAX && !known.contains_key(host) {
+                    known.pop_first();
+                }
+                known.entry(host.clone()).or_default().add(&counters);
+            }
             if connections.live.is_empty() { std::mem::take(&mut connections.waiting) } else { Vec::new() }
         };
         for waker in waiting {
             waker.wake();
         }
+    }
+}
+
+impl Connections {
+    /// What an NVMe host has for all its queues.
+    fn limiter(&self, host: &str) -> Arc<Limiter> {
+        let is_its = |connection: &&Arc<ConnectionState>| connection.host.as_deref() == Some(host);
+        let known = || Some(self.live.values().find(is_its)?.limits.host.clone());
+        self.limited_hosts.get(host).cloned().or_else(known).unwrap_or_default()
     }
 }
 
@@ -229,6 +347,12 @@ impl ConnectionState {
     /// Whether the connection shall end at once.
     pub fn is_cut(&self) -> bool {
         self.cut.load(Ordering::Acquire)
+    }
+
+    /// Whether its host may not use the export any more.
+    #[inline]
+    pub fn is_revoked(&self) -> bool {
+        self.revoked.load(Ordering::SeqCst)
     }
 
     /// Whom to wake when the export stops or the connection is cut. To be called before looking at either.

@@ -11,6 +11,7 @@ use drive::{Block, BlockError, Buf, Env, WriteZeroes};
 use runtime::{ShardEnv, UblkOperation, UblkRequest, UblkSlot};
 
 use crate::counters::Kind;
+use crate::limit::Cost;
 use crate::state::{ConnectionState, ExportState};
 
 /// A queue that is being served.
@@ -43,7 +44,7 @@ pub async fn serve_queue<B: Block + 'static>(
     export: Arc<ExportState>,
     name: String,
 ) {
-    let Some(state) = export.enter(name, false, Arc::default()) else { return };
+    let Some(state) = export.enter(name, None, false, Arc::default()) else { return };
     let queue = Rc::new(Queue {
         env: env.clone(),
         block,
@@ -96,6 +97,12 @@ impl<B: Block> Queue<B> {
             let kind = kind(&request);
             let counters = &self.state.counters;
             counters.accepted(kind);
+            if self.state.limits.is_on()
+                && let Some(cost) = cost(&request)
+            {
+                // On the heap: it is not in the way of those that are not limited. A slot is never gone, so all pass.
+                Box::pin(self.state.limits.pass(&self.env, cost)).await;
+            }
             let done = self.execute(&mut slot, &request).await;
             counters.answered(kind, self.env.now().saturating_sub(arrived), done.is_err());
             next = match done {
@@ -167,6 +174,16 @@ impl<B: Block> Queue<B> {
         };
         done.map(|()| None).map_err(|error| errno(&error, kind(request)))
     }
+}
+
+/// What a request costs where there is a limit; `None` where none holds for it.
+fn cost(request: &UblkRequest) -> Option<Cost> {
+    let bytes = match request.operation {
+        UblkOperation::Read | UblkOperation::Write { .. } => request.len,
+        UblkOperation::Discard | UblkOperation::WriteZeroes { .. } => 0,
+        UblkOperation::Flush | UblkOperation::Unknown => return None,
+    };
+    Some(Cost { requests: 1, bytes })
 }
 
 fn kind(request: &UblkRequest) -> Kind {

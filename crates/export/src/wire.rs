@@ -1,15 +1,18 @@
 //! A stream, in the clear or inside of TLS.
 //!
 //! TLS is one state for both directions. Its reader decrypts what arrives; whatever TLS itself wants to say (handshake,
-//! tickets, key updates, alarms) is sent by the writer, when the reader asks for it with [`Received::Flush`].
+//! tickets, key updates, alarms) is sent by the writer, when the reader asks for it with [`Received::Flush`]. With pre-shared keys the handshake
+//! is over before there are two halves ([`accept_tls`]), and a key update goes along with what is sent next.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use drive::{Buf, BufMut, Env, Segments};
+use psk::TlsError;
 use runtime::{Closer, ShardEnv, Stream, StreamReader, StreamWriter};
+use thiserror::Error;
 
-use crate::limits::TLS_SEND_BYTES;
+use crate::limits::{NVME_FIRST_INPUT_BYTES, PSK_SEND_BYTES, TLS_SEND_BYTES};
 use crate::tls::{Plain, Session, TlsConfig};
 
 /// Ciphertext that is received at once, in bytes: some records of the largest size, 16 KiB.
@@ -38,9 +41,17 @@ pub(crate) struct WireReader {
     tls: Option<TlsReader>,
 }
 
+/// TLS of a stream.
+enum Tls {
+    /// With certificates.
+    Certificates(Box<Session>),
+    /// With pre-shared keys, after the handshake.
+    Keys(psk::Session),
+}
+
 struct TlsReader {
     env: ShardEnv,
-    session: Rc<RefCell<Session>>,
+    session: Rc<RefCell<Tls>>,
     /// Ciphertext that has arrived and was not decrypted yet: `start..end` of a buffer, absent while it is received into.
     cipher: Option<BufMut>,
     start: usize,
@@ -53,7 +64,7 @@ struct TlsReader {
 pub(crate) struct WireWriter {
     env: ShardEnv,
     stream: StreamWriter,
-    session: Option<Rc<RefCell<Session>>>,
+    session: Option<Rc<RefCell<Tls>>>,
 }
 
 /// Takes a stream apart.
@@ -72,7 +83,13 @@ pub(crate) fn start_tls(
     config: &TlsConfig,
     arrived: &[u8],
 ) -> Result<(), rustls::Error> {
-    let session = Rc::new(RefCell::new(Session::new(config)?));
+    attach(reader, writer, Tls::Certificates(Box::new(Session::new(config)?)), arrived);
+    Ok(())
+}
+
+/// Both halves speak TLS from here on. `arrived`: ciphertext that was not decrypted yet.
+fn attach(reader: &mut WireReader, writer: &mut WireWriter, session: Tls, arrived: &[u8]) {
+    let session = Rc::new(RefCell::new(session));
     let mut cipher = writer.env.alloc(CIPHER_BYTES.max(arrived.len()));
     cipher[..arrived.len()].copy_from_slice(arrived);
     reader.tls = Some(TlsReader {
@@ -84,10 +101,63 @@ pub(crate) fn start_tls(
         asked: false,
     });
     writer.session = Some(session);
-    Ok(())
+}
+
+/// Why there is no TLS.
+#[derive(Debug, Error)]
+pub(crate) enum HandshakeError {
+    /// The handshake failed.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The client went.
+    #[error("the client closed the connection")]
+    Closed,
+    /// The socket failed.
+    #[error("the connection failed")]
+    Broken,
+}
+
+/// Shakes hands with a client that has a pre-shared key; from then on both halves speak TLS. `arrived`: what the client has sent so far. Gives
+/// the identity of the key.
+pub(crate) async fn accept_tls(
+    reader: &mut WireReader,
+    writer: &mut WireWriter,
+    find: psk::Find,
+    arrived: &[u8],
+) -> Result<Vec<u8>, HandshakeError> {
+    let mut session = psk::Session::server(find)?;
+    // Strangers hold little: the buffer of a connection that speaks comes when it does.
+    let mut cipher = writer.env.alloc(NVME_FIRST_INPUT_BYTES.max(arrived.len()));
+    cipher[..arrived.len()].copy_from_slice(arrived);
+    let mut len = arrived.len();
+    loop {
+        let shaken = session.shake(&cipher[..len]);
+        let said = session.to_send();
+        if !said.is_empty() {
+            writer.send_bytes(said).await.map_err(|_| HandshakeError::Broken)?;
+        }
+        let (taken, is_done) = shaken?;
+        if is_done {
+            let identity = session.identity().expect("a session that is open has a key");
+            attach(reader, writer, Tls::Keys(session), &cipher[taken..len]);
+            return Ok(identity);
+        }
+        let received;
+        (cipher, received) = reader.recv(cipher, 0).await;
+        len = match received {
+            Received::Bytes(len) => len,
+            Received::End => return Err(HandshakeError::Closed),
+            Received::Flush | Received::Broken => return Err(HandshakeError::Broken),
+        };
+    }
 }
 
 impl WireReader {
+    /// See [`StreamReader::expect_promptly`].
+    pub fn expect_promptly(&mut self) {
+        self.stream.expect_promptly();
+    }
+
     /// Waits for data and puts them into `buf` from index `from` on, where there is room. To be dropped only when the
     /// connection ends.
     pub async fn recv(&mut self, mut buf: BufMut, from: usize) -> (BufMut, Received) {
@@ -123,6 +193,22 @@ impl TlsReader {
     /// Decrypts what is there. `None` if more ciphertext is needed.
     fn decrypt(&mut self, into: &mut [u8]) -> Option<Received> {
         let mut session = self.session.borrow_mut();
+        let session = match &mut *session {
+            Tls::Certificates(session) => session,
+            Tls::Keys(session) => {
+                let cipher = self.cipher.as_ref().map_or(&[][..], |cipher| &cipher[self.start..self.end]);
+                return match session.open(cipher, into) {
+                    Err(_) => Some(Received::Broken),
+                    Ok(opened) => {
+                        self.start += opened.taken;
+                        match opened.len {
+                            0 => opened.ended.then_some(Received::End),
+                            len => Some(Received::Bytes(len)),
+                        }
+                    }
+                };
+            }
+        };
         loop {
             match session.read(into) {
                 Ok(Plain::Bytes(len)) => return Some(Received::Bytes(len)),
@@ -159,18 +245,52 @@ impl WireWriter {
         let Some(session) = self.session.clone() else {
             return self.stream.send_all(Segments::from_vec(segments)).await.map_err(|_| SendFailed);
         };
-        let mut plain_bytes = 0;
+        let send_bytes = match &*session.borrow() {
+            Tls::Certificates(_) => TLS_SEND_BYTES,
+            Tls::Keys(_) => PSK_SEND_BYTES,
+        };
+        // Parts of segments that are encrypted and sent at a time.
+        let (mut parts, mut plain_bytes) = (Vec::new(), 0);
         for segment in &segments {
-            for part in segment.chunks(TLS_SEND_BYTES) {
-                session.borrow_mut().write(part).map_err(|_| SendFailed)?;
+            let mut rest = &segment[..];
+            while !rest.is_empty() {
+                let part;
+                (part, rest) = rest.split_at(rest.len().min(send_bytes - plain_bytes));
+                parts.push(part);
                 plain_bytes += part.len();
-                if plain_bytes >= TLS_SEND_BYTES {
-                    self.flush().await?;
+                if plain_bytes == send_bytes {
+                    self.send_parts(&session, &parts).await?;
+                    parts.clear();
                     plain_bytes = 0;
                 }
             }
         }
-        self.flush().await
+        self.send_parts(&session, &parts).await
+    }
+
+    async fn send_parts(&mut self, session: &RefCell<Tls>, parts: &[&[u8]]) -> Result<(), SendFailed> {
+        let sealed = match &mut *session.borrow_mut() {
+            Tls::Certificates(session) => {
+                for part in parts {
+                    session.write(part).map_err(|_| SendFailed)?;
+                }
+                None
+            }
+            Tls::Keys(session) => {
+                let max = parts.iter().map(|part| psk::Session::sealed_bytes_max(part.len())).sum();
+                let mut cipher = self.env.alloc(max);
+                let mut len = 0;
+                for part in parts {
+                    len += session.seal(part, &mut cipher[len..]).map_err(|_| SendFailed)?;
+                }
+                Some(cipher.freeze().slice(0..len))
+            }
+        };
+        match sealed {
+            None => self.flush().await,
+            Some(sealed) if sealed.is_empty() => Ok(()),
+            Some(sealed) => self.stream.send_all(Segments::from_vec(vec![sealed])).await.map_err(|_| SendFailed),
+        }
     }
 
     /// Sends bytes.
@@ -186,8 +306,14 @@ impl WireWriter {
     /// Sends what TLS wants to say.
     pub async fn flush(&mut self) -> Result<(), SendFailed> {
         let Some(session) = &self.session else { return Ok(()) };
-        let mut cipher = Vec::new();
-        session.borrow_mut().take(&mut cipher);
+        let cipher = match &mut *session.borrow_mut() {
+            Tls::Certificates(session) => {
+                let mut cipher = Vec::new();
+                session.take(&mut cipher);
+                cipher
+            }
+            Tls::Keys(session) => session.to_send(),
+        };
         if cipher.is_empty() {
             return Ok(());
         }
@@ -199,7 +325,10 @@ impl WireWriter {
     /// Ends the session as TLS wants it, and then the stream.
     pub async fn goodbye(mut self) {
         if let Some(session) = &self.session {
-            session.borrow_mut().close();
+            match &mut *session.borrow_mut() {
+                Tls::Certificates(session) => session.close(),
+                Tls::Keys(session) => session.close(),
+            }
             // The peer may have gone without listening.
             let _ = self.flush().await;
         }

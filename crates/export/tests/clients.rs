@@ -155,7 +155,7 @@ fn fio_verifies_what_several_jobs_have_written() {
         let served = Served::start(export::ServerConfig::default(), false, shards);
         served.add("disk", 128 * MIB, false);
         let mut job = format!(
-            "[global]\nioengine=nbd\nuri={}\nrw=randrw\nbsrange=512-128k\nbs_unaligned\niodepth=16\nsize=24m\n\
+            "[global]\nioengine=nbd\nuri={}\nrw=randrw\nbsrange=512-128k\nbs_unaligned\nserialize_overlap=1\niodepth=16\nsize=24m\n\
              verify=crc32c\nverify_fatal=1\nverify_dump=0\n",
             served.uri("disk")
         );

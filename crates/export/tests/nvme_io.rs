@@ -12,7 +12,7 @@ use drive::BlockError;
 use export::{Hosts, Kind};
 use nvme::host::{Blocks, DiscoveryLog, Found, Shutdown, Wish, io};
 use nvme::tcp::Digests;
-use nvme::{DISCOVERY_NQN, Status};
+use nvme::{Command, DISCOVERY_NQN, Sgl, Status, nvm};
 
 fn blocks(first: u64, count: u32) -> Blocks {
     Blocks { nsid: 1, first, count }
@@ -231,4 +231,57 @@ fn what_a_queue_holds_for_a_slow_volume_is_bounded_in_bytes() {
         assert_eq!(answered.join().unwrap(), 100, "the others are taken in when there is room");
         assert!(held <= most, "{held} commands of 1 MiB, of which {most} are allowed: {command:?}");
     }
+}
+
+/// A copy of ranges to a block, all at once.
+fn copy(queue: &mut Queue, to: u64, ranges: &[(u64, u16)], in_capsule: bool, fua: bool) -> Status {
+    let entry = |(first, count): &(u64, u16)| {
+        let mut entry = [0; 32];
+        entry[8..16].copy_from_slice(&first.to_le_bytes());
+        entry[16..18].copy_from_slice(&(count - 1).to_le_bytes());
+        entry
+    };
+    let data: Vec<u8> = ranges.iter().flat_map(entry).collect();
+    let mut command = Command::new(nvm::COPY, 0, 1);
+    command.set_slba(to);
+    command.set_cdw(12, (ranges.len() as u32 - 1) | u32::from(fua) << 30);
+    let len = data.len() as u32;
+    command.dptr = if in_capsule { Sgl::in_capsule(len) } else { Sgl::transport(len) };
+    queue.execute(command, &data, 0).status()
+}
+
+#[test]
+fn a_copy_is_what_was_there_before_it_began() {
+    let (target, volume, state) = Target::disk(4 * MIB);
+    let controller = Controller::connect(target.address);
+    let mut queue = controller.queue(1);
+    let data = pattern(512 * BLOCK as usize, 5);
+    write(&mut queue, 0, &data[..256 * BLOCK as usize], false);
+    write(&mut queue, 256, &data[256 * BLOCK as usize..], false);
+    let at = |first: usize, count: usize| &data[first * BLOCK as usize..(first + count) * BLOCK as usize];
+    for in_capsule in [true, false] {
+        let to = if in_capsule { 600 } else { 700 };
+        assert_eq!(copy(&mut queue, to, &[(5, 3), (500, 12), (0, 1)], in_capsule, false), Status::SUCCESS);
+        assert!(read(&mut queue, to, 16) == [at(5, 3), at(500, 12), at(0, 1)].concat());
+    }
+    // As much as there may be, in one range and in 256; and more.
+    let single: Vec<(u64, u16)> = (0..256).rev().map(|block| (block, 1)).collect();
+    assert_eq!(copy(&mut queue, 768, &single, false, false), Status::SUCCESS);
+    assert!(read(&mut queue, 768, 256).chunks(BLOCK as usize).eq(at(0, 256).chunks(BLOCK as usize).rev()));
+    assert_eq!(copy(&mut queue, 768, &[(0, 257)], true, false), Status::COMMAND_SIZE_LIMIT_EXCEEDED);
+    assert_eq!(copy(&mut queue, 769, &[(0, 256)], true, false), Status::LBA_OUT_OF_RANGE);
+    // Over itself.
+    let durable = volume.ram.durable_writes();
+    assert_eq!(copy(&mut queue, 1, &[(0, 256)], true, true), Status::SUCCESS);
+    assert!(read(&mut queue, 1, 256) == at(0, 256));
+    assert_eq!((volume.ram.durable_writes() - durable, state.counters().errors), (1, 2), "FUA");
+
+    volume.fail(Some(BlockError::Lost { lost: 2, survives: 1 }));
+    assert_eq!(copy(&mut queue, 1, &[(0, 1)], true, false), Status::UNRECOVERED_READ_ERROR);
+    volume.fail(None);
+    let readonly = target.offer(2, volume.clone(), Hosts::Any, true);
+    let mut command = Command::new(nvm::COPY, 0, 2);
+    command.dptr = Sgl::in_capsule(32);
+    assert_eq!(queue.execute(command, &[0; 32], 0).status(), Status::WRITE_PROTECTED);
+    assert_eq!(readonly.counters().requests[Kind::Write as usize], 0);
 }

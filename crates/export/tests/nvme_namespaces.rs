@@ -13,6 +13,7 @@ use common::{PATIENCE, Volume, eventually};
 use drive::{Block, BlockError, Buf, BufMut, Extent, WriteZeroes};
 use export::{ExportState, Hosts, Ram};
 use nvme::host::{Blocks, DiscoveryLog, Found, HostError, Wish, admin, io};
+use nvme::target::Event;
 use nvme::tcp::Digests;
 use nvme::{DISCOVERY_NQN, Status};
 
@@ -252,4 +253,37 @@ fn a_namespace_that_comes_again_is_another_one() {
         }
     }
     assert_eq!((state.counters().written_bytes, volume.ram.allocated_bytes()), (u64::from(BLOCK), u64::from(BLOCK)));
+}
+
+#[test]
+fn a_host_that_watches_hears_of_referrals_and_reads_them_with_a_new_generation() {
+    let (target, _, _) = Target::disk(MIB);
+    let discovery = Wish { subsystem: DISCOVERY_NQN.parse().unwrap(), queues: 0, ..wish(1) };
+    let mut controller = Controller::with(target.address, discovery, Digests::default()).unwrap();
+    let read = |controller: &mut Controller| {
+        let (generation, entries) = controller.admin.lead(DiscoveryLog::new()).unwrap();
+        let found = entries.iter().map(|entry| Found::of(entry).unwrap()).filter(|found| found.kind == 1);
+        let referrals = found.map(|found| (found.subsystem.to_string(), format!("{} {}", found.address, found.port)));
+        (generation, referrals.collect::<Vec<_>>())
+    };
+    let (generation, none) = read(&mut controller);
+    assert!(none.is_empty());
+    let mut last = generation;
+    for addresses in [&["192.0.2.6:8009", "[2001:db8::6]:4420"][..], &["192.0.2.6:8009"], &[]] {
+        let asked = controller.ask();
+        target.portal.refer(addresses.iter().map(|address| address.parse().unwrap()).collect());
+        let event = nvme::host::AsyncEvent::of(controller.admin.wait(asked).completion.result.get());
+        assert_eq!((event.notice(), event.log_page), (Some(Event::DiscoveryChanged), 0x70));
+        let (generation, found) = read(&mut controller);
+        assert!(generation > last);
+        let written = addresses.iter().map(|address| {
+            let (ip, port) = address.rsplit_once(':').unwrap();
+            (DISCOVERY_NQN.to_owned(), format!("{} {port}", ip.trim_matches(['[', ']'])))
+        });
+        assert_eq!(found, written.collect::<Vec<_>>());
+        last = generation;
+    }
+    // What changes nothing is no event.
+    target.portal.refer([].into());
+    assert_eq!(read(&mut controller).0, last);
 }

@@ -176,9 +176,10 @@ fn a_client_that_reads_no_answers_is_not_read_from() {
     for cookie in 0..200 {
         greedy.read(cookie, 0, 4 * MIB as u32);
     }
+    let accepted = || export.counters().requests[Kind::Read as usize];
+    eventually("it is served", || accepted() > 0);
     std::thread::sleep(Duration::from_millis(300));
-    let accepted = export.counters().requests[Kind::Read as usize];
-    assert!((1..=40).contains(&accepted), "{accepted} reads of 4 MiB were accepted");
+    assert!(accepted() <= 40, "{} reads of 4 MiB were accepted", accepted());
 
     // Requests that hold no bytes are bounded by their number.
     volume.hold();

@@ -5,9 +5,17 @@
 //! 2. Extents are whole blocks within the group, overlap nowhere, and those of a volume hold exactly its size rounded up
 //!    to a block.
 //! 3. Each export belongs to a volume of the catalogue, and none is there twice.
-//! 4. No interval or target is 0, no more was put right than was found, and a scrub's place is in the group.
+//! 4. Reservations belong to a volume of the catalogue, and are what NVMe allows.
+//! 5. Limits are those of a volume or an export of the catalogue, and can be kept.
+//! 6. Secrets are those of one host each, in the order of their names, and so are keys of TLS.
+//! 7. No interval or target is 0, no more was put right than was found, and a scrub's place is in the group.
 
+mod exports;
+mod limits;
+mod reservations;
+mod secrets;
 mod slot;
+mod tls_keys;
 mod upkeep;
 
 use serde::{Deserialize, Serialize};
@@ -16,10 +24,14 @@ use thiserror::Error;
 use crate::BLOCK;
 use crate::superblock::check_name;
 
+pub use limits::{LIMIT_BURST_MS, LIMIT_BYTES_PER_S, LIMIT_IOPS, LimitOf, LimitRecord};
+pub use reservations::{HeldRecord, RegistrantRecord, ReservationRecord};
+pub use secrets::SecretRecord;
 pub use slot::{
     CATALOGUE_SLOTS, CATALOGUE_VERSION, SlotError, TooLarge, catalogue_slot_bytes, catalogue_slot_offset, decode_slot,
     encode_slot,
 };
+pub use tls_keys::TlsKeyRecord;
 pub use upkeep::{SCRUB_EVERY_S_DEFAULT, ScrubEnd, ScrubPoint, ScrubRecord, SettingsRecord};
 
 /// Volumes and exports of a group, and its upkeep. The field names are those of the JSON document on the drives.
@@ -38,10 +50,19 @@ pub struct Catalogue {
     /// Its scrubs. Left out where there was none.
     #[serde(default, skip_serializing_if = "is_default")]
     pub scrub: ScrubRecord,
+    /// Reservations of NVMe hosts that persist. Left out where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub reservations: Vec<ReservationRecord>,
+    /// How fast volumes and exports may be used. Left out where nothing is limited.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub limits: Vec<LimitRecord>,
+    /// Secrets of NVMe hosts. Left out where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub secrets: Vec<SecretRecord>,
+    /// Keys of TLS of NVMe hosts. Left out where there are none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tls_keys: Vec<TlsKeyRecord>,
 }
-
-/// The highest number of a namespace.
-const NAMESPACE_MAX: u32 = 65_535;
 
 /// Requests that a queue of a block device takes at the same time, at most.
 pub const DEVICE_DEPTH_MAX: u16 = 4096;
@@ -286,6 +307,34 @@ pub enum CatalogueError {
         /// Its number.
         nsid: u32,
     },
+    /// Reservations that cannot be: of a volume that is not there or has others, or against the rules of NVMe.
+    #[error("the reservations of volume {volume}: {reason}")]
+    Reservation {
+        /// Identity of the volume.
+        volume: u64,
+        /// The rule that they break.
+        reason: &'static str,
+    },
+    /// A limit that cannot be: of something that is not there or has another, or one that cannot be kept.
+    #[error("the limit of {id}: {reason}")]
+    Limit {
+        /// Identity of the volume or the export.
+        id: u64,
+        /// The rule that it breaks.
+        reason: &'static str,
+    },
+    /// A secret that cannot be one, or of what cannot be a host, or out of order.
+    #[error("the secret of the host `{host}` is none, or is not in its place")]
+    Secret {
+        /// Name of the host.
+        host: String,
+    },
+    /// Keys of TLS that cannot be any, or of what cannot be a host, or out of order.
+    #[error("the keys of TLS of the host `{host}` are none, or are not in their place")]
+    TlsKey {
+        /// Name of the host.
+        host: String,
+    },
     /// A setting, or the place of a scrub, that makes no sense.
     #[error("the field {field} of settings or scrub is out of its range")]
     Upkeep {
@@ -302,6 +351,10 @@ impl Default for Catalogue {
             exports: Vec::new(),
             settings: SettingsRecord::default(),
             scrub: ScrubRecord::default(),
+            reservations: Vec::new(),
+            limits: Vec::new(),
+            secrets: Vec::new(),
+            tls_keys: Vec::new(),
         }
     }
 }
@@ -311,7 +364,10 @@ impl Catalogue {
     /// [`crate::Features::CATALOGUE_2`] in the superblocks first.
     pub fn version(&self) -> u32 {
         let only_nbd = self.exports.iter().all(|export| matches!(export.kind, ExportKind::Nbd { .. }));
-        if only_nbd && is_default(&self.settings) && is_default(&self.scrub) { 1 } else { 2 }
+        let is_plain = is_default(&self.settings) && is_default(&self.scrub);
+        let is_plain = is_plain && self.reservations.is_empty() && self.limits.is_empty();
+        let is_plain = is_plain && self.secrets.is_empty() && self.tls_keys.is_empty();
+        if only_nbd && is_plain { 1 } else { 2 }
     }
 
     /// Verifies the invariants for a group of `capacity_bytes`.
@@ -326,6 +382,10 @@ impl Catalogue {
         }
         self.check_overlap()?;
         self.check_exports()?;
+        self.check_reservations()?;
+        self.check_limits()?;
+        self.check_secrets()?;
+        self.check_tls_keys()?;
         upkeep::check(&self.settings, &self.scrub, capacity_bytes)
     }
 
@@ -360,59 +420,6 @@ impl Catalogue {
             None => Ok(()),
         }
     }
-
-    fn check_exports(&self) -> Result<(), CatalogueError> {
-        // What is there once for each volume: an address, and a block device.
-        let mut places = Vec::with_capacity(self.exports.len());
-        let mut devices = Vec::new();
-        let mut namespaces: Vec<(u32, u64)> = Vec::new();
-        for export in &self.exports {
-            if !self.volumes.iter().any(|volume| volume.id == export.volume) {
-                return Err(CatalogueError::NoVolume { export: export.id, volume: export.volume });
-            }
-            match &export.kind {
-                ExportKind::Nbd { address, .. } => {
-                    if !is_address(address) {
-                        return Err(CatalogueError::Address { address: address.clone() });
-                    }
-                    places.push((export.volume, address.as_str()));
-                }
-                &ExportKind::Ublk { number, block_bytes, depth, .. } => {
-                    if !matches!(block_bytes, 512 | 4096) || !(1..=DEVICE_DEPTH_MAX).contains(&depth) {
-                        return Err(CatalogueError::Device { number, block_bytes, depth });
-                    }
-                    places.push((export.volume, "a block device"));
-                    devices.push(number);
-                }
-                ExportKind::NvmeTcp { address, nsid, block_bytes, hosts, .. } => {
-                    if !is_address(address) || address.starts_with("unix:") {
-                        return Err(CatalogueError::Address { address: address.clone() });
-                    }
-                    let (nsid, block_bytes) = (*nsid, *block_bytes);
-                    let has_hosts = hosts.as_ref().is_none_or(|hosts| hosts.iter().all(|host| is_host(host)));
-                    if !(1..=NAMESPACE_MAX).contains(&nsid) || !matches!(block_bytes, 512 | 4096) || !has_hosts {
-                        return Err(CatalogueError::Namespace { nsid, block_bytes });
-                    }
-                    // One or both of two.
-                    let other = |known: &&(u32, u64)| (known.0 == nsid) != (known.1 == export.volume);
-                    if let Some((nsid, _)) = namespaces.iter().find(other) {
-                        return Err(CatalogueError::NamespaceTwice { nsid: *nsid });
-                    }
-                    namespaces.push((nsid, export.volume));
-                    places.push((export.volume, address.as_str()));
-                }
-            }
-        }
-        places.sort_unstable();
-        devices.sort_unstable();
-        if let Some(pair) = devices.windows(2).find(|pair| pair[0] == pair[1]) {
-            return Err(CatalogueError::DeviceTwice { number: pair[0] });
-        }
-        match places.windows(2).find(|pair| pair[0] == pair[1]) {
-            Some(pair) => Err(CatalogueError::ExportTwice { volume: pair[0].0, address: pair[0].1.to_owned() }),
-            None => Ok(()),
-        }
-    }
 }
 
 fn check_extents_of(volume: &VolumeRecord, capacity: u64) -> Result<(), CatalogueError> {
@@ -433,18 +440,6 @@ fn check_extents_of(volume: &VolumeRecord, capacity: u64) -> Result<(), Catalogu
         return Err(CatalogueError::Size { volume: volume.name.clone(), extents: extents_bytes, size });
     }
     Ok(())
-}
-
-/// The name of an NVMe host: NVMe Base 2.0, clause 4.5.
-fn is_host(name: &str) -> bool {
-    name.starts_with("nqn.") && name.len() <= 223 && !name.chars().any(char::is_control)
-}
-
-fn is_address(address: &str) -> bool {
-    match address.strip_prefix("unix:") {
-        Some(path) => !path.is_empty() && !path.contains('\0'),
-        None => address.rsplit_once(':').is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok()),
-    }
 }
 
 #[cfg(test)]
@@ -492,6 +487,10 @@ mod tests {
                     unchecked: 0,
                 }),
             },
+            reservations: Vec::new(),
+            limits: Vec::new(),
+            secrets: Vec::new(),
+            tls_keys: Vec::new(),
         }
     }
 

@@ -57,9 +57,11 @@ targets! {
     any_script_of_messages_is_served_however_it_is_cut: "nbd-script", 500, 1_500;
     any_stream_is_served_however_it_is_cut: "nbd-stream", 500, 5_000;
     any_answers_of_a_controller_are_understood_or_refused: "nvme-answers", 2_000, 10_000;
+    nobody_is_let_in_without_the_secret_whatever_is_said: "nvme-auth", 500, 5_000;
     any_controllers_bytes_are_read_however_they_are_cut: "nvme-replies", 500, 10_000;
     any_script_of_pdus_is_served_however_it_is_cut: "nvme-script", 500, 10_000;
     any_hosts_bytes_are_served_however_they_are_cut: "nvme-stream", 1_000, 10_000;
+    nobody_gets_into_tls_without_the_key_whatever_is_said: "nvme-tls", 200, 2_000;
     any_request_is_taken_whole_or_refused: "request", 3_000, 50_000;
     any_size_is_exact_or_refused: "size", 2_000, 100_000;
     any_superblock_is_valid_or_refused: "superblock", 3_000, 20_000;

@@ -84,7 +84,7 @@ fn open(made: &Made, present: &[usize], allow_inconsistent: bool) -> Result<Arra
     let found = candidates(made, present);
     let assessment = assess(&found.iter().collect::<Vec<_>>(), allow_inconsistent);
     let assembly = assessment.assembly.map_err(|refusal| refusal.to_string())?;
-    Ok(Array::new(made.sim.env(), &assembly, |index| made.drives[present[index]].clone()))
+    Ok(Array::new(made.sim.env(), &assembly, |index| made.drives[present[index]].clone().into()))
 }
 
 fn read(made: &Made, array: &Array<SimEnv>, offset: usize, len: usize) -> Result<Vec<u8>, BlockError> {

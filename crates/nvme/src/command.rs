@@ -37,6 +37,16 @@ pub mod nvm {
     pub const DATASET_MANAGEMENT: u8 = 0x09;
     /// Verify.
     pub const VERIFY: u8 = 0x0C;
+    /// Reservation Register.
+    pub const RESERVATION_REGISTER: u8 = 0x0D;
+    /// Reservation Report.
+    pub const RESERVATION_REPORT: u8 = 0x0E;
+    /// Reservation Acquire.
+    pub const RESERVATION_ACQUIRE: u8 = 0x11;
+    /// Reservation Release.
+    pub const RESERVATION_RELEASE: u8 = 0x15;
+    /// Copy.
+    pub const COPY: u8 = 0x19;
 }
 
 /// The opcode of all fabrics commands: Base 2.0, clause 6.

@@ -120,6 +120,8 @@ statuses! {
     FEATURE_NOT_CHANGEABLE = SPECIFIC | DNR | 0x0E, "Feature Not Changeable";
     /// The feature is the controller's.
     FEATURE_NOT_NAMESPACE_SPECIFIC = SPECIFIC | DNR | 0x0F, "Feature Not Namespace Specific";
+    /// Copy: more ranges, or longer ones, than the namespace takes at a time.
+    COMMAND_SIZE_LIMIT_EXCEEDED = SPECIFIC | DNR | 0x83, "Command Size Limit Exceeded";
     /// Connect: the record format is not known.
     CONNECT_INCOMPATIBLE_FORMAT = SPECIFIC | DNR | 0x80, "Connect Incompatible Format";
     /// Connect: the controller has no room, or the queue is connected.

@@ -81,6 +81,8 @@ pub mod property {
     pub const CSTS: u32 = 0x1C;
     /// NVM Subsystem Reset.
     pub const NSSR: u32 = 0x20;
+    /// Controller Ready Timeouts.
+    pub const CRTO: u32 = 0x68;
 }
 
 /// Fields of the property CC: Base 2.0, figure 46.

@@ -110,7 +110,7 @@ pub struct IdentifyController {
     pub icsvscc: u8,
     pub nwpc: u8,
     pub acwu: U16,
-    pub cdfs: U16,
+    pub ocfs: U16,
     pub sgls: U32,
     pub mnan: U32,
     pub maxdna: [u8; 16],

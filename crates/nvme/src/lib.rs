@@ -8,9 +8,12 @@
 //! - [`tcp`]: PDUs, and how a stream of bytes is cut into them.
 //! - [`target`]: what a controller answers.
 //! - [`host`]: how a host makes a controller work.
+//! - [`auth`]: how each proves who it is.
+//! - [`tls`]: keys that connections are encrypted with.
 
 #![forbid(unsafe_code)]
 
+pub mod auth;
 mod command;
 mod completion;
 pub mod fabrics_data;
@@ -19,6 +22,7 @@ pub mod identify;
 mod nqn;
 pub mod target;
 pub mod tcp;
+pub mod tls;
 
 pub use command::{Command, Direction, FABRICS, Fuse, Place, Sgl, admin, fabrics, nvm};
 pub use completion::{Completion, Status};

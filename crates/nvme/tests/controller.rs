@@ -31,12 +31,14 @@ fn a_controller_becomes_ready_when_it_is_enabled_and_gives_up_its_queues_when_it
 #[test]
 fn capabilities_say_what_there_is() {
     let Answer::Done(Status::SUCCESS, capabilities) = get(&mut connected(Kind::Io), 0x00, true) else { panic!() };
-    // MQES, CQR, TO in 500 ms, CSS bit 0 for the NVM command set, MPSMIN and MPSMAX of 4 KiB.
+    // MQES, CQR, TO in 500 ms, CSS bit 0 for the NVM command set, MPSMIN and MPSMAX of 4 KiB, CRMS "with media".
     assert_eq!(capabilities & 0xFFFF, 1023);
     assert_eq!(capabilities >> 16 & 1, 1);
     assert_eq!(capabilities >> 24 & 0xFF, 20);
     assert_eq!(capabilities >> 37 & 0xFF, 1);
-    assert_eq!(capabilities >> 48, 0);
+    assert_eq!(capabilities >> 48, 1 << 11);
+    // CRTO: the time that CAP.TO names.
+    assert_eq!(get(&mut connected(Kind::Io), 0x68, false), done(20));
     assert_eq!(get(&mut connected(Kind::Io), 0x08, false), done(0x0002_0000));
 }
 
@@ -124,7 +126,7 @@ fn features_that_cannot_be_set_say_why() {
     assert_eq!(feature(&mut controller, admin::SET_FEATURES, 0x02, 1), failed(Status::INVALID_FIELD));
     assert_eq!(feature(&mut controller, admin::SET_FEATURES, 0x04, 5 << 16), failed(Status::INVALID_FIELD));
     assert_eq!(feature(&mut controller, admin::SET_FEATURES, 0x81, 1), failed(Status::COMMAND_SEQUENCE_ERROR));
-    for fid in [0x00, 0x03, 0x08, 0x10, 0x82, 0xFF] {
+    for fid in [0x00, 0x03, 0x08, 0x10, 0x84, 0xFF] {
         assert_eq!(feature(&mut controller, admin::GET_FEATURES, fid, 0), failed(Status::INVALID_FIELD), "{fid:x}h");
         assert_eq!(feature(&mut controller, admin::SET_FEATURES, fid, 0), failed(Status::INVALID_FIELD), "{fid:x}h");
     }

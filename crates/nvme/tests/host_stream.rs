@@ -368,3 +368,54 @@ proptest! {
         prop_assert_eq!(whole, run_with(LIMITS, &bytes, &pieces, direct, answers));
     }
 }
+
+#[test]
+fn a_controller_may_send_less_only_where_a_command_lets_it() {
+    let begin = || {
+        let mut receiver = HostReceiver::new(LIMITS);
+        assert_eq!(receiver.begin(Transfer::ToHostUpTo(100)), Some(0));
+        assert!(matches!(
+            receiver.step(&pdu::initialize(Kind::IcResp, 0, NONE, 4096)),
+            (128, HostStep::Initialized(_))
+        ));
+        receiver
+    };
+    let writer = Writer::new(NONE, 0);
+    let data = |offset: u32, len: u32, last: bool, success: bool| {
+        [&writer.data_to_host(0, offset, len, last, success)[..], &vec![7; len as usize]].concat()
+    };
+    // All steps, up to the first that closes or completes.
+    let end = |bytes: Vec<u8>| {
+        let (mut receiver, mut input) = (begin(), &bytes[..]);
+        loop {
+            let (taken, step) = receiver.step(input);
+            input = &input[taken..];
+            match step {
+                HostStep::Close(violation) => return Err(violation),
+                HostStep::Completed { completion, .. } => return Ok(completion.status()),
+                HostStep::NeedMore => panic!("it ends"),
+                _ => {}
+            }
+        }
+    };
+    let response = |status| writer.response(Completion::new(0, status, 0)).to_vec();
+    for good in [
+        data(0, 40, true, true),
+        data(0, 100, true, true),
+        [data(0, 40, false, false), data(40, 8, true, true)].concat(),
+        [data(0, 40, true, false), response(Status::SUCCESS)].concat(),
+    ] {
+        assert_eq!(end(good), Ok(Status::SUCCESS));
+    }
+    assert_eq!(end(response(Status::INVALID_FIELD)), Ok(Status::INVALID_FIELD));
+    for bad in [
+        response(Status::SUCCESS),
+        [data(0, 40, false, false), response(Status::SUCCESS)].concat(),
+        [data(0, 40, true, false), data(40, 8, true, true)].concat(),
+        data(0, 104, true, true),
+        data(0, 100, false, false),
+        data(0, 40, false, true),
+    ] {
+        assert!(end(bad).is_err());
+    }
+}

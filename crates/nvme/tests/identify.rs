@@ -42,8 +42,9 @@ fn an_io_controller_says_what_it_can() {
     assert_eq!(data[92..96], (1_u32 << 8 | 1 << 11).to_le_bytes());
     assert_eq!(data[512..514], [0x66, 0x44]);
     assert_eq!(data[516..520], NAMESPACE_MAX.to_le_bytes());
-    // Compare, Dataset Management, Write Zeroes, Verify; nothing fused; a cache for each namespace.
-    assert_eq!((data[520], data[522], data[525]), (0b1000_1101, 0, 0b101));
+    // Compare, Dataset Management, Write Zeroes, reservations, Verify, Copy; Compare and Write; a cache for each namespace.
+    assert_eq!((&data[520..522], data[522], data[525]), (&[0b1010_1101, 1][..], 1, 0b101));
+    assert_eq!(data[534..536], [1, 0], "descriptors of format 0");
     assert_eq!(data[536..540], (1_u32 | 1 << 20 | 1 << 21).to_le_bytes());
     assert!(data[768..].starts_with(SUBSYSTEM.as_bytes()) && data[768 + SUBSYSTEM.len()] == 0);
     assert_eq!(data[1792..1796], ((64 + CAPSULE_DATA_BYTES) / 16).to_le_bytes());
@@ -71,14 +72,19 @@ fn a_namespace_says_its_size_blocks_and_names() {
     // One format of 4 KiB blocks; no further one; writes that need no read have 64 blocks.
     assert_eq!((disk[130], disk[25], disk[26], &disk[72..74]), (12, 0, 0, &[63, 0][..]));
     assert_eq!((disk[24], disk[30], disk[33], disk[99]), (1 << 4, 1, 0b1001, 0));
+    // Copy: MSSRL, MCL and MSRC.
+    assert_eq!((&disk[74..80], disk[80]), (&[0, 1, 0, 1, 0, 0][..], 255));
+    // Reservations of all types, that persist if wished.
+    assert_eq!(disk[31], 0xFF);
     assert_eq!((&disk[92..96], &disk[104..120]), (&[1, 0, 0, 0][..], &[0x11; 16][..]));
 
     let image = identify(&mut controller, cns::NAMESPACE, 3).expect("data");
     assert_eq!((&image[..8], image[130], image[99]), (&1000_u64.to_le_bytes()[..], 9, 1));
     // Grain of 4 KiB, in blocks of 512 bytes, one less; optimal writes of 256 KiB.
     assert_eq!((&image[64..66], &image[72..74]), (&[7, 0][..], &[0xFF, 0x01][..]));
+    assert_eq!((&image[74..80], image[80]), (&[0, 8, 0, 8, 0, 0][..], 255));
     let independent = identify(&mut controller, cns::INDEPENDENT_NAMESPACE, 3).expect("data");
-    assert_eq!((independent[1], &independent[4..9], independent[14]), (1, &[1, 0, 0, 0, 1][..], 1));
+    assert_eq!((&independent[1..3], &independent[4..9], independent[14]), (&[1, 0xFF][..], &[1, 0, 0, 0, 1][..], 1));
 
     let names = identify(&mut controller, cns::NAMESPACE_DESCRIPTORS, 1).expect("data");
     let expected = [&[2, 16, 0, 0][..], &[0x11; 16], &[3, 16, 0, 0], &[0x11; 16], &[4, 1, 0, 0, 0]].concat();

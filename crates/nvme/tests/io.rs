@@ -3,7 +3,7 @@
 mod common;
 
 use common::shelf::Memory;
-use nvme::target::{Io, Namespace, Range, Shelf, TRANSFER_BYTES_MAX, ranges};
+use nvme::target::{CompareAndWrite, Io, Namespace, Range, Shelf, TRANSFER_BYTES_MAX, copied, ranges};
 use nvme::{Command, Sgl, Status, nvm};
 use proptest::prelude::*;
 
@@ -98,13 +98,83 @@ fn a_read_only_namespace_takes_no_changes() {
 }
 
 #[test]
-fn fused_and_unknown_commands_are_refused() {
-    for fuse in 1..=3 {
-        let mut fused = command(nvm::READ, 0, 1, 4096);
-        fused.flags |= fuse;
-        assert_eq!(Io::of(&fused, &disk()), Err(Status::INVALID_FIELD));
+fn only_compare_and_write_are_fused_and_only_in_this_order() {
+    for (opcode, part) in [(nvm::READ, 0), (nvm::COMPARE, 0b01), (nvm::WRITE, 0b10), (nvm::VERIFY, 0)] {
+        for fuse in 1..=3 {
+            let mut fused = command(opcode, 0, 1, if opcode == nvm::VERIFY { 0 } else { 4096 });
+            fused.flags |= fuse;
+            let refused = Io::of(&fused, &disk()).err();
+            assert_eq!(refused, (fuse != part).then_some(Status::INVALID_FIELD), "{opcode:x}h, {fuse:b}b");
+        }
     }
-    for opcode in [0x03, 0x04, 0x0D, 0x19, 0x7F, 0xFF] {
+}
+
+#[test]
+fn a_fused_operation_is_of_one_block_that_both_commands_name() {
+    let io = |opcode, slba, blocks, namespace: &Namespace| {
+        let mut command = command(opcode, slba, blocks, blocks * namespace.block_bytes);
+        command.set_cdw(12, (blocks - 1) | u32::from(opcode == nvm::WRITE) << 30);
+        Io::of(&command, namespace).expect("it lies in the namespace")
+    };
+    for namespace in [disk(), Namespace { read_only: false, ..image() }] {
+        let (compare, write) = (io(nvm::COMPARE, 5, 1, &namespace), io(nvm::WRITE, 5, 1, &namespace));
+        let whole =
+            CompareAndWrite { offset: 5 * u64::from(namespace.block_bytes), len: namespace.block_bytes, fua: true };
+        assert_eq!(CompareAndWrite::of(&compare, &write, &namespace), Ok(whole));
+        for (first, second) in [
+            (compare, io(nvm::WRITE, 4, 1, &namespace)),
+            (compare, io(nvm::WRITE, 5, 2, &namespace)),
+            (io(nvm::COMPARE, 5, 2, &namespace), io(nvm::WRITE, 5, 2, &namespace)),
+            (write, compare),
+            (write, write),
+            (compare, Io::Flush),
+        ] {
+            assert_eq!(CompareAndWrite::of(&first, &second, &namespace), Err(Status::INVALID_FIELD));
+        }
+    }
+}
+
+/// The data of a Copy command with these source ranges.
+fn sources(ranges: &[(u64, u16)]) -> Vec<u8> {
+    let entry = |(first, blocks): &(u64, u16)| {
+        let mut entry = [0xEE; 32];
+        entry[8..16].copy_from_slice(&first.to_le_bytes());
+        entry[16..18].copy_from_slice(&(blocks - 1).to_le_bytes());
+        entry
+    };
+    ranges.iter().flat_map(entry).collect()
+}
+
+#[test]
+fn a_copy_is_of_several_ranges_to_one_place() {
+    let copy = |slba, dword12: u32, len| {
+        let mut copy = command(nvm::COPY, slba, 1, len);
+        copy.set_cdw(12, dword12);
+        Io::of(&copy, &disk())
+    };
+    assert_eq!(copy(3, 1, 64), Ok(Io::Copy { offset: 12_288, ranges: 2, fua: false }));
+    assert_eq!(copy(3, 255 | 1 << 30, 8192), Ok(Io::Copy { offset: 12_288, ranges: 256, fua: true }));
+    assert_eq!(copy(3, 1, 63), Err(Status::DATA_SGL_LENGTH_INVALID));
+    assert_eq!(copy(3, 1 << 8, 32), Err(Status::INVALID_FIELD), "another format");
+    assert_eq!(copy(1 << 20, 0, 32), Err(Status::LBA_OUT_OF_RANGE));
+    assert_eq!(copy(u64::MAX, 0, 32), Err(Status::LBA_OUT_OF_RANGE));
+
+    let range = |offset: u64, len: u64| Range { offset: offset * 4096, len: len * 4096 };
+    let to = |ranges: &[(u64, u16)], block: u64| copied(&sources(ranges), block * 4096, &disk());
+    let last = (1 << 20) - 1;
+    assert_eq!(to(&[(7, 2), (1, 1)], 9), Ok((vec![range(7, 2), range(1, 1)], range(9, 3))));
+    assert_eq!(to(&[(0, 128), (9, 128)], 0).map(|(_, to)| to), Ok(range(0, 256)));
+    assert_eq!(to(&[(0, 128), (9, 129)], 0), Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED));
+    assert_eq!(to(&[(0, 257)], 0), Err(Status::COMMAND_SIZE_LIMIT_EXCEEDED));
+    for (ranges, block) in [(&[(last, 2)][..], 0), (&[(u64::MAX, 1)], 0), (&[(0, 1), (0, 1)], last)] {
+        assert_eq!(to(ranges, block), Err(Status::LBA_OUT_OF_RANGE), "{ranges:?}");
+    }
+    assert!(to(&[(last, 1)], last).is_ok());
+}
+
+#[test]
+fn unknown_commands_are_refused() {
+    for opcode in [0x03, 0x04, 0x0F, 0x1A, 0x7F, 0xFF] {
         assert_eq!(Io::of(&command(opcode, 0, 1, 4096), &disk()), Err(Status::INVALID_OPCODE));
     }
 }
@@ -154,7 +224,7 @@ fn ranges_lie_in_the_namespace_or_none_is_given() {
 proptest! {
     #[test]
     fn whatever_is_taken_lies_in_the_namespace(
-        bytes in prop::collection::vec(any::<u8>(), 64), opcode in 0_u8..16, near in 0_u64..3, which in any::<bool>(),
+        bytes in prop::collection::vec(any::<u8>(), 64), opcode in 0_u8..32, near in 0_u64..3, which in any::<bool>(),
     ) {
         let namespace = if which { disk() } else { image() };
         let mut command: Command = zerocopy::FromBytes::read_from_bytes(&bytes[..]).expect("64 bytes");
@@ -167,13 +237,16 @@ proptest! {
         command.dptr.length = (command.blocks() * namespace.block_bytes).into();
         let end = namespace.blocks * u64::from(namespace.block_bytes);
         match Io::of(&command, &namespace) {
-            Ok(Io::Write { .. } | Io::WriteZeroes { .. } | Io::Deallocate { .. } | Io::Hint { .. })
+            Ok(Io::Write { .. } | Io::WriteZeroes { .. } | Io::Deallocate { .. } | Io::Hint { .. } | Io::Copy { .. })
                 if namespace.read_only => prop_assert!(false, "a change of a read-only namespace"),
             Ok(
                 Io::Read { offset, len } | Io::Write { offset, len, .. } | Io::Compare { offset, len }
                 | Io::WriteZeroes { offset, len, .. } | Io::Verify { offset, len },
             ) => prop_assert!(offset + u64::from(len) <= end),
             Ok(_) | Err(_) => {}
+        }
+        if let Ok((sources, to)) = copied(&bytes, end - 4096, &namespace) {
+            prop_assert!(sources.iter().chain([&to]).all(|range| range.len > 0 && range.offset + range.len <= end));
         }
         if let Ok(ranges) = ranges(&bytes, &namespace) {
             prop_assert!(ranges.iter().all(|range| range.len > 0 && range.offset + range.len <= end));

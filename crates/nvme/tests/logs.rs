@@ -10,9 +10,10 @@ use zerocopy::IntoBytes;
 
 #[test]
 fn the_pages_that_are_there_are_listed_and_no_other_is_given() {
-    for (kind, pages) in
-        [(Kind::Io, &[0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x0C, 0x12][..]), (Kind::Discovery, &[0x00, 0x01, 0x70])]
-    {
+    for (kind, pages) in [
+        (Kind::Io, &[0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x0C, 0x12, 0x80][..]),
+        (Kind::Discovery, &[0x00, 0x01, 0x70]),
+    ] {
         let mut controller = enabled(kind);
         let list = data(execute(&mut controller, &log(0x00, 0, 1024))).expect("a log");
         for page in 0..=u8::MAX {
@@ -134,20 +135,22 @@ fn effects_say_which_commands_there_are() {
     let admin = [0x02, 0x06, 0x08, 0x09, 0x0A, 0x0C, 0x18].map(|opcode| (opcode, 1));
     // CSUPP, and LBCC where blocks change.
     let nvm = [(0x00, 1), (0x01, 3), (0x02, 1), (0x05, 1), (0x08, 3), (0x09, 3), (0x0C, 1)];
+    let reservations = [0x0D, 0x0E, 0x11, 0x15].map(|opcode| (256 + opcode, 1));
     let nvm = nvm.map(|(opcode, effect)| (256 + opcode, effect));
-    assert_eq!(listed, [&admin[..], &nvm].concat());
+    assert_eq!(listed, [&admin[..], &nvm, &reservations, &[(256 + 0x19, 3)]].concat());
 }
 
 #[test]
-fn features_that_are_there_are_listed_with_the_scope_of_a_controller() {
+fn features_that_are_there_are_listed_with_their_scope() {
     let mut controller = enabled(Kind::Io);
     let bytes = data(execute(&mut controller, &log(0x12, 0, 1024))).expect("a log");
     for (fid, entry) in bytes.chunks(4).enumerate() {
         // Those with an argument of their own are asked with one that they take.
         let dword11 = u32::from(fid == 0x81);
         let there = feature(&mut controller, admin::GET_FEATURES, fid as u32, dword11) != failed(Status::INVALID_FIELD);
-        // FSUPP is bit 0; FSP begins at bit 20, its bit 1 is "Controller Scope".
-        assert_eq!(entry, if there { 1_u32 | 1 << 21 } else { 0 }.to_le_bytes(), "{fid:x}h");
+        // FSUPP is bit 0; FSP begins at bit 20, its bit 0 is "Namespace Scope", its bit 1 "Controller Scope".
+        let scope = if matches!(fid, 0x82 | 0x83) { 1 << 20 } else { 1 << 21 };
+        assert_eq!(entry, if there { 1_u32 | scope } else { 0 }.to_le_bytes(), "{fid:x}h");
     }
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Volumes {
 }
 
 enum Slot {
-    Valid(u64, Catalogue),
+    Valid(u64, Box<Catalogue>),
     Absent,
     Bad(String),
 }
@@ -45,7 +45,7 @@ impl Volumes {
             }
         }
         let valid = |slot: &Slot| match slot {
-            Slot::Valid(sequence, catalogue) => Some((*sequence, catalogue.clone())),
+            Slot::Valid(sequence, catalogue) => Some((*sequence, (**catalogue).clone())),
             Slot::Absent | Slot::Bad(_) => None,
         };
         let copies = slots.iter().filter(|(_, _, slot)| valid(slot).is_some()).count() as u64;
@@ -135,7 +135,7 @@ fn read_slot(group: &Group, drives: &[Found], member: usize, number: u64) -> Slo
     }
     let array = &group.superblock.array;
     match decode_slot(&bytes, array) {
-        Ok((sequence, catalogue)) => Slot::Valid(sequence, catalogue),
+        Ok((sequence, catalogue)) => Slot::Valid(sequence, Box::new(catalogue)),
         Err(SlotError::OtherArray { .. }) => Slot::Absent,
         Err(SlotError::NotACatalogue | SlotError::Checksum { part: "header" }) if !names(&bytes, array) => Slot::Absent,
         Err(SlotError::NotACatalogue) => Slot::Bad("its magic is gone".to_owned()),

@@ -3,7 +3,7 @@
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use ::drive::{BufMut, Env, Nanos};
@@ -12,6 +12,7 @@ use crate::clock;
 use crate::drives::{Drive, OpenDrive};
 use crate::remote::ShardHandle;
 use crate::shard::{Shard, with_current};
+use crate::task::LocalFuture;
 use crate::timer::TimerKey;
 
 /// The environment of one shard. A handle: clone it freely, it never leaves its thread.
@@ -80,6 +81,13 @@ impl Env for ShardEnv {
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
         self.shard.spawn(Box::pin(task));
+    }
+
+    fn spawn_now(&self, task: impl Future<Output = ()> + 'static) {
+        let mut task: LocalFuture = Box::pin(task);
+        if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.shard.spawn(task);
+        }
     }
 
     fn alloc(&self, len: usize) -> BufMut {

@@ -5,7 +5,8 @@
 //! - [`Runtime`]: the shards of a process. A **shard** is a pinned thread with one ring for drives and sockets, a task
 //!   list and timers. [`ShardHandle`] reaches it from any thread.
 //! - [`ShardEnv`]: the shard as code on it sees it: [`::drive::Env`], and the way to drives and sockets.
-//! - [`OpenDrive`], [`Drive`]: a file, block device or memory that this process owns, and the handle of one shard to it.
+//! - [`OpenDrive`], [`Drive`]: a file, block device or memory that this process owns, and the handle of one shard to it. A [`Backend`]
+//!   is a drive that another crate reaches.
 //! - [`Listener`], [`Stream`]: sockets on the same ring; a [`Bound`] socket is none of them yet. [`UblkSlot`]: requests of local block
 //!   devices on the same ring. [`mailbox()`]: messages between shards.
 //! - [`UeventSocket`]: what the kernel says about devices that come and go.
@@ -44,6 +45,7 @@ mod process;
 mod remote;
 mod ring;
 mod shard;
+mod spin;
 mod system;
 mod task;
 mod timer;
@@ -54,8 +56,8 @@ pub use answer::{Call, Stopped};
 pub use arena::{ArenaStats, arena_stats};
 pub use config::{Config, Runtime, StartError};
 pub use drives::{
-    Drive, DriveKind, DriveSpec, DriveStats, LATENCY_BUCKETS, OpenDrive, OpenError, SpecError, create_file,
-    forget_memory,
+    Backend, BackendDrive, Drive, DriveFuture, DriveKind, DriveSpec, DriveStats, LATENCY_BUCKETS, OpenDrive, OpenError,
+    SpecError, create_file, forget_memory,
 };
 pub use env::ShardEnv;
 pub use kept::{forget_kept, kept_file};

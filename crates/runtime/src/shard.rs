@@ -21,6 +21,7 @@ use crate::files::{FileTable, Target};
 use crate::op::{Completed, Op, OpKey, OpSlab, Payload};
 use crate::remote::{Item, Remote, ShardHandle};
 use crate::ring::{BELL, IGNORED, Ring};
+use crate::spin::{self, Spinner};
 use crate::system;
 use crate::task::{LocalFuture, TaskHeader, TaskKey, TaskSlab};
 use crate::timer::Timers;
@@ -70,6 +71,9 @@ pub(crate) struct Shard {
     /// Drive operations in flight, for which spinning may be worth it.
     drive_ops: Cell<u32>,
     spin: Duration,
+    /// Receives in flight from clients that may ask again at once.
+    prompt_receives: Cell<u32>,
+    spinner: RefCell<Spinner>,
     stopping: Cell<bool>,
 }
 
@@ -132,6 +136,8 @@ impl Shard {
             ready_ops: Cell::new(0),
             drive_ops: Cell::new(0),
             spin: setup.spin,
+            prompt_receives: Cell::new(0),
+            spinner: RefCell::default(),
             stopping: Cell::new(false),
         });
         shard.arm_bell();
@@ -154,6 +160,11 @@ impl Shard {
 
     pub(crate) fn is_home_of(&self, home: &Arc<Remote>) -> bool {
         Arc::ptr_eq(&self.remote, home)
+    }
+
+    /// Receives in flight from clients that may ask again at once.
+    pub(crate) fn prompt_receives(&self) -> &Cell<u32> {
+        &self.prompt_receives
     }
 
     pub(crate) fn ops(&self) -> &RefCell<OpSlab> {
@@ -234,6 +245,14 @@ impl Shard {
         }
     }
 
+    /// Takes one of the operations that are ready at once out of what the task may do in this poll. False: it has done all of them.
+    #[inline]
+    pub(crate) fn take_ready_op(&self) -> bool {
+        let left = self.ready_ops.get();
+        self.ready_ops.set(left.saturating_sub(1));
+        left > 0
+    }
+
     /// For operations that are ready at once: ready, or pending once in a while so that others get their turn.
     pub(crate) fn ready_op(&self) -> impl Future<Output = ()> + '_ {
         struct ReadyOp<'a>(&'a Shard);
@@ -241,16 +260,11 @@ impl Shard {
             type Output = ();
             #[inline]
             fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-                match self.0.ready_ops.get() {
-                    0 => {
-                        context.waker().wake_by_ref();
-                        Poll::Pending
-                    }
-                    left => {
-                        self.0.ready_ops.set(left - 1);
-                        Poll::Ready(())
-                    }
+                if self.0.take_ready_op() {
+                    return Poll::Ready(());
                 }
+                context.waker().wake_by_ref();
+                Poll::Pending
             }
         }
         ReadyOp(self)
@@ -384,9 +398,26 @@ impl Shard {
             return;
         }
         let deadline = self.timers.borrow().next_deadline();
-        if !self.spin.is_zero() && self.drive_ops.get() > 0 && self.spin_for_completion(&mut ring, deadline) {
-            return;
+        if !self.spin.is_zero() && self.drive_ops.get() > 0 {
+            let window = self.spin.as_nanos() as u64;
+            if self.spin_for_completion(&mut ring, deadline, window) {
+                return;
+            }
         }
+        if self.prompt_receives.get() == 0 {
+            return self.sleep(&mut ring, deadline);
+        }
+        let mut spinner = self.spinner.borrow_mut();
+        let looks = spinner.tries();
+        let begin = clock::now();
+        if !(looks && self.spin_for_completion(&mut ring, deadline, spin::WINDOW)) {
+            self.sleep(&mut ring, deadline);
+        }
+        spinner.waited(clock::now().saturating_sub(begin), looks);
+    }
+
+    /// Submits, and waits for a completion, a message, or `deadline`.
+    fn sleep(&self, ring: &mut Ring, deadline: Option<Nanos>) {
         let limit = match deadline {
             None => None,
             Some(deadline) => match deadline.checked_sub(clock::now()) {
@@ -406,10 +437,9 @@ impl Shard {
     }
 
     /// Submits, and looks for completions for a while before the shard sleeps. Returns whether there is work.
-    fn spin_for_completion(&self, ring: &mut Ring, deadline: Option<Nanos>) -> bool {
+    fn spin_for_completion(&self, ring: &mut Ring, deadline: Option<Nanos>, window: Nanos) -> bool {
         self.entered(ring.enter());
-        let start = clock::now();
-        let mut end = start + self.spin.as_nanos() as u64;
+        let mut end = clock::now() + window;
         if let Some(deadline) = deadline {
             end = end.min(deadline);
         }

@@ -517,3 +517,26 @@ fn shared_zeroes_can_be_written() {
         assert!(both[..4096] == [0; 4096] && both[4096..] == [9; 4096]);
     });
 }
+
+#[test]
+fn memory_is_read_at_once_but_no_task_keeps_the_others_from_their_turn() {
+    on_every_kind(|env, drive| async move {
+        let data = pattern(5, 8192);
+        drive.write(4096, segments(&[&data]), false).await.expect("write");
+        let mut buf = vec![0; 8192];
+        if drive.open_drive().kind() != runtime::DriveKind::Memory {
+            assert_eq!(drive.read_now(4096, &mut buf), None, "whatever has to be waited for");
+            assert!(buf.iter().all(|&byte| byte == 0));
+            return;
+        }
+        // With a poll of its own, so that all of its operations are left.
+        env.sleep(Duration::from_millis(1)).await;
+        let done = (0..).take_while(|_| drive.read_now(4096, &mut buf) == Some(Ok(()))).count();
+        assert_eq!(done, runtime::READY_OPS_PER_POLL as usize);
+        assert!(buf[..] == data[..]);
+        assert!(read(&env, &drive, 4096, 8192).await[..] == data[..], "a read that waits has its turn");
+        env.sleep(Duration::from_millis(1)).await;
+        let refused = drive.read_now(SIZE, &mut buf);
+        assert!(matches!(refused, Some(Err(DriveError::OutOfRange { .. }))), "{refused:?}");
+    });
+}

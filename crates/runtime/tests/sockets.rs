@@ -250,8 +250,8 @@ fn a_dropped_stream_ends_the_connection() {
         env.sleep(Duration::from_millis(5)).await;
     });
     call.wait().expect("the shard runs");
-    theirs.set_read_timeout(Some(Duration::from_secs(10))).expect("a timeout");
-    assert_eq!(theirs.read(&mut [0]).expect("no timeout"), 0);
+    theirs.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+    assert_eq!(theirs.read_to_end(&mut Vec::new()).expect("no timeout"), 0);
     runtime.stop();
 }
 
@@ -287,5 +287,45 @@ fn a_unix_socket_has_the_permissions_asked_for_and_replaces_only_a_dead_one() {
         assert!(there.exists(), "and it stays");
     });
     call.wait().expect("the shard runs");
+    runtime.stop();
+}
+
+#[test]
+fn a_shard_connects_to_others_and_is_told_when_nobody_is_there() {
+    let runtime = start(1);
+    for ip in ["127.0.0.1", "::1"] {
+        let Ok(listener) = std::net::TcpListener::bind((ip, 0)) else { continue };
+        let at = listener.local_addr().expect("it listens");
+        let served = std::thread::spawn(move || {
+            let (mut stream, peer) = listener.accept().expect("somebody comes");
+            let mut said = [0; 4];
+            stream.read_exact(&mut said).expect("it says something");
+            stream.write_all(&said).expect("it listens");
+            peer
+        });
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let run = move || async move {
+            let env = ShardEnv::current();
+            let mut stream = Stream::connect(&env, at).await.expect("somebody listens");
+            stream.writer.send_all(Segments::from_iter([Buf::from(b"ping".to_vec())])).await.expect("it is taken");
+            let (received, buf) = stream.reader.recv_exact(env.alloc(4), 0..4).await;
+            received.expect("it comes back");
+            assert_eq!((&buf[..], stream.peer), (&b"ping"[..], Peer::Tcp(at)));
+            sender.send(stream.local).expect("the test waits");
+        };
+        runtime.shard(0).spawn(run).expect("the shard runs");
+        let local = receiver.recv_timeout(Duration::from_secs(30)).expect("it connects");
+        assert_eq!(local, Some(served.join().expect("it was served")));
+    }
+    let closed = std::net::TcpListener::bind(SocketAddr::from(LOOPBACK)).expect("a port is free");
+    let at = closed.local_addr().expect("it listens");
+    drop(closed);
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let run = move || async move {
+        let refused = Stream::connect(&ShardEnv::current(), at).await.map(drop);
+        sender.send(refused.map_err(|error| error.kind())).expect("the test waits");
+    };
+    runtime.shard(0).spawn(run).expect("the shard runs");
+    assert_eq!(receiver.recv_timeout(Duration::from_secs(30)), Ok(Err(ErrorKind::ConnectionRefused)));
     runtime.stop();
 }

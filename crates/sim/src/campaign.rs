@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::program::execute::{Tally, execute};
-use crate::program::generate::generate;
+use crate::program::generate::{generate, generate_remote};
 use crate::program::{Program, promise, shrink};
 
 thread_local! {
@@ -75,6 +75,8 @@ pub struct Campaign {
     pub jobs: usize,
     /// Progress is printed.
     pub progress: bool,
+    /// With members on shelves.
+    pub remote: bool,
 }
 
 /// What came of a campaign.
@@ -86,6 +88,13 @@ pub struct Outcome {
     pub cpu: Duration,
     /// Seeds that failed, and why.
     pub failures: BTreeMap<u64, String>,
+    /// With members on shelves.
+    pub remote: bool,
+}
+
+/// The program that a seed is, with members on shelves or without.
+pub fn program_of(seed: u64, remote: bool) -> Program {
+    if remote { generate_remote(seed) } else { generate(seed) }
 }
 
 /// Failures after which a campaign ends: more of them tell no more.
@@ -97,7 +106,7 @@ impl Campaign {
         keep_memory();
         let next = AtomicU64::new(self.from);
         let stop = AtomicBool::new(false);
-        let sum = Mutex::new(Outcome::default());
+        let sum = Mutex::new(Outcome { remote: self.remote, ..Outcome::default() });
         let began = Instant::now();
         std::thread::scope(|scope| {
             for _ in 0..self.jobs.max(1) {
@@ -117,7 +126,7 @@ impl Campaign {
             if seed - self.from >= self.runs || self.time.is_some_and(|time| began.elapsed() >= time) {
                 break;
             }
-            let result = attempt(|| execute(&generate(seed), false));
+            let result = attempt(|| execute(&program_of(seed, self.remote), false));
             let mut sum = sum.lock().expect("violations are caught");
             match result {
                 Ok(tally) => sum.tally.add(&tally),
@@ -181,8 +190,10 @@ impl Outcome {
         }
         text += &format!("{} violations\n", self.failures.len());
         for (seed, why) in &self.failures {
-            text +=
-                &format!("  seed {seed}: {why}\n    replay and shrink: cargo run --release -p sim -- --seed {seed}\n");
+            let remote = if self.remote { "--remote " } else { "" };
+            text += &format!(
+                "  seed {seed}: {why}\n    replay and shrink: cargo run --release -p sim -- {remote}--seed {seed}\n"
+            );
         }
         text
     }

@@ -40,14 +40,20 @@ mod clock;
 mod drive;
 pub mod engine;
 pub mod exhaustive;
+mod net;
 pub mod program;
+mod remote;
 mod rng;
+mod shelf;
 mod task;
 mod trace;
 mod world;
 
 pub use crate::drive::{DriveOptions, Latency, PageRc, SimDrive};
+pub use crate::net::{SimConnection, SimNetwork, SimReader, SimWriter, Way};
+pub use crate::remote::{GroupDrive, Patience, Ways};
 pub use crate::rng::Rng;
+pub use crate::shelf::Shelf;
 pub use crate::trace::{Counts, OpKind, Phase, TapeEvent, TapeStep, TraceEntry};
 pub use crate::world::{Sim, SimEnv};
 

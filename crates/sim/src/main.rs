@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use format::CrashSafety;
-use sim::campaign::{Campaign, failure, shrunk};
+use sim::campaign::{Campaign, failure, program_of, shrunk};
 use sim::engine::Protection;
 use sim::exhaustive::{Counts, Extent, shapes};
 use sim::program::execute::execute;
-use sim::program::generate::generate;
 use sim::program::promise;
 
 /// Runs the real array code over simulated drives that crash, lie and die, beside a model of what may be read.
@@ -75,6 +74,9 @@ struct Random {
     /// Threads; all cores unless given.
     #[arg(long, value_name = "J")]
     jobs: Option<usize>,
+    /// Programs with members on other machines, and networks that fail.
+    #[arg(long)]
+    remote: bool,
     /// Print the table of faults that are promised to be survived.
     #[arg(long)]
     faults: bool,
@@ -127,7 +129,7 @@ fn exhaustive(level: Option<&str>, ops: usize, protection: Protection, healthy: 
 }
 
 fn replay(seed: u64, random: &Random) -> ExitCode {
-    let program = generate(seed);
+    let program = program_of(seed, random.remote);
     print!("{program}");
     if random.verbose {
         println!();
@@ -142,7 +144,8 @@ fn replay(seed: u64, random: &Random) -> ExitCode {
         let (short, why) = shrunk(&program);
         println!("\nshrunk from {} steps to {}:\n{short}VIOLATION: {why}", program.steps.len(), short.steps.len());
     }
-    println!("replay: cargo run --release -p sim -- --seed {seed} --verbose");
+    let remote = if random.remote { "--remote " } else { "" };
+    println!("replay: cargo run --release -p sim -- {remote}--seed {seed} --verbose");
     ExitCode::FAILURE
 }
 
@@ -154,11 +157,12 @@ fn campaign(random: &Random) -> ExitCode {
         time: random.hours.map(|hours| Duration::from_secs_f64(hours * 3600.0)),
         jobs: random.jobs.unwrap_or(cores),
         progress: true,
+        remote: random.remote,
     };
     let outcome = campaign.run();
     print!("{}", outcome.summary());
     if let Some(&seed) = outcome.failures.keys().next() {
-        let (short, why) = shrunk(&generate(seed));
+        let (short, why) = shrunk(&program_of(seed, random.remote));
         println!("\nseed {seed}, shrunk:\n{short}VIOLATION: {why}");
         return ExitCode::FAILURE;
     }

@@ -16,6 +16,19 @@ pub(crate) type TaskId = u32;
 /// The place of the future that `block_on` was given.
 pub(crate) const MAIN: TaskId = 0;
 
+/// The machine that a task runs on: it ends with that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Owner(pub u32);
+
+impl Owner {
+    /// The machine whose array it is.
+    pub(crate) const HOST: Owner = Owner(0);
+    /// What lies between machines.
+    pub(crate) const NETWORK: Owner = Owner(1);
+    /// The first of the others.
+    pub(crate) const FIRST_SHELF: u32 = 2;
+}
+
 /// The runnable tasks. Wakers are `Send` by their contract, hence the lock; nobody ever waits for it.
 #[derive(Default)]
 pub(crate) struct Ready {
@@ -65,6 +78,7 @@ pub(crate) struct Task {
 
 struct Place {
     waker: Arc<TaskWaker>,
+    owner: Owner,
     task: Option<Task>,
 }
 
@@ -86,15 +100,16 @@ impl Tasks {
     fn new_place(&mut self) -> TaskId {
         let id = TaskId::try_from(self.places.len()).expect("fewer than 2^32 tasks at a time");
         let waker = Arc::new(TaskWaker { id, queued: AtomicBool::new(false), ready: self.ready.clone() });
-        self.places.push(Place { waker, task: None });
+        self.places.push(Place { waker, owner: Owner::HOST, task: None });
         id
     }
 
-    pub(crate) fn insert(&mut self, future: Pin<Box<dyn Future<Output = ()>>>) {
+    pub(crate) fn insert(&mut self, owner: Owner, future: Pin<Box<dyn Future<Output = ()>>>) {
         let id = self.free.pop().unwrap_or_else(|| self.new_place());
         let place = &mut self.places[id as usize];
         let waker = Waker::from(place.waker.clone());
         waker.wake_by_ref();
+        place.owner = owner;
         place.task = Some(Task { future, waker });
     }
 
@@ -119,10 +134,13 @@ impl Tasks {
         self.free.push(id);
     }
 
-    /// Takes all tasks out, in the order of their places.
-    pub(crate) fn take_all(&mut self) -> Vec<Task> {
+    /// Takes all tasks of a machine out, or all there are, in the order of their places.
+    pub(crate) fn take_all(&mut self, owner: Option<Owner>) -> Vec<Task> {
         let mut taken = Vec::new();
         for (id, place) in self.places.iter_mut().enumerate() {
+            if owner.is_some_and(|owner| owner != place.owner) {
+                continue;
+            }
             if let Some(task) = mem::take(&mut place.task) {
                 taken.push(task);
                 self.free.push(id as TaskId);

@@ -1,7 +1,7 @@
 //! The world: the run loop, and the handle to it that the engine gets.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::mem;
 use std::pin::{Pin, pin};
@@ -14,8 +14,11 @@ use std::time::Duration;
 use ::drive::{BufMut, Env, Kept, Nanos};
 
 use crate::clock::{Event, Sleep, Timeline};
-use crate::drive::{DriveState, SimDrive};
+use crate::drive::DriveState;
+use crate::net::{Lines, SimNetwork};
+use crate::remote::GroupDrive;
 use crate::rng::{GOLDEN, Rng, mix};
+pub(crate) use crate::task::Owner;
 use crate::task::{MAIN, Ready, TaskId, Tasks};
 use crate::trace::{TapeEvent, TraceEntry};
 
@@ -32,6 +35,13 @@ pub(crate) struct World {
     turn_waiters: RefCell<Vec<Waker>>,
     pub(crate) timeline: RefCell<Timeline>,
     drives: RefCell<Vec<Weak<DriveState>>>,
+    /// Drives of other machines, by index.
+    elsewhere: RefCell<BTreeSet<u32>>,
+    /// The ways to other machines.
+    pub(crate) lines: RefCell<Lines>,
+    shelves: Cell<u32>,
+    /// A machine that is losing its power: what its tasks drop says nothing to anybody.
+    vanishing: Cell<Option<Owner>>,
     running: Cell<bool>,
     steps: Cell<u64>,
     steps_max: Cell<u64>,
@@ -79,6 +89,10 @@ impl World {
             turn_waiters: RefCell::default(),
             timeline: RefCell::default(),
             drives: RefCell::default(),
+            elsewhere: RefCell::default(),
+            lines: RefCell::default(),
+            shelves: Cell::new(0),
+            vanishing: Cell::new(None),
             running: Cell::new(false),
             steps: Cell::new(0),
             steps_max: Cell::new(u64::MAX),
@@ -155,8 +169,34 @@ impl World {
         self.fingerprint.set(mix(self.fingerprint.get() ^ word).wrapping_add(GOLDEN));
     }
 
-    fn spawn(&self, future: Pin<Box<dyn Future<Output = ()>>>) {
-        self.tasks.borrow_mut().insert(future);
+    /// The drives of the machine whose array it is.
+    fn own_drives(&self) -> Vec<Rc<DriveState>> {
+        let elsewhere = self.elsewhere.borrow();
+        self.living_drives().into_iter().filter(|drive| !elsewhere.contains(&drive.index)).collect()
+    }
+
+    /// Another machine, which has these drives.
+    pub(crate) fn add_shelf(&self, drives: impl Iterator<Item = u32>) -> Owner {
+        self.elsewhere.borrow_mut().extend(drives);
+        let number = self.shelves.get();
+        self.shelves.set(number + 1);
+        Owner(Owner::FIRST_SHELF + number)
+    }
+
+    /// The machine has lost its power.
+    pub(crate) fn has_vanished(&self, owner: Owner) -> bool {
+        self.vanishing.get() == Some(owner)
+    }
+
+    /// Ends the tasks of a machine; with its power if `vanishes`, and otherwise as a process ends, whose sockets the system closes.
+    pub(crate) fn end_tasks(&self, owner: Owner, vanishes: bool) {
+        self.vanishing.set(vanishes.then_some(owner));
+        self.kill_tasks(Some(owner));
+        self.vanishing.set(None);
+    }
+
+    fn spawn(&self, owner: Owner, future: Pin<Box<dyn Future<Output = ()>>>) {
+        self.tasks.borrow_mut().insert(owner, future);
     }
 
     /// Finds the next task to poll; moves time on when there is none.
@@ -226,15 +266,17 @@ impl World {
         }
     }
 
-    fn kill_tasks(&self) {
+    fn kill_tasks(&self, owner: Option<Owner>) {
         loop {
-            let tasks = self.tasks.borrow_mut().take_all();
+            let tasks = self.tasks.borrow_mut().take_all(owner);
             if tasks.is_empty() {
                 break;
             }
             drop(tasks);
         }
-        self.turn_waiters.borrow_mut().clear();
+        if self.tasks.borrow().count() == 0 {
+            self.turn_waiters.borrow_mut().clear();
+        }
     }
 
     /// Whoever is dropped from now on does not get to change what is kept: a killed process does not clean up.
@@ -297,12 +339,17 @@ impl Sim {
 
     /// The environment for the engine.
     pub fn env(&self) -> SimEnv {
-        SimEnv { world: self.world.clone() }
+        SimEnv { world: self.world.clone(), owner: Owner::HOST }
     }
 
     /// A generator for the test itself: independent of the world's, but given by its seed and by how far it has run.
     pub fn rng(&self) -> Rng {
         self.world.rng.borrow_mut().fork()
+    }
+
+    /// The network, for whoever brings trouble.
+    pub fn network(&self) -> SimNetwork {
+        SimNetwork { world: self.world.clone() }
     }
 
     /// Virtual time now.
@@ -375,20 +422,26 @@ impl Sim {
         }
     }
 
-    /// Ends every spawned task. Drive operations in flight still run to their end.
+    /// Ends every task of this machine. Drive operations in flight still run to their end.
     pub fn kill_tasks(&self) {
-        self.world.kill_tasks();
+        self.world.end_tasks(Owner::HOST, false);
     }
 
-    /// Kills the process, as `kill -9` does: ends every spawned task, lifts a stop, and waits until the drives have done what
-    /// they were given: nobody can open them before that.
+    /// Kills the process, as `kill -9` does: ends every task of this machine, lifts a stop, and waits until its drives have done what
+    /// they were given: nobody can open them before that. Other machines go on.
     pub fn kill(&self) {
         if !self.is_stopped() {
             self.world.freeze_kept();
         }
         self.kill_tasks();
         self.resume();
-        self.run_until_idle();
+        if self.world.shelves.get() == 0 {
+            return self.run_until_idle();
+        }
+        let is_at_work = |drive: &Rc<DriveState>| drive.in_flight() > drive.held_count();
+        while self.world.own_drives().iter().any(is_at_work) {
+            self.run_for(STEP);
+        }
     }
 
     /// Looks for trouble from now on: at some of the places where the engine asks, drawn anew for each world, it now and then
@@ -408,13 +461,13 @@ impl Sim {
         self.world.kept.borrow_mut().clear();
     }
 
-    /// Cuts the power of the whole machine: ends every spawned task, then cuts every drive's power
+    /// Cuts the power of this machine: ends every task, then cuts the power of every drive that is not on a shelf
     /// ([`SimDrive::power_cut`]), and lifts a stop. Get handles to the surviving drives by [`SimDrive::reopen`].
     pub fn power_cut(&self) {
-        self.kill_tasks();
+        self.world.end_tasks(Owner::HOST, true);
         self.forget_kept();
         let mut rng = self.rng();
-        for drive in self.world.living_drives() {
+        for drive in self.world.own_drives() {
             drive.power_cut(&mut rng);
         }
         self.resume();
@@ -499,7 +552,7 @@ impl Drop for Sim {
             eprintln!("simulation seed: {}", self.world.seed);
         }
         // Tasks hold environments, which hold the world.
-        self.world.kill_tasks();
+        self.world.kill_tasks(None);
         // Events hold drives, which hold the world too.
         let events = self.world.timeline.borrow_mut().take_events();
         drop(events);
@@ -511,13 +564,23 @@ fn deadline(now: Nanos, duration: Duration) -> Nanos {
     now.saturating_add(Nanos::try_from(duration.as_nanos()).unwrap_or(Nanos::MAX))
 }
 
+/// While drives end what they were given, this passes at a time.
+const STEP: Duration = Duration::from_micros(20);
+
 /// The world as the engine sees it.
 #[derive(Clone)]
 pub struct SimEnv {
     pub(crate) world: Rc<World>,
+    /// The machine that its tasks run on.
+    pub(crate) owner: Owner,
 }
 
 impl SimEnv {
+    /// The same, for what happens whatever becomes of any machine.
+    pub(crate) fn between_machines(&self) -> SimEnv {
+        SimEnv { owner: Owner::NETWORK, ..self.clone() }
+    }
+
     /// Memory that is there again after a kill, for whoever has this name: `words` words.
     pub fn kept(&self, name: &[u8; 16], words: usize) -> Arc<dyn Kept> {
         let mut kept = self.world.kept.borrow_mut();
@@ -527,7 +590,7 @@ impl SimEnv {
 }
 
 impl Env for SimEnv {
-    type Drive = SimDrive;
+    type Drive = GroupDrive;
 
     fn now(&self) -> Nanos {
         self.world.now()
@@ -542,7 +605,7 @@ impl Env for SimEnv {
     }
 
     fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        self.world.spawn(Box::pin(task));
+        self.world.spawn(self.owner, Box::pin(task));
     }
 
     fn trouble(&self, place: &'static str) -> bool {

@@ -1,5 +1,6 @@
 # The daemon is killed in the middle of writes, again and again: what was flushed is there afterwards, volumes and
-# exports too, with nothing but the drives and under other names.
+# exports too, with nothing but the drives and under other names. SEED: chooses when it is killed.
+RANDOM=${SEED:-1}
 new_drives 6 128
 start_daemon
 p group create tank --level raid6 --drives "$(join "${DRIVES[@]}")" --yes

@@ -8,7 +8,7 @@ p volume create tank/db --size 256MiB
 p export create tank/db --nbd "unix:$NBD"
 
 load() {
-    fio --name="$1" --ioengine=nbd --uri="nbd+unix:///tank/db?socket=$NBD" --rw="$2" --bsrange="$3" --offset="$4" \
+    fio --name="$1" --ioengine=nbd --uri="nbd+unix:///tank/db?socket=$NBD" --rw="$2" --bsrange="$3" --serialize_overlap=1 --offset="$4" \
         --size="$5" --iodepth=16 --verify=crc32c --verify_fatal=1 --verify_state_save=0 --do_verify=1 --randrepeat=0 --minimal >/dev/null
 }
 load random randwrite 4k-4k 0 96m &

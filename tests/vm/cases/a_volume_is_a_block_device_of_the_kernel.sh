@@ -21,7 +21,7 @@ ls /sys/block/ublkb5/mq | wc -l
 
 for device in /dev/ublkb5 /dev/ublkb0; do
     block=$(blockdev --getss $device)
-    fio --name=verify --filename=$device --ioengine=libaio --direct=1 --iodepth=16 --rw=randrw --bsrange="$block"-128k --blockalign="$block" \
+    fio --name=verify --filename=$device --ioengine=libaio --direct=1 --iodepth=16 --rw=randrw --bsrange="$block"-128k --blockalign="$block" --serialize_overlap=1 \
         --size=8m --verify=crc32c --verify_fatal=1 --fsync=32 --randseed=7 --minimal >/run/fio || fail "fio on $device"
     echo "fio verifies $device in blocks of $block"
 done

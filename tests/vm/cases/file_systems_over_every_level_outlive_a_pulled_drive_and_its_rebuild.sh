@@ -17,7 +17,7 @@ round() {
     head -c 8388608 /dev/urandom >/mnt/before
     sync /mnt/before
     sha256sum /mnt/before >/run/sums
-    fio --name=load --directory=/mnt --ioengine=libaio --direct=1 --iodepth=4 --rw=randwrite --bs=4k-64k --blockalign=4k --size=16m \
+    fio --name=load --directory=/mnt --ioengine=libaio --direct=1 --iodepth=4 --rw=randwrite --bs=4k-64k --blockalign=4k --serialize_overlap=1 --size=16m \
         --io_size=24m --verify=crc32c --do_verify=1 --verify_fatal=1 --randseed=5 --eta=never --output=/run/fio &
     load=$!
     sleep 1

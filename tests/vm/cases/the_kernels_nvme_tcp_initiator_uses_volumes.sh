@@ -1,13 +1,15 @@
 # Volumes as namespaces over NVMe/TCP, with the kernel's initiator and nvme-cli: discovery, refusal of strange hosts, connect with
-# and without digests, data verified by fio, ext4 and XFS, discard, durable writes, namespaces that come, grow and go while connected.
+# and without digests, data verified by fio, ext4 and XFS, Compare, Copy, discard, durable writes, namespaces that come, grow and go while connected.
 # drives: 4096 4096 4096 4096
-# limit: 240
+# mib: 200
+# limit: 300
 modprobe nvme-tcp
 ip link set lo up 2>/dev/null || ifconfig lo up
 start_daemon
 p group create tank --level raid5 --strip 64KiB --drives "$(drives 1 4)" --yes >&2
 p volume create tank/a --size 64MiB >&2
 p volume create tank/b --size 32MiB >&2
+p volume create tank/xfs --size 320MiB >&2
 HOST=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555
 ID=11111111-2222-4333-8444-555555555555
 p export create tank/a --nvme-tcp 127.0.0.1:4420 --host "$HOST" >&2
@@ -40,7 +42,7 @@ for digests in "" "--hdr-digest" "--data-digest" "--hdr-digest --data-digest"; d
     to "$NQN" --hostnqn "$HOST" --hostid "$ID" $digests >&2 || fail "connect $digests"
     wait_for 20 is_there 1
     device=$(node 1)
-    fio --name=verify --filename="$device" --ioengine=libaio --direct=1 --iodepth=16 --rw=randrw --bsrange=4k-256k --blockalign=4k \
+    fio --name=verify --filename="$device" --ioengine=libaio --direct=1 --iodepth=16 --rw=randrw --bsrange=4k-256k --blockalign=4k --serialize_overlap=1 \
         --size=8m --verify=crc32c --verify_fatal=1 --fsync=32 --randseed=7 --minimal >/run/fio || fail "fio with $digests"
     nvme disconnect -n "$NQN" >&2
     echo "fio verifies with ${digests:-no digests}"
@@ -63,6 +65,8 @@ nvme compare "$device" --start-block=4096 --block-count=7 --data-size=32768 --da
 nvme write-zeroes "$device" --start-block=4096 --block-count=127 >&2
 dd if="$device" bs=64k iflag=direct skip=256 count=8 status=none | cmp - <(head -c 524288 /dev/zero) && echo "zeroed"
 { nvme compare "$device" --start-block=4096 --block-count=7 --data-size=32768 --data=/run/data 2>&1 || true; } | grep -o 'Compare Failure'
+nvme copy "$device" --sdlba=9000 --slbs=4224 --blocks=7 >&2
+dd if="$device" bs=4k iflag=direct skip=9000 count=8 status=none | cmp - <(tail -c +524289 /run/data | head -c 32768) && echo "copied"
 before=$(json '.used_bytes' volume show tank/a)
 blkdiscard "$device"
 (($(json '.used_bytes' volume show tank/a) < before)) && echo "discarded space is given back"
@@ -71,30 +75,40 @@ mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$device"
 mount -t ext4 "$device" /mnt
 cp /run/data /mnt/data
 
-# A second namespace comes, is seen, grows, and goes.
-p export create tank/b --nvme-tcp 127.0.0.1:4420 --allow-any-host --block-size 512 >&2
+p export create tank/xfs --nvme-tcp 127.0.0.1:4420 --host "$HOST" >&2
 wait_for 20 is_there 2
-blockdev --getss "$(node 2)"
+mkfs.xfs -q -f "$(node 2)"
+mkdir -p /xfs
+mount -t xfs "$(node 2)" /xfs
+fio --name=xfs --directory=/xfs --ioengine=libaio --direct=1 --iodepth=8 --rw=randwrite --bs=4k-64k --blockalign=4k --serialize_overlap=1 --size=8m \
+    --verify=crc32c --do_verify=1 --verify_fatal=1 --randseed=9 --minimal >/run/fio || fail "fio over XFS"
+cp /run/data /xfs/data
+
+# Another namespace comes, is seen, grows, and goes.
+p export create tank/b --nvme-tcp 127.0.0.1:4420 --allow-any-host --block-size 512 >&2
+wait_for 20 is_there 3
+blockdev --getss "$(node 3)"
 p volume resize tank/b --size 48MiB --yes >&2
-size() { [[ $(blockdev --getsize64 "$(node 2)") == "$1" ]]; }
+size() { [[ $(blockdev --getsize64 "$(node 3)") == "$1" ]]; }
 wait_for 20 size 50331648
 echo "a namespace came and grew"
 id=$(json '.exports[] | select(.volume == "tank/b") | .id' export list)
 p export delete "$id" --yes >&2
-gone() { ! is_there 2; }
+gone() { ! is_there 3; }
 wait_for 20 gone
 echo "and went"
 
 # The daemon is killed: the host connects again, and what it asked for waits.
-cp /run/data /mnt/more &
+{ cp /run/data /mnt/more && cp /run/data /xfs/more; } &
 writer=$!
 stop_daemon KILL
 start_daemon
 wait "$writer"
-sync -f /mnt
+sync -f /mnt /xfs
 cmp /run/data /mnt/data && cmp /run/data /mnt/more && echo "a file system outlives a killed daemon"
-umount /mnt
-e2fsck -fn "$device" >&2 && echo "and is clean"
+cmp /run/data /xfs/data && cmp /run/data /xfs/more && echo "and so does XFS"
+umount /mnt /xfs
+e2fsck -fn "$device" >&2 && xfs_repair -n "$(node 2)" >&2 && echo "and both are clean"
 nvme list-subsys >&2
 nvme disconnect -n "$NQN" >&2
 json '[.exports[] | "\(.protocol) \(.nsid) \(.connection_count)"] | join(", ")' export list

@@ -29,6 +29,9 @@ struct Arguments {
     /// Seconds of one turn of one contender
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     turn_s: u64,
+    /// Only loads whose names have this in them, like "writes" or "depth 32"
+    #[arg(long, default_value = "")]
+    only: String,
     /// Bytes of the volume
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
     volume_mib: u64,
@@ -166,6 +169,11 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     let fill = Load { writes: true, bytes: 128 << 10, depth: 8 };
     initiator.run(fill, place, turn)?;
     for load in LOADS {
+        let kind = if load.writes { "writes" } else { "reads" };
+        let what = format!("{} KiB random {kind} over NVMe/TCP, depth {}", load.bytes / 1024, load.depth);
+        if !what.contains(&arguments.only) {
+            continue;
+        }
         let mut rounds = Rounds::new(2);
         for round in 0..usize::from(arguments.rounds) {
             for contender in Rounds::order(2, round) {
@@ -193,12 +201,10 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
                 rounds.add(contender, sample);
             }
         }
-        let kind = if load.writes { "writes" } else { "reads" };
-        let what = format!("{} KiB random {kind} over NVMe/TCP, depth {}", load.bytes / 1024, load.depth);
         report.rows.push(Row::of((&what, "IOPS"), &rounds, Basis::Wall, TARGET, (LIMIT, LIMIT_NAME), None));
     }
     report.notes.push(format!(
-        "Daemon on core {}, initiator on core {}, which polls; one I/O queue, a plain memory volume (RAID 0 with checksums).",
+        "Daemon on core {}, initiator on core {}, which polls; one I/O queue, a plain memory volume (RAID 0 of two drives).",
         arguments.server_core, arguments.client_core
     ));
     Ok(())

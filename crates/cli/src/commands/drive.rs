@@ -1,17 +1,22 @@
 //! `purlin drive` and `purlin spare`.
 
-use api::{Group, JobKind, MemberFail, MemberReplace, SpareAdd};
+use api::{ErrorCode, Group, JobKind, MemberFail, MemberReplace, ShareCreate, SpareAdd};
 
-use super::drive_name;
+use super::host::{read_key, read_tls_key};
+use super::{drive_name, drive_names};
 use crate::args::{Common, DriveCommand, NewDrives, SpareCommand};
 use crate::ask::consent;
 use crate::output::{has_colour, show, show_changed};
-use crate::{Client, Failure, progress, table};
+use crate::share_args::ShareArgs;
+use crate::{Client, Failure, progress, shared, table};
 
 pub(super) async fn run(common: &Common, client: &Client, command: DriveCommand) -> Result<(), Failure> {
     match command {
         DriveCommand::List => show(common, &client.drives().await?, |list| table::drives(has_colour(), &list.drives)),
         DriveCommand::Show { drive } => show(common, &client.drive(&drive_name(&drive)?).await?, table::drive),
+        DriveCommand::Share(args) => share(common, client, args).await,
+        DriveCommand::Shares => show(common, &client.shares().await?, |list| shared::list(has_colour(), &list.shares)),
+        DriveCommand::Unshare { drive } => unshare(common, client, &drive_name(&drive)?).await,
         DriveCommand::Fail { group, slot, dry_run } => {
             let changed = client.member_fail(&group, slot, &MemberFail { dry_run: dry_run.dry_run }).await?;
             show_changed(common, &changed, |now| with_health(format!("failed slot {slot} of {group}"), now))
@@ -27,6 +32,46 @@ pub(super) async fn run(common: &Common, client: &Client, command: DriveCommand)
             replace(common, client, &group, slot, &request, wait).await
         }
     }
+}
+
+async fn share(common: &Common, client: &Client, args: ShareArgs) -> Result<(), Failure> {
+    let request = ShareCreate {
+        drives: drive_names(&args.drives)?,
+        address: Some(args.nvme_tcp),
+        hosts: args.host,
+        allow_any_host: args.allow_any_host,
+        dry_run: args.dry_run.dry_run,
+    };
+    request.validate()?;
+    // First secret and key, so that the host is at no time let in without.
+    let (secret, tls_key) = (read_key(&args.key)?, read_tls_key(&args.key, false)?);
+    if secret.is_some() || tls_key.is_some() {
+        let [host] = &request.hosts[..] else {
+            return Err(Failure::Usage("a secret or key is for one host: name it with --host".to_owned()));
+        };
+        if let (Some(key), false) = (&tls_key, request.dry_run) {
+            client.host_tls_key_set(None, host, key).await?;
+        }
+        if let (Some(key), false) = (&secret, request.dry_run) {
+            client.host_key_set(None, host, key).await?;
+        }
+    }
+    show_changed(common, &client.share_create(&request).await?, |list| {
+        list.map_or_else(String::new, |list| shared::urls(&list.shares).trim_end().to_owned())
+    })
+}
+
+async fn unshare(common: &Common, client: &Client, drive: &str) -> Result<(), Failure> {
+    let known = client.shares().await?.shares.into_iter().find(|share| share.drive == drive || share.id == drive);
+    let known = known.ok_or_else(|| Failure::Refused {
+        code: ErrorCode::DriveNotFound,
+        message: format!("{drive} is not shared: see `purlin drive shares`"),
+    })?;
+    if known.queue_count > 0 {
+        consent(common, &format!("{} is in use: hosts that use it lose it", known.drive))?;
+    }
+    let changed = client.share_delete(&known.id).await?;
+    show_changed(common, &changed, |_| format!("{} is shared no longer", known.drive))
 }
 
 pub(super) async fn run_spare(common: &Common, client: &Client, command: SpareCommand) -> Result<(), Failure> {

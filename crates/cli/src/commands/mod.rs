@@ -3,7 +3,10 @@
 mod drive;
 mod export;
 mod group;
+mod host;
 mod import;
+mod referral;
+#[cfg(target_os = "linux")]
 mod rescue;
 mod shell;
 mod upgrade;
@@ -29,9 +32,13 @@ pub async fn run(line: Line) -> Result<(), Failure> {
         Command::Import(command) => import::run(&common, &client, command).await,
         Command::Volume(command) => volume::run(&common, &client, command).await,
         Command::Export(command) => export::run(&common, &client, command).await,
+        Command::Host(command) => host::run(&common, &client, command).await,
+        Command::Referral(command) => referral::run(&common, &client, command).await,
         Command::Drive(command) => drive::run(&common, &client, command).await,
         Command::Spare(command) => drive::run_spare(&common, &client, command).await,
+        #[cfg(target_os = "linux")]
         Command::Rescue(command) => rescue::run(&common, command),
+        Command::Nvme(command) => crate::nvme::run(&common, command).await,
         Command::Upgrade { program, dry_run } => upgrade::run(&common, &client, program, dry_run).await,
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { dir } => shell::man(&dir),
@@ -47,7 +54,7 @@ fn absolute(path: &Path) -> Result<String, Failure> {
 /// A drive as the daemon understands it.
 fn drive_name(drive: &DriveSpec) -> Result<String, Failure> {
     match drive {
-        DriveSpec::Memory { .. } => Ok(drive.to_string()),
+        DriveSpec::Memory { .. } | DriveSpec::Nvme(_) => Ok(drive.to_string()),
         DriveSpec::Path(path) => absolute(path),
     }
 }
@@ -55,6 +62,14 @@ fn drive_name(drive: &DriveSpec) -> Result<String, Failure> {
 /// Drives as the daemon understands them.
 fn drive_names(drives: &[DriveSpec]) -> Result<Vec<String>, Failure> {
     drives.iter().map(drive_name).collect()
+}
+
+/// What a change of a limit says when it is done: what was planned as "limit ..." is "limited ..." then.
+fn limited(steps: &[String], what: &str) -> String {
+    match steps.join("; ") {
+        said if said.is_empty() => format!("{what} is limited like that already"),
+        said => said.replacen("limit ", "limited ", 1),
+    }
 }
 
 /// `1 drive`, `2 drives`.

@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use rescue::{DriveRole, ExtractReport, Extraction, FileTarget, ListReport, StreamTarget, Survey};
 
 use super::counted;
-use crate::args::{Common, Format, RescueCommand, RescueExtractArgs};
+use crate::args::{Common, Format};
 use crate::output::{has_colour, json, show};
 use crate::progress::{bar, percent};
+use crate::rescue_args::{RescueCommand, RescueExtractArgs};
 use crate::{Failure, rescued};
 
 /// How often progress is shown.

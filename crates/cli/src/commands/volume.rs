@@ -2,6 +2,7 @@
 
 use api::{Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes};
 
+use super::limited;
 use crate::args::{Common, VolumeCommand};
 use crate::ask::consent;
 use crate::output::{has_colour, show, show_changed};
@@ -19,6 +20,12 @@ pub(super) async fn run(common: &Common, client: &Client, command: VolumeCommand
             show(common, &client.volumes().await?, |list| table::volumes(has_colour(), &list.volumes))
         }
         VolumeCommand::Show { name } => show(common, &client.volume(&name).await?, table::volume),
+        VolumeCommand::Limit { name, limit, dry_run } => {
+            let update = limit.update(dry_run.dry_run);
+            update.validate()?;
+            let changed = client.volume_limit(&name, &update).await?;
+            show_changed(common, &changed, |_| limited(&changed.steps, &format!("the volume {name}")))
+        }
         VolumeCommand::Resize { name, size, dry_run } => resize(common, client, &name, size, dry_run.dry_run).await,
         VolumeCommand::Delete { name, dry_run } => delete(common, client, &name, dry_run.dry_run).await,
     }

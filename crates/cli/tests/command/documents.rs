@@ -43,8 +43,13 @@ fn the_examples_are_exactly_what_the_types_say() {
             "DriveDetails",
             "VolumeList",
             "ExportList",
+            "HostList",
             "Changed",
+            "ReferralList",
             "Upgrade",
+            "NvmeDiscovery",
+            "NvmeConnectionList",
+            "NvmeBench",
             "RescueList",
             "RescueCheck",
             "RescueExtract",
@@ -62,8 +67,13 @@ fn the_examples_are_exactly_what_the_types_say() {
             "DriveDetails" => is_exactly::<DriveDetails>(example),
             "VolumeList" => is_exactly::<VolumeList>(example),
             "ExportList" => is_exactly::<ExportList>(example),
+            "HostList" => is_exactly::<HostList>(example),
             "Changed" => is_exactly::<Changed<Volume>>(example),
+            "ReferralList" => is_exactly::<ReferralList>(example),
             "Upgrade" => is_exactly::<Upgrade>(example),
+            "NvmeDiscovery" => is_exactly::<cli::nvme::reports::NvmeDiscovery>(example),
+            "NvmeConnectionList" => is_exactly::<cli::nvme::reports::NvmeConnectionList>(example),
+            "NvmeBench" => is_exactly::<cli::nvme::reports::NvmeBench>(example),
             "RescueList" => is_exactly::<rescue::ListReport>(example),
             "RescueCheck" => is_exactly::<rescue::CheckReport>(example),
             "RescueExtract" => is_exactly::<rescue::ExtractReport>(example),
@@ -86,10 +96,19 @@ fn json_is_what_the_daemon_says() {
     is_exactly::<VolumeList>(&json("volume list"));
     is_exactly::<Volume>(&json("volume show tank/db"));
     is_exactly::<ExportList>(&json("export list"));
+    let host = "nqn.2026-11.com.example:a";
+    daemon.ok(&format!("export create tank/db --nvme-tcp --host {host} --host nqn.2026-11.com.example:b"));
+    is_exactly::<Changed<Volume>>(&json("volume limit tank/db --iops 5k"));
+    is_exactly::<Changed<Export>>(&json(&format!("host limit {host} 3 --iops 5k")));
+    is_exactly::<HostList>(&json("host list"));
+    is_exactly::<Host>(&json(&format!("host show {host}")));
     is_exactly::<Changed<Volume>>(&json("volume create tank/a --size 1GiB"));
     is_exactly::<Changed<Volume>>(&json("volume resize tank/a --size 2GiB --dry-run"));
     is_exactly::<Changed<Group>>(&json("drive fail tank 1"));
     is_exactly::<Changed<Group>>(&json("group set tank --client-p99 5ms"));
+    is_exactly::<Changed<Referral>>(&json("referral add 10.0.0.6:4420"));
+    is_exactly::<ReferralList>(&json("referral list"));
+    is_exactly::<Changed<Referral>>(&json("referral remove 10.0.0.6:4420"));
     is_exactly::<Changed<Export>>(&json("export delete 2"));
     is_exactly::<Changed<Upgrade>>(&json("upgrade --dry-run"));
     is_exactly::<Upgrade>(&json("upgrade"));

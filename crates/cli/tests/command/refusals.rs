@@ -257,4 +257,21 @@ fn a_namespace_that_nobody_could_use_or_that_cannot_be_is_refused() {
         (2, "purlin: \"unix:/run/x\" is not an address: write HOST:PORT, such as 0.0.0.0:4420\n")
     );
     assert_eq!(daemon.fails("export show 77"), "purlin: there is no export \"77\"\n");
+    assert_eq!(daemon.fails("host allow nqn.2026-11.com.example:a 77"), "purlin: there is no export \"77\"\n");
+    assert_eq!(daemon.fails("host deny nqn.2026-11.com.example:a 77"), "purlin: there is no export \"77\"\n");
+    let limit = "host limit nqn.2026-11.com.example:a 77 --iops 5";
+    assert_eq!(daemon.fails(limit), "purlin: there is no export \"77\"\n");
+    assert_eq!(daemon.fails("volume limit tank/gone --iops 5"), "purlin: there is no volume \"tank/gone\"\n");
+    for (options, sentence) in [
+        ("", "there is nothing to change: name iops, a bandwidth or a burst"),
+        ("--burst 5ms", "a burst of 5ms makes no sense: choose 10ms to 1h"),
+        ("--iops 0", "\"0\" is not a number of requests: write one such as 500, 20k or 1.5M, or off"),
+        ("--bandwidth 0", "0 bytes a second are no limit: write a size such as 500MiB, or off"),
+        ("--iops 2000M", "2000000000 requests a second are no limit: choose 1 to 1000000000, or off"),
+    ] {
+        let said = daemon.run(&format!("volume limit tank/db {options}"));
+        assert!(said.code != 0 && said.err.contains(sentence), "{options}: {}", said.err);
+    }
+    let said = daemon.run("host allow me 77");
+    assert!(said.code == 2 && said.err.contains("is not the name of an NVMe host"), "{}", said.err);
 }

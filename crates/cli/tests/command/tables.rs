@@ -32,6 +32,152 @@ fn an_export_says_how_clients_connect() {
 }
 
 #[test]
+fn hosts_are_shown_with_what_they_may_use_and_what_they_did() {
+    let daemon = Daemon::filled();
+    assert_eq!(daemon.ok("host list"), "no hosts; an export over NVMe/TCP names those that may use it\n");
+    let (a, b) = ("nqn.2026-11.com.example:a", "nqn.2026-11.com.example:b");
+    let said = daemon.ok(&format!("export create tank/db --nvme-tcp 10.0.0.5:4420 --host {a}"));
+    let id = said.split_whitespace().nth(2).expect("created export ID of ...").to_owned();
+    assert_eq!(daemon.ok(&format!("host allow {b} {id}")), format!("{b} may use the export {id}\n"));
+    assert_snapshot!(daemon.ok("host list"));
+    assert_snapshot!(daemon.ok(&format!("host show {b}")));
+    assert!(daemon.ok("status").ends_with(&daemon.ok("host list")), "the status shows them, too");
+    assert_eq!(daemon.ok(&format!("host deny {a} {id}")), format!("{a} may use the export {id} no longer\n"));
+    let gone = format!("purlin: no export names the host \"{a}\", and it has used none\n");
+    assert_eq!(daemon.fails(&format!("host show {a}")), gone);
+}
+
+#[test]
+fn shared_drives_are_shown_with_their_names_on_other_machines() {
+    let daemon = Daemon::filled();
+    assert_eq!(daemon.ok("drive shares"), "no shared drives; share one with: purlin drive share DRIVE --host NQN\n");
+    let host = "nqn.2026-11.com.example:a";
+    let nobody = daemon.run("drive share /drives/x");
+    assert_eq!((nobody.code, nobody.err.contains("nobody could use it")), (2, true));
+    assert_snapshot!(daemon.ok(&format!("drive share /drives/x /drives/y --nvme-tcp 10.0.0.5:4420 --host {host}")));
+    daemon.ok("drive share /drives/z --nvme-tcp 10.0.0.5:4420 --allow-any-host");
+    assert_snapshot!(daemon.ok("drive shares"));
+    assert_eq!(daemon.ok("drive unshare /drives/y"), "/drives/y is shared no longer\n");
+    let gone = daemon.fails("drive unshare /drives/y");
+    assert_eq!(gone, "purlin: /drives/y is not shared: see `purlin drive shares`\n");
+}
+
+#[test]
+fn a_host_is_given_a_secret_from_a_file_which_nothing_shows() {
+    let daemon = Daemon::filled();
+    let host = "nqn.2026-11.com.example:a";
+    let folder = daemon.socket().parent().expect("a folder").to_owned();
+    let (own, target) = (folder.join("host.key"), folder.join("target.key"));
+    let made = daemon.ok("host key generate --hash sha384");
+    assert!(made.starts_with("DHHC-1:02:") && made.ends_with(":\n"), "{made}");
+    assert_eq!(daemon.ok(&format!("host key generate --out {}", own.display())), "");
+    std::fs::write(&target, made).expect("the folder is writable");
+    #[cfg(unix)]
+    {
+        let mode =
+            std::os::unix::fs::PermissionsExt::mode(&std::fs::metadata(&own).expect("it is there").permissions());
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    let exists = format!("purlin: cannot write the secret to {}: file exists\n", own.display());
+    assert_eq!(daemon.fails(&format!("host key generate --out {}", own.display())), exists);
+
+    let said = daemon.ok(&format!("export create tank/db --nvme-tcp 10.0.0.5:4420 --host {host}"));
+    let id = said.split_whitespace().nth(2).expect("created export ID of ...").to_owned();
+    let keys = format!("--dhchap-secret {} --dhchap-ctrl-secret {}", own.display(), target.display());
+    let set = daemon.ok(&format!("host key set {host} tank {keys} --dh-group ffdhe4096"));
+    assert_eq!(set, format!("{host} authenticates for tank from its next connection on\n"));
+    let shown = daemon.ok(&format!("host show {host}")) + &daemon.ok("host list --output json");
+    assert!(shown.contains("for tank, both ways, ffdhe4096") && !shown.contains("DHHC"), "{shown}");
+    assert_eq!(
+        daemon.ok(&format!("host key remove {host} tank")),
+        format!("{host} is let in to tank by its name alone\n")
+    );
+    daemon.ok(&format!("host allow nqn.2026-11.com.example:b {id} --dhchap-secret {}", own.display()));
+    assert!(daemon.ok("host show nqn.2026-11.com.example:b").contains("for tank, one way, ffdhe3072"));
+}
+
+#[test]
+fn a_host_is_given_a_key_of_tls_from_a_file_and_shown_how_it_connects() {
+    let daemon = Daemon::filled();
+    let host = "nqn.2026-11.com.example:a";
+    let file = daemon.socket().parent().expect("a folder").join("host.tls");
+    let made = daemon.ok("host key generate --tls");
+    assert!(made.starts_with("NVMeTLSkey-1:01:") && made.ends_with(":\n"), "{made}");
+    assert_eq!(daemon.ok(&format!("host key generate --tls --hash sha384 --out {}", file.display())), "");
+    let set = format!("host key set {host} tank --tls-key {}", file.display());
+    assert_eq!(daemon.ok(&set), format!("{host} uses TLS for tank from its next connection on\n"));
+    let said = daemon.ok(&format!("export create tank/db --nvme-tcp 10.0.0.5:4420 --host {host}"));
+    let id = said.split_whitespace().nth(2).expect("created export ID of ...").to_owned();
+    let shown = daemon.ok(&format!("host show {host}")) + &daemon.ok("host list --output json");
+    assert!(shown.contains("uses TLS") && shown.contains("for tank\n") && !shown.contains("NVMeTLS"), "{shown}");
+    let export = daemon.ok(&format!("export show {id}"));
+    let (connect, others) = ("nvme connect -t tcp -a 10.0.0.5 -s 4420 -n ", export.contains("on Linux"));
+    assert!(export.contains(connect) && export.contains(" --tls\n") && !others, "{export}");
+    daemon.ok(&format!("{set} --keep-old"));
+    assert!(daemon.ok(&format!("host show {host}")).contains("for tank, one key is being exchanged for another"));
+    let removed = daemon.ok(&format!("host key remove {host} tank --tls"));
+    assert_eq!(removed, format!("{host} is let in to tank without TLS\n"));
+    daemon.ok(&format!("host allow nqn.2026-11.com.example:b {id} --tls-key {}", file.display()));
+    assert!(daemon.ok("host show nqn.2026-11.com.example:b").contains("uses TLS"));
+}
+
+#[test]
+fn a_host_of_shared_drives_is_given_a_key_of_tls_before_it_sees_them() {
+    let daemon = Daemon::filled();
+    let host = "nqn.2026-11.com.example:a";
+    let file = daemon.socket().parent().expect("a folder").join("host.tls");
+    daemon.ok(&format!("host key generate --tls --out {}", file.display()));
+    let key = format!("--tls-key {}", file.display());
+    let misused = daemon.run(&format!("drive share /drives/x --allow-any-host {key}"));
+    assert_eq!(
+        (misused.code, misused.err.as_str()),
+        (2, "purlin: a secret or key is for one host: name it with --host\n")
+    );
+    daemon.ok(&format!("drive share /drives/x --host {host} {key} --dry-run"));
+    assert!(daemon.ok("drive shares").starts_with("no shared drives"));
+    let shared = daemon.ok(&format!("drive share /drives/x --host {host} {key}"));
+    assert!(shared.contains(&format!("{host} has to use TLS: there, &tls-key=FILE goes behind them")), "{shared}");
+    assert_eq!(
+        daemon.ok(&format!("host key remove {host} --shares --tls")),
+        format!("{host} is let in to shared drives without TLS\n")
+    );
+    let set = format!("host key set {host} --shares");
+    assert_eq!(
+        daemon.ok(&format!("{set} {key}")),
+        format!("{host} uses TLS for shared drives from its next connection on\n")
+    );
+    assert!(daemon.ok("drive shares").contains("has to use TLS"));
+    assert_eq!(daemon.run(&format!("{set} tank {key}")).code, 2, "one place at a time");
+}
+
+#[test]
+fn a_secret_on_the_command_line_and_a_file_without_one_are_refused() {
+    let daemon = Daemon::filled();
+    let set = "host key set nqn.2026-11.com.example:a tank";
+    let misused = |line: &str| {
+        let said = daemon.run(line);
+        assert_eq!((said.code, said.out.as_str()), (2, ""), "{line}");
+        said.err
+    };
+    assert_eq!(misused(set), "purlin: say which: --dhchap-secret FILE or --tls-key FILE, or - for stdin\n");
+    let typed = format!("{set} --dhchap-secret DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:");
+    let said = misused(&typed);
+    assert!(said.contains("seen by every user of this machine") && !said.contains("ia6z"), "{said}");
+    let said = misused(&format!("{set} --tls-key NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:"));
+    assert!(
+        said.contains("a key of TLS on the command line is seen by every user") && !said.contains("VRLb"),
+        "{said}"
+    );
+    let file = daemon.socket().parent().expect("a folder").join("none.key");
+    std::fs::write(&file, "DHHC-1:00:ia7zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:").expect("it is writable");
+    let said = misused(&format!("{set} --dhchap-secret {}", file.display()));
+    assert!(
+        said.contains("holds no secret of an NVMe host: its checksum is wrong") && !said.contains("ia7z"),
+        "{said}"
+    );
+}
+
+#[test]
 fn tables_are_aligned_and_have_no_borders() {
     let daemon = Daemon::filled();
     daemon.ok("group create wide --level raid60 --sets 2 --strip 128KiB --spares mem:s:2GiB --yes --drives \
@@ -71,6 +217,8 @@ fn every_change_is_told_in_one_line() {
     for (line, sentence) in [
         ("volume create tank/log --size 512MiB", "created volume tank/log: 512 MiB"),
         ("volume resize tank/log --size 1GiB", "resized volume tank/log: 1 GiB"),
+        ("volume limit tank/log --iops 20k --bandwidth 500MiB --burst 2s", "limited the volume \"tank/log\""),
+        ("volume limit tank/log --iops off --bandwidth off", "limited the volume \"tank/log\" no longer"),
         ("volume resize tank/log --size 1MiB --yes", "resized volume tank/log: 1 MiB"),
         (
             "export create tank/log --nbd 127.0.0.1:10809",
@@ -113,6 +261,22 @@ fn every_change_is_told_in_one_line() {
     ] {
         assert_eq!(daemon.ok(line), format!("{sentence}\n"), "{line}");
     }
+}
+
+#[test]
+fn limits_are_shown_with_how_requests_have_waited() {
+    let daemon = Daemon::filled();
+    let host = "nqn.2026-11.com.example:a";
+    daemon.ok("volume limit tank/db --iops 20k --bandwidth 500MiB --burst 2s");
+    daemon.ok(&format!("export create tank/db --nvme-tcp 10.0.0.5:4420 --host {host}"));
+    daemon.ok(&format!("host limit {host} 3 --bandwidth 1.5GiB"));
+    assert_snapshot!(daemon.ok("volume list"));
+    assert_snapshot!(daemon.ok("volume show tank/db"));
+    assert_snapshot!(daemon.ok(&format!("host show {host}")));
+    assert_eq!(
+        daemon.ok(&format!("host limit {host} 3 --bandwidth off --dry-run")),
+        format!("nothing was changed; this would be done:\n  limit {host} no longer\n")
+    );
 }
 
 #[test]

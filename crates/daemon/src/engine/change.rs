@@ -1,25 +1,27 @@
 //! Requests that change something: [`Control`] for the engine.
 
+use std::net::SocketAddr;
+
 use api::{
     Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, Group, GroupAssemble, GroupCreate,
-    GroupStop, GroupUpdate, Import, ImportForget, ImportMd, Imported, MemberFail, MemberReplace, SafetyMode, Scrub,
-    ScrubRequest, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
-    format_bytes,
+    GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd,
+    Imported, LimitUpdate, MemberFail, MemberReplace, Referral, SafetyMode, Scrub, ScrubRequest, Share, ShareCreate,
+    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes,
 };
 use array::{CreateError, NewGroup, create, erase};
 use async_trait::async_trait;
-use format::{Catalogue, CrashSafety, ExportKind, ExtentRecord, SettingsRecord, Shape, Uuid, VolumeKind, VolumeRecord};
+use format::{Catalogue, CrashSafety, ExportKind, SettingsRecord, Shape, Uuid};
 use runtime::{OpenDrive, ShardEnv, forget_memory};
 
 use super::devices::DeviceEnd;
 use super::drives::{self, Consent, Taken, stopping};
 use super::exports::RunningExport;
 use super::group::join_error;
-use super::{Engine, settings, shard, view};
-use crate::http::{Answer, Control, ControlError, require_confirmation};
+use super::{Engine, settings, view};
+use crate::http::{Answer, Control, ControlError};
 
 /// A random identity, as of RFC 9562.
-fn new_uuid() -> Answer<Uuid> {
+pub(super) fn new_uuid() -> Answer<Uuid> {
     let mut bytes = [0; 16];
     let read =
         std::fs::File::open("/dev/urandom").and_then(|mut file| std::io::Read::read_exact(&mut file, &mut bytes));
@@ -41,7 +43,7 @@ impl Engine {
     async fn take(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
         let (mut taken, mut lost) = (Vec::new(), Vec::new());
         for text in texts {
-            let drive = drives::open(text, Some(consent))?;
+            let drive = drives::open(&self.remotes, text, Some(consent)).await?;
             lost.extend(drives::inspect(&self.shards[0], &drive, consent).await?);
             taken.push(drive);
         }
@@ -76,23 +78,13 @@ impl Engine {
         group: &super::Group,
         change: impl FnOnce(&mut Catalogue),
     ) -> Answer<Catalogue> {
-        let mut catalogue = group.catalogue().await?;
-        change(&mut catalogue);
-        group.set_catalogue(catalogue.clone()).await?;
-        Ok(catalogue)
+        group.change_catalogue(change).await
     }
 
     async fn set_settings(&self, group: &super::Group, settings: SettingsRecord) -> Answer<()> {
         let chosen = settings.clone();
         self.change_catalogue(group, |catalogue| catalogue.settings = chosen).await?;
         group.configure(&settings).await
-    }
-
-    fn no_room(group: &str, wanted: u64, free: u64) -> ControlError {
-        ControlError::new(
-            ErrorCode::NoSpace,
-            format!("the group {group:?} has {} free, not {}", format_bytes(free), format_bytes(wanted)),
-        )
     }
 
     /// Puts a drive in the place of a member that is lost, and lets go of the one that was there.
@@ -204,7 +196,7 @@ impl Control for Engine {
         let _one = self.changes.lock().await;
         let mut taken = Vec::new();
         for text in &request.drives {
-            taken.push(drives::open(text, None)?);
+            taken.push(drives::open(&self.remotes, text, None).await?);
         }
         let found = super::group::look(&self.shards, &taken).await?;
         let superblock = &found.assembly.superblock;
@@ -428,117 +420,19 @@ impl Control for Engine {
     }
 
     async fn volume_create(&self, request: VolumeCreate) -> Answer<Changed<Volume>> {
-        let _one = self.changes.lock().await;
-        let group = self.find(&request.group)?;
-        let catalogue = group.catalogue().await?;
-        if catalogue.volumes.iter().any(|volume| volume.name == request.volume) {
-            return Err(ControlError::volume_exists(&request.name()));
-        }
-        let (space, used) = view::space(&group, &catalogue);
-        let extents = volume::allocate(space, &used, request.size_bytes);
-        let extents =
-            extents.ok_or_else(|| Self::no_room(&request.group, request.size_bytes, space.free_bytes(&used)))?;
-        let steps = vec![format!("make the volume \"{}\" of {}", request.name(), format_bytes(request.size_bytes))];
-        if request.dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        let record = VolumeRecord {
-            id: catalogue.next_id,
-            name: request.volume.clone(),
-            kind: VolumeKind::Direct,
-            size_bytes: request.size_bytes,
-            created_unix_s: self.clock.unix_s(),
-            extents,
-        };
-        // What a volume that was deleted in a crash may have left there.
-        group.release(record.extents.clone()).await?;
-        let added = record.clone();
-        self.change_catalogue(&group, |catalogue| {
-            catalogue.next_id += 1;
-            catalogue.volumes.push(added);
-        })
-        .await?;
-        let (key, shown) = (group.key, record.clone());
-        group.on_all(move || shard::set_volume(key, &shown)).await?;
-        tracing::info!(volume = %request.name(), size_bytes = request.size_bytes, "created");
-        Ok(Changed::done(steps, self.look_at_volume(&group, &record).await?))
+        self.create_volume(request).await
     }
 
     async fn volume_resize(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>> {
-        let _one = self.changes.lock().await;
-        let (group, record) = self.find_volume(name).await?;
-        let catalogue = group.catalogue().await?;
-        let devices = catalogue.exports.iter().filter(|export| matches!(export.kind, ExportKind::Ublk { .. }));
-        if let Some(device) = devices.into_iter().find(|export| export.volume == record.id) {
-            let (path, id) = (device.kind.address(), view::export_id(&group, device.id));
-            return Err(ControlError::new(
-                ErrorCode::Busy,
-                format!(
-                    "the volume \"{name}\" is the block device {path}, which keeps its size: delete the export {id} first"
-                ),
-            ));
-        }
-        let (space, used) = view::space(&group, &catalogue);
-        let (extents, freed) = if request.size_bytes >= record.size_bytes {
-            let grown = volume::extend(space, &used, &record.extents, request.size_bytes);
-            let more = request.size_bytes - record.size_bytes;
-            (grown.ok_or_else(|| Self::no_room(&name.group, more, space.free_bytes(&used)))?, Vec::new())
-        } else {
-            if !request.dry_run {
-                let lost = format!("everything past {} of \"{name}\"", format_bytes(request.size_bytes));
-                require_confirmation(&name.to_string(), &lost, request.confirm.as_deref())?;
-            }
-            volume::shrink(&record.extents, request.size_bytes)
-        };
-        let steps = vec![format!(
-            "resize the volume \"{name}\" from {} to {}",
-            format_bytes(record.size_bytes),
-            format_bytes(request.size_bytes)
-        )];
-        if request.dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        let resized = VolumeRecord { size_bytes: request.size_bytes, extents, ..record.clone() };
-        if freed.is_empty() {
-            let new: Vec<ExtentRecord> =
-                resized.extents.iter().filter(|extent| !record.extents.contains(extent)).copied().collect();
-            group.release(beyond(&new, &record.extents)).await?;
-        }
-        let stored = resized.clone();
-        self.change_catalogue(&group, |catalogue| {
-            for volume in catalogue.volumes.iter_mut().filter(|volume| volume.id == stored.id) {
-                *volume = stored.clone();
-            }
-        })
-        .await?;
-        let (key, shown) = (group.key, resized.clone());
-        group.on_all(move || shard::set_volume(key, &shown)).await?;
-        group.release(freed).await?;
-        self.tell_namespaces(&group, resized.id);
-        tracing::info!(volume = %name, size_bytes = request.size_bytes, "resized");
-        Ok(Changed::done(steps, self.look_at_volume(&group, &resized).await?))
+        self.resize_volume(name, request).await
+    }
+
+    async fn volume_limit(&self, name: &VolumeName, request: LimitUpdate) -> Answer<Changed<Volume>> {
+        self.limit_volume(name, request).await
     }
 
     async fn volume_delete(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>> {
-        let _one = self.changes.lock().await;
-        let (group, record) = self.find_volume(name).await?;
-        let exports: Vec<String> = self.look_at_volume(&group, &record).await?.exports;
-        if !exports.is_empty() {
-            return Err(ControlError::new(
-                ErrorCode::Busy,
-                format!("the volume \"{name}\" is exported as {}: delete that first", exports.join(", ")),
-            ));
-        }
-        let steps = vec![format!("destroy the volume \"{name}\" of {}", format_bytes(record.size_bytes))];
-        if dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        self.change_catalogue(&group, |catalogue| catalogue.volumes.retain(|volume| volume.id != record.id)).await?;
-        let key = group.key;
-        group.on_all(move || shard::remove_volume(key, record.id)).await?;
-        group.release(record.extents).await?;
-        tracing::info!(volume = %name, "deleted");
-        Ok(Changed::gone(steps))
+        self.delete_volume(name, dry_run).await
     }
 
     async fn exports(&self) -> Answer<Vec<Export>> {
@@ -558,6 +452,67 @@ impl Control for Engine {
         self.delete_export(id).await
     }
 
+    async fn shares(&self) -> Answer<Vec<Share>> {
+        Ok(self.look_at_shares())
+    }
+
+    async fn share_create(&self, request: ShareCreate) -> Answer<Changed<ShareList>> {
+        self.share_drives(request).await
+    }
+
+    async fn share_delete(&self, id: &str) -> Answer<Changed<Share>> {
+        self.unshare_drive(id).await
+    }
+
+    async fn hosts(&self) -> Answer<Vec<Host>> {
+        self.look_at_hosts().await
+    }
+
+    async fn host_allow(&self, id: &str, host: &str) -> Answer<Changed<Export>> {
+        self.set_host(id, host, true).await
+    }
+
+    async fn host_deny(&self, id: &str, host: &str) -> Answer<Changed<Export>> {
+        self.set_host(id, host, false).await
+    }
+
+    async fn host_limit(&self, id: &str, host: &str, request: LimitUpdate) -> Answer<Changed<Export>> {
+        self.limit_host(id, host, request).await
+    }
+
+    async fn referrals(&self) -> Answer<Vec<Referral>> {
+        Ok(self.look_at_referrals())
+    }
+
+    async fn referral_add(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
+        self.add_referral(address).await
+    }
+
+    async fn referral_remove(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
+        self.remove_referral(address).await
+    }
+
+    async fn host_key_set(&self, group: Option<&str>, host: &str, request: HostKeySet) -> Answer<Changed<HostKey>> {
+        self.set_host_key(group, host, request).await
+    }
+
+    async fn host_key_remove(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostKey>> {
+        self.remove_host_key(group, host).await
+    }
+
+    async fn host_tls_key_set(
+        &self,
+        group: Option<&str>,
+        host: &str,
+        request: HostTlsKeySet,
+    ) -> Answer<Changed<HostTlsKey>> {
+        self.set_host_tls_key(group, host, request).await
+    }
+
+    async fn host_tls_key_remove(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostTlsKey>> {
+        self.remove_host_tls_key(group, host).await
+    }
+
     async fn upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>> {
         self.plan_upgrade(request).await
     }
@@ -565,16 +520,4 @@ impl Control for Engine {
     async fn upgrade_state(&self) -> Answer<Upgrade> {
         Ok(self.handover.upgrade())
     }
-}
-
-/// What of `new` lies beyond `old`: an extent that grew in place is there with its new part only.
-fn beyond(new: &[ExtentRecord], old: &[ExtentRecord]) -> Vec<ExtentRecord> {
-    let part = |extent: &ExtentRecord| match old.iter().find(|other| other.start_byte == extent.start_byte) {
-        Some(other) => ExtentRecord {
-            start_byte: other.start_byte + other.len_bytes,
-            len_bytes: extent.len_bytes - other.len_bytes,
-        },
-        None => *extent,
-    };
-    new.iter().map(part).filter(|extent| extent.len_bytes > 0).collect()
 }

@@ -204,6 +204,8 @@ impl Devices {
             DeviceEnd::Goes => {
                 refuse_in_use(number, state.name())?;
                 unlink(state.name(), number);
+                // What is under way has to end before the kernel lets go.
+                state.hurry();
                 // The kernel asks what it still has to ask, and its queues end by that.
                 control(move |control| control.stop(number)).await?;
                 state.stop();

@@ -1,12 +1,16 @@
-//! Opening drives, and refusing those that hold something.
+//! Opening drives of every kind, and refusing those that hold something.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use api::ErrorCode;
+use api::{ErrorCode, NvmeDrive};
 use array::{Probe, probe};
+use format::Superblock;
 use runtime::{OpenDrive, OpenError, ShardEnv, ShardHandle, create_file};
 
+use super::group::GroupDrive;
+use super::identity;
+use super::remote::Remotes;
 use crate::http::{Answer, ControlError};
 
 /// How long drives that are in use are waited for when groups are started again, each.
@@ -18,16 +22,26 @@ const LET_GO_LOOK: Duration = Duration::from_millis(20);
 /// A drive that was opened for a request. Files that the request made are removed again unless it is kept.
 pub(super) struct Taken {
     pub name: String,
-    pub spec: runtime::DriveSpec,
+    /// As a person would write it to open it again.
+    pub text: String,
+    /// What it is under any name, where it says so.
+    pub identity: Option<String>,
     pub open: OpenDrive,
     created: Option<PathBuf>,
 }
 
 impl Taken {
     /// The request succeeded: whatever was made for it stays.
-    pub fn keep(mut self) -> (String, runtime::DriveSpec, OpenDrive) {
+    pub fn keep(mut self) -> GroupDrive {
         self.created = None;
-        (self.name.clone(), self.spec.clone(), self.open.clone())
+        let Taken { name, text, identity, open, .. } = &self;
+        GroupDrive { name: name.clone(), text: text.clone(), identity: identity.clone(), open: open.clone() }
+    }
+
+    /// A drive of this machine.
+    fn local(name: String, spec: &runtime::DriveSpec, open: OpenDrive, created: Option<PathBuf>) -> Taken {
+        let identity = open.device_number().and_then(|device| identity::of(&identity::folder_of(device)));
+        Taken { name, text: spec.to_string(), identity, open, created }
     }
 }
 
@@ -59,11 +73,18 @@ fn invalid(message: String) -> ControlError {
     ControlError::new(ErrorCode::Invalid, message)
 }
 
-fn spec_of(text: &str) -> Answer<(String, runtime::DriveSpec)> {
+/// What a person wrote.
+enum Spec {
+    Local(runtime::DriveSpec),
+    Remote(NvmeDrive),
+}
+
+fn spec_of(text: &str) -> Answer<(String, Spec)> {
     let spec: api::DriveSpec = text.parse().map_err(|error: api::AddressError| invalid(error.to_string()))?;
     let name = spec.name();
     let spec = match spec {
         api::DriveSpec::Path(path) => runtime::DriveSpec::Path(path),
+        api::DriveSpec::Nvme(drive) => return Ok((name, Spec::Remote(drive))),
         api::DriveSpec::Memory { name: memory, size_bytes: Some(size_bytes) } => {
             if size_bytes == 0 || size_bytes % 4096 != 0 {
                 return Err(invalid(format!("the size of {name} is not a multiple of 4096, or zero")));
@@ -74,22 +95,31 @@ fn spec_of(text: &str) -> Answer<(String, runtime::DriveSpec)> {
             return Err(invalid(format!("{name} needs a size: write {name}:SIZE, such as {name}:1GiB")));
         }
     };
-    Ok((name, spec))
+    Ok((name, Spec::Local(spec)))
 }
 
-/// Opens a drive. Blocks on the operating system for moments.
-pub(super) fn open(text: &str, consent: Option<Consent>) -> Answer<Taken> {
-    let (name, spec) = spec_of(text)?;
+/// Opens a drive. One of this machine blocks on the operating system for moments.
+pub(super) async fn open(remotes: &Remotes, text: &str, consent: Option<Consent>) -> Answer<Taken> {
+    match spec_of(text)? {
+        (name, Spec::Local(spec)) => open_local(name, &spec, consent),
+        (name, Spec::Remote(drive)) => {
+            let (open, identity) = remotes.open(&drive).await?;
+            Ok(Taken { name, text: drive.to_string(), identity: Some(identity), open, created: None })
+        }
+    }
+}
+
+fn open_local(name: String, spec: &runtime::DriveSpec, consent: Option<Consent>) -> Answer<Taken> {
     let mut created = None;
-    if let (runtime::DriveSpec::Path(path), Some(Consent { create_files_bytes: Some(bytes), .. })) = (&spec, consent)
+    if let (runtime::DriveSpec::Path(path), Some(Consent { create_files_bytes: Some(bytes), .. })) = (spec, consent)
         && !path.exists()
     {
         create_file(path, bytes)
             .map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot create {}: {error}", path.display())))?;
         created = Some(path.clone());
     }
-    match OpenDrive::open(&spec) {
-        Ok(open) => Ok(Taken { name, spec, open, created }),
+    match OpenDrive::open(spec) {
+        Ok(open) => Ok(Taken::local(name, spec, open, created)),
         Err(error) => {
             if let Some(path) = created {
                 // The error of opening is the one to report.
@@ -100,36 +130,55 @@ pub(super) fn open(text: &str, consent: Option<Consent>) -> Answer<Taken> {
     }
 }
 
-/// Opens a drive for reading only. Blocks on the operating system for moments.
+/// Opens a drive of this machine for reading only. Blocks on the operating system for moments.
 pub(super) fn open_read_only(text: &str) -> Answer<Taken> {
-    let (name, spec) = spec_of(text)?;
+    let (name, Spec::Local(spec)) = spec_of(text)? else {
+        return Err(invalid(format!("{text} is a drive of another machine: only drives of this one are read so")));
+    };
     match OpenDrive::open_read_only(&spec) {
-        Ok(open) => Ok(Taken { name, spec, open, created: None }),
+        Ok(open) => Ok(Taken::local(name, &spec, open, None)),
         Err(error) => Err(refusal(&error)),
     }
 }
 
 /// Opens a drive of a group that is started again. One that is in use is waited for: the kernel lets go of the drives of a killed
 /// daemon only when everything it was given is done, which may be after the next one began.
-pub(super) async fn open_let_go(text: &str) -> Answer<Taken> {
-    when_let_go(|| open(text, None)).await
+pub(super) async fn open_let_go(remotes: &Remotes, text: &str) -> Answer<Taken> {
+    let began = Instant::now();
+    loop {
+        let opened = open(remotes, text, None).await;
+        if !is_let_go_soon(&opened, began) {
+            return opened;
+        }
+        tokio::time::sleep(LET_GO_LOOK).await;
+    }
 }
 
 /// The same, for reading only.
 pub(super) async fn open_read_only_let_go(text: &str) -> Answer<Taken> {
-    when_let_go(|| open_read_only(text)).await
+    let began = Instant::now();
+    loop {
+        let opened = open_read_only(text);
+        if !is_let_go_soon(&opened, began) {
+            return opened;
+        }
+        tokio::time::sleep(LET_GO_LOOK).await;
+    }
 }
 
-async fn when_let_go(open: impl Fn() -> Answer<Taken>) -> Answer<Taken> {
-    let began = std::time::Instant::now();
-    loop {
-        match open() {
-            Err(error) if error.code == ErrorCode::DriveInUse && began.elapsed() < LET_GO_WITHIN => {
-                tokio::time::sleep(LET_GO_LOOK).await;
-            }
-            other => return other,
-        }
-    }
+fn is_let_go_soon(opened: &Answer<Taken>, began: Instant) -> bool {
+    let is_in_use = opened.as_ref().is_err_and(|error| error.code == ErrorCode::DriveInUse);
+    is_in_use && began.elapsed() < LET_GO_WITHIN
+}
+
+/// What the superblock of a drive says.
+pub(super) async fn superblock_of(shard: &ShardHandle, taken: &Taken) -> Answer<Option<Superblock>> {
+    let open = taken.open.clone();
+    let found = shard.call(move || async move { probe(&ShardEnv::current().attach(&open)).await });
+    let found = found.await.map_err(|_| stopping())?;
+    let found =
+        found.map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot read {}: {error}", taken.name)))?;
+    Ok(found.superblock.ok())
 }
 
 fn refusal(error: &OpenError) -> ControlError {

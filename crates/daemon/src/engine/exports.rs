@@ -1,15 +1,15 @@
 //! Exports that run: listeners by address, and what is offered at each.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::net::ToSocketAddrs;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::{ErrorCode, NbdAddress};
 use drive::Env;
-use export::{ExportState, NamespaceOffer, Portal, ServerConfig, TlsConfig, serve, serve_nvme_tcp};
+use export::{ExportState, Hosts, NamespaceOffer, Portal, ServerConfig, TlsConfig, serve, serve_nvme_tcp};
 use format::{ExportRecord, TlsFiles};
 use nvme::Nqn;
 use nvme::target::Subsystem;
@@ -63,12 +63,14 @@ impl Serves {
 pub(super) struct Listeners {
     shards: Vec<ShardHandle>,
     places: Mutex<BTreeMap<String, Place>>,
+    /// What every portal's discovery log names as well.
+    referrals: Mutex<BTreeSet<SocketAddr>>,
     handover: Arc<Handover>,
 }
 
 impl Listeners {
     pub fn new(shards: Vec<ShardHandle>, handover: Arc<Handover>) -> Listeners {
-        Listeners { shards, places: Mutex::default(), handover }
+        Listeners { shards, places: Mutex::default(), referrals: Mutex::default(), handover }
     }
 
     fn places(&self) -> MutexGuard<'_, BTreeMap<String, Place>> {
@@ -110,10 +112,26 @@ impl Listeners {
             return Ok(());
         }
         let portal = Portal::default();
+        portal.refer(self.referrals());
         portal.add(subsystem, nsid, offer);
         let (shards, offered) = (self.shards.clone(), portal.clone());
         let serve = move |env, listener| serve_nvme_tcp(env, listener, shards, QUEUES_MAX, offered);
         self.listen(address, Serves::NvmeTcp(portal), serve).await
+    }
+
+    /// Discovery services that hosts are told of.
+    pub fn referrals(&self) -> BTreeSet<SocketAddr> {
+        self.referrals.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Tells hosts of these discovery services, at every address.
+    pub fn refer(&self, referrals: BTreeSet<SocketAddr>) {
+        *self.referrals.lock().unwrap_or_else(PoisonError::into_inner) = referrals.clone();
+        for place in self.places().values() {
+            if let Serves::NvmeTcp(portal) = &place.serves {
+                portal.refer(referrals.clone());
+            }
+        }
     }
 
     /// Ends what [`Listeners::offer_namespace`] began, and waits until no host uses it.
@@ -129,6 +147,13 @@ impl Listeners {
         if let Some(portal) = portal.filter(|_| empty) {
             portal.close();
             self.close(address).await;
+        }
+    }
+
+    /// Other hosts may use a namespace.
+    pub fn allow_hosts(&self, address: &str, subsystem: &Nqn, nsid: u32, hosts: Hosts) {
+        if let Some(Serves::NvmeTcp(portal)) = self.places().get(address).map(|place| &place.serves) {
+            portal.allow(subsystem, nsid, hosts);
         }
     }
 

@@ -1,12 +1,18 @@
 //! Finding the drives of a group that is remembered: by what they are, then by where they were.
 
+use ::drive::join_all;
+use format::Superblock;
+use runtime::ShardHandle;
+
 use super::drives::{self, Taken};
 use super::memory::{Place, Remembered};
+use super::remote::Remotes;
 use super::{identity, newcomer};
+use crate::http::{Answer, ControlError};
 
 /// Where a remembered drive is now. More than one path only if several drives say that they are this one.
 fn paths_of(place: &Place, present: &[(identity::Present, Option<String>)]) -> Vec<String> {
-    let Some(wanted) = &place.identity else { return vec![place.drive.clone()] };
+    let Some(wanted) = place.identity.as_ref().filter(|_| !place.is_remote()) else { return vec![place.drive.clone()] };
     if identity::of_path(&place.drive).as_ref() == Some(wanted) {
         return vec![place.drive.clone()];
     }
@@ -39,24 +45,63 @@ pub(super) fn locate(remembered: &Remembered) -> Vec<String> {
     paths
 }
 
+/// The drives of a group that is remembered.
+pub(super) struct Opened {
+    /// Those that are there.
+    pub taken: Vec<Taken>,
+    /// Drives of other machines that are not.
+    pub away: Vec<Place>,
+}
+
 /// Opens the drives of a group that is remembered, as far as they are there. A drive of another group is none of them.
-pub(super) async fn open_all(remembered: &Remembered) -> Vec<Taken> {
-    let mut taken = Vec::new();
-    for path in locate(remembered) {
+pub(super) async fn open_all(shard: &ShardHandle, remotes: &Remotes, remembered: &Remembered) -> Opened {
+    let mut opened = Opened { taken: Vec::new(), away: Vec::new() };
+    let (far, near): (Vec<String>, Vec<String>) =
+        locate(remembered).into_iter().partition(|path| path.starts_with(api::NVME_TCP));
+    for path in near {
         if let Ok(superblock) = newcomer::glance(&path).map(|glance| glance.superblock)
             && let Ok(superblock) = superblock
             && superblock.array.to_string() != remembered.uuid
         {
-            let (group, drive, other) = (&remembered.name, &path, &superblock.name);
-            tracing::warn!(group, drive, other, "another group's drive is where one of this group was");
+            tell_other(remembered, &path, &superblock.name);
             continue;
         }
-        match drives::open_let_go(&path).await {
-            Ok(drive) => taken.push(drive),
-            Err(error) => tracing::warn!(group = remembered.name, drive = path, %error, "drive not opened"),
+        match drives::open_let_go(remotes, &path).await {
+            Ok(drive) => opened.taken.push(drive),
+            Err(error) => tell_missing(remembered, &path, &error),
         }
     }
-    taken
+    // One after the other, those that do not answer would add up.
+    let far: Vec<_> = far.into_iter().map(|text| open_far(shard, remotes, text)).collect();
+    let places: Vec<Place> = remembered.drives.iter().filter(|place| place.is_remote()).cloned().collect();
+    for (place, found) in places.into_iter().zip(join_all(far).await) {
+        match found {
+            Ok((drive, Some(superblock))) if superblock.array.to_string() != remembered.uuid => {
+                tell_other(remembered, &drive.name, &superblock.name);
+            }
+            Ok((drive, _)) => opened.taken.push(drive),
+            Err(error) => {
+                tell_missing(remembered, &place.drive, &error);
+                opened.away.push(place);
+            }
+        }
+    }
+    opened
+}
+
+async fn open_far(shard: &ShardHandle, remotes: &Remotes, text: String) -> Answer<(Taken, Option<Superblock>)> {
+    let drive = drives::open_let_go(remotes, &text).await?;
+    let superblock = drives::superblock_of(shard, &drive).await?;
+    Ok((drive, superblock))
+}
+
+fn tell_other(remembered: &Remembered, drive: &str, other: &str) {
+    let group = &remembered.name;
+    tracing::warn!(group, drive, other, "another group's drive is where one of this group was");
+}
+
+fn tell_missing(remembered: &Remembered, drive: &str, error: &ControlError) {
+    tracing::warn!(group = remembered.name, drive, %error, "drive not opened");
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use api::ErrorCode;
 use array::{
@@ -10,15 +10,17 @@ use array::{
     Shared, assemble, kept_words, load,
 };
 use drive::{BlockError, Env};
+use export::{HostSecrets, Limiter, SharedNamespace};
 use format::{Catalogue, ExtentRecord, MemberState, SettingsRecord, Uuid};
-use runtime::{MailboxSender, OpenDrive, ShardEnv, ShardHandle, kept_file};
+use runtime::{DriveKind, MailboxSender, OpenDrive, ShardEnv, ShardHandle, kept_file};
 
+use super::away::Away;
 use super::drives::{Taken, stopping};
 use super::exports::RunningExport;
 use super::memory::Place;
 use super::shard::{self, GroupKey, Mail, Post};
 use super::upkeep::Upkeep;
-use super::{identity, settings};
+use super::{host_keys, host_tls_keys, identity, settings};
 use crate::http::{Answer, ControlError};
 
 /// Bytes that are given back by one request: bounds the memory that its work takes.
@@ -36,15 +38,14 @@ pub(super) struct GroupDrive {
 }
 
 impl GroupDrive {
-    fn new(taken: Taken) -> GroupDrive {
-        let (name, spec, open) = taken.keep();
-        let identity = open.device_number().and_then(|device| identity::of(&identity::folder_of(device)));
-        GroupDrive { name, text: spec.to_string(), identity, open }
-    }
-
     /// What is remembered of it.
     pub fn place(&self) -> Place {
         Place { drive: self.text.clone(), identity: self.identity.clone() }
+    }
+
+    /// A drive of another machine.
+    pub fn is_remote(&self) -> bool {
+        self.open.kind() == DriveKind::Remote
     }
 
     /// It was pulled: the kernel has no such device any more.
@@ -61,9 +62,19 @@ pub(super) struct Group {
     pub shared: Arc<Shared>,
     pub shards: Vec<ShardHandle>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
+    /// Drives of other machines that are not there now.
+    away: Mutex<Vec<Away>>,
     /// The file of the memory that outlives a kill.
     kept: PathBuf,
     exports: RwLock<BTreeMap<u64, Arc<RunningExport>>>,
+    /// What all namespaces of a volume have in common, by the volume's identity.
+    pub namespaces: Mutex<BTreeMap<u64, Arc<SharedNamespace>>>,
+    /// What limits a volume at all its exports, by the volume's identity.
+    pub limiters: Mutex<BTreeMap<u64, Arc<Limiter>>>,
+    /// Secrets of NVMe hosts, at all addresses.
+    pub secrets: HostSecrets,
+    /// Whoever reads the catalogue to write it changed has this.
+    catalogue_turn: tokio::sync::Mutex<()>,
     pub upkeep: Upkeep,
 }
 
@@ -109,7 +120,7 @@ pub(super) async fn start(
     let in_group: Vec<usize> =
         assembly.members.iter().copied().flatten().chain(assembly.spares.iter().copied()).collect();
     let drives = taken.into_iter().enumerate().map(|(index, taken)| {
-        let drive = GroupDrive::new(taken);
+        let drive = taken.keep();
         in_group.contains(&index).then_some(drive)
     });
     let drives = Arc::new(RwLock::new(drives.collect::<Vec<_>>()));
@@ -142,9 +153,22 @@ pub(super) async fn start(
         });
         follow.await.map_err(|_| stopping())?;
     }
-    let (exports, upkeep) = (RwLock::default(), Upkeep::default());
-    let shards = shards.to_vec();
-    let group = Arc::new(Group { key, name, uuid, shared, shards, drives, kept, exports, upkeep });
+    let group = Arc::new(Group {
+        key,
+        name,
+        uuid,
+        shared,
+        shards: shards.to_vec(),
+        drives,
+        away: Mutex::default(),
+        kept,
+        exports: RwLock::default(),
+        namespaces: Mutex::default(),
+        limiters: Mutex::default(),
+        secrets: HostSecrets::default(),
+        catalogue_turn: tokio::sync::Mutex::default(),
+        upkeep: Upkeep::default(),
+    });
     group.let_go_of_strangers().await?;
     if let Some(Replayed { records, lost, .. }) = replayed {
         tracing::warn!(group = group.name, records, "was not stopped in order: its log was replayed");
@@ -165,6 +189,8 @@ pub(super) async fn start(
         .map_err(|error| not_assemblable(AssembleError::Block(error)))?;
     let catalogue = group.catalogue().await?;
     group.configure(&catalogue.settings).await?;
+    host_keys::load(&group.secrets, &group.name, &catalogue.secrets);
+    host_tls_keys::load(&group.secrets, &group.name, &catalogue.tls_keys);
     for volume in catalogue.volumes {
         group.on_all(move || shard::set_volume(key, &volume)).await?;
     }
@@ -230,6 +256,11 @@ impl Group {
 
     fn drives_mut(&self) -> RwLockWriteGuard<'_, Vec<Option<GroupDrive>>> {
         self.drives.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Drives of other machines that are not there now, and are looked for.
+    pub fn away(&self) -> MutexGuard<'_, Vec<Away>> {
+        self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn exports(&self) -> RwLockReadGuard<'_, BTreeMap<u64, Arc<RunningExport>>> {
@@ -305,8 +336,16 @@ impl Group {
         self.lead(move |array| async move { array.configure(settings) }).await
     }
 
-    /// Makes a new catalogue durable. One change at a time: the caller sees to that.
-    pub async fn set_catalogue(&self, catalogue: Catalogue) -> Answer<()> {
+    /// Changes the catalogue, and makes that durable.
+    pub async fn change_catalogue(&self, change: impl FnOnce(&mut Catalogue)) -> Answer<Catalogue> {
+        let _turn = self.catalogue_turn.lock().await;
+        let mut catalogue = self.catalogue().await?;
+        change(&mut catalogue);
+        self.set_catalogue(catalogue.clone()).await?;
+        Ok(catalogue)
+    }
+
+    async fn set_catalogue(&self, catalogue: Catalogue) -> Answer<()> {
         let done = self.lead(move |array| async move { array.set_catalogue(catalogue).await }).await?;
         done.map_err(|error| match error {
             BlockError::NoSpace => ControlError::new(
@@ -343,7 +382,7 @@ impl Group {
     /// Opens a drive on all shards. It belongs to the group as soon as the leader is told to use it.
     pub async fn take_in(&self, taken: Taken) -> Answer<DriveId> {
         let id = self.shared.new_drive();
-        let drive = GroupDrive::new(taken);
+        let drive = taken.keep();
         let (key, attached) = (self.key, drive.open.clone());
         self.on_all(move || shard::install_drive(key, id, &attached)).await?;
         let mut drives = self.drives_mut();

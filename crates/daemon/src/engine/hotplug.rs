@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::ErrorCode;
-use array::probe;
+use array::{MemberStatus, probe};
 use format::{MemberState, Superblock, SuperblockError};
 use runtime::{ShardEnv, UEVENT_BYTES_MAX, UeventSocket};
 use tokio::io::unix::AsyncFd;
@@ -44,7 +44,7 @@ const GLANCE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What came of a look at a drive.
 #[derive(Debug)]
-enum Outcome {
+pub(super) enum Outcome {
     /// A group has it.
     Used,
     /// Nobody has it.
@@ -175,6 +175,7 @@ impl Engine {
                 tracing::error!(group = group.name, %error, "a drive was pulled, and the group cannot do without it");
             }
         }
+        self.shared_went(device).await;
     }
 
     async fn leave(&self, group: &Group, device: (u32, u32)) -> Answer<()> {
@@ -246,6 +247,9 @@ impl Engine {
 
     /// One look at a drive that came, and what follows from it. Gives its size too, where it can be read.
     async fn settle(&self, present: &Present, last: bool) -> Answer<(Outcome, Option<u64>)> {
+        if self.is_shared(present.device) || self.shared_came(present).await? {
+            return Ok((Outcome::Used, None));
+        }
         let path = present.path.clone();
         let look = tokio::time::timeout(GLANCE_WITHIN, tokio::task::spawn_blocking(move || glance(&path))).await;
         let seen = match look {
@@ -282,34 +286,46 @@ impl Engine {
         Ok(unused(format!("belongs to the Purlin array {} ({uuid}), which does not run here", own.name)))
     }
 
-    /// A drive of a running group: into the place that it had, if it is still free.
-    async fn take_back(&self, group: &Arc<Group>, present: &Present, own: &Superblock) -> Answer<Outcome> {
+    /// The place that a drive of a running group had, if it is still free.
+    pub(super) async fn place_of(&self, group: &Group, own: &Superblock) -> Answer<Result<MemberStatus, Outcome>> {
         let (name, status) = (&group.name, group.status().await?);
         let (epoch, newest) = (own.epoch, status.superblock.epoch);
         if epoch > newest {
-            return Ok(unused(format!(
+            return Ok(Err(unused(format!(
                 "was used for the group {name:?} elsewhere: it is at epoch {epoch}, the group at {newest}"
-            )));
+            ))));
         }
         let Some(slot) = status.superblock.members.iter().position(|entry| entry.uuid == own.drive) else {
-            return Ok(unused(format!("left the group {name:?}, which has no place for it any more")));
+            return Ok(Err(unused(format!("left the group {name:?}, which has no place for it any more"))));
         };
         let member = &status.members[slot];
         if is_live(member.state) {
             let gone = member.drive.filter(|id| group.drive(*id).is_none_or(|drive| drive.is_gone()));
             let Some(id) = gone else {
-                return Ok(unused(format!("has the identity of member {slot} of the group {name:?}: one is a copy")));
+                return Ok(Err(unused(format!(
+                    "has the identity of member {slot} of the group {name:?}: one is a copy"
+                ))));
             };
             // It came faster than its going was noticed.
             let index = member.member;
             let failed = group.lead(move |array| async move { array.fail_member_on(index, id).await }).await?;
-            return Ok(match failed {
+            return Ok(Err(match failed {
                 Ok(()) => Outcome::NotYet(format!("member {slot} of the group {name:?}, whose place is taken")),
                 Err(_) => unused(format!(
                     "member {slot} of the group {name:?}, which cannot do without it: stop the group and assemble it again"
                 )),
-            });
+            }));
         }
+        Ok(Ok(member.clone()))
+    }
+
+    /// A drive of a running group: into the place that it had, if it is still free.
+    async fn take_back(&self, group: &Arc<Group>, present: &Present, own: &Superblock) -> Answer<Outcome> {
+        let member = match self.place_of(group, own).await? {
+            Ok(member) => member,
+            Err(outcome) => return Ok(outcome),
+        };
+        let (name, slot) = (&group.name, member.member.0);
         let taken = match self.claim(group, &present.path, own).await {
             Ok(taken) => taken,
             Err(error) if error.code == ErrorCode::DriveInUse => return Ok(Outcome::NotYet(error.message)),
@@ -323,7 +339,7 @@ impl Engine {
                 present.path
             )));
         }
-        Self::put_in_place(group, member, taken).await?;
+        Self::put_in_place(group, &member, taken).await?;
         self.remember();
         tracing::info!(group = name, slot, drive = present.path, "a drive is back in its place");
         Ok(Outcome::Used)
@@ -332,7 +348,7 @@ impl Engine {
     /// Opens a drive, whose superblock has to be what it was at a glance.
     async fn claim(&self, group: &Group, path: &str, own: &Superblock) -> Answer<Taken> {
         group.let_go_if_unused(path).await?;
-        let taken = drives::open(path, None)?;
+        let taken = drives::open(&self.remotes, path, None).await?;
         let open = taken.open.clone();
         let found = self.shards[0].call(move || async move { probe(&ShardEnv::current().attach(&open)).await });
         let found = tokio::time::timeout(GLANCE_WITHIN, found).await;
@@ -365,21 +381,16 @@ impl Engine {
         if !last && there < remembered.drives.iter().filter(|place| !place.is_memory()).count() {
             return Ok(waits());
         }
-        let taken = find::open_all(&remembered).await;
-        match self.start_group(taken).await {
-            Ok(group) => {
-                tracing::info!(group = group.name, "its drives are there: started");
-                self.absent.write().unwrap_or_else(PoisonError::into_inner).retain(|absent| absent.uuid != uuid);
-                self.remember();
-                Ok(Outcome::Used)
-            }
+        let opened = find::open_all(&self.shards[0], &self.remotes, &remembered).await;
+        match self.start_absent_with(&remembered, opened).await {
+            Ok(()) => Ok(Outcome::Used),
             Err(error) if last => Ok(unused(format!("the group {:?} is not started: {error}", own.name))),
             Err(_) => Ok(waits()),
         }
     }
 }
 
-fn is_live(state: MemberState) -> bool {
+pub(super) fn is_live(state: MemberState) -> bool {
     matches!(state, MemberState::InSync | MemberState::Rebuilding)
 }
 

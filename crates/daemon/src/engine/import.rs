@@ -152,6 +152,7 @@ impl Import {
             used_bytes: running.size_bytes,
             exports: self.export_ids(),
             io: view::io(&self.counters()),
+            limit: None,
         })
     }
 

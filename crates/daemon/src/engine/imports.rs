@@ -185,7 +185,7 @@ impl Engine {
         let remembered = RememberedImport {
             name: name.clone(),
             uuid: found.shown.uuid.clone(),
-            drives: places.iter().flatten().map(|&place| taken[place].spec.to_string()).collect(),
+            drives: places.iter().flatten().map(|&place| taken[place].text.clone()).collect(),
             allow_inconsistent: request.allow_inconsistent,
             next_id: 1,
             exports: Vec::new(),

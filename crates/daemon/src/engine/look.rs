@@ -82,6 +82,7 @@ impl Engine {
             shards: self.shards.iter().map(shard).collect(),
             groups,
             exports: self.look_at_exports().await?,
+            hosts: self.look_at_hosts().await?,
         })
     }
 
@@ -97,6 +98,7 @@ impl Engine {
             }
         }
         drives.extend(self.all_imports().iter().flat_map(|import| import.drives()));
+        drives.extend(self.shared_drives());
         drives.extend(self.newcomers.list(&self.all()).iter().map(view::newcomer));
         Ok(drives)
     }

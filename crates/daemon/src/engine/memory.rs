@@ -1,8 +1,12 @@
 //! What the daemon remembers of its groups between runs: which drives to look at. Only a help: the truth is on the
-//! drives, and `purlin group assemble` needs nothing else. And all of its imports, of which nothing can be on the drives.
+//! drives, and `purlin group assemble` needs nothing else. And all of its imports, of which nothing can be on the drives, and of its
+//! referrals, which are this machine's and no group's.
 
-use std::fs::{self, File, OpenOptions};
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -11,6 +15,9 @@ use super::import::RememberedImport;
 
 /// Ending of the files that keep what groups have in memory.
 const KEPT: &str = "kept";
+
+/// Who may read a document of the state directory: its user.
+const PRIVATE: u32 = 0o600;
 
 /// A group and where its drives were.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,6 +41,11 @@ pub(super) struct Place {
 impl Place {
     pub fn is_memory(&self) -> bool {
         self.drive.starts_with("mem:")
+    }
+
+    /// A drive of another machine.
+    pub fn is_remote(&self) -> bool {
+        self.drive.starts_with(api::NVME_TCP)
     }
 }
 
@@ -66,6 +78,12 @@ struct ImportsDocument {
     imports: Vec<RememberedImport>,
 }
 
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReferralsDocument {
+    referrals: BTreeSet<SocketAddr>,
+}
+
 /// The state directory, locked for this process.
 #[derive(Debug)]
 pub(super) struct Memory {
@@ -96,14 +114,7 @@ impl Memory {
 
     /// What was remembered; nothing if nothing was.
     pub fn load(&self) -> io::Result<Vec<Remembered>> {
-        match fs::read(&self.path) {
-            Ok(bytes) => {
-                let document: Document = serde_json::from_slice(&bytes)?;
-                Ok(document.groups)
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error),
-        }
+        Ok(read::<Document>(&self.path)?.groups)
     }
 
     /// Replaces what is remembered: all of it or nothing.
@@ -117,23 +128,45 @@ impl Memory {
 
     /// The imports that were remembered. All that is known of them is here.
     pub fn load_imports(&self) -> io::Result<Vec<RememberedImport>> {
-        match fs::read(self.imports_path()) {
-            Ok(bytes) => Ok(serde_json::from_slice::<ImportsDocument>(&bytes)?.imports),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) => Err(error),
-        }
+        Ok(read::<ImportsDocument>(&self.imports_path())?.imports)
     }
 
     /// Replaces the imports that are remembered: all or nothing.
     pub fn save_imports(&self, imports: Vec<RememberedImport>) -> io::Result<()> {
         replace(&self.imports_path(), &serde_json::to_vec_pretty(&ImportsDocument { imports })?)
     }
+
+    fn referrals_path(&self) -> PathBuf {
+        self.path.with_file_name("referrals.json")
+    }
+
+    /// The discovery services that NVMe hosts are told of.
+    pub fn load_referrals(&self) -> io::Result<BTreeSet<SocketAddr>> {
+        Ok(read::<ReferralsDocument>(&self.referrals_path())?.referrals)
+    }
+
+    /// Replaces the referrals that are remembered: all or nothing.
+    pub fn save_referrals(&self, referrals: &BTreeSet<SocketAddr>) -> io::Result<()> {
+        let document = ReferralsDocument { referrals: referrals.clone() };
+        replace(&self.referrals_path(), &serde_json::to_vec_pretty(&document)?)
+    }
 }
 
-/// Replaces a file of the state directory: all of it or nothing.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// A document of the state directory; an empty one if it was never written.
+fn read<T: Default + serde::de::DeserializeOwned>(path: &Path) -> io::Result<T> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Replaces a file of the state directory: all of it or nothing. Secrets may be in it: only the daemon's user reads it.
+pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
-    let mut file = File::create(&fresh)?;
+    let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(PRIVATE).open(&fresh)?;
+    // One that was left behind may be anybody's to read.
+    file.set_permissions(Permissions::from_mode(PRIVATE))?;
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&fresh, path)?;

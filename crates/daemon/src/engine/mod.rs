@@ -7,6 +7,7 @@
 //! 3. What is on the drives counts. The state directory only remembers where to look for drives; of imports, whose drives are not
 //!    written to, it has everything.
 
+mod away;
 mod change;
 mod clock;
 mod devices;
@@ -16,25 +17,36 @@ mod find;
 mod findings;
 mod group;
 mod health;
+mod host_keys;
+mod host_tls_keys;
+mod hosts;
 mod hotplug;
 mod identity;
 mod import;
 mod imports;
+mod keyring;
+mod limits;
 mod look;
 mod memory;
 mod namespaces;
 mod newcomer;
 mod offer;
+mod raw;
+mod referrals;
+mod remote;
+mod reservations;
 mod sampler;
 mod schedule;
 mod scrub;
 mod served;
 mod settings;
 mod shard;
+mod shares;
 mod uevent;
 mod upgrade;
 mod upkeep;
 mod view;
+mod volumes;
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -49,6 +61,7 @@ use runtime::{MailboxSender, Runtime, ShardEnv, ShardHandle, mailbox};
 
 use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
+use away::Away;
 use devices::{DeviceEnd, Devices};
 use drives::Taken;
 use exports::{Listeners, RunningExport};
@@ -57,8 +70,10 @@ use health::Healths;
 use imports::Imports;
 use memory::{Memory, Place, Remembered};
 use newcomer::Newcomers;
+use remote::Remotes;
 use sampler::Sampler;
 use shard::{Mail, Offer};
+use shares::Shares;
 
 pub use clock::WallClock;
 
@@ -74,6 +89,8 @@ pub struct Engine {
     devices: Devices,
     newcomers: Newcomers,
     healths: Healths,
+    remotes: Remotes,
+    shares: Arc<Shares>,
     handover: Arc<Handover>,
     memory: Memory,
     sampler: Sampler,
@@ -121,11 +138,15 @@ impl Engine {
             });
             senders.push(making.await.map_err(|_| std::io::Error::other("a shard has stopped"))?);
         }
+        let listeners = Listeners::new(shards.clone(), handover.clone());
+        listeners.refer(memory.load_referrals()?);
         Ok(Arc::new(Engine {
-            listeners: Listeners::new(shards.clone(), handover.clone()),
+            listeners,
             devices: Devices::new(shards.clone()),
             newcomers: Newcomers::default(),
             healths: Healths::default(),
+            remotes: Remotes::new(shards[0].clone(), state),
+            shares: Arc::new(Shares::new(state)),
             handover,
             shards,
             senders,
@@ -154,10 +175,14 @@ impl Engine {
                 tracing::warn!(group = remembered.name, "was in memory only, and is gone");
                 continue;
             }
-            let taken = find::open_all(&remembered).await;
-            all_there &= taken.len() == remembered.drives.iter().filter(|place| !place.is_memory()).count();
-            match self.start_group(taken).await {
-                Ok(group) => tracing::info!(group = group.name, "started"),
+            let opened = find::open_all(&self.shards[0], &self.remotes, &remembered).await;
+            let there = opened.taken.len() + opened.away.len();
+            all_there &= there == remembered.drives.iter().filter(|place| !place.is_memory()).count();
+            match self.start_group(opened.taken).await {
+                Ok(group) => {
+                    tracing::info!(group = group.name, "started");
+                    group.away().extend(opened.away.into_iter().map(Away::new));
+                }
                 Err(error) => {
                     tracing::error!(group = remembered.name, %error, "not started");
                     self.absent.write().unwrap_or_else(PoisonError::into_inner).push(remembered);
@@ -168,6 +193,7 @@ impl Engine {
         if all_there {
             self.remember();
         }
+        self.start_remembered_shares().await?;
         self.start_remembered_imports().await
     }
 
@@ -202,6 +228,8 @@ impl Engine {
             }
         }
         self.stop_imports().await;
+        self.stop_shares().await;
+        self.remotes.closed().await;
     }
 
     fn all(&self) -> Vec<Arc<Group>> {
@@ -241,7 +269,9 @@ impl Engine {
             let kept = self.memory.kept_path(&found.assembly.superblock.array);
             group::start(&self.shards, &self.senders, key, taken, found, kept).await?
         };
-        for record in group.catalogue().await?.exports {
+        let catalogue = group.catalogue().await?;
+        group.limit_volumes(&catalogue);
+        for record in catalogue.exports {
             self.start_export(&group, record).await?;
         }
         self.groups.write().unwrap_or_else(PoisonError::into_inner).insert(name, group.clone());
@@ -254,7 +284,10 @@ impl Engine {
         let volume = catalogue.volumes.iter().find(|volume| volume.id == record.volume);
         let name = volume.map(|volume| format!("{}/{}", group.name, volume.name));
         let name = name.ok_or_else(|| ControlError::new(ErrorCode::Internal, "an export without its volume"))?;
-        let state = ExportState::new(&name, "", record.kind.read_only());
+        let state = ExportState::limited(&name, "", record.kind.read_only(), group.limiter(record.volume));
+        for (host, limit) in limits::of_hosts(&catalogue, record.id) {
+            state.limit_host(&host, Some(limit));
+        }
         let offered = match &record.kind {
             ExportKind::Nbd { address, tls, .. } => {
                 let offer = Offer { key: group.key, volume: record.volume, state: state.clone() };
@@ -313,7 +346,10 @@ impl Engine {
         let remembered = |group: &Arc<Group>| Remembered {
             name: group.name.clone(),
             uuid: group.uuid.to_string(),
-            drives: group.drives().iter().flatten().map(GroupDrive::place).collect(),
+            drives: {
+                let away = group.away().iter().map(|away| away.place.clone()).collect::<Vec<_>>();
+                group.drives().iter().flatten().map(GroupDrive::place).chain(away).collect()
+            },
         };
         let mut groups: Vec<Remembered> = self.all().iter().map(remembered).collect();
         let known: Vec<String> = groups.iter().map(|group| group.uuid.clone()).collect();

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::{ErrorCode, NbdAddress, NvmeTcpCreate, VolumeName};
-use export::{ExportState, Hosts, NamespaceOffer};
+use export::{ExportState, NamespaceOffer};
 use format::{ExportKind, ExportRecord, Uuid, VolumeRecord};
 use nvme::Nqn;
 use nvme::target::Subsystem;
 
+use super::hosts::hosts_of;
 use super::shard;
 use super::{Engine, Group};
 use crate::http::{Answer, ControlError};
@@ -93,7 +94,7 @@ impl Engine {
 
     pub(super) async fn offer_namespace(
         &self,
-        group: &Group,
+        group: &Arc<Group>,
         record: &ExportRecord,
         state: &Arc<ExportState>,
     ) -> Answer<()> {
@@ -102,9 +103,11 @@ impl Engine {
         let offer = NamespaceOffer {
             block_bytes: *block_bytes,
             uuid: uuid_of(&group.uuid, volume),
-            hosts: hosts.as_ref().map_or(Hosts::Any, |names| Hosts::Only(names.iter().cloned().collect())),
+            hosts: hosts_of(hosts),
             state: state.clone(),
             open: Arc::new(move || shard::volume(key, volume).map(super::served::Served::Volume)),
+            shared: group.shared_namespace(volume).await?,
+            secrets: group.secrets.clone(),
         };
         self.listeners.offer_namespace(address, subsystem_of(group), *nsid, offer).await
     }
@@ -112,6 +115,13 @@ impl Engine {
     pub(super) async fn withdraw_namespace(&self, group: &Group, record: &ExportRecord, state: &ExportState) {
         if let ExportKind::NvmeTcp { address, nsid, .. } = &record.kind {
             self.listeners.withdraw_namespace(address, &nqn_of(&group.uuid), *nsid, state).await;
+        }
+    }
+
+    /// Other hosts may use an export.
+    pub(super) fn allow_hosts(&self, group: &Group, record: &ExportRecord) {
+        if let ExportKind::NvmeTcp { address, nsid, hosts, .. } = &record.kind {
+            self.listeners.allow_hosts(address, &nqn_of(&group.uuid), *nsid, hosts_of(hosts));
         }
     }
 

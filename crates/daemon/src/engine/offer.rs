@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::{Changed, ErrorCode, Export, ExportCreate, ExportPlace, NbdAddress, UblkCreate, VolumeName};
-use format::{ExportKind, ExportRecord, TlsFiles, VolumeRecord};
+use format::{ExportKind, ExportRecord, LimitOf, TlsFiles, VolumeRecord};
 
 use super::devices::{self, DeviceEnd};
 use super::exports::RunningExport;
@@ -138,8 +138,12 @@ impl Engine {
         } else {
             format!("end the export {id}; its clients lose their connections")
         };
-        self.change_catalogue(&group, |catalogue| catalogue.exports.retain(|export| export.id != running.record.id))
-            .await?;
+        self.change_catalogue(&group, |catalogue| {
+            let own = running.record.id;
+            catalogue.exports.retain(|export| export.id != own);
+            catalogue.limits.retain(|limit| !matches!(limit.of, LimitOf::Host { export, .. } if export == own));
+        })
+        .await?;
         if !matches!(running.record.kind, ExportKind::Ublk { .. }) {
             self.end_export(&group, &running, DeviceEnd::Goes).await?;
         }
@@ -147,7 +151,7 @@ impl Engine {
         Ok(Changed::gone(vec![step]))
     }
 
-    fn find_export(&self, id: &str) -> Answer<(Arc<Group>, Arc<RunningExport>)> {
+    pub(super) fn find_export(&self, id: &str) -> Answer<(Arc<Group>, Arc<RunningExport>)> {
         for group in self.all() {
             let found =
                 group.exports().values().find(|running| view::export_id(&group, running.record.id) == id).cloned();

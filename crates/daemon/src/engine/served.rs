@@ -1,14 +1,17 @@
-//! What an export of this daemon serves: a volume of a group, or an import.
+//! What this daemon serves: a volume of a group, an import, or a drive as it is.
 
 use drive::{Block, BlockError, Buf, BufMut, Extent, WriteZeroes};
 use runtime::ShardEnv;
 use volume::Direct;
+
+use super::raw::Raw;
 
 /// A block device on one shard. A handle.
 #[derive(Clone)]
 pub(super) enum Served {
     Volume(Direct<ShardEnv>),
     Import(md::Array<ShardEnv>),
+    Drive(Raw),
 }
 
 impl Block for Served {
@@ -16,6 +19,7 @@ impl Block for Served {
         match self {
             Served::Volume(volume) => volume.size_bytes(),
             Served::Import(array) => array.size_bytes(),
+            Served::Drive(drive) => drive.size_bytes(),
         }
     }
 
@@ -23,6 +27,7 @@ impl Block for Served {
         match self {
             Served::Volume(volume) => volume.optimal_io_bytes(),
             Served::Import(array) => array.optimal_io_bytes(),
+            Served::Drive(drive) => drive.optimal_io_bytes(),
         }
     }
 
@@ -30,6 +35,7 @@ impl Block for Served {
         match self {
             Served::Volume(volume) => volume.read(offset, buf).await,
             Served::Import(array) => array.read(offset, buf).await,
+            Served::Drive(drive) => drive.read(offset, buf).await,
         }
     }
 
@@ -37,6 +43,7 @@ impl Block for Served {
         match self {
             Served::Volume(volume) => volume.write(offset, data, fua).await,
             Served::Import(array) => array.write(offset, data, fua).await,
+            Served::Drive(drive) => drive.write(offset, data, fua).await,
         }
     }
 
@@ -44,6 +51,7 @@ impl Block for Served {
         match self {
             Served::Volume(volume) => volume.write_zeroes(offset, len, how).await,
             Served::Import(array) => array.write_zeroes(offset, len, how).await,
+            Served::Drive(drive) => drive.write_zeroes(offset, len, how).await,
         }
     }
 
@@ -51,6 +59,15 @@ impl Block for Served {
         match self {
             Served::Volume(volume) => volume.discard(offset, len).await,
             Served::Import(array) => array.discard(offset, len).await,
+            Served::Drive(drive) => drive.discard(offset, len).await,
+        }
+    }
+
+    fn discarded_reads_zeroes(&self) -> bool {
+        match self {
+            Served::Volume(volume) => volume.discarded_reads_zeroes(),
+            Served::Import(array) => array.discarded_reads_zeroes(),
+            Served::Drive(drive) => drive.discarded_reads_zeroes(),
         }
     }
 
@@ -58,6 +75,7 @@ impl Block for Served {
         match self {
             Served::Volume(volume) => volume.flush().await,
             Served::Import(array) => array.flush().await,
+            Served::Drive(drive) => drive.flush().await,
         }
     }
 
@@ -65,6 +83,7 @@ impl Block for Served {
         match self {
             Served::Volume(volume) => volume.extents(offset, len),
             Served::Import(array) => array.extents(offset, len),
+            Served::Drive(drive) => drive.extents(offset, len),
         }
     }
 }

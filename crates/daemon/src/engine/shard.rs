@@ -9,11 +9,12 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use array::{Array, DriveId, Message, Peers};
-use drive::Env;
+use drive::{Env, Order};
 use export::{Catalog, ExportState, Listed, Refusal};
-use runtime::{Closer, Mailbox, MailboxSender, OpenDrive, ShardEnv};
+use runtime::{Closer, Drive, Mailbox, MailboxSender, OpenDrive, ShardEnv};
 use volume::Direct;
 
+use super::raw::Raw;
 use super::served::Served;
 
 /// A group within this process. Never used again.
@@ -27,6 +28,7 @@ struct Objects {
     groups: BTreeMap<GroupKey, Array<ShardEnv>>,
     volumes: BTreeMap<(GroupKey, u64), Direct<ShardEnv>>,
     imports: BTreeMap<GroupKey, md::Array<ShardEnv>>,
+    shared: BTreeMap<u32, Raw>,
     listeners: BTreeMap<String, Closer>,
 }
 
@@ -129,6 +131,23 @@ pub(super) fn remove_import(key: GroupKey) {
     let gone = OBJECTS.with_borrow_mut(|objects| objects.imports.remove(&key));
     // Dropped outside of the borrow, as a group's drives are.
     drop(gone);
+}
+
+/// `order`: of changes, for all shards.
+pub(super) fn add_shared_drive(nsid: u32, drive: Drive, order: Arc<Order>) {
+    let before = OBJECTS.with_borrow_mut(|objects| objects.shared.insert(nsid, Raw { drive, order }));
+    drop(before);
+}
+
+pub(super) fn remove_shared_drive(nsid: u32) {
+    let gone = OBJECTS.with_borrow_mut(|objects| objects.shared.remove(&nsid));
+    // Dropped outside of the borrow, as a group's drives are.
+    drop(gone);
+}
+
+/// A shared drive on the calling shard.
+pub(super) fn shared_drive(nsid: u32) -> Option<Served> {
+    OBJECTS.with_borrow(|objects| objects.shared.get(&nsid).cloned()).map(Served::Drive)
 }
 
 pub(super) fn add_listener(address: String, closer: Closer) {

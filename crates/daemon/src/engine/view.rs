@@ -12,7 +12,7 @@ use runtime::OpenDrive;
 use super::exports::RunningExport;
 use super::group::{Group, GroupDrive};
 use super::newcomer::Newcomer;
-use super::{devices, findings, namespaces, schedule, settings};
+use super::{devices, findings, limits, namespaces, schedule, settings};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
@@ -305,8 +305,7 @@ pub(super) fn load(before: &Counters, after: &Counters, window_s: f64) -> Load {
         LoadSide {
             ops_per_s: after.requests[kind].saturating_sub(before.requests[kind]) as f64 / window_s,
             bytes_per_s: bytes as f64 / window_s,
-            // Bucket n ends below 2^n microseconds.
-            latency_us: latency(&histogram, |bucket| (1u64 << bucket) as f64),
+            latency_us: latency(&histogram, bucket_end_us),
         }
     };
     Load {
@@ -314,6 +313,16 @@ pub(super) fn load(before: &Counters, after: &Counters, window_s: f64) -> Load {
         read: side(Kind::Read, after.read_bytes.saturating_sub(before.read_bytes)),
         write: side(Kind::Write, after.written_bytes.saturating_sub(before.written_bytes)),
     }
+}
+
+/// Percentiles since counting began.
+pub(super) fn latency_of(counters: &Counters, kind: Kind) -> Option<LatencyUs> {
+    latency(&counters.latency_us[kind as usize], bucket_end_us)
+}
+
+/// Bucket n ends below 2^n microseconds.
+fn bucket_end_us(bucket: usize) -> f64 {
+    (1u64 << bucket) as f64
 }
 
 /// Percentiles of a histogram whose buckets end at `bound`: what they are at most.
@@ -362,6 +371,7 @@ pub(super) fn opened(name: &str, open: &OpenDrive) -> api::Drive {
             runtime::DriveKind::BlockDevice => DriveKind::Block,
             runtime::DriveKind::File => DriveKind::File,
             runtime::DriveKind::Memory => DriveKind::Memory,
+            runtime::DriveKind::Remote => DriveKind::Remote,
         },
         state: DriveState::Online,
         role: DriveRole::None,
@@ -411,6 +421,7 @@ pub(super) fn volume(group: &Group, record: &format::VolumeRecord, used_bytes: u
     for export in own() {
         counters.add(&export.state.counters());
     }
+    let limiter = group.limiter(record.id);
     api::Volume {
         name: format!("{}/{}", group.name, record.name),
         group: group.name.clone(),
@@ -422,6 +433,7 @@ pub(super) fn volume(group: &Group, record: &format::VolumeRecord, used_bytes: u
         used_bytes,
         exports: own().map(|export| export_id(group, export.record.id)).collect(),
         io: io(&counters),
+        limit: limiter.limit().map(|limit| limits::shown(limit, limiter.waits())),
     }
 }
 
@@ -439,6 +451,9 @@ pub(super) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExpo
         export.uri = format!("nvme-tcp://{address}/{nqn}?nsid={nsid}");
         (export.nqn, export.nsid) = (Some(nqn.to_string()), Some(*nsid));
         (export.block_bytes, export.hosts) = (Some(*block_bytes), hosts.clone());
+        let may_use = |host: &&String| hosts.as_ref().is_none_or(|hosts| hosts.contains(host));
+        export.tls_hosts = catalogue.tls_keys.iter().map(|record| &record.host).filter(may_use).cloned().collect();
+        export.reservation = group.reservation(running.record.volume);
     }
     export
 }
@@ -483,6 +498,8 @@ pub(super) fn export_of(id: &str, name: String, running: &RunningExport) -> api:
         nqn: None,
         nsid: None,
         hosts: None,
+        tls_hosts: Vec::new(),
+        reservation: None,
     }
 }
 

@@ -1,8 +1,11 @@
 //! What the daemon can do: the seam between its HTTP side and its engine.
 
+use std::net::SocketAddr;
+
 use api::{
     Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, Group, GroupAssemble, GroupCreate,
-    GroupStop, GroupUpdate, Import, ImportForget, ImportMd, Imported, MemberFail, MemberReplace, Scrub, ScrubRequest,
+    GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd,
+    Imported, LimitUpdate, MemberFail, MemberReplace, Referral, Scrub, ScrubRequest, Share, ShareCreate, ShareList,
     SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
 };
 use async_trait::async_trait;
@@ -150,6 +153,8 @@ pub trait Control: Send + Sync + 'static {
     async fn volume_create(&self, request: VolumeCreate) -> Answer<Changed<Volume>>;
     /// Grows or shrinks a volume. Shrinking needs confirmation unless it is a dry run.
     async fn volume_resize(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>>;
+    /// Changes how fast a volume may be used, all its exports together.
+    async fn volume_limit(&self, name: &VolumeName, request: LimitUpdate) -> Answer<Changed<Volume>>;
     /// Destroys a volume. Refused while it is exported.
     async fn volume_delete(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>>;
 
@@ -165,6 +170,54 @@ pub trait Control: Send + Sync + 'static {
     /// Ends an export; its clients lose their connections. Refused while it is a block device in use.
     async fn export_delete(&self, id: &str) -> Answer<Changed<Export>>;
 
+    /// NVMe hosts that exports name, or that have used one, by name.
+    async fn hosts(&self) -> Answer<Vec<Host>>;
+
+    /// The drives that other machines may use, by number.
+    async fn shares(&self) -> Answer<Vec<Share>>;
+
+    /// Offers drives, as they are, to other machines: all or none.
+    async fn share_create(&self, request: ShareCreate) -> Answer<Changed<ShareList>>;
+
+    /// Offers a drive no longer.
+    async fn share_delete(&self, id: &str) -> Answer<Changed<Share>>;
+
+    /// Lets an NVMe host use an export.
+    async fn host_allow(&self, id: &str, host: &str) -> Answer<Changed<Export>>;
+
+    /// Lets an NVMe host use an export no longer. It loses the namespace at once.
+    async fn host_deny(&self, id: &str, host: &str) -> Answer<Changed<Export>>;
+
+    /// Changes how fast an NVMe host may use an export, all its queues together.
+    async fn host_limit(&self, id: &str, host: &str, request: LimitUpdate) -> Answer<Changed<Export>>;
+
+    /// Other discovery services that NVMe hosts are told of, by address.
+    async fn referrals(&self) -> Answer<Vec<Referral>>;
+
+    /// Tells NVMe hosts of another discovery service.
+    async fn referral_add(&self, address: SocketAddr) -> Answer<Changed<Referral>>;
+
+    /// Tells NVMe hosts of another discovery service no longer.
+    async fn referral_remove(&self, address: SocketAddr) -> Answer<Changed<Referral>>;
+
+    /// From its next authentication on, an NVMe host has to prove itself with these secrets: for the exports of a group, or for the
+    /// shared drives.
+    async fn host_key_set(&self, group: Option<&str>, host: &str, request: HostKeySet) -> Answer<Changed<HostKey>>;
+
+    /// An NVMe host is let in by its name alone from now on.
+    async fn host_key_remove(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostKey>>;
+
+    /// From its next connection on, an NVMe host has to use TLS with this key.
+    async fn host_tls_key_set(
+        &self,
+        group: Option<&str>,
+        host: &str,
+        request: HostTlsKeySet,
+    ) -> Answer<Changed<HostTlsKey>>;
+
+    /// An NVMe host needs no TLS any more.
+    async fn host_tls_key_remove(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostTlsKey>>;
+
     /// Has the daemon replaced by another program, soon after the answer.
     async fn upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>>;
     /// How the upgrade stands that is under way, or that this daemon came from.
@@ -173,6 +226,6 @@ pub trait Control: Send + Sync + 'static {
     /// What is known, as Prometheus reads it.
     async fn metrics(&self) -> Answer<String> {
         let (status, groups, drives) = (self.status().await?, self.groups().await?, self.drives().await?);
-        Ok(metrics_text(&status, &groups, &drives))
+        Ok(metrics_text(&status, &groups, &drives, &self.volumes().await?))
     }
 }

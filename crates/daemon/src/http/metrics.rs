@@ -7,7 +7,9 @@ use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 
-use api::{Drive, Group, GroupHealth, IoCounters, Job, JobKind, JobState, LoadSide, MemberState, Status};
+use api::{
+    Drive, Group, GroupHealth, IoCounters, Job, JobKind, JobState, Limit, LoadSide, MemberState, Status, Volume,
+};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric};
 use prometheus_client::metrics::TypedMetric;
@@ -79,10 +81,79 @@ struct DriveOpLabels {
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct HostLabels {
+    host: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct HostOpLabels {
+    host: String,
+    op: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct HostLatencyLabels {
+    host: String,
+    op: &'static str,
+    quantile: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct ExportLabels {
     export: String,
     volume: String,
     protocol: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct VolumeLabels {
+    volume: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct HostExportLabels {
+    host: String,
+    export: String,
+}
+
+/// What there is of each limit.
+struct LimitFamilies<L> {
+    iops: Family<L, Gauge>,
+    bytes: Family<L, Gauge>,
+    waiting: Family<L, Gauge>,
+    waited: Family<L, Counter>,
+    wait: Family<L, Counter<f64, AtomicU64>>,
+}
+
+impl<L: Clone + Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static> LimitFamilies<L> {
+    /// `of` is what is limited, as a part of names; `whose` the same for people.
+    fn new(registry: &mut Registry, of: &str, whose: &str) -> LimitFamilies<L> {
+        let name = |what: &str| format!("{of}_limit_{what}");
+        let iops = format!("Requests for each second that {whose} may have");
+        let bytes = format!("Bytes for each second that {whose} may have");
+        let waiting = format!("Requests of {whose} that wait for its limit");
+        let waited = format!("Requests of {whose} that have waited for its limit");
+        let wait = format!("How long requests of {whose} have waited for its limit");
+        LimitFamilies {
+            iops: family(registry, &name("iops"), &iops, None),
+            bytes: family(registry, &name("bytes_per_second"), &bytes, None),
+            waiting: family(registry, &name("waiting"), &waiting, None),
+            waited: family(registry, &name("waits"), &waited, None),
+            wait: family(registry, &name("wait"), &wait, Some(Unit::Seconds)),
+        }
+    }
+
+    fn add(&self, labels: &L, limit: &Limit) {
+        if let Some(iops) = limit.iops {
+            self.iops.get_or_create(labels).set(gauge_value(iops));
+        }
+        if let Some(bytes) = limit.bytes_per_s {
+            self.bytes.get_or_create(labels).set(gauge_value(bytes));
+        }
+        self.waiting.get_or_create(labels).set(gauge_value(limit.waiting_count));
+        self.waited.get_or_create(labels).inc_by(limit.waited_count);
+        self.wait.get_or_create(labels).inc_by(limit.waited_us as f64 / 1e6);
+    }
 }
 
 /// Registers a family and hands it back to be filled.
@@ -105,7 +176,7 @@ fn gauge_value(value: u64) -> i64 {
 }
 
 /// Everything that is known, in OpenMetrics 1.0 text.
-pub fn metrics_text(status: &Status, groups: &[Group], drives: &[Drive]) -> String {
+pub fn metrics_text(status: &Status, groups: &[Group], drives: &[Drive], volumes: &[Volume]) -> String {
     let mut registry = Registry::with_prefix("purlin");
     daemon_metrics(&mut registry, status);
     group_metrics(&mut registry, groups);
@@ -113,6 +184,8 @@ pub fn metrics_text(status: &Status, groups: &[Group], drives: &[Drive]) -> Stri
     job_metrics(&mut registry, groups);
     scrub_metrics(&mut registry, groups);
     drive_metrics(&mut registry, drives);
+    host_metrics(&mut registry, status);
+    limit_metrics(&mut registry, status, volumes);
     let mut text = String::new();
     encode(&mut text, &registry).expect("writing to a string cannot fail");
     text
@@ -216,6 +289,61 @@ fn load_metrics(registry: &mut Registry, status: &Status) {
             let Some(us) = side.latency_us else { continue };
             for (quantile, us) in [("0.5", us.p50), ("0.99", us.p99), ("1", us.max)] {
                 latency.get_or_create(&LatencyLabels { group: group.name.clone(), op, quantile }).set(us / 1e6);
+            }
+        }
+    }
+}
+
+fn host_metrics(registry: &mut Registry, status: &Status) {
+    let queues: Family<HostLabels, Gauge> =
+        family(registry, "host_queues", "I/O queues of an NVMe host, for each export that they have used", None);
+    let in_flight: Family<HostLabels, Gauge> =
+        family(registry, "host_in_flight", "Commands of an NVMe host that are being served", None);
+    let errors: Family<HostLabels, Counter> =
+        family(registry, "host_errors", "Commands of an NVMe host that failed", None);
+    let ops: Family<HostOpLabels, Counter> = family(registry, "host_ops", "Commands of an NVMe host", None);
+    let moved: Family<HostOpLabels, Counter> =
+        family(registry, "host_io", "Bytes moved for an NVMe host", Some(Unit::Bytes));
+    let latency: Family<HostLatencyLabels, Ratio> = family(
+        registry,
+        "host_latency",
+        "Latency of an NVMe host's commands since the exports began, rounded up",
+        Some(Unit::Seconds),
+    );
+    for host in &status.hosts {
+        let labels = HostLabels { host: host.nqn.clone() };
+        queues.get_or_create(&labels).set(i64::from(host.queue_count));
+        in_flight.get_or_create(&labels).set(gauge_value(host.in_flight_count));
+        errors.get_or_create(&labels).inc_by(host.error_count);
+        for (op, count, byte_count) in by_op(&host.io) {
+            let labels = HostOpLabels { host: host.nqn.clone(), op };
+            ops.get_or_create(&labels).inc_by(count);
+            if let Some(byte_count) = byte_count {
+                moved.get_or_create(&labels).inc_by(byte_count);
+            }
+        }
+        for (op, us) in [("read", host.read_latency_us), ("write", host.write_latency_us)] {
+            let Some(us) = us else { continue };
+            for (quantile, us) in [("0.5", us.p50), ("0.99", us.p99), ("1", us.max)] {
+                let labels = HostLatencyLabels { host: host.nqn.clone(), op, quantile };
+                latency.get_or_create(&labels).set(us / 1e6);
+            }
+        }
+    }
+}
+
+fn limit_metrics(registry: &mut Registry, status: &Status, volumes: &[Volume]) {
+    let families = LimitFamilies::new(registry, "volume", "a volume");
+    for volume in volumes {
+        if let Some(limit) = &volume.limit {
+            families.add(&VolumeLabels { volume: volume.name.clone() }, limit);
+        }
+    }
+    let families = LimitFamilies::new(registry, "host", "an NVMe host at an export");
+    for host in &status.hosts {
+        for export in &host.exports {
+            if let Some(limit) = &export.limit {
+                families.add(&HostExportLabels { host: host.nqn.clone(), export: export.id.clone() }, limit);
             }
         }
     }

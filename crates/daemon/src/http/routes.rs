@@ -3,13 +3,15 @@
 //! Invariant: the router is built from the OpenAPI document, so a route that is served is documented and the other way
 //! round; a handler that is missing on either side is a panic at start.
 
+mod nvme;
+
 use std::sync::Arc;
 
 use api::{
     Changed, Drive, DriveDetails, DriveList, ErrorBody, ErrorCode, Export, ExportCreate, ExportList, Group,
     GroupAssemble, GroupCreate, GroupList, GroupStop, GroupUpdate, Import, ImportForget, ImportList, ImportMd,
-    Imported, MemberFail, MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, Upgrade, UpgradeRequest, Volume,
-    VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
+    Imported, LimitUpdate, MemberFail, MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, Upgrade, UpgradeRequest,
+    Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
 };
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -23,6 +25,8 @@ use utoipa::{IntoParams, Modify, OpenApi};
 use super::control::{Answer, Control, ControlError, require_confirmation};
 use super::extract::{Body, Params, Segments};
 use super::shape::shape;
+// What `utoipa::path` makes beside each handler has a name that only a glob finds.
+use nvme::*;
 
 type Shared = Arc<dyn Control>;
 
@@ -319,6 +323,20 @@ async fn volume_resize(
     carried(async move { control.volume_resize(&VolumeName { group, volume }, request).await }).await.map(Json)
 }
 
+/// Limit how fast a volume may be used, all its exports together, while clients are connected.
+#[utoipa::path(patch, path = "/v1/volumes/{group}/{volume}/limit", tag = "volume", request_body = LimitUpdate,
+    params(("group" = String, Path, description = "Its group"), ("volume" = String, Path, description = "Its name there")),
+    responses((status = 200, body = Changed<Volume>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn volume_limit(
+    State(control): State<Shared>,
+    Segments((group, volume)): Segments<(String, String)>,
+    Body(request): Body<LimitUpdate>,
+) -> Answer<Json<Changed<Volume>>> {
+    request.validate()?;
+    carried(async move { control.volume_limit(&VolumeName { group, volume }, request).await }).await.map(Json)
+}
+
 /// Destroy a volume. Refused while it is exported.
 #[utoipa::path(delete, path = "/v1/volumes/{group}/{volume}", tag = "volume",
     params(("group" = String, Path, description = "Its group"), ("volume" = String, Path, description = "Its name there"),
@@ -404,7 +422,7 @@ macro_rules! handlers {
             modifiers(&Token),
             security((), ("token" = [])),
             info(title = "Purlin", license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"), description = "Drives, drive groups, volumes and exports of one Purlin daemon."),
-            tags((name = "status"), (name = "group"), (name = "import"), (name = "drive"), (name = "volume"), (name = "export")),
+            tags((name = "status"), (name = "group"), (name = "import"), (name = "drive"), (name = "volume"), (name = "export"), (name = "host")),
         )]
         struct Document;
 
@@ -442,10 +460,29 @@ handlers!(
     volume_show,
     volume_create,
     volume_resize,
+    volume_limit,
     volume_delete,
     export_list,
     export_create,
     export_delete,
+    share_list,
+    share_create,
+    share_delete,
+    share_host_key_remove,
+    share_host_key_set,
+    share_host_tls_key_remove,
+    share_host_tls_key_set,
+    host_list,
+    host_allow,
+    host_deny,
+    host_key_remove,
+    host_key_set,
+    host_tls_key_remove,
+    host_tls_key_set,
+    host_limit,
+    referral_add,
+    referral_list,
+    referral_remove,
     upgrade,
     upgrade_show,
     metrics,
@@ -481,6 +518,7 @@ pub fn router(control: Arc<dyn Control>) -> Router {
             (MethodFilter::GET, item.get),
             (MethodFilter::POST, item.post),
             (MethodFilter::PATCH, item.patch),
+            (MethodFilter::PUT, item.put),
             (MethodFilter::DELETE, item.delete),
         ];
         for (filter, operation) in operations {

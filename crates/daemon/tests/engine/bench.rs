@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::*;
 use daemon::http::{Control, ControlError};
@@ -14,6 +14,9 @@ use runtime::{Config, Runtime};
 pub const START: u64 = 1_700_000_000;
 
 pub const DAY: u64 = 86_400;
+
+/// How long something may take that is sure to come, on a machine with much else to do.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A directory with an engine's state and its drives, as files. It outlives engines.
 pub struct Bench {
@@ -51,6 +54,13 @@ impl Bench {
         self.directory.join(name).display().to_string()
     }
 
+    /// Where an export may listen: a loopback address of its own, since a port that is free now may be a client's a moment later.
+    pub fn address(&self) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(1);
+        let (process, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        format!("127.{}.{}.{number}:4420", 1 + process % 250, process / 250 % 250)
+    }
+
     /// Asks for a group over new files.
     pub fn request(&self, name: &str, level: Level, members: usize) -> GroupCreate {
         let drives: Vec<String> = (0..members).map(|index| self.drive(&format!("{name}-{index}"))).collect();
@@ -85,11 +95,20 @@ impl Drop for Bench {
 /// Stops an engine in order, and lets go of its state directory.
 pub async fn end(engine: Arc<Engine>) {
     engine.stop().await;
+    // Who looks for drives has it for as long as a look takes.
+    let left = Arc::downgrade(&engine);
+    drop(engine);
+    let began = Instant::now();
+    while left.strong_count() > 0 {
+        assert!(began.elapsed() < PATIENCE, "somebody still has it");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
 }
 
 /// Looks after groups until `there` says so.
 pub async fn until(engine: &Engine, group: &str, there: impl Fn(&Group) -> bool) -> Group {
-    for _ in 0..2000 {
+    let began = Instant::now();
+    while began.elapsed() < PATIENCE {
         engine.look_after_groups().await;
         let seen = engine.group(group).await.unwrap();
         if there(&seen) {

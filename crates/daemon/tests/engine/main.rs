@@ -4,8 +4,18 @@
 
 mod bench;
 mod client;
+mod hosts;
 mod imports;
+mod limits;
 #[path = "../../../md/tests/support/mod.rs"]
 mod md_support;
+mod nvme_host;
+#[path = "../../../initiator/tests/common/proxy.rs"]
+#[allow(dead_code, reason = "the initiator's tests use all of it")]
+mod proxy;
+mod remote_drives;
+mod remote_tls;
+mod reservations;
 mod scrub;
 mod settings;
+mod shelf;

@@ -35,22 +35,40 @@ async fn the_routes_are_these() {
             "GET /v1/exports",
             "POST /v1/exports",
             "DELETE /v1/exports/{id}",
+            "DELETE /v1/exports/{id}/hosts/{host}",
+            "PUT /v1/exports/{id}/hosts/{host}",
+            "PATCH /v1/exports/{id}/hosts/{host}/limit",
             "GET /v1/groups",
             "POST /v1/groups",
             "POST /v1/groups/assemble",
             "DELETE /v1/groups/{group}",
             "GET /v1/groups/{group}",
             "PATCH /v1/groups/{group}",
+            "DELETE /v1/groups/{group}/hosts/{host}/key",
+            "PUT /v1/groups/{group}/hosts/{host}/key",
+            "DELETE /v1/groups/{group}/hosts/{host}/tls-key",
+            "PUT /v1/groups/{group}/hosts/{host}/tls-key",
             "POST /v1/groups/{group}/members/{slot}/fail",
             "POST /v1/groups/{group}/members/{slot}/replace",
             "POST /v1/groups/{group}/scrub",
             "DELETE /v1/groups/{group}/spares",
             "POST /v1/groups/{group}/spares",
             "POST /v1/groups/{group}/stop",
+            "GET /v1/hosts",
             "GET /v1/imports",
             "POST /v1/imports",
             "GET /v1/imports/{import}",
             "POST /v1/imports/{import}/forget",
+            "GET /v1/referrals",
+            "DELETE /v1/referrals/{address}",
+            "PUT /v1/referrals/{address}",
+            "GET /v1/shares",
+            "POST /v1/shares",
+            "DELETE /v1/shares/hosts/{host}/key",
+            "PUT /v1/shares/hosts/{host}/key",
+            "DELETE /v1/shares/hosts/{host}/tls-key",
+            "PUT /v1/shares/hosts/{host}/tls-key",
+            "DELETE /v1/shares/{id}",
             "GET /v1/status",
             "GET /v1/upgrade",
             "POST /v1/upgrade",
@@ -59,6 +77,7 @@ async fn the_routes_are_these() {
             "DELETE /v1/volumes/{group}/{volume}",
             "GET /v1/volumes/{group}/{volume}",
             "PATCH /v1/volumes/{group}/{volume}",
+            "PATCH /v1/volumes/{group}/{volume}/limit",
         ]
     );
 }
@@ -174,5 +193,5 @@ async fn a_field_that_no_request_has_is_refused_everywhere() {
         assert!(refused.1.contains("unknown field `surprise`"), "{method} {path}: {}", refused.1);
         assert!(refused.1.contains("\"bad_request\""), "{method} {path}: {}", refused.1);
     }
-    assert_eq!(tried, 17);
+    assert_eq!(tried, 24);
 }

@@ -4,178 +4,27 @@
 //! `/drives` exist and have 1 GiB, except `/drives/ext4`, which holds something else, and `/drives/gone-*`. Each look at
 //! a group moves its jobs on by half. Creating the group `slow` takes a while.
 
+mod hosts;
 mod imports;
+mod limits;
+mod shares;
+mod state;
 
-use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::{Mutex, MutexGuard};
 
 use api::*;
 use async_trait::async_trait;
 use daemon::http::{Answer, Control, ControlError, require_confirmation};
 use format::Shape;
+use state::{GIB, NOW, State, drive_bytes, new_group, plain_name, refuse};
 
 /// The name of every subsystem.
 const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001";
 
-const GIB: u64 = 1 << 30;
-
-const DAY: u64 = 86_400;
-
-/// The time of day here, for good: 2023-11-14 22:13 UTC.
-const NOW: u64 = 1_700_000_000;
-
-#[derive(Default)]
-struct State {
-    groups: BTreeMap<String, Group>,
-    volumes: BTreeMap<VolumeName, Volume>,
-    exports: BTreeMap<String, Export>,
-    imports: BTreeMap<String, Import>,
-    next_id: u64,
-    upgrade: Upgrade,
-}
-
 /// Groups, volumes and exports that exist only here.
 #[derive(Default)]
 pub struct MemoryControl(Mutex<State>);
-
-fn refuse<T>(code: ErrorCode, message: String) -> Answer<T> {
-    Err(ControlError::new(code, message))
-}
-
-/// The size of a drive, if there is one of this name.
-fn drive_bytes(name: &str, create_files_bytes: Option<u64>, wipe_foreign: bool) -> Answer<u64> {
-    match name.parse().expect("the routes have checked it") {
-        DriveSpec::Memory { size_bytes, .. } => Ok(size_bytes.unwrap_or(GIB)),
-        DriveSpec::Path(_) if name == "/drives/ext4" && !wipe_foreign => refuse(
-            ErrorCode::ForeignData,
-            format!("{name} holds an ext4 file system labelled \"home\": it is overwritten only with wipe_foreign"),
-        ),
-        DriveSpec::Path(path) if path.starts_with("/drives") && !name.contains("/gone-") => Ok(GIB),
-        DriveSpec::Path(_) => create_files_bytes
-            .map_or_else(|| refuse(ErrorCode::DriveNotFound, format!("{name}: no such file or directory")), Ok),
-    }
-}
-
-fn plain_name(drive: &str) -> String {
-    drive.parse::<DriveSpec>().expect("the routes have checked it").name()
-}
-
-impl State {
-    fn id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
-    }
-
-    fn group(&mut self, name: &str) -> Answer<&mut Group> {
-        self.groups.get_mut(name).ok_or_else(|| ControlError::group_not_found(name))
-    }
-
-    fn volume(&mut self, name: &VolumeName) -> Answer<&mut Volume> {
-        self.volumes.get_mut(name).ok_or_else(|| ControlError::volume_not_found(name))
-    }
-
-    fn member(&mut self, group: &str, slot: u32) -> Answer<&mut Member> {
-        let group = self.group(group)?;
-        let (name, count) = (group.name.clone(), group.member_count);
-        let member = group.members.get_mut(slot as usize);
-        member.ok_or_else(|| ControlError::member_not_found(&name, slot, count))
-    }
-
-    fn drive_in_use(&self, drive: &str) -> Option<&str> {
-        let holds = |group: &&Group| {
-            group.members.iter().any(|m| m.drive.as_deref() == Some(drive))
-                || group.spares.iter().any(|s| s.drive == drive)
-        };
-        self.groups.values().find(holds).map(|group| group.name.as_str())
-    }
-
-    fn check_unused(&self, drive: &str) -> Answer<()> {
-        match self.drive_in_use(drive) {
-            Some(group) => refuse(ErrorCode::DriveInUse, format!("{drive} belongs to the group {group:?}")),
-            None => Ok(()),
-        }
-    }
-
-    /// Health, losses and space as they follow from members and volumes.
-    fn settle(&mut self, name: &str) -> Group {
-        let allocated: u64 = self.volumes.values().filter(|v| v.group == name).map(|v| v.size_bytes).sum();
-        let group = self.groups.get_mut(name).expect("the caller has it");
-        let before = group.clone();
-        let lost = group.members.iter().filter(|m| m.state != MemberState::InSync).count() as u32;
-        group.losses_left = group.losses_max.saturating_sub(lost);
-        group.health = match lost {
-            0 => GroupHealth::Optimal,
-            lost if lost <= group.losses_max => GroupHealth::Degraded,
-            _ => GroupHealth::Failed,
-        };
-        group.allocated_bytes = allocated;
-        group.free_bytes = group.capacity_bytes - allocated;
-        group.epoch += u64::from(*group != before);
-        group.clone()
-    }
-
-    /// Starts a job; it is done after two looks.
-    fn start(&mut self, group: &str, kind: JobKind, slot: Option<u32>, findings: Option<ScrubFindings>) -> Job {
-        let id = self.id();
-        let job = Job {
-            id,
-            kind,
-            state: JobState::Running,
-            slot,
-            done_percent: 0.0,
-            done_bytes: 0,
-            total_bytes: GIB,
-            bytes_per_s: 512.0 * 1048576.0,
-            left_s: Some(2),
-            elapsed_s: 0,
-            findings,
-            message: None,
-        };
-        let jobs = &mut self.groups.get_mut(group).expect("the caller has it").jobs;
-        jobs.retain(|other| other.kind != kind || other.slot != slot);
-        jobs.push(job.clone());
-        job
-    }
-
-    fn move_on(&mut self, name: &str) {
-        let group = self.groups.get_mut(name).expect("the caller has it");
-        for job in group.jobs.iter_mut().filter(|job| job.state == JobState::Running) {
-            job.done_percent += 50.0;
-            job.done_bytes += GIB / 2;
-            job.elapsed_s += 1;
-            job.left_s = Some(1);
-            if job.done_percent >= 100.0 {
-                job.state = JobState::Done;
-                job.left_s = None;
-                if let (JobKind::Scrub, Some(found)) = (job.kind, &job.findings) {
-                    let last = LastScrub {
-                        ended_unix_s: NOW,
-                        repair: found.repair,
-                        mismatch_count: found.mismatch_count,
-                        repaired_count: found.repaired_count,
-                        unchecked_count: found.unchecked_count,
-                    };
-                    (group.scrub.last, group.scrub.active) = (Some(last), false);
-                }
-                if let (JobKind::Rebuild, Some(slot)) = (job.kind, job.slot) {
-                    group.members[slot as usize].state = MemberState::InSync;
-                }
-            }
-        }
-    }
-
-    /// A degraded group takes its first spare.
-    fn take_spare(&mut self, name: &str) {
-        let group = self.groups.get_mut(name).expect("the caller has it");
-        let lost = group.members.iter().position(|m| matches!(m.state, MemberState::Faulty | MemberState::Missing));
-        let (Some(slot), false) = (lost, group.spares.is_empty()) else { return };
-        let spare = group.spares.remove(0);
-        let member = &mut group.members[slot];
-        (member.drive, member.size_bytes) = (Some(spare.drive), Some(spare.size_bytes));
-        member.state = MemberState::Rebuilding;
-        self.start(name, JobKind::Rebuild, Some(slot as u32), None);
-    }
-}
 
 impl MemoryControl {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -187,63 +36,6 @@ impl MemoryControl {
     pub fn connect(&self, export: &str) {
         self.state().exports.get_mut(export).expect("the export is there").connection_count += 1;
     }
-}
-
-fn new_group(request: &GroupCreate, shape: &Shape) -> Answer<Group> {
-    let bytes = |drive: &String| drive_bytes(drive, request.create_files_bytes, request.wipe_foreign);
-    let sizes = request.drives.iter().map(bytes).collect::<Answer<Vec<u64>>>()?;
-    let spare = |drive: &String| Ok(Spare { drive: plain_name(drive), size_bytes: bytes(drive)? });
-    let spares = request.spares.iter().map(spare).collect::<Answer<Vec<Spare>>>()?;
-    let member = |(slot, drive): (usize, &String)| Member {
-        slot: slot as u32,
-        set: shape.set_of(slot).0 as u32,
-        drive: Some(plain_name(drive)),
-        state: MemberState::InSync,
-        size_bytes: Some(sizes[slot]),
-        errors: ErrorCounts::default(),
-    };
-    let smallest = sizes.iter().min().copied().unwrap_or_default();
-    let capacity_bytes = smallest * shape.data_per_set() as u64 * u64::from(shape.sets);
-    Ok(Group {
-        name: request.name.clone(),
-        uuid: "6f1c2f0e-6d0a-4b57-9c7e-0f6a3a1d2b4c".into(),
-        level: request.level,
-        health: GroupHealth::Optimal,
-        member_count: u32::from(shape.members),
-        set_count: u32::from(shape.sets),
-        data_count: shape.data_per_set() as u32,
-        parity_count: if shape.is_mirror() { 0 } else { u32::from(shape.syndromes) },
-        copy_count: if shape.is_mirror() { u32::from(shape.syndromes) + 1 } else { 1 },
-        strip_bytes: u64::from(shape.strip_bytes),
-        capacity_bytes,
-        allocated_bytes: 0,
-        free_bytes: capacity_bytes,
-        used_bytes: 0,
-        losses_max: shape.survives() as u32,
-        losses_left: shape.survives() as u32,
-        epoch: 0,
-        clean: false,
-        crash_safety: CrashSafety {
-            mode: SafetyMode::On,
-            write_hole_closed: true,
-            note: "on: untouched blocks never change".into(),
-        },
-        checksums: Checksums {
-            enabled: request.checksums.unwrap_or(true),
-            note: "on: what a drive damages is noticed and put right when it is read".into(),
-        },
-        warnings: vec![],
-        members: request.drives.iter().enumerate().map(member).collect(),
-        spares,
-        jobs: vec![],
-        io: IoCounters::default(),
-        settings: GroupSettings {
-            client_p99_us: request.client_p99_us.filter(|&us| us > 0),
-            retire_slow: request.retire_slow.unwrap_or(false),
-            scrub_every_s: Some(request.scrub_every_s.unwrap_or(30 * DAY)).filter(|&s| s > 0),
-        },
-        scrub: ScrubSchedule { next_unix_s: Some(NOW + 30 * DAY), ..ScrubSchedule::default() },
-    })
 }
 
 #[async_trait]
@@ -284,6 +76,7 @@ impl Control for MemoryControl {
                 .collect(),
             groups: state.groups.values().map(group).collect(),
             exports: state.exports.values().cloned().collect(),
+            hosts: hosts::hosts(state.exports.values(), &state.limits, &state.keys, &state.tls_keys),
         })
     }
 
@@ -484,7 +277,11 @@ impl Control for MemoryControl {
         let state = self.state();
         let drive = |name: &str, group: &Group, slot: Option<u32>, size_bytes: Option<u64>, state: DriveState| Drive {
             name: name.to_owned(),
-            kind: if name.starts_with("mem:") { DriveKind::Memory } else { DriveKind::File },
+            kind: match name.parse() {
+                Ok(DriveSpec::Memory { .. }) => DriveKind::Memory,
+                Ok(DriveSpec::Nvme(_)) => DriveKind::Remote,
+                _ => DriveKind::File,
+            },
             state,
             role: if slot.is_some() { DriveRole::Member } else { DriveRole::Spare },
             group: Some(group.name.clone()),
@@ -650,6 +447,7 @@ impl Control for MemoryControl {
             used_bytes: 0,
             exports: vec![],
             io: IoCounters::default(),
+            limit: None,
         };
         state.volumes.insert(name.clone(), volume.clone());
         state.settle(&name.group);
@@ -672,6 +470,17 @@ impl Control for MemoryControl {
         let volume = volume.clone();
         state.settle(&name.group);
         Ok(Changed::done(steps, volume))
+    }
+
+    async fn volume_limit(&self, name: &VolumeName, request: LimitUpdate) -> Answer<Changed<Volume>> {
+        let mut state = self.state();
+        let volume = state.volume(name)?;
+        let (steps, limit) = limits::updated(volume.limit, &request, &format!("the volume \"{name}\""));
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        volume.limit = limit;
+        Ok(Changed::done(steps, volume.clone()))
     }
 
     async fn volume_delete(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>> {
@@ -739,6 +548,8 @@ impl Control for MemoryControl {
             connection_count: 0,
             nqn: nvme.as_ref().map(|_| NQN.to_owned()),
             nsid: nvme.as_ref().map(|nvme| nvme.nsid.unwrap_or(1)),
+            reservation: nvme.as_ref().map(|nvme| hosts::reservation(&nvme.hosts)),
+            tls_hosts: state.tls_hosts(Some(&name.group)),
             hosts: nvme.filter(|nvme| !nvme.allow_any_host).map(|nvme| nvme.hosts),
         };
         state.volume(&name)?.exports.push(export.id.clone());
@@ -753,6 +564,104 @@ impl Control for MemoryControl {
             volume.exports.retain(|other| other != id);
         }
         Ok(Changed::gone(vec![format!("stop listening on {}", export.address)]))
+    }
+
+    async fn shares(&self) -> Answer<Vec<Share>> {
+        let state = self.state();
+        Ok(shares::shown(&state.shares, &state.tls_hosts(None)))
+    }
+
+    async fn share_create(&self, request: ShareCreate) -> Answer<Changed<ShareList>> {
+        let mut state = self.state();
+        let tls_hosts = state.tls_hosts(None);
+        shares::create(&mut state.shares, &tls_hosts, &request)
+    }
+
+    async fn share_delete(&self, id: &str) -> Answer<Changed<Share>> {
+        shares::delete(&mut self.state().shares, id)
+    }
+
+    async fn hosts(&self) -> Answer<Vec<Host>> {
+        let state = self.state();
+        Ok(hosts::hosts(state.exports.values(), &state.limits, &state.keys, &state.tls_keys))
+    }
+
+    async fn host_allow(&self, id: &str, host: &str) -> Answer<Changed<Export>> {
+        let mut state = self.state();
+        let export = state.exports.get_mut(id).ok_or_else(|| ControlError::export_not_found(id))?;
+        hosts::set_host(export, host, true)
+    }
+
+    async fn host_deny(&self, id: &str, host: &str) -> Answer<Changed<Export>> {
+        let mut state = self.state();
+        let export = state.exports.get_mut(id).ok_or_else(|| ControlError::export_not_found(id))?;
+        hosts::set_host(export, host, false)
+    }
+
+    async fn host_limit(&self, id: &str, host: &str, request: LimitUpdate) -> Answer<Changed<Export>> {
+        let mut state = self.state();
+        let export = state.exports.get(id).cloned().ok_or_else(|| ControlError::export_not_found(id))?;
+        let key = (id.to_owned(), host.to_owned());
+        let (steps, limit) = limits::updated(state.limits.get(&key).copied(), &request, host);
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        state.limits.remove(&key);
+        state.limits.extend(limit.map(|limit| (key, limit)));
+        Ok(Changed::done(steps, export))
+    }
+
+    async fn referrals(&self) -> Answer<Vec<Referral>> {
+        let state = self.state();
+        Ok(state.referrals.iter().map(|address| Referral { address: address.to_string() }).collect())
+    }
+
+    async fn referral_add(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
+        self.state().referrals.insert(address);
+        Ok(Changed::done(vec![format!("refer to {address}")], Referral { address: address.to_string() }))
+    }
+
+    async fn referral_remove(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
+        if !self.state().referrals.remove(&address) {
+            return refuse(ErrorCode::Invalid, format!("hosts are not referred to {address}"));
+        }
+        Ok(Changed::gone(vec![format!("refer to {address} no longer")]))
+    }
+
+    async fn host_key_set(&self, group: Option<&str>, host: &str, request: HostKeySet) -> Answer<Changed<HostKey>> {
+        let mut state = self.state();
+        state.place_of_keys(group)?;
+        let (mutual, dh_group) = (request.controller_secret.is_some(), request.dh_group);
+        let key = HostKey { group: group.map(str::to_owned), mutual, dh_group };
+        state.keys.insert((host.to_owned(), group.map(str::to_owned)), key.clone());
+        Ok(Changed::done(vec![format!("{host} authenticates for {group:?}")], key))
+    }
+
+    async fn host_key_remove(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostKey>> {
+        let mut state = self.state();
+        state.place_of_keys(group)?;
+        state.keys.remove(&(host.to_owned(), group.map(str::to_owned)));
+        Ok(Changed::gone(vec![format!("let {host} in by its name alone")]))
+    }
+
+    async fn host_tls_key_set(
+        &self,
+        group: Option<&str>,
+        host: &str,
+        request: HostTlsKeySet,
+    ) -> Answer<Changed<HostTlsKey>> {
+        let mut state = self.state();
+        state.place_of_keys(group)?;
+        let key = HostTlsKey { group: group.map(str::to_owned), key_count: 1 + u32::from(request.keep_old) };
+        state.tls_keys.insert((host.to_owned(), group.map(str::to_owned)), key.clone());
+        Ok(Changed::done(vec![format!("{host} uses TLS for {group:?}")], key))
+    }
+
+    async fn host_tls_key_remove(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostTlsKey>> {
+        let mut state = self.state();
+        state.place_of_keys(group)?;
+        state.tls_keys.remove(&(host.to_owned(), group.map(str::to_owned)));
+        Ok(Changed::gone(vec![format!("let {host} in without TLS")]))
     }
 
     async fn upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>> {

@@ -6,22 +6,20 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 
-use drive::{Block, BufMut, Env, Nanos};
+use drive::{Block, BufMut, Env, Input, Nanos, within};
 use nbd::{
     Command, Directory, Errno, ExportInfo, Handshake, Listed, Progress, Refusal, Replies, Request, Step, Transmission,
 };
 use runtime::{ShardEnv, Stream};
 
 use super::catalog::Catalog;
-use super::serve::{held_bytes, kind, serve};
-use crate::input::Input;
+use super::serve::{held_bytes, kind, serve, serve_limited};
 use crate::limits::{HANDSHAKE_MAX, INPUT_BYTES, LINGER_MAX};
 use crate::link::{Link, drained, send_answers};
 use crate::pace::{self, Pace};
 use crate::state::{Alarm, ConnectionState, ExportState};
 use crate::tls::TlsConfig;
 use crate::wire::{Received, WireReader, WireWriter, split};
-use crate::within::within;
 
 /// Why a connection ended; for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,7 +87,7 @@ pub(crate) async fn run<C: Catalog>(env: ShardEnv, stream: Stream, catalog: C, t
         }
     };
     let alarm = Arc::new(Alarm::default());
-    let Some(state) = entered.export.enter(peer.clone(), entered.secure, alarm) else { return };
+    let Some(state) = entered.export.enter(peer.clone(), None, entered.secure, alarm) else { return };
     tracing::debug!(%peer, export = entered.export.name(), secure = entered.secure, "NBD client");
 
     let closer = writer.closer();
@@ -118,6 +116,7 @@ pub(crate) async fn run<C: Catalog>(env: ShardEnv, stream: Stream, catalog: C, t
         _ => false,
     };
     if !drained {
+        state.limits.drop_waiting();
         link.die();
         closer.close();
         self::drained(&link).await;
@@ -294,13 +293,13 @@ impl<B: Block + 'static> Receiving<B> {
                 let data = self.client.link.env.alloc(len as usize);
                 self.write = Some(IncomingWrite { request, data, filled: 0 });
             }
-            _ => self.dispatch(request, None).await?,
+            _ => self.dispatch(request, None)?,
         }
         Ok(())
     }
 
     /// Serves a request up to the point where it waits; from there on it is a task of its own.
-    async fn dispatch(&self, request: Request, data: Option<drive::Buf>) -> Result<(), End> {
+    fn dispatch(&self, request: Request, data: Option<drive::Buf>) -> Result<(), End> {
         if self.client.export.handed_over() {
             self.client.link.abandon(held_bytes(&request.command));
             return Err(End::Stopped);
@@ -312,11 +311,11 @@ impl<B: Block + 'static> Receiving<B> {
             return Ok(());
         }
         self.client.state.counters.accepted(kind(&request.command));
-        let mut serving = Box::pin(serve(self.client.clone(), self.block.clone(), request, data, self.arrived));
-        let done = poll_fn(|context| Poll::Ready(serving.as_mut().poll(context).is_ready())).await;
-        if !done {
-            // The task polls it again and leaves its own waker.
-            self.client.link.env.spawn(serving);
+        let (client, block) = (self.client.clone(), self.block.clone());
+        if client.state.limits.is_on() {
+            self.client.link.env.spawn_now(serve_limited(client, block, request, data, self.arrived));
+        } else {
+            self.client.link.env.spawn_now(serve(client, block, request, data, self.arrived));
         }
         Ok(())
     }
@@ -329,7 +328,7 @@ impl<B: Block + 'static> Receiving<B> {
 
     async fn dispatch_write(&mut self) -> Result<(), End> {
         let write = self.write.take().expect("data follow a write");
-        self.dispatch(write.request, Some(write.data.freeze())).await
+        self.dispatch(write.request, Some(write.data.freeze()))
     }
 
     /// Receives into the input.

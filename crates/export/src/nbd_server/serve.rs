@@ -8,6 +8,7 @@ use nbd::{Command, Descriptor, Request};
 use super::connection::Client;
 use super::error::errno;
 use crate::counters::Kind;
+use crate::limit::Cost;
 use crate::limits::{HOLE_READ_BYTES_MIN, READ_PARTS_MAX};
 use crate::link::Link;
 
@@ -40,6 +41,35 @@ pub(crate) fn held_bytes(command: &Command) -> u64 {
         Command::BlockStatus { .. } => nbd::STATUS_DESCRIPTORS_MAX as u64 * 8,
         Command::Flush | Command::Trim { .. } | Command::Cache { .. } | Command::WriteZeroes { .. } => 0,
     }
+}
+
+/// What a request costs where there is a limit; `None` where none holds for it.
+fn cost(command: &Command) -> Option<Cost> {
+    let bytes = match command {
+        Command::Read { len, .. } | Command::Write { len, .. } => u64::from(*len),
+        Command::Trim { .. } | Command::WriteZeroes { .. } => 0,
+        Command::Flush | Command::Cache { .. } | Command::BlockStatus { .. } => return None,
+    };
+    Some(Cost { requests: 1, bytes })
+}
+
+/// As [`serve`], for a request that a limit may hold up.
+pub(crate) async fn serve_limited<B: Block>(
+    client: Rc<Client>,
+    block: Rc<B>,
+    request: Request,
+    data: Option<Buf>,
+    arrived: Nanos,
+) {
+    if let Some(cost) = cost(&request.command)
+        && !client.state.limits.pass(&client.link.env, cost).await
+    {
+        // Nobody is there to hear of it.
+        let took = client.link.env.now().saturating_sub(arrived);
+        client.state.counters.answered(kind(&request.command), took, true);
+        return client.link.abandon(held_bytes(&request.command));
+    }
+    serve(client, block, request, data, arrived).await;
 }
 
 /// Serves a request that the link has admitted, and puts its answer in the outbox. `data` is what a write brought.

@@ -13,6 +13,7 @@ use nvme::{Command, Status};
 use super::association::{Association, News};
 use super::portal::{Portal, View};
 use super::queue::Queue;
+use super::shared::SharedNamespace;
 use crate::limits::NVME_CAPSULE_DATA_BYTES;
 
 /// How long a discovery controller lives whose host has named no time: Base 2.0, clause 3.1.2.3.
@@ -66,9 +67,14 @@ impl<B: Block + 'static> Admin<B> {
         self.pulse.limit.set(if endless { DISCOVERY_KEEP_ALIVE } else { limit });
     }
 
-    /// Executes a command and puts its answer in the outbox.
-    pub fn execute(&mut self, queue: &Queue, command: &Command, data: &[u8], now: Nanos) {
+    /// The host was heard of.
+    pub fn heard(&self, now: Nanos) {
         self.pulse.heard.set(now);
+    }
+
+    /// Executes a command and puts its answer in the outbox.
+    pub fn execute(&mut self, queue: &Rc<Queue>, command: &Command, data: &[u8], now: Nanos) {
+        self.heard(now);
         let view = View::new(&self.portal, &self.association, self.local);
         let (answer, effect) = self.controller.execute(command, data, &view);
         self.set_limit();
@@ -90,6 +96,12 @@ impl<B: Block + 'static> Admin<B> {
                 }
             }
             Answer::Later => queue.deferred(),
+            Answer::Persistence(nsids, persists) => {
+                let (subsystem, host) = (&self.association.subsystem, &self.association.host.nqn);
+                let offers = nsids.into_iter().filter_map(|nsid| self.portal.find(subsystem, host, nsid));
+                let shared = offers.map(|offer| offer.shared).collect();
+                queue.link.env.spawn(set_persistence(queue.clone(), cid, shared, persists));
+            }
         }
         self.tell(queue);
     }
@@ -99,6 +111,7 @@ impl<B: Block + 'static> Admin<B> {
         for news in self.association.take_news() {
             match news {
                 News::Namespace(nsid) => self.controller.namespace_changed(nsid),
+                News::Reservation(nsid, notice) => self.controller.reservation_changed(nsid, notice),
                 News::Discovery => self.controller.happened(Event::DiscoveryChanged),
             }
         }
@@ -111,6 +124,17 @@ impl<B: Block + 'static> Admin<B> {
     pub fn leave(&self) {
         self.portal.leave(&self.association);
     }
+}
+
+/// Sets the feature Reservation Persistence of some namespaces, and answers the command.
+async fn set_persistence(queue: Rc<Queue>, cid: u16, namespaces: Vec<Arc<SharedNamespace>>, persists: bool) {
+    let mut status = Status::SUCCESS;
+    for shared in namespaces {
+        if let Err(error) = shared.set_persistence(persists).await {
+            status = error;
+        }
+    }
+    queue.complete(cid, status, 0, 0);
 }
 
 /// The keep alive timer: Base 2.0, clause 3.9. Ends the association of a host that is silent for too long.

@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme::Nqn;
-use nvme::target::{Host, Kind};
+use nvme::auth::Policy;
+use nvme::target::{Host, Kind, Notice, Refused};
 
+use super::secrets::HostSecrets;
 use crate::state::Alarm;
 
 /// One host's use of one subsystem: a controller, its admin queue and its I/O queues.
@@ -16,6 +18,10 @@ pub(super) struct Association {
     pub kind: Kind,
     pub host: Host,
     pub subsystem: Nqn,
+    /// Those of the subsystem; a discovery controller has none.
+    pub secrets: Option<HostSecrets>,
+    /// Its admin queue is inside of TLS, and so its I/O queues have to be.
+    pub is_secure: bool,
     /// Of the admin queue's connection.
     pub alarm: Arc<Alarm>,
     /// I/O queues may be connected.
@@ -44,7 +50,12 @@ pub(super) enum News {
     Namespace(u32),
     /// The discovery log is another.
     Discovery,
+    /// Another host has changed a reservation of a namespace.
+    Reservation(u32, Notice),
 }
+
+/// News that an admin queue has not heard, at most, before reservation notifications are lost.
+const NEWS_MAX: usize = 1024;
 
 /// An I/O queue's place in its association.
 #[derive(Debug)]
@@ -55,12 +66,22 @@ pub(super) struct Seat {
 }
 
 impl Association {
-    pub fn new(cntlid: u16, kind: Kind, host: Host, subsystem: Nqn, alarm: Arc<Alarm>) -> Arc<Association> {
+    pub fn new(
+        cntlid: u16,
+        kind: Kind,
+        host: Host,
+        subsystem: Nqn,
+        secrets: Option<HostSecrets>,
+        is_secure: bool,
+        alarm: Arc<Alarm>,
+    ) -> Arc<Association> {
         Arc::new(Association {
             cntlid,
             kind,
             host,
             subsystem,
+            secrets,
+            is_secure,
             alarm,
             ready: AtomicBool::new(false),
             gone: AtomicBool::new(false),
@@ -72,6 +93,14 @@ impl Association {
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Nothing panics while the lock is held.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a queue of the host has to be convinced of, if it has to.
+    ///
+    /// # Errors
+    /// The host is locked out.
+    pub fn policy(&self) -> Result<Option<Policy>, Refused> {
+        self.secrets.as_ref().map_or(Ok(None), |secrets| secrets.policy(&self.host.nqn, &self.subsystem))
     }
 
     /// The controller was enabled, or disabled: then its I/O queues end.
@@ -108,7 +137,12 @@ impl Association {
     /// Tells the admin queue something.
     pub fn tell(&self, news: News) {
         let mut inner = self.lock();
-        if !inner.news.contains(&news) {
+        let is_new = match news {
+            // Each has a log page of its own. Those above the bound are lost, as they would be in the log.
+            News::Reservation(..) => inner.news.len() < NEWS_MAX,
+            _ => !inner.news.contains(&news),
+        };
+        if is_new {
             inner.news.push(news);
         }
         drop(inner);
@@ -119,14 +153,22 @@ impl Association {
         std::mem::take(&mut self.lock().news)
     }
 
+    /// Whether an I/O queue of this number could be connected now.
+    pub fn has_place(&self, number: u16) -> bool {
+        self.is_free(&self.lock(), number)
+    }
+
+    fn is_free(&self, inner: &Inner, number: u16) -> bool {
+        self.ready.load(Ordering::SeqCst)
+            && !self.is_gone()
+            && number <= self.granted.load(Ordering::SeqCst)
+            && !inner.queues.contains_key(&number)
+    }
+
     /// Connects an I/O queue. `None` if that number is not there to be connected.
     pub fn seat(self: &Arc<Self>, number: u16, alarm: Arc<Alarm>) -> Option<Seat> {
         let mut inner = self.lock();
-        let free = self.ready.load(Ordering::SeqCst)
-            && !self.is_gone()
-            && number <= self.granted.load(Ordering::SeqCst)
-            && !inner.queues.contains_key(&number);
-        if !free {
+        if !self.is_free(&inner, number) {
             return None;
         }
         inner.queues.insert(number, alarm);

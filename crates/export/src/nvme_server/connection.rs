@@ -1,32 +1,34 @@
 //! One connection, which is one queue, from its first byte to its last.
 
+mod admission;
+mod commands;
+
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
+use std::task::Poll;
 
-use drive::{Block, BufMut, Env, Nanos};
-use nvme::target::{Admission, Io, Refused};
+use drive::{Block, BufMut, Env, Input, Nanos, within};
+use nvme::auth::{Hash, Refusal};
 use nvme::tcp::{Digests, Limits, Receiver, Step, To, Violation};
-use nvme::{Command, Direction, FABRICS, Place, Status, fabrics};
+use nvme::tls::TlsIdentity;
 use runtime::{ShardEnv, Stream};
 
-use super::admin::Admin;
-use super::io::{self, Handle, Namespaces};
+use self::admission::{Role, Unproven};
+use super::asking::{Arriving, Asking};
+use super::authentication::Authentication;
+use super::fused::Pair;
 use super::portal::Portal;
 use super::queue::Queue;
-use crate::input::Input;
 use crate::limits::{
-    HANDSHAKE_MAX, INPUT_BYTES, LINGER_MAX, NVME_ADMIN_DATA_BYTES_MAX, NVME_ASKED_BYTES_MAX, NVME_CAPSULE_DATA_BYTES,
-    NVME_FIRST_INPUT_BYTES, NVME_PDU_DATA_BYTES,
+    HANDSHAKE_MAX, INPUT_BYTES, LINGER_MAX, NVME_CAPSULE_DATA_BYTES, NVME_FIRST_INPUT_BYTES, NVME_PDU_DATA_BYTES,
 };
 use crate::link::{Link, drained, send_answers};
 use crate::pace::{self, Pace};
 use crate::state::Alarm;
-use crate::wire::{Received, WireReader, split};
-use crate::within::within;
+use crate::wire::{Received, WireReader, WireWriter, accept_tls, split};
 
 /// Why a connection ended; for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,90 +39,12 @@ enum End {
     Cut,
     /// The host broke the protocol: it was told so.
     Violation(Violation),
+    /// The host is not who it says it is: it was told so.
+    Refused(Refusal),
+    /// Another connection has become the queue that it was to be.
+    Taken,
     /// The socket failed.
     Broken,
-}
-
-/// What a queue is.
-enum Role<B> {
-    /// Nothing yet: it waits for Connect.
-    New,
-    Admin(Box<Admin<B>>),
-    Io(Namespaces<B>),
-}
-
-/// What is to be done with a command once its data are there.
-enum Plan<B> {
-    /// A command of a new queue or an admin queue.
-    Control,
-    /// A command of an I/O queue.
-    Io(Rc<Handle<B>>, Io),
-    /// It fails.
-    Fail(Status),
-}
-
-/// A command whose data are arriving.
-struct Arriving<B> {
-    command: Command,
-    plan: Plan<B>,
-    /// As many bytes as the command has; nothing where they are of no use.
-    data: BufMut,
-}
-
-impl<B> Plan<B> {
-    /// Bytes that the command holds once its data were asked for or are about to arrive.
-    #[inline]
-    fn held_bytes(&self) -> u64 {
-        if let Plan::Io(_, io) = self { io::held_bytes(io) } else { 0 }
-    }
-}
-
-/// Commands whose data travel outside of their capsules.
-struct Asking<B> {
-    /// Those whose data were asked for, by tag.
-    asked: Vec<Option<Arriving<B>>>,
-    /// Bytes of all that were asked for.
-    bytes: u64,
-    /// Those whose data are to be asked for when there is room.
-    unasked: VecDeque<(Command, Plan<B>)>,
-}
-
-impl<B> Asking<B> {
-    /// Asks for the data of commands that wait for that, as far as there is room.
-    fn ask(&mut self, machine: &mut Receiver, queue: &Queue) {
-        while let Some((command, plan)) = self.unasked.front() {
-            let (len, held) = (command.dptr.length.get(), plan.held_bytes());
-            let fits = self.bytes == 0 || self.bytes + u64::from(len) <= NVME_ASKED_BYTES_MAX;
-            if !(fits && queue.link.has_room(held)) {
-                return;
-            }
-            let Some((tag, request)) = machine.ask(command.cid.get(), len) else { return };
-            let (command, plan) = self.unasked.pop_front().expect("it was looked at");
-            let data = queue.link.env.alloc(len as usize);
-            if self.asked.len() <= usize::from(tag) {
-                self.asked.resize_with(usize::from(tag) + 1, || None);
-            }
-            self.asked[usize::from(tag)] = Some(Arriving { command, plan, data });
-            self.bytes += u64::from(len);
-            queue.link.grow(held);
-            queue.say(&request);
-        }
-    }
-
-    /// As [`Asking::ask`], and once more when the connection holds less.
-    fn ask_when_released(&mut self, machine: &mut Receiver, queue: &Queue, context: &Context<'_>) {
-        if !self.unasked.is_empty() {
-            queue.link.wake_when_released(context.waker());
-            self.ask(machine, queue);
-        }
-    }
-
-    /// The data that were asked for with this tag are there.
-    fn take(&mut self, tag: u16) -> Option<Arriving<B>> {
-        let arriving = self.asked[usize::from(tag)].take();
-        self.bytes -= arriving.as_ref().map_or(0, |arriving| arriving.data.len() as u64);
-        arriving
-    }
 }
 
 /// The receiving side.
@@ -131,12 +55,18 @@ struct Receiving<B> {
     portal: Portal<B>,
     peer: String,
     local: Option<std::net::SocketAddr>,
+    /// Whose key the connection is encrypted with, if it is.
+    identity: Option<TlsIdentity>,
     role: Role<B>,
+    /// The transaction by which the host proves itself, for the first time or again.
+    authentication: Option<Authentication>,
     machine: Receiver,
     reader: WireReader,
     input: Input,
     /// The command whose data follow in its capsule.
     capsule: Option<Arriving<B>>,
+    /// A first fused command whose second one has to be the next.
+    first: Option<Rc<Pair<B>>>,
     asking: Asking<B>,
     /// When the last bytes arrived.
     arrived: Nanos,
@@ -156,9 +86,12 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, porta
         transfers_max: nvme::target::QUEUE_ENTRIES_MAX,
         digests: Digests { header: true, data: true },
     });
-    let initializing = initialize(&mut machine, &mut reader, &mut input);
-    let response = match within(&env, HANDSHAKE_MAX, initializing).await {
-        Some(Ok(response)) => response,
+    let initializing = async {
+        let identity = secure(&portal, &peer, &mut reader, &mut writer, &mut input).await?;
+        Ok((identity, initialize(&mut machine, &mut reader, &mut input).await?))
+    };
+    let (identity, response) = match within(&env, HANDSHAKE_MAX, initializing).await {
+        Some(Ok(initialized)) => initialized,
         ended => {
             tracing::debug!(%peer, "an NVMe/TCP connection was not initialized");
             if let Some(Err(Some(violation))) = ended {
@@ -182,12 +115,15 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, porta
         portal,
         peer: peer.clone(),
         local,
+        identity,
         role: Role::New,
+        authentication: None,
         machine,
         reader,
         input,
         capsule: None,
-        asking: Asking { asked: Vec::new(), bytes: 0, unasked: VecDeque::new() },
+        first: None,
+        asking: Asking { asked: Vec::new(), bytes: 0, unasked: VecDeque::new(), over: Rc::default() },
         arrived,
         pace: Pace::new(arrived),
         commands_since: 0,
@@ -197,7 +133,7 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, porta
     receiving.abandon();
 
     // Answers that are under way still go out, unless the host does not take them.
-    let lingers = matches!(end, End::Host | End::Violation(_));
+    let lingers = matches!(end, End::Host | End::Violation(_) | End::Refused(_) | End::Taken);
     if !(lingers && within(&env, LINGER_MAX, drained(&link)).await.is_some()) {
         link.die();
         closer.close();
@@ -206,9 +142,55 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, porta
     link.finish();
     match &receiving.role {
         Role::New => {}
-        Role::Admin(admin) => admin.leave(),
+        Role::Unproven(Unproven::Io(..)) => {}
+        Role::Admin(admin) | Role::Unproven(Unproven::Admin(admin)) => admin.leave(),
         Role::Io(namespaces) => namespaces.leave(),
     }
+}
+
+/// ContentType of a record of TLS that has a handshake in it: RFC 8446, clause 5.1. PDUs begin with their type, and there is none of this number.
+const TLS_HANDSHAKE: u8 = 22;
+
+/// Waits for the first bytes. If they are those of a TLS handshake, and TLS is spoken here, takes it to its end; gives whose key it was made with.
+async fn secure<B: Block + 'static>(
+    portal: &Portal<B>,
+    peer: &str,
+    reader: &mut WireReader,
+    writer: &mut WireWriter,
+    input: &mut Input,
+) -> Result<Option<TlsIdentity>, Option<Violation>> {
+    receive(reader, input).await?;
+    if input.bytes().first() != Some(&TLS_HANDSHAKE) || !portal.has_tls() {
+        return Ok(None);
+    }
+    let portal = portal.clone();
+    let find: psk::Find = Arc::new(move |name| {
+        let psk = portal.psk(&TlsIdentity::parse(name)?)?;
+        let hash = if psk.identity.hash == Hash::Sha256 { psk::Hash::Sha256 } else { psk::Hash::Sha384 };
+        Some(psk::Key { identity: name.to_vec(), secret: psk.secret().to_vec().into(), hash })
+    });
+    let arrived = input.bytes();
+    match accept_tls(reader, writer, find, arrived).await {
+        Ok(name) => {
+            input.take(input.bytes().len());
+            let identity = TlsIdentity::parse(&name).expect("the key was found by its identity");
+            tracing::debug!(peer, identity = identity.text(), "an NVMe host encrypts");
+            Ok(Some(identity))
+        }
+        Err(error) => {
+            tracing::warn!(peer, %error, "an NVMe host was not let in by TLS");
+            Err(None)
+        }
+    }
+}
+
+/// Receives what comes next.
+async fn receive(reader: &mut WireReader, input: &mut Input) -> Result<(), Option<Violation>> {
+    let (buf, free) = input.lend();
+    let (buf, received) = reader.recv(buf, free).await;
+    let Received::Bytes(len) = received else { return Err(None) };
+    input.give_back(buf, len);
+    Ok(())
 }
 
 /// Waits for ICReq. Gives what answers it, or what the host did wrong, if it did something.
@@ -226,10 +208,7 @@ async fn initialize(
             // Nothing else comes before.
             _ => {}
         }
-        let (buf, free) = input.lend();
-        let (buf, received) = reader.recv(buf, free).await;
-        let Received::Bytes(len) = received else { return Err(None) };
-        input.give_back(buf, len);
+        receive(reader, input).await?;
     }
 }
 
@@ -246,11 +225,11 @@ impl<B: Block + 'static> Receiving<B> {
         }
     }
 
-    /// Serves a new queue until it is connected, which must not take long.
+    /// Serves a new queue until it is connected, and its host has proven itself if it has to. That must not take long.
     async fn connect(&mut self) -> Result<(), End> {
         let env = self.env.clone();
         let connecting = async {
-            while matches!(self.role, Role::New) {
+            while matches!(self.role, Role::New | Role::Unproven(_)) {
                 self.step().await?;
             }
             Ok(())
@@ -301,145 +280,6 @@ impl<B: Block + 'static> Receiving<B> {
         };
         self.input.take(taken);
         done
-    }
-
-    /// A command has arrived, `data_bytes` of whose data follow in its capsule.
-    #[inline]
-    async fn command(&mut self, command: Command, data_bytes: u32) -> Result<(), End> {
-        self.commands_since += 1;
-        if !self.queue.took() {
-            return Err(End::Violation(Violation::QueueFull(self.queue.entries())));
-        }
-        let mut plan = self.plan(&command);
-        let wanted = if command.direction() == Direction::ToController { command.dptr.length.get() } else { 0 };
-        let place = command.dptr.place();
-        let fits = match place {
-            _ if wanted == 0 => data_bytes == 0,
-            Some(Place::InCapsule(offset)) => offset == 0 && wanted <= data_bytes,
-            Some(Place::Transport) => data_bytes == 0,
-            None => false,
-        };
-        if !fits && !matches!(plan, Plan::Fail(_)) {
-            let status = if place.is_none() { Status::SGL_TYPE_INVALID } else { Status::DATA_SGL_LENGTH_INVALID };
-            plan = Plan::Fail(status);
-        }
-        let transport = matches!(place, Some(Place::Transport));
-        let will_wait = wanted > 0 && transport && !matches!(plan, Plan::Fail(_));
-        if will_wait {
-            self.queue.link.hold();
-            self.asking.unasked.push_back((command, plan));
-            self.asking.ask(&mut self.machine, &self.queue);
-            return Ok(());
-        }
-        self.admitted(plan.held_bytes()).await?;
-        if data_bytes == 0 {
-            self.dispatch(command, plan, None);
-            return Ok(());
-        }
-        let len = if matches!(plan, Plan::Fail(_)) { 0 } else { wanted as usize };
-        self.capsule = Some(Arriving { command, plan, data: self.env.alloc(len) });
-        Ok(())
-    }
-
-    /// What a command means.
-    #[inline]
-    fn plan(&self, command: &Command) -> Plan<B> {
-        match &self.role {
-            Role::Io(namespaces) if command.opcode != FABRICS => match namespaces.plan(command) {
-                Ok((handle, io)) => Plan::Io(handle, io),
-                Err(status) => Plan::Fail(status),
-            },
-            // Neither authentication nor a second Connect.
-            Role::Io(_) => Plan::Fail(Status::COMMAND_SEQUENCE_ERROR),
-            Role::New | Role::Admin(_) if command.dptr.length.get() <= NVME_ADMIN_DATA_BYTES_MAX => Plan::Control,
-            Role::New | Role::Admin(_) if command.direction() == Direction::ToHost => Plan::Control,
-            Role::New | Role::Admin(_) => Plan::Fail(Status::INVALID_FIELD),
-        }
-    }
-
-    /// All data of a command are there.
-    fn received(&mut self, to: To, intact: bool) -> Result<(), End> {
-        let arriving = match to {
-            To::Capsule => self.capsule.take(),
-            To::Transfer(tag) => self.asking.take(tag),
-        };
-        let Arriving { command, mut plan, data } = arriving.expect("its data were arriving");
-        if !intact {
-            // "the controller shall abort the command with Transient Transport Error" (TCP Transport 1.0, clause 3.3.1.2).
-            self.give_up(&mut plan, Status::TRANSIENT_TRANSPORT_ERROR);
-        } else if let Plan::Io(handle, _) = &plan
-            && handle.is_ending()
-        {
-            // The namespace went while they arrived, and may be gone: nobody waits for this command.
-            self.give_up(&mut plan, Status::INVALID_NAMESPACE);
-        }
-        self.dispatch(command, plan, Some(data));
-        self.asking.ask(&mut self.machine, &self.queue);
-        Ok(())
-    }
-
-    /// A command that was let in with its bytes will be answered without them.
-    fn give_up(&self, plan: &mut Plan<B>, status: Status) {
-        self.queue.link.shrink(plan.held_bytes());
-        *plan = Plan::Fail(status);
-    }
-
-    /// Does what a command says, up to the point where it waits; from there on it is a task of its own.
-    #[inline]
-    fn dispatch(&mut self, command: Command, plan: Plan<B>, data: Option<BufMut>) {
-        let cid = command.cid.get();
-        match plan {
-            Plan::Fail(status) => self.queue.complete(cid, status, 0, 0),
-            Plan::Control => self.control(&command, data.as_deref().unwrap_or(&[])),
-            Plan::Io(handle, io) => {
-                handle.accepted(&io);
-                let (queue, alarm) = (self.queue.clone(), self.alarm.clone());
-                let mut serving = Box::pin(io::serve(queue, handle, cid, io, data, self.arrived, alarm));
-                let mut context = Context::from_waker(Waker::noop());
-                if serving.as_mut().poll(&mut context).is_pending() {
-                    // The task polls it again and leaves its own waker.
-                    self.env.spawn(serving);
-                }
-            }
-        }
-    }
-
-    fn control(&mut self, command: &Command, data: &[u8]) {
-        let cid = command.cid.get();
-        match &mut self.role {
-            Role::Admin(admin) => admin.execute(&self.queue, command, data, self.arrived),
-            Role::New if command.opcode == FABRICS && command.fabrics_type() == fabrics::CONNECT => {
-                match self.admit(command, data) {
-                    Ok(cntlid) => self.queue.complete(cid, Status::SUCCESS, u64::from(cntlid), 0),
-                    Err(Refused(status, result)) => {
-                        tracing::info!(peer = self.peer, %status, "an NVMe host was refused");
-                        self.queue.complete(cid, status, result, 0);
-                    }
-                }
-            }
-            _ => self.queue.complete(cid, Status::COMMAND_SEQUENCE_ERROR, 0, 0),
-        }
-    }
-
-    /// Connect: makes the queue what it is to be. Gives the controller's number.
-    fn admit(&mut self, command: &Command, data: &[u8]) -> Result<u16, Refused> {
-        let admission = Admission::of(command, data)?;
-        let connect = admission.connect;
-        let (cntlid, role) = if connect.queue == 0 {
-            let association = self.portal.admit(&admission, self.alarm.clone())?;
-            let admin = Admin::new(&self.env, self.portal.clone(), association, &admission, self.local);
-            (admin.association.cntlid, Role::Admin(Box::new(admin)))
-        } else {
-            let association = self.portal.association(&admission)?;
-            let seat = association.seat(connect.queue, self.alarm.clone()).ok_or_else(Refused::QUEUE)?;
-            let peer = format!("{} at {}, queue {}", association.host.nqn, self.peer, connect.queue);
-            let cntlid = association.cntlid;
-            let namespaces = Namespaces::new(self.portal.clone(), association, seat, peer, self.alarm.clone());
-            (cntlid, Role::Io(namespaces))
-        };
-        self.queue.connected(connect.size + 1, connect.no_flow_control);
-        self.role = role;
-        Ok(cntlid)
     }
 
     /// Waits until the queue may hold another command.
@@ -522,12 +362,23 @@ impl<B: Block + 'static> Receiving<B> {
 
     /// Lets go of commands whose data will not come.
     fn abandon(&mut self) {
-        let link = &self.queue.link;
-        for Arriving { plan, .. } in self.capsule.take().into_iter().chain(self.asking.asked.drain(..).flatten()) {
-            link.abandon(plan.held_bytes());
+        if let Role::Io(namespaces) = &self.role {
+            namespaces.drop_waiting();
         }
-        for _ in self.asking.unasked.drain(..) {
+        self.asking.unasked.append(&mut self.asking.over.end());
+        let link = &self.queue.link;
+        let mut pairs: Vec<Rc<Pair<B>>> = self.first.take().into_iter().collect();
+        for Arriving { job, .. } in self.capsule.take().into_iter().chain(self.asking.asked.drain(..).flatten()) {
+            link.abandon(job.plan.held_bytes());
+            pairs.extend(job.fused.map(|(pair, _)| pair));
+        }
+        for job in self.asking.unasked.drain(..) {
             link.abandon(0);
+            pairs.extend(job.fused.map(|(pair, _)| pair));
+        }
+        // Parts that were there wait for others that will not come.
+        for bytes in pairs.iter().flat_map(|pair| pair.abandon()) {
+            link.abandon(bytes);
         }
     }
 }
@@ -539,6 +390,7 @@ fn look<B: Block + 'static>(alarm: &Alarm, role: &mut Role<B>, queue: &Queue) ->
     }
     match role {
         Role::New => None,
+        Role::Unproven(unproven) => unproven.association().is_gone().then_some(End::Cut),
         Role::Admin(admin) if admin.association.is_gone() => Some(End::Cut),
         Role::Admin(admin) => {
             admin.tell(queue);

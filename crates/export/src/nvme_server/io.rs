@@ -6,27 +6,32 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use drive::{Block, BlockError, Buf, BufMut, Env, Nanos, WriteZeroes, join_all};
-use nvme::target::{Io, Namespace, TRANSFER_BYTES_MAX, ranges};
+use nvme::target::{COPY_BYTES_MAX, Io, Namespace, Range, TRANSFER_BYTES_MAX, copied, ranges};
 use nvme::{Command, Status};
+use runtime::ShardEnv;
 
 use super::association::{Association, Seat};
 use super::portal::Portal;
 use super::queue::Queue;
+use super::shared::Use;
 use crate::counters::Kind;
+use crate::limit::Cost;
 use crate::state::{Alarm, ConnectionState, ExportState};
 
 /// What an I/O queue has of a namespace.
 pub(super) struct Handle<B> {
     block: B,
-    /// As it was at first; the size may have changed.
     described: Namespace,
     export: Arc<ExportState>,
     state: Arc<ConnectionState>,
+    /// What it has in common with other queues.
+    used: Use,
     in_flight: Cell<u32>,
 }
 
 /// An I/O queue's namespaces.
 pub(super) struct Namespaces<B> {
+    env: ShardEnv,
     portal: Portal<B>,
     association: Arc<Association>,
     seat: Seat,
@@ -40,13 +45,15 @@ pub(super) struct Namespaces<B> {
 
 impl<B: Block> Namespaces<B> {
     pub fn new(
+        env: ShardEnv,
         portal: Portal<B>,
         association: Arc<Association>,
         seat: Seat,
         peer: String,
         alarm: Arc<Alarm>,
     ) -> Namespaces<B> {
-        Namespaces { portal, association, seat, peer, alarm, handles: RefCell::default(), last: RefCell::default() }
+        let (handles, last) = (RefCell::default(), RefCell::default());
+        Namespaces { env, portal, association, seat, peer, alarm, handles, last }
     }
 
     /// Reads a command.
@@ -54,7 +61,8 @@ impl<B: Block> Namespaces<B> {
     pub fn plan(&self, command: &Command) -> Result<(Rc<Handle<B>>, Io), Status> {
         let handle = self.find(command.nsid.get())?;
         let blocks = handle.block.size_bytes() / u64::from(handle.described.block_bytes);
-        let io = Io::of(command, &Namespace { blocks, ..handle.described })?;
+        let io = Io::of(command, &Namespace { blocks, ..handle.described });
+        let io = io.inspect_err(|_| handle.state.counters.refused())?;
         Ok((handle, io))
     }
 
@@ -84,11 +92,19 @@ impl<B: Block> Namespaces<B> {
     }
 
     fn open(&self, nsid: u32) -> Option<Handle<B>> {
-        let offer = self.portal.find(&self.association.subsystem, &self.association.host.nqn, nsid)?;
+        let host = &self.association.host.nqn;
+        let offer = self.portal.find(&self.association.subsystem, host, nsid)?;
         let block = (offer.open)()?;
-        let state = offer.state.enter(self.peer.clone(), false, self.alarm.clone())?;
+        let (named, secure) = (Some(host.as_str().to_owned()), self.association.is_secure);
+        let state = offer.state.enter(self.peer.clone(), named, secure, self.alarm.clone())?;
+        // Looked at once more: `Portal::allow` either finds the connection in the export's list, or is seen here.
+        if self.portal.find(&self.association.subsystem, host, nsid).is_none() {
+            offer.state.leave(&state);
+            return None;
+        }
         let described = offer.describe(nsid, &block);
-        Some(Handle { block, described, export: offer.state, state, in_flight: Cell::new(0) })
+        let used = offer.shared.enter(&self.env, self.association.host.clone());
+        Some(Handle { block, described, export: offer.state, state, used, in_flight: Cell::new(0) })
     }
 
     /// To be called when the alarm was rung: lets go of namespaces that end, and says whether the queue has to end, too.
@@ -102,6 +118,11 @@ impl<B: Block> Namespaces<B> {
             !ends
         });
         self.seat.is_lost() || self.handles.borrow().values().any(|handle| handle.state.is_cut())
+    }
+
+    /// The queue ends: commands that wait for a limit are not served.
+    pub fn drop_waiting(&self) {
+        self.handles.borrow().values().for_each(|handle| handle.state.limits.drop_waiting());
     }
 
     /// The queue has ended, and nothing is in flight.
@@ -119,17 +140,30 @@ pub(super) fn held_bytes(io: &Io) -> u64 {
     u64::from(match io {
         Io::Verify { len, .. } => (*len).min(TRANSFER_BYTES_MAX),
         Io::Compare { len, .. } => 2 * len,
+        Io::Copy { .. } => io.data_bytes() + COPY_BYTES_MAX,
         _ => io.data_bytes(),
     })
+}
+
+/// What a command costs where there is a limit; `None` where none holds for it.
+fn cost(io: &Io) -> Option<Cost> {
+    let bytes = match io {
+        Io::Read { len, .. } | Io::Write { len, .. } | Io::Compare { len, .. } | Io::Verify { len, .. } => *len,
+        // Of a copy it is not known yet.
+        Io::WriteZeroes { .. } | Io::Deallocate { .. } | Io::Copy { .. } => 0,
+        Io::Flush | Io::Hint { .. } | Io::Reserve(_) | Io::Report { .. } => return None,
+    };
+    Some(Cost { requests: 1, bytes: bytes.into() })
 }
 
 fn kind(io: &Io) -> Kind {
     match io {
         Io::Read { .. } | Io::Compare { .. } | Io::Verify { .. } => Kind::Read,
-        Io::Write { .. } => Kind::Write,
+        Io::Write { .. } | Io::Copy { .. } => Kind::Write,
         Io::Flush => Kind::Flush,
         Io::WriteZeroes { .. } => Kind::WriteZeroes,
         Io::Deallocate { .. } | Io::Hint { .. } => Kind::Trim,
+        Io::Reserve(_) | Io::Report { .. } => Kind::Reservation,
     }
 }
 
@@ -137,13 +171,63 @@ impl<B> Handle<B> {
     /// The namespace takes no more commands.
     #[inline]
     pub fn is_ending(&self) -> bool {
-        self.export.stopping()
+        self.export.stopping() || self.state.is_revoked()
+    }
+
+    pub fn block(&self) -> &B {
+        &self.block
+    }
+
+    /// As it was at first; the size may have changed.
+    pub fn described(&self) -> &Namespace {
+        &self.described
+    }
+
+    pub fn used(&self) -> &Use {
+        &self.used
+    }
+
+    /// A command may have to wait.
+    #[inline]
+    pub fn is_limited(&self) -> bool {
+        self.state.limits.is_on()
+    }
+
+    /// Returns when a command may go on.
+    ///
+    /// # Errors
+    /// What it is answered where it is not to be served: its queue has ended, or its host may not use the namespace any more.
+    pub async fn pass(&self, env: &ShardEnv, io: &Io) -> Result<(), Status> {
+        let Some(cost) = cost(io) else { return Ok(()) };
+        match self.state.limits.pass(env, cost).await {
+            true if self.state.is_revoked() => Err(Status::INVALID_NAMESPACE),
+            true => Ok(()),
+            false => Err(Status::ABORTED_SQ_DELETION),
+        }
     }
 
     /// A command will be served.
     pub fn accepted(&self, io: &Io) {
         self.in_flight.set(self.in_flight.get() + 1);
         self.state.counters.accepted(kind(io));
+    }
+
+    /// A command is being answered, so long after it came.
+    #[inline]
+    pub fn answered(&self, io: &Io, nanos: Nanos, failed: bool) {
+        self.state.counters.answered(kind(io), nanos, failed);
+        if let (Io::Write { len, .. }, false) = (io, failed) {
+            self.state.counters.written(u64::from(*len));
+        }
+    }
+
+    /// It was answered.
+    #[inline]
+    pub fn ended(&self, alarm: &Alarm) {
+        self.in_flight.set(self.in_flight.get() - 1);
+        if self.is_ending() {
+            alarm.ring();
+        }
     }
 }
 
@@ -158,26 +242,46 @@ pub(super) async fn serve<B: Block>(
     alarm: Arc<Alarm>,
 ) {
     let answer = execute(&queue, &handle, io, data).await;
-    let counters = &handle.state.counters;
     let took = queue.link.env.now().saturating_sub(arrived);
-    counters.answered(kind(&io), took, answer.is_err());
-    let (bytes, held) = (u64::from(io.data_bytes()), held_bytes(&io));
+    handle.answered(&io, took, answer.is_err());
+    let held = held_bytes(&io);
     match answer {
         Ok(Some(data)) => {
-            counters.read(bytes);
+            if let Io::Read { len, .. } = io {
+                handle.state.counters.read(u64::from(len));
+            }
             queue.deliver(cid, data, 0, held);
         }
-        Ok(None) => {
-            if matches!(io, Io::Write { .. }) {
-                counters.written(bytes);
-            }
-            queue.complete(cid, Status::SUCCESS, 0, held);
-        }
+        Ok(None) => queue.complete(cid, Status::SUCCESS, 0, held),
         Err(status) => queue.complete(cid, status, 0, held),
     }
-    handle.in_flight.set(handle.in_flight.get() - 1);
-    if handle.is_ending() {
-        alarm.ring();
+    handle.ended(&alarm);
+}
+
+/// As [`serve`], for a command that a limit may hold up.
+pub(super) async fn serve_limited<B: Block>(
+    queue: Rc<Queue>,
+    handle: Rc<Handle<B>>,
+    cid: u16,
+    io: Io,
+    data: Option<BufMut>,
+    arrived: Nanos,
+    alarm: Arc<Alarm>,
+) {
+    // What a command that brought nothing will hold it does not hold while it waits, so that others of its queue have room.
+    let spare = if data.is_some() { 0 } else { held_bytes(&io) };
+    queue.link.shrink(spare);
+    let passed = handle.pass(&queue.link.env, &io).await;
+    match passed {
+        Ok(()) => {
+            queue.link.room(spare).await;
+            serve(queue, handle, cid, io, data, arrived, alarm).await;
+        }
+        Err(status) => {
+            handle.answered(&io, queue.link.env.now().saturating_sub(arrived), true);
+            queue.complete(cid, status, 0, held_bytes(&io) - spare);
+            handle.ended(&alarm);
+        }
     }
 }
 
@@ -187,8 +291,18 @@ async fn execute<B: Block>(
     io: Io,
     data: Option<BufMut>,
 ) -> Result<Option<Buf>, Status> {
-    let (block, env) = (&handle.block, &queue.link.env);
+    let (block, env, used) = (&handle.block, &queue.link.env, &handle.used);
     let brought = || data.ok_or(Status::DATA_SGL_LENGTH_INVALID);
+    let _inside = match io {
+        // It may wait until others have ended, and is none of them.
+        Io::Reserve(_) => None,
+        Io::Write { offset, len, .. } | Io::WriteZeroes { offset, len, .. } => {
+            Some(used.begin_change(&[Range { offset, len: len.into() }]).await?)
+        }
+        // It says later what it changes.
+        Io::Deallocate { .. } | Io::Copy { .. } => None,
+        _ => Some(used.begin(io.group())?),
+    };
     let done = match io {
         Io::Flush => block.flush().await,
         Io::Read { offset, len } => {
@@ -211,10 +325,37 @@ async fn execute<B: Block>(
             let brought = brought()?;
             let data = &brought[..io.data_bytes() as usize];
             let ranges = ranges(data, &Namespace { blocks, ..handle.described })?;
+            let _inside = used.begin_change(&ranges).await?;
             let discards = ranges.iter().map(|range| block.discard(range.offset, range.len));
             join_all(discards).await.into_iter().collect()
         }
+        Io::Copy { offset, fua, .. } => {
+            let blocks = block.size_bytes() / u64::from(handle.described.block_bytes);
+            let brought = brought()?;
+            let data = &brought[..io.data_bytes() as usize];
+            let (sources, to) = copied(data, offset, &Namespace { blocks, ..handle.described })?;
+            let _inside = used.begin_change(&[to]).await?;
+            handle.state.limits.charge(to.len);
+            // All is read before anything is written: source and place may overlap.
+            let reads = sources.iter().map(|source| block.read(source.offset, env.alloc(source.len as usize)));
+            let parts: Result<Vec<BufMut>, BlockError> = join_all(reads).await.into_iter().collect();
+            let (mut all, mut at) = (env.alloc(to.len as usize), 0);
+            for part in parts.map_err(|error| status(&error, false))? {
+                all[at..at + part.len()].copy_from_slice(&part);
+                at += part.len();
+            }
+            block.write(to.offset, all.freeze(), fua).await
+        }
         Io::Hint { .. } => Ok(()),
+        Io::Reserve(reserve) => {
+            let request = reserve.request(&brought()?)?;
+            return used.shared().change(used.host(), &request).await.map(|()| None);
+        }
+        Io::Report { len } => {
+            let mut report = used.shared().reservations().report();
+            report.resize(len as usize, 0);
+            return Ok(Some(BufMut::copy_of(&report).freeze()));
+        }
         Io::Verify { offset, len } => {
             let (mut at, end) = (offset, offset + u64::from(len));
             while at < end {
@@ -229,7 +370,7 @@ async fn execute<B: Block>(
 }
 
 /// The status for a volume's error. `changes`: the command was one that writes.
-fn status(error: &BlockError, changes: bool) -> Status {
+pub(super) fn status(error: &BlockError, changes: bool) -> Status {
     match error {
         BlockError::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE,
         BlockError::ReadOnly { .. } => Status::WRITE_PROTECTED,

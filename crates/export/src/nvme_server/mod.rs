@@ -2,20 +2,30 @@
 //!
 //! - [`Portal`] is what is offered at one address, as every thread sees it: namespaces of subsystems, and the controllers that hosts
 //!   have there.
+//! - [`SharedNamespace`] is what all addresses have in common of a namespace: reservations, and what runs there.
+//! - [`HostSecrets`] are those of a subsystem's hosts; a queue of a host that has one takes nothing else before it has authenticated.
 //! - A connection is one queue. It begins as nothing, becomes an admin queue or an I/O queue by its Connect command, and lives on
 //!   one shard. An admin queue owns its controller; I/O queues know it as an [`association::Association`].
 
 mod admin;
+mod asking;
 mod association;
+mod authentication;
 mod connection;
+mod fused;
+mod gate;
 mod io;
 mod portal;
 mod queue;
+mod secrets;
+mod shared;
 
 use drive::Block;
 use runtime::{Listener, ShardEnv, ShardHandle};
 
 pub use portal::{Hosts, NamespaceOffer, Opener, Portal};
+pub use secrets::{HostSecret, HostSecrets};
+pub use shared::{Keep, Keeping, SharedNamespace};
 
 use crate::server::accept;
 

@@ -7,11 +7,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use drive::Block;
 use nvme::fabrics_data::DiscoveryEntry;
-use nvme::target::{Activity, Admission, Host, Kind, Namespace, QUEUE_ENTRIES_MAX, Refused, Shelf, Subsystem};
+use nvme::target::{
+    Activity, Admission, Host, HostId, Kind, Namespace, Notice, QUEUE_ENTRIES_MAX, Refused, Shelf, Subsystem,
+};
+use nvme::tls::{TlsIdentity, TlsPsk};
 use nvme::{DISCOVERY_NQN, Nqn, Status};
 use zerocopy::FromZeros;
 
 use super::association::{Association, News};
+use super::secrets::HostSecrets;
+use super::shared::{Listening, SharedNamespace};
 use crate::counters::Kind as Counted;
 use crate::state::{Alarm, ExportState};
 
@@ -39,6 +44,10 @@ pub struct NamespaceOffer<B> {
     pub state: Arc<ExportState>,
     /// Where it is.
     pub open: Opener<B>,
+    /// What it has in common with other offers of the volume.
+    pub shared: Arc<SharedNamespace>,
+    /// Those of its subsystem.
+    pub secrets: HostSecrets,
 }
 
 impl<B> Clone for NamespaceOffer<B> {
@@ -49,15 +58,17 @@ impl<B> Clone for NamespaceOffer<B> {
             hosts: self.hosts.clone(),
             state: self.state.clone(),
             open: self.open.clone(),
+            shared: self.shared.clone(),
+            secrets: self.secrets.clone(),
         }
     }
 }
 
 impl Hosts {
-    fn include(&self, host: &Nqn) -> bool {
+    fn include(&self, host: &str) -> bool {
         match self {
             Hosts::Any => true,
-            Hosts::Only(names) => names.contains(host.as_str()),
+            Hosts::Only(names) => names.contains(host),
         }
     }
 }
@@ -72,6 +83,7 @@ impl<B: Block> NamespaceOffer<B> {
             optimal_write_bytes: block.optimal_io_bytes(),
             uuid: self.uuid,
             read_only: self.state.read_only(),
+            deallocated_reads_zeroes: block.discarded_reads_zeroes(),
         }
     }
 }
@@ -79,11 +91,15 @@ impl<B: Block> NamespaceOffer<B> {
 struct Shelved<B> {
     subsystem: Subsystem,
     namespaces: BTreeMap<u32, NamespaceOffer<B>>,
+    /// By which hosts hear of their reservations, by namespace.
+    listening: BTreeMap<u32, Listening>,
 }
 
 struct Inner<B> {
     subsystems: BTreeMap<Nqn, Shelved<B>>,
     associations: BTreeMap<u16, Arc<Association>>,
+    /// Other discovery services, which the log names.
+    referrals: BTreeSet<SocketAddr>,
     /// GENCTR of the discovery log.
     generation: u64,
     /// Nobody gets in any more.
@@ -103,7 +119,13 @@ impl<B> Clone for Portal<B> {
 
 impl<B> Default for Portal<B> {
     fn default() -> Self {
-        let inner = Inner { subsystems: BTreeMap::new(), associations: BTreeMap::new(), generation: 1, closed: false };
+        let inner = Inner {
+            subsystems: BTreeMap::new(),
+            associations: BTreeMap::new(),
+            referrals: BTreeSet::new(),
+            generation: 1,
+            closed: false,
+        };
         Portal { inner: Arc::new(Mutex::new(inner)) }
     }
 }
@@ -121,13 +143,26 @@ impl<B> Portal<B> {
     }
 
     /// Offers a namespace. Hosts that may use it and are connected to the subsystem hear of it.
-    pub fn add(&self, subsystem: Subsystem, nsid: u32, offer: NamespaceOffer<B>) {
+    pub fn add(&self, subsystem: Subsystem, nsid: u32, offer: NamespaceOffer<B>)
+    where
+        B: 'static,
+    {
         let nqn = subsystem.nqn.clone();
+        let (portal, concerned) = (Arc::downgrade(&self.inner), nqn.clone());
+        let listening = offer.shared.listen(move |told| {
+            if let Some(inner) = portal.upgrade() {
+                Portal { inner }.tell_reservations(&concerned, nsid, told);
+            }
+        });
         let mut inner = self.lock();
-        let shelved =
-            inner.subsystems.entry(nqn.clone()).or_insert_with(|| Shelved { subsystem, namespaces: BTreeMap::new() });
+        let shelved = inner.subsystems.entry(nqn.clone()).or_insert_with(|| Shelved {
+            subsystem,
+            namespaces: BTreeMap::new(),
+            listening: BTreeMap::new(),
+        });
         let hosts = offer.hosts.clone();
         let replaced = shelved.namespaces.insert(nsid, offer);
+        shelved.listening.insert(nsid, listening);
         inner.changed(&nqn, nsid, &hosts);
         if let Some(old) = replaced {
             inner.changed(&nqn, nsid, &old.hosts);
@@ -140,6 +175,7 @@ impl<B> Portal<B> {
         let mut inner = self.lock();
         if let Some(shelved) = inner.subsystems.get_mut(subsystem) {
             let removed = shelved.namespaces.remove(&nsid);
+            shelved.listening.remove(&nsid);
             if shelved.namespaces.is_empty() {
                 inner.subsystems.remove(subsystem);
             }
@@ -151,12 +187,46 @@ impl<B> Portal<B> {
         inner.subsystems.is_empty()
     }
 
+    /// Other hosts may use a namespace from now on. Those that may not any more lose it, and all that are concerned hear of it.
+    pub fn allow(&self, subsystem: &Nqn, nsid: u32, hosts: Hosts) {
+        let mut inner = self.lock();
+        let shelved = inner.subsystems.get_mut(subsystem);
+        let Some(offer) = shelved.and_then(|shelved| shelved.namespaces.get_mut(&nsid)) else { return };
+        let old = std::mem::replace(&mut offer.hosts, hosts.clone());
+        let state = offer.state.clone();
+        inner.changed(subsystem, nsid, &hosts);
+        inner.changed(subsystem, nsid, &old);
+        inner.discovery_changed();
+        drop(inner);
+        state.revoke(|host| hosts.include(host));
+    }
+
+    /// The discovery log names these discovery services as well (referrals). Hosts that want to know hear of a change.
+    pub fn refer(&self, referrals: BTreeSet<SocketAddr>) {
+        let mut inner = self.lock();
+        if inner.referrals != referrals {
+            inner.referrals = referrals;
+            inner.discovery_changed();
+        }
+    }
+
     /// A namespace has another size.
     pub fn resized(&self, subsystem: &Nqn, nsid: u32) {
         let inner = self.lock();
         let offer = inner.subsystems.get(subsystem).and_then(|shelved| shelved.namespaces.get(&nsid));
         if let Some(offer) = offer {
             inner.changed(subsystem, nsid, &offer.hosts);
+        }
+    }
+
+    /// Tells hosts what others did to their reservations.
+    fn tell_reservations(&self, subsystem: &Nqn, nsid: u32, told: &[(HostId, Notice)]) {
+        let inner = self.lock();
+        for association in inner.associations.values() {
+            let concerns = association.kind == Kind::Io && association.subsystem == *subsystem;
+            for (_, notice) in told.iter().filter(|(host, _)| concerns && *host == association.host.id) {
+                association.tell(News::Reservation(nsid, *notice));
+            }
         }
     }
 
@@ -176,17 +246,49 @@ impl<B> Portal<B> {
         inner.associations.values().for_each(|association| association.end());
     }
 
-    /// Lets a host in, on an admin queue.
-    pub(super) fn admit(&self, admission: &Admission, alarm: Arc<Alarm>) -> Result<Arc<Association>, Refused> {
+    /// Whether somebody may speak TLS here.
+    pub(super) fn has_tls(&self) -> bool {
+        let inner = self.lock();
+        let offers = inner.subsystems.values().filter_map(|shelved| shelved.namespaces.values().next());
+        offers.map(|offer| &offer.secrets).any(HostSecrets::has_tls)
+    }
+
+    /// What an identity stands for, of a host that may use something here. Discovery has the keys of all subsystems.
+    pub(super) fn psk(&self, identity: &TlsIdentity) -> Option<TlsPsk> {
+        let is_discovery = identity.subsystem.as_str() == DISCOVERY_NQN;
+        let concerned: Vec<HostSecrets> = {
+            let inner = self.lock();
+            let subsystems = inner.subsystems.iter().filter(|(nqn, _)| is_discovery || **nqn == identity.subsystem);
+            // Those of a subsystem's namespaces are the same.
+            let offer = |(_, shelved): (&Nqn, &Shelved<B>)| {
+                let mut offers = shelved.namespaces.values();
+                offers.find(|offer| offer.hosts.include(identity.host.as_str())).map(|offer| offer.secrets.clone())
+            };
+            subsystems.filter_map(offer).collect()
+        };
+        concerned.iter().find_map(|secrets| secrets.psk(identity))
+    }
+
+    /// Lets a host in, on an admin queue. `identity`: whose key the connection is encrypted with, if it is.
+    pub(super) fn admit(
+        &self,
+        admission: &Admission,
+        identity: Option<&TlsIdentity>,
+        alarm: Arc<Alarm>,
+    ) -> Result<Arc<Association>, Refused> {
+        check_identity(admission, identity)?;
         let mut inner = self.lock();
         if inner.closed {
             return Err(Refused(Status::CONNECT_CONTROLLER_BUSY, 0));
         }
+        let mut secrets = None;
         if admission.kind() == Kind::Io {
             let shelved = inner.subsystems.get(&admission.subsystem).ok_or_else(Refused::SUBSYSTEM)?;
-            if !shelved.namespaces.values().any(|offer| offer.hosts.include(&admission.host.nqn)) {
-                return Err(Refused(Status::CONNECT_INVALID_HOST, 0));
-            }
+            let mut offers = shelved.namespaces.values();
+            let offer = offers.find(|offer| offer.hosts.include(admission.host.nqn.as_str()));
+            let known = &offer.ok_or(Refused(Status::CONNECT_INVALID_HOST, 0))?.secrets;
+            check_channel(known, admission, identity)?;
+            secrets = Some(known.clone());
         }
         let numbers = (0..CNTLID_END).map(|_| NEXT_CNTLID.fetch_add(1, Ordering::Relaxed));
         let cntlid = numbers
@@ -194,13 +296,19 @@ impl<B> Portal<B> {
             .find(|number| (1..CNTLID_END).contains(number) && !inner.associations.contains_key(number));
         let cntlid = cntlid.ok_or(Refused(Status::CONNECT_CONTROLLER_BUSY, 0))?;
         let (host, subsystem) = (admission.host.clone(), admission.subsystem.clone());
-        let association = Association::new(cntlid, admission.kind(), host, subsystem, alarm);
+        let association =
+            Association::new(cntlid, admission.kind(), host, subsystem, secrets, identity.is_some(), alarm);
         inner.associations.insert(cntlid, association.clone());
         Ok(association)
     }
 
     /// The controller that an I/O queue asks for.
-    pub(super) fn association(&self, admission: &Admission) -> Result<Arc<Association>, Refused> {
+    pub(super) fn association(
+        &self,
+        admission: &Admission,
+        identity: Option<&TlsIdentity>,
+    ) -> Result<Arc<Association>, Refused> {
+        check_identity(admission, identity)?;
         let found = self.lock().associations.get(&admission.cntlid).cloned();
         let association = found.ok_or_else(Refused::CONTROLLER)?;
         if association.subsystem != admission.subsystem {
@@ -212,6 +320,12 @@ impl<B> Portal<B> {
         // A discovery controller has an admin queue and no other: Base 2.0, clause 3.1.2.3.
         if association.kind == Kind::Discovery {
             return Err(Refused::QUEUE());
+        }
+        if association.is_secure != identity.is_some() {
+            return Err(Refused(Status::CONNECT_INVALID_HOST, 0));
+        }
+        if let Some(secrets) = &association.secrets {
+            check_channel(secrets, admission, identity)?;
         }
         Ok(association)
     }
@@ -226,15 +340,33 @@ impl<B> Portal<B> {
     pub(super) fn find(&self, subsystem: &Nqn, host: &Nqn, nsid: u32) -> Option<NamespaceOffer<B>> {
         let inner = self.lock();
         let offer = inner.subsystems.get(subsystem)?.namespaces.get(&nsid)?;
-        offer.hosts.include(host).then(|| offer.clone())
+        offer.hosts.include(host.as_str()).then(|| offer.clone())
     }
+}
+
+/// A key is that of one host with one subsystem: whoever has it is nobody else.
+fn check_identity(admission: &Admission, identity: Option<&TlsIdentity>) -> Result<(), Refused> {
+    match identity {
+        Some(identity) if identity.host != admission.host.nqn => Err(Refused(Status::CONNECT_INVALID_HOST, 0)),
+        Some(identity) if identity.subsystem != admission.subsystem => Err(Refused::SUBSYSTEM()),
+        _ => Ok(()),
+    }
+}
+
+/// A host that has a key is not let in without it.
+fn check_channel(secrets: &HostSecrets, admission: &Admission, identity: Option<&TlsIdentity>) -> Result<(), Refused> {
+    if identity.is_none() && secrets.wants_tls(&admission.host.nqn) {
+        tracing::warn!(host = %admission.host.nqn, "an NVMe host that has to use TLS came without");
+        return Err(Refused(Status::CONNECT_INVALID_HOST, 0));
+    }
+    Ok(())
 }
 
 impl<B> Inner<B> {
     /// Tells those hosts of a namespace that may use it: others do not hear that there is one.
     fn changed(&self, subsystem: &Nqn, nsid: u32, hosts: &Hosts) {
         let users = self.associations.values().filter(|association| association.kind == Kind::Io);
-        for association in users.filter(|user| user.subsystem == *subsystem && hosts.include(&user.host.nqn)) {
+        for association in users.filter(|user| user.subsystem == *subsystem && hosts.include(user.host.nqn.as_str())) {
             association.tell(News::Namespace(nsid));
         }
     }
@@ -280,25 +412,39 @@ impl<B: Block> Shelf for View<'_, B> {
         Some(offer.describe(nsid, &block))
     }
 
+    fn reservations_persist(&self, nsid: u32) -> bool {
+        let offer = self.portal.find(&self.subsystem.nqn, &self.host.nqn, nsid);
+        offer.is_some_and(|offer| offer.shared.reservations().persists())
+    }
+
     fn namespaces_above(&self, nsid: u32) -> Vec<u32> {
         let inner = self.portal.lock();
         let Some(shelved) = inner.subsystems.get(&self.subsystem.nqn) else { return Vec::new() };
         let above = shelved.namespaces.iter().filter(|(number, _)| **number > nsid);
-        above.filter(|(_, offer)| offer.hosts.include(&self.host.nqn)).map(|(number, _)| *number).collect()
+        above.filter(|(_, offer)| offer.hosts.include(self.host.nqn.as_str())).map(|(number, _)| *number).collect()
     }
 
     fn discovery(&self) -> (u64, Vec<DiscoveryEntry>) {
         let inner = self.portal.lock();
-        let visible = inner
-            .subsystems
-            .iter()
-            .filter(|(_, shelved)| shelved.namespaces.values().any(|offer| offer.hosts.include(&self.host.nqn)));
+        let host = &self.host.nqn;
+        let visible = inner.subsystems.iter().filter_map(|(nqn, shelved)| {
+            let offer = shelved.namespaces.values().find(|offer| offer.hosts.include(host.as_str()))?;
+            Some((nqn, if offer.secrets.wants_tls(host) { Channel::TLS } else { Channel::CLEAR }))
+        });
+        let visible: Vec<(&Nqn, Channel)> = visible.collect();
         let discovery: Option<Nqn> = DISCOVERY_NQN.parse().ok();
-        let subsystems = visible.map(|(nqn, _)| (nqn.clone(), 2));
-        // The discovery subsystem lists itself, as a current one.
-        let all = discovery.into_iter().map(|nqn| (nqn, 3)).chain(subsystems);
-        let entries = all.filter_map(|(nqn, subtype)| Some(entry(&nqn, subtype, self.local?)));
-        (inner.generation, entries.collect())
+        // Whoever has a key may use it to ask, and need not.
+        let has_key = visible.iter().any(|(_, channel)| channel.required);
+        let asked = Channel { required: false, has_tls: has_key };
+        // The discovery subsystem lists itself.
+        let itself = discovery.iter().map(|nqn| (nqn, DISCOVERY, asked));
+        let all = itself.chain(visible.iter().map(|(nqn, channel)| (*nqn, CURRENT, *channel)));
+        let own = all.filter_map(|(nqn, subtype, channel)| Some(entry(nqn, subtype, self.local?, channel)));
+        // Whoever asks here need not be told to.
+        let others = inner.referrals.iter().filter(|address| Some(**address) != self.local);
+        let referrals =
+            others.filter_map(|address| Some(entry(discovery.as_ref()?, REFERRAL, *address, Channel::CLEAR)));
+        (inner.generation, own.chain(referrals).collect())
     }
 
     fn activity(&self) -> Activity {
@@ -318,15 +464,36 @@ impl<B: Block> Shelf for View<'_, B> {
     }
 }
 
-/// An entry of the discovery log. The address is the one that the host has reached us at.
-fn entry(nqn: &Nqn, subtype: u8, local: SocketAddr) -> DiscoveryEntry {
+/// SUBTYPE: another discovery service.
+const REFERRAL: u8 = 1;
+/// SUBTYPE: an NVM subsystem.
+const CURRENT: u8 = 2;
+/// SUBTYPE: the discovery subsystem that is asked.
+const DISCOVERY: u8 = 3;
+
+/// What an address wants and offers to protect a connection.
+#[derive(Clone, Copy)]
+struct Channel {
+    required: bool,
+    has_tls: bool,
+}
+
+impl Channel {
+    const CLEAR: Channel = Channel { required: false, has_tls: false };
+    const TLS: Channel = Channel { required: true, has_tls: true };
+}
+
+/// An entry of the discovery log. The address of what is offered here is the one that the host has reached us at.
+fn entry(nqn: &Nqn, subtype: u8, address: SocketAddr, channel: Channel) -> DiscoveryEntry {
     let mut entry = DiscoveryEntry::new_zeroed();
     entry.trtype = 3;
-    entry.adrfam = if local.is_ipv4() { 1 } else { 2 };
+    entry.adrfam = if address.is_ipv4() { 1 } else { 2 };
     entry.subtype = subtype;
-    // A secure channel is not required.
-    entry.treq = 0b10;
-    entry.portid = local.port().into();
+    // A secure channel is required, or not.
+    entry.treq = if channel.required { 0b01 } else { 0b10 };
+    // SECTYPE: TLS 1.3.
+    entry.tsas[0] = if channel.has_tls { 2 } else { 0 };
+    entry.portid = address.port().into();
     // Any controller: they are made for each host.
     entry.cntlid = 0xFFFF.into();
     entry.asqsz = QUEUE_ENTRIES_MAX.into();
@@ -334,8 +501,8 @@ fn entry(nqn: &Nqn, subtype: u8, local: SocketAddr) -> DiscoveryEntry {
         field.fill(b' ');
         field[..text.len()].copy_from_slice(text.as_bytes());
     };
-    pad(&mut entry.trsvcid, &local.port().to_string());
-    pad(&mut entry.traddr, &local.ip().to_string());
+    pad(&mut entry.trsvcid, &address.port().to_string());
+    pad(&mut entry.traddr, &address.ip().to_string());
     entry.subnqn = nqn.field();
     entry
 }

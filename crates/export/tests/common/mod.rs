@@ -21,7 +21,18 @@ use nbd::wire::{opt, rep};
 use runtime::{Config, Listener, Runtime, ShardEnv};
 
 /// How long a test waits for what has to happen. Build machines are slow at times.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
+
+/// Reads what is there, and waits until something is. A call with a time limit is not taken up again by itself when the process was
+/// stopped and goes on.
+pub fn read_some(stream: &mut impl Read, into: &mut [u8]) -> std::io::Result<usize> {
+    loop {
+        match stream.read(into) {
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            read => return read,
+        }
+    }
+}
 
 /// A volume in memory that a test can hold and break.
 #[derive(Clone)]
@@ -295,7 +306,7 @@ impl Raw {
                 return Some(reply);
             }
             let mut more = vec![0; 1 << 20];
-            match self.stream.read(&mut more) {
+            match read_some(&mut self.stream, &mut more) {
                 Ok(0) => return None,
                 Ok(len) => self.pending.extend_from_slice(&more[..len]),
                 Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,

@@ -1,21 +1,22 @@
 //! An NVMe/TCP target for tests, and a host that waits for its answers, made of the host's machine of the crate `nvme`.
 
 use std::collections::{HashMap, VecDeque};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::{Arc, mpsc};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use drive::Block;
-use export::{ExportState, Hosts, NamespaceOffer, Portal, serve_nvme_tcp};
+use export::{ExportState, HostSecrets, Hosts, Keep, NamespaceOffer, Portal, SharedNamespace, serve_nvme_tcp};
 use nvme::host::{Dialogue, Established, HostError, Next, Setup, Submission, Wish, admin, connect_io, connected};
-use nvme::target::{Event, Host, Subsystem};
+use nvme::target::{Event, Host, Reservations, Subsystem};
 use nvme::tcp::{Digests, HostLimits, HostReceiver, HostStep, Request, Transfer, Violation};
 use nvme::{Command, Completion, Nqn, Place, Status};
 use runtime::{Config, Listener, Runtime, ShardEnv};
 
-use super::{PATIENCE, Volume};
+use super::{PATIENCE, Volume, read_some};
 
 pub const MIB: u64 = 1 << 20;
 
@@ -48,6 +49,7 @@ pub struct Target<B = Volume> {
     runtime: Option<Runtime>,
     pub portal: Portal<B>,
     pub address: SocketAddr,
+    pub secrets: HostSecrets,
 }
 
 impl<B: Block + Clone + Send + Sync + 'static> Target<B> {
@@ -70,22 +72,41 @@ impl<B: Block + Clone + Send + Sync + 'static> Target<B> {
             })
             .unwrap();
         let address = receiver.recv_timeout(PATIENCE).unwrap().unwrap();
-        Target { runtime: Some(runtime), portal, address }
+        Target { runtime: Some(runtime), portal, address, secrets: HostSecrets::default() }
     }
 
     /// Offers a volume as a namespace.
     pub fn offer(&self, nsid: u32, volume: B, hosts: Hosts, read_only: bool) -> Arc<ExportState> {
+        self.offer_shared(nsid, volume, hosts, read_only, &Saved::default().namespace())
+    }
+
+    /// Offers a volume that may be offered elsewhere, too.
+    pub fn offer_shared(
+        &self,
+        nsid: u32,
+        volume: B,
+        hosts: Hosts,
+        read_only: bool,
+        shared: &Arc<SharedNamespace>,
+    ) -> Arc<ExportState> {
         let state = ExportState::new(format!("disk-{nsid}"), "for tests", read_only);
+        self.offer_as(nsid, volume, hosts, state.clone(), shared);
+        state
+    }
+
+    /// Offers a volume as this export.
+    pub fn offer_as(&self, nsid: u32, volume: B, hosts: Hosts, state: Arc<ExportState>, shared: &Arc<SharedNamespace>) {
         let described = Subsystem { nqn: subsystem(), serial: "TEST".to_owned(), firmware: "1".to_owned() };
         let offer = NamespaceOffer {
             block_bytes: BLOCK,
             uuid: [nsid as u8; 16],
             hosts,
-            state: state.clone(),
+            state,
             open: Arc::new(move || Some(volume.clone())),
+            shared: shared.clone(),
+            secrets: self.secrets.clone(),
         };
         self.portal.add(described, nsid, offer);
-        state
     }
 }
 
@@ -104,6 +125,32 @@ impl<B> Drop for Target<B> {
         if let Some(runtime) = self.runtime.take() {
             runtime.stop();
         }
+    }
+}
+
+/// Where reservations are saved, as a group's catalogue would.
+#[derive(Clone, Default)]
+pub struct Saved {
+    pub reservations: Arc<Mutex<Option<Reservations>>>,
+    /// Nothing can be saved any more.
+    pub fails: Arc<AtomicBool>,
+}
+
+impl Saved {
+    /// A namespace with what was saved.
+    pub fn namespace(&self) -> Arc<SharedNamespace> {
+        let (reservations, fails) = (self.reservations.clone(), self.fails.clone());
+        let keep: Keep = Box::new(move |saved| {
+            let (reservations, fails) = (reservations.clone(), fails.clone());
+            Box::pin(async move {
+                if fails.load(Ordering::SeqCst) {
+                    return Err("a test".to_owned());
+                }
+                *reservations.lock().unwrap() = saved;
+                Ok(())
+            })
+        });
+        SharedNamespace::new(self.reservations.lock().unwrap().clone().unwrap_or_default(), keep)
     }
 }
 
@@ -323,7 +370,7 @@ impl Queue {
     fn receive(&mut self) -> bool {
         let old = self.input.len();
         self.input.resize(old + (256 << 10), 0);
-        let received = self.stream.read(&mut self.input[old..]);
+        let received = read_some(&mut self.stream, &mut self.input[old..]);
         self.input.truncate(old + received.as_ref().map_or(0, |len| *len));
         match received {
             Ok(len) => len > 0,

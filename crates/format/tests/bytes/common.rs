@@ -1,9 +1,10 @@
 //! Values that several tests share.
 
 use format::{
-    Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, Layout, Level, MapBlock, MemberEntry,
-    MemberState, Rebuild, Role, SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SettingsRecord, Shape,
-    Superblock, TlsFiles, Uuid, VolumeKind, VolumeRecord,
+    Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level, LimitOf,
+    LimitRecord, MapBlock, MemberEntry, MemberState, Rebuild, RegistrantRecord, ReservationRecord, Role,
+    SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, Superblock, TlsFiles,
+    Uuid, VolumeKind, VolumeRecord,
 };
 
 /// A UUID whose bytes count up from `first`.
@@ -138,4 +139,58 @@ pub fn catalogue_with_upkeep() -> Catalogue {
         scrub: ScrubRecord { last: Some(last), skipped_unix_s: Some(1_802_000_000), current: Some(current) },
         ..catalogue()
     }
+}
+
+/// A catalogue whose volumes NVMe hosts have reserved, one by a host and one by all that are registered.
+pub fn catalogue_with_reservations() -> Catalogue {
+    let registrant = |digit: char, key| RegistrantRecord { host: digit.to_string().repeat(32), key };
+    let holder = Some("b".repeat(32));
+    Catalogue {
+        reservations: vec![
+            ReservationRecord {
+                volume: 1,
+                generation: u32::MAX,
+                registrants: vec![registrant('a', 1), registrant('b', u64::MAX)],
+                held: Some(HeldRecord { kind: 3, holder }),
+            },
+            ReservationRecord {
+                volume: 4,
+                generation: 1,
+                registrants: vec![registrant('0', 7)],
+                held: Some(HeldRecord { kind: 6, holder: None }),
+            },
+        ],
+        ..catalogue()
+    }
+}
+
+/// A catalogue with a limit of a volume, and one of a host that uses an export over NVMe/TCP.
+pub fn catalogue_with_limits() -> Catalogue {
+    let plain = catalogue();
+    let address = "0.0.0.0:4420".to_owned();
+    let kind = ExportKind::NvmeTcp { address, nsid: 1, block_bytes: 4096, read_only: false, hosts: None };
+    let namespace = ExportRecord { id: 7, volume: 1, kind };
+    let host = LimitOf::Host { export: 7, host: "nqn.2014-08.org.nvmexpress:uuid:1".to_owned() };
+    Catalogue {
+        next_id: 8,
+        exports: plain.exports.into_iter().chain([namespace]).collect(),
+        limits: vec![
+            LimitRecord { of: LimitOf::Volume(1), iops: Some(20_000), bytes_per_s: Some(500 << 20), burst_ms: 2_000 },
+            LimitRecord { of: host, iops: None, bytes_per_s: Some(1), burst_ms: 10 },
+        ],
+        ..catalogue()
+    }
+}
+
+/// A catalogue with secrets of two NVMe hosts. They are the specification's example and one for tests.
+pub fn catalogue_with_secrets() -> Catalogue {
+    let known = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+    let other = "DHHC-1:02:Hi9ha9idssh3FgURRbfMUvOY7NlHiApDCmHhmIRCdhdlNQwebHEt/7DHoag3SmCHFvei/Q==:";
+    let record = |host: &str, controller: Option<&str>, dh_group| SecretRecord {
+        host: format!("nqn.2026-11.com.example:{host}"),
+        secret: known.to_owned(),
+        controller_secret: controller.map(str::to_owned),
+        dh_group,
+    };
+    Catalogue { secrets: vec![record("a", None, 0), record("b", Some(other), 5)], ..catalogue() }
 }

@@ -5,7 +5,8 @@
 use std::path::PathBuf;
 
 use crate::common::{
-    array, catalogue, catalogue_with_upkeep, map_block, superblock, superblock_of_a_spare, superblock_with_checksums,
+    array, catalogue, catalogue_with_limits, catalogue_with_reservations, catalogue_with_secrets,
+    catalogue_with_upkeep, map_block, superblock, superblock_of_a_spare, superblock_with_checksums,
 };
 use format::{BLOCK, Catalogue, MapBlock, Superblock, decode_slot, encode_slot};
 
@@ -47,6 +48,15 @@ fn a_catalogue_is_the_golden_one_byte_for_byte() {
     let upkeep = catalogue_with_upkeep();
     let image = golden("catalogue-2.bin", &encode_slot(&upkeep, &array(), 43, 16 << 10).unwrap());
     assert_eq!(decode_slot(&image, &array()), Ok((43, upkeep)));
+    let reserved = catalogue_with_reservations();
+    let image = golden("catalogue-reservations.bin", &encode_slot(&reserved, &array(), 44, 16 << 10).unwrap());
+    assert_eq!(decode_slot(&image, &array()), Ok((44, reserved)));
+    let limited = catalogue_with_limits();
+    let image = golden("catalogue-limits.bin", &encode_slot(&limited, &array(), 45, 16 << 10).unwrap());
+    assert_eq!(decode_slot(&image, &array()), Ok((45, limited)));
+    let secret = catalogue_with_secrets();
+    let image = golden("catalogue-secrets.bin", &encode_slot(&secret, &array(), 46, 16 << 10).unwrap());
+    assert_eq!(decode_slot(&image, &array()), Ok((46, secret)));
 }
 
 /// A reader of version 1 alone goes on reading what has nothing new to say.
@@ -69,8 +79,11 @@ fn the_document_in_the_catalogue_page_is_a_catalogue() {
     let (document, _) = rest.split_once("```").expect("the document ends");
     let catalogue: Catalogue = serde_json::from_str(document).unwrap();
     assert_eq!(catalogue.check(4 << 30), Ok(()));
-    assert_eq!((catalogue.volumes.len(), catalogue.exports.len()), (1, 2));
-    assert!(catalogue.version() == 2 && catalogue.scrub.current.is_some(), "it shows every field");
+    assert_eq!((catalogue.volumes.len(), catalogue.exports.len()), (1, 3));
+    let is_whole = catalogue.scrub.current.is_some() && !catalogue.reservations.is_empty();
+    let is_whole = is_whole && !catalogue.limits.is_empty() && !catalogue.secrets.is_empty();
+    let is_whole = is_whole && !catalogue.tls_keys.is_empty();
+    assert!(catalogue.version() == 2 && is_whole, "it shows every field");
 }
 
 /// The tables of the pages: every row starts where the one before it ends, and the last one ends with the block.

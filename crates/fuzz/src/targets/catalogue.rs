@@ -42,6 +42,7 @@ pub(super) const TARGET: Target = Target {
         b"\"tls\":null",
         b",\"settings\":{\"client_p99_us\":0,\"retire_slow\":true,\"scrub_every_s\":null}",
         b",\"scrub\":{\"last\":null,\"skipped_unix_s\":1,\"current\":null}",
+        b",\"limits\":[{\"of\":{\"host\":{\"export\":2,\"host\":\"nqn.a\"}},\"iops\":1,\"bytes_per_s\":null,\"burst_ms\":10}]",
         b"unix:",
         b"[[[[[[[[[[[[[[[[",
         b"18446744073709551615",

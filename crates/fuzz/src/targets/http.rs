@@ -72,7 +72,7 @@ pub(super) const ROUTER: Target = Target {
     ],
     input_bytes_max: 8192,
     // Routes, their document and what a request of one byte more can ask for: one answer of all metrics.
-    memory: Memory { base_bytes: 8 << 20, per_input_byte: 4096 },
+    memory: Memory { base_bytes: 12 << 20, per_input_byte: 4096 },
 };
 
 pub(super) const TOKENS: Target = Target {

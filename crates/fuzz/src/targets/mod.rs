@@ -15,11 +15,13 @@ mod nbd_replies;
 mod nbd_script;
 mod nbd_stream;
 mod nvme_answers;
+mod nvme_auth;
 mod nvme_host;
 mod nvme_replies;
 mod nvme_script;
 mod nvme_stream;
 mod nvme_target;
+mod nvme_tls;
 mod request;
 mod samples;
 mod seal;
@@ -29,7 +31,7 @@ mod superblock;
 use crate::target::Target;
 
 /// All targets, in the order of their names.
-pub const TARGETS: [Target; 23] = [
+pub const TARGETS: [Target; 25] = [
     address::TARGET,
     arguments::TARGET,
     catalogue::TARGET,
@@ -46,9 +48,11 @@ pub const TARGETS: [Target; 23] = [
     nbd_script::TARGET,
     nbd_stream::TARGET,
     nvme_answers::TARGET,
+    nvme_auth::TARGET,
     nvme_replies::TARGET,
     nvme_script::TARGET,
     nvme_stream::TARGET,
+    nvme_tls::TARGET,
     request::TARGET,
     size::TARGET,
     superblock::COPIES,

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use nvme::fabrics_data::DiscoveryEntry;
 use nvme::target::{
-    Activity, Admission, Answer, Controller, Event, Io, Kind, Namespace, QUEUE_ENTRIES_MAX, QUEUES_MAX, Shelf,
-    Subsystem, TRANSFER_BYTES_MAX, ranges,
+    Activity, Admission, Answer, Controller, Event, Io, Kind, Namespace, QUEUE_ENTRIES_MAX, QUEUES_MAX, Reservations,
+    Shelf, Subsystem, TRANSFER_BYTES_MAX, copied, ranges,
 };
 use nvme::tcp::{Digests, Limits, Receiver, Step, To};
 use nvme::{Command, Completion, DISCOVERY_NQN, Direction, FABRICS, Nqn, Place, Status, admin, fabrics};
@@ -48,7 +48,19 @@ impl Shelf for Memory {
             _ => return None,
         };
         let read_only = nsid == 3;
-        Some(Namespace { nsid, blocks: BLOCKS, block_bytes, optimal_write_bytes: 1 << 18, uuid: [7; 16], read_only })
+        Some(Namespace {
+            nsid,
+            blocks: BLOCKS,
+            block_bytes,
+            optimal_write_bytes: 1 << 18,
+            uuid: [7; 16],
+            read_only,
+            deallocated_reads_zeroes: true,
+        })
+    }
+
+    fn reservations_persist(&self, nsid: u32) -> bool {
+        nsid == 3
     }
 
     fn namespaces_above(&self, nsid: u32) -> Vec<u32> {
@@ -96,6 +108,7 @@ struct Connection {
     receiver: Receiver,
     queue: Queue,
     shelf: Memory,
+    reservations: Reservations,
     input: Vec<u8>,
     direct: bool,
     missing: Option<(To, u32, u32)>,
@@ -117,6 +130,7 @@ impl Connection {
             receiver: Receiver::new(LIMITS),
             queue: Queue::Fresh,
             shelf: Memory::new(),
+            reservations: Reservations::default(),
             input: Vec::new(),
             direct,
             missing: None,
@@ -258,6 +272,10 @@ impl Connection {
                         self.done.push(Done::Answer { cid, len: data.len(), sum: sum(&data[..data.len().min(4096)]) });
                     }
                     Answer::Later => {}
+                    Answer::Persistence(nsids, _) => {
+                        assert!(nsids.iter().all(|nsid| self.shelf.namespace(*nsid).is_some()));
+                        self.answer(cid, Status::SUCCESS, 0);
+                    }
                 }
                 for event in events {
                     self.answer(event.cid.get(), event.status(), event.result.get());
@@ -297,8 +315,8 @@ impl Connection {
             Err(status) => return self.answer(cid, status, 0),
         };
         let (changes, range) = match io {
-            Io::Flush | Io::Hint { .. } => (false, None),
-            Io::Deallocate { .. } => (true, None),
+            Io::Flush | Io::Hint { .. } | Io::Reserve(_) | Io::Report { .. } => (false, None),
+            Io::Deallocate { .. } | Io::Copy { .. } => (true, None),
             Io::Read { offset, len } | Io::Compare { offset, len } | Io::Verify { offset, len } => {
                 (false, Some((offset, len)))
             }
@@ -308,6 +326,23 @@ impl Connection {
         assert!(range.is_none_or(|(offset, len)| offset + u64::from(len) <= end), "{io:?} behind the end");
         assert!(io.data_bytes() <= TRANSFER_BYTES_MAX, "{io:?} is too long");
         self.done.push(Done::Io(io));
+        if let Io::Reserve(reserve) = io {
+            // Every fourth command is another host's.
+            let host = [1 + u8::from(cid.is_multiple_of(4)); 16];
+            let applied = reserve.request(data).and_then(|request| self.reservations.apply(&host, &request));
+            let (registrants, held) = (self.reservations.registrants().clone(), self.reservations.held());
+            let saved = Reservations::restore(registrants, held, self.reservations.generation());
+            assert!(saved.is_some(), "{:?} cannot be restored", self.reservations);
+            return self.answer(cid, applied.err().unwrap_or(Status::SUCCESS), self.reservations.generation().into());
+        }
+        if let Io::Copy { offset, .. } = io
+            && let Some(data) = data.get(..io.data_bytes() as usize)
+        {
+            match copied(data, offset, &namespace) {
+                Ok((from, to)) => assert!(from.iter().chain([&to]).all(|range| range.offset + range.len <= end)),
+                Err(status) => return self.answer(cid, status, 0),
+            }
+        }
         // A driver looks whether the data that came are those of the command.
         if let Io::Deallocate { .. } = io
             && let Some(data) = data.get(..io.data_bytes() as usize)

@@ -1,9 +1,10 @@
 //! Valid structures, from which corpora are made.
 
 use format::{
-    Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, Layout, Level, MemberEntry, MemberState,
-    Rebuild, Role, SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SettingsRecord, Shape, Superblock, TlsFiles,
-    Uuid, VolumeKind, VolumeRecord,
+    Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level, LimitOf,
+    LimitRecord, MemberEntry, MemberState, Rebuild, RegistrantRecord, ReservationRecord, Role, SUPERBLOCK_VERSION,
+    ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, Superblock, TlsFiles, Uuid, VolumeKind,
+    VolumeRecord,
 };
 
 pub(super) const ARRAY: Uuid = Uuid::from_bytes(*b"an array's uuid.");
@@ -113,6 +114,19 @@ pub(super) fn catalogue_with_upkeep() -> Catalogue {
         exports: plain.exports.into_iter().chain([device]).collect(),
         settings: SettingsRecord { client_p99_us: Some(5000), retire_slow: true, scrub_every_s: None },
         scrub: ScrubRecord { last: Some(last), skipped_unix_s: Some(1_801_000_000), current: Some(current) },
+        reservations: vec![ReservationRecord {
+            volume: 4,
+            generation: 3,
+            registrants: vec![RegistrantRecord { host: "0f".repeat(16), key: u64::MAX }],
+            held: Some(HeldRecord { kind: 1, holder: Some("0f".repeat(16)) }),
+        }],
+        limits: vec![LimitRecord { of: LimitOf::Volume(1), iops: Some(1), bytes_per_s: None, burst_ms: 100 }],
+        secrets: vec![SecretRecord {
+            host: "nqn.2026-11.com.example:a".into(),
+            secret: "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:".into(),
+            controller_secret: None,
+            dh_group: 2,
+        }],
         ..catalogue()
     }
 }

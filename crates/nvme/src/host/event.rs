@@ -5,7 +5,7 @@ use crate::target::Event;
 /// An asynchronous event: dword 0 of the completion, Base 2.0, figure 146.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// Type: 0 error, 1 health, 2 notice.
+    /// Type: 0 error, 1 health, 2 notice, 6 specific to I/O commands.
     pub kind: u8,
     /// What of that type.
     pub information: u8,
@@ -25,6 +25,7 @@ impl AsyncEvent {
             (2, 0x00) => Some(Event::NamespaceChanged),
             (2, 0x03) => Some(Event::AccessChanged),
             (2, 0xF0) => Some(Event::DiscoveryChanged),
+            (6, 0x00) => Some(Event::ReservationNotice),
             _ => None,
         }
     }

@@ -7,6 +7,7 @@
 //! [`Setup`], [`Survey`], [`DiscoveryLog`] and [`Shutdown`] are each a [`Dialogue`]. None of them does I/O, knows time or gives commands
 //! identifiers: that is the caller's.
 
+mod access;
 pub mod admin;
 mod discovery;
 mod event;
@@ -15,15 +16,17 @@ mod namespace;
 mod setup;
 mod shutdown;
 
+pub use access::{Access, AccessStates, access_log, access_log_bytes};
 pub use discovery::{DISCOVERY_ENTRIES_MAX, DiscoveryLog, Found};
 pub use event::AsyncEvent;
 pub use io::Blocks;
 pub use namespace::{NamespaceInfo, Survey, Surveyed};
-pub use setup::{ControllerInfo, Established, Setup, Wish, connect_io, connected};
+pub use setup::{Connected, ControllerInfo, Established, Setup, Wish, connect_admin, connect_io, connected};
 pub use shutdown::Shutdown;
 
 use thiserror::Error;
 
+use crate::auth::Refusal;
 use crate::tcp::Transfer;
 use crate::{Command, Completion, Status};
 
@@ -88,9 +91,21 @@ pub enum HostError {
         /// What was wrong, as far as it is known.
         parameter: &'static str,
     },
-    /// The controller wants authentication first.
-    #[error("the controller wants this host to authenticate")]
+    /// The controller wants authentication first, and this host has no secret for it.
+    #[error("the controller wants this host to authenticate, and no secret was given")]
     Authentication,
+    /// The controller wants a secure channel in addition.
+    #[error("the controller wants a secure channel (TLS), which is not there yet")]
+    SecureChannel,
+    /// The controller does not authenticate, and was to prove who it is.
+    #[error("the controller does not ask for authentication, so that it cannot prove who it is")]
+    NoAuthentication,
+    /// The controller refused this host.
+    #[error("the controller refused to authenticate this host: {0}")]
+    NotAuthenticated(Refusal),
+    /// The controller was refused.
+    #[error("the controller did not prove who it is: {0}")]
+    Impostor(Refusal),
     /// The controller said of itself that it cannot work: CSTS.CFS.
     #[error("the controller reports a fatal error (CSTS.CFS)")]
     Fatal,

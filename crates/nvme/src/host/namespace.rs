@@ -156,6 +156,11 @@ impl Survey {
         Survey { stage, namespaces_max, listed, list_from: None, found }
     }
 
+    /// Learns of this namespace alone. What is found is empty if the host may not see it.
+    pub fn of(nsid: u32) -> Survey {
+        Survey { stage: Stage::Namespace(nsid), ..Survey::new(1) }
+    }
+
     fn list(&mut self, above: u32, data: &[u8]) -> Result<(), HostError> {
         let mut last = above;
         let entries = data.chunks_exact(4).map(|entry| entry.iter().rev().fold(0, |n, byte| n << 8 | u32::from(*byte)));

@@ -3,6 +3,7 @@
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{Dialogue, HostError, Next, Submission, admin, succeeded};
+use crate::auth::{SECURE_CHANNEL_REQUIRED, TRANSACTION_REQUIRED};
 use crate::fabrics_data::{ANY_CONTROLLER, CONNECT_DATA_BYTES, Connect, ConnectData, property};
 use crate::identify::{IdentifyController, cns};
 use crate::target::Host;
@@ -78,6 +79,8 @@ pub struct ControllerInfo {
     pub optional_commands: u16,
     /// ANA states are reported: CMIC bit 3.
     pub has_access_states: bool,
+    /// Any command counts as a sign of life, not Keep Alive alone: CTRATT bit 6 (TBKAS).
+    pub has_traffic_based_keep_alive: bool,
 }
 
 /// ONCS of Compare: Base 2.0, figure 275. The others follow.
@@ -126,6 +129,7 @@ impl ControllerInfo {
             has_write_cache: data.vwc & 1 != 0,
             optional_commands: data.oncs.get(),
             has_access_states: data.cmic & 1 << 3 != 0,
+            has_traffic_based_keep_alive: data.ctratt.get() & 1 << 6 != 0,
         })
     }
 
@@ -192,6 +196,11 @@ impl Setup {
         Setup { wish, stage, cntlid: 0, capabilities: 0, version: 0, waited_ms: 0, info, queues: 0 }
     }
 
+    /// Goes on from an admin queue that was connected with [`connect_admin`], and has authenticated if it had to.
+    pub fn of_connected(wish: Wish, connected: Connected) -> Setup {
+        Setup { stage: Stage::Capabilities, cntlid: connected.cntlid, ..Setup::new(wish) }
+    }
+
     /// CAP.TO in milliseconds.
     fn ready_within_ms(&self) -> u32 {
         (self.capabilities >> 24 & 0xFF) as u32 * 500
@@ -212,13 +221,7 @@ impl Dialogue for Setup {
 
     fn next(&mut self) -> Next<Self::Outcome> {
         Next::Send(match self.stage {
-            Stage::Connect => {
-                let Wish { host, subsystem, queue_entries, keep_alive_ms, .. } = &self.wish;
-                let size = queue_entries.saturating_sub(1);
-                let connect =
-                    Connect { format: 0, queue: 0, size, no_flow_control: true, keep_alive_ms: *keep_alive_ms };
-                connect_with(&connect, host, subsystem, ANY_CONTROLLER)
-            }
+            Stage::Connect => connect_admin(&self.wish),
             Stage::Capabilities => admin::property_get(property::CAP, true),
             Stage::Version => admin::property_get(property::VS, false),
             Stage::Enable => admin::property_set(property::CC, ENABLED),
@@ -324,6 +327,14 @@ fn connect_with(connect: &Connect, host: &Host, subsystem: &Nqn, cntlid: u16) ->
     Submission { command: connect.command(0), data: data.as_bytes().to_vec(), reply_bytes: 0 }
 }
 
+/// Connect of an admin queue.
+pub fn connect_admin(wish: &Wish) -> Submission {
+    let Wish { host, subsystem, queue_entries, keep_alive_ms, .. } = wish;
+    let size = queue_entries.saturating_sub(1);
+    let connect = Connect { format: 0, queue: 0, size, no_flow_control: true, keep_alive_ms: *keep_alive_ms };
+    connect_with(&connect, host, subsystem, ANY_CONTROLLER)
+}
+
 /// Connect of the I/O queue `queue`, 1 or more, with so many entries, to a controller that works. Submission queue flow control is
 /// not used.
 pub fn connect_io(host: &Host, subsystem: &Nqn, cntlid: u16, queue: u16, queue_entries: u16) -> Submission {
@@ -332,31 +343,50 @@ pub fn connect_io(host: &Host, subsystem: &Nqn, cntlid: u16, queue: u16, queue_e
     connect_with(&connect, host, subsystem, cntlid)
 }
 
-/// The answer to Connect: CNTLID. Base 2.0, figure 388.
+/// What a controller answers to Connect: Base 2.0, figure 388.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connected {
+    /// CNTLID.
+    pub cntlid: u16,
+    /// AUTHREQ: the queue takes nothing else before it has authenticated.
+    pub must_authenticate: bool,
+}
+
+impl Connected {
+    /// Reads the answer.
+    ///
+    /// # Errors
+    /// Why it was refused; a controller that wants a secure channel.
+    pub fn of(completion: &Completion) -> Result<Connected, HostError> {
+        let result = completion.result.get();
+        let same = |status: Status| completion.status().0 & 0x7FF == status.0 & 0x7FF;
+        if same(Status::CONNECT_INVALID_PARAMETERS) {
+            // IATTR bit 0 says whether it is in the data.
+            let parameter = match (result >> 16 & 1, result as u16) {
+                (0, 42) => "the number of the queue, or it is connected already",
+                (0, 44) => "the size of the queue",
+                (0, 48) => "the keep alive timeout",
+                (1, 0) => "this host's identifier",
+                (1, 16) => "the controller's number",
+                (1, 256) => "the name of the subsystem: there is none that this host may see",
+                (1, 512) => "this host's name",
+                _ => "a parameter that it does not name",
+            };
+            return Err(HostError::Parameter { parameter });
+        }
+        succeeded("Connect", completion)?;
+        if result & SECURE_CHANNEL_REQUIRED != 0 {
+            return Err(HostError::SecureChannel);
+        }
+        Ok(Connected { cntlid: result as u16, must_authenticate: result & TRANSACTION_REQUIRED != 0 })
+    }
+}
+
+/// The answer to Connect, for a host without secrets: CNTLID.
 ///
 /// # Errors
-/// Why it was refused.
+/// Those of [`Connected::of`]; [`HostError::Authentication`].
 pub fn connected(completion: &Completion) -> Result<u16, HostError> {
-    let result = completion.result.get();
-    let same = |status: Status| completion.status().0 & 0x7FF == status.0 & 0x7FF;
-    if same(Status::CONNECT_INVALID_PARAMETERS) {
-        // IATTR bit 0 says whether it is in the data.
-        let parameter = match (result >> 16 & 1, result as u16) {
-            (0, 42) => "the number of the queue, or it is connected already",
-            (0, 44) => "the size of the queue",
-            (0, 48) => "the keep alive timeout",
-            (1, 0) => "this host's identifier",
-            (1, 16) => "the controller's number",
-            (1, 256) => "the name of the subsystem: there is none that this host may see",
-            (1, 512) => "this host's name",
-            _ => "a parameter that it does not name",
-        };
-        return Err(HostError::Parameter { parameter });
-    }
-    succeeded("Connect", completion)?;
-    // AUTHREQ in bits 31:16.
-    if result >> 16 & 0xFFFF != 0 {
-        return Err(HostError::Authentication);
-    }
-    Ok(result as u16)
+    let connected = Connected::of(completion)?;
+    if connected.must_authenticate { Err(HostError::Authentication) } else { Ok(connected.cntlid) }
 }

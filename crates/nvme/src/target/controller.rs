@@ -3,7 +3,8 @@
 use super::events::{Event, Events};
 use super::features::Features;
 use super::log::Logs;
-use super::{Host, Kind, QUEUE_ENTRIES_MAX, Shelf, VERSION};
+use super::notices::Notices;
+use super::{Host, Kind, Notice, QUEUE_ENTRIES_MAX, Shelf, VERSION};
 use crate::fabrics_data::{Configuration, property};
 use crate::{Command, Completion, FABRICS, Status, admin, fabrics};
 
@@ -25,6 +26,9 @@ pub enum Answer {
     Data(Vec<u8>, u64),
     /// [`Controller::event`] will give the completion.
     Later,
+    /// Reservations of these namespaces persist through a loss of power from now on, or do not. The command is answered when that
+    /// is so, or with an error that says why not.
+    Persistence(Vec<u32>, bool),
 }
 
 /// What a command did besides being answered.
@@ -61,6 +65,7 @@ pub struct Controller {
     pub(super) features: Features,
     pub(super) events: Events,
     pub(super) logs: Logs,
+    pub(super) notices: Notices,
     /// Completions of event requests that were aborted.
     aborted: Vec<Completion>,
 }
@@ -79,6 +84,7 @@ impl Controller {
             features: Features::default(),
             events: Events::default(),
             logs: Logs::default(),
+            notices: Notices::default(),
             aborted: Vec::new(),
         }
     }
@@ -139,8 +145,8 @@ impl Controller {
         let answer = match (command.opcode, self.kind) {
             (admin::IDENTIFY, _) => self.identify(command, shelf),
             (admin::GET_LOG_PAGE, _) => self.get_log_page(command, shelf),
-            (admin::GET_FEATURES, _) => self.get_features(command),
-            (admin::SET_FEATURES, _) => self.set_features(command, data),
+            (admin::GET_FEATURES, _) => self.get_features(command, shelf),
+            (admin::SET_FEATURES, _) => self.set_features(command, data, shelf),
             (admin::KEEP_ALIVE, _) => Answer::result(0),
             (admin::ASYNC_EVENT_REQUEST, _) => match self.events.request(command.cid.get()) {
                 true => Answer::Later,
@@ -175,6 +181,8 @@ impl Controller {
                     (property::CSTS, 0) => u64::from(self.status),
                     // Not supported: it reads as zeroes.
                     (property::NSSR, 0) => 0,
+                    // CRWMT: all media are ready as soon as the controller is.
+                    (property::CRTO, 0) => READY_TIMEOUT,
                     _ => return (Answer::error(Status::INVALID_FIELD), Effect::None),
                 };
                 (Answer::result(value), Effect::None)
@@ -206,6 +214,7 @@ impl Controller {
             self.events.reset();
             self.aborted.clear();
             self.features = Features::default();
+            self.notices.reset();
             effect = Effect::QueuesGone;
         }
         if to.shutdown() && !from.shutdown() {
@@ -226,6 +235,13 @@ impl Controller {
         self.events.happened(Event::NamespaceChanged);
     }
 
+    /// Another host has changed a reservation of a namespace, which concerns this one.
+    pub fn reservation_changed(&mut self, nsid: u32, notice: Notice) {
+        if self.notices.happened(nsid, notice) {
+            self.events.happened(Event::ReservationNotice);
+        }
+    }
+
     /// Something else happened.
     pub fn happened(&mut self, event: Event) {
         self.events.happened(event);
@@ -235,6 +251,6 @@ impl Controller {
 /// CAP: Base 2.0, figure 36.
 fn capabilities() -> u64 {
     let entries = u64::from(QUEUE_ENTRIES_MAX - 1);
-    // CQR: queues are contiguous. CSS, bit 37: the NVM command set.
-    entries | 1 << 16 | READY_TIMEOUT << 24 | 1 << 37
+    // CQR: queues are contiguous. CSS, bit 37: the NVM command set. CRMS, bit 59: a controller that is ready has its media ready.
+    entries | 1 << 16 | READY_TIMEOUT << 24 | 1 << 37 | 1 << 59
 }

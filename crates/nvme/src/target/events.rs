@@ -17,17 +17,21 @@ pub enum Event {
     AccessChanged,
     /// The discovery log changed.
     DiscoveryChanged,
+    /// There is a reservation notification to be read.
+    ReservationNotice,
 }
 
 impl Event {
-    const ALL: [Event; 3] = [Event::NamespaceChanged, Event::AccessChanged, Event::DiscoveryChanged];
+    const ALL: [Event; 4] =
+        [Event::NamespaceChanged, Event::AccessChanged, Event::DiscoveryChanged, Event::ReservationNotice];
 
-    /// Its bit in OAES and in the feature Asynchronous Event Configuration.
-    pub(super) fn bit(self) -> u32 {
+    /// Its bit in OAES and in the feature Asynchronous Event Configuration. 0 for one that has none: it is always told.
+    pub fn bit(self) -> u32 {
         match self {
             Event::NamespaceChanged => 1 << 8,
             Event::AccessChanged => 1 << 11,
             Event::DiscoveryChanged => 1 << 31,
+            Event::ReservationNotice => 0,
         }
     }
 
@@ -37,17 +41,19 @@ impl Event {
             Event::NamespaceChanged => 0x04,
             Event::AccessChanged => 0x0C,
             Event::DiscoveryChanged => 0x70,
+            Event::ReservationNotice => 0x80,
         }
     }
 
-    /// Dword 0 of the completion: log page, information, and type 2, "Notice".
+    /// Dword 0 of the completion: log page, information, and type: 2 is "Notice", 6 "I/O Command specific status".
     fn result(self) -> u64 {
-        let information = match self {
-            Event::NamespaceChanged => 0x00,
-            Event::AccessChanged => 0x03,
-            Event::DiscoveryChanged => 0xF0,
+        let (information, kind) = match self {
+            Event::NamespaceChanged => (0x00, 2),
+            Event::AccessChanged => (0x03, 2),
+            Event::DiscoveryChanged => (0xF0, 2),
+            Event::ReservationNotice => (0x00, 6),
         };
-        u64::from(self.log_page()) << 16 | information << 8 | 0x02
+        u64::from(self.log_page()) << 16 | information << 8 | kind
     }
 }
 
@@ -98,7 +104,8 @@ impl Events {
     pub fn take(&mut self) -> Option<Completion> {
         let tell = |event: &Event| {
             let index = *event as usize;
-            self.pending[index] && !self.masked[index] && self.wanted & event.bit() != 0
+            let is_wanted = event.bit() == 0 || self.wanted & event.bit() != 0;
+            self.pending[index] && !self.masked[index] && is_wanted
         };
         let event = Event::ALL.into_iter().find(tell)?;
         let cid = self.requests.pop_front()?;

@@ -1,7 +1,7 @@
 //! Get Features and Set Features: NVMe Base 2.0, clauses 5.15 and 5.27.
 
 use super::controller::{Answer, Controller};
-use super::{Kind, QUEUES_MAX};
+use super::{ALL_NAMESPACES, Kind, QUEUES_MAX, Shelf};
 use crate::{Command, Status};
 
 /// Feature Identifiers: Base 2.0, figure 317.
@@ -17,10 +17,12 @@ mod fid {
     pub const KEEP_ALIVE_TIMER: u8 = 0x0F;
     pub const HOST_BEHAVIOR: u8 = 0x16;
     pub const HOST_IDENTIFIER: u8 = 0x81;
+    pub const RESERVATION_NOTIFICATION_MASK: u8 = 0x82;
+    pub const RESERVATION_PERSISTENCE: u8 = 0x83;
 }
 
 /// All features of an I/O controller, for the log that lists them.
-pub(super) const SUPPORTED: [u8; 11] = [
+pub(super) const SUPPORTED: [u8; 13] = [
     fid::ARBITRATION,
     fid::POWER_MANAGEMENT,
     fid::TEMPERATURE_THRESHOLD,
@@ -32,7 +34,14 @@ pub(super) const SUPPORTED: [u8; 11] = [
     fid::KEEP_ALIVE_TIMER,
     fid::HOST_BEHAVIOR,
     fid::HOST_IDENTIFIER,
+    fid::RESERVATION_NOTIFICATION_MASK,
+    fid::RESERVATION_PERSISTENCE,
 ];
+
+/// The feature is one of each namespace.
+pub(super) fn is_of_namespaces(feature: u8) -> bool {
+    matches!(feature, fid::RESERVATION_NOTIFICATION_MASK | fid::RESERVATION_PERSISTENCE)
+}
 
 /// Bytes of the data of Host Behavior Support.
 const HOST_BEHAVIOR_BYTES: usize = 512;
@@ -79,10 +88,15 @@ impl Controller {
         }
     }
 
-    pub(super) fn get_features(&mut self, command: &Command) -> Answer {
+    pub(super) fn get_features<S: Shelf>(&mut self, command: &Command, shelf: &S) -> Answer {
         let feature = command.cdw(10) as u8;
         if !self.has_feature(feature) {
             return Answer::error(Status::INVALID_FIELD);
+        }
+        let nsid = command.nsid.get();
+        // Also of all namespaces: they need not have one value.
+        if is_of_namespaces(feature) && shelf.namespace(nsid).is_none() {
+            return Answer::error(Status::INVALID_NAMESPACE);
         }
         let value = match feature {
             fid::POWER_MANAGEMENT => self.features.power_management,
@@ -109,12 +123,14 @@ impl Controller {
                 }
                 return Answer::Data(self.host().id.to_vec(), 0);
             }
+            fid::RESERVATION_NOTIFICATION_MASK => self.notices.mask(nsid),
+            fid::RESERVATION_PERSISTENCE => shelf.reservations_persist(nsid).into(),
             _ => 0,
         };
         Answer::result(u64::from(value))
     }
 
-    pub(super) fn set_features(&mut self, command: &Command, data: &[u8]) -> Answer {
+    pub(super) fn set_features<S: Shelf>(&mut self, command: &Command, data: &[u8], shelf: &S) -> Answer {
         let (feature, value) = (command.cdw(10) as u8, command.cdw(11));
         if !self.has_feature(feature) {
             return Answer::error(Status::INVALID_FIELD);
@@ -123,7 +139,15 @@ impl Controller {
         if command.cdw(10) & 1 << 31 != 0 {
             return Answer::error(Status::FEATURE_NOT_SAVEABLE);
         }
+        let nsids = match command.nsid.get() {
+            _ if !is_of_namespaces(feature) => Vec::new(),
+            ALL_NAMESPACES => shelf.namespaces_above(0),
+            nsid if shelf.namespace(nsid).is_some() => vec![nsid],
+            _ => return Answer::error(Status::INVALID_NAMESPACE),
+        };
         match feature {
+            fid::RESERVATION_NOTIFICATION_MASK => nsids.iter().for_each(|nsid| self.notices.set_mask(*nsid, value)),
+            fid::RESERVATION_PERSISTENCE => return Answer::Persistence(nsids, value & 1 != 0),
             fid::ARBITRATION => {}
             // There is one power state.
             fid::POWER_MANAGEMENT if value & 0x1F != 0 => return Answer::error(Status::INVALID_FIELD),

@@ -4,6 +4,7 @@ use zerocopy::IntoBytes;
 
 use super::controller::{Answer, Controller};
 use super::events::{EVENT_REQUESTS_MAX, Event};
+use super::io::{COPY_BYTES_MAX, COPY_RANGES_MAX};
 use super::{ALL_NAMESPACES, Kind, NAMESPACE_MAX, Namespace, QUEUE_ENTRIES_MAX, Shelf, TRANSFER_BYTES_MAX, VERSION};
 use crate::identify::{
     IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, IndependentNamespace, ascii, blank, cns,
@@ -19,6 +20,9 @@ const KEEP_ALIVE_STEPS: u16 = 10;
 
 /// The one group of namespaces that change their access state together.
 pub(super) const ACCESS_GROUP: u32 = 1;
+
+/// RESCAP: they persist through a loss of power if that is wished; all six types; "ignore existing key" as since version 1.3.
+const RESERVATIONS: u8 = 1 | 0b11_1111 << 1 | 1 << 7;
 
 /// A block that is a whole block of every drive, in bytes.
 const GRAIN_BYTES: u32 = 4096;
@@ -116,8 +120,12 @@ impl Controller {
         data.cqes = 0x44;
         data.nn = NAMESPACE_MAX.into();
         data.mnan = NAMESPACE_MAX.into();
-        // Compare, Dataset Management, Write Zeroes, Verify.
-        data.oncs = (1 | 1 << 2 | 1 << 3 | 1 << 7).into();
+        // Compare, Dataset Management, Write Zeroes, reservations, Verify, Copy.
+        data.oncs = (1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 7 | 1 << 8).into();
+        // Copy with descriptors of format 0.
+        data.ocfs = 1.into();
+        // Compare and Write, of one block (ACWU is 0).
+        data.fuses = 1.into();
         // A cache that can be flushed, of each namespace by itself.
         data.vwc = 1 | 0b10 << 1;
         data.ioccsz = ((64 + self.capsule_data_bytes()) / 16).into();
@@ -150,8 +158,9 @@ fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {
     data.nsfeat = 1 << 4;
     // Shared by controllers.
     data.nmic = 1;
-    // Deallocated blocks read as zeroes; Write Zeroes may deallocate.
-    data.dlfeat = 0b001 | 1 << 3;
+    data.rescap = RESERVATIONS;
+    // Bits 2:0: what deallocated blocks read as, zeroes or nothing that is known. Bit 3: Write Zeroes may deallocate.
+    data.dlfeat = u8::from(namespace.deallocated_reads_zeroes) | 1 << 3;
     let blocks = |bytes: u32| {
         let blocks = (bytes / namespace.block_bytes).max(1) - 1;
         u16::try_from(blocks).unwrap_or(u16::MAX)
@@ -162,6 +171,11 @@ fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {
     data.npdg = grain.into();
     data.npda = grain.into();
     data.nows = blocks(namespace.optimal_write_bytes).into();
+    // Copy: as much as one command transfers, from one range or from several.
+    let copied = COPY_BYTES_MAX / namespace.block_bytes;
+    data.mssrl = u16::try_from(copied).unwrap_or(u16::MAX).into();
+    data.mcl = copied.into();
+    data.msrc = (COPY_RANGES_MAX - 1) as u8;
     data.anagrpid = ACCESS_GROUP.into();
     data.nsattr = u8::from(namespace.read_only);
     data.nguid = namespace.uuid;
@@ -172,6 +186,7 @@ fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {
 fn independent(namespace: &Namespace) -> IndependentNamespace {
     let mut data: IndependentNamespace = blank();
     data.nmic = 1;
+    data.rescap = RESERVATIONS;
     data.anagrpid = ACCESS_GROUP.into();
     data.nsattr = u8::from(namespace.read_only);
     // Ready.

@@ -6,6 +6,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{Immutable, IntoBytes, Unaligned};
 
 use super::controller::{Answer, Controller};
+use super::events::Event;
 use super::identify::ACCESS_GROUP;
 use super::{ALL_NAMESPACES, Kind, Shelf, TRANSFER_BYTES_MAX, features};
 use crate::fabrics_data::DiscoveryHead;
@@ -23,6 +24,7 @@ mod lid {
     pub const ACCESS: u8 = 0x0C;
     pub const FEATURES: u8 = 0x12;
     pub const DISCOVERY: u8 = 0x70;
+    pub const RESERVATIONS: u8 = 0x80;
 }
 
 /// Entries of the error log: ELPE and one.
@@ -126,7 +128,7 @@ impl Controller {
         match self.kind() {
             Kind::Discovery => matches!(page, lid::SUPPORTED | lid::ERRORS | lid::DISCOVERY),
             Kind::Io => {
-                matches!(page, lid::SUPPORTED..=lid::EFFECTS | lid::ACCESS | lid::FEATURES)
+                matches!(page, lid::SUPPORTED..=lid::EFFECTS | lid::ACCESS | lid::FEATURES | lid::RESERVATIONS)
             }
         }
     }
@@ -166,12 +168,14 @@ impl Controller {
             lid::FEATURES => {
                 let mut bytes = vec![0; 1024];
                 for feature in features::SUPPORTED {
-                    // FSUPP, and of FSP in bits 31:20 the second bit, "Controller Scope".
+                    // FSUPP, and of FSP in bits 31:20 the first bit, "Namespace Scope", or the second, "Controller Scope".
                     bytes[usize::from(feature) * 4] = 1;
-                    bytes[usize::from(feature) * 4 + 2] = 1 << 5;
+                    bytes[usize::from(feature) * 4 + 2] =
+                        if features::is_of_namespaces(feature) { 1 << 4 } else { 1 << 5 };
                 }
                 bytes
             }
+            lid::RESERVATIONS => self.notices.page(),
             _ => {
                 let (generation, entries) = shelf.discovery();
                 let mut head: DiscoveryHead = blank();
@@ -190,6 +194,10 @@ impl Controller {
             self.events.looked_up(page);
             if page == lid::CHANGED_NAMESPACES {
                 self.logs.changed.clear();
+            }
+            // The oldest notification was read to its end: the next one takes its place.
+            if page == lid::RESERVATIONS && offset + len >= bytes.len() as u64 && self.notices.read() {
+                self.events.happened(Event::ReservationNotice);
             }
         }
         let mut data = rest[..rest.len().min(len as usize)].to_vec();
@@ -244,10 +252,19 @@ fn effects() -> Vec<u8> {
     ] {
         bytes[usize::from(opcode) * 4] = SUPPORTED;
     }
-    for opcode in [nvm::FLUSH, nvm::READ, nvm::COMPARE, nvm::VERIFY] {
+    for opcode in [
+        nvm::FLUSH,
+        nvm::READ,
+        nvm::COMPARE,
+        nvm::VERIFY,
+        nvm::RESERVATION_REGISTER,
+        nvm::RESERVATION_REPORT,
+        nvm::RESERVATION_ACQUIRE,
+        nvm::RESERVATION_RELEASE,
+    ] {
         bytes[1024 + usize::from(opcode) * 4] = SUPPORTED;
     }
-    for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT] {
+    for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT, nvm::COPY] {
         bytes[1024 + usize::from(opcode) * 4] = SUPPORTED | CHANGES;
     }
     bytes

@@ -3,6 +3,7 @@
 //! - [`Admission`] is what a Connect command asks for.
 //! - [`Controller`] executes the commands of one admin queue.
 //! - [`Io`] is a command of an I/O queue, checked and in bytes.
+//! - [`Reservations`] are those of one namespace.
 //!
 //! None of them does I/O or knows time. What there is to tell comes from a [`Shelf`].
 
@@ -10,14 +11,22 @@ mod connect;
 mod controller;
 mod events;
 mod features;
+mod fused;
 mod identify;
 mod io;
 mod log;
+mod notices;
+mod reservation;
 
 pub use connect::{Admission, Refused};
 pub use controller::{Answer, Controller, Effect};
 pub use events::{EVENT_REQUESTS_MAX, Event};
-pub use io::{Io, Range, ranges};
+pub use fused::CompareAndWrite;
+pub use io::{COPY_BYTES_MAX, COPY_RANGES_MAX, Group, Io, Range, copied, ranges};
+pub use reservation::{
+    Held, HostId, Notice, Permit, REGISTRANTS_MAX, RegisterAction, ReservationRequest, ReservationType, Reservations,
+    Reserve,
+};
 
 use crate::Nqn;
 use crate::fabrics_data::DiscoveryEntry;
@@ -84,6 +93,8 @@ pub struct Namespace {
     pub uuid: [u8; 16],
     /// Every change is refused.
     pub read_only: bool,
+    /// Blocks that were deallocated read as zeroes; otherwise as anything.
+    pub deallocated_reads_zeroes: bool,
 }
 
 /// What a subsystem has done, for the SMART log.
@@ -108,6 +119,9 @@ pub trait Shelf {
 
     /// A namespace, if there is one of this number that the host may see.
     fn namespace(&self, nsid: u32) -> Option<Namespace>;
+
+    /// PTPL of a namespace that the host may see: its reservations outlive a loss of power.
+    fn reservations_persist(&self, nsid: u32) -> bool;
 
     /// The numbers above `nsid` of the namespaces that the host may see, ascending.
     fn namespaces_above(&self, nsid: u32) -> Vec<u32>;

@@ -48,6 +48,8 @@ pub enum Transfer {
     None,
     /// So many bytes come from the controller.
     ToHost(u32),
+    /// So many come at most, and one at least: the controller decides.
+    ToHostUpTo(u32),
     /// The controller asks for so many bytes.
     ToController(u32),
 }
@@ -334,10 +336,13 @@ impl HostReceiver {
         let cid = completion.cid.get();
         let command = *self.command(cid).ok_or(Violation::Response { cid })?;
         // A success without the data would hand out whatever was in their place.
-        if let Transfer::ToHost(len) = command.transfer
-            && completion.status().is_success()
-            && command.done < len
-        {
+        let is_whole = match command.transfer {
+            Transfer::ToHost(len) => command.done >= len,
+            // With the last of them it is known how many there are.
+            Transfer::ToHostUpTo(_) => false,
+            Transfer::None | Transfer::ToController(_) => true,
+        };
+        if completion.status().is_success() && !is_whole {
             return Err(Violation::Response { cid });
         }
         self.end(cid);
@@ -351,17 +356,24 @@ impl HostReceiver {
         let (cid, offset, len) = (pdu.cid.get(), pdu.offset.get(), pdu.len.get());
         let wrong = Violation::Data { tag: pdu.tag.get(), cid, offset, len };
         let command = self.command(cid).ok_or(wrong)?;
-        let Transfer::ToHost(all) = command.transfer else { return Err(wrong) };
+        let (all, may_be_less) = match command.transfer {
+            Transfer::ToHost(all) => (all, false),
+            Transfer::ToHostUpTo(all) => (all, true),
+            Transfer::None | Transfer::ToController(_) => return Err(wrong),
+        };
         let end = u64::from(offset) + u64::from(len);
         let (is_last, success) = (frame.flags & FLAG_LAST != 0, frame.flags & FLAG_SUCCESS != 0);
         let fits = len > 0
             && len == frame.data_bytes
             && command.done == offset
             && end <= u64::from(all)
-            && is_last == (end == u64::from(all))
+            && (is_last == (end == u64::from(all)) || may_be_less && is_last)
             && (is_last || !success);
         if !fits {
             return Err(wrong);
+        }
+        if is_last {
+            command.transfer = Transfer::ToHost(end as u32);
         }
         self.arriving = Some(Arriving { cid, offset, body: Body::new(frame), success });
         Ok(HostStep::Continue)

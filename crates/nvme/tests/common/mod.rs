@@ -3,6 +3,7 @@
 
 pub mod admin;
 pub mod pair;
+pub mod reservation_model;
 pub mod shelf;
 pub mod stream;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use nvme::host::{Dialogue, HostError, Next, Submission};
-use nvme::target::{Admission, Answer, Controller, Io, Shelf, ranges};
+use nvme::target::{Admission, Answer, Controller, Io, Shelf, copied, ranges};
 use nvme::tcp::{HostLimits, HostReceiver, HostStep, Limits, Receiver, Request, Step, To, Transfer};
 use nvme::{Command, Completion, Direction, Place, Status};
 
@@ -128,6 +128,8 @@ impl Target {
                         self.give(cid, &data[..data.len().min(command.dptr.length.get() as usize)])
                     }
                     Answer::Later => {}
+                    // Nothing is saved here.
+                    Answer::Persistence(..) => self.respond(cid, Status::SUCCESS, 0),
                 }
                 self.tell();
             }
@@ -177,6 +179,15 @@ impl Target {
             Io::Deallocate { .. } => match ranges(&data[..io.data_bytes() as usize], &namespace) {
                 Ok(ranges) => {
                     ranges.iter().for_each(|range| disk[place(range.offset, range.len as u32)].fill(0));
+                    Status::SUCCESS
+                }
+                Err(status) => status,
+            },
+            Io::Copy { offset, .. } => match copied(data, offset, &namespace) {
+                Ok((sources, to)) => {
+                    let parts: Vec<u8> =
+                        sources.iter().flat_map(|range| disk[place(range.offset, range.len as u32)].to_vec()).collect();
+                    disk[place(to.offset, to.len as u32)].copy_from_slice(&parts);
                     Status::SUCCESS
                 }
                 Err(status) => status,

@@ -26,6 +26,7 @@ impl Memory {
             optimal_write_bytes: 256 << 10,
             uuid: [0x11; 16],
             read_only: false,
+            deallocated_reads_zeroes: true,
         };
         let image =
             Namespace { nsid: 3, blocks: 1000, block_bytes: 512, uuid: [0x33; 16], read_only: true, ..namespace };
@@ -73,6 +74,10 @@ impl Shelf for Memory {
 
     fn namespace(&self, nsid: u32) -> Option<Namespace> {
         self.namespaces.iter().copied().find(|namespace| namespace.nsid == nsid)
+    }
+
+    fn reservations_persist(&self, nsid: u32) -> bool {
+        nsid == 3
     }
 
     fn namespaces_above(&self, nsid: u32) -> Vec<u32> {

@@ -1,16 +1,19 @@
-//! Drives: files, block devices, memory.
+//! Drives: files, block devices, memory, and what other crates reach.
 
+mod backend;
 mod counters;
 mod file;
 mod memory;
 mod open;
 mod spec;
 
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use ::drive::{BufMut, DriveError, DriveInfo, Nanos, Segments};
 
+pub use backend::{Backend, BackendDrive, DriveFuture};
 pub use counters::{DriveStats, LATENCY_BUCKETS};
 pub use memory::forget_memory;
 pub use open::{DriveKind, OpenDrive, OpenError, create_file};
@@ -19,12 +22,13 @@ pub use spec::{DriveSpec, SpecError};
 pub(crate) use file::RANGES_MAX;
 
 use crate::clock;
+use crate::env::ShardEnv;
 use crate::files::Target;
 use crate::shard::Shard;
 use counters::{Counters, Done};
 use file::FileOps;
 use memory::Memory;
-use open::{Back, FileBack};
+use open::Back;
 
 /// A drive on one shard. Clones are the same drive; none leaves the thread.
 ///
@@ -38,14 +42,21 @@ pub struct Drive {
 struct Attached {
     shard: Rc<Shard>,
     open: OpenDrive,
-    /// The file on this ring; `None` for memory.
-    target: Option<Target>,
+    reach: Reach,
     counters: Arc<Counters>,
+}
+
+/// What a shard has of a drive.
+enum Reach {
+    /// The file on its ring.
+    File(Target),
+    Memory,
+    Backend(Rc<dyn BackendDrive>),
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        if let Some(target) = self.target {
+        if let Reach::File(target) = self.reach {
             self.shard.detach_file(target);
         }
     }
@@ -55,12 +66,17 @@ impl Drop for Attached {
 enum Path<'a> {
     File(FileOps<'a>),
     Memory(&'a Memory),
+    Backend(&'a dyn BackendDrive),
 }
 
 impl Drive {
     pub(crate) fn attach(shard: &Rc<Shard>, open: &OpenDrive) -> Drive {
-        let target = open.raw_fd().map(|fd| shard.attach_file(fd));
-        let attached = Attached { shard: shard.clone(), open: open.clone(), target, counters: open.counters_here() };
+        let reach = match open.back() {
+            Back::File(back) => Reach::File(shard.attach_file(back.file.as_raw_fd())),
+            Back::Memory(_) => Reach::Memory,
+            Back::Backend(backend) => Reach::Backend(backend.attach(&ShardEnv::new(shard.clone()))),
+        };
+        let attached = Attached { shard: shard.clone(), open: open.clone(), reach, counters: open.counters_here() };
         Drive { attached: Rc::new(attached) }
     }
 
@@ -71,13 +87,14 @@ impl Drive {
 
     #[inline]
     fn path(&self) -> Path<'_> {
-        let Attached { shard, open, target, .. } = &*self.attached;
-        match (open.back(), *target) {
-            (Back::Memory(memory), _) => Path::Memory(memory),
-            (Back::File(back), Some(target)) => {
+        let Attached { shard, open, reach, .. } = &*self.attached;
+        match (open.back(), reach) {
+            (Back::Memory(memory), Reach::Memory) => Path::Memory(memory),
+            (Back::File(back), &Reach::File(target)) => {
                 Path::File(FileOps { shard, target, back, sector_bytes: open.info().sector_bytes })
             }
-            (Back::File(FileBack { .. }), None) => unreachable!("a file was given a target when it was attached"),
+            (Back::Backend(_), Reach::Backend(drive)) => Path::Backend(&**drive),
+            _ => unreachable!("a drive is attached as what it is"),
         }
     }
 
@@ -85,7 +102,7 @@ impl Drive {
     #[inline]
     fn start_time(&self, path: &Path<'_>, kind: Done) -> Option<Nanos> {
         match path {
-            Path::File(_) => Some(clock::now()),
+            Path::File(_) | Path::Backend(_) => Some(clock::now()),
             Path::Memory(_) => self.attached.counters.is_sample(kind).then(clock::now),
         }
     }
@@ -108,7 +125,7 @@ impl Drive {
             // The ring's operations ended when they were reaped: one look at the clock for the whole batch.
             let end = match path {
                 Path::File(_) => self.attached.shard.reaped_at(),
-                Path::Memory(_) => clock::now(),
+                Path::Memory(_) | Path::Backend(_) => clock::now(),
             };
             end.saturating_sub(start)
         });
@@ -136,26 +153,55 @@ impl Drive {
     }
 }
 
+impl Drive {
+    /// Reads memory, unless it is the turn of other tasks.
+    #[inline]
+    fn read_memory(&self, memory: &Memory, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
+        if !self.attached.shard.take_ready_op() {
+            return None;
+        }
+        let (path, done) = (Path::Memory(memory), Done::Read(buf.len() as u64));
+        Some(self.begin(offset, buf.len() as u64).and_then(|()| {
+            let start = self.start_time(&path, done);
+            memory.read(offset, buf);
+            self.finish(Ok(()), done, start, &path)
+        }))
+    }
+}
+
 impl ::drive::Drive for Drive {
     fn info(&self) -> &DriveInfo {
         self.attached.open.info()
     }
 
     async fn read(&self, offset: u64, mut buf: BufMut) -> Result<BufMut, DriveError> {
+        let path = self.path();
+        if let Path::Memory(memory) = path {
+            loop {
+                if let Some(result) = self.read_memory(memory, offset, &mut buf) {
+                    return result.map(|()| buf);
+                }
+                self.attached.shard.ready_op().await;
+            }
+        }
         let len = buf.len() as u64;
         self.begin(offset, len)?;
-        let path = self.path();
         let done = Done::Read(len);
         let start = self.start_time(&path, done);
         let result = match &path {
             Path::File(file) => file.read(offset, buf).await,
-            Path::Memory(memory) => {
-                self.attached.shard.ready_op().await;
-                memory.read(offset, &mut buf);
-                Ok(buf)
-            }
+            Path::Backend(drive) => drive.read(offset, buf).await,
+            Path::Memory(_) => unreachable!("memory was read above"),
         };
         self.finish(result, done, start, &path)
+    }
+
+    #[inline]
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
+        match self.path() {
+            Path::Memory(memory) => self.read_memory(memory, offset, buf),
+            Path::File(_) | Path::Backend(_) => None,
+        }
     }
 
     async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
@@ -166,6 +212,7 @@ impl ::drive::Drive for Drive {
         let start = self.start_time(&path, done);
         let result = match &path {
             Path::File(file) => file.write(offset, data, fua).await,
+            Path::Backend(drive) => drive.write(offset, data, fua).await,
             Path::Memory(memory) => {
                 self.attached.shard.ready_op().await;
                 memory.write(offset, &data);
@@ -182,6 +229,7 @@ impl ::drive::Drive for Drive {
         let start = self.start_time(&path, done);
         let result = match &path {
             Path::File(file) => file.flush().await,
+            Path::Backend(drive) => drive.flush().await,
             Path::Memory(_) => Ok(()),
         };
         self.finish(result, done, start, &path)
@@ -195,6 +243,7 @@ impl ::drive::Drive for Drive {
         let path = self.path();
         let result = match &path {
             Path::File(file) => file.discard(offset, len).await,
+            Path::Backend(drive) => drive.discard(offset, len).await,
             Path::Memory(memory) => {
                 self.attached.shard.ready_op().await;
                 memory.discard(offset, len);
@@ -212,6 +261,7 @@ impl ::drive::Drive for Drive {
         let path = self.path();
         let result = match &path {
             Path::File(file) => file.write_zeroes(offset, len).await,
+            Path::Backend(drive) => drive.write_zeroes(offset, len).await,
             Path::Memory(memory) => {
                 self.attached.shard.ready_op().await;
                 memory.write_zeroes(offset, len);

@@ -1,8 +1,9 @@
 //! Opening a drive for this process, and for nobody else.
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
@@ -12,6 +13,7 @@ use std::thread::ThreadId;
 use ::drive::{BUF_ALIGN, BufMut, DriveError, DriveInfo};
 use thiserror::Error;
 
+use super::backend::Backend;
 use super::counters::{Counters, DriveStats};
 use super::memory::{self, MEMORY_SECTOR_BYTES, Memory, MemoryError};
 use super::spec::DriveSpec;
@@ -26,6 +28,8 @@ pub enum DriveKind {
     File,
     /// Memory of this process.
     Memory,
+    /// A drive of another machine.
+    Remote,
 }
 
 /// Why a drive was not opened. Every message names the drive.
@@ -105,10 +109,10 @@ pub(crate) struct FileBack {
     pub(crate) no_punch_hole: AtomicBool,
 }
 
-#[derive(Debug)]
 pub(crate) enum Back {
     File(FileBack),
     Memory(Arc<Memory>),
+    Backend(Box<dyn Backend>),
 }
 
 /// What a drive is opened for.
@@ -139,7 +143,6 @@ struct Faults {
     left: AtomicI64,
 }
 
-#[derive(Debug)]
 struct Inner {
     info: DriveInfo,
     kind: DriveKind,
@@ -160,9 +163,17 @@ impl Drop for Inner {
 
 /// A drive that this process has opened, exclusively. A handle for any thread; the drive is closed with the last
 /// clone and the last [`Drive`](crate::Drive) attached to it.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct OpenDrive {
     inner: Arc<Inner>,
+}
+
+impl fmt::Debug for OpenDrive {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { info, kind, read_only, .. } = &*self.inner;
+        let shown = &mut formatter.debug_struct("OpenDrive");
+        shown.field("info", info).field("kind", kind).field("read_only", read_only).finish_non_exhaustive()
+    }
 }
 
 impl OpenDrive {
@@ -197,6 +208,11 @@ impl OpenDrive {
         }
     }
 
+    /// A drive of another machine, over what reaches it. That nobody else uses it is up to whoever made it.
+    pub fn remote(info: DriveInfo, backend: Box<dyn Backend>) -> OpenDrive {
+        OpenDrive::new(info, DriveKind::Remote, Back::Backend(backend), Access::ReadWrite)
+    }
+
     fn new(info: DriveInfo, kind: DriveKind, back: Back, access: Access) -> OpenDrive {
         let read_only = access == Access::Read;
         let inner = Inner { info, kind, back, read_only, faults: Faults::default(), counters: Mutex::default() };
@@ -224,23 +240,16 @@ impl OpenDrive {
         }
     }
 
-    /// Transfers bypass the page cache (true of memory: it has none).
+    /// Transfers bypass the page cache of this machine (true of memory: it has none).
     pub fn is_direct(&self) -> bool {
         match &self.inner.back {
             Back::File(file) => file.direct,
-            Back::Memory(_) => true,
+            Back::Memory(_) | Back::Backend(_) => true,
         }
     }
 
     pub(crate) fn back(&self) -> &Back {
         &self.inner.back
-    }
-
-    pub(crate) fn raw_fd(&self) -> Option<RawFd> {
-        match &self.inner.back {
-            Back::File(file) => Some(file.file.as_raw_fd()),
-            Back::Memory(_) => None,
-        }
     }
 
     /// Pulls the drive (true) or puts it back (false): while it is pulled, every operation on every shard ends with

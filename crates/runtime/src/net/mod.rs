@@ -1,6 +1,7 @@
 //! Sockets on a shard's ring.
 
 mod bound;
+mod connect;
 mod listener;
 mod socket;
 mod stream;

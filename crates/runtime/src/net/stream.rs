@@ -1,5 +1,6 @@
 //! Connections.
 
+use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -29,6 +30,23 @@ pub struct Stream {
 /// The receiving half of a [`Stream`].
 pub struct StreamReader {
     socket: Rc<Socket>,
+    is_prompt: bool,
+}
+
+/// A receive in flight that the shard may look for instead of sleeping.
+struct Prompt<'a>(&'a Cell<u32>);
+
+impl<'a> Prompt<'a> {
+    fn begin(count: &'a Cell<u32>) -> Prompt<'a> {
+        count.set(count.get() + 1);
+        Prompt(count)
+    }
+}
+
+impl Drop for Prompt<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
 }
 
 /// The sending half of a [`Stream`].
@@ -43,7 +61,7 @@ impl Stream {
     pub fn new(env: &ShardEnv, incoming: Incoming) -> Stream {
         let socket = Socket::new(env.shard(), incoming.fd);
         Stream {
-            reader: StreamReader { socket: socket.clone() },
+            reader: StreamReader { socket: socket.clone(), is_prompt: false },
             writer: StreamWriter { socket, message: None },
             peer: incoming.peer,
             local: incoming.local,
@@ -65,6 +83,12 @@ impl StreamReader {
     /// Interrupts both halves of the stream.
     pub fn closer(&self) -> Closer {
         Closer::new(&self.socket)
+    }
+
+    /// From here on the other end may be one that asks again as soon as it is answered: where it proves to be, the shard looks for its next
+    /// bytes for some microseconds before it sleeps.
+    pub fn expect_promptly(&mut self) {
+        self.is_prompt = true;
     }
 
     /// Waits for data and puts what has arrived into `buf` from index `from` on. Gives the buffer back, and how many
@@ -121,6 +145,7 @@ impl StreamReader {
             // SAFETY: the entry points into the buffer, which the payload owns.
             let operation = unsafe { self.socket.shard().start(entry, Payload::Fill(buf)) }.cancelable();
             self.socket.started(Side::In, operation.key());
+            let _prompt = self.is_prompt.then(|| Prompt::begin(self.socket.shard().prompt_receives()));
             let result;
             (result, buf) = operation.await.into_fill();
             match result {

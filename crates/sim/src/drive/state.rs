@@ -195,8 +195,7 @@ impl DriveState {
         }
         // An immediate operation is never in flight: a tape of those would show no states in between.
         self.record(inner.serial_last + 1, || request.tape_step());
-        let immediate = inner.latency.is_immediate() && inner.slowness == 1 && !inner.faults.hung;
-        let held = if immediate {
+        let held = if inner.is_immediate() {
             match self.execute(&mut inner, request) {
                 Ok(result) => {
                     let wakers = mem::take(&mut inner.lost_wakers);
@@ -390,6 +389,11 @@ impl DriveState {
 }
 
 impl Inner {
+    /// Operations are done when they are first polled.
+    pub(crate) fn is_immediate(&self) -> bool {
+        self.latency.is_immediate() && self.slowness == 1 && !self.faults.hung
+    }
+
     fn fly(&mut self, request: Request, waker: &Waker, held: bool) -> (u32, u64) {
         self.serial_last += 1;
         let serial = self.serial_last;

@@ -1,13 +1,15 @@
 //! A drive group in simulation, on one or several shards.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::{Rc, Weak};
 
-use crate::{Counts, Rng, Sim, SimDrive, SimEnv};
+use crate::{Counts, GroupDrive, Rng, Sim, SimDrive, SimEnv, Ways};
 use ::drive::{Drive, Env, join_all};
 use array::{Array, DriveId, Event, Fault, MemberIndex, Message, NewGroup, Peers, Place, assemble, create, load};
 use format::{BLOCK, CrashSafety, Level, MemberState, Shape, Superblock, Uuid, superblock_offsets};
+use initiator::Namespace;
 
 /// Bytes of a KiB.
 pub const KIB: u64 = 1024;
@@ -56,6 +58,14 @@ pub struct Group {
     pub shards: Vec<Array<SimEnv>>,
     /// What the leader told its listener, in order.
     pub events: Rc<RefCell<Vec<Event>>>,
+    /// How drives of other machines are reached.
+    pub ways: Rc<Ways>,
+    /// Drives of other machines, on each shard, by their place in `drives`.
+    pub(super) attached: BTreeMap<usize, Vec<Namespace<SimEnv>>>,
+    /// Drives that were out of reach when they were looked for last.
+    pub(super) away: Vec<SimDrive>,
+    /// Places in `drives` whose drive was let go.
+    pub(super) let_go: Vec<usize>,
     /// Keeps the shards where their peers find them.
     _arrays: Rc<Shards>,
 }
@@ -104,6 +114,11 @@ pub fn uuid(rng: &mut Rng) -> Uuid {
 /// Fresh drives of `bytes` each, with sectors of `sector` bytes.
 pub fn new_drives(sim: &Sim, count: usize, bytes: u64, sector: u32) -> Vec<SimDrive> {
     (0..count).map(|index| SimDrive::new(&sim.env(), &format!("d{index}"), bytes, sector)).collect()
+}
+
+/// Drives as a group has them that are in its machine.
+pub fn in_machine(drives: &[SimDrive]) -> Vec<GroupDrive> {
+    drives.iter().cloned().map(GroupDrive::from).collect()
 }
 
 /// What a group does against crashes and damage.
@@ -161,8 +176,23 @@ impl Group {
             drives: drives.iter().map(|_| uuid(&mut rng)).collect(),
             created_unix_s: 1,
         };
-        sim.block_on(create::<SimEnv>(&new, &drives)).expect("the drives are fine");
+        sim.block_on(create::<SimEnv>(&new, &in_machine(&drives))).expect("the drives are fine");
         Group::open(sim, drives, shards)
+    }
+
+    /// As [`Group::create_with`], some of the drives being on shelves: there they are brought once the group is made.
+    pub fn create_over(
+        sim: &Sim,
+        shape: Shape,
+        protection: Protection,
+        drives: Vec<SimDrive>,
+        ways: Rc<Ways>,
+        shards: usize,
+    ) -> Group {
+        let group = Group::create_with(sim, shape, protection, drives, shards);
+        let drives = sim.block_on(group.stop());
+        sim.kill_tasks();
+        sim.block_on(Group::open_over(sim.env(), drives, ways, shards))
     }
 
     /// Assembles the group that is on `drives`.
@@ -175,24 +205,54 @@ impl Group {
     /// # Panics
     /// If the group cannot be assembled.
     pub async fn open_async(env: SimEnv, drives: Vec<SimDrive>, shards: usize) -> Group {
-        let assembly = assemble(&drives).await.expect("enough members");
+        Group::open_over(env, drives, Rc::default(), shards).await
+    }
+
+    /// As [`Group::open_async`], with drives of other machines among `drives`. Those that are out of reach are left out.
+    ///
+    /// # Panics
+    /// If the group cannot be assembled.
+    pub async fn open_over(env: SimEnv, drives: Vec<SimDrive>, ways: Rc<Ways>, shards: usize) -> Group {
+        ways.quiet(&env).await;
+        let (mut there, mut away, mut attached) = (Vec::new(), Vec::new(), BTreeMap::new());
+        let mut by_shard: Vec<Vec<GroupDrive>> = (0..shards).map(|_| Vec::new()).collect();
+        for drive in drives {
+            let handles = if ways.shelf(&drive).is_none() {
+                vec![GroupDrive::from(drive.clone()); shards]
+            } else {
+                ways.mark(true);
+                let Ok(known) = ways.look(&env, &drive).await else {
+                    away.push(drive);
+                    continue;
+                };
+                let namespaces: Vec<_> = (0..shards).map(|_| Namespace::attach(&env, &known)).collect();
+                attached.insert(there.len(), namespaces.clone());
+                namespaces.into_iter().map(GroupDrive::Remote).collect()
+            };
+            by_shard.iter_mut().zip(handles).for_each(|(all, handle)| all.push(handle));
+            there.push(drive);
+        }
+        let assembly = assemble(&by_shard[0]).await.expect("enough members");
         let events = Rc::new(RefCell::new(Vec::new()));
         let heard = events.clone();
         let listener = Box::new(move |event| heard.borrow_mut().push(event));
         let kept = env.kept(assembly.superblock.array.as_bytes(), array::kept_words(&assembly.superblock));
-        let loaded = load(&env, &assembly, &drives, Some(kept), listener).await.expect("readable members");
+        let loaded = load(&env, &assembly, &by_shard[0], Some(kept), listener).await.expect("readable members");
         let arrays = Rc::new(RefCell::new(Vec::new()));
         let peers = Rc::new(SimPeers { env: env.clone(), arrays: Rc::downgrade(&arrays) });
-        let leader = loaded.lead(env.clone(), drives.clone(), shards, peers.clone());
-        arrays.borrow_mut().push(leader);
-        for shard in 1..shards {
-            let place = Place { shard, shards };
-            let array = Array::follow(env.clone(), loaded.shared.clone(), drives.clone(), place, peers.clone());
+        for (shard, drives) in by_shard.into_iter().enumerate() {
+            let array = match shard {
+                0 => loaded.lead(env.clone(), drives, shards, peers.clone()),
+                _ => {
+                    let place = Place { shard, shards };
+                    Array::follow(env.clone(), loaded.shared.clone(), drives, place, peers.clone())
+                }
+            };
             arrays.borrow_mut().push(array);
         }
         let shards: Vec<Array<SimEnv>> = arrays.borrow().clone();
         shards[0].start(loaded.needs_resync).await.expect("the members take their superblocks");
-        Group { env, drives, shards, events, _arrays: arrays }
+        Group { env, drives: there, shards, events, ways, attached, away, let_go: Vec::new(), _arrays: arrays }
     }
 
     /// Shard 0.
@@ -236,26 +296,35 @@ impl Group {
         for shard in self.shards.iter().rev() {
             shard.stop().await.expect("the group can be made durable");
         }
-        self.drives
+        join_all(self.attached.values().flatten().map(Namespace::close)).await;
+        self.ways.mark(false);
+        self.into_drives()
+    }
+
+    /// All drives that it had or looked for.
+    fn into_drives(self) -> Vec<SimDrive> {
+        let Group { drives, away, let_go, .. } = self;
+        let there = drives.into_iter().enumerate().filter(|(place, _)| !let_go.contains(place)).map(|(_, drive)| drive);
+        there.chain(away).collect()
     }
 
     /// Cuts the power of everything and assembles what is left.
     pub fn power_cut(self, sim: &Sim) -> Group {
-        let shards = self.shards.len();
+        let (shards, ways) = (self.shards.len(), self.ways.clone());
         let drives = self.cut(sim);
-        Group::open(sim, drives, shards)
+        sim.block_on(Group::open_over(sim.env(), drives, ways, shards))
     }
 
-    /// Cuts the power of everything.
+    /// Cuts the power of the machine, not of shelves.
     pub fn cut(self, sim: &Sim) -> Vec<SimDrive> {
         sim.power_cut();
-        self.drives.iter().map(SimDrive::reopen).collect()
+        self.into_drives().iter().map(SimDrive::reopen).collect()
     }
 
     /// Kills the process the group runs in. The drives end what they were given.
     pub fn kill(self, sim: &Sim) -> Vec<SimDrive> {
         sim.kill();
-        self.drives
+        self.into_drives()
     }
 
     /// The state of a member.
@@ -278,7 +347,7 @@ impl Group {
         let id = self.leader().shared().new_drive();
         assert_eq!(usize::from(id.0), self.drives.len(), "a drive's index is its place in the list");
         for shard in &self.shards {
-            shard.install(id, drive.clone());
+            shard.install(id, GroupDrive::from(drive.clone()));
         }
         self.drives.push(drive);
         id

@@ -8,6 +8,7 @@
 mod exact;
 mod group;
 pub mod history;
+mod reach;
 
 pub use self::exact::*;
 pub use self::group::*;

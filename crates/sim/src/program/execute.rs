@@ -1,19 +1,21 @@
 //! Executing a program beside the model.
 
-use std::cell::RefCell;
+mod faults;
+
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
 use ::drive::{DriveError, Env, join_all};
-use array::{Array, JoinError, MemberIndex, ScrubMode};
+use array::{Array, MemberIndex, ScrubMode};
 use format::{BLOCK, CrashSafety, MemberState};
 
 use super::promise::{Fault, Ledger, fires_cut, is_promised};
-use super::{Ask, CrashKind, Pace, Program, Setup, Silent, Step};
+use super::{Ask, CrashKind, Pace, Program, Setup, Step};
 use crate::engine::history::{self, History, Loss, Request, perform};
-use crate::engine::{Group, subsets, uuid};
-use crate::{DriveOptions, Latency, PageRc, Rng, Sim, SimDrive, SimEnv};
+use crate::engine::{Group, subsets};
+use crate::{DriveOptions, Latency, PageRc, Rng, Shelf, Sim, SimDrive, SimEnv, Ways};
 
 /// Polls in one run: far above what any program needs.
 const STEPS_MAX: u64 = 50_000_000;
@@ -91,6 +93,11 @@ struct Run {
     rng: Rng,
     ledger: Ledger,
     cut: Option<Cut>,
+    ways: Rc<Ways>,
+    /// The shelf and the drive of each member that is on one.
+    shelves: BTreeMap<usize, (Shelf, SimDrive)>,
+    /// Mishaps that have not ended.
+    mishaps: Rc<Cell<usize>>,
     /// Drives that were left out of an assembly, by the member they were.
     aside: Vec<(usize, SimDrive)>,
     /// Members that a rebuild is to fill.
@@ -110,10 +117,22 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
     let rng = sim.rng();
     let setup = program.setup;
     let drives = (0..usize::from(setup.shape.members)).map(|index| new_drive(&sim, &setup, &format!("d{index}")));
+    let drives: Vec<SimDrive> = drives.collect();
     if setup.trouble {
         sim.look_for_trouble();
     }
-    let group = Group::create_with(&sim, setup.shape, setup.protection, drives.collect(), setup.shards);
+    let (mut ways, mut shelves) = (Ways::default(), BTreeMap::new());
+    for (member, drive) in drives.iter().enumerate().filter(|(member, _)| setup.remote.has(*member)) {
+        let drives = std::slice::from_ref(drive);
+        let shelf = Shelf::new(&sim, &format!("shelf{member}"), drives, setup.remote.addresses);
+        ways.add(&shelf, drives);
+        shelves.insert(member, (shelf, drive.clone()));
+    }
+    let ways = Rc::new(ways);
+    let group = match shelves.is_empty() {
+        true => Group::create_with(&sim, setup.shape, setup.protection, drives, setup.shards),
+        false => Group::create_over(&sim, setup.shape, setup.protection, drives, ways.clone(), setup.shards),
+    };
     let history = History::shared(&group);
     if setup.protection.safety == CrashSafety::Strict {
         history.borrow_mut().make_strict();
@@ -126,6 +145,9 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
         setup,
         rng,
         cut: None,
+        ways,
+        shelves,
+        mishaps: Rc::default(),
         aside: Vec::new(),
         filling: Vec::new(),
         noticed: Noticed::default(),
@@ -250,6 +272,7 @@ impl Run {
                 self.drive(*member).iter().for_each(|drive| drive.slow(*factor));
             }
             Step::Hiccup { .. } | Step::Pause { .. } | Step::Slow { .. } => {}
+            Step::Mishap { member, what, after_us, ms } => self.mishap(*member, *what, *after_us, *ms),
             Step::Replace { member, spare } => self.replace(*member, *spare),
             Step::Return { member } => self.bring_back(*member),
             Step::Restart { without, shards } => self.restart(without, *shards),
@@ -342,7 +365,8 @@ impl Run {
             self.sim.stop_after(after);
             let (living, env, mut rng) = (living(&drives), self.sim.env(), self.rng.fork());
             self.sim.try_block_on(async {
-                let group = Group::open_async(env, living, shards).await;
+                let group = Group::open_over(env, living, self.ways.clone(), shards).await;
+                let losses = self.with_those_away(&group, &losses);
                 history::settle_with(&group, &self.history, &mut rng, &losses).await;
             });
             match cut.kind {
@@ -356,11 +380,12 @@ impl Run {
 
     fn open(&mut self, drives: Vec<SimDrive>, shards: usize, lost: &[Loss], settle: bool) {
         let living = living(&drives);
-        let group = Group::open(&self.sim, living, shards);
+        let group = self.sim.block_on(Group::open_over(self.sim.env(), living, self.ways.clone(), shards));
+        let lost = self.with_those_away(&group, lost);
         self.tally.borrow_mut().recoveries += 1;
         if settle {
             let mut rng = self.rng.fork();
-            self.sim.block_on(history::settle_with(&group, &self.history, &mut rng, lost));
+            self.sim.block_on(history::settle_with(&group, &self.history, &mut rng, &lost));
             // Blocks are lost and found in units of 4 KiB, whatever the drives' sectors.
             let starts = self.history.borrow().unreadable();
             let mut starts: Vec<u64> = starts.into_iter().map(|start| start / BLOCK as u64 * BLOCK as u64).collect();
@@ -378,109 +403,24 @@ impl Run {
         self.group = Some(group);
     }
 
-    fn media(&mut self, member: usize, start: u64, len: u64) {
-        self.count(Fault::Media);
-        let group = self.group();
-        let Some(drive) = self.drive(member) else { return };
-        let geometry = &group.leader().shared().geometry;
-        let data_len = geometry.bands * geometry.unit;
-        let start = start % data_len;
-        let end = (start + len.max(1)).min(data_len);
-        drive.media_error(geometry.data_start + start..geometry.data_start + end);
-    }
-
-    fn silent(&mut self, member: usize, fault: Silent, start: u64, len: u64) {
-        self.count(Fault::Silent);
-        if !self.setup.protection.has_checksums() {
-            // One at a time, with nothing else wrong.
-            self.settle();
-        }
-        let (start, len) = self.fit(start, len);
-        let group = self.group();
-        let geometry = group.leader().shared().geometry.clone();
-        let Some(drive) = self.drive(member) else { return };
-        let place = geometry.place(start);
-        let here = geometry.member_offset(place.unit, place.x);
-        match fault {
-            Silent::Rot => {}
-            Silent::LostWrite => drive.lose_writes(1),
-            Silent::Misdirected => {
-                let elsewhere = self.rng.clone().below(geometry.bands * geometry.unit / geometry.sector);
-                drive.misdirect_next_write(geometry.data_start + elsewhere * geometry.sector);
+    /// Losses, and those members on shelves that could not be reached when the group was assembled.
+    fn with_those_away(&self, group: &Group, losses: &[Loss]) -> Vec<Loss> {
+        let mut losses = losses.to_vec();
+        for &member in self.shelves.keys() {
+            let is_there = matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding);
+            if !is_there && losses.iter().all(|loss| loss.member != member) {
+                losses.push(Loss::in_power_cut(member));
             }
         }
-        self.sim.block_on(async {
-            let write = Request::Write { fua: false };
-            perform(group.leader(), &self.history, write, start, len).await.expect("nothing is seen to be wrong");
-        });
-        match fault {
-            Silent::Rot => drive.corrupt(here, geometry.sector),
-            Silent::LostWrite => drive.lose_writes(0),
-            Silent::Misdirected => drive.direct_writes(),
-        }
-        if !self.setup.protection.has_checksums() {
-            self.scrub();
-        }
-        // What was lost may have been a part of the log or of the checksums: from a scrub on it is not needed.
-        let flushed = self.sim.block_on(perform(self.group().leader(), &self.history, Request::Flush, 0, 0));
-        flushed.expect("nothing is seen to be wrong");
-        let mut rng = self.rng.fork();
-        self.sim.block_on(history::verify_latest(self.group(), &self.history, &mut rng));
-    }
-
-    fn replace(&mut self, member: usize, spare: bool) {
-        let name = format!("r{}", self.group().drives.len());
-        let fresh = new_drive(&self.sim, &self.setup, &name);
-        let drive = match self.old_drive(member).filter(|_| !spare && self.rng.chance(1, 2)) {
-            // The one that was there, without what its cache had. The list has a drive once.
-            Some(place) => {
-                let old = std::mem::replace(&mut self.group.as_mut().expect("it has a drive").drives[place], fresh);
-                old.fail();
-                old.power_cut(&mut self.rng.fork());
-                old.revive()
-            }
-            None => fresh,
-        };
-        let identity = uuid(&mut self.rng);
-        let index = MemberIndex(member as u16);
-        let group = self.group.as_mut().expect("there is a group between steps");
-        self.sim.block_on(async {
-            if matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding) {
-                // What was to fail it has not come so far.
-                let state = group.leader().fail_member(index).await;
-                state.expect("no more members are lost than the level survives");
-            }
-            let id = group.install(drive);
-            if spare && group.state(member) == MemberState::Faulty {
-                group.leader().add_spare(id, identity).await.expect("the drive fits");
-            } else {
-                let replaced = group.leader().replace(index, id, identity).await;
-                // A spare that waited since an earlier step may have been faster.
-                assert!(matches!(replaced, Ok(()) | Err(JoinError::Busy(_) | JoinError::InSync(_))), "{replaced:?}");
-            }
-        });
-        self.filling.push(member);
-    }
-
-    fn bring_back(&mut self, member: usize) {
-        self.count(Fault::StaleReturn);
-        let aside: Vec<usize> = (0..self.aside.len()).filter(|&index| self.aside[index].0 == member).collect();
-        for index in aside.into_iter().rev() {
-            let (_, drive) = self.aside.remove(index);
-            let group = self.group.as_mut().expect("there is a group between steps");
-            group.install(drive.revive());
-        }
-        // Drives that died are still in the list, and are taken along if they live.
-        let group = self.group.as_mut().expect("there is a group between steps");
-        group.drives.iter_mut().filter(|drive| drive.is_failed()).for_each(|drive| *drive = drive.revive());
+        losses
     }
 
     fn restart(&mut self, without: &[usize], shards: usize) {
         let group = self.group.take().expect("there is a group between steps");
-        let absent: Vec<(usize, usize)> = without
+        let absent: Vec<(usize, u32)> = without
             .iter()
             .filter(|&&member| matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding))
-            .map(|&member| (member, usize::from(group.leader().shared().slot(MemberIndex(member as u16)).drive.0)))
+            .map(|&member| (member, group.member(member).index()))
             .collect();
         let drives = self.sim.block_on(group.stop());
         self.history.borrow_mut().stopped();
@@ -488,8 +428,8 @@ impl Run {
         self.sim.kill_tasks();
         drives.iter().for_each(|drive| drive.hang(false));
         let mut left = Vec::new();
-        for (index, drive) in drives.into_iter().enumerate() {
-            match absent.iter().find(|(_, absent)| *absent == index) {
+        for drive in drives {
+            match absent.iter().find(|(_, absent)| *absent == drive.index()) {
                 Some((member, _)) => self.aside.push((*member, drive)),
                 None => left.push(drive),
             }
@@ -508,6 +448,21 @@ impl Run {
     }
 
     fn settle(&mut self) {
+        if self.shelves.is_empty() {
+            return self.settle_members();
+        }
+        const TIMES_MAX: usize = 20;
+        for _ in 0..TIMES_MAX {
+            let was_one = self.bring_back_remote();
+            self.settle_members();
+            if !was_one {
+                return;
+            }
+        }
+        panic!("members on shelves leave again and again: {:?}", self.group().events.borrow());
+    }
+
+    fn settle_members(&mut self) {
         let filling = std::mem::take(&mut self.filling);
         let group = self.group();
         let group_settles = async {
@@ -554,9 +509,8 @@ impl Run {
     fn verify_without_members(&mut self) {
         let shape = self.setup.shape;
         let group = self.group.take().expect("there is a group between steps");
-        let members: Vec<usize> = (0..usize::from(shape.members))
-            .map(|member| usize::from(group.leader().shared().slot(MemberIndex(member as u16)).drive.0))
-            .collect();
+        let members: Vec<SimDrive> =
+            (0..usize::from(shape.members)).map(|member| group.member(member).clone()).collect();
         let drives = self.sim.block_on(group.stop());
         self.history.borrow_mut().stopped();
         self.sim.kill_tasks();
@@ -568,7 +522,7 @@ impl Run {
         for members in members.chunks(per_set) {
             let lost = self.rng.pick(&sets).clone();
             let kept = members.iter().enumerate().filter(|(local, _)| !lost.contains(local));
-            left.extend(kept.map(|(_, &drive)| drives[drive].clone()));
+            left.extend(kept.map(|(_, drive)| drive.reopen()));
         }
         let group = Group::open(&self.sim, left, 1);
         let mut rng = self.rng.fork();

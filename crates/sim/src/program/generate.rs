@@ -3,11 +3,11 @@
 use format::{CrashSafety, Level, Shape};
 
 use super::promise::{Ledger, fires_cut};
-use super::{Ask, CrashKind, Pace, Program, Setup, Silent, Step};
-use crate::Rng;
+use super::{Ask, CrashKind, Mishap, Pace, Program, Remote, Setup, Silent, Step};
 use crate::engine::history::Request;
 use crate::engine::{KIB, MIB, Protection, shape};
 use crate::trace::OpKind;
+use crate::{Rng, Way};
 
 /// Steps of a program at most.
 const STEPS_MAX: u64 = 40;
@@ -18,6 +18,20 @@ const ASKS_MAX: usize = 48;
 pub fn generate(seed: u64) -> Program {
     let mut rng = Rng::new(seed ^ 0x70_75_72_6c_69_6e);
     let setup = setup(&mut rng);
+    program(seed, setup, rng)
+}
+
+/// As [`generate`], with members on shelves, and networks that do what they do.
+pub fn generate_remote(seed: u64) -> Program {
+    let mut rng = Rng::new(seed ^ 0x73_68_65_6c_66);
+    let mut setup = setup(&mut rng);
+    let all = (1 << setup.shape.members) - 1;
+    let some = rng.below(all) + 1;
+    setup.remote = Remote { members: *rng.pick(&[some, some, all]), addresses: 1 + rng.index(2) };
+    program(seed, setup, rng)
+}
+
+fn program(seed: u64, setup: Setup, mut rng: Rng) -> Program {
     let members = usize::from(setup.shape.members);
     let mut ledger = Ledger::new(&setup);
     let mut steps = Vec::new();
@@ -60,6 +74,7 @@ fn setup(rng: &mut Rng) -> Setup {
         shards: 1 + rng.index(3),
         pace: *rng.pick(&[Pace::Immediate, Pace::Immediate, Pace::Usual, Pace::Usual, Pace::Spikes]),
         trouble: rng.chance(1, 2),
+        remote: Remote::default(),
     }
 }
 
@@ -116,6 +131,9 @@ fn asks(rng: &mut Rng, setup: &Setup) -> Vec<Ask> {
 fn misfortune(rng: &mut Rng, setup: &Setup, members: usize, ledger: &Ledger) -> Step {
     let member = rng.index(members);
     let lost: Vec<usize> = (0..members).filter(|&member| ledger.is_lost(member)).collect();
+    if setup.remote.has(member) && rng.chance(1, 2) {
+        return mishap(rng, member);
+    }
     match rng.below(32) {
         0..8 => {
             let dead = (0..rng.below(1 + setup.shape.survives() as u64)).map(|_| rng.index(members));
@@ -156,4 +174,19 @@ fn misfortune(rng: &mut Rng, setup: &Setup, members: usize, ledger: &Ledger) -> 
         27..31 => Step::Settle,
         _ => Step::Verify,
     }
+}
+
+fn mishap(rng: &mut Rng, member: usize) -> Step {
+    let (to_target, to_host) = *rng.pick(&[(true, true), (true, false), (false, true)]);
+    let what = match rng.below(10) {
+        0..2 => Mishap::Reset,
+        2 => Mishap::TimeOut,
+        3..5 => Mishap::Stall(*rng.pick(&[Way::ToTarget, Way::ToHost])),
+        5..8 => Mishap::Split { to_target, to_host },
+        8 => Mishap::ShelfPower,
+        _ => Mishap::ShelfKill,
+    };
+    let longest = *rng.pick(&[10, 1000, 6000, 20_000, 60_000]);
+    let after = *rng.pick(&[1, 300, 3000, 3_000_000]);
+    Step::Mishap { member, what, after_us: rng.below(after), ms: 1 + rng.below(longest) }
 }

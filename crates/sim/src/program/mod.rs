@@ -10,6 +10,7 @@ use std::fmt;
 
 use format::Shape;
 
+use crate::Way;
 use crate::engine::Protection;
 use crate::engine::history::Request;
 use crate::trace::OpKind;
@@ -42,6 +43,46 @@ pub struct Setup {
     pub pace: Pace,
     /// The engine takes turns that it hardly ever takes ([`Sim::look_for_trouble`](crate::Sim::look_for_trouble)).
     pub trouble: bool,
+    /// Which members are on shelves.
+    pub remote: Remote,
+}
+
+/// Which members are on a shelf, each on one of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Remote {
+    /// A bit for each member.
+    pub members: u64,
+    /// Addresses of each shelf.
+    pub addresses: usize,
+}
+
+impl Remote {
+    /// The member is on a shelf.
+    pub fn has(&self, member: usize) -> bool {
+        self.members >> member & 1 == 1
+    }
+}
+
+/// What a network does to the way to a shelf, or what happens to that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mishap {
+    /// All connections are reset.
+    Reset,
+    /// The host's kernel gives all connections up; what was sent still arrives.
+    TimeOut,
+    /// Each connection holds up what is sent one way, for a time of its own.
+    Stall(Way),
+    /// Nothing arrives, in some directions.
+    Split {
+        /// Nothing arrives at the shelf.
+        to_target: bool,
+        /// Nothing arrives at the host.
+        to_host: bool,
+    },
+    /// The shelf loses its power.
+    ShelfPower,
+    /// The process that serves the drive is killed.
+    ShelfKill,
 }
 
 /// A request of a user. Ranges are brought into the group, and onto whole sectors, when it is executed.
@@ -153,6 +194,17 @@ pub enum Step {
         member: usize,
         /// Factor on latencies, at least 1.
         factor: u32,
+    },
+    /// Something happens between the group and a member on a shelf, while other steps are under way.
+    Mishap {
+        /// The member.
+        member: usize,
+        /// What.
+        what: Mishap,
+        /// When, from now on.
+        after_us: u64,
+        /// How long it lasts, or at most.
+        ms: u64,
     },
     /// A new drive takes a lost member's place.
     Replace {
@@ -271,6 +323,20 @@ impl fmt::Display for Step {
             }
             Step::Pause { member, us } => write!(formatter, "member {member} answers nothing for {us} us"),
             Step::Slow { member, factor } => write!(formatter, "member {member} is {factor} times slower"),
+            Step::Mishap { member, what, after_us, ms } => {
+                let what = match what {
+                    Mishap::Reset => "its connections are reset".to_owned(),
+                    Mishap::TimeOut => "its connections time out".to_owned(),
+                    Mishap::Stall(Way::ToTarget) => format!("its connections carry nothing there for up to {ms} ms"),
+                    Mishap::Stall(Way::ToHost) => format!("its connections carry nothing back for up to {ms} ms"),
+                    Mishap::Split { to_target: true, to_host: true } => format!("cut off for {ms} ms"),
+                    Mishap::Split { to_target: true, .. } => format!("cut off one way, there, for {ms} ms"),
+                    Mishap::Split { .. } => format!("cut off one way, back, for {ms} ms"),
+                    Mishap::ShelfPower => format!("its shelf has no power for {ms} ms"),
+                    Mishap::ShelfKill => format!("its shelf's process is killed, and started after {ms} ms"),
+                };
+                write!(formatter, "member {member}, after {after_us} us: {what}")
+            }
             Step::Replace { member, spare } => {
                 write!(formatter, "a {} takes the place of member {member}", if *spare { "spare" } else { "new drive" })
             }
@@ -288,7 +354,7 @@ impl fmt::Display for Step {
 
 impl fmt::Display for Program {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Setup { shape, protection, sector_bytes, drive_bytes, shards, pace, trouble } = self.setup;
+        let Setup { shape, protection, sector_bytes, drive_bytes, shards, pace, trouble, remote } = self.setup;
         writeln!(
             formatter,
             "seed {}: {shape}, {} members, {protection}, drives of {} with sectors of {sector_bytes}, {shards} shards, \
@@ -298,6 +364,10 @@ impl fmt::Display for Program {
             Bytes(drive_bytes),
             if trouble { ", looking for trouble" } else { "" }
         )?;
+        if remote != Remote::default() {
+            let members: Vec<usize> = (0..usize::from(shape.members)).filter(|&member| remote.has(member)).collect();
+            writeln!(formatter, "members {members:?} on shelves of {} addresses", remote.addresses)?;
+        }
         for (index, step) in self.steps.iter().enumerate() {
             writeln!(formatter, "{:>3} {step}", index + 1)?;
         }

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 use format::{CrashSafety, Level, Shape};
 
-use super::{Program, Setup, Step};
+use super::{Mishap, Program, Remote, Setup, Step};
 use crate::engine::{Protection, shape};
 
 /// A kind of fault.
@@ -39,6 +39,23 @@ pub enum Fault {
     Slow,
     /// A drive never answers again.
     Hang,
+    /// Connections to a shelf are reset.
+    Reset,
+    /// A shelf cannot be reached, in one direction or in both, for moments or for longer than a member may be away.
+    Split,
+    /// A shelf loses its power, or is started again.
+    Shelf,
+}
+
+impl Mishap {
+    /// What it counts as.
+    pub fn fault(self) -> Fault {
+        match self {
+            Mishap::Reset => Fault::Reset,
+            Mishap::TimeOut | Mishap::Stall(_) | Mishap::Split { .. } => Fault::Split,
+            Mishap::ShelfPower | Mishap::ShelfKill => Fault::Shelf,
+        }
+    }
 }
 
 /// Whether and how far a fault is survived.
@@ -55,7 +72,7 @@ pub enum Promise {
 }
 
 /// All faults with what they are, in the order of the table.
-pub const FAULTS: [(Fault, &str); 13] = [
+pub const FAULTS: [(Fault, &str); 16] = [
     (Fault::PowerCut, "power cut, any subset of unflushed sectors kept, all members there"),
     (Fault::PowerCutInRecovery, "power cut during recovery, again and again"),
     (Fault::PowerCutDegraded, "power cut with members lost or being rebuilt"),
@@ -69,6 +86,9 @@ pub const FAULTS: [(Fault, &str); 13] = [
     (Fault::Silent, "bit rot, lost write, misdirected write"),
     (Fault::Slow, "latency spikes, a slow drive, a pause"),
     (Fault::Hang, "drive never answers again"),
+    (Fault::Reset, "connections to a drive of another machine are reset"),
+    (Fault::Split, "drive of another machine out of reach, in one direction or both"),
+    (Fault::Shelf, "other machine loses its power, or is started again"),
 ];
 
 /// What a group of this shape promises.
@@ -76,11 +96,12 @@ pub fn promise(fault: Fault, shape: &Shape, protection: Protection) -> Promise {
     let survives = shape.survives();
     let up_to = if survives == 0 { Promise::No("no redundancy") } else { Promise::UpTo(survives) };
     match fault {
-        Fault::PowerCut | Fault::PowerCutInRecovery | Fault::Kill | Fault::Slow => Promise::Always,
+        Fault::PowerCut | Fault::PowerCutInRecovery | Fault::Kill | Fault::Slow | Fault::Reset => Promise::Always,
         Fault::PowerCutDegraded | Fault::LostInPowerCut if survives == 0 => up_to,
         Fault::PowerCutDegraded | Fault::LostInPowerCut if protection.safety != CrashSafety::Off => up_to,
         Fault::PowerCutDegraded | Fault::LostInPowerCut => Promise::No("needs the write-hole log"),
         Fault::Dead | Fault::Errors | Fault::Media | Fault::StaleReturn | Fault::Hang => up_to,
+        Fault::Split | Fault::Shelf => up_to,
         Fault::Hiccup => Promise::Always,
         Fault::Silent if protection.has_checksums() => up_to,
         Fault::Silent if survives >= 2 && !shape.is_mirror() => Promise::AfterScrub,
@@ -139,6 +160,7 @@ pub fn table() -> String {
 pub struct Ledger {
     shape: Shape,
     protection: Protection,
+    remote: Remote,
     lost: Vec<bool>,
     /// Being filled: not to be relied on, but not to be replaced either.
     filling: Vec<bool>,
@@ -162,6 +184,7 @@ impl Ledger {
         Ledger {
             shape,
             protection,
+            remote: setup.remote,
             lost: none(),
             filling: none(),
             spared: none(),
@@ -210,40 +233,47 @@ impl Ledger {
     pub fn enter(&mut self, step: &Step) -> bool {
         let members = self.lost.len();
         let known = |member: &usize| *member < members;
+        // What happens to drives on shelves is what happens to the way there.
+        let own = |member: &usize| known(member) && !self.remote.has(*member);
         let allowed = match step {
             Step::Work(_) | Step::Verify => true,
             Step::Crash { lost, .. } => {
                 let degraded = self.whole() || self.promised(Fault::PowerCutDegraded);
                 let media = self.media.iter().any(|&media| media);
                 let losing = lost.is_empty() || self.may_lose(Fault::LostInPowerCut, lost);
-                lost.iter().all(|member| known(member) && !self.lost[*member]) && degraded && losing && !media
+                lost.iter().all(|member| own(member) && !self.lost[*member]) && degraded && losing && !media
             }
-            Step::Die { member, .. } => known(member) && !self.lost[*member] && self.may_lose(Fault::Dead, &[*member]),
+            Step::Die { member, .. } => own(member) && !self.lost[*member] && self.may_lose(Fault::Dead, &[*member]),
             Step::Errors { member, .. } => {
-                known(member) && !self.lost[*member] && self.may_lose(Fault::Errors, &[*member])
+                own(member) && !self.lost[*member] && self.may_lose(Fault::Errors, &[*member])
             }
-            Step::Hiccup { member, .. } => known(member) && !self.hiccup[*member],
+            Step::Hiccup { member, .. } => own(member) && !self.hiccup[*member],
             Step::Media { member, .. } => {
-                known(member) && !self.lost[*member] && !self.cut_armed && self.may_lose(Fault::Media, &[*member])
+                own(member) && !self.lost[*member] && !self.cut_armed && self.may_lose(Fault::Media, &[*member])
             }
             Step::Silent { member, .. } if self.protection.has_checksums() => {
-                known(member) && !self.lost[*member] && !self.cut_armed && self.may_lose(Fault::Silent, &[*member])
+                own(member) && !self.lost[*member] && !self.cut_armed && self.may_lose(Fault::Silent, &[*member])
             }
             Step::Silent { member, .. } => {
-                known(member) && self.promised(Fault::Silent) && self.whole() && !self.cut_armed && !self.resync_due
+                own(member) && self.promised(Fault::Silent) && self.whole() && !self.cut_armed && !self.resync_due
             }
             Step::Pause { member, .. } => known(member),
             Step::Slow { member, factor } => known(member) && *factor > 0,
+            Step::Mishap { member, what, .. } => {
+                known(member)
+                    && self.remote.has(*member)
+                    && (*what == Mishap::Reset || self.filling[*member] || self.may_lose(what.fault(), &[*member]))
+            }
             // A spare takes the first place that is free.
             Step::Replace { member, spare } => {
                 let only = self.lost.iter().filter(|&&lost| lost).count() == 1;
-                known(member) && self.lost[*member] && !self.cut_armed && (only || !spare)
+                own(member) && self.lost[*member] && !self.cut_armed && (only || !spare)
             }
-            Step::Return { member } => known(member) && self.lost[*member] && self.promised(Fault::StaleReturn),
+            Step::Return { member } => own(member) && self.lost[*member] && self.promised(Fault::StaleReturn),
             Step::Restart { without, shards } => {
                 let absent = without.is_empty() || self.may_lose(Fault::Dead, without);
                 *shards > 0
-                    && without.iter().all(|member| known(member) && !self.lost[*member])
+                    && without.iter().all(|member| own(member) && !self.lost[*member])
                     && absent
                     && !self.cut_armed
             }
@@ -266,6 +296,8 @@ impl Ledger {
             Step::Hiccup { member, .. } => self.hiccup[*member] = true,
             Step::Media { member, .. } => self.media[*member] = true,
             Step::Silent { member, .. } if self.protection.has_checksums() => self.media[*member] = true,
+            // It may leave, and comes back when everything is settled.
+            Step::Mishap { member, what, .. } => self.filling[*member] |= *what != Mishap::Reset,
             Step::Replace { member, spare } => {
                 (self.lost[*member], self.filling[*member]) = (false, true);
                 self.spared[*member] |= *spare;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use format::{Level, Shape};
 
 use super::promise::is_promised;
-use super::{Ask, Pace, Program, Setup, Step};
+use super::{Ask, Pace, Program, Remote, Setup, Step};
 
 /// How many programs are tried at most.
 const TRIES_MAX: usize = 4000;
@@ -96,6 +96,12 @@ fn setups(setup: &Setup) -> Vec<Setup> {
     {
         all.push(Setup { shape, ..*setup });
     }
+    if setup.remote.addresses > 1 {
+        all.push(Setup { remote: Remote { addresses: 1, ..setup.remote }, ..*setup });
+    }
+    for member in (0..usize::from(members)).filter(|&member| setup.remote.has(member)) {
+        all.push(Setup { remote: Remote { members: setup.remote.members & !(1 << member), ..setup.remote }, ..*setup });
+    }
     if setup.drive_bytes > 512 << 10 {
         all.push(Setup { drive_bytes: 512 << 10, ..*setup });
     }
@@ -146,6 +152,11 @@ fn smaller_steps(step: &Step) -> Vec<Step> {
         }
         Step::Die { member, after } if *after > 0 => {
             smaller_numbers(*after).into_iter().map(|after| Step::Die { member: *member, after }).collect()
+        }
+        Step::Mishap { member, what, after_us, ms } => {
+            let with = |after_us, ms| Step::Mishap { member: *member, what: *what, after_us, ms };
+            let sooner = smaller_numbers(*after_us).into_iter().map(|after_us| with(after_us, *ms));
+            sooner.chain(smaller_numbers(*ms).into_iter().map(|ms| with(*after_us, ms))).collect()
         }
         Step::Restart { without, shards } if *shards > 1 || !without.is_empty() => vec![
             Step::Restart { without: Vec::new(), shards: *shards },

@@ -338,7 +338,7 @@ fn the_smallest_size_that_is_promised_works_and_one_byte_less_says_what_is_neede
             created_unix_s: 1,
         };
         let Err(CreateError::Layout(LayoutError::TooSmall { need: needed, have })) =
-            sim.block_on(create::<SimEnv>(&new, &drives))
+            sim.block_on(create::<SimEnv>(&new, &in_machine(&drives)))
         else {
             panic!("{shape}")
         };
@@ -364,7 +364,9 @@ fn a_group_that_could_not_be_made_leaves_nothing_behind() {
             drives: drives.iter().map(|_| uuid(&mut rng)).collect(),
             created_unix_s: 1,
         };
-        let Err(CreateError::Drive { drive, .. }) = sim.block_on(create::<SimEnv>(&new, &drives)) else { panic!() };
+        let Err(CreateError::Drive { drive, .. }) = sim.block_on(create::<SimEnv>(&new, &in_machine(&drives))) else {
+            panic!()
+        };
         assert_eq!(drive, format!("d{bad}"));
         assert!(matches!(sim.block_on(assemble(&drives)), Err(AssembleError::Nothing(_))));
     }

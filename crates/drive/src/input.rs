@@ -1,9 +1,10 @@
 //! The receive buffer of a connection.
 
-use drive::BufMut;
+use crate::buf::BufMut;
 
 /// Bytes that have arrived and were not parsed yet, at `start..end` of a buffer.
-pub(crate) struct Input {
+#[derive(Debug)]
+pub struct Input {
     /// Absent while it is lent.
     buf: Option<BufMut>,
     start: usize,
@@ -11,10 +12,12 @@ pub(crate) struct Input {
 }
 
 impl Input {
+    /// Nothing has arrived yet.
     pub fn new(buf: BufMut) -> Input {
         Input { buf: Some(buf), start: 0, end: 0 }
     }
 
+    /// What was not parsed yet; nothing while the buffer is lent.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match &self.buf {
@@ -24,6 +27,9 @@ impl Input {
     }
 
     /// Drops parsed bytes.
+    ///
+    /// # Panics
+    /// If so many have not arrived.
     #[inline]
     pub fn take(&mut self, len: usize) {
         self.start += len;
@@ -44,7 +50,7 @@ impl Input {
     /// [`Input::give_back`] must follow.
     ///
     /// # Panics
-    /// If it is full: every message fits into it.
+    /// If it is full: what is parsed as a whole fits into it.
     pub fn lend(&mut self) -> (BufMut, usize) {
         let mut buf = self.buf.take().expect("the buffer was given back");
         buf.copy_within(self.start..self.end, 0);

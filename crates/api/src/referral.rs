@@ -1,0 +1,57 @@
+//! Where else NVMe hosts may ask what there is.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::Invalid;
+
+/// `GET /v1/referrals`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReferralList {
+    /// By address.
+    pub referrals: Vec<Referral>,
+}
+
+/// Another discovery service, which the discovery log of every address of this daemon names.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Referral {
+    /// Where it listens: `IP:PORT`.
+    pub address: String,
+}
+
+/// Checks the address of a referral. A discovery log has addresses in numbers (TCP Transport 1.0, clause 3.1.1).
+///
+/// # Errors
+/// [`Invalid`] if no host could ask there.
+pub fn check_referral(text: &str) -> Result<SocketAddr, Invalid> {
+    let address: Option<SocketAddr> = text.parse().ok();
+    let can_be_asked =
+        |address: &SocketAddr| address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast();
+    address.filter(can_be_asked).ok_or_else(|| {
+        Invalid::new(format!(
+            "{text:?} is not where hosts could ask: write an IP address with a port, such as 10.0.0.6:8009"
+        ))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_referral_is_an_address_that_hosts_can_reach() {
+        for text in ["10.0.0.6:8009", "[fd00::6]:4420"] {
+            assert_eq!(check_referral(text).unwrap().to_string(), text);
+        }
+        for text in
+            ["", "10.0.0.6", "10.0.0.6:0", "0.0.0.0:4420", "[::]:4420", "224.0.0.1:4420", "shelf:4420", "fd00::6:1:x"]
+        {
+            assert!(
+                check_referral(text).unwrap_err().to_string().contains("write an IP address with a port"),
+                "{text}"
+            );
+        }
+    }
+}

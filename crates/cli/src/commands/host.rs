@@ -1,0 +1,112 @@
+//! `purlin host`.
+
+use std::path::PathBuf;
+
+use api::{ErrorCode, HostKeySet, HostTlsKeySet, check_host};
+
+use super::limited;
+use crate::args::Common;
+use crate::host_args::{HostCommand, HostKeyCommand, KeyArgs};
+use crate::output::{has_colour, print, show, show_changed};
+use crate::{Client, Failure, hosts, secret};
+
+pub(super) async fn run(common: &Common, client: &Client, command: HostCommand) -> Result<(), Failure> {
+    match command {
+        HostCommand::List => show(common, &client.hosts().await?, |list| hosts::list(has_colour(), &list.hosts)),
+        HostCommand::Show { host } => {
+            let known = client.hosts().await?.hosts.into_iter().find(|known| known.nqn == host);
+            let known = known.ok_or_else(|| Failure::Refused {
+                code: ErrorCode::HostNotFound,
+                message: format!("no export names the host {host:?}, and it has used none"),
+            })?;
+            show(common, &known, |host| hosts::one(has_colour(), host))
+        }
+        HostCommand::Allow { host, export, key } => {
+            check_host(&host)?;
+            // First secret and key, so that the host is at no time let in without.
+            let (secret, tls_key) = (read_key(&key)?, read_tls_key(&key, false)?);
+            if let Some(key) = tls_key {
+                client.host_tls_key_set(Some(&group_of(client, &export).await?), &host, &key).await?;
+            }
+            if let Some(key) = secret {
+                client.host_key_set(Some(&group_of(client, &export).await?), &host, &key).await?;
+            }
+            let changed = client.host_allow(&export, &host).await?;
+            show_changed(common, &changed, |_| format!("{host} may use the export {export}"))
+        }
+        HostCommand::Limit { host, export, limit, dry_run } => {
+            check_host(&host)?;
+            let update = limit.update(dry_run.dry_run);
+            update.validate()?;
+            let changed = client.host_limit(&export, &host, &update).await?;
+            show_changed(common, &changed, |_| {
+                limited(&changed.steps, &format!("what {host} does with the export {export}"))
+            })
+        }
+
+        HostCommand::Key(HostKeyCommand::Generate { out, tls, hash }) => {
+            let made = if tls { secret::generate_tls(hash.0)? } else { secret::generate(hash.0)? };
+            match out {
+                Some(file) => secret::write(&file, &made),
+                None => print(&format!("{}\n", *made)),
+            }
+        }
+        HostCommand::Key(HostKeyCommand::Set { host, of, key, keep_old }) => {
+            check_host(&host)?;
+            match (read_key(&key)?, read_tls_key(&key, keep_old)?) {
+                (Some(key), None) => {
+                    let changed = client.host_key_set(of.group.as_deref(), &host, &key).await?;
+                    let done = format!("{host} authenticates for {} from its next connection on", of.name());
+                    show_changed(common, &changed, |_| done)
+                }
+                (None, Some(key)) => {
+                    let changed = client.host_tls_key_set(of.group.as_deref(), &host, &key).await?;
+                    let done = format!("{host} uses TLS for {} from its next connection on", of.name());
+                    show_changed(common, &changed, |_| done)
+                }
+                (None, None) => {
+                    let which = "say which: --dhchap-secret FILE or --tls-key FILE, or - for stdin";
+                    Err(Failure::Usage(which.to_owned()))
+                }
+                (Some(_), Some(_)) => Err(Failure::Usage("one at a time: --dhchap-secret or --tls-key".to_owned())),
+            }
+        }
+        HostCommand::Key(HostKeyCommand::Remove { host, of, tls: true }) => {
+            let changed = client.host_tls_key_remove(of.group.as_deref(), &host).await?;
+            show_changed(common, &changed, |_| format!("{host} is let in to {} without TLS", of.name()))
+        }
+        HostCommand::Key(HostKeyCommand::Remove { host, of, tls: false }) => {
+            let changed = client.host_key_remove(of.group.as_deref(), &host).await?;
+            show_changed(common, &changed, |_| format!("{host} is let in to {} by its name alone", of.name()))
+        }
+        HostCommand::Deny { host, export } => {
+            let changed = client.host_deny(&export, &host).await?;
+            show_changed(common, &changed, |_| format!("{host} may use the export {export} no longer"))
+        }
+    }
+}
+
+/// The secrets in files, if there are any.
+pub(super) fn read_key(key: &KeyArgs) -> Result<Option<HostKeySet>, Failure> {
+    let Some(file) = &key.dhchap_secret else { return Ok(None) };
+    let text = |file: &PathBuf| secret::read(file).map(|secret| secret.text().to_string());
+    let controller_secret = key.dhchap_ctrl_secret.as_ref().map(text).transpose()?;
+    Ok(Some(HostKeySet { secret: text(file)?, controller_secret, dh_group: key.dh_group }))
+}
+
+/// The key of TLS in a file, if there is one.
+pub(super) fn read_tls_key(key: &KeyArgs, keep_old: bool) -> Result<Option<HostTlsKeySet>, Failure> {
+    let Some(file) = &key.tls_key else { return Ok(None) };
+    let key = secret::read_tls(file)?.text().to_string();
+    Ok(Some(HostTlsKeySet { key, keep_old }))
+}
+
+/// The group that an export's volume is in.
+async fn group_of(client: &Client, export: &str) -> Result<String, Failure> {
+    let found = client.exports().await?.exports.into_iter().find(|known| known.id == export);
+    let found = found.ok_or_else(|| Failure::Refused {
+        code: ErrorCode::ExportNotFound,
+        message: format!("there is no export {export:?}"),
+    })?;
+    Ok(found.volume.split_once('/').map_or(found.volume.clone(), |(group, _)| group.to_owned()))
+}

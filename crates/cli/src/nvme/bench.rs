@@ -1,0 +1,216 @@
+//! `purlin nvme bench`.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use api::{format_bytes, format_bytes_exact};
+use drive::{Buf, BufMut, Segments};
+use hdrhistogram::Histogram;
+use initiator::tokio::TokioNetwork;
+use initiator::{IoError, Namespace};
+
+use super::reports::{NvmeBench, NvmeLatency};
+use super::{connect, connection_options};
+use crate::Failure;
+use crate::args::Common;
+use crate::ask::consent;
+use crate::nvme_args::BenchArgs;
+use crate::output::show;
+use crate::table::{micros, pairs, per_second};
+
+/// The longest request.
+const BLOCK_BYTES_MAX: u64 = 64 << 20;
+
+/// The longest latency that is counted as what it is: a day.
+const LATENCY_US_MAX: u64 = 86_400_000_000;
+
+/// What is done to the namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Pattern {
+    writes: bool,
+    is_random: bool,
+}
+
+impl Pattern {
+    fn of(args: &BenchArgs) -> Pattern {
+        Pattern { writes: args.write || args.randwrite, is_random: !(args.read || args.write) }
+    }
+
+    fn name(self) -> &'static str {
+        match (self.is_random, self.writes) {
+            (false, false) => "read",
+            (false, true) => "write",
+            (true, false) => "randread",
+            (true, true) => "randwrite",
+        }
+    }
+}
+
+/// What the requests in flight share.
+struct Load {
+    disk: Namespace<TokioNetwork>,
+    pattern: Pattern,
+    bytes: u64,
+    /// Requests that fit into the namespace.
+    places: u64,
+    next: Cell<u64>,
+    ends: Instant,
+    latencies: RefCell<Histogram<u64>>,
+    failed: RefCell<Option<IoError>>,
+}
+
+pub(super) async fn run(common: &Common, args: BenchArgs) -> Result<(), Failure> {
+    let pattern = Pattern::of(&args);
+    if args.block_size == 0 || args.block_size > BLOCK_BYTES_MAX {
+        return Err(Failure::Usage(format!("a request has at most {}", format_bytes_exact(BLOCK_BYTES_MAX))));
+    }
+    let mut options = connection_options(&args.host, &args.connection, &args.subsystem)?;
+    // So many requests shall be with the target, not wait here.
+    let share = args.depth.div_ceil(options.queues);
+    options.queue_entries = options.queue_entries.max(share.saturating_add(1)).min(1024);
+    let disk = connect(&args.addresses, args.connection.nsid, options).await?;
+    let measured = measure(common, &args, pattern, disk.clone()).await;
+    disk.close().await;
+    show(common, &measured?, text)
+}
+
+async fn measure(
+    common: &Common,
+    args: &BenchArgs,
+    pattern: Pattern,
+    disk: Namespace<TokioNetwork>,
+) -> Result<NvmeBench, Failure> {
+    let (block, size) = (disk.info().block_bytes, disk.size_bytes());
+    if !args.block_size.is_multiple_of(block.into()) {
+        let what = format!("the namespace has blocks of {block} bytes: --block-size is to be a multiple of them");
+        return Err(Failure::Usage(what));
+    }
+    if args.block_size > size {
+        return Err(Failure::Usage(format!("the namespace has {} only", format_bytes(size))));
+    }
+    let nsid = disk.info().nsid;
+    if pattern.writes && !args.destroys_data {
+        let what = format!("this overwrites namespace {nsid} of {}, {}", args.subsystem, format_bytes(size));
+        consent(common, &what)?;
+    }
+    let start = Instant::now();
+    let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 2).expect("bounds that make sense");
+    let load = Rc::new(Load {
+        disk,
+        pattern,
+        bytes: args.block_size,
+        places: size / args.block_size,
+        next: Cell::new(0),
+        ends: start + Duration::from_secs(args.seconds.into()),
+        latencies: RefCell::new(histogram),
+        failed: RefCell::new(None),
+    });
+    let requests: Vec<_> =
+        (0..args.depth).map(|index| tokio::task::spawn_local(load.clone().one(index.into()))).collect();
+    for request in requests {
+        request.await.map_err(|error| Failure::Ended(format!("the benchmark broke: {error}")))?;
+    }
+    if let Some(error) = load.failed.borrow_mut().take() {
+        return Err(Failure::Ended(format!("a request failed: {error}")));
+    }
+    let duration_s = start.elapsed().as_secs_f64();
+    let latencies = load.latencies.borrow();
+    let request_count = latencies.len();
+    let at = |percent: f64| latencies.value_at_quantile(percent / 100.0) as f64;
+    let connects = load.disk.paths().iter().map(|path| path.connects.saturating_sub(1)).sum();
+    Ok(NvmeBench {
+        addresses: args.addresses.iter().map(ToString::to_string).collect(),
+        subsystem: args.subsystem.to_string(),
+        nsid,
+        size_bytes: size,
+        pattern: pattern.name().to_owned(),
+        block_size_bytes: args.block_size,
+        depth_count: args.depth.into(),
+        queue_count: args.connection.nr_io_queues.into(),
+        duration_s,
+        request_count,
+        reconnect_count: connects,
+        iops_per_s: request_count as f64 / duration_s,
+        bandwidth_bytes_per_s: (request_count * args.block_size) as f64 / duration_s,
+        latency: NvmeLatency {
+            mean_us: latencies.mean(),
+            p50_us: at(50.0),
+            p90_us: at(90.0),
+            p99_us: at(99.0),
+            p999_us: at(99.9),
+            max_us: latencies.max() as f64,
+        },
+    })
+}
+
+impl Load {
+    /// One request after the other, until the time is over.
+    async fn one(self: Rc<Self>, index: u64) {
+        let len = self.bytes as usize;
+        // Data that do not compress: whoever stores them is not flattered.
+        let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ (index + 1).wrapping_mul(0xD129_0D3B_3E63_5F3B));
+        let mut bytes = BufMut::zeroed(len);
+        bytes.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next().to_le_bytes()));
+        let data: Buf = bytes.freeze();
+        let mut place = Some(BufMut::zeroed(len));
+        while Instant::now() < self.ends && self.failed.borrow().is_none() {
+            let at = match self.pattern.is_random {
+                true => random.next() % self.places,
+                false => self.next.replace(self.next.get() + 1) % self.places,
+            };
+            let begin = Instant::now();
+            let done = if self.pattern.writes {
+                self.disk.write(at * self.bytes, Segments::from_iter([data.clone()]), false).await
+            } else {
+                let into = place.take().unwrap_or_else(|| BufMut::zeroed(len));
+                self.disk.read(at * self.bytes, into).await.map(|read| place = Some(read))
+            };
+            match done {
+                Ok(()) => self.latencies.borrow_mut().saturating_record(begin.elapsed().as_micros() as u64),
+                Err(error) => *self.failed.borrow_mut() = Some(error),
+            }
+        }
+    }
+}
+
+/// xorshift64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+fn text(report: &NvmeBench) -> String {
+    let NvmeLatency { mean_us, p50_us, p90_us, p99_us, p999_us, max_us } = report.latency;
+    let queues = if report.queue_count == 1 { "1 queue".to_owned() } else { format!("{} queues", report.queue_count) };
+    let mut lines = vec![
+        ("namespace", format!("{} of {}, {}", report.nsid, report.subsystem, format_bytes(report.size_bytes))),
+        (
+            "load",
+            format!(
+                "{} of {}, {} in flight, {queues}, {:.1} s",
+                report.pattern,
+                format_bytes_exact(report.block_size_bytes),
+                report.depth_count,
+                report.duration_s
+            ),
+        ),
+        ("requests", format!("{}/s, {} in all", per_second(report.iops_per_s), report.request_count)),
+        ("bandwidth", format!("{}/s", format_bytes(report.bandwidth_bytes_per_s as u64))),
+        ("latency", format!("{} mean, {} at most", micros(mean_us), micros(max_us))),
+        ("p50", micros(p50_us)),
+        ("p90", micros(p90_us)),
+        ("p99", micros(p99_us)),
+        ("p99.9", micros(p999_us)),
+    ];
+    if report.reconnect_count > 0 {
+        lines.push(("connected again", report.reconnect_count.to_string()));
+    }
+    pairs(&lines)
+}

@@ -1,0 +1,315 @@
+//! A namespace for NBD clients of this machine, on tokio.
+//!
+//! Invariants:
+//! 1. A request holds a part of the connection's budget until its answer was sent: a client that does not read its answers is not
+//!    read from.
+//! 2. A client that breaks the protocol or goes away ends its own connection only.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use drive::{Buf, BufMut};
+use initiator::IoError;
+use initiator::tokio::send_all;
+use nbd::{
+    Command, Descriptor, Directory, Errno, ExportInfo, Handshake, Listed, Progress, Refusal, Replies, Request, Step,
+    TlsPolicy, Transmission,
+};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use super::edges::Edges;
+
+/// What one connection may hold in requests, in units of [`UNIT_BYTES`]: 64 MiB and a bit, so that the longest request fits twice.
+const BUDGET: usize = (64 << 20) / UNIT_BYTES + REQUESTS_MAX;
+const UNIT_BYTES: usize = 4096;
+
+/// Requests without data at the same time.
+const REQUESTS_MAX: usize = 256;
+
+/// Bytes that are received at once.
+const INPUT_BYTES: usize = 256 << 10;
+
+/// Answers that leave together.
+const GATHER_MAX: usize = 64;
+
+/// A client broke the protocol, or the connection failed.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Broken {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Violation(nbd::Violation),
+}
+
+/// An answer, and its part of the budget.
+struct Answer {
+    head: Buf,
+    body: Option<Buf>,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// The one export that there is: the default one, and under its own name.
+struct Only<'a>(&'a ExportInfo);
+
+impl Directory for Only<'_> {
+    type Export = ();
+
+    fn list(&self) -> Vec<Listed> {
+        vec![Listed { name: self.0.name.clone(), description: self.0.description.clone() }]
+    }
+
+    fn find(&self, name: &str) -> Result<((), ExportInfo), Refusal> {
+        if name.is_empty() || name == self.0.name { Ok(((), self.0.clone())) } else { Err(Refusal::Unknown) }
+    }
+}
+
+/// What a client is told about a namespace.
+pub(super) fn export_info(edges: &Edges, description: String) -> ExportInfo {
+    let disk = edges.disk();
+    ExportInfo {
+        name: format!("nsid{}", disk.info().nsid),
+        description,
+        size_bytes: disk.size_bytes(),
+        read_only: disk.is_read_only(),
+        // All connections here share the namespace's queues.
+        multi_conn: true,
+        block_bytes_preferred: disk.info().block_bytes.max(4096),
+    }
+}
+
+/// Serves a client until it goes.
+///
+/// # Errors
+/// [`Broken`]
+pub(super) async fn serve<R, W>(reader: R, mut writer: W, edges: Rc<Edges>, info: ExportInfo) -> Result<(), Broken>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin + 'static,
+{
+    let mut receiving = Receiving { reader, input: Vec::with_capacity(INPUT_BYTES), at: 0 };
+    let Some(machine) = haggle(&mut receiving, &mut writer, &info).await? else { return Ok(()) };
+    let (answers, outbox) = mpsc::unbounded_channel();
+    let sending = tokio::task::spawn_local(send_answers(outbox, writer));
+    let client = Client { edges, replies: machine.replies(), answers, budget: Arc::new(Semaphore::new(BUDGET)) };
+    let received = transmission(&mut receiving, machine, client).await;
+    if received.is_err() {
+        sending.abort();
+        return received;
+    }
+    // Answers that are under way still go out: the sender ends with the last of the requests.
+    match sending.await {
+        Ok(sent) => sent.map_err(Broken::from),
+        Err(_) => Ok(()),
+    }
+}
+
+struct Receiving<R> {
+    reader: R,
+    input: Vec<u8>,
+    /// How far it was parsed.
+    at: usize,
+}
+
+impl<R: AsyncRead + Unpin> Receiving<R> {
+    /// Receives more. False at the end of the stream.
+    async fn more(&mut self) -> io::Result<bool> {
+        self.input.drain(..self.at);
+        self.at = 0;
+        Ok(self.reader.read_buf(&mut self.input).await? > 0)
+    }
+}
+
+/// The handshake phase. `None`: the client went.
+async fn haggle<R, W>(
+    receiving: &mut Receiving<R>,
+    writer: &mut W,
+    info: &ExportInfo,
+) -> Result<Option<Transmission>, Broken>
+where
+    R: AsyncRead + Unpin,
+    W: AsyncWrite + Unpin,
+{
+    let mut out = Vec::new();
+    let mut machine = Handshake::new(TlsPolicy::Off, &mut out);
+    loop {
+        let (taken, progress) = machine.step(&receiving.input[receiving.at..], &Only(info), &mut out);
+        receiving.at += taken;
+        if !out.is_empty() {
+            send_all(writer, &[Buf::from(std::mem::take(&mut out))]).await?;
+        }
+        match progress {
+            Progress::Continue => {}
+            Progress::NeedMore => {
+                if !receiving.more().await? {
+                    return Ok(None);
+                }
+            }
+            Progress::Entered(machine, ()) => return Ok(Some(machine)),
+            Progress::StartTls => unreachable!("TLS is off"),
+            Progress::Ended => return Ok(None),
+            Progress::Close(violation) => return Err(Broken::Violation(violation)),
+        }
+    }
+}
+
+struct Client {
+    edges: Rc<Edges>,
+    replies: Replies,
+    answers: mpsc::UnboundedSender<Answer>,
+    budget: Arc<Semaphore>,
+}
+
+/// A write whose data are arriving.
+struct Write {
+    request: Request,
+    data: BufMut,
+    filled: usize,
+    permit: OwnedSemaphorePermit,
+}
+
+/// The transmission phase, receiving side.
+async fn transmission<R: AsyncRead + Unpin>(
+    receiving: &mut Receiving<R>,
+    mut machine: Transmission,
+    client: Client,
+) -> Result<(), Broken> {
+    let client = Rc::new(client);
+    let mut write: Option<Write> = None;
+    loop {
+        let (taken, step) = machine.step(&receiving.input[receiving.at..]);
+        let from = receiving.at;
+        receiving.at += taken;
+        match step {
+            Step::Continue => {}
+            Step::NeedMore => {
+                if !receiving.more().await? {
+                    return Ok(());
+                }
+            }
+            Step::Request(request) => {
+                let permit = client.admitted(&request.command).await;
+                if let Command::Write { len, .. } = request.command {
+                    write = Some(Write { request, data: BufMut::zeroed(len as usize), filled: 0, permit });
+                } else {
+                    tokio::task::spawn_local(client.clone().one(request, None, permit));
+                }
+            }
+            Step::Data { len, .. } => {
+                let arriving = write.as_mut().expect("data follow a write");
+                arriving.data[arriving.filled..arriving.filled + len]
+                    .copy_from_slice(&receiving.input[from..from + len]);
+                arriving.filled += len;
+            }
+            Step::Receive { len } => {
+                let arriving = write.as_mut().expect("data follow a write");
+                let filled = arriving.filled;
+                let count = receiving.reader.read(&mut arriving.data[filled..filled + len as usize]).await?;
+                if count == 0 {
+                    return Ok(());
+                }
+                machine.received(count as u32);
+                arriving.filled += count;
+            }
+            Step::Refused { cookie, errno, reason } => {
+                let permit = client.admitted(&Command::Flush).await;
+                client.put(client.replies.error(cookie, errno, reason), None, permit);
+            }
+            Step::Disconnect => return Ok(()),
+            Step::Close(violation) => return Err(Broken::Violation(violation)),
+        }
+        if write.as_ref().is_some_and(|write| write.filled == write.data.len()) {
+            let Write { request, data, permit, .. } = write.take().expect("looked at above");
+            tokio::task::spawn_local(client.clone().one(request, Some(data.freeze()), permit));
+        }
+    }
+}
+
+impl Client {
+    /// Waits until the connection may hold another request.
+    async fn admitted(&self, command: &Command) -> OwnedSemaphorePermit {
+        let bytes = match command {
+            Command::Read { len, .. } | Command::Write { len, .. } => *len as usize,
+            _ => 0,
+        };
+        let units = (1 + bytes / UNIT_BYTES).min(BUDGET) as u32;
+        self.budget.clone().acquire_many_owned(units).await.expect("the budget is never closed")
+    }
+
+    fn put(&self, head: Vec<u8>, body: Option<Buf>, permit: OwnedSemaphorePermit) {
+        // Whoever does not take answers any more is told nothing.
+        let _ = self.answers.send(Answer { head: head.into(), body, _permit: permit });
+    }
+
+    /// Serves one request.
+    async fn one(self: Rc<Self>, request: Request, data: Option<Buf>, permit: OwnedSemaphorePermit) {
+        let Request { cookie, command } = request;
+        let replies = self.replies;
+        let is_read = matches!(command, Command::Read { .. });
+        match (self.execute(command, data).await, command) {
+            (Ok(Some(data)), Command::Read { offset, len, .. }) => {
+                self.put(replies.data(cookie, offset, len).to_vec(), Some(data), permit);
+            }
+            (Ok(_), Command::BlockStatus { len, .. }) => {
+                let all = Descriptor { len, allocated: true };
+                self.put(replies.block_status(cookie, [all]), None, permit);
+            }
+            (Ok(_), _) => self.put(replies.done(cookie, is_read).to_vec(), None, permit),
+            (Err(error), _) => self.put(replies.error(cookie, errno(&error), &error.to_string()), None, permit),
+        }
+    }
+
+    async fn execute(&self, command: Command, data: Option<Buf>) -> Result<Option<Buf>, IoError> {
+        let edges = &*self.edges;
+        match command {
+            Command::Read { offset, len, .. } if len > 0 => return edges.read(offset, len as usize).await.map(Some),
+            Command::Write { offset, len, fua } if len > 0 => {
+                edges.write(offset, data.expect("a write brings data"), fua).await?;
+            }
+            Command::Flush => edges.disk().flush().await?,
+            Command::Trim { offset, len, fua } => {
+                edges.trim(offset, len.into()).await?;
+                if fua {
+                    edges.disk().flush().await?;
+                }
+            }
+            Command::WriteZeroes { offset, len, fua, keep_allocated, .. } if len > 0 => {
+                edges.write_zeroes(offset, len.into(), fua, !keep_allocated).await?;
+            }
+            // Nothing to do, or answered by the caller.
+            Command::Read { .. }
+            | Command::Write { .. }
+            | Command::WriteZeroes { .. }
+            | Command::Cache { .. }
+            | Command::BlockStatus { .. } => {}
+        }
+        Ok(None)
+    }
+}
+
+/// The error of the protocol ("Error values").
+fn errno(error: &IoError) -> Errno {
+    match error {
+        IoError::NoSpace => Errno::NoSpc,
+        IoError::ReadOnly => Errno::Perm,
+        IoError::OutOfRange { .. } | IoError::Misaligned { .. } => Errno::Inval,
+        IoError::Unsupported(_) => Errno::NotSup,
+        IoError::Gone(_) | IoError::Media(_) | IoError::Differs | IoError::Reserved | IoError::Failed(_) => Errno::Io,
+    }
+}
+
+/// The sending task of a connection: ends with the last of those who have answers.
+async fn send_answers<W: AsyncWrite + Unpin>(
+    mut outbox: mpsc::UnboundedReceiver<Answer>,
+    mut writer: W,
+) -> io::Result<()> {
+    let mut ready = Vec::with_capacity(GATHER_MAX);
+    while outbox.recv_many(&mut ready, GATHER_MAX).await > 0 {
+        let parts: Vec<Buf> =
+            ready.iter_mut().flat_map(|answer| [Some(answer.head.clone()), answer.body.take()]).flatten().collect();
+        send_all(&mut writer, &parts).await?;
+        ready.clear();
+    }
+    Ok(())
+}

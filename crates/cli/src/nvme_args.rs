@@ -1,0 +1,212 @@
+//! What may be typed about NVMe/TCP.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use api::{NbdAddress, parse_bytes};
+use clap::{Args, Subcommand};
+use initiator::Address;
+use nvme::Nqn;
+
+/// Verbs of NVMe/TCP: this machine as a host. Options are called as nvme-cli calls them, where it has them.
+#[derive(Debug, Subcommand)]
+pub enum NvmeCommand {
+    /// List the subsystems that a target offers to this host
+    #[command(after_help = "\
+Examples:
+  purlin nvme discover 10.0.0.5
+  purlin nvme discover 10.0.0.5:8009 --output json
+  purlin nvme discover shelf-1 --hostnqn nqn.2014-08.org.nvmexpress:uuid:2e5cb3b8-6b30-4b1e-8a0f-7d4e0c1f2a3b
+
+Without a port it is 4420. Other discovery services that it refers to are asked as well.")]
+    Discover {
+        /// Where the target listens
+        #[arg(value_name = "HOST[:PORT]")]
+        address: Address,
+        /// List referrals, and do not ask there
+        #[arg(long)]
+        no_follow: bool,
+        #[command(flatten)]
+        host: HostArgs,
+    },
+    /// Connect to a namespace and serve it to NBD clients of this machine, until Ctrl-C
+    #[command(after_help = "\
+Examples:
+  purlin nvme connect 10.0.0.5 nqn.2014-08.org.nvmexpress:uuid:... --nbd unix:/run/user/1000/disk.sock
+  purlin nvme connect 10.0.0.5,10.0.1.5 nqn.2026-11.com.example:shelf --nsid 3 --data-digest
+  purlin nvme connect shelf-1:4421 nqn.2026-11.com.example:shelf --nbd 127.0.0.1:10810 --ctrl-loss-tmo -1
+  purlin nvme connect 10.0.0.5 nqn.2026-11.com.example:shelf --dhchap-secret host.key --dhchap-ctrl-secret target.key
+  purlin nvme connect 10.0.0.5 nqn.2026-11.com.example:shelf --tls --tls-key host.tls
+
+`purlin host key generate` makes secrets, and with --tls keys. A connection that ends is made again, and requests wait meanwhile. Several addresses of one subsystem are several paths. `qemu-img info
+nbd://127.0.0.1:10809`, `nbdcopy`, `nbd-client` and Windows' NBD drivers reach it.")]
+    Connect(ConnectArgs),
+    /// List the namespaces that `purlin nvme connect` serves here
+    #[command(after_help = "Examples:\n  purlin nvme list\n  purlin nvme list --output json")]
+    List,
+    /// End `purlin nvme connect`
+    #[command(after_help = "\
+Examples:
+  purlin nvme disconnect nqn.2026-11.com.example:shelf
+  purlin nvme disconnect nqn.2026-11.com.example:shelf --nsid 3 --force
+  purlin nvme disconnect --all")]
+    Disconnect(DisconnectArgs),
+    /// Read or write a namespace as fast as it goes, and measure
+    #[command(after_help = "\
+Examples:
+  purlin nvme bench 10.0.0.5 nqn.2014-08.org.nvmexpress:uuid:... --nsid 1
+  purlin nvme bench 10.0.0.5 nqn.2026-11.com.example:shelf --read --block-size 128k --depth 8 --seconds 30
+  purlin nvme bench 10.0.0.5 nqn.2026-11.com.example:shelf --randwrite --depth 128 --queues 4 --destroys-data
+
+Random reads of 4 KiB are the default. Writes overwrite what the namespace holds. All runs on one core.")]
+    Bench(BenchArgs),
+}
+
+/// Who this host is.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Host")]
+pub struct HostArgs {
+    /// Name of this host; default: that of /etc/nvme/hostnqn, or one that is made once and kept for this user
+    #[arg(long, value_name = "NQN")]
+    pub hostnqn: Option<Nqn>,
+    /// Identifier of this host; default: the UUID in its name, or that of /etc/nvme/hostid
+    #[arg(long, value_name = "UUID", value_parser = uuid)]
+    pub hostid: Option<[u8; 16]>,
+    /// File with this host's secret (DHHC-1:...), to authenticate where the target asks for it; - is stdin
+    #[arg(long, value_name = "FILE|-")]
+    pub dhchap_secret: Option<PathBuf>,
+    /// File with the target's secret: then it has to prove who it is, too
+    #[arg(long, value_name = "FILE", requires = "dhchap_secret")]
+    pub dhchap_ctrl_secret: Option<PathBuf>,
+    /// Encrypt with TLS 1.3; the key is in the file that --tls-key names
+    #[arg(long, requires = "tls_key")]
+    pub tls: bool,
+    /// File with this host's key of TLS (NVMeTLSkey-1:...); - is stdin
+    #[arg(long, value_name = "FILE|-", requires = "tls")]
+    pub tls_key: Option<PathBuf>,
+    /// Ask for digests of headers (CRC-32C)
+    #[arg(long)]
+    pub hdr_digest: bool,
+    /// Ask for digests of data
+    #[arg(long)]
+    pub data_digest: bool,
+}
+
+/// What a connection is to be like.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Connection")]
+pub struct ConnectionArgs {
+    /// Number of the namespace; not needed where there is only one
+    #[arg(long, value_name = "NSID")]
+    pub nsid: Option<u32>,
+    /// I/O queues, a connection each
+    #[arg(long, visible_alias = "queues", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=128))]
+    pub nr_io_queues: u16,
+    /// Entries of each I/O queue
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(2..=1024))]
+    pub queue_size: u16,
+    /// Seconds of silence after which the target forgets this host
+    #[arg(long, visible_alias = "keep-alive", value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub keep_alive_tmo: u32,
+    /// Seconds that a command may take before it is aborted and the connection given up
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub io_timeout: u32,
+    /// Seconds between attempts to connect again, at first: doubled each time, up to ten times as many
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    pub reconnect_delay: u32,
+    /// Seconds without a connection after which requests fail; -1: never
+    #[arg(
+        long,
+        visible_alias = "ctrl-loss",
+        value_name = "SECONDS",
+        default_value_t = 600,
+        allow_negative_numbers = true,
+        value_parser = clap::value_parser!(i64).range(-1..=86_400)
+    )]
+    pub ctrl_loss_tmo: i64,
+}
+
+impl ConnectionArgs {
+    /// `None`: never.
+    pub fn loss_timeout(&self) -> Option<Duration> {
+        u64::try_from(self.ctrl_loss_tmo).ok().map(Duration::from_secs)
+    }
+}
+
+/// What `nvme connect` takes.
+#[derive(Debug, Clone, Args)]
+pub struct ConnectArgs {
+    /// Where the target listens; several addresses of one subsystem are separated by commas
+    #[arg(value_name = "HOST[:PORT],...", value_delimiter = ',', required = true)]
+    pub addresses: Vec<Address>,
+    /// The subsystem
+    #[arg(value_name = "NQN")]
+    pub subsystem: Nqn,
+    /// Where NBD clients find it; whoever reaches this address may read and write
+    #[arg(long, value_name = "HOST:PORT|unix:PATH", default_value = "127.0.0.1:10809")]
+    pub nbd: NbdAddress,
+    #[command(flatten)]
+    pub connection: ConnectionArgs,
+    #[command(flatten)]
+    pub host: HostArgs,
+}
+
+/// What `nvme disconnect` takes.
+#[derive(Debug, Clone, Args)]
+pub struct DisconnectArgs {
+    /// The subsystem
+    #[arg(value_name = "NQN", required_unless_present = "all")]
+    pub subsystem: Option<Nqn>,
+    /// This namespace of it only
+    #[arg(long, value_name = "NSID")]
+    pub nsid: Option<u32>,
+    /// All that there are
+    #[arg(long, conflicts_with_all = ["subsystem", "nsid"])]
+    pub all: bool,
+    /// Although NBD clients are connected
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// What `nvme bench` takes.
+#[derive(Debug, Clone, Args)]
+pub struct BenchArgs {
+    /// Where the target listens; several addresses of one subsystem are separated by commas
+    #[arg(value_name = "HOST[:PORT],...", value_delimiter = ',', required = true)]
+    pub addresses: Vec<Address>,
+    /// The subsystem
+    #[arg(value_name = "NQN")]
+    pub subsystem: Nqn,
+    /// Read one block after the other
+    #[arg(long, group = "pattern")]
+    pub read: bool,
+    /// Write one block after the other
+    #[arg(long, group = "pattern")]
+    pub write: bool,
+    /// Read anywhere; the default
+    #[arg(long, group = "pattern")]
+    pub randread: bool,
+    /// Write anywhere
+    #[arg(long, group = "pattern")]
+    pub randwrite: bool,
+    /// Bytes of each request
+    #[arg(long, value_name = "SIZE", default_value = "4KiB", value_parser = parse_bytes)]
+    pub block_size: u64,
+    /// Requests in flight
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub depth: u16,
+    /// How long
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: u32,
+    /// The namespace holds nothing that is needed: don't ask before it is overwritten
+    #[arg(long)]
+    pub destroys_data: bool,
+    #[command(flatten)]
+    pub connection: ConnectionArgs,
+    #[command(flatten)]
+    pub host: HostArgs,
+}
+
+fn uuid(text: &str) -> Result<[u8; 16], String> {
+    initiator::parse_uuid(text).ok_or_else(|| format!("`{text}` is no UUID"))
+}

@@ -1,0 +1,222 @@
+//! Members on other machines that cannot be reached: how they leave their group, and how they come back.
+//!
+//! What events of the kernel are for drives of this machine, looking again and again is for these. The rules are those of [`super::hotplug`].
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
+
+use ::drive::join_all;
+use api::ErrorCode;
+
+use super::drives::{self, stopping};
+use super::group::{Group, join_error};
+use super::hotplug::{Outcome, is_live};
+use super::memory::{Place, Remembered};
+use super::newcomer::Found;
+use super::{Engine, find};
+use crate::http::{Answer, ControlError};
+
+/// How often it is looked.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Of these looks, so many go by until one for groups that could not be started.
+const ABSENT_EVERY: u64 = 5;
+
+/// A drive that is there, but of no use, is looked at again after this.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// A drive of a group that was out of reach when it was looked for.
+#[derive(Debug, Clone)]
+pub(super) struct Away {
+    pub place: Place,
+    not_before: Instant,
+    /// What was said of it last.
+    told: String,
+}
+
+impl Away {
+    pub fn new(place: Place) -> Away {
+        Away { place, not_before: Instant::now(), told: String::new() }
+    }
+}
+
+/// What came of looking for a drive.
+enum Look {
+    /// It has its place again, or has none any more.
+    Ended,
+    /// Later again.
+    Again { why: String, after: Duration },
+}
+
+impl Engine {
+    /// Looks after drives of other machines from now on, for as long as the engine lives.
+    pub fn start_looking_for_remotes(self: &Arc<Self>) {
+        let engine = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let mut tried = BTreeMap::new();
+            for look in 0_u64.. {
+                tokio::time::sleep(LOOK_EVERY).await;
+                let Some(engine) = engine.upgrade() else { return };
+                for group in engine.all() {
+                    if let Err(error) = engine.take_out_lost(&group).await {
+                        tracing::debug!(group = group.name, %error, "not looked after");
+                    }
+                }
+                let looks: Vec<_> = engine.all().into_iter().map(|group| engine.look_for_away(group)).collect();
+                join_all(looks).await;
+                if look.is_multiple_of(ABSENT_EVERY) {
+                    engine.look_for_absent(&mut tried).await;
+                }
+            }
+        });
+    }
+
+    /// Members that are out of reach for too long leave. Those that left because of that are let go, to be looked for.
+    async fn take_out_lost(&self, group: &Group) -> Answer<()> {
+        let remote: Vec<_> = group.drives().iter().flatten().filter(|drive| drive.is_remote()).cloned().collect();
+        if remote.is_empty() {
+            return Ok(());
+        }
+        let _one = self.changes.lock().await;
+        if self.newcomers.has_ended() {
+            return Ok(());
+        }
+        let status = group.status().await?;
+        for drive in remote {
+            let Some(id) = group.drive_id(&drive.name) else { continue };
+            let reach = drive.identity.as_deref().map(|identity| self.remotes.reach(identity)).unwrap_or_default();
+            match status.members.iter().find(|member| member.drive == Some(id)) {
+                Some(member) if is_live(member.state) && reach.is_lost => {
+                    let index = member.member;
+                    let failed = group.lead(move |array| async move { array.fail_member_on(index, id).await }).await?;
+                    if let Err(error) = failed {
+                        let error = join_error(&group.name, &error);
+                        tracing::debug!(group = group.name, drive = drive.name, %error, "out of reach, and needed");
+                    }
+                }
+                // What an operator took out stays out.
+                Some(member) if !is_live(member.state) && reach.was_lost => {
+                    group.let_go(id).await?;
+                    group.away().push(Away::new(drive.place()));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    async fn look_for_away(&self, group: Arc<Group>) {
+        let now = Instant::now();
+        let due: Vec<Away> = group.away().iter().filter(|away| away.not_before <= now).cloned().collect();
+        let looks: Vec<_> = due.into_iter().map(|away| self.look_for_one(&group, away.place)).collect();
+        join_all(looks).await;
+    }
+
+    async fn look_for_one(&self, group: &Arc<Group>, place: Place) {
+        let look = self.look_for(group, &place).await;
+        let look = look.unwrap_or_else(|error| Look::Again { why: error.to_string(), after: Duration::ZERO });
+        let mut all = group.away();
+        let Some(known) = all.iter_mut().find(|known| known.place == place) else { return };
+        match look {
+            Look::Ended => all.retain(|known| known.place != place),
+            Look::Again { why, after } => {
+                if known.told != why {
+                    let (group, drive) = (&group.name, &place.drive);
+                    tracing::warn!(group, drive, reason = why, "a drive of another machine is not back");
+                }
+                known.not_before = Instant::now() + after;
+                known.told = why;
+            }
+        }
+    }
+
+    /// Looks for one drive, and gives it the place that it had.
+    async fn look_for(&self, group: &Arc<Group>, place: &Place) -> Answer<Look> {
+        self.remotes.answers(&place.drive).await?;
+        // Whoever changes something else has to find the drive free.
+        let _one = self.changes.lock().await;
+        if self.newcomers.has_ended() {
+            return Err(stopping());
+        }
+        let drive = drives::open(&self.remotes, &place.drive, None).await?;
+        let again = |why: String| Ok(Look::Again { why, after: LOOK_AGAIN });
+        if place.identity.is_some() && drive.identity != place.identity {
+            return again("another drive is there now".to_owned());
+        }
+        let Some(own) = drives::superblock_of(&self.shards[0], &drive).await? else {
+            return again("it holds no part of the group any more".to_owned());
+        };
+        if own.array != group.uuid {
+            return again(format!("it belongs to the array {} now", own.name));
+        }
+        let (group_name, name) = (&group.name, drive.name.clone());
+        if !group.status().await?.superblock.members.iter().any(|entry| entry.uuid == own.drive) {
+            tracing::warn!(
+                group = group_name,
+                drive = name,
+                "is back, and another drive has its place: not looked for any more"
+            );
+            return Ok(Look::Ended);
+        }
+        let member = match self.place_of(group, &own).await? {
+            Ok(member) => member,
+            Err(Outcome::NotYet(why)) => return Ok(Look::Again { why, after: Duration::ZERO }),
+            Err(Outcome::Known(Found::Unused(why))) => return again(why),
+            Err(Outcome::Known(Found::Empty) | Outcome::Used) => return Ok(Look::Ended),
+        };
+        if !self.newcomers.may_return(drive.identity.as_deref().unwrap_or(&drive.name)) {
+            return again(format!("it comes and goes too often to get slot {} again now", member.member.0));
+        }
+        Self::put_in_place(group, &member, drive).await?;
+        group.away().retain(|away| away.place != *place);
+        self.remember();
+        tracing::info!(group = group_name, slot = member.member.0, drive = name, "a drive is back in its place");
+        Ok(Look::Ended)
+    }
+
+    /// Starts groups that could not be started without drives of other machines, as soon as more of them are there than at the last try.
+    async fn look_for_absent(&self, tried: &mut BTreeMap<String, Vec<bool>>) {
+        let absent = self.absent.read().unwrap_or_else(PoisonError::into_inner).clone();
+        for remembered in absent {
+            let places: Vec<&Place> = remembered.drives.iter().filter(|place| place.is_remote()).collect();
+            if places.is_empty() {
+                continue;
+            }
+            let asking: Vec<_> = places.iter().map(|place| self.remotes.answers(&place.drive)).collect();
+            let there: Vec<bool> = join_all(asking).await.iter().map(Result::is_ok).collect();
+            if tried.get(&remembered.uuid) == Some(&there) || !there.contains(&true) {
+                continue;
+            }
+            tried.insert(remembered.uuid.clone(), there);
+            match self.start_late(&remembered).await {
+                Ok(()) => drop(tried.remove(&remembered.uuid)),
+                Err(error) => {
+                    tracing::warn!(group = remembered.name, %error, "some of its drives are there, not enough")
+                }
+            }
+        }
+    }
+
+    async fn start_late(&self, remembered: &Remembered) -> Answer<()> {
+        let _one = self.changes.lock().await;
+        let is_absent = |absent: &[Remembered]| absent.iter().any(|absent| absent.uuid == remembered.uuid);
+        if self.newcomers.has_ended() || !is_absent(&self.absent.read().unwrap_or_else(PoisonError::into_inner)) {
+            return Err(ControlError::new(ErrorCode::WrongState, "it was started meanwhile"));
+        }
+        let opened = find::open_all(&self.shards[0], &self.remotes, remembered).await;
+        self.start_absent_with(remembered, opened).await
+    }
+
+    /// Starts a group that was absent with what there is.
+    pub(super) async fn start_absent_with(&self, remembered: &Remembered, opened: find::Opened) -> Answer<()> {
+        let group = self.start_group(opened.taken).await?;
+        group.away().extend(opened.away.into_iter().map(Away::new));
+        tracing::info!(group = group.name, "its drives are there: started");
+        let mut absent = self.absent.write().unwrap_or_else(PoisonError::into_inner);
+        absent.retain(|absent| absent.uuid != remembered.uuid);
+        drop(absent);
+        self.remember();
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! Keys of TLS of NVMe hosts: as they are recorded, and where connections ask for them.
+
+use api::{Changed, ErrorCode, HostTlsKey, HostTlsKeySet};
+use export::HostSecrets;
+use format::TlsKeyRecord;
+use nvme::Nqn;
+use nvme::tls::TlsKey;
+
+use super::Engine;
+use super::keyring::Keys;
+use crate::http::{Answer, ControlError};
+
+/// What is told of a host's keys.
+pub(super) fn told(group: Option<&str>, record: &TlsKeyRecord) -> HostTlsKey {
+    HostTlsKey { group: group.map(str::to_owned), key_count: record.keys.len() as u32 }
+}
+
+fn read(text: &str, host: &str) -> Result<TlsKey, String> {
+    text.parse().map_err(|error| format!("the key of the host {host} cannot be used: {error}"))
+}
+
+/// Takes over what is recorded at a place, which `of` names.
+pub(super) fn load(secrets: &HostSecrets, of: &str, records: &[TlsKeyRecord]) {
+    for record in records {
+        let (keys, broken): (Vec<_>, Vec<_>) =
+            record.keys.iter().map(|text| read(text, &record.host)).partition(Result::is_ok);
+        for error in broken.into_iter().filter_map(Result::err) {
+            tracing::error!(of, host = record.host, error, "a key of TLS does not count");
+        }
+        // Without any that counts nobody gets in: not in the clear either.
+        secrets.set_tls(&record.host, Some(keys.into_iter().flatten().collect()));
+    }
+}
+
+impl Engine {
+    /// From its next connection on, a host has to use TLS with this key.
+    pub(super) async fn set_host_tls_key(
+        &self,
+        group: Option<&str>,
+        host: &str,
+        request: HostTlsKeySet,
+    ) -> Answer<Changed<HostTlsKey>> {
+        let _one = self.changes.lock().await;
+        let keyring = self.keyring(group)?;
+        let refuse = |message: String| ControlError::new(ErrorCode::Invalid, message);
+        let nqn: Nqn = host.parse().map_err(|error: nvme::NqnError| refuse(error.to_string()))?;
+        // What is kept is of no use for another host.
+        let key = read(&request.key, host).map_err(refuse)?.retained(&nqn);
+        let mut texts = vec![key.text().to_string()];
+        if request.keep_old {
+            let kept = self.keys(&keyring).await?;
+            let known = kept.tls_keys.iter().find(|known| known.host == host);
+            let old = known.and_then(|known| known.keys.iter().find(|text| **text != texts[0])).cloned();
+            texts.extend(old);
+        }
+        let keys = texts.iter().map(|text| read(text, host)).collect::<Result<_, _>>().map_err(refuse)?;
+        let record = TlsKeyRecord { host: host.to_owned(), keys: texts };
+        let stored = record.clone();
+        let change = move |kept: &mut Keys| {
+            kept.tls_keys.retain(|known| known.host != stored.host);
+            let at = kept.tls_keys.partition_point(|known| known.host < stored.host);
+            kept.tls_keys.insert(at, stored);
+        };
+        self.change_keys(&keyring, change).await?;
+        self.asked(&keyring).set_tls(host, Some(keys));
+        tracing::info!(of = %keyring, host, keys = record.keys.len(), "a host has another key of TLS");
+        let step = match record.keys.len() {
+            1 => format!("from its next connection on, {host} uses TLS for {keyring}"),
+            _ => format!("from its next connection on, {host} uses TLS for {keyring}, with this key or the one before"),
+        };
+        Ok(Changed::done(vec![step], told(keyring.group(), &record)))
+    }
+
+    /// A host needs no TLS any more.
+    pub(super) async fn remove_host_tls_key(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostTlsKey>> {
+        let _one = self.changes.lock().await;
+        let keyring = self.keyring(group)?;
+        if !self.keys(&keyring).await?.tls_keys.iter().any(|known| known.host == host) {
+            return Err(ControlError::new(ErrorCode::Invalid, format!("{host} has no key of TLS for {keyring}")));
+        }
+        self.change_keys(&keyring, |kept| kept.tls_keys.retain(|known| known.host != host)).await?;
+        self.asked(&keyring).set_tls(host, None);
+        tracing::info!(of = %keyring, host, "a host needs no TLS any more");
+        Ok(Changed::gone(vec![format!("let {host} in without TLS, for {keyring}")]))
+    }
+}

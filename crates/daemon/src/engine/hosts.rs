@@ -1,0 +1,148 @@
+//! NVMe hosts: who may use which export, and who does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::{Changed, ErrorCode, Export, Host, HostExport, HostKey, HostTlsKey};
+use export::{HostUse, Hosts, Kind};
+use format::{ExportKind, ExportRecord, LimitOf};
+
+use super::exports::RunningExport;
+use super::{Engine, host_keys, host_tls_keys, limits, view};
+use crate::http::{Answer, ControlError};
+
+/// Of an export's record, which hosts may use it.
+pub(super) fn hosts_of(names: &Option<Vec<String>>) -> Hosts {
+    names.as_ref().map_or(Hosts::Any, |names| Hosts::Only(names.iter().cloned().collect()))
+}
+
+/// What a host has done, all exports together.
+#[derive(Default)]
+struct Sum {
+    usage: HostUse,
+    exports: Vec<HostExport>,
+    keys: Vec<HostKey>,
+    tls_keys: Vec<HostTlsKey>,
+}
+
+impl Engine {
+    /// All hosts that exports name, that have used one, or that have a secret or a key.
+    pub(super) async fn look_at_hosts(&self) -> Answer<Vec<Host>> {
+        let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
+        let mut exports = Vec::new();
+        let for_shares = self.shares.keys();
+        for secret in &for_shares.secrets {
+            sums.entry(secret.host.clone()).or_default().keys.push(host_keys::told(None, secret));
+        }
+        for record in &for_shares.tls_keys {
+            sums.entry(record.host.clone()).or_default().tls_keys.push(host_tls_keys::told(None, record));
+        }
+        for group in self.all() {
+            let running: Vec<Arc<RunningExport>> = group.exports().values().cloned().collect();
+            let catalogue = group.catalogue().await?;
+            for secret in &catalogue.secrets {
+                let keys = &mut sums.entry(secret.host.clone()).or_default().keys;
+                keys.push(host_keys::told(Some(&group.name), secret));
+            }
+            for record in &catalogue.tls_keys {
+                let keys = &mut sums.entry(record.host.clone()).or_default().tls_keys;
+                keys.push(host_tls_keys::told(Some(&group.name), record));
+            }
+            for running in running {
+                let ExportKind::NvmeTcp { address, nsid, hosts, .. } = &running.record.kind else { continue };
+                let export = view::export(&group, &catalogue, &running);
+                let (used, limited) = (running.state.hosts(), running.state.limited_hosts());
+                for name in hosts.iter().flatten().chain(used.keys()).chain(limited.keys()) {
+                    sums.entry(name.clone()).or_default();
+                }
+                exports.push((export, address.clone(), *nsid, hosts.clone(), used, limited));
+            }
+        }
+        for (host, sum) in &mut sums {
+            for (export, address, nsid, hosts, used, limited) in &exports {
+                let usage = used.get(host).cloned().unwrap_or_default();
+                sum.usage.queues += usage.queues;
+                sum.usage.counters.add(&usage.counters);
+                let named = hosts.as_ref().is_some_and(|hosts| hosts.contains(host));
+                if named || hosts.is_none() {
+                    sum.exports.push(HostExport {
+                        id: export.id.clone(),
+                        volume: export.volume.clone(),
+                        address: address.clone(),
+                        nsid: *nsid,
+                        named,
+                        queue_count: usage.queues,
+                        io: view::io(&usage.counters),
+                        limit: limited.get(host).map(|(limit, waits)| limits::shown(*limit, *waits)),
+                    });
+                }
+            }
+        }
+        let host = |(nqn, Sum { usage, exports, keys, tls_keys }): (String, Sum)| Host {
+            nqn,
+            queue_count: usage.queues,
+            io: view::io(&usage.counters),
+            error_count: usage.counters.errors,
+            in_flight_count: usage.counters.in_flight,
+            read_latency_us: view::latency_of(&usage.counters, Kind::Read),
+            write_latency_us: view::latency_of(&usage.counters, Kind::Write),
+            exports,
+            keys,
+            tls_keys,
+        };
+        Ok(sums.into_iter().map(host).collect())
+    }
+
+    /// Lets a host use an export, or takes that back.
+    pub(super) async fn set_host(&self, id: &str, host: &str, allow: bool) -> Answer<Changed<Export>> {
+        let refuse = |message: String| Err(ControlError::new(ErrorCode::Invalid, message));
+        let _one = self.changes.lock().await;
+        let (group, running) = self.find_export(id)?;
+        let ExportKind::NvmeTcp { hosts, .. } = &running.record.kind else {
+            return refuse(format!("the export {id:?} is not one over NVMe/TCP: only those know hosts"));
+        };
+        let Some(mut names) = hosts.clone() else {
+            return refuse(format!("any host may use the export {id:?}: delete it, and make one that names its hosts"));
+        };
+        let step = match (allow, names.iter().position(|name| name == host)) {
+            (true, Some(_)) => return refuse(format!("{host} may use the export {id:?} already")),
+            (true, None) => {
+                names.push(host.to_owned());
+                format!("let {host} use the export {id}")
+            }
+            (false, None) => return refuse(format!("{host} may not use the export {id:?} as it is")),
+            (false, Some(_)) if names.len() == 1 => {
+                return refuse(format!("{host} is the last host of the export {id:?}: delete the export instead"));
+            }
+            (false, Some(at)) => {
+                names.remove(at);
+                format!("let {host} use the export {id} no longer; it loses the namespace")
+            }
+        };
+        let mut record: ExportRecord = running.record.clone();
+        if let ExportKind::NvmeTcp { hosts, .. } = &mut record.kind {
+            *hosts = Some(names);
+        }
+        // Whoever gets in gets in when it is recorded, and whoever is put out is out then.
+        let stored = record.clone();
+        let catalogue = self
+            .change_catalogue(&group, |catalogue| {
+                let known = catalogue.exports.iter_mut().find(|export| export.id == stored.id);
+                known.into_iter().for_each(|export| *export = stored.clone());
+                if !allow {
+                    let own = LimitOf::Host { export: stored.id, host: host.to_owned() };
+                    catalogue.limits.retain(|limit| limit.of != own);
+                }
+            })
+            .await?;
+        self.allow_hosts(&group, &record);
+        if !allow {
+            running.state.limit_host(host, None);
+        }
+        let (state, failure) = (running.state.clone(), running.failure.clone());
+        let running = Arc::new(RunningExport { record, state, failure });
+        group.exports_mut().insert(running.record.id, running.clone());
+        tracing::info!(export = id, host, allow, "hosts changed");
+        Ok(Changed::done(vec![step], view::export(&group, &catalogue, &running)))
+    }
+}

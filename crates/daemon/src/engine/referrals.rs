@@ -1,0 +1,62 @@
+//! Other discovery services that NVMe hosts are told of.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+
+use api::{Changed, ErrorCode, Referral};
+
+use super::Engine;
+use crate::http::{Answer, ControlError};
+
+/// Referrals at most: a discovery log stays within some 128 KiB.
+const REFERRALS_MAX: usize = 128;
+
+fn shown(address: SocketAddr) -> Referral {
+    Referral { address: address.to_string() }
+}
+
+impl Engine {
+    /// The referrals, by address.
+    pub(super) fn look_at_referrals(&self) -> Vec<Referral> {
+        self.listeners.referrals().into_iter().map(shown).collect()
+    }
+
+    /// Tells hosts of another discovery service.
+    pub(super) async fn add_referral(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
+        let _one = self.changes.lock().await;
+        let mut referrals = self.listeners.referrals();
+        if referrals.len() >= REFERRALS_MAX {
+            let message = format!("hosts are referred to {REFERRALS_MAX} addresses already: remove one first");
+            return Err(ControlError::new(ErrorCode::TooLarge, message));
+        }
+        if !referrals.insert(address) {
+            let message = format!("hosts are referred to {address} already");
+            return Err(ControlError::new(ErrorCode::Invalid, message));
+        }
+        self.set_referrals(referrals)?;
+        tracing::info!(%address, "hosts are referred there");
+        Ok(Changed::done(vec![format!("refer NVMe hosts to {address}")], shown(address)))
+    }
+
+    /// Tells hosts of another discovery service no longer.
+    pub(super) async fn remove_referral(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
+        let _one = self.changes.lock().await;
+        let mut referrals = self.listeners.referrals();
+        if !referrals.remove(&address) {
+            let message = format!("hosts are not referred to {address}");
+            return Err(ControlError::new(ErrorCode::Invalid, message));
+        }
+        self.set_referrals(referrals)?;
+        tracing::info!(%address, "hosts are referred there no longer");
+        Ok(Changed::gone(vec![format!("refer NVMe hosts to {address} no longer")]))
+    }
+
+    /// Remembers them first: what hosts were told stays so.
+    fn set_referrals(&self, referrals: BTreeSet<SocketAddr>) -> Answer<()> {
+        self.memory.save_referrals(&referrals).map_err(|error| {
+            ControlError::new(ErrorCode::Io, format!("the state directory cannot be written: {error}"))
+        })?;
+        self.listeners.refer(referrals);
+        Ok(())
+    }
+}

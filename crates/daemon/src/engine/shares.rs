@@ -1,0 +1,489 @@
+//! Drives of this machine for others: each is a namespace, as it is, without a group.
+//!
+//! Invariants:
+//! 1. A shared drive is claimed, as a group's are: nobody else on this machine uses it.
+//! 2. All of this daemon's shared drives are namespaces of one subsystem, under numbers and UUIDs that a drive keeps for as long as it is
+//!    shared, wherever it is plugged in.
+//! 3. What is shared is in the state directory before anybody may use it, with the reservations that hosts want kept, and the secrets and
+//!    keys of hosts. Those are for all shared drives.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ::drive::Order;
+use api::{Changed, ErrorCode, NvmeTcpCreate, Share, ShareCreate, ShareList};
+use export::{ExportState, HostSecrets, Keep, NamespaceOffer, SharedNamespace};
+use format::{SecretRecord, TlsKeyRecord, Uuid};
+use nvme::target::{Reservations, Subsystem};
+use runtime::{OpenDrive, ShardEnv};
+use serde::{Deserialize, Serialize};
+
+use super::change::new_uuid;
+use super::drives::{self, Consent, Taken, stopping};
+use super::hosts::hosts_of;
+use super::identity::Present;
+use super::keyring::Keys;
+use super::memory::{Place, Remembered, replace};
+use super::namespaces::nqn_of;
+use super::reservations::{recorded, restored};
+use super::{Engine, find, host_keys, host_tls_keys, shard, view};
+use crate::http::{Answer, ControlError};
+
+/// What is remembered of a shared drive.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Record {
+    /// Number of the namespace.
+    nsid: u32,
+    place: Place,
+    /// Of the namespace.
+    uuid: String,
+    address: String,
+    /// Who may use it; nobody named means anybody.
+    hosts: Option<Vec<String>>,
+    reservations: Option<Reserved>,
+}
+
+/// Reservations as they are kept: those of a volume's record.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Reserved {
+    generation: u32,
+    registrants: Vec<(String, u64)>,
+    held: Option<(u8, Option<String>)>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Document {
+    /// Of the subsystem.
+    uuid: String,
+    shares: Vec<Record>,
+    /// Of hosts, in the clear. An older daemon refuses a document that has them: it would let in whoever says their names.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    secrets: Vec<SecretRecord>,
+    /// The same, of TLS.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    tls_keys: Vec<TlsKeyRecord>,
+}
+
+/// A shared drive, served or not.
+struct Running {
+    record: Record,
+    name: String,
+    open: Option<OpenDrive>,
+    state: Arc<ExportState>,
+    shared: Arc<SharedNamespace>,
+    /// Why it is not served, if it is not.
+    failure: Option<String>,
+}
+
+/// The shared drives of this daemon, by number.
+pub(super) struct Shares {
+    file: PathBuf,
+    all: Mutex<State>,
+    /// What connections ask.
+    secrets: HostSecrets,
+}
+
+#[derive(Default)]
+struct State {
+    uuid: Option<Uuid>,
+    keys: Keys,
+    running: BTreeMap<u32, Running>,
+}
+
+fn id_of(nsid: u32) -> String {
+    format!("share-{nsid}")
+}
+
+impl Reserved {
+    fn of(saved: &Reservations) -> Reserved {
+        let record = recorded(0, saved);
+        Reserved {
+            generation: record.generation,
+            registrants: record.registrants.into_iter().map(|known| (known.host, known.key)).collect(),
+            held: record.held.map(|held| (held.kind, held.holder)),
+        }
+    }
+
+    fn restored(self) -> Option<Reservations> {
+        let registrants = self.registrants.into_iter().map(|(host, key)| format::RegistrantRecord { host, key });
+        restored(&format::ReservationRecord {
+            volume: 0,
+            generation: self.generation,
+            registrants: registrants.collect(),
+            held: self.held.map(|(kind, holder)| format::HeldRecord { kind, holder }),
+        })
+    }
+}
+
+impl Shares {
+    pub fn new(state: &Path) -> Shares {
+        Shares { file: state.join("shares.json"), all: Mutex::default(), secrets: HostSecrets::default() }
+    }
+
+    fn all(&self) -> MutexGuard<'_, State> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes down what is shared.
+    fn save(&self) -> Answer<()> {
+        let document = {
+            let all = self.all();
+            let Some(uuid) = all.uuid else { return Ok(()) };
+            let shares = all.running.values().map(|running| running.record.clone()).collect();
+            let Keys { secrets, tls_keys } = all.keys.clone();
+            Document { uuid: uuid.to_string(), shares, secrets, tls_keys }
+        };
+        let failed = |error: std::io::Error| {
+            ControlError::new(ErrorCode::Io, format!("cannot write {}: {error}", self.file.display()))
+        };
+        let bytes = serde_json::to_vec_pretty(&document).map_err(|error| failed(error.into()))?;
+        replace(&self.file, &bytes).map_err(failed)
+    }
+
+    fn load(&self) -> std::io::Result<Option<Document>> {
+        match std::fs::read(&self.file) {
+            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Secrets and keys of hosts.
+    pub fn keys(&self) -> Keys {
+        self.all().keys.clone()
+    }
+
+    /// What connections ask.
+    pub fn secrets(&self) -> &HostSecrets {
+        &self.secrets
+    }
+
+    /// Changes secrets and keys, on the disk too.
+    pub fn change_keys(&self, change: impl FnOnce(&mut Keys)) -> Answer<()> {
+        self.uuid()?;
+        let before = self.keys();
+        change(&mut self.all().keys);
+        self.save().inspect_err(|_| self.all().keys = before)
+    }
+
+    /// The subsystem's UUID, which is made with the first drive or key.
+    fn uuid(&self) -> Answer<Uuid> {
+        let mut all = self.all();
+        let uuid = all.uuid.map_or_else(new_uuid, Ok)?;
+        all.uuid = Some(uuid);
+        Ok(uuid)
+    }
+}
+
+fn subsystem(uuid: &Uuid) -> Subsystem {
+    let serial = uuid.to_string().chars().filter(|char| *char != '-').take(20).collect();
+    Subsystem { nqn: nqn_of(uuid), serial, firmware: env!("CARGO_PKG_VERSION").to_owned() }
+}
+
+fn shown(uuid: &Uuid, running: &Running, keys: &Keys) -> Share {
+    let Running { record, name, open, state, failure, .. } = running;
+    let nqn = nqn_of(uuid).to_string();
+    let info = open.as_ref().map(OpenDrive::info);
+    let may_use = |host: &&String| record.hosts.as_ref().is_none_or(|hosts| hosts.contains(host));
+    Share {
+        id: id_of(record.nsid),
+        drive: name.clone(),
+        url: format!("{}{}/{nqn}?nsid={}", api::NVME_TCP, reachable(&record.address), record.nsid),
+        address: record.address.clone(),
+        nqn,
+        nsid: record.nsid,
+        size_bytes: info.map(|info| info.size_bytes),
+        sector_bytes: info.map(|info| info.sector_bytes),
+        hosts: record.hosts.clone(),
+        tls_hosts: keys.tls_keys.iter().map(|key| &key.host).filter(may_use).cloned().collect(),
+        queue_count: state.hosts().values().map(|used| used.queues).sum(),
+        io: view::io(&state.counters()),
+        failure: failure.clone(),
+    }
+}
+
+/// An address that others can use: one that means all of this machine's is named by the machine's name.
+fn reachable(address: &str) -> String {
+    let Some((host, port)) = address.rsplit_once(':') else { return address.to_owned() };
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    match (host, name.trim()) {
+        (_, "") | (_, "(none)") => address.to_owned(),
+        ("0.0.0.0" | "[::]", name) => format!("{name}:{port}"),
+        _ => address.to_owned(),
+    }
+}
+
+impl Engine {
+    pub(super) fn look_at_shares(&self) -> Vec<Share> {
+        let all = self.shares.all();
+        all.uuid.iter().flat_map(|uuid| all.running.values().map(|running| shown(uuid, running, &all.keys))).collect()
+    }
+
+    pub(super) async fn share_drives(&self, request: ShareCreate) -> Answer<Changed<ShareList>> {
+        let _one = self.changes.lock().await;
+        let address = request.address.clone().unwrap_or_else(|| NvmeTcpCreate::ADDRESS_DEFAULT.to_owned());
+        let any = Consent { create_files_bytes: None, wipe_foreign: true };
+        let (mut taken, mut steps, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+        for text in &request.drives {
+            let drive = drives::open(&self.remotes, text, None).await?;
+            let holds = drives::inspect(&self.shards[0], &drive, any).await?;
+            warnings.extend(holds.into_iter().map(|holds| format!("{holds}: hosts can overwrite it")));
+            steps.push(format!("offer the drive {} over NVMe/TCP at {address}", drive.name));
+            taken.push(drive);
+        }
+        if request.dry_run {
+            return Ok(Changed::planned(steps).with_warnings(warnings));
+        }
+        let uuid = self.shares.uuid()?;
+        let mut new = Vec::new();
+        for drive in taken {
+            if let Some(device) = drive.open.device_number() {
+                self.newcomers.forget(device);
+            }
+            let nsid = {
+                let all = self.shares.all();
+                (1..=NvmeTcpCreate::NSID_MAX).find(|nsid| !all.running.contains_key(nsid))
+            };
+            let nsid = nsid
+                .ok_or_else(|| ControlError::new(ErrorCode::TooLarge, "as many drives are shared as there can be"))?;
+            let record = Record {
+                nsid,
+                place: Place { drive: drive.text.clone(), identity: drive.identity.clone() },
+                uuid: new_uuid()?.to_string(),
+                address: address.clone(),
+                hosts: (!request.allow_any_host).then(|| request.hosts.clone()),
+                reservations: None,
+            };
+            new.push(nsid);
+            self.add_share(record, Ok(drive));
+        }
+        let mut done = self.shares.save();
+        for nsid in &new {
+            if done.is_ok() {
+                done = self.offer_share(&uuid, *nsid).await;
+            }
+        }
+        if let Err(error) = done {
+            // All or nothing.
+            for nsid in &new {
+                self.withdraw_share(&uuid, *nsid).await;
+                self.shares.all().running.remove(nsid);
+            }
+            self.shares.save()?;
+            return Err(error);
+        }
+        let shares = self.look_at_shares().into_iter().filter(|share| new.contains(&share.nsid)).collect();
+        tracing::info!(drives = request.drives.join(","), address, "shared");
+        Ok(Changed::done(steps, ShareList { shares }).with_warnings(warnings))
+    }
+
+    pub(super) async fn unshare_drive(&self, id: &str) -> Answer<Changed<Share>> {
+        let _one = self.changes.lock().await;
+        let known = self.look_at_shares().into_iter().find(|share| share.id == id);
+        let known = known
+            .ok_or_else(|| ControlError::new(ErrorCode::DriveNotFound, format!("no drive is shared as {id:?}")))?;
+        let uuid = self.shares.uuid()?;
+        self.withdraw_share(&uuid, known.nsid).await;
+        let gone = self.shares.all().running.remove(&known.nsid);
+        drop(gone);
+        self.shares.save()?;
+        tracing::info!(drive = known.drive, "shared no longer");
+        Ok(Changed::gone(vec![format!("offer the drive {} no longer; hosts lose it", known.drive)]))
+    }
+
+    /// Knows of a drive, which is there or not.
+    fn add_share(&self, record: Record, drive: Answer<Taken>) {
+        let saved = record.reservations.clone().and_then(Reserved::restored).unwrap_or_default();
+        let shared = SharedNamespace::new(saved, self.keeps_share_reservations(record.nsid));
+        let (name, open, failure) = match drive {
+            Ok(drive) => {
+                let drive = drive.keep();
+                (drive.name, Some(drive.open), None)
+            }
+            Err(error) => (record.place.drive.clone(), None, Some(error.message)),
+        };
+        let state = ExportState::new(&name, "", false);
+        let running = Running { record, name, open, state, shared, failure };
+        self.shares.all().running.insert(running.record.nsid, running);
+    }
+
+    fn keeps_share_reservations(&self, nsid: u32) -> Keep {
+        let shares = Arc::downgrade(&self.shares);
+        Box::new(move |saved: Option<Reservations>| {
+            let shares = shares.clone();
+            Box::pin(async move {
+                let shares = shares.upgrade().ok_or("the daemon is stopping")?;
+                if let Some(running) = shares.all().running.get_mut(&nsid) {
+                    running.record.reservations = saved.as_ref().map(Reserved::of);
+                }
+                shares.save().map_err(|error| error.message)
+            })
+        })
+    }
+
+    /// Serves a drive that is open.
+    async fn offer_share(&self, uuid: &Uuid, nsid: u32) -> Answer<()> {
+        let (open, offer, address) = {
+            let all = self.shares.all();
+            let Some(Running { record, open: Some(open), state, shared, .. }) = all.running.get(&nsid) else {
+                return Ok(());
+            };
+            let own: Uuid = record.uuid.parse().map_err(|_| {
+                ControlError::new(ErrorCode::Internal, format!("{:?} is no UUID of a shared drive", record.uuid))
+            })?;
+            let offer = NamespaceOffer {
+                block_bytes: open.info().sector_bytes,
+                uuid: *own.as_bytes(),
+                hosts: hosts_of(&record.hosts),
+                state: state.clone(),
+                open: Arc::new(move || shard::shared_drive(nsid)),
+                shared: shared.clone(),
+                secrets: self.shares.secrets.clone(),
+            };
+            (open.clone(), offer, record.address.clone())
+        };
+        let order = Order::new();
+        for handle in &self.shards {
+            let (open, order) = (open.clone(), order.clone());
+            let attaching = handle.call(move || async move {
+                shard::add_shared_drive(nsid, ShardEnv::current().attach(&open), order);
+            });
+            attaching.await.map_err(|_| stopping())?;
+        }
+        self.listeners.offer_namespace(&address, subsystem(uuid), nsid, offer).await
+    }
+
+    /// Ends the service of a drive, and closes it.
+    async fn withdraw_share(&self, uuid: &Uuid, nsid: u32) {
+        let (state, address) = {
+            let mut all = self.shares.all();
+            let Some(running) = all.running.get_mut(&nsid) else { return };
+            running.open = None;
+            (running.state.clone(), running.record.address.clone())
+        };
+        self.listeners.withdraw_namespace(&address, &nqn_of(uuid), nsid, &state).await;
+        for handle in &self.shards {
+            // A shard that has stopped has let go of everything.
+            let _ = handle.call(move || async move { shard::remove_shared_drive(nsid) }).await;
+        }
+    }
+
+    /// Shares again what was shared when the daemon ended, as far as it is there.
+    pub(super) async fn start_remembered_shares(&self) -> std::io::Result<()> {
+        let Some(Document { uuid, shares, secrets, tls_keys }) = self.shares.load()? else { return Ok(()) };
+        let uuid: Uuid = uuid.parse().map_err(|_| std::io::Error::other("shares.json: its uuid is none"))?;
+        // Before anybody is served.
+        host_keys::load(&self.shares.secrets, "the shared drives", &secrets);
+        host_tls_keys::load(&self.shares.secrets, "the shared drives", &tls_keys);
+        {
+            let mut all = self.shares.all();
+            (all.uuid, all.keys) = (Some(uuid), Keys { secrets, tls_keys });
+        }
+        for record in shares {
+            let nsid = record.nsid;
+            let opened = drives::open_let_go(&self.remotes, &where_it_is(&record.place)).await;
+            if let Err(error) = &opened {
+                tracing::error!(drive = record.place.drive, %error, "a shared drive is not there");
+            }
+            self.add_share(record, opened);
+            self.serve_share(&uuid, nsid).await;
+        }
+        Ok(())
+    }
+
+    /// Serves a drive, or notes why not.
+    async fn serve_share(&self, uuid: &Uuid, nsid: u32) {
+        if let Err(error) = self.offer_share(uuid, nsid).await {
+            tracing::error!(share = id_of(nsid), %error, "a shared drive is not offered");
+            if let Some(running) = self.shares.all().running.get_mut(&nsid) {
+                running.failure = Some(error.message);
+            }
+        }
+    }
+
+    pub(super) async fn stop_shares(&self) {
+        let (uuid, all) = {
+            let all = self.shares.all();
+            (all.uuid, all.running.keys().copied().collect::<Vec<u32>>())
+        };
+        let Some(uuid) = uuid else { return };
+        for nsid in all {
+            self.withdraw_share(&uuid, nsid).await;
+        }
+        self.shares.all().running.clear();
+    }
+
+    /// A drive was pulled: hosts are told that it is gone.
+    pub(super) async fn shared_went(&self, device: (u32, u32)) {
+        let _one = self.changes.lock().await;
+        let found = {
+            let mut all = self.shares.all();
+            let uuid = all.uuid;
+            let is =
+                |running: &&mut Running| running.open.as_ref().is_some_and(|open| open.device_number() == Some(device));
+            all.running.values_mut().find(is).map(|running| {
+                running.failure = Some("the drive was pulled".to_owned());
+                (uuid, running.record.nsid, running.name.clone())
+            })
+        };
+        if let Some((Some(uuid), nsid, drive)) = found {
+            tracing::error!(drive, "a shared drive was pulled");
+            self.withdraw_share(&uuid, nsid).await;
+        }
+    }
+
+    /// A drive came: one that is to be shared is.
+    pub(super) async fn shared_came(&self, present: &Present) -> Answer<bool> {
+        let _one = self.changes.lock().await;
+        let identity = super::identity::of_path(&present.path);
+        let found = {
+            let all = self.shares.all();
+            let uuid = all.uuid;
+            let is = |running: &&Running| {
+                let place = &running.record.place;
+                let same = place.identity.is_some() && place.identity == identity;
+                running.open.is_none() && (same || (place.identity.is_none() && place.drive == present.path))
+            };
+            all.running.values().find(is).map(|running| (uuid, running.record.clone()))
+        };
+        let Some((Some(uuid), record)) = found else { return Ok(false) };
+        if self.newcomers.has_ended() {
+            return Err(stopping());
+        }
+        let (nsid, drive) = (record.nsid, drives::open(&self.remotes, &present.path, None).await?);
+        self.add_share(record, Ok(drive));
+        self.serve_share(&uuid, nsid).await;
+        tracing::info!(drive = present.path, "a shared drive is back");
+        Ok(true)
+    }
+
+    /// As drives that the daemon has.
+    pub(super) fn shared_drives(&self) -> Vec<api::Drive> {
+        let all = self.shares.all();
+        let shown = |running: &Running| {
+            let note = Some(format!("offered to other machines as {}", id_of(running.record.nsid)));
+            Some(api::Drive { note, ..view::opened(&running.name, running.open.as_ref()?) })
+        };
+        all.running.values().filter_map(shown).collect()
+    }
+
+    /// Whether this device is shared.
+    pub(super) fn is_shared(&self, device: (u32, u32)) -> bool {
+        let all = self.shares.all();
+        all.running
+            .values()
+            .filter_map(|running| running.open.as_ref())
+            .any(|open| open.device_number() == Some(device))
+    }
+}
+
+/// Where a drive is now, by what it is.
+fn where_it_is(place: &Place) -> String {
+    let alone = Remembered { name: String::new(), uuid: String::new(), drives: vec![place.clone()] };
+    let found = find::locate(&alone);
+    if let [path] = &found[..] { path.clone() } else { place.drive.clone() }
+}

@@ -1,0 +1,149 @@
+//! Volumes of groups: made, resized, deleted.
+
+use api::{Changed, ErrorCode, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes};
+use format::{ExportKind, ExtentRecord, LimitOf, VolumeKind, VolumeRecord};
+
+use super::{Engine, shard, view};
+use crate::http::{Answer, ControlError, require_confirmation};
+
+impl Engine {
+    fn no_room(group: &str, wanted: u64, free: u64) -> ControlError {
+        ControlError::new(
+            ErrorCode::NoSpace,
+            format!("the group {group:?} has {} free, not {}", format_bytes(free), format_bytes(wanted)),
+        )
+    }
+
+    pub(super) async fn create_volume(&self, request: VolumeCreate) -> Answer<Changed<Volume>> {
+        let _one = self.changes.lock().await;
+        let group = self.find(&request.group)?;
+        let catalogue = group.catalogue().await?;
+        if catalogue.volumes.iter().any(|volume| volume.name == request.volume) {
+            return Err(ControlError::volume_exists(&request.name()));
+        }
+        let (space, used) = view::space(&group, &catalogue);
+        let extents = volume::allocate(space, &used, request.size_bytes);
+        let extents =
+            extents.ok_or_else(|| Self::no_room(&request.group, request.size_bytes, space.free_bytes(&used)))?;
+        let steps = vec![format!("make the volume \"{}\" of {}", request.name(), format_bytes(request.size_bytes))];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        let record = VolumeRecord {
+            id: catalogue.next_id,
+            name: request.volume.clone(),
+            kind: VolumeKind::Direct,
+            size_bytes: request.size_bytes,
+            created_unix_s: self.clock.unix_s(),
+            extents,
+        };
+        // What a volume that was deleted in a crash may have left there.
+        group.release(record.extents.clone()).await?;
+        let added = record.clone();
+        self.change_catalogue(&group, |catalogue| {
+            catalogue.next_id += 1;
+            catalogue.volumes.push(added);
+        })
+        .await?;
+        let (key, shown) = (group.key, record.clone());
+        group.on_all(move || shard::set_volume(key, &shown)).await?;
+        tracing::info!(volume = %request.name(), size_bytes = request.size_bytes, "created");
+        Ok(Changed::done(steps, self.look_at_volume(&group, &record).await?))
+    }
+
+    pub(super) async fn resize_volume(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>> {
+        let _one = self.changes.lock().await;
+        let (group, record) = self.find_volume(name).await?;
+        let catalogue = group.catalogue().await?;
+        let devices = catalogue.exports.iter().filter(|export| matches!(export.kind, ExportKind::Ublk { .. }));
+        if let Some(device) = devices.into_iter().find(|export| export.volume == record.id) {
+            let (path, id) = (device.kind.address(), view::export_id(&group, device.id));
+            return Err(ControlError::new(
+                ErrorCode::Busy,
+                format!(
+                    "the volume \"{name}\" is the block device {path}, which keeps its size: delete the export {id} first"
+                ),
+            ));
+        }
+        let (space, used) = view::space(&group, &catalogue);
+        let (extents, freed) = if request.size_bytes >= record.size_bytes {
+            let grown = volume::extend(space, &used, &record.extents, request.size_bytes);
+            let more = request.size_bytes - record.size_bytes;
+            (grown.ok_or_else(|| Self::no_room(&name.group, more, space.free_bytes(&used)))?, Vec::new())
+        } else {
+            if !request.dry_run {
+                let lost = format!("everything past {} of \"{name}\"", format_bytes(request.size_bytes));
+                require_confirmation(&name.to_string(), &lost, request.confirm.as_deref())?;
+            }
+            volume::shrink(&record.extents, request.size_bytes)
+        };
+        let steps = vec![format!(
+            "resize the volume \"{name}\" from {} to {}",
+            format_bytes(record.size_bytes),
+            format_bytes(request.size_bytes)
+        )];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        let resized = VolumeRecord { size_bytes: request.size_bytes, extents, ..record.clone() };
+        if freed.is_empty() {
+            let new: Vec<ExtentRecord> =
+                resized.extents.iter().filter(|extent| !record.extents.contains(extent)).copied().collect();
+            group.release(beyond(&new, &record.extents)).await?;
+        }
+        let stored = resized.clone();
+        self.change_catalogue(&group, |catalogue| {
+            for volume in catalogue.volumes.iter_mut().filter(|volume| volume.id == stored.id) {
+                *volume = stored.clone();
+            }
+        })
+        .await?;
+        let (key, shown) = (group.key, resized.clone());
+        group.on_all(move || shard::set_volume(key, &shown)).await?;
+        group.release(freed).await?;
+        self.tell_namespaces(&group, resized.id);
+        tracing::info!(volume = %name, size_bytes = request.size_bytes, "resized");
+        Ok(Changed::done(steps, self.look_at_volume(&group, &resized).await?))
+    }
+
+    pub(super) async fn delete_volume(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>> {
+        let _one = self.changes.lock().await;
+        let (group, record) = self.find_volume(name).await?;
+        let exports: Vec<String> = self.look_at_volume(&group, &record).await?.exports;
+        if !exports.is_empty() {
+            return Err(ControlError::new(
+                ErrorCode::Busy,
+                format!("the volume \"{name}\" is exported as {}: delete that first", exports.join(", ")),
+            ));
+        }
+        let steps = vec![format!("destroy the volume \"{name}\" of {}", format_bytes(record.size_bytes))];
+        if dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        self.change_catalogue(&group, |catalogue| {
+            catalogue.volumes.retain(|volume| volume.id != record.id);
+            catalogue.reservations.retain(|known| known.volume != record.id);
+            catalogue.limits.retain(|known| known.of != LimitOf::Volume(record.id));
+        })
+        .await?;
+        group.forget_namespace(record.id);
+        group.forget_limiter(record.id);
+        let key = group.key;
+        group.on_all(move || shard::remove_volume(key, record.id)).await?;
+        group.release(record.extents).await?;
+        tracing::info!(volume = %name, "deleted");
+        Ok(Changed::gone(steps))
+    }
+}
+
+/// What of `new` lies beyond `old`: an extent that grew in place is there with its new part only.
+fn beyond(new: &[ExtentRecord], old: &[ExtentRecord]) -> Vec<ExtentRecord> {
+    let part = |extent: &ExtentRecord| match old.iter().find(|other| other.start_byte == extent.start_byte) {
+        Some(other) => ExtentRecord {
+            start_byte: other.start_byte + other.len_bytes,
+            len_bytes: extent.len_bytes - other.len_bytes,
+        },
+        None => *extent,
+    };
+    new.iter().map(part).filter(|extent| extent.len_bytes > 0).collect()
+}

@@ -1,0 +1,113 @@
+//! The smallest NVMe/TCP host that can ask for anything: one controller with one I/O queue, and one command at a time.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use nvme::host::{Dialogue, Established, Next, Setup, Wish, connect_io, connected};
+use nvme::target::Host;
+use nvme::tcp::{Digests, HostLimits, HostReceiver, HostStep, Transfer};
+use nvme::{Command, Nqn, Status};
+
+/// One queue.
+struct Queue {
+    stream: TcpStream,
+    machine: HostReceiver,
+    input: Vec<u8>,
+    data: BTreeMap<u16, Vec<u8>>,
+}
+
+impl Queue {
+    fn open(address: &str) -> Queue {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        let limits = HostLimits { digests: Digests::default(), alignment: 0, requests_max: 1, commands_max: 128 };
+        let machine = HostReceiver::new(limits);
+        stream.write_all(&machine.request()).unwrap();
+        let mut queue = Queue { stream, machine, input: Vec::new(), data: BTreeMap::new() };
+        while queue.machine.agreement().is_none() {
+            assert!(queue.advance().is_none(), "nothing was asked for yet");
+        }
+        queue
+    }
+
+    /// Takes one step; gives a command that has ended.
+    fn advance(&mut self) -> Option<nvme::Completion> {
+        let (taken, step) = self.machine.step(&self.input);
+        let taken: Vec<u8> = self.input.drain(..taken).collect();
+        match step {
+            HostStep::NeedMore | HostStep::Receive { .. } => {
+                let mut bytes = vec![0; 64 << 10];
+                let len = match self.stream.read(&mut bytes) {
+                    // The process was stopped, and goes on.
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return None,
+                    len => len.unwrap(),
+                };
+                assert!(len > 0, "the daemon ended the connection");
+                self.input.extend_from_slice(&bytes[..len]);
+            }
+            HostStep::Data { cid, offset, .. } => {
+                let data = self.data.get_mut(&cid).unwrap();
+                data[offset as usize..offset as usize + taken.len()].copy_from_slice(&taken);
+            }
+            HostStep::Completed { completion, .. } => return Some(completion),
+            HostStep::Continue | HostStep::Initialized(_) => {}
+            HostStep::Requested(_) | HostStep::Close(_) => panic!("{step:?}"),
+        }
+        None
+    }
+
+    /// Sends a command, with data in its capsule, and gives its answer.
+    fn execute(&mut self, command: Command, data: &[u8], reply_bytes: u32) -> (nvme::Completion, Vec<u8>) {
+        let transfer = if reply_bytes > 0 { Transfer::ToHost(reply_bytes) } else { Transfer::None };
+        let cid = self.machine.begin(transfer).unwrap();
+        self.data.insert(cid, vec![0; reply_bytes as usize]);
+        let writer = self.machine.writer().unwrap();
+        let head = writer.command(Command { cid: cid.into(), ..command }, data.len());
+        self.stream.write_all(&[&head, data].concat()).unwrap();
+        loop {
+            if let Some(completion) = self.advance() {
+                return (completion, self.data.remove(&cid).unwrap());
+            }
+        }
+    }
+}
+
+/// A host that is connected. Goes when it is dropped.
+pub struct NvmeHost {
+    _admin: Queue,
+    io: Queue,
+}
+
+impl NvmeHost {
+    /// Blocks until it is connected.
+    pub fn connect(address: &str, subsystem: &Nqn, number: u8) -> NvmeHost {
+        let host = Host { nqn: format!("nqn.2026-11.com.example:host-{number}").parse().unwrap(), id: [number; 16] };
+        let subsystem = subsystem.clone();
+        let wish = Wish { host, subsystem, queue_entries: 32, keep_alive_ms: 0, queues: 1, events: 0 };
+        let mut admin = Queue::open(address);
+        let mut setup = Setup::new(wish.clone());
+        let established: Box<Established> = loop {
+            match setup.next() {
+                Next::Done(established) => break established,
+                Next::Wait(ms) => std::thread::sleep(Duration::from_millis(ms.into())),
+                Next::Send(submission) => {
+                    let (completion, data) =
+                        admin.execute(submission.command, &submission.data, submission.reply_bytes);
+                    setup.answer(&completion, &data).unwrap();
+                }
+            }
+        };
+        let mut io = Queue::open(address);
+        let connect = connect_io(&wish.host, &wish.subsystem, established.cntlid, 1, 32);
+        connected(&io.execute(connect.command, &connect.data, 0).0).unwrap();
+        NvmeHost { _admin: admin, io }
+    }
+
+    /// How a command ends, and what it brings.
+    pub fn execute(&mut self, command: Command, data: &[u8], reply_bytes: u32) -> (Status, Vec<u8>) {
+        let (completion, data) = self.io.execute(command, data, reply_bytes);
+        (completion.status(), data)
+    }
+}

@@ -1,0 +1,151 @@
+//! Two machines: one with drives for others, and one that has them as members, with a network between them that fails when it is told to.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api::*;
+use daemon::Engine;
+use daemon::http::Control;
+
+use crate::bench::*;
+use crate::client;
+use crate::proxy::Proxy;
+
+/// How long a remote drive may be out of reach where that is what is tested.
+pub const LOSS: Duration = Duration::from_secs(2);
+
+pub const MIB: usize = 1 << 20;
+
+/// A machine with drives for others.
+pub struct Shelf {
+    bench: Bench,
+    pub engine: Arc<Engine>,
+    pub subsystem: String,
+    address: String,
+}
+
+impl Shelf {
+    /// With so many drives: volumes of a mirror.
+    pub async fn new(drives: u32) -> Shelf {
+        let bench = Bench::new();
+        let engine = bench.engine().await;
+        bench
+            .create(
+                &engine,
+                GroupCreate { create_files_bytes: Some(512 << 20), ..bench.request("shelf", Level::Raid1, 2) },
+            )
+            .await;
+        let address = bench.address();
+        let mut subsystem = String::new();
+        for number in 1..=drives {
+            let volume = format!("d{number}");
+            let asked = serde_json::json!({ "group": "shelf", "volume": volume, "size_bytes": 64 << 20 });
+            engine.volume_create(serde_json::from_value(asked).unwrap()).await.unwrap();
+            let export: ExportCreate = serde_json::from_value(serde_json::json!({
+                "volume": format!("shelf/{volume}"), "nvme_tcp": { "address": address, "allow_any_host": true, "nsid": number },
+            }))
+            .unwrap();
+            let (volume, place) = export.validate().unwrap();
+            subsystem = engine.export_create(export, volume, place).await.unwrap().object.unwrap().nqn.unwrap();
+        }
+        Shelf { bench, engine, subsystem, address }
+    }
+
+    /// The same machine after it was killed and started again.
+    pub async fn restarted(self) -> Shelf {
+        let Shelf { bench, engine, subsystem, address } = self;
+        end(engine).await;
+        let engine = bench.engine().await;
+        Shelf { bench, engine, subsystem, address }
+    }
+
+    pub fn network(&self) -> Proxy {
+        Proxy::to(self.address.parse().unwrap())
+    }
+
+    /// A drive that is waited for, on a busy machine too: its target is not quick to miss its host, either.
+    pub fn drive(&self, network: &Proxy, number: u32) -> String {
+        format!("nvme-tcp://{}/{}?nsid={number}&loss=60s", network.address, self.subsystem)
+    }
+
+    /// A drive that may be out of reach for [`LOSS`].
+    pub fn missed_soon(&self, network: &Proxy, number: u32) -> String {
+        self.drive(network, number).replace("loss=60s", "loss=2s")
+    }
+}
+
+/// An engine that looks after remote drives, as the daemon's does.
+pub async fn head(bench: &Bench) -> Arc<Engine> {
+    let engine = bench.engine().await;
+    engine.start_looking_for_remotes();
+    engine
+}
+
+pub async fn create(bench: &Bench, engine: &Engine, level: Level, drives: Vec<String>) -> Group {
+    let request = GroupCreate { drives, ..bench.request("tank", level, 2) };
+    bench.create(engine, request).await
+}
+
+/// A volume of the group, served on a socket.
+pub async fn volume(bench: &Bench, engine: &Engine) -> std::path::PathBuf {
+    let asked = serde_json::json!({ "group": "tank", "volume": "db", "size_bytes": 48 << 20 });
+    engine.volume_create(serde_json::from_value(asked).unwrap()).await.unwrap();
+    let socket = bench.directory.join("db.nbd");
+    let export = ExportCreate {
+        volume: "tank/db".into(),
+        nbd: Some(format!("unix:{}", socket.display())),
+        ..ExportCreate::default()
+    };
+    let (volume, place) = export.validate().unwrap();
+    engine.export_create(export, volume, place).await.unwrap();
+    socket
+}
+
+pub async fn write(socket: &Path, offset: usize, bytes: Vec<u8>) {
+    let socket = socket.to_owned();
+    let writing = tokio::task::spawn_blocking(move || client::write(&socket, "tank/db", offset as u64, &bytes));
+    writing.await.unwrap().unwrap();
+}
+
+pub async fn read(socket: &Path, offset: usize, len: usize) -> Vec<u8> {
+    let socket = socket.to_owned();
+    let reading = tokio::task::spawn_blocking(move || client::read(&socket, "tank/db", offset as u64, len));
+    reading.await.unwrap().unwrap()
+}
+
+pub fn noise(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state as u8
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+pub fn states(group: &Group) -> Vec<MemberState> {
+    group.members.iter().map(|member| member.state).collect()
+}
+
+pub fn is_healthy(group: &Group) -> bool {
+    group.health == GroupHealth::Optimal && group.jobs.iter().all(|job| job.state != JobState::Running)
+}
+
+/// Everything agrees with everything.
+pub async fn scrubbed(engine: &Engine) {
+    scrub(engine, "tank", ScrubAction::Start, false).await.unwrap();
+    let group = until(engine, "tank", |group| scrub_job(group).is_some_and(|job| job.state == JobState::Done)).await;
+    let findings = scrub_job(&group).unwrap().findings.clone().unwrap();
+    assert_eq!(findings.mismatch_count, 0, "{findings:?}");
+}
+
+/// Until the group is started that was remembered.
+pub async fn until_there(engine: &Engine) {
+    let began = Instant::now();
+    while engine.group("tank").await.is_err() {
+        assert!(began.elapsed() < Duration::from_secs(60), "not started");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

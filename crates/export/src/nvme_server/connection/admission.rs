@@ -1,0 +1,167 @@
+//! What a queue is, and who its host is: Connect, authentication, and the commands of admin queues.
+
+use std::sync::Arc;
+
+use drive::Block;
+use nvme::auth::TRANSACTION_REQUIRED;
+use nvme::target::{Admission, Refused};
+use nvme::{Command, FABRICS, Status, fabrics};
+
+use super::{End, Receiving};
+use crate::nvme_server::admin::Admin;
+use crate::nvme_server::association::Association;
+use crate::nvme_server::authentication::{self, Authentication, Progress};
+use crate::nvme_server::io::Namespaces;
+
+/// What a queue is.
+pub(super) enum Role<B> {
+    /// Nothing yet: it waits for Connect.
+    New,
+    /// It is connected, and its host has to prove who it is before anything else.
+    Unproven(Unproven<B>),
+    Admin(Box<Admin<B>>),
+    Io(Namespaces<B>),
+}
+
+/// What a queue is to be once its host has proven itself.
+pub(super) enum Unproven<B> {
+    Admin(Box<Admin<B>>),
+    /// An I/O queue. It takes its place in the association then: who knows a host's name and no secret takes none.
+    Io(Arc<Association>, u16),
+}
+
+impl<B> Unproven<B> {
+    pub fn association(&self) -> &Association {
+        match self {
+            Unproven::Admin(admin) => &admin.association,
+            Unproven::Io(association, _) => association,
+        }
+    }
+}
+
+impl<B: Block + 'static> Receiving<B> {
+    pub(super) fn control(&mut self, command: &Command, data: &[u8]) -> Result<(), End> {
+        let cid = command.cid.get();
+        match &mut self.role {
+            Role::Unproven(_) => return self.authenticate(command, data),
+            Role::Admin(admin) if authentication::is_about(command) => {
+                // Once more, while everything goes on: with the secret that the host has by now.
+                if self.authentication.is_none()
+                    && let Ok(Some(policy)) = admin.association.policy()
+                {
+                    self.authentication = Authentication::new(policy, self.arrived).ok();
+                }
+                match self.authentication {
+                    Some(_) => return self.authenticate(command, data),
+                    None => self.queue.complete(cid, Status::INVALID_OPCODE, 0, 0),
+                }
+            }
+            Role::Admin(admin) => admin.execute(&self.queue, command, data, self.arrived),
+            Role::New if command.opcode == FABRICS && command.fabrics_type() == fabrics::CONNECT => {
+                match self.admit(command, data) {
+                    Ok(result) => self.queue.complete(cid, Status::SUCCESS, result, 0),
+                    Err(Refused(status, result)) => {
+                        tracing::info!(peer = self.peer, %status, "an NVMe host was refused");
+                        self.queue.complete(cid, status, result, 0);
+                    }
+                }
+            }
+            _ => self.queue.complete(cid, Status::COMMAND_SEQUENCE_ERROR, 0, 0),
+        }
+        Ok(())
+    }
+
+    /// Connect: makes the queue what it is to be. Gives the result: the controller's number, and whether the host has to authenticate.
+    fn admit(&mut self, command: &Command, data: &[u8]) -> Result<u64, Refused> {
+        let admission = Admission::of(command, data)?;
+        let connect = admission.connect;
+        let unproven = if connect.queue == 0 {
+            let association = self.portal.admit(&admission, self.identity.as_ref(), self.alarm.clone())?;
+            let admin = Admin::new(&self.env, self.portal.clone(), association, &admission, self.local);
+            Unproven::Admin(Box::new(admin))
+        } else {
+            let association = self.portal.association(&admission, self.identity.as_ref())?;
+            if !association.has_place(connect.queue) {
+                return Err(Refused::QUEUE());
+            }
+            Unproven::Io(association, connect.queue)
+        };
+        let cntlid = unproven.association().cntlid;
+        let required = self.begin(unproven)?;
+        self.queue.connected(connect.size + 1, connect.no_flow_control);
+        Ok(u64::from(cntlid) | required)
+    }
+
+    /// Makes a queue what it is to be, or has it wait until its host has proven itself: gives AUTHREQ.
+    fn begin(&mut self, unproven: Unproven<B>) -> Result<u64, Refused> {
+        let begun = match unproven.association().policy() {
+            Ok(None) => {
+                self.role = self.proven(unproven).ok_or_else(Refused::QUEUE)?;
+                return Ok(0);
+            }
+            Ok(Some(policy)) => Authentication::new(policy, self.arrived).map_err(|status| Refused(status, 0)),
+            Err(refused) => Err(refused),
+        };
+        match begun {
+            Ok(begun) => {
+                self.authentication = Some(begun);
+                self.role = Role::Unproven(unproven);
+                Ok(TRANSACTION_REQUIRED)
+            }
+            Err(refused) => {
+                if let Unproven::Admin(admin) = &unproven {
+                    admin.leave();
+                }
+                Err(refused)
+            }
+        }
+    }
+
+    /// What a queue is once its host is who it says it is. `None` if its place in the association was taken meanwhile.
+    fn proven(&mut self, unproven: Unproven<B>) -> Option<Role<B>> {
+        Some(match unproven {
+            Unproven::Admin(admin) => Role::Admin(admin),
+            Unproven::Io(association, number) => {
+                let seat = association.seat(number, self.alarm.clone())?;
+                let peer = format!("{} at {}, queue {number}", association.host.nqn, self.peer);
+                let env = self.env.clone();
+                let namespaces = Namespaces::new(env, self.portal.clone(), association, seat, peer, self.alarm.clone());
+                self.reader.expect_promptly();
+                Role::Io(namespaces)
+            }
+        })
+    }
+
+    /// Authentication Send or Receive, of a transaction that there is.
+    fn authenticate(&mut self, command: &Command, data: &[u8]) -> Result<(), End> {
+        let Some(authentication) = &self.authentication else { return Err(End::Cut) };
+        let (host, is_first) = match &self.role {
+            Role::Unproven(unproven) => (unproven.association().host.nqn.to_string(), true),
+            Role::Admin(admin) => (admin.association.host.nqn.to_string(), false),
+            Role::New | Role::Io(_) => return Err(End::Cut),
+        };
+        if let Role::Admin(admin) | Role::Unproven(Unproven::Admin(admin)) = &self.role {
+            admin.heard(self.arrived);
+        }
+        let peer = &self.peer;
+        match authentication.execute(&self.queue, command, data, self.arrived) {
+            Progress::UnderWay => return Ok(()),
+            Progress::TooLate => {
+                tracing::warn!(host, peer, "an NVMe host took too long to authenticate: its queue ends");
+                return Err(End::Cut);
+            }
+            Progress::Refused(refusal) => {
+                tracing::warn!(host, peer, reason = %refusal, "an NVMe host did not authenticate: its queue ends");
+                return Err(End::Refused(refusal));
+            }
+            Progress::Proven => tracing::debug!(host, peer, is_first, "an NVMe host has authenticated"),
+        }
+        self.authentication = None;
+        self.role = match std::mem::replace(&mut self.role, Role::New) {
+            Role::Unproven(unproven) => self.proven(unproven).ok_or(End::Taken)?,
+            // It has done so again.
+            role => role,
+        };
+        Ok(())
+    }
+}

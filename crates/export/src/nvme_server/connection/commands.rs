@@ -1,0 +1,169 @@
+//! A queue's commands, from their capsules to the tasks that serve them.
+
+use std::rc::Rc;
+
+use drive::{Block, BufMut, Env};
+use nvme::tcp::{To, Violation};
+use nvme::{Command, Direction, FABRICS, Fuse, Place, Status};
+
+use super::admission::Role;
+use super::{End, Receiving};
+use crate::limits::NVME_ADMIN_DATA_BYTES_MAX;
+use crate::nvme_server::asking::{Arriving, Job, Plan};
+use crate::nvme_server::authentication;
+use crate::nvme_server::fused::{self, Pair, Part, Ready};
+use crate::nvme_server::io;
+
+impl<B: Block + 'static> Receiving<B> {
+    /// A command has arrived, `data_bytes` of whose data follow in its capsule.
+    #[inline]
+    pub(super) async fn command(&mut self, command: Command, data_bytes: u32) -> Result<(), End> {
+        self.commands_since += 1;
+        if !self.queue.took() {
+            return Err(End::Violation(Violation::QueueFull(self.queue.entries())));
+        }
+        let mut plan = self.plan(&command);
+        let fused = self.fuse(&command, &mut plan);
+        let wanted = if command.direction() == Direction::ToController { command.dptr.length.get() } else { 0 };
+        let place = command.dptr.place();
+        let fits = match place {
+            _ if wanted == 0 => data_bytes == 0,
+            Some(Place::InCapsule(offset)) => offset == 0 && wanted <= data_bytes,
+            Some(Place::Transport) => data_bytes == 0,
+            None => false,
+        };
+        if !fits && !matches!(plan, Plan::Fail(_)) {
+            let status = if place.is_none() { Status::SGL_TYPE_INVALID } else { Status::DATA_SGL_LENGTH_INVALID };
+            plan = Plan::Fail(status);
+        }
+        let transport = matches!(place, Some(Place::Transport));
+        let will_wait = wanted > 0 && transport && !matches!(plan, Plan::Fail(_));
+        if will_wait {
+            self.queue.link.hold();
+            let job = Job { command, plan, fused, is_paid: false };
+            match &job.plan {
+                // Fused ones wait as a pair, when both are there.
+                Plan::Io(handle, _) if handle.is_limited() && job.fused.is_none() => {
+                    self.asking.over.wait(job, &self.queue);
+                }
+                _ => self.asking.unasked.push_back(job),
+            }
+            self.asking.ask(&mut self.machine, &self.queue);
+            return Ok(());
+        }
+        self.admitted(plan.held_bytes()).await?;
+        if data_bytes == 0 {
+            return self.dispatch(Job { command, plan, fused, is_paid: false }, None);
+        }
+        let len = if matches!(plan, Plan::Fail(_)) { 0 } else { wanted as usize };
+        let job = Job { command, plan, fused, is_paid: false };
+        self.capsule = Some(Arriving { job, data: self.env.alloc(len) });
+        Ok(())
+    }
+
+    /// What a command means.
+    #[inline]
+    fn plan(&self, command: &Command) -> Plan<B> {
+        match &self.role {
+            Role::Io(namespaces) if command.opcode != FABRICS => match namespaces.plan(command) {
+                Ok((handle, io)) => Plan::Io(handle, io),
+                Err(status) => Plan::Fail(status),
+            },
+            // Neither authentication, which is over or was not asked for, nor a second Connect.
+            Role::Io(_) => Plan::Fail(Status::COMMAND_SEQUENCE_ERROR),
+            Role::Unproven(_) if !authentication::is_about(command) => Plan::Fail(Status::AUTHENTICATION_REQUIRED),
+            _ if command.dptr.length.get() <= NVME_ADMIN_DATA_BYTES_MAX => Plan::Control,
+            _ if command.direction() == Direction::ToHost => Plan::Control,
+            _ => Plan::Fail(Status::INVALID_FIELD),
+        }
+    }
+
+    /// All data of a command are there.
+    pub(super) fn received(&mut self, to: To, intact: bool) -> Result<(), End> {
+        let arriving = match to {
+            To::Capsule => self.capsule.take(),
+            To::Transfer(tag) => self.asking.take(tag),
+        };
+        let Arriving { mut job, data } = arriving.expect("its data were arriving");
+        if !intact {
+            // "the controller shall abort the command with Transient Transport Error" (TCP Transport 1.0, clause 3.3.1.2).
+            self.give_up(&mut job.plan, Status::TRANSIENT_TRANSPORT_ERROR);
+        } else if let Plan::Io(handle, _) = &job.plan
+            && handle.is_ending()
+        {
+            // The namespace went while they arrived, and may be gone: nobody waits for this command.
+            self.give_up(&mut job.plan, Status::INVALID_NAMESPACE);
+        }
+        self.dispatch(job, Some(data))?;
+        self.asking.ask(&mut self.machine, &self.queue);
+        Ok(())
+    }
+
+    /// A command that was let in with its bytes will be answered without them.
+    fn give_up(&self, plan: &mut Plan<B>, status: Status) {
+        self.queue.link.shrink(plan.held_bytes());
+        *plan = Plan::Fail(status);
+    }
+
+    /// Does what a command says, up to the point where it waits; from there on it is a task of its own.
+    #[inline]
+    fn dispatch(&mut self, Job { command, plan, fused, is_paid }: Job<B>, data: Option<BufMut>) -> Result<(), End> {
+        let cid = command.cid.get();
+        if let Some((pair, part)) = fused {
+            self.dispatch_fused(&pair, part, cid, plan, data);
+            return Ok(());
+        }
+        match plan {
+            Plan::Fail(status) => self.queue.complete(cid, status, 0, 0),
+            Plan::Control => return self.control(&command, data.as_deref().unwrap_or(&[])),
+            Plan::Io(handle, io) => {
+                handle.accepted(&io);
+                let (queue, alarm) = (self.queue.clone(), self.alarm.clone());
+                if handle.is_limited() && !is_paid {
+                    self.env.spawn_now(io::serve_limited(queue, handle, cid, io, data, self.arrived, alarm));
+                } else {
+                    self.env.spawn_now(io::serve(queue, handle, cid, io, data, self.arrived, alarm));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A command of an I/O queue says whether it is fused; two that are have to come one after the other.
+    #[inline]
+    fn fuse(&mut self, command: &Command, plan: &mut Plan<B>) -> Option<(Rc<Pair<B>>, Part)> {
+        let fuse = command.fuse();
+        if fuse == Fuse::No && self.first.is_none() || !matches!(self.role, Role::Io(_)) {
+            return None;
+        }
+        let first = self.first.take();
+        match (fuse, first) {
+            (Fuse::Second, Some(first)) => return Some((first, Part::Second)),
+            (Fuse::Second, None) => *plan = Plan::Fail(Status::ABORTED_MISSING_FUSED),
+            (_, Some(first)) => first.leave_alone(&self.queue),
+            (_, None) => {}
+        }
+        if fuse == Fuse::First {
+            let pair = Pair::new();
+            self.first = Some(pair.clone());
+            return Some((pair, Part::First));
+        }
+        None
+    }
+
+    /// A fused command has all its data.
+    fn dispatch_fused(&self, pair: &Pair<B>, part: Part, cid: u16, plan: Plan<B>, data: Option<BufMut>) {
+        let what = match (plan, data) {
+            (Plan::Io(handle, io), Some(data)) => Ok((handle, io, data)),
+            (Plan::Fail(status), _) => Err(status),
+            // Both parts bring data, and none is one of administration.
+            (Plan::Io(..) | Plan::Control, _) => Err(Status::INVALID_FIELD),
+        };
+        if let Some(both) = pair.arrived(part, Ready { cid, what }, &self.queue) {
+            for (handle, io, _) in both.iter().filter_map(|ready| ready.what.as_ref().ok()) {
+                handle.accepted(io);
+            }
+            self.env.spawn_now(fused::serve(self.queue.clone(), both, self.arrived, self.alarm.clone()));
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Fused commands: two that came one after the other and are one operation. NVMe Base 2.0, clause 3.4.2.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use drive::{Block, BufMut, Env, Nanos};
+use nvme::Status;
+use nvme::target::{CompareAndWrite, Io};
+
+use super::io::{self, Handle};
+use super::queue::Queue;
+use crate::state::Alarm;
+
+/// Which of the two.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part {
+    First,
+    Second,
+}
+
+/// Two fused commands, of which the second may not have come yet.
+pub(super) struct Pair<B>(RefCell<State<B>>);
+
+struct State<B> {
+    /// Those that are there with all their data.
+    there: [Option<Ready<B>>; 2],
+    /// The first one has failed, and was answered.
+    has_failed: bool,
+    /// No second one will come.
+    is_alone: bool,
+}
+
+/// A command that could begin.
+pub(super) struct Ready<B> {
+    pub cid: u16,
+    /// What it is, or how it fails.
+    pub what: Result<(Rc<Handle<B>>, Io, BufMut), Status>,
+}
+
+impl<B> Ready<B> {
+    fn held_bytes(&self) -> u64 {
+        self.what.as_ref().map_or(0, |(_, io, _)| io::held_bytes(io))
+    }
+
+    fn answer(self, queue: &Queue, status: Status) {
+        queue.complete(self.cid, status, 0, self.held_bytes());
+    }
+
+    /// A second one whose first one has failed.
+    fn answer_beside_failed(self, queue: &Queue) {
+        let status = self.what.as_ref().err().copied().unwrap_or(Status::ABORTED_FAILED_FUSED);
+        self.answer(queue, status);
+    }
+}
+
+impl<B: Block + 'static> Pair<B> {
+    pub fn new() -> Rc<Pair<B>> {
+        Rc::new(Pair(RefCell::new(State { there: [None, None], has_failed: false, is_alone: false })))
+    }
+
+    /// Another command has come than the second one.
+    pub fn leave_alone(&self, queue: &Queue) {
+        let first = {
+            let mut state = self.0.borrow_mut();
+            state.is_alone = true;
+            state.there[0].take()
+        };
+        if let Some(first) = first {
+            first.answer(queue, Status::ABORTED_MISSING_FUSED);
+        }
+    }
+
+    /// A part is there with its data. Gives both, when the other one is there, too. Those that have failed are answered.
+    pub fn arrived(&self, part: Part, ready: Ready<B>, queue: &Queue) -> Option<[Ready<B>; 2]> {
+        let (first, second) = {
+            let mut state = self.0.borrow_mut();
+            if state.is_alone {
+                drop(state);
+                ready.answer(queue, Status::ABORTED_MISSING_FUSED);
+                return None;
+            }
+            // A first one that has failed needs no second one to be answered.
+            if let (Part::First, Err(status)) = (part, &ready.what) {
+                let (status, second) = (*status, state.there[1].take());
+                state.has_failed = true;
+                drop(state);
+                ready.answer(queue, status);
+                second.into_iter().for_each(|second| second.answer_beside_failed(queue));
+                return None;
+            }
+            if state.has_failed {
+                drop(state);
+                ready.answer_beside_failed(queue);
+                return None;
+            }
+            state.there[part as usize] = Some(ready);
+            let [Some(_), Some(_)] = &state.there else { return None };
+            (state.there[0].take()?, state.there[1].take()?)
+        };
+        let (one, other) = match (&first.what, &second.what) {
+            // It went while they waited for each other.
+            (Ok((handle, ..)), Ok(_)) if handle.is_ending() => (Status::INVALID_NAMESPACE, Status::INVALID_NAMESPACE),
+            (Ok((handle, one, _)), Ok((same, other, _))) => {
+                let is_one = Rc::ptr_eq(handle, same);
+                match CompareAndWrite::of(one, other, handle.described()) {
+                    Ok(_) if is_one => return Some([first, second]),
+                    _ => (Status::INVALID_FIELD, Status::INVALID_FIELD),
+                }
+            }
+            // The first one has not failed by itself.
+            (_, Err(other)) | (Err(other), _) => (Status::ABORTED_FAILED_FUSED, *other),
+        };
+        first.answer(queue, one);
+        second.answer(queue, other);
+        None
+    }
+
+    /// The queue has ended. Gives the bytes that each of those held that were there and will not be answered.
+    pub fn abandon(&self) -> Vec<u64> {
+        self.0.borrow_mut().there.iter_mut().filter_map(Option::take).map(|ready| ready.held_bytes()).collect()
+    }
+}
+
+/// Serves both and puts their answers in the outbox, the first one first.
+pub(super) async fn serve<B: Block>(queue: Rc<Queue>, pair: [Ready<B>; 2], arrived: Nanos, alarm: Arc<Alarm>) {
+    let [
+        Ready { cid: first, what: Ok((handle, compare, expected)) },
+        Ready { cid: second, what: Ok((_, write, data)) },
+    ] = pair
+    else {
+        unreachable!("those that have failed were answered");
+    };
+    let statuses = match execute(&queue, &handle, &compare, &write, expected, data).await {
+        Ok(()) => (Status::SUCCESS, Status::SUCCESS),
+        Err((Part::First, status)) => (status, Status::ABORTED_FAILED_FUSED),
+        Err((Part::Second, status)) => (Status::ABORTED_FAILED_FUSED, status),
+    };
+    let took = queue.link.env.now().saturating_sub(arrived);
+    for (cid, io, status) in [(first, &compare, statuses.0), (second, &write, statuses.1)] {
+        handle.answered(io, took, !status.is_success());
+        queue.complete(cid, status, 0, io::held_bytes(io));
+        handle.ended(&alarm);
+    }
+}
+
+async fn execute<B: Block>(
+    queue: &Queue,
+    handle: &Handle<B>,
+    compare: &Io,
+    write: &Io,
+    expected: BufMut,
+    data: BufMut,
+) -> Result<(), (Part, Status)> {
+    let CompareAndWrite { offset, len, fua } =
+        CompareAndWrite::of(compare, write, handle.described()).map_err(|status| (Part::First, status))?;
+    if handle.is_limited() {
+        let env = &queue.link.env;
+        Box::pin(handle.pass(env, compare)).await.map_err(|status| (Part::First, status))?;
+        Box::pin(handle.pass(env, write)).await.map_err(|status| (Part::Second, status))?;
+    }
+    let used = handle.used();
+    // From here on nobody else writes there.
+    let _held = used.hold(offset, u64::from(len)).await;
+    let _inside = used.begin(compare.group()).map_err(|status| (Part::First, status))?;
+    used.allows(write.group()).map_err(|status| (Part::Second, status))?;
+    let read = handle.block().read(offset, queue.link.env.alloc(len as usize)).await;
+    let read = read.map_err(|error| (Part::First, io::status(&error, false)))?;
+    if read[..] != expected[..] {
+        return Err((Part::First, Status::COMPARE_FAILURE));
+    }
+    let written = handle.block().write(offset, data.freeze(), fua).await;
+    written.map_err(|error| (Part::Second, io::status(&error, true)))
+}

@@ -1,0 +1,292 @@
+//! What goes on in a namespace, on all shards and at all addresses: commands that run, and who has to wait for them.
+//!
+//! A command costs a load and two stores on its way, none of which other cores see: each queue counts its own commands, in one of two
+//! phases. Whoever has to know that everything has ended that was let in before flips the phase, has each queue's shard say that it
+//! has seen that, and waits until nothing of the old phase runs. So the work is with those who wait, who are few.
+//!
+//! Whoever has to change a range alone lists it first and waits then: what was let in before has ended, and what comes later finds it
+//! listed and waits.
+
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+use drive::Env;
+use nvme::target::Range;
+
+/// Bit of the word: the phase.
+const PHASE: u64 = 1;
+
+/// Bit of the word: somebody waits until commands have ended.
+const DRAINING: u64 = 1 << 1;
+
+/// Bit of the word: ranges are held.
+const HELD: u64 = 1 << 2;
+
+/// The bits above are the version of what queues may keep a copy of.
+const VERSION_SHIFT: u32 = 8;
+
+/// The commands of one namespace.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    word: AtomicU64,
+    /// How often the phase was flipped. Stored behind the word, so that whoever has seen it has seen the word.
+    flips: AtomicU64,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    lanes: Vec<Arc<Lane>>,
+    /// Drains that were asked for, that the current or last flip serves, and that are done.
+    asked: u64,
+    served: u64,
+    done: u64,
+    waiting: Vec<Waker>,
+    /// Ranges that are held, each with a number of its own, and who waits for one of them.
+    held: Vec<(u64, Range)>,
+    next_hold: u64,
+    waiting_for_range: Vec<Waker>,
+}
+
+/// A range that nobody else changes, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Hold<'a> {
+    gate: &'a Gate,
+    number: u64,
+}
+
+/// The commands of one queue. Its shard alone writes, so plain loads and stores do.
+#[derive(Debug, Default)]
+struct Lane {
+    /// Commands that run, by phase.
+    running: [AtomicU32; 2],
+    /// [`Gate::flips`], as its shard has seen it.
+    seen: AtomicU64,
+    closed: AtomicBool,
+    /// The task that looks at the flips.
+    waker: Mutex<Option<Waker>>,
+}
+
+/// A queue's way to a namespace. Belongs to one shard.
+#[derive(Debug)]
+pub(super) struct Way {
+    gate: Arc<Gate>,
+    lane: Arc<Lane>,
+}
+
+/// A command that was let in, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Inside<'a> {
+    way: &'a Way,
+    /// The gate's, when it was let in.
+    word: u64,
+}
+
+/// Nothing panics while one of these locks is held.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Only the owning shard writes, so nothing is lost between the load and the store.
+#[inline]
+fn step(counter: &AtomicU32, by: i32) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add_signed(by), Ordering::Relaxed);
+}
+
+impl Inner {
+    fn is_held(&self, ranges: &[Range]) -> bool {
+        let overlaps =
+            |one: &Range, other: &Range| one.offset < other.offset + other.len && other.offset < one.offset + one.len;
+        self.held.iter().any(|(_, held)| ranges.iter().any(|range| overlaps(held, range)))
+    }
+
+    fn poll_released(&mut self, ranges: &[Range], context: &Context<'_>) -> Poll<()> {
+        if !self.is_held(ranges) {
+            return Poll::Ready(());
+        }
+        if !self.waiting_for_range.iter().any(|waker| waker.will_wake(context.waker())) {
+            self.waiting_for_range.push(context.waker().clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl Gate {
+    /// A way for a queue of the calling shard.
+    pub fn open<E: Env>(self: &Arc<Self>, env: &E) -> Way {
+        let lane = Arc::new(Lane::default());
+        {
+            let mut inner = lock(&self.inner);
+            lane.seen.store(self.flips.load(Ordering::Relaxed), Ordering::Relaxed);
+            inner.lanes.push(lane.clone());
+        }
+        env.spawn(look(self.clone(), lane.clone()));
+        Way { gate: self.clone(), lane }
+    }
+
+    /// The version of what queues may keep a copy of.
+    #[inline]
+    pub fn version(&self) -> u64 {
+        self.word.load(Ordering::Relaxed) >> VERSION_SHIFT
+    }
+
+    /// Copies that queues have are out of date.
+    pub fn renew(&self) {
+        self.word.fetch_add(1 << VERSION_SHIFT, Ordering::SeqCst);
+    }
+
+    /// Returns when every command has ended that was let in before this call.
+    pub async fn drained(&self) {
+        let ticket = {
+            let mut inner = lock(&self.inner);
+            inner.asked += 1;
+            inner.asked
+        };
+        self.advance();
+        poll_fn(|context| {
+            let mut inner = lock(&self.inner);
+            if inner.done >= ticket {
+                return Poll::Ready(());
+            }
+            if !inner.waiting.iter().any(|waker| waker.will_wake(context.waker())) {
+                inner.waiting.push(context.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// Whether a part of these ranges is held.
+    pub fn is_held(&self, ranges: &[Range]) -> bool {
+        lock(&self.inner).is_held(ranges)
+    }
+
+    /// Returns when nothing of these ranges is held.
+    pub async fn released(&self, ranges: &[Range]) {
+        poll_fn(|context| lock(&self.inner).poll_released(ranges, context)).await;
+    }
+
+    /// Holds a range, and returns when every command has ended that was let in before.
+    pub async fn hold(&self, range: Range) -> Hold<'_> {
+        let hold = poll_fn(|context| {
+            let mut inner = lock(&self.inner);
+            inner.poll_released(&[range], context).map(|()| {
+                let number = inner.next_hold;
+                inner.next_hold += 1;
+                inner.held.push((number, range));
+                self.word.fetch_or(HELD, Ordering::SeqCst);
+                Hold { gate: self, number }
+            })
+        })
+        .await;
+        self.drained().await;
+        hold
+    }
+
+    /// Ends drains whose commands have ended, and begins those that were asked for meanwhile.
+    fn advance(&self) {
+        let mut wake = Vec::new();
+        let mut inner = lock(&self.inner);
+        loop {
+            if inner.served > inner.done {
+                let flips = self.flips.load(Ordering::Relaxed);
+                // The flip before this one has left its phase empty, so what runs there is older than this one.
+                let old = (self.word.load(Ordering::Relaxed) & PHASE ^ PHASE) as usize;
+                let is_over = |lane: &Arc<Lane>| {
+                    lane.seen.load(Ordering::Acquire) == flips && lane.running[old].load(Ordering::Relaxed) == 0
+                };
+                if !inner.lanes.iter().all(is_over) {
+                    break;
+                }
+                inner.done = inner.served;
+                wake.append(&mut inner.waiting);
+            }
+            if inner.asked == inner.done {
+                self.word.fetch_and(!DRAINING, Ordering::SeqCst);
+                break;
+            }
+            inner.served = inner.asked;
+            self.word.fetch_or(DRAINING, Ordering::SeqCst);
+            self.word.fetch_xor(PHASE, Ordering::SeqCst);
+            self.flips.fetch_add(1, Ordering::SeqCst);
+            wake.extend(inner.lanes.iter().filter_map(|lane| lock(&lane.waker).take()));
+        }
+        drop(inner);
+        wake.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// Says that a shard has seen a flip, from the shard.
+async fn look(gate: Arc<Gate>, lane: Arc<Lane>) {
+    poll_fn(|context| {
+        // Before looking, so that nothing is missed.
+        *lock(&lane.waker) = Some(context.waker().clone());
+        if lane.closed.load(Ordering::SeqCst) {
+            return Poll::Ready(());
+        }
+        let flips = gate.flips.load(Ordering::SeqCst);
+        if lane.seen.load(Ordering::Relaxed) != flips {
+            // From here on the shard's commands are of the new phase, and those before it are counted.
+            lane.seen.store(flips, Ordering::Release);
+            gate.advance();
+        }
+        Poll::Pending
+    })
+    .await;
+}
+
+impl Way {
+    /// Lets a command in.
+    #[inline]
+    pub fn enter(&self) -> Inside<'_> {
+        let word = self.gate.word.load(Ordering::Relaxed);
+        step(&self.lane.running[(word & PHASE) as usize], 1);
+        Inside { way: self, word }
+    }
+}
+
+impl Inside<'_> {
+    /// Ranges may be held: if none was when it was let in, whoever holds one waits for it.
+    #[inline]
+    pub fn may_be_held(&self) -> bool {
+        self.word & HELD != 0
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        let waiting = {
+            let mut inner = lock(&self.gate.inner);
+            inner.held.retain(|(number, _)| *number != self.number);
+            if inner.held.is_empty() {
+                self.gate.word.fetch_and(!HELD, Ordering::SeqCst);
+            }
+            std::mem::take(&mut inner.waiting_for_range)
+        };
+        waiting.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl Drop for Way {
+    fn drop(&mut self) {
+        lock(&self.gate.inner).lanes.retain(|lane| !Arc::ptr_eq(lane, &self.lane));
+        self.lane.closed.store(true, Ordering::SeqCst);
+        let waker = lock(&self.lane.waker).take();
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        self.gate.advance();
+    }
+}
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        step(&self.way.lane.running[(self.word & PHASE) as usize], -1);
+        if self.way.gate.word.load(Ordering::Relaxed) & DRAINING != 0 {
+            self.way.gate.advance();
+        }
+    }
+}

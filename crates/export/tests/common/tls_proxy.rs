@@ -1,0 +1,144 @@
+//! Listens in the clear, and speaks TLS with pre-shared keys to a target: so a host that knows nothing of TLS comes with it.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use psk::{Key, Session};
+
+/// An end of TLS over a socket, which waits.
+pub struct Secure {
+    pub stream: TcpStream,
+    pub session: Session,
+    cipher: Vec<u8>,
+}
+
+impl Secure {
+    /// Shakes hands. `None` if the target does not.
+    pub fn connect(address: SocketAddr, keys: &[Key]) -> Option<Secure> {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(super::PATIENCE)).unwrap();
+        let mut session = Session::client(keys).unwrap();
+        let mut cipher = Vec::new();
+        loop {
+            let shaken = session.shake(&cipher);
+            let said = session.to_send();
+            if stream.write_all(&said).is_err() {
+                return None;
+            }
+            let (taken, is_done) = shaken.ok()?;
+            cipher.drain(..taken);
+            if is_done {
+                return Some(Secure { stream, session, cipher });
+            }
+            let mut more = [0; 4096];
+            match crate::common::read_some(&mut stream, &mut more) {
+                Ok(0) | Err(_) => return None,
+                Ok(len) => cipher.extend_from_slice(&more[..len]),
+            }
+        }
+    }
+
+    /// The ciphertext of something.
+    pub fn seal(&mut self, plain: &[u8]) -> Vec<u8> {
+        seal(&mut self.session, plain)
+    }
+}
+
+fn seal(session: &mut Session, plain: &[u8]) -> Vec<u8> {
+    let mut cipher = vec![0; Session::sealed_bytes_max(plain.len())];
+    let len = session.seal(plain, &mut cipher).unwrap();
+    cipher.truncate(len);
+    cipher
+}
+
+/// Where hosts connect in the clear.
+fn listen(serve: impl Fn(TcpStream) + Clone + Send + 'static) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let serve = serve.clone();
+            thread::spawn(move || serve(stream.unwrap()));
+        }
+    });
+    address
+}
+
+/// Passes bytes on until one end has finished.
+fn pump(mut from: impl Read, mut to: impl FnMut(&[u8]) -> bool) {
+    let mut bytes = vec![0; 64 << 10];
+    while let Ok(len @ 1..) = from.read(&mut bytes) {
+        if !to(&bytes[..len]) {
+            return;
+        }
+    }
+}
+
+/// By this end of TLS.
+pub fn proxy(target: SocketAddr, keys: &[Key]) -> SocketAddr {
+    let keys = keys.to_vec();
+    listen(move |plain| {
+        plain.set_nodelay(true).unwrap();
+        let Some(Secure { stream, session, cipher }) = Secure::connect(target, &keys) else { return };
+        let session = Arc::new(Mutex::new(session));
+        let (mut to_target, mut to_host) = (stream.try_clone().unwrap(), plain.try_clone().unwrap());
+        let outgoing = session.clone();
+        let host = plain.try_clone().unwrap();
+        let ended = plain;
+        thread::spawn(move || {
+            pump(host, |bytes| {
+                let cipher = seal(&mut outgoing.lock().unwrap(), bytes);
+                to_target.write_all(&cipher).is_ok()
+            });
+            let _ = to_target.shutdown(Shutdown::Both);
+        });
+        let mut left = cipher;
+        let mut take = |bytes: &[u8]| {
+            left.extend_from_slice(bytes);
+            let mut plain = vec![0; 256 << 10];
+            loop {
+                let Ok(opened) = session.lock().unwrap().open(&left, &mut plain) else { return false };
+                left.drain(..opened.taken);
+                if to_host.write_all(&plain[..opened.len]).is_err() || opened.ended {
+                    return false;
+                }
+                if opened.len < plain.len() {
+                    return true;
+                }
+            }
+        };
+        if take(&[]) {
+            pump(stream, take);
+        }
+        let _ = ended.shutdown(Shutdown::Both);
+    })
+}
+
+/// By OpenSSL's, with a key for SHA-256.
+pub fn openssl(target: SocketAddr, key: &Key) -> SocketAddr {
+    let hex: String = key.secret.iter().map(|byte| format!("{byte:02x}")).collect();
+    let identity = String::from_utf8(key.identity.clone()).unwrap();
+    listen(move |plain| {
+        plain.set_nodelay(true).unwrap();
+        let mut child = Command::new("openssl")
+            .args(["s_client", "-quiet", "-tls1_3", "-psk", &hex, "-psk_identity", &identity])
+            .args(["-connect", &target.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (mut input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (host, mut to_host) = (plain.try_clone().unwrap(), plain.try_clone().unwrap());
+        // It ends with its input.
+        thread::spawn(move || pump(host, |bytes| input.write_all(bytes).and_then(|()| input.flush()).is_ok()));
+        pump(output, |bytes| to_host.write_all(bytes).is_ok());
+        let _ = plain.shutdown(Shutdown::Both);
+        let _ = child.kill();
+        child.wait().unwrap();
+    })
+}

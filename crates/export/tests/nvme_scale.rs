@@ -1,0 +1,56 @@
+//! Many namespaces, many connections. Alone in its process, whose memory it measures.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod common;
+
+use common::Volume;
+use common::nvme::{BLOCK, Controller, MIB, Queue, Target, wish};
+use export::Hosts;
+use nvme::host::{Blocks, Wish, io};
+use nvme::tcp::Digests;
+
+const NAMESPACES: u32 = 1000;
+
+/// Each with an admin queue and three I/O queues.
+const HOSTS: u8 = 64;
+
+/// Resident memory of this process in bytes, both ends of all connections.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+}
+
+#[test]
+fn a_thousand_namespaces_and_256_connections_are_served_within_a_mebibyte_for_each() {
+    let target: Target = Target::start(2, 300);
+    for nsid in 1..=NAMESPACES {
+        target.offer(nsid, Volume::new(MIB), Hosts::Any, false);
+    }
+    let before = resident_bytes();
+    let mut hosts: Vec<(Controller, Vec<Queue>)> = Vec::new();
+    for number in 1..=HOSTS {
+        let wish = Wish { queues: 3, ..wish(number) };
+        let controller = Controller::with(target.address, wish, Digests::default()).unwrap();
+        let queues = (1..=3).map(|queue| controller.queue(queue)).collect();
+        hosts.push((controller, queues));
+    }
+    let connections = hosts.iter().map(|(_, queues)| 1 + queues.len() as u64).sum::<u64>();
+    assert_eq!(connections, 256);
+
+    assert_eq!(hosts[0].0.namespaces().len(), NAMESPACES as usize);
+    // Every namespace is used, and every queue uses several, among them ones that others use.
+    let mut nsid = 0;
+    for round in 0..8 {
+        for (index, queue) in hosts.iter_mut().flat_map(|(_, queues)| queues).enumerate() {
+            nsid = nsid % NAMESPACES + 1;
+            let place = Blocks { nsid, first: index as u64, count: 1 };
+            let data = vec![nsid as u8 ^ round; BLOCK as usize];
+            assert!(queue.execute(io::write(place, BLOCK, true, false), &data, 0).status().is_success());
+            assert_eq!(queue.execute(io::read(place, BLOCK), &[], BLOCK).data(), data);
+        }
+    }
+    let each = resident_bytes().saturating_sub(before) / connections;
+    assert!(each < MIB, "{each} bytes for each connection, both ends and what was written included");
+    println!("{} KiB for each connection, both ends and what was written included", each >> 10);
+}

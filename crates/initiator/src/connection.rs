@@ -1,0 +1,78 @@
+//! A connection that is initialized: NVMe/TCP Transport 1.0, clause 3.2.1.
+
+use std::rc::Rc;
+
+use drive::{BufMut, Input, Segments};
+use nvme::tcp::{HostLimits, HostReceiver, HostStep};
+use smallvec::smallvec;
+
+use crate::network::{Address, Network};
+use crate::options::Options;
+use crate::wire::{WireReader, WireWriter, plain, secure};
+use crate::{ConnectError, Lost};
+
+/// Input that is received at once, in bytes. Longer data are received into their place.
+const INPUT_BYTES: usize = 64 << 10;
+
+/// What a queue begins with.
+pub(crate) struct Connection<N: Network> {
+    pub reader: WireReader<N>,
+    pub writer: WireWriter<N>,
+    pub machine: HostReceiver,
+    pub input: Input,
+}
+
+impl<N: Network> Connection<N> {
+    /// Connects, encrypts if there is a key, and initializes.
+    pub async fn open(
+        env: &N,
+        address: &Rc<Address>,
+        options: &Options,
+        limits: HostLimits,
+    ) -> Result<Connection<N>, ConnectError> {
+        let unreachable = |source| ConnectError::Unreachable { address: (**address).clone(), source };
+        let (reader, writer) = env.connect(address).await.map_err(unreachable)?;
+        let (mut reader, mut writer) = match &options.tls {
+            None => plain(env, reader, writer),
+            Some(key) => {
+                let names = (&options.host.nqn, &options.subsystem);
+                let insecure = |reason| ConnectError::Tls { address: (**address).clone(), reason };
+                secure(env, reader, writer, key, names).await.map_err(insecure)?
+            }
+        };
+        let mut machine = HostReceiver::new(limits);
+        let mut input = Input::new(env.alloc(INPUT_BYTES));
+        let initialized = async {
+            let request = BufMut::copy_of(&machine.request()).freeze();
+            writer.send(smallvec![request] as Segments).await.map_err(|error| Lost::failed(&error))?;
+            loop {
+                let (taken, step) = machine.step(input.bytes());
+                input.take(taken);
+                match step {
+                    HostStep::Initialized(_) => return Ok(()),
+                    HostStep::NeedMore => receive(&mut reader, &mut input).await?,
+                    HostStep::Close(violation) => return Err(Lost::Violation(violation)),
+                    other => unreachable!("{other:?} before the connection is initialized"),
+                }
+            }
+        };
+        match initialized.await {
+            Ok(()) => Ok(Connection { reader, writer, machine, input }),
+            Err(reason) => Err(ConnectError::NotNvme { address: (**address).clone(), reason }),
+        }
+    }
+}
+
+/// Receives what comes next.
+pub(crate) async fn receive<N: Network>(reader: &mut WireReader<N>, input: &mut Input) -> Result<(), Lost> {
+    let (buf, free) = input.lend();
+    let (received, buf) = reader.recv(buf, free).await;
+    match received {
+        Ok(0) => Err(Lost::Closed),
+        Ok(len) => {
+            input.give_back(buf, len);
+            Ok(())
+        }
+        Err(error) => Err(Lost::failed(&error)),
+    }
+}

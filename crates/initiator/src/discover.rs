@@ -1,0 +1,30 @@
+//! Which subsystems an address offers.
+
+use nvme::host::{DiscoveryLog, Found};
+
+use crate::controller::{Controller, Purpose};
+use crate::network::{Address, Network};
+use crate::{ConnectError, Options};
+
+/// What a discovery controller said.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Discovered {
+    /// GENCTR: the generation of the log.
+    pub generation: u64,
+    /// Its entries.
+    pub entries: Vec<Found>,
+}
+
+/// Asks a discovery controller. `options` name the discovery subsystem ([`nvme::DISCOVERY_NQN`]) as theirs.
+///
+/// # Errors
+/// [`ConnectError`]
+pub async fn discover<N: Network>(env: &N, address: &Address, options: &Options) -> Result<Discovered, ConnectError> {
+    let controller = Controller::open(env, address, options, Purpose::Discovery).await?;
+    let log = controller.lead(DiscoveryLog::new()).await;
+    controller.shutdown().await;
+    let (generation, entries) = log?;
+    let entries = entries.iter().map(Found::of).collect::<Result<_, _>>();
+    let entries = entries.map_err(|source| ConnectError::Refused { address: address.clone(), source })?;
+    Ok(Discovered { generation, entries })
+}

@@ -1,0 +1,189 @@
+//! Commands of a namespace: sent on the best path, and again where that is right.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use drive::{BufMut, Segments, race, within};
+use nvme::host::{Access, Blocks, io};
+use nvme::{Command, Status};
+use smallvec::smallvec;
+
+use crate::IoError;
+use crate::controller::Controller;
+use crate::namespace::Inner;
+use crate::network::Network;
+use crate::path::Path;
+use crate::queue::{Call, Payload};
+
+/// How often a command is sent again that a controller did not execute, but might.
+const RETRIES_MAX: u32 = 5;
+
+/// Waited for before the first of these; the next ones wait as much longer each.
+const RETRY_DELAY: Duration = Duration::from_millis(100);
+
+/// A command that is not built yet: how, depends on the controller.
+pub(crate) enum Op {
+    Read { blocks: Blocks, len: u32 },
+    Write { blocks: Blocks, len: u32, data: Segments, fua: bool },
+    Compare { blocks: Blocks, len: u32, data: Segments },
+    WriteZeroes { blocks: Blocks, fua: bool, deallocate: bool },
+    Deallocate { nsid: u32, first: u64, count: u32 },
+    Flush { nsid: u32 },
+}
+
+impl Op {
+    fn changes(&self) -> bool {
+        matches!(self, Op::Write { .. } | Op::WriteZeroes { .. } | Op::Deallocate { .. })
+    }
+
+    /// The command. `reply`: for the data of a read.
+    fn call(&self, capsule_bytes: u32, reply: Option<BufMut>) -> Call {
+        let with = |command: Command, data: &Segments| (command, Payload::ToController(data.clone()));
+        let (command, payload) = match self {
+            Op::Read { blocks, len } => {
+                (io::read(*blocks, *len), Payload::ToHost(reply.expect("a read brings its buffer")))
+            }
+            Op::Write { blocks, len, data, fua } => with(io::write(*blocks, *len, *len <= capsule_bytes, *fua), data),
+            Op::Compare { blocks, len, data } => with(io::compare(*blocks, *len, *len <= capsule_bytes), data),
+            Op::WriteZeroes { blocks, fua, deallocate } => {
+                (io::write_zeroes(*blocks, *fua, *deallocate), Payload::None)
+            }
+            Op::Deallocate { nsid, first, count } => {
+                // One range of 16 bytes.
+                let (command, data) = io::deallocate(*nsid, &[(*first, *count)], capsule_bytes >= 16);
+                (command, Payload::ToController(smallvec![data.into()]))
+            }
+            Op::Flush { nsid } => (io::flush(*nsid), Payload::None),
+        };
+        Call { command, payload, is_patient: false }
+    }
+}
+
+/// What to do about a status.
+enum Verdict {
+    Done,
+    Fail(IoError),
+    /// Again, in a while.
+    Again,
+    /// Again, on another path.
+    Elsewhere(Access),
+}
+
+fn verdict(status: Status) -> Verdict {
+    const KIND: u16 = 0x7 << 8;
+    const MEDIA: u16 = 2 << 8;
+    // Path related: Base 2.0, figure 98.
+    const ACCESS_PERSISTENT_LOSS: u16 = 0x301;
+    const ACCESS_INACCESSIBLE: u16 = 0x302;
+    const ACCESS_TRANSITION: u16 = 0x303;
+    let same = |other: Status| status.0 & 0x7FF == other.0 & 0x7FF;
+    if status.is_success() {
+        return Verdict::Done;
+    }
+    match status.0 & 0x7FF {
+        ACCESS_PERSISTENT_LOSS => return Verdict::Elsewhere(Access::PersistentLoss),
+        ACCESS_INACCESSIBLE => return Verdict::Elsewhere(Access::Inaccessible),
+        ACCESS_TRANSITION => return Verdict::Elsewhere(Access::Change),
+        _ => {}
+    }
+    if same(Status::COMPARE_FAILURE) {
+        return Verdict::Fail(IoError::Differs);
+    }
+    if same(Status::CAPACITY_EXCEEDED) {
+        return Verdict::Fail(IoError::NoSpace);
+    }
+    if same(Status::WRITE_PROTECTED) {
+        return Verdict::Fail(IoError::ReadOnly);
+    }
+    if same(Status::RESERVATION_CONFLICT) {
+        return Verdict::Fail(IoError::Reserved);
+    }
+    if status.0 & KIND == MEDIA {
+        return Verdict::Fail(IoError::Media(status));
+    }
+    if status.do_not_retry() { Verdict::Fail(IoError::Failed(status)) } else { Verdict::Again }
+}
+
+impl<N: Network> Inner<N> {
+    /// The best path. `None` if there is none now.
+    fn choose(&self) -> Option<(Rc<Path<N>>, Controller<N>)> {
+        let count = self.paths.len();
+        let first = (self.turn.get() + 1) % count;
+        self.turn.set(first);
+        let around = (0..count).map(|step| &self.paths[(first + step) % count]);
+        let usable = around.filter_map(|path| {
+            let (controller, access) = path.live()?;
+            (access.is_usable() && controller.lost().is_none()).then_some((path, controller, access))
+        });
+        usable.min_by_key(|(.., access)| *access).map(|(path, controller, _)| (path.clone(), controller))
+    }
+
+    /// The best path, as soon as there is one.
+    async fn path(&self) -> Result<(Rc<Path<N>>, Controller<N>), IoError> {
+        let shared = &*self.shared;
+        let waiting = async {
+            loop {
+                if let Some(lost) = shared.end.lost() {
+                    return Err(IoError::Gone(lost.to_string()));
+                }
+                if let Some(found) = self.choose() {
+                    return Ok(found);
+                }
+                if self.paths.iter().all(|path| path.is_lost()) {
+                    return Err(self.gone());
+                }
+                let news = shared.news.next();
+                // Nobody tells who is not there any more.
+                let _ = race(news, shared.end.ended()).await;
+            }
+        };
+        match shared.options.loss_timeout {
+            None => waiting.await,
+            Some(limit) => match within(&self.env, limit, waiting).await {
+                Some(found) => found,
+                None => Err(self.gone()),
+            },
+        }
+    }
+
+    fn gone(&self) -> IoError {
+        let errors = self.paths.iter().filter_map(|path| path.status().last_error);
+        IoError::Gone(errors.collect::<Vec<_>>().join("; "))
+    }
+
+    /// Has a command executed, whatever that takes. `reply`: the buffer of a read, which comes back full.
+    pub(crate) async fn perform(&self, op: &Op, mut reply: Option<BufMut>) -> Result<Option<BufMut>, IoError> {
+        let reply_bytes = reply.as_ref().map(|buf| buf.len());
+        let mut tries = 0;
+        loop {
+            let (path, controller) = self.path().await?;
+            // A connection that ended may have kept the buffer.
+            let buf = reply_bytes.map(|len| reply.take().unwrap_or_else(|| self.env.alloc(len)));
+            let call = op.call(controller.established().info.capsule_data_bytes, buf);
+            let answer = match controller.execute(call).await {
+                Ok(answer) => answer,
+                Err(lost) => {
+                    tracing::debug!(address = %path.address, reason = %lost, "a command is sent again");
+                    if op.changes() {
+                        // It must not be executed later than what comes after its second answer.
+                        let _ = race(controller.settled(), self.shared.end.ended()).await;
+                    }
+                    continue;
+                }
+            };
+            let status = answer.completion.status();
+            let judged = if answer.is_intact { verdict(status) } else { Verdict::Again };
+            reply = answer.data;
+            match judged {
+                Verdict::Done => return Ok(reply),
+                Verdict::Fail(error) => return Err(error),
+                Verdict::Elsewhere(access) => path.met(&controller, access),
+                Verdict::Again if tries == RETRIES_MAX => return Err(IoError::Failed(status)),
+                Verdict::Again => {
+                    tries += 1;
+                    self.env.sleep(RETRY_DELAY * tries).await;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! One way to a namespace: an address, and the controller that there is at the moment.
+
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use drive::race;
+use nvme::host::{Access, AccessStates, NamespaceInfo, Survey, access_log, access_log_bytes, admin};
+use nvme::target::Event;
+
+use crate::controller::{Controller, Purpose};
+use crate::fate::{Fate, News};
+use crate::identity::Identity;
+use crate::network::{Address, Network};
+use crate::{ConnectError, Lost, Options};
+
+/// The log of changed namespaces: Base 2.0, clause 5.16.1.5.
+const CHANGED_NAMESPACES: u8 = 0x04;
+const CHANGED_NAMESPACES_BYTES: u32 = 4096;
+
+/// When a state that a command met is looked at again.
+const REFRESH_DELAY: Duration = Duration::from_millis(200);
+
+/// How a path is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PathState {
+    /// Connected; whether commands may be sent, the access state says.
+    Live(Access),
+    /// Being connected, or connected again.
+    Connecting,
+    /// Could not be connected for longer than [`Options::loss_timeout`].
+    Lost,
+}
+
+/// A path, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PathStatus {
+    /// Where it leads to.
+    pub address: Address,
+    /// How it is.
+    pub state: PathState,
+    /// How often it was connected.
+    pub connects: u64,
+    /// What went wrong last.
+    pub last_error: Option<String>,
+}
+
+/// What all paths of a namespace share.
+pub(crate) struct Shared {
+    pub options: Options,
+    pub nsid: u32,
+    pub identity: Identity,
+    /// In blocks.
+    pub blocks: Cell<u64>,
+    pub read_only: Cell<bool>,
+    /// Data of a command at most, in bytes: what the first controller takes.
+    pub transfer_bytes_max: u64,
+    /// Paths or the size changed.
+    pub news: News,
+    /// The namespace was closed, or is gone.
+    pub end: Fate,
+}
+
+pub(crate) struct Path<N: Network> {
+    env: N,
+    pub address: Address,
+    shared: Rc<Shared>,
+    state: RefCell<State<N>>,
+}
+
+struct State<N: Network> {
+    live: Option<(Controller<N>, Access)>,
+    /// Those that may still be executing something, the live one among them.
+    used: Vec<Controller<N>>,
+    is_lost: bool,
+    connects: u64,
+    last_error: Option<String>,
+}
+
+/// A controller that was looked at.
+pub(crate) struct Checked<N: Network> {
+    pub controller: Controller<N>,
+    pub info: NamespaceInfo,
+    pub access: Access,
+}
+
+impl<N: Network> Path<N> {
+    pub fn new(env: &N, address: &Address, shared: &Rc<Shared>) -> Rc<Path<N>> {
+        let state = State { live: None, used: Vec::new(), is_lost: false, connects: 0, last_error: None };
+        let (env, address, shared) = (env.clone(), address.clone(), shared.clone());
+        Rc::new(Path { env, address, shared, state: RefCell::new(state) })
+    }
+
+    /// The controller, and how the namespace is reached through it.
+    pub fn live(&self) -> Option<(Controller<N>, Access)> {
+        self.state.borrow().live.clone()
+    }
+
+    /// The controllers that may still be executing something.
+    pub fn used(&self) -> Vec<Controller<N>> {
+        self.state.borrow().used.clone()
+    }
+
+    /// Whether it could not be connected for too long.
+    pub fn is_lost(&self) -> bool {
+        self.state.borrow().is_lost
+    }
+
+    pub fn status(&self) -> PathStatus {
+        let State { live, is_lost, connects, last_error, .. } = &*self.state.borrow();
+        let state = match live {
+            Some((_, access)) => PathState::Live(*access),
+            None if *is_lost => PathState::Lost,
+            None => PathState::Connecting,
+        };
+        PathStatus { address: self.address.clone(), state, connects: *connects, last_error: last_error.clone() }
+    }
+
+    /// Keeps the path connected until the namespace ends. `first`: what is there already.
+    pub async fn run(self: Rc<Self>, first: Option<Checked<N>>) {
+        let Shared { options, news, end, .. } = &*self.shared;
+        let mut next = first;
+        loop {
+            let found = match next.take() {
+                Some(found) => found,
+                None => {
+                    let found = async {
+                        let mut connecting = pin!(self.connect_again());
+                        let Some(limit) = options.loss_timeout else { return connecting.await };
+                        if let Some(found) = race(connecting.as_mut(), self.env.sleep(limit)).await {
+                            return found;
+                        }
+                        self.state.borrow_mut().is_lost = true;
+                        tracing::warn!(address = %self.address, "the path is lost");
+                        news.tell();
+                        connecting.await
+                    };
+                    match race(found, end.ended()).await {
+                        Some(found) => found,
+                        None => return,
+                    }
+                }
+            };
+            let controller = found.controller.clone();
+            self.take_up(found);
+            self.env.spawn(self.clone().listen(controller.clone()));
+            let Some(lost) = race(controller.ended(), end.ended()).await else { return };
+            {
+                let mut state = self.state.borrow_mut();
+                state.live = None;
+                state.last_error = Some(lost.to_string());
+            }
+            tracing::warn!(address = %self.address, reason = %lost, "the connection is lost");
+            news.tell();
+        }
+    }
+
+    fn take_up(&self, found: Checked<N>) {
+        self.shared.blocks.set(found.info.blocks);
+        self.shared.read_only.set(found.info.read_only);
+        let mut state = self.state.borrow_mut();
+        state.used.retain(|controller| !controller.is_settled());
+        state.used.push(found.controller.clone());
+        state.live = Some((found.controller, found.access));
+        state.is_lost = false;
+        state.connects += 1;
+        if state.connects > 1 {
+            tracing::info!(address = %self.address, "connected again");
+        }
+        drop(state);
+        self.shared.news.tell();
+    }
+
+    /// Until it has worked.
+    async fn connect_again(&self) -> Checked<N> {
+        let Options { reconnect_delay, reconnect_delay_max, .. } = self.shared.options;
+        let mut delay = reconnect_delay;
+        loop {
+            match self.connect().await {
+                Ok(found) => return found,
+                Err(error) => {
+                    tracing::debug!(%error, "no connection yet");
+                    self.state.borrow_mut().last_error = Some(error.to_string());
+                }
+            }
+            self.env.sleep(delay).await;
+            delay = (delay * 2).min(reconnect_delay_max.max(reconnect_delay));
+        }
+    }
+
+    async fn connect(&self) -> Result<Checked<N>, ConnectError> {
+        let controller = Controller::open(&self.env, &self.address, &self.shared.options, Purpose::Io).await?;
+        match self.check(&controller).await {
+            Ok((info, access)) => Ok(Checked { controller, info, access }),
+            Err(error) => {
+                controller.shutdown().await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whether this is the namespace, and how it is reached.
+    async fn check(&self, controller: &Controller<N>) -> Result<(NamespaceInfo, Access), ConnectError> {
+        let Shared { nsid, identity, transfer_bytes_max, .. } = &*self.shared;
+        let info = look(controller, *nsid).await?;
+        let address = || self.address.clone();
+        identity.check(&info, &controller.established().info.serial).map_err(|what| ConnectError::Exchanged {
+            address: address(),
+            nsid: *nsid,
+            what,
+        })?;
+        if controller.transfer_bytes_max() < *transfer_bytes_max {
+            let what = "the controller takes less data with a command than the first one".to_owned();
+            return Err(ConnectError::Unfit { address: address(), what });
+        }
+        let access = access(controller, info.access_group).await?;
+        Ok((info, access))
+    }
+
+    /// Follows events.
+    async fn listen(self: Rc<Self>, controller: Controller<N>) {
+        while let Ok(event) = controller.next_event().await {
+            if event == Event::NamespaceChanged {
+                // The event is not told again before this was read.
+                let log = admin::get_log_page(CHANGED_NAMESPACES, 0, CHANGED_NAMESPACES_BYTES, false);
+                if controller.execute_admin(log).await.is_err() {
+                    return;
+                }
+            }
+            self.look_again(&controller).await;
+        }
+    }
+
+    /// Looks at the namespace and its access state. What is not the same any more ends the controller.
+    async fn look_again(&self, controller: &Controller<N>) {
+        match self.check(controller).await {
+            Ok((info, access)) => {
+                self.shared.blocks.set(info.blocks);
+                self.shared.read_only.set(info.read_only);
+                if let Some((_, state)) = &mut self.state.borrow_mut().live {
+                    *state = access;
+                }
+                self.shared.news.tell();
+            }
+            Err(error) => controller.give_up(Lost::Unfit(error.to_string())),
+        }
+    }
+
+    /// A command met another access state than was known.
+    pub fn met(self: &Rc<Self>, controller: &Controller<N>, access: Access) {
+        if let Some((_, state)) = &mut self.state.borrow_mut().live {
+            *state = access;
+        }
+        let (path, controller) = (self.clone(), controller.clone());
+        self.env.spawn(async move {
+            path.env.sleep(REFRESH_DELAY).await;
+            if controller.lost().is_none() {
+                path.look_again(&controller).await;
+            }
+        });
+    }
+}
+
+/// What a controller says of a namespace.
+pub(crate) async fn look<N: Network>(controller: &Controller<N>, nsid: u32) -> Result<NamespaceInfo, ConnectError> {
+    let address = || controller.address().clone();
+    let found = controller.lead(Survey::of(nsid)).await?.pop();
+    match found {
+        Some((_, Ok(info))) => Ok(info),
+        Some((_, Err(source))) => Err(ConnectError::Refused { address: address(), source }),
+        None => Err(ConnectError::NoNamespace { address: address(), nsid }),
+    }
+}
+
+/// How the group of a namespace is reached.
+pub(crate) async fn access<N: Network>(controller: &Controller<N>, group: u32) -> Result<Access, ConnectError> {
+    if !controller.established().info.has_access_states {
+        return Ok(Access::Optimized);
+    }
+    let refused = |source| ConnectError::Refused { address: controller.address().clone(), source };
+    let ended = |reason| ConnectError::Ended { address: controller.address().clone(), reason };
+    let mut groups = 8;
+    loop {
+        let reply = controller.execute_admin(access_log(access_log_bytes(groups))).await.map_err(ended)?;
+        let status = reply.completion.status();
+        if !status.is_success() {
+            return Err(refused(nvme::host::HostError::Failed { command: "Get Log Page", status }));
+        }
+        let log = reply.data.expect("the log was asked for");
+        match AccessStates::of(&log).map_err(refused)? {
+            Ok(states) => return Ok(states.group(group)),
+            Err(more) => groups = more,
+        }
+    }
+}

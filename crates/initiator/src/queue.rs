@@ -1,0 +1,367 @@
+//! A queue: one connection, and the commands in flight on it.
+//!
+//! Invariants:
+//! 1. A command holds its buffers and its place in flight until it is answered or the controller has ended, also when nobody waits for
+//!    it any more. So a buffer that data may still arrive in is never somebody else's.
+//! 2. Commands that become ready in one turn leave in one gathered send.
+//! 3. When the fate of the controller is sealed, every command in flight is told; none begins after that.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use drive::{Buf, BufMut, Input, Nanos, Segments, Sender, oneshot, race, within};
+use nvme::tcp::{HostReceiver, HostStep, Request, Transfer};
+use nvme::{Command, Completion, Place};
+use smallvec::smallvec;
+
+use crate::Lost;
+use crate::connection::{Connection, receive};
+use crate::fate::Fate;
+use crate::gate::{Gate, Pass};
+use crate::network::Network;
+use crate::outbox::Outbox;
+use crate::wire::{WireReader, WireWriter};
+
+/// How long the last word to a controller may take.
+const FAREWELL_MAX: Duration = Duration::from_millis(100);
+
+/// Data of a command.
+#[derive(Debug)]
+pub enum Payload {
+    /// None.
+    None,
+    /// They come from the controller, and fill this buffer.
+    ToHost(BufMut),
+    /// They come from the controller, and may be fewer than this buffer has room for; what is behind them stays as it is.
+    ToHostUpTo(BufMut),
+    /// They go to the controller: in the capsule if the command's descriptor says so, or when they are asked for.
+    ToController(Segments),
+}
+
+/// A command that is to be executed. Its identifier is the queue's to set.
+#[derive(Debug)]
+pub struct Call {
+    /// The command, with a data descriptor that fits the payload.
+    pub command: Command,
+    /// Its data.
+    pub payload: Payload,
+    /// It may wait for as long as it likes: an event request.
+    pub is_patient: bool,
+}
+
+/// How a command ended.
+#[derive(Debug)]
+pub struct Reply {
+    /// The controller's answer.
+    pub completion: Completion,
+    /// The buffer of [`Payload::ToHost`] or [`Payload::ToHostUpTo`]. After a success the first is full.
+    pub data: Option<BufMut>,
+    /// The digests of the data were right, if there were any. Otherwise the data are not to be believed.
+    pub is_intact: bool,
+}
+
+/// A command in flight.
+struct Sent {
+    /// Absent while something is received into it.
+    reply: Option<BufMut>,
+    /// For the controller, when it asks.
+    data: Segments,
+    answer: Sender<Reply>,
+    since: Nanos,
+    is_patient: bool,
+    was_aborted: bool,
+    _pass: Pass,
+}
+
+struct State {
+    machine: HostReceiver,
+    /// By command identifier.
+    sent: Vec<Option<Sent>>,
+    outbox: Outbox,
+    /// What the controller is told about its mistake, instead of everything else.
+    farewell: Vec<u8>,
+    sender: Option<Waker>,
+}
+
+/// A queue. A handle.
+pub(crate) struct Queue<N: Network> {
+    inner: Rc<Inner<N>>,
+}
+
+struct Inner<N> {
+    env: N,
+    gate: Rc<Gate>,
+    fate: Rc<Fate>,
+    state: RefCell<State>,
+}
+
+impl<N: Network> Clone for Queue<N> {
+    fn clone(&self) -> Self {
+        Queue { inner: self.inner.clone() }
+    }
+}
+
+impl<N: Network> Queue<N> {
+    /// Takes a connection over, and sends and receives until the fate is sealed. `commands_max`: commands in flight.
+    pub fn start(env: &N, connection: Connection<N>, commands_max: usize, fate: Rc<Fate>) -> Queue<N> {
+        let Connection { reader, writer, machine, input } = connection;
+        let state = State { machine, sent: Vec::new(), outbox: Outbox::default(), farewell: Vec::new(), sender: None };
+        let gate = Gate::new(commands_max);
+        let inner = Rc::new(Inner { env: env.clone(), gate, fate, state: RefCell::new(state) });
+        env.spawn(send_all(inner.clone(), writer));
+        env.spawn(receive_all(inner.clone(), reader, input));
+        Queue { inner }
+    }
+
+    /// Commands in flight.
+    pub fn in_flight(&self) -> usize {
+        self.inner.state.borrow().machine.in_flight()
+    }
+
+    /// Sends a command and waits for its answer.
+    ///
+    /// # Errors
+    /// The controller has ended: whether it has executed the command is unknown.
+    pub async fn execute(&self, call: Call) -> Result<Reply, Lost> {
+        let Inner { env, gate, fate, state } = &*self.inner;
+        let ended = || fate.lost().unwrap_or(Lost::Disconnected);
+        let pass = gate.pass().await.map_err(|_| ended())?;
+        if fate.is_sealed() {
+            return Err(ended());
+        }
+        let (sender, receiver) = oneshot();
+        let waker = state.borrow_mut().begin(call, pass, sender, env.now());
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        receiver.await.map_err(|_| ended())
+    }
+
+    /// Commands that have been waiting for longer than `limit` and are to be aborted, each told once. True if one waits for half as
+    /// long again.
+    pub fn overdue(&self, limit: Duration) -> (Vec<u16>, bool) {
+        let now = self.inner.env.now();
+        let limit = limit.as_nanos() as u64;
+        let (mut late, mut is_hopeless) = (Vec::new(), false);
+        for (cid, sent) in self.inner.state.borrow_mut().sent.iter_mut().enumerate() {
+            let Some(sent) = sent.as_mut().filter(|sent| !sent.is_patient) else { continue };
+            let age = now.saturating_sub(sent.since);
+            is_hopeless |= age > limit + limit / 2;
+            if age > limit && !std::mem::replace(&mut sent.was_aborted, true) {
+                late.push(cid as u16);
+            }
+        }
+        (late, is_hopeless)
+    }
+}
+
+impl State {
+    /// Puts a command in the outbox. Gives whom to wake.
+    fn begin(&mut self, call: Call, pass: Pass, answer: Sender<Reply>, now: Nanos) -> Option<Waker> {
+        let Call { mut command, payload, is_patient } = call;
+        let in_capsule = matches!(command.dptr.place(), Some(Place::InCapsule(_)));
+        let (transfer, reply, data) = match payload {
+            Payload::None => (Transfer::None, None, Segments::new()),
+            Payload::ToHost(buf) => (Transfer::ToHost(buf.len() as u32), Some(buf), Segments::new()),
+            Payload::ToHostUpTo(buf) => (Transfer::ToHostUpTo(buf.len() as u32), Some(buf), Segments::new()),
+            Payload::ToController(data) if in_capsule => (Transfer::None, None, data),
+            Payload::ToController(data) => (Transfer::ToController(bytes_of(&data) as u32), None, data),
+        };
+        let cid = self.machine.begin(transfer).expect("whoever has a pass finds a free identifier");
+        command.cid = cid.into();
+        let writer = self.machine.writer().expect("the connection is initialized");
+        let inside = if in_capsule { bytes_of(&data) } else { 0 };
+        self.outbox.put(&writer.command(command, inside));
+        let data = if in_capsule {
+            put_data(&mut self.outbox, &data, 0, inside, writer.digests().data);
+            Segments::new()
+        } else {
+            data
+        };
+        let at = usize::from(cid);
+        if self.sent.len() <= at {
+            self.sent.resize_with(at + 1, || None);
+        }
+        self.sent[at] = Some(Sent { reply, data, answer, since: now, is_patient, was_aborted: false, _pass: pass });
+        self.sender.take()
+    }
+
+    fn sent(&mut self, cid: u16) -> &mut Sent {
+        self.sent[usize::from(cid)].as_mut().expect("the machine tells of commands in flight only")
+    }
+
+    /// Answers an R2T.
+    fn supply(&mut self, request: &Request) -> Option<Waker> {
+        let digests = self.machine.writer().expect("the connection is initialized").digests();
+        let State { machine, sent, outbox, .. } = self;
+        let sent = sent[usize::from(request.cid)].as_ref().expect("the machine tells of commands in flight only");
+        for piece in machine.pieces(request) {
+            outbox.put(&piece.head);
+            put_data(outbox, &sent.data, piece.offset as usize, piece.len as usize, digests.data);
+        }
+        self.sender.take()
+    }
+}
+
+fn bytes_of(data: &Segments) -> usize {
+    data.iter().map(|segment| segment.len()).sum()
+}
+
+/// `len` bytes of `data` from `offset` on, and their digest.
+fn put_data(outbox: &mut Outbox, data: &[Buf], offset: usize, len: usize, digest: bool) {
+    let (mut at, mut left, mut sum) = (offset, len, gf::crc32c(&[]));
+    for segment in data {
+        if left == 0 {
+            break;
+        }
+        if at >= segment.len() {
+            at -= segment.len();
+            continue;
+        }
+        let part = segment.slice(at..segment.len().min(at + left));
+        if digest {
+            sum = gf::crc32c_append(sum, &part);
+        }
+        (at, left) = (0, left - part.len());
+        outbox.put_body(part);
+    }
+    if digest && len > 0 {
+        outbox.put(&sum.to_le_bytes());
+    }
+}
+
+/// The sending task of a queue.
+async fn send_all<N: Network>(inner: Rc<Inner<N>>, mut writer: WireWriter<N>) {
+    let Inner { env, fate, state, .. } = &*inner;
+    loop {
+        let ready = poll_fn(|context| {
+            let mut state = state.borrow_mut();
+            if !state.outbox.is_empty() {
+                return Poll::Ready(());
+            }
+            state.sender = Some(context.waker().clone());
+            Poll::Pending
+        });
+        if race(ready, fate.ended()).await.is_none() {
+            let farewell = std::mem::take(&mut state.borrow_mut().farewell);
+            if !farewell.is_empty() {
+                // If the connection takes it.
+                let _ = within(env, FAREWELL_MAX, writer.send(smallvec![Buf::from(farewell)])).await;
+            }
+            let _ = within(env, FAREWELL_MAX, writer.goodbye()).await;
+            return;
+        }
+        // Whatever else becomes ready in this turn goes along.
+        env.turn_end().await;
+        let segments = state.borrow_mut().outbox.take(env);
+        match race(writer.send(segments), fate.ended()).await {
+            Some(Ok(())) => {}
+            Some(Err(error)) => return fate.end(Lost::failed(&error)),
+            None => return,
+        }
+    }
+}
+
+/// The receiving task of a queue.
+async fn receive_all<N: Network>(inner: Rc<Inner<N>>, reader: WireReader<N>, input: Input) {
+    let receiving = Receiving { inner: inner.clone(), reader, input };
+    if let Some(lost) = race(receiving.run(), inner.fate.ended()).await {
+        inner.fate.end(lost);
+    }
+    inner.gate.close();
+    let sent = std::mem::take(&mut inner.state.borrow_mut().sent);
+    // Their drop tells who waits.
+    drop(sent);
+}
+
+/// What has to be waited for.
+enum Wants {
+    Nothing,
+    Input,
+    /// `len` bytes into `reply`, from `offset` on.
+    Data {
+        cid: u16,
+        reply: BufMut,
+        offset: usize,
+        len: usize,
+    },
+}
+
+struct Receiving<N: Network> {
+    inner: Rc<Inner<N>>,
+    reader: WireReader<N>,
+    input: Input,
+}
+
+impl<N: Network> Receiving<N> {
+    async fn run(mut self) -> Lost {
+        loop {
+            let done = match self.step() {
+                Ok(Wants::Nothing) => Ok(()),
+                Ok(Wants::Input) => receive(&mut self.reader, &mut self.input).await,
+                Ok(Wants::Data { cid, reply, offset, len }) => self.receive_data(cid, reply, offset, len).await,
+                Err(lost) => Err(lost),
+            };
+            if let Err(lost) = done {
+                return lost;
+            }
+        }
+    }
+
+    fn step(&mut self) -> Result<Wants, Lost> {
+        let mut state = self.inner.state.borrow_mut();
+        let (taken, step) = state.machine.step(self.input.bytes());
+        let (mut waker, mut answered) = (None, None);
+        match step {
+            HostStep::Continue | HostStep::Initialized(_) => {}
+            HostStep::NeedMore => {
+                self.input.take(taken);
+                return Ok(Wants::Input);
+            }
+            HostStep::Data { cid, offset, len } => {
+                let reply = state.sent(cid).reply.as_mut().expect("data come for commands that wait for some");
+                reply[offset as usize..offset as usize + len].copy_from_slice(&self.input.bytes()[..len]);
+            }
+            HostStep::Receive { cid, offset, len } => {
+                let reply = state.sent(cid).reply.take().expect("data come for commands that wait for some");
+                return Ok(Wants::Data { cid, reply, offset: offset as usize, len: len as usize });
+            }
+            HostStep::Requested(request) => waker = state.supply(&request),
+            HostStep::Completed { completion, intact } => {
+                let sent = state.sent[usize::from(completion.cid.get())].take();
+                answered = Some((sent.expect("the machine tells of commands in flight only"), completion, intact));
+            }
+            HostStep::Close(violation) => {
+                state.farewell = state.machine.farewell(&violation);
+                return Err(Lost::Violation(violation));
+            }
+        }
+        drop(state);
+        self.input.take(taken);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        if let Some((Sent { reply, answer, .. }, completion, is_intact)) = answered {
+            answer.send(Reply { completion, data: reply, is_intact });
+        }
+        Ok(Wants::Nothing)
+    }
+
+    /// Receives straight into its place.
+    async fn receive_data(&mut self, cid: u16, mut reply: BufMut, offset: usize, len: usize) -> Result<(), Lost> {
+        let rest = reply.split_off(offset + len);
+        let (received, mut reply) = self.reader.recv(reply, offset).await;
+        let mut state = self.inner.state.borrow_mut();
+        match received {
+            Ok(0) => return Err(Lost::Closed),
+            Ok(len) => state.machine.received(&reply[offset..offset + len]),
+            Err(error) => return Err(Lost::failed(&error)),
+        }
+        reply.unsplit(rest).expect("taken apart above");
+        state.sent(cid).reply = Some(reply);
+        Ok(())
+    }
+}

@@ -1,0 +1,221 @@
+//! A network that fails when it is told to.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Forwards connections to a target.
+pub struct Proxy {
+    pub address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    upstream: Mutex<SocketAddr>,
+    streams: Mutex<Vec<TcpStream>>,
+    /// New connections are closed at once.
+    refuses: AtomicBool,
+    /// Nothing goes through in either direction.
+    stalls: AtomicBool,
+    /// Each direction of a connection is cut after so many bytes, more or less.
+    cuts_after: AtomicU64,
+    /// Each piece is late by so many milliseconds.
+    delays_ms: AtomicU64,
+    /// The ANA state that targets report, if it is not theirs.
+    access: AtomicU8,
+    connections: AtomicU64,
+    stops: AtomicBool,
+    /// What went through, if that is kept.
+    recorded: Mutex<Option<Vec<Recorded>>>,
+}
+
+/// What went through one direction of a connection.
+#[derive(Clone)]
+pub struct Recorded {
+    pub to_host: bool,
+    pub bytes: Vec<u8>,
+}
+
+impl Proxy {
+    pub fn to(upstream: SocketAddr) -> Proxy {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared {
+            upstream: Mutex::new(upstream),
+            streams: Mutex::default(),
+            refuses: AtomicBool::new(false),
+            stalls: AtomicBool::new(false),
+            cuts_after: AtomicU64::new(u64::MAX),
+            delays_ms: AtomicU64::new(0),
+            access: AtomicU8::new(0),
+            connections: AtomicU64::new(0),
+            stops: AtomicBool::new(false),
+            recorded: Mutex::default(),
+        });
+        let for_thread = shared.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                if for_thread.stops.load(SeqCst) {
+                    return;
+                }
+                if let Ok(stream) = stream {
+                    for_thread.forward(stream);
+                }
+            }
+        });
+        Proxy { address, shared }
+    }
+
+    /// Cuts all connections that there are.
+    pub fn cut(&self) {
+        for stream in std::mem::take(&mut *self.shared.streams.lock().unwrap()) {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// New connections go to another target.
+    pub fn lead_to(&self, upstream: SocketAddr) {
+        *self.shared.upstream.lock().unwrap() = upstream;
+    }
+
+    pub fn refuse(&self, refuses: bool) {
+        self.shared.refuses.store(refuses, SeqCst);
+    }
+
+    pub fn stall(&self, stalls: bool) {
+        self.shared.stalls.store(stalls, SeqCst);
+    }
+
+    /// From now on each direction of each new connection is cut somewhere within so many bytes.
+    pub fn cut_after(&self, bytes: u64) {
+        self.shared.cuts_after.store(bytes, SeqCst);
+    }
+
+    pub fn delay(&self, ms: u64) {
+        self.shared.delays_ms.store(ms, SeqCst);
+    }
+
+    /// What stands in the place of the target's ANA states; 0 for nothing.
+    pub fn access(&self, state: u8) {
+        self.shared.access.store(state, SeqCst);
+    }
+
+    /// From now on, what goes through new connections is kept: once for a proxy.
+    pub fn record(&self) {
+        self.shared.recorded.lock().unwrap().get_or_insert_default();
+    }
+
+    /// What was kept so far.
+    pub fn recorded(&self) -> Vec<Recorded> {
+        self.shared.recorded.lock().unwrap().clone().unwrap_or_default()
+    }
+
+    /// Connections so far.
+    pub fn connections(&self) -> u64 {
+        self.shared.connections.load(SeqCst)
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.shared.stops.store(true, SeqCst);
+        self.cut();
+        let _ = TcpStream::connect(self.address);
+    }
+}
+
+impl Shared {
+    fn forward(self: &Arc<Self>, near: TcpStream) {
+        let count = self.connections.fetch_add(1, SeqCst);
+        if self.refuses.load(SeqCst) {
+            return;
+        }
+        let upstream = *self.upstream.lock().unwrap();
+        let Ok(far) = TcpStream::connect(upstream) else { return };
+        let most = self.cuts_after.load(SeqCst);
+        for (way, (from, to)) in [(&near, &far), (&far, &near)].into_iter().enumerate() {
+            let _ = from.set_nodelay(true);
+            self.streams.lock().unwrap().push(from.try_clone().unwrap());
+            let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+            // Somewhere in the second half, and never in the same place.
+            let left =
+                if most == u64::MAX { most } else { most / 2 + (count * 7919 + way as u64 * 104_729) % (most / 2) };
+            let shared = self.clone();
+            std::thread::spawn(move || shared.pump(from, to, left, way == 1));
+        }
+    }
+
+    fn pump(&self, mut from: TcpStream, mut to: TcpStream, mut left: u64, to_host: bool) {
+        let mut bytes = vec![0; 64 << 10];
+        let mut patch = Patch::default();
+        let kept = self.recorded.lock().unwrap().as_mut().map(|recorded| {
+            recorded.push(Recorded { to_host, bytes: Vec::new() });
+            recorded.len() - 1
+        });
+        while let Ok(len) = from.read(&mut bytes) {
+            while self.stalls.load(SeqCst) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            let delay = self.delays_ms.load(SeqCst);
+            if delay > 0 {
+                std::thread::sleep(Duration::from_millis(delay));
+            }
+            let access = self.access.load(SeqCst);
+            let part = &mut bytes[..len.min(usize::try_from(left).unwrap_or(usize::MAX))];
+            if to_host {
+                patch.apply(part, access);
+            }
+            left -= part.len() as u64;
+            if let (Some(index), Some(recorded)) = (kept, &mut *self.recorded.lock().unwrap()) {
+                recorded[index].bytes.extend_from_slice(part);
+            }
+            if part.is_empty() || to.write_all(part).is_err() || left == 0 {
+                break;
+            }
+        }
+        let _ = from.shutdown(Shutdown::Both);
+        let _ = to.shutdown(Shutdown::Both);
+    }
+}
+
+/// Follows the PDUs that come from a target, to change the ANA state in the log: 8 groups were asked for, 272 bytes.
+#[derive(Default)]
+struct Patch {
+    head: Vec<u8>,
+    /// Bytes of the PDU that are still to come.
+    left: usize,
+    /// Where in the PDU this is, if it is the log.
+    at: Option<usize>,
+}
+
+impl Patch {
+    fn apply(&mut self, bytes: &mut [u8], access: u8) {
+        const C2H_DATA: u8 = 0x07;
+        const HEAD: usize = 24;
+        // The first group's state, behind the head of the log.
+        const STATE: usize = HEAD + 16 + 16;
+        for byte in bytes {
+            if self.left == 0 {
+                self.head.push(*byte);
+                if self.head.len() < 8 {
+                    continue;
+                }
+                let len = u32::from_le_bytes(self.head[4..8].try_into().unwrap()) as usize;
+                self.at = (self.head[0] == C2H_DATA && len == HEAD + 272).then_some(8);
+                // Inside of TLS it is none.
+                self.left = len.saturating_sub(8);
+                self.head.clear();
+                continue;
+            }
+            if let Some(at) = &mut self.at {
+                if *at == STATE && access != 0 {
+                    *byte = access;
+                }
+                *at += 1;
+            }
+            self.left -= 1;
+        }
+    }
+}

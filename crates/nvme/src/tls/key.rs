@@ -1,0 +1,158 @@
+//! Keys as people carry them, and what handshakes are made with.
+
+use std::fmt;
+use std::str::FromStr;
+
+use base64ct::{Base64, Encoding};
+use subtle::ConstantTimeEq;
+use thiserror::Error;
+use zeroize::{Zeroize, Zeroizing};
+
+use super::TlsIdentity;
+use super::derive::{CONTEXT_BYTES_MAX, derive};
+use crate::Nqn;
+use crate::auth::{Hash, crc32};
+
+/// A configured key: 32 bytes for SHA-256 or 48 for SHA-384, and whether a host's key is made of them or they are it. Its text, the PSK
+/// interchange format (TCP Transport 1.0, clause 3.6.1.5), is `NVMeTLSkey-1:HH:BASE64:`, where HH is the hash function (00: they are it),
+/// and the base 64 has the bytes and their CRC-32.
+#[derive(Clone)]
+pub struct TlsKey {
+    is_transformed: bool,
+    bytes: Zeroizing<Vec<u8>>,
+}
+
+/// Why a text is no key. It says nothing of the text, which may be one with a slip of the pen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
+pub enum TlsKeyError {
+    /// Another form.
+    #[error("it does not have the form NVMeTLSkey-1:HH:BASE64: with a colon at its end")]
+    Form,
+    /// HH is not 00 to 02.
+    #[error("its hash function is not one of 00 (none), 01 (SHA-256) and 02 (SHA-384)")]
+    Hash,
+    /// Another number of bytes.
+    #[error("it has not as many bytes as its hash function wants: 32 for SHA-256, 48 for SHA-384, either for none")]
+    Length,
+    /// The CRC-32 is another one.
+    #[error("its checksum is wrong: a character is missing or is another one")]
+    Checksum,
+}
+
+const PREFIX: &str = "NVMeTLSkey-1:";
+
+/// Bytes of the digest's message behind the names.
+const DIGEST_SEED: &[u8] = b" NVMe-over-Fabrics";
+
+impl TlsKey {
+    /// Of random bytes, of which as many as the hash function has are used: 32 for SHA-256, 48 for SHA-384. Each host has its own key
+    /// of them.
+    ///
+    /// # Panics
+    /// If there are too few, or for SHA-512, which TLS has no cipher suite for.
+    pub fn generate(hash: Hash, random: &[u8]) -> TlsKey {
+        assert!(hash != Hash::Sha512, "no cipher suite of TLS 1.3 has SHA-512");
+        TlsKey { is_transformed: true, bytes: Zeroizing::new(random[..hash.bytes()].to_vec()) }
+    }
+
+    /// Of the cipher suite: TLS_AES_128_GCM_SHA256 or TLS_AES_256_GCM_SHA384.
+    pub fn hash(&self) -> Hash {
+        if self.bytes.len() == Hash::Sha256.bytes() { Hash::Sha256 } else { Hash::Sha384 }
+    }
+
+    /// The text. Whoever reads it may pose as the host.
+    pub fn text(&self) -> Zeroizing<String> {
+        let mut bytes = Zeroizing::new(self.bytes.to_vec());
+        bytes.extend_from_slice(&crc32(&self.bytes).to_le_bytes());
+        let mut encoded = Base64::encode_string(&bytes);
+        let number = if self.is_transformed { self.hash() as u8 } else { 0 };
+        let text = Zeroizing::new(format!("{PREFIX}{number:02}:{encoded}:"));
+        encoded.zeroize();
+        text
+    }
+
+    /// The retained key of a host: what is to be kept in place of the configured one, which "shall be destroyed" then (clause 3.6.1.3). Both make the same
+    /// handshakes for this host.
+    pub fn retained(&self, host: &Nqn) -> TlsKey {
+        let bytes = match self.is_transformed {
+            true => derive(self.hash(), &self.bytes, "HostNQN", host.as_str().as_bytes()),
+            false => self.bytes.clone(),
+        };
+        TlsKey { is_transformed: false, bytes }
+    }
+
+    /// What a host and a subsystem may shake hands with: the most telling identity first. Version 0 is missing where both names together are
+    /// too long for it.
+    pub fn psks(&self, host: &Nqn, subsystem: &Nqn) -> Vec<TlsPsk> {
+        let hash = self.hash();
+        let retained = self.retained(host).bytes;
+        let names = format!("{host} {subsystem}");
+        let digest = Base64::encode_string(&hash.hmac(&retained, &[names.as_bytes(), DIGEST_SEED]));
+        let psk = |digest: Option<String>, context: &str| TlsPsk {
+            identity: TlsIdentity { host: host.clone(), subsystem: subsystem.clone(), hash, digest },
+            secret: derive(hash, &retained, "nvme-tls-psk", context.as_bytes()),
+        };
+        let version_1 = psk(Some(digest.clone()), &format!("{:02} {digest}", hash as u8));
+        let context = TlsIdentity { digest: None, ..version_1.identity.clone() }.text();
+        let version_0 = (context.len() <= CONTEXT_BYTES_MAX).then(|| psk(None, &context));
+        std::iter::once(version_1).chain(version_0).collect()
+    }
+}
+
+impl FromStr for TlsKey {
+    type Err = TlsKeyError;
+
+    fn from_str(text: &str) -> Result<TlsKey, TlsKeyError> {
+        let rest = text.strip_prefix(PREFIX).and_then(|rest| rest.strip_suffix(':')).ok_or(TlsKeyError::Form)?;
+        let (number, encoded) = rest.split_once(':').ok_or(TlsKeyError::Form)?;
+        let lens: &[usize] = match number {
+            "00" => &[32, 48],
+            "01" => &[32],
+            "02" => &[48],
+            _ => return Err(TlsKeyError::Hash),
+        };
+        let mut bytes = Zeroizing::new(Base64::decode_vec(encoded).map_err(|_| TlsKeyError::Form)?);
+        let len = bytes.len().checked_sub(4).filter(|len| lens.contains(len)).ok_or(TlsKeyError::Length)?;
+        let sum = crc32(&bytes[..len]).to_le_bytes();
+        if !bool::from(bytes[len..].ct_eq(&sum)) {
+            return Err(TlsKeyError::Checksum);
+        }
+        bytes.truncate(len);
+        Ok(TlsKey { is_transformed: number != "00", bytes })
+    }
+}
+
+impl fmt::Debug for TlsKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsKey(..)")
+    }
+}
+
+impl PartialEq for TlsKey {
+    fn eq(&self, other: &TlsKey) -> bool {
+        self.is_transformed == other.is_transformed && bool::from(self.bytes.ct_eq(&other.bytes))
+    }
+}
+
+impl Eq for TlsKey {}
+
+/// What a host and a subsystem shake hands with, by one identity.
+#[derive(Clone)]
+pub struct TlsPsk {
+    /// Its name.
+    pub identity: TlsIdentity,
+    secret: Zeroizing<Vec<u8>>,
+}
+
+impl TlsPsk {
+    /// The TLS PSK: as many bytes as the hash function of the identity has.
+    pub fn secret(&self) -> &[u8] {
+        &self.secret
+    }
+}
+
+impl fmt::Debug for TlsPsk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "TlsPsk({})", self.identity.text())
+    }
+}

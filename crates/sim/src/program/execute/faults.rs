@@ -1,0 +1,190 @@
+//! What goes wrong in a program, and how it is put right: faults of drives, mishaps on the way to shelves, and new drives for old ones.
+
+use std::time::Duration;
+
+use ::drive::Env;
+use array::{JoinError, MemberIndex};
+use format::MemberState;
+
+use super::{Run, new_drive};
+use crate::engine::history::{self, Request, perform};
+use crate::engine::uuid;
+use crate::program::promise::Fault;
+use crate::program::{Mishap, Silent};
+use crate::{SimConnection, Way};
+
+impl Run {
+    pub(super) fn mishap(&mut self, member: usize, what: Mishap, after_us: u64, ms: u64) {
+        self.count(what.fault());
+        let (shelf, _) = self.shelves[&member].clone();
+        let (network, mut rng, env) = (self.sim.network(), self.rng.fork(), self.sim.env().between_machines());
+        let (lasts, mishaps) = (Duration::from_millis(ms), self.mishaps.clone());
+        mishaps.set(mishaps.get() + 1);
+        // Whatever becomes of the machine meanwhile.
+        env.clone().spawn(async move {
+            env.sleep(Duration::from_micros(after_us)).await;
+            let addresses = shelf.addresses();
+            let connections: Vec<SimConnection> =
+                addresses.iter().flat_map(|address| network.connections(address)).collect();
+            match what {
+                Mishap::Reset => connections.iter().for_each(SimConnection::reset),
+                Mishap::TimeOut => connections.iter().for_each(SimConnection::time_out),
+                Mishap::Stall(way) => {
+                    let mut stall = |connection: &SimConnection| {
+                        connection.stall(way, Duration::from_micros(rng.below(ms * 1000)));
+                    };
+                    connections.iter().for_each(&mut stall);
+                }
+                Mishap::Split { to_target, to_host } => {
+                    let cut: Vec<Way> = [(to_target, Way::ToTarget), (to_host, Way::ToHost)]
+                        .into_iter()
+                        .filter_map(|(is_cut, way)| is_cut.then_some(way))
+                        .collect();
+                    // One of several paths, or all.
+                    let hit = if rng.chance(1, 2) { addresses } else { &addresses[..1] };
+                    hit.iter().for_each(|address| cut.iter().for_each(|way| network.cut(address, *way)));
+                    env.sleep(lasts).await;
+                    hit.iter().for_each(|address| network.heal_all(address));
+                }
+                Mishap::ShelfPower => {
+                    shelf.power_cut(&mut rng);
+                    env.sleep(lasts).await;
+                    shelf.start();
+                }
+                Mishap::ShelfKill => {
+                    shelf.kill();
+                    env.sleep(lasts).await;
+                    shelf.start();
+                }
+            }
+            mishaps.set(mishaps.get() - 1);
+        });
+    }
+
+    /// Waits until every shelf can be reached, and brings back what left because it could not be. Says whether there was one.
+    pub(super) fn bring_back_remote(&mut self) -> bool {
+        let mishaps = self.mishaps.clone();
+        let Some(group) = self.group.as_mut() else { return false };
+        let (mut rng, mut was_one, network) = (self.rng.fork(), false, self.sim.network());
+        let shelves = &self.shelves;
+        self.sim.block_on(async {
+            while mishaps.get() > 0 {
+                group.env.sleep(Duration::from_secs(1)).await;
+            }
+            // Two of them may have overlapped.
+            for (shelf, _) in shelves.values() {
+                shelf.start();
+                shelf.addresses().iter().for_each(|address| network.heal_all(address));
+            }
+            group.until_reached().await;
+            group.jobs_end().await;
+            for (&member, (_, drive)) in shelves {
+                while matches!(group.state(member), MemberState::Faulty | MemberState::Missing) {
+                    was_one = true;
+                    if group.bring_back(member, drive, &mut rng).await {
+                        break;
+                    }
+                    group.env.sleep(Duration::from_secs(1)).await;
+                }
+            }
+        });
+        was_one
+    }
+
+    pub(super) fn media(&mut self, member: usize, start: u64, len: u64) {
+        self.count(Fault::Media);
+        let group = self.group();
+        let Some(drive) = self.drive(member) else { return };
+        let geometry = &group.leader().shared().geometry;
+        let data_len = geometry.bands * geometry.unit;
+        let start = start % data_len;
+        let end = (start + len.max(1)).min(data_len);
+        drive.media_error(geometry.data_start + start..geometry.data_start + end);
+    }
+
+    pub(super) fn silent(&mut self, member: usize, fault: Silent, start: u64, len: u64) {
+        self.count(Fault::Silent);
+        if !self.setup.protection.has_checksums() {
+            // One at a time, with nothing else wrong.
+            self.settle();
+        }
+        let (start, len) = self.fit(start, len);
+        let group = self.group();
+        let geometry = group.leader().shared().geometry.clone();
+        let Some(drive) = self.drive(member) else { return };
+        let place = geometry.place(start);
+        let here = geometry.member_offset(place.unit, place.x);
+        match fault {
+            Silent::Rot => {}
+            Silent::LostWrite => drive.lose_writes(1),
+            Silent::Misdirected => {
+                let elsewhere = self.rng.clone().below(geometry.bands * geometry.unit / geometry.sector);
+                drive.misdirect_next_write(geometry.data_start + elsewhere * geometry.sector);
+            }
+        }
+        self.sim.block_on(async {
+            let write = Request::Write { fua: false };
+            perform(group.leader(), &self.history, write, start, len).await.expect("nothing is seen to be wrong");
+        });
+        match fault {
+            Silent::Rot => drive.corrupt(here, geometry.sector),
+            Silent::LostWrite => drive.lose_writes(0),
+            Silent::Misdirected => drive.direct_writes(),
+        }
+        if !self.setup.protection.has_checksums() {
+            self.scrub();
+        }
+        // What was lost may have been a part of the log or of the checksums: from a scrub on it is not needed.
+        let flushed = self.sim.block_on(perform(self.group().leader(), &self.history, Request::Flush, 0, 0));
+        flushed.expect("nothing is seen to be wrong");
+        let mut rng = self.rng.fork();
+        self.sim.block_on(history::verify_latest(self.group(), &self.history, &mut rng));
+    }
+
+    pub(super) fn replace(&mut self, member: usize, spare: bool) {
+        let name = format!("r{}", self.group().drives.len());
+        let fresh = new_drive(&self.sim, &self.setup, &name);
+        let drive = match self.old_drive(member).filter(|_| !spare && self.rng.chance(1, 2)) {
+            // The one that was there, without what its cache had. The list has a drive once.
+            Some(place) => {
+                let old = std::mem::replace(&mut self.group.as_mut().expect("it has a drive").drives[place], fresh);
+                old.fail();
+                old.power_cut(&mut self.rng.fork());
+                old.revive()
+            }
+            None => fresh,
+        };
+        let identity = uuid(&mut self.rng);
+        let index = MemberIndex(member as u16);
+        let group = self.group.as_mut().expect("there is a group between steps");
+        self.sim.block_on(async {
+            if matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding) {
+                // What was to fail it has not come so far.
+                let state = group.leader().fail_member(index).await;
+                state.expect("no more members are lost than the level survives");
+            }
+            let id = group.install(drive);
+            if spare && group.state(member) == MemberState::Faulty {
+                group.leader().add_spare(id, identity).await.expect("the drive fits");
+            } else {
+                let replaced = group.leader().replace(index, id, identity).await;
+                // A spare that waited since an earlier step may have been faster.
+                assert!(matches!(replaced, Ok(()) | Err(JoinError::Busy(_) | JoinError::InSync(_))), "{replaced:?}");
+            }
+        });
+        self.filling.push(member);
+    }
+
+    pub(super) fn bring_back(&mut self, member: usize) {
+        self.count(Fault::StaleReturn);
+        let aside: Vec<usize> = (0..self.aside.len()).filter(|&index| self.aside[index].0 == member).collect();
+        for index in aside.into_iter().rev() {
+            let (_, drive) = self.aside.remove(index);
+            let group = self.group.as_mut().expect("there is a group between steps");
+            group.install(drive.revive());
+        }
+        // Drives that died are still in the list, and are taken along if they live.
+        let group = self.group.as_mut().expect("there is a group between steps");
+        group.drives.iter_mut().filter(|drive| drive.is_failed()).for_each(|drive| *drive = drive.revive());
+    }
+}

@@ -1,0 +1,185 @@
+//! Drives of other machines in a group: the real initiator, over the simulated network.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ::drive::{BufMut, Drive, DriveError, DriveInfo, Env, Segments};
+use initiator::{ConnectError, Known, Namespace, Options, Selection};
+use nvme::target::Host;
+use nvme::tcp::Digests;
+
+use crate::drive::SimDrive;
+use crate::shelf::Shelf;
+use crate::world::SimEnv;
+
+/// A drive as a group has it. A handle.
+#[derive(Clone)]
+pub enum GroupDrive {
+    /// In the machine.
+    Local(SimDrive),
+    /// On a shelf.
+    Remote(Namespace<SimEnv>),
+}
+
+impl From<SimDrive> for GroupDrive {
+    fn from(drive: SimDrive) -> Self {
+        GroupDrive::Local(drive)
+    }
+}
+
+// What a namespace does is boxed, so that operations of drives in the machine stay small.
+impl Drive for GroupDrive {
+    fn info(&self) -> &DriveInfo {
+        match self {
+            GroupDrive::Local(drive) => drive.info(),
+            GroupDrive::Remote(namespace) => Drive::info(namespace),
+        }
+    }
+
+    async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, DriveError> {
+        match self {
+            GroupDrive::Local(drive) => drive.read(offset, buf).await,
+            GroupDrive::Remote(namespace) => Box::pin(Drive::read(namespace, offset, buf)).await,
+        }
+    }
+
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
+        match self {
+            GroupDrive::Local(drive) => drive.read_now(offset, buf),
+            GroupDrive::Remote(_) => None,
+        }
+    }
+
+    async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
+        match self {
+            GroupDrive::Local(drive) => drive.write(offset, data, fua).await,
+            GroupDrive::Remote(namespace) => Box::pin(Drive::write(namespace, offset, data, fua)).await,
+        }
+    }
+
+    async fn flush(&self) -> Result<(), DriveError> {
+        match self {
+            GroupDrive::Local(drive) => drive.flush().await,
+            GroupDrive::Remote(namespace) => Box::pin(Drive::flush(namespace)).await,
+        }
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), DriveError> {
+        match self {
+            GroupDrive::Local(drive) => drive.discard(offset, len).await,
+            GroupDrive::Remote(namespace) => Box::pin(Drive::discard(namespace, offset, len)).await,
+        }
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), DriveError> {
+        match self {
+            GroupDrive::Local(drive) => drive.write_zeroes(offset, len).await,
+            GroupDrive::Remote(namespace) => Box::pin(Drive::write_zeroes(namespace, offset, len)).await,
+        }
+    }
+}
+
+/// KATO.
+const KEEP_ALIVE: Duration = Duration::from_secs(5);
+
+/// Times of a host.
+#[derive(Debug, Clone, Copy)]
+pub struct Patience {
+    /// [`Options::keep_alive`]
+    pub keep_alive: Duration,
+    /// [`Options::loss_timeout`]
+    pub loss: Duration,
+    /// How long nothing is opened after a kill.
+    pub quiet: Duration,
+}
+
+impl Patience {
+    /// The daemon's (`daemon/src/engine/remote.rs`).
+    pub const USUAL: Patience = Patience {
+        keep_alive: KEEP_ALIVE,
+        loss: Duration::from_secs(15),
+        quiet: initiator::quiet_time(KEEP_ALIVE, false),
+    };
+
+    /// How a shelf is used, as the daemon does it.
+    pub fn options(&self, shelf: &Shelf) -> Options {
+        let nqn = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001".parse().expect("a name");
+        let Patience { keep_alive, loss, .. } = *self;
+        Options {
+            digests: Digests { header: true, data: true },
+            keep_alive,
+            connect_timeout: keep_alive,
+            command_timeout: keep_alive * 2,
+            reconnect_delay_max: keep_alive,
+            loss_timeout: Some(loss),
+            ..Options::new(Host { nqn, id: [0x1D; 16] }, shelf.subsystem().clone())
+        }
+    }
+}
+
+/// How a machine reaches the drives that are not in it.
+pub struct Ways {
+    patience: Patience,
+    /// By [`SimDrive::index`].
+    shelves: BTreeMap<u32, Shelf>,
+    /// Drives of other machines are, or were, in use by a process that did not end in order.
+    mark: Cell<bool>,
+}
+
+impl Default for Ways {
+    fn default() -> Self {
+        Ways::new(Patience::USUAL)
+    }
+}
+
+impl Ways {
+    /// There are no other machines.
+    pub fn new(patience: Patience) -> Ways {
+        Ways { patience, shelves: BTreeMap::new(), mark: Cell::new(false) }
+    }
+
+    /// These drives are on this shelf.
+    pub fn add(&mut self, shelf: &Shelf, drives: &[SimDrive]) {
+        self.shelves.extend(drives.iter().map(|drive| (drive.index(), shelf.clone())));
+    }
+
+    /// The shelf that a drive is on, if it is on one.
+    pub fn shelf(&self, drive: &SimDrive) -> Option<&Shelf> {
+        self.shelves.get(&drive.index())
+    }
+
+    /// All shelves, one of several drives several times.
+    pub fn shelves(&self) -> impl Iterator<Item = &Shelf> {
+        self.shelves.values()
+    }
+
+    /// Waits until nothing executes any more that a process of this machine had sent which was killed.
+    pub async fn quiet(&self, env: &SimEnv) {
+        if self.mark.get() {
+            Env::sleep(env, self.patience.quiet).await;
+        }
+    }
+
+    /// Notes that drives of other machines are in use from now on, or not.
+    pub fn mark(&self, in_use: bool) {
+        self.mark.set(in_use);
+    }
+
+    /// Looks for a drive of a shelf: connects, and disconnects again.
+    ///
+    /// # Errors
+    /// Why it cannot be reached.
+    ///
+    /// # Panics
+    /// If the drive is on no shelf.
+    pub async fn look(&self, env: &SimEnv, drive: &SimDrive) -> Result<Known, ConnectError> {
+        let shelf = self.shelf(drive).expect("a drive on a shelf");
+        let nsid = shelf.nsid(drive).expect("the shelf has it");
+        let options = self.patience.options(shelf);
+        let namespace = Namespace::connect(env, shelf.addresses(), Selection::Number(nsid), options).await?;
+        let known = namespace.known().clone();
+        namespace.close().await;
+        Ok(known)
+    }
+}

@@ -1,0 +1,225 @@
+//! A simulated shelf: a machine that serves its drives over NVMe/TCP.
+//!
+//! The protocol is that of `nvme::target`, as in Purlin's own target. What it promises is what a host may count on, and no more:
+//!
+//! - It ends an association when it has not heard of the host for the keep alive time, and not before.
+//! - What it has received it executes to the end, also if the connection has ended meanwhile, and as late as its drives like.
+//! - Changes that overlap are executed in the order in which they arrived, whatever connection they came by ([`drive::Order`], which
+//!   Purlin's target has, too).
+//! - A write with FUA is durable when it is answered, any other one after a flush.
+
+mod command;
+mod queue;
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::drive::{Drive, Env, Nanos, Order, oneshot};
+use initiator::Address;
+use nvme::Nqn;
+use nvme::fabrics_data::DiscoveryEntry;
+use nvme::target::{Activity, Namespace, Subsystem};
+
+use crate::drive::SimDrive;
+use crate::net::Listener;
+use crate::rng::Rng;
+use crate::world::{Sim, SimEnv};
+
+/// A host's use of the shelf: a controller.
+pub(crate) struct Association {
+    heard: Cell<Nanos>,
+    /// Zero: it may be silent for ever.
+    keep_alive: Cell<Duration>,
+    is_ready: Cell<bool>,
+    is_gone: Cell<bool>,
+    /// I/O queues end when this counts on.
+    epoch: Cell<u64>,
+    ending: RefCell<Vec<::drive::Sender<()>>>,
+}
+
+impl Association {
+    /// Ends the I/O queues, and with `all` the admin queue too.
+    fn end(&self, all: bool) {
+        self.epoch.set(self.epoch.get() + 1);
+        self.is_ready.set(false);
+        self.is_gone.set(self.is_gone.get() || all);
+        for ending in self.ending.take() {
+            ending.send(());
+        }
+    }
+
+    /// Returns at the next [`Association::end`].
+    fn ended(&self) -> ::drive::Receiver<()> {
+        let (sender, receiver) = oneshot();
+        self.ending.borrow_mut().push(sender);
+        receiver
+    }
+}
+
+/// A drive of the shelf, as its commands use it.
+#[derive(Clone)]
+pub(crate) struct Slot {
+    drive: SimDrive,
+    order: Arc<Order>,
+}
+
+pub(crate) struct Inner {
+    env: SimEnv,
+    subsystem: Subsystem,
+    addresses: Vec<Address>,
+    /// NSID 1 and on.
+    slots: RefCell<Vec<Slot>>,
+    associations: RefCell<BTreeMap<u16, Rc<Association>>>,
+    next_cntlid: Cell<u16>,
+    is_up: Cell<bool>,
+    keeps_order: Cell<bool>,
+}
+
+/// A shelf. A handle.
+#[derive(Clone)]
+pub struct Shelf {
+    inner: Rc<Inner>,
+}
+
+impl Shelf {
+    /// A shelf with these drives, which nobody else uses, at `addresses` addresses of its own. It is switched on.
+    pub fn new(sim: &Sim, name: &str, drives: &[SimDrive], addresses: usize) -> Shelf {
+        let world = sim.env().world;
+        let owner = world.add_shelf(drives.iter().map(SimDrive::index));
+        let env = SimEnv { world, owner };
+        let nqn = format!("nqn.2026-11.com.example:{name}").parse().expect("a name");
+        let subsystem = Subsystem { nqn, serial: name.to_owned(), firmware: "sim".to_owned() };
+        let address = |index| Address { host: format!("{name}-{index}"), port: initiator::DEFAULT_PORT };
+        let slots = drives.iter().map(|drive| Slot { drive: drive.clone(), order: Order::new() });
+        let inner = Inner {
+            env,
+            subsystem,
+            addresses: (0..addresses).map(address).collect(),
+            slots: RefCell::new(slots.collect()),
+            associations: RefCell::default(),
+            next_cntlid: Cell::new(1),
+            is_up: Cell::new(false),
+            keeps_order: Cell::new(true),
+        };
+        let shelf = Shelf { inner: Rc::new(inner) };
+        shelf.start();
+        shelf
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> &[Address] {
+        &self.inner.addresses
+    }
+
+    /// The name of its subsystem.
+    pub fn subsystem(&self) -> &Nqn {
+        &self.inner.subsystem.nqn
+    }
+
+    /// The number of a drive's namespace.
+    pub fn nsid(&self, drive: &SimDrive) -> Option<u32> {
+        let slots = self.inner.slots.borrow();
+        let place = slots.iter().position(|slot| slot.drive.index() == drive.index());
+        place.map(|place| place as u32 + 1)
+    }
+
+    /// Whether it runs.
+    pub fn is_up(&self) -> bool {
+        self.inner.is_up.get()
+    }
+
+    /// Starts it, if it does not run.
+    pub fn start(&self) {
+        let Inner { env, addresses, slots, is_up, .. } = &*self.inner;
+        if is_up.replace(true) {
+            return;
+        }
+        slots.borrow_mut().iter_mut().for_each(|slot| {
+            slot.drive = slot.drive.reopen();
+            slot.order = Order::new();
+        });
+        for address in addresses {
+            let listener = Listener::bind(env, address);
+            let (inner, accepting) = (self.inner.clone(), env.clone());
+            Env::spawn(env, async move {
+                loop {
+                    let (reader, writer) = listener.accept().await;
+                    queue::serve(&accepting, &inner, reader, writer);
+                }
+            });
+        }
+    }
+
+    /// The power fails: connections are gone without a word, and of the drives' caches is left what they like. [`Shelf::start`] starts it
+    /// again.
+    pub fn power_cut(&self, rng: &mut Rng) {
+        self.end(true);
+        for slot in self.inner.slots.borrow().iter() {
+            slot.drive.power_cut(rng);
+        }
+    }
+
+    /// Its process is killed. The system closes the sockets; the drives end what they were given, and keep their caches.
+    pub fn kill(&self) {
+        self.end(false);
+    }
+
+    fn end(&self, vanishes: bool) {
+        let Inner { env, associations, is_up, .. } = &*self.inner;
+        is_up.set(false);
+        env.world.end_tasks(env.owner, vanishes);
+        associations.borrow_mut().clear();
+    }
+
+    /// Whether changes that overlap are executed in order: they are, but in tests that show what it is good for.
+    pub fn keep_order(&self, keeps: bool) {
+        self.inner.keeps_order.set(keeps);
+    }
+
+    /// Hosts that have a controller.
+    pub fn associations(&self) -> usize {
+        self.inner.associations.borrow().len()
+    }
+}
+
+impl nvme::target::Shelf for Inner {
+    fn subsystem(&self) -> &Subsystem {
+        &self.subsystem
+    }
+
+    fn namespace(&self, nsid: u32) -> Option<Namespace> {
+        let slots = self.slots.borrow();
+        let info = slots.get((nsid as usize).checked_sub(1)?)?.drive.info();
+        let mut uuid = [0x5E; 16];
+        uuid[..4].copy_from_slice(&nsid.to_be_bytes());
+        uuid[4..8].copy_from_slice(&self.env.owner.0.to_be_bytes());
+        Some(Namespace {
+            nsid,
+            blocks: info.size_bytes / u64::from(info.sector_bytes),
+            block_bytes: info.sector_bytes,
+            optimal_write_bytes: info.sector_bytes,
+            uuid,
+            read_only: false,
+            deallocated_reads_zeroes: false,
+        })
+    }
+
+    fn reservations_persist(&self, _nsid: u32) -> bool {
+        false
+    }
+
+    fn namespaces_above(&self, nsid: u32) -> Vec<u32> {
+        (nsid + 1..=self.slots.borrow().len() as u32).collect()
+    }
+
+    fn discovery(&self) -> (u64, Vec<DiscoveryEntry>) {
+        (0, Vec::new())
+    }
+
+    fn activity(&self) -> Activity {
+        Activity::default()
+    }
+}

@@ -1,0 +1,7 @@
+//! Groups with members on shelves: the real engine and the real initiator, over a network that does what networks do. A test's name is the
+//! promise it checks.
+
+mod members;
+mod splits;
+
+use sim::engine as group;

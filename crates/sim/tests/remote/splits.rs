@@ -1,0 +1,154 @@
+//! A drive on a shelf, and a network that splits: what arrives late changes nothing.
+
+use std::time::Duration;
+
+use drive::{BufMut, Drive, DriveError, Env, Receiver, Segments, oneshot};
+use initiator::{Address, Namespace, Selection};
+use sim::{Patience, Shelf, Sim, SimConnection, SimDrive, SimEnv, Way};
+
+use crate::group::{both, seeds};
+
+const KEEP_ALIVE: Duration = Patience::USUAL.keep_alive;
+
+/// A drive on a shelf with so many addresses.
+fn shelf(sim: &Sim, addresses: usize) -> (Shelf, SimDrive) {
+    let drive = SimDrive::new(&sim.env(), "far", 1 << 20, 4096);
+    (Shelf::new(sim, "shelf", std::slice::from_ref(&drive), addresses), drive)
+}
+
+async fn connect(env: &SimEnv, shelf: &Shelf) -> Namespace<SimEnv> {
+    connect_at(env, shelf, shelf.addresses()).await
+}
+
+async fn connect_at(env: &SimEnv, shelf: &Shelf, addresses: &[Address]) -> Namespace<SimEnv> {
+    let options = Patience::USUAL.options(shelf);
+    Namespace::connect(env, addresses, Selection::Only, options).await.expect("the shelf is there")
+}
+
+fn data(byte: u8) -> Segments {
+    Segments::from_iter([BufMut::copy_of(&[byte; 4096]).freeze()])
+}
+
+async fn write(drive: &Namespace<SimEnv>, byte: u8) {
+    Drive::write(drive, 0, data(byte), false).await.expect("it is there again in time");
+}
+
+/// What is in the first block, in the end.
+fn first_block(sim: &Sim, drive: &SimDrive) -> u8 {
+    sim.run_for(Duration::from_secs(60));
+    let bytes = drive.read_raw(0, 4096);
+    assert!(bytes.iter().all(|byte| *byte == bytes[0]), "a mixture");
+    bytes[0]
+}
+
+async fn ms(env: &SimEnv, ms: u64) {
+    Env::sleep(env, Duration::from_millis(ms)).await;
+}
+
+/// When a controller is given up at the earliest after a command that is not answered.
+const GIVEN_UP_MS: u64 = 3 * KEEP_ALIVE.as_millis() as u64;
+
+/// The connections of the admin queue and of the I/O queue, if there is one controller.
+fn queues(sim: &Sim, shelf: &Shelf) -> [SimConnection; 2] {
+    let connections = sim.network().connections(&shelf.addresses()[0]);
+    connections.try_into().unwrap_or_else(|all: Vec<_>| panic!("{} connections", all.len()))
+}
+
+/// Writes, and tells when that is answered, however it is.
+fn write_aside(env: &SimEnv, drive: &Namespace<SimEnv>, byte: u8) -> Receiver<Result<(), DriveError>> {
+    let (drive, (answer, answered)) = (drive.clone(), oneshot());
+    Env::spawn(env, async move { answer.send(Drive::write(&drive, 0, data(byte), false).await) });
+    answered
+}
+
+#[test]
+fn a_write_that_a_split_delayed_does_not_overwrite_a_newer_one() {
+    // The story: the keep alive timer runs from the last command that arrived, and one that was sent before a controller was given up can
+    // arrive almost a keep alive time later. What had been sent with it could be executed after the wait of one such time, that is, after
+    // the write had been sent again and answered.
+    for seed in seeds(2000) {
+        let sim = Sim::new(seed);
+        let (shelf, far) = shelf(&sim, 2);
+        let (env, network, mut rng) = (sim.env(), sim.network(), sim.rng());
+        sim.block_on(async {
+            // The second path is not there before the first write is on its way.
+            let [first, second] = [&shelf.addresses()[0], &shelf.addresses()[1]];
+            network.cut(second, Way::ToTarget);
+            let drive = connect(&env, &shelf).await;
+            write(&drive, 1).await;
+            ms(&env, rng.below(2500)).await;
+            let [_, io] = queues(&sim, &shelf);
+            io.stall(Way::ToTarget, Duration::from_millis(GIVEN_UP_MS + rng.below(12_500)));
+            let answered = write_aside(&env, &drive, 2);
+            network.heal_all(second);
+            // Nothing is acknowledged any more, and what was lost before arrives at last.
+            ms(&env, GIVEN_UP_MS - 500 + rng.below(1500)).await;
+            network.cut(first, Way::ToHost);
+            network.cut(first, Way::ToTarget);
+            ms(&env, rng.below(2500)).await;
+            network.heal(first, Way::ToTarget);
+            answered.await.expect("it is answered").expect("there is another path");
+            write(&drive, 3).await;
+        });
+        assert_eq!(first_block(&sim, &far), 3, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_drive_is_closed_only_when_no_controller_that_it_ever_had_executes_something() {
+    // The story: the last controller was waited for, and not the one before, whose write was still on its way.
+    for seed in seeds(500) {
+        let sim = Sim::new(seed);
+        let (shelf, far) = shelf(&sim, 1);
+        let (env, mut rng) = (sim.env(), sim.rng());
+        sim.block_on(async {
+            let drive = connect(&env, &shelf).await;
+            ms(&env, rng.below(2500)).await;
+            let [admin, io] = queues(&sim, &shelf);
+            io.stall(Way::ToTarget, Duration::from_millis(GIVEN_UP_MS + rng.below(5000)));
+            let answered = write_aside(&env, &drive, 2);
+            ms(&env, GIVEN_UP_MS - 1000).await;
+            admin.stall(Way::ToTarget, Duration::from_millis(rng.below(5000)));
+            // There is another controller soon, through other connections.
+            ms(&env, 1500 + rng.below(2000)).await;
+            drive.close().await;
+            drop(drive);
+            assert!(answered.await.is_ok());
+            write(&connect(&env, &shelf).await, 3).await;
+        });
+        assert_eq!(first_block(&sim, &far), 3, "seed {seed}");
+    }
+}
+
+#[test]
+fn what_a_killed_process_had_sent_changes_nothing_that_the_next_one_writes() {
+    for seed in seeds(2000) {
+        let sim = Sim::new(seed);
+        let (shelf, far) = shelf(&sim, 2);
+        let (env, network, mut rng) = (sim.env(), sim.network(), sim.rng());
+        let first = &shelf.addresses()[0];
+        sim.block_on(async {
+            let drive = connect(&env, &shelf).await;
+            ms(&env, rng.below(2500)).await;
+            let [_, io] = queues(&sim, &shelf);
+            io.stall(Way::ToTarget, Duration::from_millis(rng.below(12_500)));
+            drop(write_aside(&env, &drive, 2));
+            drop(write_aside(&env, &drive, 2));
+            ms(&env, 1 + rng.below(100)).await;
+            network.cut(first, Way::ToHost);
+            network.cut(first, Way::ToTarget);
+            ms(&env, rng.below(2500)).await;
+            drop(drive);
+        });
+        sim.kill();
+        sim.block_on(async {
+            let heal = async {
+                ms(&env, rng.below(2500)).await;
+                network.heal(first, Way::ToTarget);
+            };
+            both(heal, Env::sleep(&env, Patience::USUAL.quiet)).await;
+            write(&connect_at(&env, &shelf, &shelf.addresses()[1..]).await, 3).await;
+        });
+        assert_eq!(first_block(&sim, &far), 3, "seed {seed}");
+    }
+}
