@@ -44,7 +44,7 @@ class Refused(Exception):
 
 
 class NotBooted(Exception):
-    """The kernel hangs before the script."""
+    """The kernel did not come to the script: how."""
 
 
 class Qmp:
@@ -210,10 +210,12 @@ def serve(host, drives, options, machine, started):
                 more = host.recv(4096)
             except TimeoutError:
                 if not begun:
-                    raise NotBooted from None
+                    raise NotBooted(f"hung for {BOOT_LIMIT_S} s") from None
                 print(f"the test did not end within {options.limit} s")
                 return None
             if not more:
+                if not begun:
+                    raise NotBooted("ended")
                 print("the VM ended before the test")
                 return None
             pending += more
@@ -245,6 +247,18 @@ def last_words(machine, qmp):
         pass  # it has said what it could
 
 
+def keep(console, name):
+    """Keeps what the console said, beside it."""
+    if os.path.isfile(console):
+        shutil.copyfile(console, f"{console}.{name}")
+
+
+def panic(console):
+    """Why the kernel ended, as its console has it."""
+    lines = pathlib.Path(console).read_text(errors="replace").splitlines() if os.path.isfile(console) else []
+    return next((line.strip() for line in lines if "Kernel panic" in line), "its console does not say why")
+
+
 def power_off(machine, qmp, console):
     """Waits until the VM has powered off, which it does by itself.
 
@@ -254,8 +268,7 @@ def power_off(machine, qmp, console):
     except subprocess.TimeoutExpired:
         print(f"measured: the kernel did not power off within {POWER_OFF_LIMIT_S} s, and was ended; where it hung: {console}.off")
         last_words(machine, qmp)
-        if os.path.isfile(console):
-            shutil.copyfile(console, console + ".off")
+        keep(console, "off")
 
 
 def boot(options):
@@ -311,9 +324,9 @@ def main():
     for _ in range(BOOT_COUNT_MAX):
         try:
             return boot(options)
-        except NotBooted:
-            print(f"measured: the kernel hung before the script for {BOOT_LIMIT_S} s, and was started again")
-            shutil.copyfile(options.console, options.console + ".hung")
+        except NotBooted as how:
+            print(f"measured: the kernel {how} before the script, and was started again; {panic(options.console)}")
+            keep(options.console, "hung")
     print("the VM does not boot")
     return 125
 
