@@ -2,17 +2,19 @@
 //!
 //! A client with a deep queue on another core sends its requests one by one. A shard that is as fast as the client then
 //! receives, serves and sends every request on its own, at several times the cost of one in a batch, and wakes the client
-//! as often. Waiting [`WAIT`] before a receive makes batches; a client whose queue is deep does not notice, since it still
+//! as often. Waiting before a receive makes batches; a client whose queue is deep does not notice, since it still
 //! has answers to work on. Whether that is so shows in the rate at which it sends: a client of depth q that waits for
 //! answers slows down, one that does not keeps its rate, and at an equal rate and depth the mean latency is equal too
-//! (Little's law). So the rate decides, measured again and again:
+//! (Little's law). So the rate decides, measured again and again, and for each of the [`WAITS`] by itself:
 //!
 //! ```text
-//!            busy                rate kept                  after 64 epochs
-//!  Plain ------------> Trial --------------------> Paced -------------------> Plain
-//!    ^                   | rate fell, or batches of one     | idle, or batches of one
-//!    +-- 4..64 epochs ---+                                  |
-//!    +------------------------------------------------------+
+//!            busy                      rate kept                     rate kept        rate kept
+//!  Plain ------------> Trial of the -------------> Trial of the next ---------> ... -----------> Paced by
+//!    ^                 shortest wait                     | rate fell                           the longest
+//!    |                   | rate fell, or                 v                                          |
+//!    +-- 2..32 epochs ---+ batches of one         Paced by the one before                           |
+//!    |                                                   | after 32 epochs, idle, or batches of one |
+//!    +---------------------------------------------------+------------------------------------------+
 //! ```
 //! `docs/decisions/nbd-pacing.md` has the measurement.
 
@@ -20,22 +22,24 @@ use std::time::Duration;
 
 use drive::Nanos;
 
-/// The wait before a receive: some six requests of a client that sends one in 8 us. Below the time that a drive takes for
-/// an operation.
-pub(crate) const WAIT: Duration = Duration::from_micros(50);
+/// The waits before a receive, the shortest first. A fast client's answers last it for less than a slow one's, and a short
+/// wait that makes both sides work in batches may raise the rate so far that a longer one is no loss. All are below the time that a
+/// drive takes for an operation, or about that.
+const WAITS: [Duration; 4] =
+    [Duration::from_micros(10), Duration::from_micros(20), Duration::from_micros(50), Duration::from_micros(100)];
 
-/// Requests after which the rate is looked at: some 10 ms of a busy client, long enough to see more than scheduling.
-const EPOCH_REQUESTS: u32 = 1024;
+/// Requests after which the rate is looked at: 10 to 80 ms of a busy client, long enough to see more than scheduling.
+const EPOCH_REQUESTS: u32 = 4096;
 
 /// A connection is busy if its requests come at least this close, in ns. Slower ones cost too little to save at.
 const BUSY_GAP: Nanos = 20_000;
 
-/// Epochs until a decision is looked at again: half a second of a busy client.
-const HOLD_EPOCHS: u32 = 64;
+/// Epochs until a decision is looked at again: half a second of a fast client.
+const HOLD_EPOCHS: u32 = 32;
 
 /// Epochs until a first failed trial is repeated; twice as many after each further one, up to [`HOLD_EPOCHS`]. A trial
 /// fails by chance too, when something else takes the core.
-const RETRY_EPOCHS: u32 = 4;
+const RETRY_EPOCHS: u32 = 2;
 
 /// Receives with one request or none, in a row, after which waiting is given up: the queue is not deep any more.
 const LONELY_MAX: u32 = 8;
@@ -44,10 +48,10 @@ const LONELY_MAX: u32 = 8;
 enum Mode {
     /// No waits. A trial may follow after that many epochs.
     Plain { rest: u32 },
-    /// Waits, to be compared with an epoch without, which took `plain` ns.
-    Trial { plain: Nanos },
-    /// Waits. A new comparison follows after that many epochs.
-    Paced { rest: u32 },
+    /// Waits of that index, to be compared with an epoch without, which took `plain` ns.
+    Trial { wait: usize, plain: Nanos },
+    /// Waits of that index. A new comparison follows after that many epochs.
+    Paced { wait: usize, rest: u32 },
 }
 
 /// Decides for one connection.
@@ -59,7 +63,7 @@ pub(crate) struct Pace {
     /// Requests in the epoch.
     requests: u32,
     lonely: u32,
-    /// Rest after the next failed trial.
+    /// Rest after the next failed trial of the shortest wait.
     retry: u32,
 }
 
@@ -68,52 +72,62 @@ impl Pace {
         Pace { mode: Mode::Plain { rest: 0 }, since: now, requests: 0, lonely: 0, retry: RETRY_EPOCHS }
     }
 
-    /// `requests` came with the last receive, which ended at `now`. Returns whether to wait before the next.
+    /// `requests` came with the last receive, which ended at `now`. Returns how long to wait before the next, if at all.
     #[inline]
-    pub fn waits(&mut self, now: Nanos, requests: u32) -> bool {
+    pub fn wait(&mut self, now: Nanos, requests: u32) -> Option<Duration> {
         self.requests += requests;
         if self.requests >= EPOCH_REQUESTS {
             let took = now.saturating_sub(self.since) * Nanos::from(EPOCH_REQUESTS) / Nanos::from(self.requests);
             self.mode = self.after_epoch(took);
-            self.since = now;
-            self.requests = 0;
+            self.begin_epoch(now);
         }
-        match self.mode {
-            Mode::Plain { .. } => return false,
-            // Already lost: what is left of the epoch would only cost more.
-            Mode::Trial { plain } if now.saturating_sub(self.since) > plain + plain / 8 => {
-                self.mode = self.failed();
-                return false;
-            }
-            Mode::Trial { .. } | Mode::Paced { .. } => {}
+        // Already lost: what is left of the epoch would only cost more.
+        if let Mode::Trial { wait, plain } = self.mode
+            && now.saturating_sub(self.since) > plain + plain / 8
+        {
+            self.mode = self.failed(wait);
+            self.begin_epoch(now);
         }
+        let (Mode::Trial { wait, .. } | Mode::Paced { wait, .. }) = self.mode else { return None };
         self.lonely = if requests <= 1 { self.lonely + 1 } else { 0 };
         if self.lonely >= LONELY_MAX {
             self.lonely = 0;
-            self.mode = self.failed();
-            return false;
+            self.mode = self.failed(0);
+            return None;
         }
-        true
+        Some(WAITS[wait])
+    }
+
+    fn begin_epoch(&mut self, now: Nanos) {
+        self.since = now;
+        self.requests = 0;
     }
 
     /// The table above. `took`: ns per [`EPOCH_REQUESTS`] requests.
     fn after_epoch(&mut self, took: Nanos) -> Mode {
         let busy = took <= BUSY_GAP * Nanos::from(EPOCH_REQUESTS);
         match self.mode {
-            Mode::Plain { rest: 0 } if busy => Mode::Trial { plain: took },
+            Mode::Plain { rest: 0 } if busy => Mode::Trial { wait: 0, plain: took },
             Mode::Plain { rest } => Mode::Plain { rest: rest.saturating_sub(1) },
             // A thirty-second is below what a rate varies by itself.
-            Mode::Trial { plain } if took <= plain + plain / 32 => {
+            Mode::Trial { wait, plain } if took <= plain + plain / 32 => {
                 self.retry = RETRY_EPOCHS;
-                Mode::Paced { rest: HOLD_EPOCHS }
+                match wait + 1 {
+                    longer if longer < WAITS.len() => Mode::Trial { wait: longer, plain },
+                    _ => Mode::Paced { wait, rest: HOLD_EPOCHS },
+                }
             }
-            Mode::Trial { .. } => self.failed(),
-            Mode::Paced { rest } if busy && rest > 0 => Mode::Paced { rest: rest - 1 },
+            Mode::Trial { wait, .. } => self.failed(wait),
+            Mode::Paced { wait, rest } if busy && rest > 0 => Mode::Paced { wait, rest: rest - 1 },
             Mode::Paced { .. } => Mode::Plain { rest: 0 },
         }
     }
 
-    fn failed(&mut self) -> Mode {
+    /// After a trial of the wait of that index: the next shorter one did not slow the client down.
+    fn failed(&mut self, wait: usize) -> Mode {
+        if let Some(shorter) = wait.checked_sub(1) {
+            return Mode::Paced { wait: shorter, rest: HOLD_EPOCHS };
+        }
         let rest = self.retry;
         self.retry = (rest * 2).min(HOLD_EPOCHS);
         Mode::Plain { rest }
@@ -129,12 +143,12 @@ mod tests {
     /// wait, and the time per request without pacing and with it.
     fn closed_loop(depth: u32, think: Nanos, batch: Nanos, each: Nanos) -> (f64, Nanos, Nanos) {
         let run = |pace: &mut Option<Pace>| {
-            let (mut now, mut served, mut behind_waits, mut waits) = (0, 0u64, 0u64, false);
+            let (mut now, mut served, mut behind_waits, mut wait) = (0, 0u64, 0u64, None);
             // When the client has worked on everything it was given.
             let mut client_free = 0;
             // When each request will have arrived.
             let mut arrivals: std::collections::VecDeque<Nanos> = (0..depth).map(|_| 0).collect();
-            while served < 400_000 {
+            while served < 1_600_000 {
                 if let Some(&first) = arrivals.front() {
                     now = now.max(first);
                 }
@@ -149,9 +163,9 @@ mod tests {
                     arrivals.push_back(client_free);
                 }
                 served += u64::from(got);
-                behind_waits += if waits { u64::from(got) } else { 0 };
-                waits = pace.as_mut().is_some_and(|pace| pace.waits(now, got));
-                now += if waits { WAIT.as_nanos() as Nanos } else { 0 };
+                behind_waits += if wait.is_some() { u64::from(got) } else { 0 };
+                wait = pace.as_mut().and_then(|pace| pace.wait(now, got));
+                now += wait.map_or(0, |wait| wait.as_nanos() as Nanos);
             }
             (behind_waits as f64 / served as f64, now / served)
         };
@@ -170,6 +184,24 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_wait_is_taken_that_keeps_the_rate() {
+        // A request takes longer the longer the connection waits, where `slow_from` says so.
+        let taken = |slow_from: Duration| {
+            let mut pace = Pace::new(0);
+            let (mut now, mut wait) = (0, None);
+            for _ in 0..8 * EPOCH_REQUESTS / 4 {
+                now += 4 * if wait.is_some_and(|wait| wait >= slow_from) { 9_000 } else { 8_000 };
+                wait = pace.wait(now, 4);
+            }
+            wait
+        };
+        assert_eq!(taken(Duration::from_secs(1)), WAITS.last().copied());
+        assert_eq!(taken(WAITS[3]), Some(WAITS[2]));
+        assert_eq!(taken(WAITS[1]), Some(WAITS[0]));
+        assert_eq!(taken(WAITS[0]), None);
+    }
+
+    #[test]
     fn a_shallow_queue_is_left_alone() {
         for depth in [1, 2, 3] {
             let (waits, plain, paced) = closed_loop(depth, 3_000, 3_000, 2_000);
@@ -181,18 +213,18 @@ mod tests {
     #[test]
     fn a_slow_connection_never_waits() {
         let mut pace = Pace::new(0);
-        assert!((1..100_000u64).all(|index| !pace.waits(index * 50_000, 2)));
+        assert!((1..100_000u64).all(|index| pace.wait(index * 50_000, 2).is_none()));
     }
 
     #[test]
     fn waiting_ends_when_the_queue_gets_shallow() {
         let mut pace = Pace::new(0);
         let mut now = 0;
-        while !pace.waits(now, 4) {
+        while pace.wait(now, 4).is_none() {
             now += 30_000;
         }
-        let lonely = (0..100).take_while(|_| pace.waits(now, 1)).count();
+        let lonely = (0..100).take_while(|_| pace.wait(now, 1).is_some()).count();
         assert!(lonely < LONELY_MAX as usize, "{lonely}");
-        assert!(!pace.waits(now, 4), "and does not begin again at once");
+        assert!(pace.wait(now, 4).is_none(), "and does not begin again at once");
     }
 }

@@ -16,7 +16,7 @@ use super::catalog::Catalog;
 use super::serve::{held_bytes, kind, serve, serve_limited};
 use crate::limits::{HANDSHAKE_MAX, INPUT_BYTES, LINGER_MAX};
 use crate::link::{Link, drained, send_answers};
-use crate::pace::{self, Pace};
+use crate::pace::Pace;
 use crate::state::{Alarm, ConnectionState, ExportState};
 use crate::tls::TlsConfig;
 use crate::wire::{Received, WireReader, WireWriter, split};
@@ -334,8 +334,8 @@ impl<B: Block + 'static> Receiving<B> {
     /// Receives into the input.
     async fn receive(&mut self) -> Result<(), End> {
         let requests = std::mem::take(&mut self.requests_since);
-        if self.pace.waits(self.arrived, requests) {
-            self.client.link.env.sleep(pace::WAIT).await;
+        if let Some(wait) = self.pace.wait(self.arrived, requests) {
+            self.client.link.env.sleep(wait).await;
         }
         let (buf, free) = self.input.lend();
         let (buf, len) = self.received(buf, free).await?;

@@ -26,7 +26,7 @@ use crate::limits::{
     HANDSHAKE_MAX, INPUT_BYTES, LINGER_MAX, NVME_CAPSULE_DATA_BYTES, NVME_FIRST_INPUT_BYTES, NVME_PDU_DATA_BYTES,
 };
 use crate::link::{Link, drained, send_answers};
-use crate::pace::{self, Pace};
+use crate::pace::Pace;
 use crate::state::Alarm;
 use crate::wire::{Received, WireReader, WireWriter, accept_tls, split};
 
@@ -304,8 +304,8 @@ impl<B: Block + 'static> Receiving<B> {
     /// Receives into the input.
     async fn receive(&mut self) -> Result<(), End> {
         let commands = std::mem::take(&mut self.commands_since);
-        if self.pace.waits(self.arrived, commands) {
-            self.env.sleep(pace::WAIT).await;
+        if let Some(wait) = self.pace.wait(self.arrived, commands) {
+            self.env.sleep(wait).await;
         }
         let (buf, free) = self.input.lend();
         let (buf, len) = self.receive_into(buf, free).await?;
