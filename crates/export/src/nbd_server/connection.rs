@@ -95,6 +95,7 @@ pub(crate) async fn run<C: Catalog>(env: ShardEnv, stream: Stream, catalog: C, t
     let replies = entered.machine.replies();
     let client = Client { link: link.clone(), replies, export: entered.export.clone(), state: state.clone() };
     env.spawn(send_answers(link.clone(), writer));
+    reader.expect_promptly();
     let receiving = Receiving {
         client: Rc::new(client),
         block: Rc::new(entered.block),
