@@ -47,12 +47,41 @@ const PURLIN: usize = 0;
 const BTRFS: usize = 1;
 const RAW: usize = 2;
 const UNLOGGED: usize = 3;
+const LOGGED: usize = 4;
+
+/// Purlin as it is without options, with the log only, and with neither log nor checksums: names, options, and the further writes
+/// that they cost on paper. With checksums a record of the log is on one member more, and a flush, the log's own too, saves each block of
+/// sums in which something changed: at most the three of each write.
+const FORMS: [Form; 3] = [
+    Form { contender: PURLIN, name: "as it is", options: &[], logs: 3.0, saved_most: 3.0 },
+    Form {
+        contender: LOGGED,
+        name: "log on, no checksums",
+        options: &["--checksums", "off"],
+        logs: 2.0,
+        saved_most: 0.0,
+    },
+    Form {
+        contender: UNLOGGED,
+        name: "log off, no checksums",
+        options: &["--crash-safety", "off"],
+        logs: 0.0,
+        saved_most: 0.0,
+    },
+];
+
+struct Form {
+    contender: usize,
+    name: &'static str,
+    options: &'static [&'static str],
+    /// Writes per user write to the logs of members.
+    logs: f64,
+    /// Blocks of sums per user write, at most.
+    saved_most: f64,
+}
 
 /// Reads and writes that a 4 KiB write costs on paper: the data strip and both parities.
 const OPERATIONS_PER_WRITE: f64 = 3.0;
-
-/// Further writes, to the logs of the drives that hold the parities.
-const LOGS_PER_WRITE: f64 = 2.0;
 
 /// Reads and writes of the drives per user write: one at a time, then in a turn.
 type Counts = [[f64; 2]; 2];
@@ -63,8 +92,8 @@ struct Bench<'a> {
     loops: &'a Loops,
     /// Bytes that are written at random: half of what six devices hold with two parities.
     bytes: u64,
-    /// With the log and without, as of the last turn.
-    counts: [Option<Counts>; 2],
+    /// Of each form, as of the last turn.
+    counts: [Option<Counts>; 3],
 }
 
 impl Bench<'_> {
@@ -78,13 +107,13 @@ impl Bench<'_> {
         job
     }
 
-    fn purlin(&mut self, safety: &str, last: bool) -> Result<Sample, Error> {
+    /// A turn of one of the [`FORMS`].
+    fn purlin(&mut self, form: usize, last: bool) -> Result<Sample, Error> {
         // The daemon refuses drives that hold a file system.
         output(Command::new("wipefs").args(["--all", "--force", "--quiet"]).args(self.loops.paths()))?;
         let dir = tempfile::tempdir_in(self.dir)?;
         let daemon = Daemon::start(dir.path(), None)?;
-        let options = ["--crash-safety", safety];
-        let uri = daemon.serve_with("tank", "raid6", &options, self.loops.paths(), self.bytes)?;
+        let uri = daemon.serve_with("tank", "raid6", FORMS[form].options, self.loops.paths(), self.bytes)?;
         fio::fill(&uri, self.bytes)?;
         let nbd = ["--ioengine=nbd".to_owned(), format!("--uri={uri}")];
         let start = (daemon.process().cpu_s()?, daemon.drive_counts()?);
@@ -98,7 +127,7 @@ impl Bench<'_> {
             let alone = run(&[&nbd[..], &self.job(1), &[number]].concat())?;
             let [from, to] = [to, daemon.drive_counts()?];
             let alone = [per(from.reads, to.reads, alone.operations), per(from.writes, to.writes, alone.operations)];
-            self.counts[usize::from(safety == "off")] = Some([alone, busy]);
+            self.counts[form] = Some([alone, busy]);
         }
         daemon.purlin(&["group", "delete", "tank", "--yes"])?;
         Ok(Sample { amount: done.operations, wall_s: done.wall_s, cpu_s: end.0 - start.0 })
@@ -156,34 +185,36 @@ fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     let dir = tempfile::Builder::new().prefix("purlin-bench-").tempdir_in("/dev/shm")?.keep();
     let loops = Loops::new(&dir, DEVICES, arguments.device_mib * MIB)?;
     let bytes = arguments.device_mib * MIB * (DEVICES as u64 - 2) / 2;
-    let mut bench = Bench { arguments, dir: &dir, loops: &loops, bytes, counts: [None; 2] };
-    let mut rounds = Rounds::new(4);
+    let mut bench = Bench { arguments, dir: &dir, loops: &loops, bytes, counts: [None; 3] };
+    let mut rounds = Rounds::new(5);
     let count = usize::from(arguments.rounds);
     for round in 0..count {
-        for contender in Rounds::order(4, round) {
-            let sample = match contender {
-                PURLIN => bench.purlin("on", round + 1 == count)?,
-                UNLOGGED => bench.purlin("off", round + 1 == count)?,
-                BTRFS => bench.btrfs()?,
-                _ => bench.raw()?,
+        for contender in Rounds::order(5, round) {
+            let sample = match FORMS.iter().position(|form| form.contender == contender) {
+                Some(form) => bench.purlin(form, round + 1 == count)?,
+                None if contender == BTRFS => bench.btrfs()?,
+                None => bench.raw()?,
             };
             rounds.add(contender, sample);
         }
     }
     let what = ("4 KiB random writes, RAID 6 over 6 loop devices", "IOPS");
-    let row =
-        |of, peer, name, least| Row::of(what, &rounds, Basis::Wall, of, (peer, name), Some(Target::AtLeast(least)));
+    let row = |of, peer, name, target| Row::of(what, &rounds, Basis::Wall, of, (peer, name), target);
     report.rows = vec![
-        row(PURLIN, BTRFS, "btrfs raid6", 3.0),
-        row(PURLIN, UNLOGGED, "crash safety off", 0.75),
-        row(UNLOGGED, RAW, "off: 3 reads + 3 writes, raw", 0.7),
+        row(PURLIN, BTRFS, "btrfs raid6", Some(Target::AtLeast(3.0))),
+        row(PURLIN, UNLOGGED, "neither log nor checksums", None),
+        row(LOGGED, UNLOGGED, "no checksums: log off", Some(Target::AtLeast(0.75))),
+        row(UNLOGGED, RAW, "off: 3 reads + 3 writes, raw", Some(Target::AtLeast(0.7))),
     ];
-    let [on, off] = bench.counts;
-    for (name, counts, logs) in [("log on", on, LOGS_PER_WRITE), ("off", off, 0.0)] {
+    for (form, counts) in FORMS.iter().zip(bench.counts) {
         let [alone, busy] = counts.ok_or("the last round counts")?;
+        let name = form.name;
         let what = |kind: &str| format!("drive {kind} per write, one at a time, {name}");
-        report.rows.push(Row::count(&what("reads"), "", alone[0], OPERATIONS_PER_WRITE));
-        report.rows.push(Row::count(&what("writes"), "", alone[1], OPERATIONS_PER_WRITE + logs));
+        let writes = OPERATIONS_PER_WRITE + form.logs + form.saved_most;
+        let exactly = Target::Exactly(1.0);
+        let target = if form.saved_most > 0.0 { Target::AtMost(1.0) } else { exactly };
+        report.rows.push(Row::count(&what("reads"), "", alone[0], OPERATIONS_PER_WRITE, exactly));
+        report.rows.push(Row::count(&what("writes"), "", alone[1], writes, target));
         report.notes.push(format!(
             "At depth {}, {name}: {:.4} reads and {:.4} writes of drives per write; fewer than one at a time where writes met and were gathered.",
             arguments.depth, busy[0], busy[1]
