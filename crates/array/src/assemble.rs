@@ -3,7 +3,7 @@
 //! The superblock with the highest epoch is true. A drive belongs to the group if that superblock lists it as in sync,
 //! being rebuilt, or a spare; whatever else is refused with its reason and left as it is. No order and no name matters.
 
-use drive::{BlockError, Drive, DriveError};
+use drive::{BlockError, Drive, DriveError, Env, join_all};
 use format::{MemberEntry, MemberState, Role, Superblock, SuperblockError, Uuid};
 use thiserror::Error;
 
@@ -129,15 +129,16 @@ impl Assembly {
     }
 }
 
-/// Reads the superblocks of some drives and finds out which group they are. Changes nothing.
+/// Reads the superblocks of some drives and finds out which group they are. Changes nothing. A drive that does not answer is left out.
 ///
 /// # Errors
 /// [`AssembleError`] if they are not enough of one group.
-pub async fn assemble<D: Drive>(drives: &[D]) -> Result<Assembly, AssembleError> {
+pub async fn assemble<E: Env>(env: &E, drives: &[E::Drive]) -> Result<Assembly, AssembleError> {
     let mut refused: Vec<(usize, Refusal)> = Vec::new();
     let mut found: Vec<(usize, Superblock)> = Vec::new();
-    for (index, drive) in drives.iter().enumerate() {
-        match probe(drive).await {
+    // One after the other, those that do not answer would add up.
+    for (index, probed) in join_all(drives.iter().map(|drive| probe(env, drive))).await.into_iter().enumerate() {
+        match probed {
             Ok(Probe { superblock: Ok(superblock), .. }) => found.push((index, superblock)),
             Ok(Probe { superblock: Err(error), foreign, .. }) => refused.push((index, refusal(error, &foreign))),
             Err(error) => refused.push((index, Refusal::Drive(error))),
@@ -222,7 +223,7 @@ fn check_one_line(
 }
 
 /// Each set needs as many members in sync as a stripe has data strips.
-fn check_enough(assembly: &Assembly, name: &impl Fn(usize) -> String) -> Result<(), AssembleError> {
+pub(crate) fn check_enough(assembly: &Assembly, name: &impl Fn(usize) -> String) -> Result<(), AssembleError> {
     let shape = assembly.superblock.shape;
     let in_sync = |place: &usize| {
         assembly.members[*place].is_some() && assembly.superblock.members[*place].state == MemberState::InSync

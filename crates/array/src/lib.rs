@@ -23,6 +23,7 @@ mod ailing;
 mod array;
 mod assemble;
 mod audit;
+mod bounded;
 mod compute;
 mod create;
 mod errors;

@@ -12,13 +12,14 @@ use format::{
 };
 
 use crate::array::{Array, Place};
-use crate::assemble::{AssembleError, Assembly};
-use crate::geometry::Geometry;
-use crate::kept::KeptGroup;
+use crate::assemble::{AssembleError, Assembly, Refusal, check_enough};
+use crate::bounded::Bounded;
+use crate::geometry::{Geometry, MemberIndex};
+use crate::kept::{KeptGroup, zone_count};
 use crate::leader::{GroupState, Leader, read_retried};
 use crate::lost::{LostCells, load_lost};
 use crate::message::Peers;
-use crate::probe::{Probe, probe};
+use crate::probe::{Probe, probe_bounded};
 use crate::replay::{Replay, Replayed, members};
 use crate::resum::Resums;
 use crate::scrub::ScrubMode;
@@ -36,13 +37,30 @@ pub struct Loaded {
     pub needs_resync: bool,
     /// After a crash: what replaying the log did.
     pub replayed: Option<Replayed>,
+    /// Drives that were to be part of it and did not answer, by index, and why they are not.
+    pub left_out: Vec<(usize, Refusal)>,
     leader: RefCell<Option<Leader>>,
 }
 
-/// Takes over map and catalogue of an assembled group. `drives` are those that [`assemble`] was given, on shard 0;
+/// What an attempt to take a group over came to.
+struct Taken {
+    shared: Shared,
+    needs_resync: bool,
+    replayed: Option<Replayed>,
+    superblock: Superblock,
+    identities: BTreeMap<DriveId, Uuid>,
+    spares: Vec<DriveId>,
+    catalogue: (u64, Catalogue),
+    map_sequences: Vec<u64>,
+    crash: (Option<Vec<MemberIndex>>, u64),
+}
+
+/// Takes over map and catalogue of an assembled group. `drives` are those that [`assemble`](crate::assemble) was given, on shard 0;
 /// a drive's index is its [`DriveId`] from now on. `kept` is memory of at least [`kept_words`](crate::kept_words) words, the
 /// same for this array every time: with it, a process that was killed loses nothing that was acknowledged. `listener` hears
 /// what happens to the drives.
+///
+/// A drive that does not answer any more is left out, as if it had not been among the drives.
 ///
 /// # Errors
 /// [`AssembleError`].
@@ -53,6 +71,48 @@ pub async fn load<E: Env>(
     kept: Option<Arc<dyn Kept>>,
     listener: Box<dyn Fn(Event)>,
 ) -> Result<Loaded, AssembleError> {
+    let mut assembly = assembly.clone();
+    let drives: Vec<Bounded<'_, E>> = drives.iter().map(|drive| Bounded::new(env, drive)).collect();
+    let kept = kept.filter(|_| !assembly.superblock.is_read_only()).and_then(|kept| {
+        let kept = KeptGroup::new(kept, zone_count(&assembly.superblock))?;
+        let is_of_last_run = kept.is_of(&assembly.superblock.array, assembly.superblock.epoch);
+        Some((kept, is_of_last_run))
+    });
+    let asked = assembly.refused.len();
+    loop {
+        // To its end in any case: what was begun on the drives that do answer must not come after what the next attempt does.
+        let taken = take_over(env, &assembly, &drives, kept.as_ref()).await;
+        if !assembly.leave_out_silent(&drives) {
+            let left_out = assembly.refused.split_off(asked);
+            return taken.map(|taken| taken.into_loaded(left_out, listener));
+        }
+        check_enough(&assembly, &|index| drives[index].info().name.clone())?;
+    }
+}
+
+impl Assembly {
+    /// Leaves out drives that do not answer. Says whether there were any.
+    fn leave_out_silent<E: Env>(&mut self, drives: &[Bounded<'_, E>]) -> bool {
+        let silence = |index: usize| drives[index].silence().map(|error| (index, Refusal::Drive(error)));
+        let used = self.members.iter().copied().flatten().chain(self.spares.iter().copied());
+        let silent: Vec<(usize, Refusal)> = used.filter_map(silence).collect();
+        let is_silent = |index: usize| silent.iter().any(|(silent, _)| *silent == index);
+        for member in &mut self.members {
+            *member = member.filter(|index| !is_silent(*index));
+        }
+        self.spares.retain(|index| !is_silent(*index));
+        let any = !silent.is_empty();
+        self.refused.extend(silent);
+        any
+    }
+}
+
+async fn take_over<E: Env>(
+    env: &E,
+    assembly: &Assembly,
+    drives: &[Bounded<'_, E>],
+    kept: Option<&(KeptGroup, bool)>,
+) -> Result<Taken, AssembleError> {
     let superblock = &assembly.superblock;
     let live: Vec<usize> = assembly.members.iter().copied().flatten().collect();
     // Spares count: one of them may have to take part before the group is assembled again.
@@ -65,22 +125,21 @@ pub async fn load<E: Env>(
         None => Slot { drive: DriveId(u16::MAX), state: MemberState::Missing },
     };
     let slots: Vec<Slot> = superblock.members.iter().zip(&assembly.members).map(slot).collect();
-    let zones = geometry.zone_count();
     let mut shared = Shared::new(superblock, geometry, &slots, drives.len() as u16);
-    let in_use: Vec<&E::Drive> = live.iter().map(|&index| &drives[index]).collect();
+    let in_use: Vec<&Bounded<'_, E>> = live.iter().map(|&index| &drives[index]).collect();
     let sequences = load_map(env, superblock, &in_use, &shared).await?;
     let lost = load_lost(superblock, &in_use).await;
     let logs = superblock.crash_safety != CrashSafety::Off;
     let crashed = !superblock.clean && !superblock.is_read_only();
     let mut new_zones = Vec::new();
     let mut settled = None;
-    if let Some(kept) = kept.filter(|_| !superblock.is_read_only()).and_then(|kept| KeptGroup::new(kept, zones)) {
-        let (array, epoch) = (&superblock.array, superblock.epoch);
-        if crashed && kept.is_of(array, epoch) {
+    if let Some((kept, is_of_last_run)) = kept {
+        let epoch = superblock.epoch;
+        if crashed && *is_of_last_run {
             new_zones = shared.map.keep_on(kept.clone(), epoch);
-            settled = Some(kept);
+            settled = Some(kept.clone());
         } else {
-            shared.map.keep(kept, array, epoch);
+            shared.map.keep(kept.clone(), &superblock.array, epoch);
         }
     }
     let mut replayed = None;
@@ -100,7 +159,7 @@ pub async fn load<E: Env>(
     };
     let mut identities: BTreeMap<DriveId, Uuid> = assembly.members.iter().enumerate().filter_map(identity).collect();
     for &index in &assembly.spares {
-        if let Ok(Probe { superblock: Ok(own), .. }) = probe(&drives[index]).await {
+        if let Ok(Probe { superblock: Ok(own), .. }) = probe_bounded(&drives[index]).await {
             identities.insert(DriveId(index as u16), own.drive);
         }
     }
@@ -112,10 +171,24 @@ pub async fn load<E: Env>(
     let ahead = Superblock { epoch: superblock.epoch + 1, log_generation, ..superblock.clone() };
     let failed = crashed.then(|| replayed.iter().flat_map(|replayed| replayed.failed.clone()).collect());
     let crash = (failed, lost.sequence);
-    let leader = Leader::new(ahead, identities, spares, catalogue, sequences, crash, listener);
     let needs_resync = !logs && !superblock.clean && superblock.shape.survives() > 0;
     shared.set_resync_due(needs_resync);
-    Ok(Loaded { shared: Arc::new(shared), needs_resync, replayed, leader: RefCell::new(Some(leader)) })
+    let (superblock, map_sequences) = (ahead, sequences);
+    Ok(Taken { shared, needs_resync, replayed, superblock, identities, spares, catalogue, map_sequences, crash })
+}
+
+impl Taken {
+    fn into_loaded(self, left_out: Vec<(usize, Refusal)>, listener: Box<dyn Fn(Event)>) -> Loaded {
+        let Taken { superblock, identities, spares, catalogue, map_sequences, crash, .. } = self;
+        let leader = Leader::new(superblock, identities, spares, catalogue, map_sequences, crash, listener);
+        Loaded {
+            shared: Arc::new(self.shared),
+            needs_resync: self.needs_resync,
+            replayed: self.replayed,
+            left_out,
+            leader: RefCell::new(Some(leader)),
+        }
+    }
 }
 
 impl Loaded {
@@ -199,7 +272,7 @@ impl<E: Env> Array<E> {
 async fn load_map<E: Env>(
     env: &E,
     superblock: &Superblock,
-    drives: &[&E::Drive],
+    drives: &[&Bounded<'_, E>],
     shared: &Shared,
 ) -> Result<Vec<u64>, AssembleError> {
     let blocks = shared.map.block_count();
