@@ -3,33 +3,11 @@
 //! The superblock with the highest epoch is true. A drive belongs to the group if that superblock lists it as in sync,
 //! being rebuilt, or a spare; whatever else is refused with its reason and left as it is. No order and no name matters.
 
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::rc::Rc;
-use std::sync::Arc;
-
-use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Kept, Segments};
-use format::{
-    BLOCK, Catalogue, CrashSafety, MAP_SLOTS, MapBlock, MemberEntry, MemberState, Role, Superblock, SuperblockError,
-    Uuid, catalogue_slot_bytes, catalogue_slot_offset, decode_slot, encode_slot, map_slot_offset,
-};
+use drive::{BlockError, Drive, DriveError, Env, join_all};
+use format::{MemberEntry, MemberState, Role, Superblock, SuperblockError, Uuid};
 use thiserror::Error;
 
-use crate::array::{Array, Place};
-use crate::geometry::Geometry;
-use crate::kept::KeptGroup;
-use crate::leader::{GroupState, Leader, read_retried};
-use crate::lost::{LostCells, load_lost};
-use crate::message::Peers;
 use crate::probe::{Probe, probe};
-use crate::replay::{Replay, Replayed, members};
-use crate::resum::Resums;
-use crate::scrub::ScrubMode;
-use crate::shared::{DriveId, Shared, Slot};
-use crate::status::Event;
-
-/// Map blocks read by one operation: bounds the memory that reading the map takes.
-const MAP_BLOCKS_AT_ONCE: u64 = 128;
 
 /// Why a drive is not part of the group.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -151,15 +129,16 @@ impl Assembly {
     }
 }
 
-/// Reads the superblocks of some drives and finds out which group they are. Changes nothing.
+/// Reads the superblocks of some drives and finds out which group they are. Changes nothing. A drive that does not answer is left out.
 ///
 /// # Errors
 /// [`AssembleError`] if they are not enough of one group.
-pub async fn assemble<D: Drive>(drives: &[D]) -> Result<Assembly, AssembleError> {
+pub async fn assemble<E: Env>(env: &E, drives: &[E::Drive]) -> Result<Assembly, AssembleError> {
     let mut refused: Vec<(usize, Refusal)> = Vec::new();
     let mut found: Vec<(usize, Superblock)> = Vec::new();
-    for (index, drive) in drives.iter().enumerate() {
-        match probe(drive).await {
+    // One after the other, those that do not answer would add up.
+    for (index, probed) in join_all(drives.iter().map(|drive| probe(env, drive))).await.into_iter().enumerate() {
+        match probed {
             Ok(Probe { superblock: Ok(superblock), .. }) => found.push((index, superblock)),
             Ok(Probe { superblock: Err(error), foreign, .. }) => refused.push((index, refusal(error, &foreign))),
             Err(error) => refused.push((index, Refusal::Drive(error))),
@@ -244,7 +223,7 @@ fn check_one_line(
 }
 
 /// Each set needs as many members in sync as a stripe has data strips.
-fn check_enough(assembly: &Assembly, name: &impl Fn(usize) -> String) -> Result<(), AssembleError> {
+pub(crate) fn check_enough(assembly: &Assembly, name: &impl Fn(usize) -> String) -> Result<(), AssembleError> {
     let shape = assembly.superblock.shape;
     let in_sync = |place: &usize| {
         assembly.members[*place].is_some() && assembly.superblock.members[*place].state == MemberState::InSync
@@ -276,251 +255,4 @@ fn check_enough(assembly: &Assembly, name: &impl Fn(usize) -> String) -> Result<
         survives: shape.survives(),
         why: missing.iter().map(why).chain(refused).collect::<Vec<_>>().join("; "),
     })
-}
-
-/// A group that was taken over from its drives and can be run.
-pub struct Loaded {
-    /// What all shards share.
-    pub shared: Arc<Shared>,
-    /// What a scrub of the whole group is owed after a crash.
-    pub needs_resync: bool,
-    /// After a crash: what replaying the log did.
-    pub replayed: Option<Replayed>,
-    leader: RefCell<Option<Leader>>,
-}
-
-/// Takes over map and catalogue of an assembled group. `drives` are those that [`assemble`] was given, on shard 0;
-/// a drive's index is its [`DriveId`] from now on. `kept` is memory of at least [`kept_words`](crate::kept_words) words, the
-/// same for this array every time: with it, a process that was killed loses nothing that was acknowledged. `listener` hears
-/// what happens to the drives.
-///
-/// # Errors
-/// [`AssembleError`].
-pub async fn load<E: Env>(
-    env: &E,
-    assembly: &Assembly,
-    drives: &[E::Drive],
-    kept: Option<Arc<dyn Kept>>,
-    listener: Box<dyn Fn(Event)>,
-) -> Result<Loaded, AssembleError> {
-    let superblock = &assembly.superblock;
-    let live: Vec<usize> = assembly.members.iter().copied().flatten().collect();
-    // Spares count: one of them may have to take part before the group is assembled again.
-    let all = live.iter().chain(&assembly.spares);
-    let sector = all.map(|&index| drives[index].info().sector_bytes).max().unwrap_or(512);
-    let geometry = Geometry::new(&superblock.shape, &superblock.layout, sector);
-    let slot = |(entry, index): (&format::MemberEntry, &Option<usize>)| match index {
-        Some(index) => Slot { drive: DriveId(*index as u16), state: entry.state },
-        None if entry.state == MemberState::Faulty => Slot { drive: DriveId(u16::MAX), state: MemberState::Faulty },
-        None => Slot { drive: DriveId(u16::MAX), state: MemberState::Missing },
-    };
-    let slots: Vec<Slot> = superblock.members.iter().zip(&assembly.members).map(slot).collect();
-    let zones = geometry.zone_count();
-    let mut shared = Shared::new(superblock, geometry, &slots, drives.len() as u16);
-    let in_use: Vec<&E::Drive> = live.iter().map(|&index| &drives[index]).collect();
-    let sequences = load_map(env, superblock, &in_use, &shared).await?;
-    let lost = load_lost(superblock, &in_use).await;
-    let logs = superblock.crash_safety != CrashSafety::Off;
-    let crashed = !superblock.clean && !superblock.is_read_only();
-    let mut new_zones = Vec::new();
-    let mut settled = None;
-    if let Some(kept) = kept.filter(|_| !superblock.is_read_only()).and_then(|kept| KeptGroup::new(kept, zones)) {
-        let (array, epoch) = (&superblock.array, superblock.epoch);
-        if crashed && kept.is_of(array, epoch) {
-            new_zones = shared.map.keep_on(kept.clone(), epoch);
-            settled = Some(kept);
-        } else {
-            shared.map.keep(kept, array, epoch);
-        }
-    }
-    let mut replayed = None;
-    let lost = if logs && crashed {
-        let members = RefCell::new(members(superblock, &assembly.members, drives));
-        let (lost, resums) = (RefCell::new(lost), Resums::default());
-        let replay = Replay { env, superblock, shared: &shared, members, lost, resums, kept: settled };
-        replayed = Some(replay.run(&new_zones).await.map_err(AssembleError::Block)?);
-        replay.lost.into_inner()
-    } else {
-        lost
-    };
-    shared.lost = LostCells::new(&lost);
-    let catalogue = load_catalogue(superblock, &in_use, shared.geometry.capacity()).await?;
-    let identity = |(place, index): (usize, &Option<usize>)| {
-        index.map(|index| (DriveId(index as u16), superblock.members[place].uuid))
-    };
-    let mut identities: BTreeMap<DriveId, Uuid> = assembly.members.iter().enumerate().filter_map(identity).collect();
-    for &index in &assembly.spares {
-        if let Ok(Probe { superblock: Ok(own), .. }) = probe(&drives[index]).await {
-            identities.insert(DriveId(index as u16), own.drive);
-        }
-    }
-    let spares = assembly.spares.iter().map(|&index| DriveId(index as u16)).filter(|id| identities.contains_key(id));
-    let spares = spares.collect();
-    // A crash can leave one drive an epoch ahead of the others. If it is not among these, it must not be taken for as
-    // new as them when it comes back.
-    let log_generation = if logs { shared.log_generation } else { superblock.log_generation };
-    let ahead = Superblock { epoch: superblock.epoch + 1, log_generation, ..superblock.clone() };
-    let failed = crashed.then(|| replayed.iter().flat_map(|replayed| replayed.failed.clone()).collect());
-    let crash = (failed, lost.sequence);
-    let leader = Leader::new(ahead, identities, spares, catalogue, sequences, crash, listener);
-    let needs_resync = !logs && !superblock.clean && superblock.shape.survives() > 0;
-    shared.set_resync_due(needs_resync);
-    Ok(Loaded { shared: Arc::new(shared), needs_resync, replayed, leader: RefCell::new(Some(leader)) })
-}
-
-impl Loaded {
-    /// The leader: the group on shard 0. Continues rebuilds that were interrupted, and after a crash makes the
-    /// syndromes fit the data.
-    ///
-    /// # Panics
-    /// If called twice.
-    pub fn lead<E: Env>(&self, env: E, drives: Vec<E::Drive>, shards: usize, peers: Rc<dyn Peers>) -> Array<E> {
-        let leader = self.leader.borrow_mut().take().expect("a group has one leader");
-        let drives = drives.into_iter().map(Some).collect();
-        Array::build(env, self.shared.clone(), drives, Place { shard: 0, shards }, peers, Some(leader))
-    }
-}
-
-impl<E: Env> Array<E> {
-    /// The group on a shard other than the leader's. `drives` are the same as the leader's, in the same order.
-    pub fn follow(env: E, shared: Arc<Shared>, drives: Vec<E::Drive>, place: Place, peers: Rc<dyn Peers>) -> Self {
-        Array::build(env, shared, drives.into_iter().map(Some).collect(), place, peers, None)
-    }
-
-    /// Begins background work that is due: interrupted rebuilds, and the resync after a crash. Leader only, once all
-    /// shards have the group.
-    ///
-    /// # Errors
-    /// [`BlockError`] if the superblocks cannot be written after a replay of the log.
-    pub async fn start(&self, needs_resync: bool) -> Result<(), BlockError> {
-        if self.0.leader().superblock.borrow().is_read_only() {
-            return Ok(()); // It may be read, and nothing may be written.
-        }
-        if let Some(failed) = &self.0.leader().failed_in_recovery {
-            // A member that was missing had no part in what the replay decided: it must not come back as if it had.
-            let (inner, failed) = (self.0.clone(), failed.clone());
-            let announce = async move {
-                inner.mark_dirty().await?;
-                for member in failed {
-                    inner.fail_in_place(member, inner.shared.slot(member).drive).await;
-                }
-                // What a killed process had been told to be done is in the drives' caches, and in a map that was kept.
-                inner.persist_map().await
-            };
-            self.0.to_the_end::<(), BlockError>(announce).await?;
-        }
-        self.0.resume_jobs();
-        if needs_resync {
-            self.start_scrub(ScrubMode::Resync);
-        }
-        Ok(())
-    }
-
-    /// Stops the group: waits for what is under way on this shard, then makes it durable. The leader, last of all
-    /// shards, also notes in the superblocks that the group was stopped in order.
-    ///
-    /// # Errors
-    /// [`BlockError`] if the last flush failed; then the group counts as crashed when it is assembled again.
-    pub async fn stop(&self) -> Result<(), BlockError> {
-        let inner = self.0.clone();
-        inner.shared.stop();
-        self.0
-            .to_the_end(async move {
-                inner.barrier().await;
-                if inner.leader.is_none() {
-                    return Ok(());
-                }
-                inner.persist_map().await?;
-                let _turn = inner.leader().state_lock.enter().await;
-                let state = inner.state();
-                let clean = state.clean || !inner.shared.is_resync_due();
-                let rebuild = inner.final_checkpoint(&state.slots);
-                if (clean, rebuild) == (state.clean, state.rebuild) {
-                    return Ok(());
-                }
-                inner.commit(GroupState { clean, rebuild, ..state }).await
-            })
-            .await
-    }
-}
-
-/// Reads the map from the members: of each block the copy with the highest sequence. Gives the sequences. A member
-/// that lacks that copy gets it: the next version overwrites the one before, and must not be the only one then.
-async fn load_map<E: Env>(
-    env: &E,
-    superblock: &Superblock,
-    drives: &[&E::Drive],
-    shared: &Shared,
-) -> Result<Vec<u64>, AssembleError> {
-    let blocks = shared.map.block_count();
-    let mut sequences = vec![0; blocks as usize];
-    let mut first = 0;
-    while first < blocks {
-        let count = MAP_BLOCKS_AT_ONCE.min(blocks - first);
-        let mut newest: Vec<Option<MapBlock>> = vec![None; count as usize];
-        let mut have: Vec<Vec<u64>> = vec![vec![0; count as usize]; drives.len()];
-        let offset = map_slot_offset(&superblock.layout, first, 0);
-        let len = (count * MAP_SLOTS) as usize * BLOCK;
-        let reads = drive::join_all(drives.iter().map(|drive| read_retried(*drive, offset, || env.alloc(len)))).await;
-        for (have, bytes) in have.iter_mut().zip(reads) {
-            let Ok(bytes) = bytes else { continue };
-            for (position, copy) in bytes.chunks_exact(BLOCK).enumerate() {
-                let within = position / MAP_SLOTS as usize;
-                let decoded = MapBlock::decode(copy, &superblock.array, first + within as u64);
-                let Ok(block) = decoded else { continue };
-                have[within] = have[within].max(block.sequence);
-                if newest[within].as_ref().is_none_or(|other| other.sequence < block.sequence) {
-                    newest[within] = Some(block);
-                }
-            }
-        }
-        for (within, block) in newest.into_iter().enumerate() {
-            let Some(block) = block else { continue };
-            sequences[block.index as usize] = block.sequence;
-            shared.map.load(block.index, &block.bits);
-            let lacking = drives.iter().zip(&have).filter(|(_, have)| have[within] < block.sequence);
-            let bytes = BufMut::copy_of(&block.encode(&superblock.array)).freeze();
-            let offset = map_slot_offset(&superblock.layout, block.index, block.sequence % MAP_SLOTS);
-            give(lacking.map(|(drive, _)| *drive), offset, &bytes).await;
-        }
-        first += count;
-    }
-    Ok(sequences)
-}
-
-/// Writes a copy of a structure to the drives that lack it. One that does not take it shows that at the next write.
-async fn give<'a, D: Drive + 'a>(drives: impl Iterator<Item = &'a D>, offset: u64, bytes: &Buf) {
-    drive::join_all(drives.map(|drive| drive.write(offset, Segments::from_iter([bytes.clone()]), true))).await;
-}
-
-/// Reads the catalogue with the highest sequence. A group without one has no volumes so far. A member that lacks that
-/// copy gets it, as with the map.
-async fn load_catalogue<D: Drive>(
-    superblock: &Superblock,
-    drives: &[&D],
-    capacity: u64,
-) -> Result<(u64, Catalogue), AssembleError> {
-    let mut newest: Option<(u64, Catalogue)> = None;
-    let slot_bytes = catalogue_slot_bytes(&superblock.layout) as usize;
-    let mut have = vec![0; drives.len()];
-    for (drive, have) in drives.iter().zip(&mut have) {
-        for slot in 0..format::CATALOGUE_SLOTS {
-            let offset = catalogue_slot_offset(&superblock.layout, slot);
-            let Ok(bytes) = read_retried(*drive, offset, || BufMut::zeroed(slot_bytes)).await else { continue };
-            let Ok((sequence, catalogue)) = decode_slot(&bytes, &superblock.array) else { continue };
-            *have = sequence.max(*have);
-            if newest.as_ref().is_none_or(|(other, _)| *other < sequence) {
-                newest = Some((sequence, catalogue));
-            }
-        }
-    }
-    let Some((sequence, catalogue)) = newest else { return Ok((0, Catalogue::default())) };
-    catalogue.check(capacity).map_err(|_| AssembleError::Catalogue)?;
-    let bytes = encode_slot(&catalogue, &superblock.array, sequence, slot_bytes as u64);
-    if let Ok(bytes) = bytes {
-        let lacking = drives.iter().zip(&have).filter(|(_, have)| **have < sequence);
-        let offset = catalogue_slot_offset(&superblock.layout, sequence % format::CATALOGUE_SLOTS);
-        give(lacking.map(|(drive, _)| *drive), offset, &BufMut::copy_of(&bytes).freeze()).await;
-    }
-    Ok((sequence, catalogue))
 }

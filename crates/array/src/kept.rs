@@ -43,8 +43,13 @@ const MAGIC: u64 = u64::from_le_bytes(*b"PurlinK1");
 
 /// How many words of memory a group wants to be kept for it.
 pub fn kept_words(superblock: &Superblock) -> usize {
-    // Sectors do not change how many zones there are.
-    words_for(Geometry::new(&superblock.shape, &superblock.layout, 512).zone_count())
+    words_for(zone_count(superblock))
+}
+
+/// How many zones a group's map has.
+pub(crate) fn zone_count(superblock: &Superblock) -> u64 {
+    // Sectors do not change it.
+    Geometry::new(&superblock.shape, &superblock.layout, 512).zone_count()
 }
 
 fn words_for(zone_count: u64) -> usize {

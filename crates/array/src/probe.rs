@@ -1,9 +1,10 @@
 //! What is on a drive.
 
-use drive::{BufMut, Drive, DriveError};
+use drive::{BufMut, Drive, DriveError, Env};
 use format::foreign::{self, Foreign};
 use format::{BLOCK, Superblock, SuperblockError, newest, superblock_offsets};
 
+use crate::bounded::Bounded;
 use crate::leader::read_retried;
 
 /// What a drive holds.
@@ -20,8 +21,13 @@ pub struct Probe {
 /// Reads the places of a drive where something would show what it holds.
 ///
 /// # Errors
-/// [`DriveError`] if both ends of the drive cannot be read.
-pub async fn probe<D: Drive>(drive: &D) -> Result<Probe, DriveError> {
+/// [`DriveError`] if both ends of the drive cannot be read; [`DriveError::Silent`] if it does not answer.
+pub async fn probe<E: Env>(env: &E, drive: &E::Drive) -> Result<Probe, DriveError> {
+    probe_bounded(&Bounded::new(env, drive)).await
+}
+
+/// As [`probe`], of a drive that is used further.
+pub(crate) async fn probe_bounded<E: Env>(drive: &Bounded<'_, E>) -> Result<Probe, DriveError> {
     let size = drive.info().size_bytes;
     let [head_at, tail_at] = superblock_offsets(size);
     // One copy alone may be the one that a crash tore.
@@ -38,6 +44,9 @@ pub async fn probe<D: Drive>(drive: &D) -> Result<Probe, DriveError> {
     let head = read_in_parts(drive, 0, span).await;
     let tail = read_in_parts(drive, (size - span) / sector * sector, span).await;
     let foreign = foreign::inspect(&head, &tail, size);
+    if let Some(silence) = drive.silence() {
+        return Err(silence); // It may answer some of what it is asked.
+    }
     Ok(Probe { superblock: copies.map(|copies| copies.superblock), copy_damaged, foreign })
 }
 

@@ -9,6 +9,7 @@ use drive::{BlockError, Buf, BufMut, Env, join_all};
 use format::log::{Entry, LOST_RANGES_MAX, LOST_SLOTS, LostBlocks, lost_slot_offset};
 use format::{MemberState, Superblock};
 
+use crate::bounded::Bounded;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::kept::KeptGroup;
 use crate::leader::{flush_retried, read_retried, write_retried};
@@ -47,7 +48,7 @@ pub(crate) struct Replay<'a, E: Env> {
     pub superblock: &'a Superblock,
     pub shared: &'a Shared,
     /// The drives by member, with their states. Missing ones, and those that fail during the replay, are `None`.
-    pub members: RefCell<Vec<Present<'a, E::Drive>>>,
+    pub members: RefCell<Vec<Present<'a, Bounded<'a, E>>>>,
     /// The list of lost blocks, as the members have it.
     pub lost: RefCell<LostBlocks>,
     /// Checksums of the columns that were being written.
@@ -56,7 +57,7 @@ pub(crate) struct Replay<'a, E: Env> {
     pub kept: Option<KeptGroup>,
 }
 
-impl<E: Env> Replay<'_, E> {
+impl<'a, E: Env> Replay<'a, E> {
     /// Replays the whole log and makes the result durable. Of `new_zones` the map on the members does not know: their checksums
     /// were not saved.
     ///
@@ -111,13 +112,13 @@ impl<E: Env> Replay<'_, E> {
     }
 
     /// A member's drive, if it is there and in the state that is asked for, or any.
-    pub fn drive(&self, member: MemberIndex, wanted: Option<MemberState>) -> Option<&E::Drive> {
+    pub fn drive(&self, member: MemberIndex, wanted: Option<MemberState>) -> Option<&'a Bounded<'a, E>> {
         let (drive, state) = self.members.borrow()[usize::from(member.0)]?;
         wanted.is_none_or(|wanted| wanted == state).then_some(drive)
     }
 
     /// The members that are there, whatever they are worth.
-    pub fn live(&self) -> Vec<(MemberIndex, &E::Drive)> {
+    pub fn live(&self) -> Vec<(MemberIndex, &'a Bounded<'a, E>)> {
         let count = self.members.borrow().len() as u16;
         (0..count).map(MemberIndex).filter_map(|member| Some((member, self.drive(member, None)?))).collect()
     }

@@ -11,6 +11,7 @@ use drive::{Drive, Env, join_all};
 use format::log::{Entry, Frame, Part};
 use format::{BLOCK, MemberState, Region};
 
+use crate::bounded::Bounded;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::replay::Replay;
 
@@ -58,7 +59,7 @@ struct Found {
 /// A part of a drive that is read from its start to its end.
 struct Window<'a, E: Env> {
     env: &'a E,
-    drive: &'a E::Drive,
+    drive: &'a Bounded<'a, E>,
     region: Region,
     step: u64,
     held: Vec<u8>,
@@ -69,7 +70,7 @@ struct Window<'a, E: Env> {
 }
 
 impl<'a, E: Env> Window<'a, E> {
-    fn new(env: &'a E, drive: &'a E::Drive, region: Region) -> Self {
+    fn new(env: &'a E, drive: &'a Bounded<'a, E>, region: Region) -> Self {
         // Small logs in several steps too, so that a frame across two windows is nothing special.
         let step = (region.len / 8 / BLOCK as u64 * BLOCK as u64).clamp(BLOCK as u64, WINDOW_BYTES_MAX);
         Window { env, drive, region, step, held: Vec::new(), start: region.offset, readable: true }

@@ -9,6 +9,7 @@ use drive::{BlockError, BufMut, Drive, DriveError, Env, join_all};
 use format::sums::{sum_block_offset, sum_place};
 use format::{BLOCK, Region};
 
+use crate::bounded::Bounded;
 use crate::geometry::MemberIndex;
 use crate::leader::read_retried;
 use crate::replay::Replay;
@@ -27,7 +28,7 @@ pub(crate) struct Resums(RefCell<BTreeMap<(MemberIndex, u64), Sums>>);
 impl<E: Env> Replay<'_, E> {
     /// The bytes are what the member was last given there, as far as its sums tell. Right for strips that no record names
     /// there. What cannot be read is not believed.
-    pub async fn is_genuine(&self, member: MemberIndex, drive: &E::Drive, offset: u64, bytes: &[u8]) -> bool {
+    pub async fn is_genuine(&self, member: MemberIndex, drive: &Bounded<'_, E>, offset: u64, bytes: &[u8]) -> bool {
         let Some(region) = self.superblock.layout.checksums else { return true };
         let (block, first) = sum_place(&self.superblock.layout, offset);
         if self.load(region, member, drive, block).await.is_err() {
@@ -122,7 +123,13 @@ impl<E: Env> Replay<'_, E> {
         Ok(())
     }
 
-    async fn load(&self, region: Region, member: MemberIndex, drive: &E::Drive, block: u64) -> Result<(), DriveError> {
+    async fn load(
+        &self,
+        region: Region,
+        member: MemberIndex,
+        drive: &Bounded<'_, E>,
+        block: u64,
+    ) -> Result<(), DriveError> {
         if self.resums.0.borrow().contains_key(&(member, block)) {
             return Ok(());
         }

@@ -74,6 +74,12 @@ pub enum DriveError {
     /// The device is no longer there.
     #[error("the drive is gone")]
     Gone,
+    /// The device is there, and has not answered for longer than anybody waits. What it was asked may still be done.
+    #[error("the drive has not answered for {seconds} s")]
+    Silent {
+        /// How long it was waited for.
+        seconds: u32,
+    },
     /// The drive has no room for the write (thin devices, files on a full file system).
     #[error("no space left on the drive")]
     NoSpace,

@@ -45,9 +45,15 @@ enum Which {
         /// Without checksums.
         #[arg(long)]
         no_checksums: bool,
-        /// Only with all members there, before and after.
+        /// Up to this many members of a set lost, before and in the crash together; as many as the level survives unless given.
+        #[arg(long, value_name = "N")]
+        lost: Option<usize>,
+        /// Only count the cases.
         #[arg(long)]
-        healthy: bool,
+        count: bool,
+        /// Threads; all cores unless given.
+        #[arg(long, value_name = "J")]
+        jobs: Option<usize>,
     },
 }
 
@@ -84,18 +90,8 @@ struct Random {
 
 fn main() -> ExitCode {
     let command = Command::parse();
-    if let Some(Which::Exhaustive { level, ops, full, off, strict, no_checksums, healthy }) = command.which {
-        let safety = match (off, strict) {
-            (true, _) => CrashSafety::Off,
-            (_, true) => CrashSafety::Strict,
-            _ => CrashSafety::On,
-        };
-        return exhaustive(
-            level.as_deref(),
-            if full { 3 } else { ops },
-            Protection { safety, checksums: !no_checksums },
-            healthy,
-        );
+    if let Some(which) = command.which {
+        return exhaustive(&which);
     }
     let random = command.random;
     if random.faults {
@@ -108,15 +104,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn exhaustive(level: Option<&str>, ops: usize, protection: Protection, healthy: bool) -> ExitCode {
+fn exhaustive(which: &Which) -> ExitCode {
+    let Which::Exhaustive { level, ops, full, off, strict, no_checksums, lost, count, jobs } = which;
+    let safety = match (off, strict) {
+        (true, _) => CrashSafety::Off,
+        (_, true) => CrashSafety::Strict,
+        _ => CrashSafety::On,
+    };
+    let ops = if *full { 3 } else { *ops };
     let mut bad = 0;
-    for (name, shape) in shapes().into_iter().filter(|(name, _)| level.is_none_or(|level| level == *name)) {
+    for (name, shape) in shapes().into_iter().filter(|(name, _)| level.as_ref().is_none_or(|level| level == name)) {
         let counts = Counts::default();
         let mut extent = Extent::whole(shape, ops);
-        extent.protection = protection;
-        if healthy {
-            (extent.degraded, extent.lost) = (0, 0);
-        }
+        extent.protection = Protection { safety, checksums: !no_checksums };
+        extent.lost = lost.map_or(extent.lost, |lost| extent.lost.min(lost));
+        extent.jobs = jobs.unwrap_or(extent.jobs);
+        extent.only_count = *count;
         let began = Instant::now();
         let violations = extent.check(&counts);
         println!("{name}, programs of up to {ops}: {counts}, {} violations, {:.1?}", violations.len(), began.elapsed());

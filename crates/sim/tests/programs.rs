@@ -18,6 +18,7 @@ fn random_programs_within_the_table_of_faults_keep_every_promise() {
     let outcome = Campaign { from: 0, runs, time: None, jobs, progress: false, remote: false }.run();
     println!("{}", outcome.summary());
     assert!(outcome.failures.is_empty(), "{}", outcome.summary());
+    assert!(outcome.tally.faults.get(&Fault::Hang).is_some_and(|&count| count > runs / 20), "{}", outcome.summary());
     let trouble = &outcome.tally.trouble;
     assert!(trouble.len() >= 15 && trouble.values().all(|&taken| taken > 0), "no trouble at some place: {trouble:?}");
 }
@@ -396,5 +397,39 @@ fn a_write_without_syndromes_over_zones_of_which_one_is_new_is_there_as_a_whole(
         let before = (0..4).filter(|zone| zones_before >> zone & 1 == 1).map(|zone| ask(zone * 16 * 1024, 4096));
         let steps = vec![Step::Work(before.collect()), Step::Work(vec![ask(0, 64 * 1024)])];
         execute(&program(zones_before, shape, Protection::DEFAULT, 4096, steps), false);
+    }
+}
+
+#[test]
+fn members_that_never_answer_again_are_as_good_as_lost_through_crashes_restarts_and_returns() {
+    let ask = |start, len| Ask { request: Request::Write { fua: start == 0 }, start, len, shard: 0, pause_us: 0 };
+    let write = || Step::Work(vec![ask(0, 4096), ask(64 * 1024, 200 * 1024)]);
+    let flush = || Step::Work(vec![Ask { request: Request::Flush, ..ask(0, 0) }]);
+    for shape in every_level(16 * 1024).into_iter().filter(|shape| shape.survives() > 0) {
+        let hang =
+            |after: u64| (0..shape.survives()).map(move |member| Step::Hang { member, after: after * member as u64 });
+        for kind in [CrashKind::PowerCut, CrashKind::Kill] {
+            for after in [0, 3, 17] {
+                let crash = || Step::Crash { kind, after: 5 * after, lost: vec![], again: vec![9, 30] };
+                let mut steps = vec![write()];
+                steps.extend(hang(after));
+                steps.extend([
+                    write(),
+                    crash(),
+                    write(),
+                    flush(),
+                    Step::Restart { without: vec![], shards: 2 },
+                    write(),
+                ]);
+                // Late answers, to who does not ask any more.
+                steps.extend([Step::Return { member: 0 }, write(), crash(), write(), Step::Verify]);
+                let one = program(after, shape, Protection::DEFAULT, 4096, steps);
+                execute(&Program { setup: Setup { pace: Pace::Usual, ..one.setup }, ..one.clone() }, false);
+                execute(&one, false);
+                let mut steps = one.steps;
+                steps.push(Step::Hang { member: shape.survives(), after: 0 });
+                assert!(!is_promised(&Program { steps, ..one }), "{shape}: one more is too many");
+            }
+        }
     }
 }

@@ -208,7 +208,7 @@ impl Control for Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps).with_warnings(warnings));
         }
-        let group = self.start_group(taken).await?;
+        let group = self.start_found(taken, found).await?;
         self.remember();
         Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
     }

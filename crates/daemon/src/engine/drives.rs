@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use ::drive::DriveError;
 use api::{ErrorCode, NvmeDrive};
 use array::{Probe, probe};
 use format::Superblock;
@@ -171,10 +172,16 @@ fn is_let_go_soon(opened: &Answer<Taken>, began: Instant) -> bool {
     is_in_use && began.elapsed() < LET_GO_WITHIN
 }
 
+/// Reads what a drive holds. To be called on a shard.
+pub(super) async fn probe_open(open: OpenDrive) -> Result<Probe, DriveError> {
+    let env = ShardEnv::current();
+    probe(&env, &env.attach(&open)).await
+}
+
 /// What the superblock of a drive says.
 pub(super) async fn superblock_of(shard: &ShardHandle, taken: &Taken) -> Answer<Option<Superblock>> {
     let open = taken.open.clone();
-    let found = shard.call(move || async move { probe(&ShardEnv::current().attach(&open)).await });
+    let found = shard.call(move || probe_open(open));
     let found = found.await.map_err(|_| stopping())?;
     let found =
         found.map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot read {}: {error}", taken.name)))?;
@@ -197,7 +204,7 @@ fn refusal(error: &OpenError) -> ControlError {
 /// Refuses a drive that holds something that is recognised, unless that may be overwritten. Gives what would be lost.
 pub(super) async fn inspect(shard: &ShardHandle, taken: &Taken, consent: Consent) -> Answer<Vec<String>> {
     let open = taken.open.clone();
-    let found = shard.call(move || async move { probe(&ShardEnv::current().attach(&open)).await });
+    let found = shard.call(move || probe_open(open));
     let found = found.await.map_err(|_| stopping())?;
     let found: Probe =
         found.map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot read {}: {error}", taken.name)))?;

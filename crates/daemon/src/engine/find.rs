@@ -1,6 +1,9 @@
 //! Finding the drives of a group that is remembered: by what they are, then by where they were.
 
+use std::time::Duration;
+
 use ::drive::join_all;
+use api::ErrorCode;
 use format::Superblock;
 use runtime::ShardHandle;
 
@@ -9,6 +12,9 @@ use super::memory::{Place, Remembered};
 use super::remote::Remotes;
 use super::{identity, newcomer};
 use crate::http::{Answer, ControlError};
+
+/// How long a drive is waited for when it is looked at first: as long as one of a running group.
+const GLANCE_WITHIN: Duration = Duration::from_secs(30);
 
 /// Where a remembered drive is now. More than one path only if several drives say that they are this one.
 fn paths_of(place: &Place, present: &[(identity::Present, Option<String>)]) -> Vec<String> {
@@ -58,13 +64,20 @@ pub(super) async fn open_all(shard: &ShardHandle, remotes: &Remotes, remembered:
     let mut opened = Opened { taken: Vec::new(), away: Vec::new() };
     let (far, near): (Vec<String>, Vec<String>) =
         locate(remembered).into_iter().partition(|path| path.starts_with(api::NVME_TCP));
-    for path in near {
-        if let Ok(superblock) = newcomer::glance(&path).map(|glance| glance.superblock)
-            && let Ok(superblock) = superblock
-            && superblock.array.to_string() != remembered.uuid
-        {
-            tell_other(remembered, &path, &superblock.name);
-            continue;
+    // One after the other, those that do not answer would add up.
+    let glances = join_all(near.iter().map(|path| superblock_at(path.clone()))).await;
+    for (path, superblock) in near.into_iter().zip(glances) {
+        match superblock {
+            Ok(Some(superblock)) if superblock.array.to_string() != remembered.uuid => {
+                tell_other(remembered, &path, &superblock.name);
+                continue;
+            }
+            // Whoever opened it would wait, too.
+            Err(silent) => {
+                tell_missing(remembered, &path, &silent);
+                continue;
+            }
+            Ok(_) => {}
         }
         match drives::open_let_go(remotes, &path).await {
             Ok(drive) => opened.taken.push(drive),
@@ -87,6 +100,19 @@ pub(super) async fn open_all(shard: &ShardHandle, remotes: &Remotes, remembered:
         }
     }
     opened
+}
+
+/// The superblock of a drive of this machine, if it can be read.
+async fn superblock_at(path: String) -> Answer<Option<Superblock>> {
+    let glance = tokio::task::spawn_blocking(move || newcomer::glance(&path).map(|glance| glance.superblock));
+    match tokio::time::timeout(GLANCE_WITHIN, glance).await {
+        // Why it cannot be read is said when it is opened.
+        Ok(glance) => Ok(glance.ok().and_then(Result::ok).and_then(Result::ok)),
+        Err(_) => {
+            let seconds = GLANCE_WITHIN.as_secs();
+            Err(ControlError::new(ErrorCode::Io, format!("the drive has not answered for {seconds} s")))
+        }
+    }
 }
 
 async fn open_far(shard: &ShardHandle, remotes: &Remotes, text: String) -> Answer<(Taken, Option<Superblock>)> {

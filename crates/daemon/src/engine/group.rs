@@ -90,7 +90,7 @@ pub(super) async fn look(shards: &[ShardHandle], taken: &[Taken]) -> Answer<Foun
     let assembly = shards[0].call(move || async move {
         let env = ShardEnv::current();
         let drives: Vec<_> = opens.iter().map(|open| env.attach(open)).collect();
-        assemble(&drives).await
+        assemble(&env, &drives).await
     });
     let assembly = assembly.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
     let refused = assembly.refused.iter().map(|(index, refusal)| (taken[*index].name.clone(), refusal.clone()));
@@ -113,9 +113,10 @@ pub(super) async fn start(
 ) -> Answer<Arc<Group>> {
     let Found { assembly, refused } = found;
     let (name, uuid) = (assembly.superblock.name.clone(), assembly.superblock.array);
-    for (drive, refusal) in &refused {
-        tracing::warn!(group = name, drive, reason = %refusal, "drive left out");
-    }
+    let tell_left_out = |drive: &str, reason: &Refusal| {
+        tracing::warn!(group = name, drive, %reason, "drive left out");
+    };
+    refused.iter().for_each(|(drive, refusal)| tell_left_out(drive, refusal));
     let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
     let in_group: Vec<usize> =
         assembly.members.iter().copied().flatten().chain(assembly.spares.iter().copied()).collect();
@@ -139,9 +140,13 @@ pub(super) async fn start(
         let loaded = load(&env, &assembly, &drives, memory.ok(), listener).await?;
         let array = loaded.lead(env, drives, shard_count, post.peers());
         shard::add_group(key, array);
-        Ok((loaded.shared.clone(), loaded.needs_resync, loaded.replayed))
+        Ok((loaded.shared.clone(), loaded.needs_resync, loaded.replayed, loaded.left_out))
     });
-    let (shared, needs_resync, replayed) = started.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
+    let (shared, needs_resync, replayed, left_out) = started.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
+    for (index, refusal) in &left_out {
+        let drive = drives.write().unwrap_or_else(PoisonError::into_inner)[*index].take();
+        tell_left_out(drive.as_ref().map_or("unknown", |drive| &drive.name), refusal);
+    }
     for (index, handle) in shards.iter().enumerate().skip(1) {
         let (shared, opens) = (shared.clone(), opens.clone());
         let post = Post { key, senders: senders.to_vec() };

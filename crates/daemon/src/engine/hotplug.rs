@@ -13,9 +13,9 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::ErrorCode;
-use array::{MemberStatus, probe};
+use array::MemberStatus;
 use format::{MemberState, Superblock, SuperblockError};
-use runtime::{ShardEnv, UEVENT_BYTES_MAX, UeventSocket};
+use runtime::{UEVENT_BYTES_MAX, UeventSocket};
 use tokio::io::unix::AsyncFd;
 
 use super::drives::{self, Taken, stopping};
@@ -350,7 +350,7 @@ impl Engine {
         group.let_go_if_unused(path).await?;
         let taken = drives::open(&self.remotes, path, None).await?;
         let open = taken.open.clone();
-        let found = self.shards[0].call(move || async move { probe(&ShardEnv::current().attach(&open)).await });
+        let found = self.shards[0].call(move || drives::probe_open(open));
         let found = tokio::time::timeout(GLANCE_WITHIN, found).await;
         match found.map(|found| found.map(|found| found.map(|probe| probe.superblock))) {
             Ok(Ok(Ok(Ok(superblock)))) if superblock == *own => Ok(taken),

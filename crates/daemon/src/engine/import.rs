@@ -210,13 +210,14 @@ pub(super) async fn look(shard: &ShardHandle, taken: &[Taken], allow_inconsisten
 
 /// What is on a drive, or why it is no member.
 async fn examine(open: &OpenDrive) -> Result<Candidate, String> {
-    let drive = ShardEnv::current().attach(open);
+    let env = ShardEnv::current();
+    let drive = env.attach(open);
     let reason = match md::examine(&drive).await {
         Ok(candidate) => return Ok(candidate),
         Err(reason) => reason,
     };
     if reason == NotMember::Superblock(SuperblockError::NotMd)
-        && let Ok(probe) = probe(&drive).await
+        && let Ok(probe) = probe(&env, &drive).await
         && !probe.foreign.is_empty()
     {
         let holds: Vec<String> = probe.foreign.iter().map(Foreign::to_string).collect();

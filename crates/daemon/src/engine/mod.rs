@@ -262,6 +262,11 @@ impl Engine {
     /// Starts the group that is on some drives, with its exports.
     async fn start_group(&self, taken: Vec<Taken>) -> Answer<Arc<Group>> {
         let found = group::look(&self.shards, &taken).await?;
+        self.start_found(taken, found).await
+    }
+
+    /// As [`Engine::start_group`], once the drives were looked at.
+    async fn start_found(&self, taken: Vec<Taken>, found: group::Found) -> Answer<Arc<Group>> {
         let name = found.assembly.superblock.name.clone();
         self.check_free(&name)?;
         let key = self.new_key();

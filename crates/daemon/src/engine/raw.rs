@@ -23,9 +23,11 @@ fn error(error: DriveError) -> BlockError {
         DriveError::OutOfRange { offset, len, size } => BlockError::OutOfRange { offset, len, size },
         DriveError::NoSpace => BlockError::NoSpace,
         DriveError::ReadOnly => BlockError::ReadOnly { reason: "the drive is" },
-        DriveError::Media { .. } | DriveError::Gone | DriveError::Misaligned { .. } | DriveError::Os { .. } => {
-            BlockError::Lost { lost: 1, survives: 0 }
-        }
+        DriveError::Media { .. }
+        | DriveError::Gone
+        | DriveError::Silent { .. }
+        | DriveError::Misaligned { .. }
+        | DriveError::Os { .. } => BlockError::Lost { lost: 1, survives: 0 },
     }
 }
 

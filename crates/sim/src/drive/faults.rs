@@ -14,8 +14,12 @@ pub(crate) struct Faults {
     pub(crate) failed: bool,
     /// Operations that still complete before the drive fails.
     pub(crate) fail_after: Option<u64>,
-    /// Operations are taken and not answered.
+    /// Operations are taken and not answered for now.
     pub(crate) hung: bool,
+    /// Operations are taken and not answered.
+    pub(crate) mute: bool,
+    /// Operations that are still taken before the drive is mute.
+    pub(crate) mute_after: Option<u64>,
     /// Reads of these fail.
     pub(crate) unreadable: Ranges,
     /// Errors for the next operations of a kind.
@@ -29,6 +33,19 @@ pub(crate) struct Faults {
 }
 
 impl Faults {
+    /// Operations are not answered.
+    pub(crate) fn answers_nothing(&self) -> bool {
+        self.hung || self.mute
+    }
+
+    /// An operation is given to the drive.
+    pub(crate) fn count_to_mute(&mut self) {
+        if let Some(left) = self.mute_after {
+            self.mute_after = left.checked_sub(1);
+            self.mute |= left == 0;
+        }
+    }
+
     pub(crate) fn error_for(&mut self, kind: OpKind) -> Option<DriveError> {
         if self.errors.is_empty() {
             return None;

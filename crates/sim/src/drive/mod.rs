@@ -227,10 +227,29 @@ impl SimDrive {
         !inner.tampered && inner.faults.unreadable.is_empty()
     }
 
-    /// With `true` operations are taken, but never complete. With `false` they go on.
+    /// With `true` operations are taken, but do not complete. With `false` they go on.
     pub fn hang(&self, hung: bool) {
         self.state.inner.borrow_mut().faults.hung = hung;
         self.state.release_held();
+    }
+
+    /// The drive answers nothing any more, once `op_count` more operations were given to it: also what is in flight then completes no
+    /// more. It stays so when its power was cut.
+    pub fn mute_after(&self, op_count: u64) {
+        self.state.inner.borrow_mut().faults.mute_after = Some(op_count);
+    }
+
+    /// The drive answers again, also what it was asked before.
+    pub fn unmute(&self) {
+        let mut inner = self.state.inner.borrow_mut();
+        (inner.faults.mute, inner.faults.mute_after) = (false, None);
+        drop(inner);
+        self.state.release_held();
+    }
+
+    /// The drive answers nothing any more.
+    pub fn is_mute(&self) -> bool {
+        self.state.inner.borrow().faults.mute
     }
 
     /// Reads of the sectors in this range of bytes fail with [`DriveError::Media`], until they are written or zeroed.

@@ -187,6 +187,7 @@ impl DriveState {
         if let Err(error) = self.info.check(range.0, range.1) {
             return Submitted::Done(Err(error));
         }
+        inner.faults.count_to_mute();
         let (kind, fua) = (request.kind(), request.fua());
         inner.counts.add(kind, range.1, fua);
         self.note(Phase::Start, kind, range, fua);
@@ -210,7 +211,7 @@ impl DriveState {
             }
         } else {
             inner.begin_early(&self.info, &request);
-            inner.faults.hung
+            inner.faults.answers_nothing()
         };
         let (slot, serial) = inner.fly(request, waker, held);
         if !held {
@@ -241,7 +242,7 @@ impl DriveState {
     /// The time of an operation has come.
     pub(crate) fn complete(self: &Rc<Self>, slot: u32, serial: u64) {
         let mut inner = self.inner.borrow_mut();
-        let hung = inner.faults.hung;
+        let hung = inner.faults.answers_nothing();
         if inner.flights[slot as usize].serial != serial {
             return;
         }
@@ -346,7 +347,7 @@ impl DriveState {
     /// Lets operations complete that were held back, unless the drive hangs.
     pub(crate) fn release_held(self: &Rc<Self>) {
         let mut inner = self.inner.borrow_mut();
-        if inner.faults.hung {
+        if inner.faults.answers_nothing() {
             return;
         }
         for slot in 0..inner.flights.len() {
@@ -391,7 +392,7 @@ impl DriveState {
 impl Inner {
     /// Operations are done when they are first polled.
     pub(crate) fn is_immediate(&self) -> bool {
-        self.latency.is_immediate() && self.slowness == 1 && !self.faults.hung
+        self.latency.is_immediate() && self.slowness == 1 && !self.faults.answers_nothing()
     }
 
     fn fly(&mut self, request: Request, waker: &Waker, held: bool) -> (u32, u64) {

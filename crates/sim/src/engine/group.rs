@@ -7,7 +7,10 @@ use std::rc::{Rc, Weak};
 
 use crate::{Counts, GroupDrive, Rng, Sim, SimDrive, SimEnv, Ways};
 use ::drive::{Drive, Env, join_all};
-use array::{Array, DriveId, Event, Fault, MemberIndex, Message, NewGroup, Peers, Place, assemble, create, load};
+use array::{
+    Array, AssembleError, Assembly, DriveId, Event, Fault, MemberIndex, Message, NewGroup, Peers, Place, Refusal,
+    assemble, create, load,
+};
 use format::{BLOCK, CrashSafety, Level, MemberState, Shape, Superblock, Uuid, superblock_offsets};
 use initiator::Namespace;
 
@@ -60,6 +63,8 @@ pub struct Group {
     pub events: Rc<RefCell<Vec<Event>>>,
     /// How drives of other machines are reached.
     pub ways: Rc<Ways>,
+    /// Drives that were left out when it was assembled, by their place in `drives`, and why.
+    pub left_out: Vec<(usize, Refusal)>,
     /// Drives of other machines, on each shard, by their place in `drives`.
     pub(super) attached: BTreeMap<usize, Vec<Namespace<SimEnv>>>,
     /// Drives that were out of reach when they were looked for last.
@@ -232,12 +237,13 @@ impl Group {
             by_shard.iter_mut().zip(handles).for_each(|(all, handle)| all.push(handle));
             there.push(drive);
         }
-        let assembly = assemble(&by_shard[0]).await.expect("enough members");
+        let assembly = assemble(&env, &by_shard[0]).await.expect("enough members");
         let events = Rc::new(RefCell::new(Vec::new()));
         let heard = events.clone();
         let listener = Box::new(move |event| heard.borrow_mut().push(event));
         let kept = env.kept(assembly.superblock.array.as_bytes(), array::kept_words(&assembly.superblock));
         let loaded = load(&env, &assembly, &by_shard[0], Some(kept), listener).await.expect("readable members");
+        let left_out = [assembly.refused, loaded.left_out.clone()].concat();
         let arrays = Rc::new(RefCell::new(Vec::new()));
         let peers = Rc::new(SimPeers { env: env.clone(), arrays: Rc::downgrade(&arrays) });
         for (shard, drives) in by_shard.into_iter().enumerate() {
@@ -252,7 +258,18 @@ impl Group {
         }
         let shards: Vec<Array<SimEnv>> = arrays.borrow().clone();
         shards[0].start(loaded.needs_resync).await.expect("the members take their superblocks");
-        Group { env, drives: there, shards, events, ways, attached, away, let_go: Vec::new(), _arrays: arrays }
+        Group {
+            env,
+            drives: there,
+            shards,
+            events,
+            ways,
+            left_out,
+            attached,
+            away,
+            let_go: Vec::new(),
+            _arrays: arrays,
+        }
     }
 
     /// Shard 0.
@@ -365,6 +382,14 @@ impl Group {
         let healed = job.findings.iter().filter(|finding| finding.fault == Fault::Unreadable && finding.repaired);
         job.found - healed.count() as u64
     }
+}
+
+/// What a set of drives is.
+///
+/// # Errors
+/// [`AssembleError`].
+pub fn look(sim: &Sim, drives: &[SimDrive]) -> Result<Assembly, AssembleError> {
+    sim.block_on(assemble(&sim.env(), &in_machine(drives)))
 }
 
 /// The superblock at the head of a drive.

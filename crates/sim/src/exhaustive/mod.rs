@@ -72,6 +72,8 @@ pub struct Extent {
     pub jobs: usize,
     /// Violations after which it ends.
     pub violations: usize,
+    /// Only count the cases, which takes a small part of the time.
+    pub only_count: bool,
 }
 
 impl Extent {
@@ -79,7 +81,16 @@ impl Extent {
     pub fn whole(shape: Shape, ops: usize) -> Extent {
         let survives = shape.survives();
         let jobs = std::thread::available_parallelism().map_or(1, usize::from);
-        Extent { shape, protection: Protection::DEFAULT, ops, degraded: survives, lost: survives, jobs, violations: 10 }
+        Extent {
+            shape,
+            protection: Protection::DEFAULT,
+            ops,
+            degraded: survives,
+            lost: survives,
+            jobs,
+            violations: 10,
+            only_count: false,
+        }
     }
 
     /// Goes through everything. Gives the violations, none of which is in the counts twice.
@@ -107,13 +118,69 @@ impl Extent {
                         if full() {
                             break;
                         }
-                        let found = check_program(case, self.lost, &seen, counts, &full);
+                        let found = self.check_program(case, &seen, counts, &full);
                         violations.lock().expect("violations are caught").extend(found);
                     }
                 });
             }
         });
         violations.into_inner().expect("violations are caught")
+    }
+
+    fn check_program(
+        &self,
+        case: &Case,
+        seen: &[Mutex<HashSet<u128>>],
+        counts: &Counts,
+        enough: &dyn Fn() -> bool,
+    ) -> Vec<String> {
+        let recording = match attempt(|| record(case)) {
+            Ok(recording) => recording,
+            Err(why) => return vec![format!("{case}\n  without any crash: {why}")],
+        };
+        counts.programs.fetch_add(1, Ordering::Relaxed);
+        let sets: Vec<Vec<usize>> = lost_sets(&case.shape, self.lost)
+            .into_iter()
+            .filter(|lost| case.degraded.iter().all(|member| lost.contains(member)))
+            .collect();
+        let mut drives = Drives::new(recording.data.clone(), case.shape.members_per_set() as u32);
+        // Hashes of what is durable, by drive: the sum over its blocks.
+        let mut violations = Vec::new();
+        for point in 0..=recording.tape.len() {
+            if let Some(event) = point.checked_sub(1).map(|last| &recording.tape[last]) {
+                drives.apply(event);
+            }
+            counts.points.fetch_add(1, Ordering::Relaxed);
+            let (_, history) = recording.histories.iter().rfind(|(from, _)| *from <= point).expect("it begins at 0");
+            let fingerprint = history.fingerprint();
+            for state in drives.states() {
+                let hashes = state_hashes(&drives, &state, recording.images.len());
+                for lost in &sets {
+                    counts.cases.fetch_add(1, Ordering::Relaxed);
+                    if !is_new(&hashes, lost, fingerprint, case, seen) {
+                        continue;
+                    }
+                    counts.distinct.fetch_add(1, Ordering::Relaxed);
+                    if self.only_count {
+                        continue;
+                    }
+                    let crash = Crash { case, recording: &recording, drives: &drives, state: &state, history, lost };
+                    let result = match attempt(|| crash.recover(counts)) {
+                        Ok(Ok(())) => continue,
+                        Ok(Err(Violation(why))) | Err(why) => why,
+                    };
+                    violations.push(format!(
+                        "{case}\n  crash after {point} of {} drive events, lost {lost:?}, kept:{}\n  {result}",
+                        recording.tape.len(),
+                        if state.text.is_empty() { " nothing" } else { &state.text }
+                    ));
+                    if enough() || violations.len() >= 3 {
+                        return violations;
+                    }
+                }
+            }
+        }
+        violations
     }
 }
 
@@ -215,59 +282,6 @@ fn record(case: &Case) -> Recording {
 async fn both_in_order(first: impl Future<Output = ()>, second: impl Future<Output = ()>) {
     let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + '_>>; 2] = [Box::pin(first), Box::pin(second)];
     ::drive::join_all(futures).await;
-}
-
-fn check_program(
-    case: &Case,
-    lost_most: usize,
-    seen: &[Mutex<HashSet<u128>>],
-    counts: &Counts,
-    enough: &dyn Fn() -> bool,
-) -> Vec<String> {
-    let recording = match attempt(|| record(case)) {
-        Ok(recording) => recording,
-        Err(why) => return vec![format!("{case}\n  without any crash: {why}")],
-    };
-    counts.programs.fetch_add(1, Ordering::Relaxed);
-    let sets: Vec<Vec<usize>> = lost_sets(&case.shape, lost_most)
-        .into_iter()
-        .filter(|lost| case.degraded.iter().all(|member| lost.contains(member)))
-        .collect();
-    let mut drives = Drives::new(recording.data.clone(), case.shape.members_per_set() as u32);
-    // Hashes of what is durable, by drive: the sum over its blocks.
-    let mut violations = Vec::new();
-    for point in 0..=recording.tape.len() {
-        if let Some(event) = point.checked_sub(1).map(|last| &recording.tape[last]) {
-            drives.apply(event);
-        }
-        counts.points.fetch_add(1, Ordering::Relaxed);
-        let (_, history) = recording.histories.iter().rfind(|(from, _)| *from <= point).expect("it begins at 0");
-        let fingerprint = history.fingerprint();
-        for state in drives.states() {
-            let hashes = state_hashes(&drives, &state, recording.images.len());
-            for lost in &sets {
-                counts.cases.fetch_add(1, Ordering::Relaxed);
-                if !is_new(&hashes, lost, fingerprint, case, seen) {
-                    continue;
-                }
-                counts.distinct.fetch_add(1, Ordering::Relaxed);
-                let crash = Crash { case, recording: &recording, drives: &drives, state: &state, history, lost };
-                let result = match attempt(|| crash.recover(counts)) {
-                    Ok(Ok(())) => continue,
-                    Ok(Err(Violation(why))) | Err(why) => why,
-                };
-                violations.push(format!(
-                    "{case}\n  crash after {point} of {} drive events, lost {lost:?}, kept:{}\n  {result}",
-                    recording.tape.len(),
-                    if state.text.is_empty() { " nothing" } else { &state.text }
-                ));
-                if enough() || violations.len() >= 3 {
-                    return violations;
-                }
-            }
-        }
-    }
-    violations
 }
 
 /// A hash of each drive's blocks that are not as before the program.

@@ -241,6 +241,10 @@ impl Run {
                 self.count(Fault::Dead);
                 self.drive(*member).iter().for_each(|drive| drive.fail_after(*after));
             }
+            Step::Hang { member, after } => {
+                self.count(Fault::Hang);
+                self.drive(*member).iter().for_each(|drive| drive.mute_after(*after));
+            }
             Step::Errors { member, kind, full } => {
                 self.count(Fault::Errors);
                 for _ in 0..2 {

@@ -145,7 +145,8 @@ fn misfortune(rng: &mut Rng, setup: &Setup, members: usize, ledger: &Ledger) -> 
             let kind = if rng.chance(1, 3) { CrashKind::Kill } else { CrashKind::PowerCut };
             Step::Crash { kind, after: rng.below(*rng.clone().pick(&[10, 60, 300])), lost, again }
         }
-        8..11 => Step::Die { member, after: rng.below(40) / 3 * rng.below(3) },
+        8..10 => Step::Die { member, after: rng.below(40) / 3 * rng.below(3) },
+        10 => Step::Hang { member, after: rng.below(40) / 3 * rng.below(3) },
         11 => {
             let kind = *rng.pick(&[OpKind::Read, OpKind::Write, OpKind::Flush]);
             Step::Errors { member, kind, full: kind == OpKind::Write && rng.chance(1, 2) }

@@ -145,6 +145,13 @@ pub enum Step {
         /// Operations that still complete.
         after: u64,
     },
+    /// A member answers nothing any more once it was given this many more operations. It does when its drive is back ([`Step::Return`]).
+    Hang {
+        /// Its place.
+        member: usize,
+        /// Operations that it is still given before.
+        after: u64,
+    },
     /// Two operations of a kind fail, one after the other: the member counts as faulty.
     Errors {
         /// Its place.
@@ -309,6 +316,10 @@ impl fmt::Display for Step {
             }
             Step::Die { member, after: 0 } => write!(formatter, "member {member} dies"),
             Step::Die { member, after } => write!(formatter, "member {member} dies after {after} more operations"),
+            Step::Hang { member, after: 0 } => write!(formatter, "member {member} never answers again"),
+            Step::Hang { member, after } => {
+                write!(formatter, "member {member} never answers again after {after} more operations")
+            }
             Step::Errors { member, kind, full } => {
                 let error = if *full { "no space" } else { "errno 5" };
                 write!(formatter, "member {member}: the next two {kind:?} operations fail with {error}")

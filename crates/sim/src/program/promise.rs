@@ -244,6 +244,7 @@ impl Ledger {
                 lost.iter().all(|member| own(member) && !self.lost[*member]) && degraded && losing && !media
             }
             Step::Die { member, .. } => own(member) && !self.lost[*member] && self.may_lose(Fault::Dead, &[*member]),
+            Step::Hang { member, .. } => own(member) && !self.lost[*member] && self.may_lose(Fault::Hang, &[*member]),
             Step::Errors { member, .. } => {
                 own(member) && !self.lost[*member] && self.may_lose(Fault::Errors, &[*member])
             }
@@ -292,7 +293,9 @@ impl Ledger {
                 self.resync_due = true;
                 self.lose(lost);
             }
-            Step::Die { member, .. } | Step::Errors { member, .. } => self.lose(&[*member]),
+            Step::Die { member, .. } | Step::Hang { member, .. } | Step::Errors { member, .. } => {
+                self.lose(&[*member]);
+            }
             Step::Hiccup { member, .. } => self.hiccup[*member] = true,
             Step::Media { member, .. } => self.media[*member] = true,
             Step::Silent { member, .. } if self.protection.has_checksums() => self.media[*member] = true,

@@ -153,6 +153,9 @@ fn smaller_steps(step: &Step) -> Vec<Step> {
         Step::Die { member, after } if *after > 0 => {
             smaller_numbers(*after).into_iter().map(|after| Step::Die { member: *member, after }).collect()
         }
+        Step::Hang { member, after } if *after > 0 => {
+            smaller_numbers(*after).into_iter().map(|after| Step::Hang { member: *member, after }).collect()
+        }
         Step::Mishap { member, what, after_us, ms } => {
             let with = |after_us, ms| Step::Mishap { member: *member, what: *what, after_us, ms };
             let sooner = smaller_numbers(*after_us).into_iter().map(|after_us| with(after_us, *ms));

@@ -1,6 +1,6 @@
 //! What a set of drives is, is found out from the drives alone.
 
-use array::{AssembleError, CreateError, MemberIndex, NewGroup, Refusal, assemble, create};
+use array::{AssembleError, CreateError, MemberIndex, NewGroup, Refusal, create};
 use drive::{Buf, BufMut, Drive, DriveError};
 use format::{BLOCK, CrashSafety, Layout, LayoutError, Level, Shape, Superblock, SuperblockError, superblock_offsets};
 use sim::{OpKind, Rng, Sim, SimDrive, SimEnv};
@@ -71,11 +71,11 @@ fn too_few_members_are_refused_and_each_that_is_missing_is_named() {
         let gone = shape.survives() + 1;
         let left = &drives[gone..];
         if left.is_empty() {
-            assert!(matches!(sim.block_on(assemble(left)), Err(AssembleError::Nothing(_))));
+            assert!(matches!(look(&sim, left), Err(AssembleError::Nothing(_))));
             continue;
         }
-        let Err(AssembleError::TooFew { missing, survives, why, .. }) = sim.block_on(assemble(left)) else {
-            panic!("{shape}: {:?}", sim.block_on(assemble(left)))
+        let Err(AssembleError::TooFew { missing, survives, why, .. }) = look(&sim, left) else {
+            panic!("{shape}: {:?}", look(&sim, left))
         };
         assert_eq!((missing, survives), (gone, shape.survives()));
         for drive in &drives[..gone] {
@@ -93,13 +93,13 @@ fn drives_of_two_arrays_and_copies_of_drives_are_refused() {
     let (one, _) = stopped(&sim, shape, 0, &mut rng);
     let (other, _) = stopped(&sim, shape, 0, &mut rng);
     let mixed = vec![one[0].clone(), one[1].clone(), other[2].clone(), other[3].clone()];
-    let Err(AssembleError::SeveralArrays(which)) = sim.block_on(assemble(&mixed)) else { panic!("two arrays") };
+    let Err(AssembleError::SeveralArrays(which)) = look(&sim, &mixed) else { panic!("two arrays") };
     for drive in [&one[0], &other[2]] {
         assert!(which.contains(&superblock(drive).array.to_string()), "{which}");
     }
     let mut cloned = one.clone();
     cloned.push(copy_of(&sim, &one[2], "clone"));
-    let Err(AssembleError::Duplicate { drive, other }) = sim.block_on(assemble(&cloned)) else { panic!("a clone") };
+    let Err(AssembleError::Duplicate { drive, other }) = look(&sim, &cloned) else { panic!("a clone") };
     assert!([&drive[..], &other[..]].contains(&"clone"));
 }
 
@@ -117,7 +117,7 @@ fn a_foreign_or_empty_drive_is_left_out_and_named() {
     let dead = SimDrive::new(&sim.env(), "dead", 640 * KIB, 512);
     dead.fail();
     drives.extend([empty, ext4, dead]);
-    let assembly = sim.block_on(assemble(&drives)).expect("all members are there");
+    let assembly = look(&sim, &drives).expect("all members are there");
     assert_eq!(assembly.members, vec![Some(0), Some(1), Some(2), Some(3)]);
     let refusal = |index: usize| &assembly.refused.iter().find(|(refused, _)| *refused == index).expect("refused").1;
     assert_eq!(*refusal(4), Refusal::NotPurlin);
@@ -125,7 +125,7 @@ fn a_foreign_or_empty_drive_is_left_out_and_named() {
     assert_eq!(*refusal(6), Refusal::Drive(DriveError::Gone));
     let members = drives[..4].to_vec();
     opens_with(&sim, members, &model, &mut rng);
-    assert!(matches!(sim.block_on(assemble(&drives[4..])), Err(AssembleError::Nothing(_))));
+    assert!(matches!(look(&sim, &drives[4..]), Err(AssembleError::Nothing(_))));
 }
 
 #[test]
@@ -179,14 +179,14 @@ fn of_a_superblock_the_copy_that_is_torn_or_older_is_written_first() {
             }
             // Without a member the superblocks change in several of their sectors. They do at the first write.
             drives.pop();
-            let before = sim.block_on(assemble(&drives)).expect("enough members are there");
+            let before = look(&sim, &drives).expect("enough members are there");
             let group = Group::open(&sim, drives.clone(), 1);
             sim.stop_after(4 * cut);
             sim.try_block_on(async { group.leader().write(0, vec![2; 4096].into(), true).await });
             drop(group);
             sim.power_cut();
             let drives: Vec<SimDrive> = drives.iter().map(SimDrive::reopen).collect();
-            let after = sim.block_on(assemble(&drives)).expect("enough members are there");
+            let after = look(&sim, &drives).expect("enough members are there");
             assert_eq!((after.missing().count(), after.refused.len()), (1, 0), "cut after {} operations", 4 * cut);
             assert!(after.superblock.epoch >= before.superblock.epoch, "cut after {} operations", 4 * cut);
         }
@@ -201,7 +201,7 @@ fn a_medium_that_fails_near_the_superblock_does_not_cost_the_member() {
     let (drives, model) = stopped(&sim, shape, 0, &mut rng);
     drives[0].media_error(8 * KIB..9 * KIB);
     drives[1].media_error(630 * KIB..631 * KIB);
-    let assembly = sim.block_on(assemble(&drives)).expect("all members are there");
+    let assembly = look(&sim, &drives).expect("all members are there");
     assert_eq!((assembly.missing().count(), &assembly.refused[..]), (0, &[][..]));
     opens_with(&sim, drives, &model, &mut rng);
 }
@@ -222,7 +222,7 @@ fn an_unknown_version_is_refused_by_name() {
             drive.write_raw(offset, &block);
         }
     }
-    let Err(AssembleError::TooFew { why, .. }) = sim.block_on(assemble(&drives)) else { panic!("two are unknown") };
+    let Err(AssembleError::TooFew { why, .. }) = look(&sim, &drives) else { panic!("two are unknown") };
     let expected = SuperblockError::UnknownVersion { found: 99 }.to_string();
     assert!(why.contains(&expected), "{why}");
 }
@@ -234,14 +234,14 @@ fn a_member_that_left_is_stale_and_a_spare_is_known() {
         let mut rng = sim.rng();
         let shape = shape(Level::Raid6, 5, None, None, None, 8 * KIB);
         let (drives, mut model) = stopped(&sim, shape, 1, &mut rng);
-        let assembly = sim.block_on(assemble(&drives)).expect("all are there");
+        let assembly = look(&sim, &drives).expect("all are there");
         assert_eq!(assembly.spares, vec![5]);
         // Without member 1, and without the spare.
         let left: Vec<SimDrive> = [0, 2, 3, 4].map(|index| drives[index].clone()).into();
         let group = Group::open(&sim, left, 1);
         sim.block_on(work(&group, &mut model, &mut rng, 5, 4));
         sim.block_on(group.stop());
-        let assembly = sim.block_on(assemble(&drives)).expect("enough members");
+        let assembly = look(&sim, &drives).expect("enough members");
         assert!(matches!(assembly.refused[..], [(1, Refusal::Stale { member: 1, .. })]), "{:?}", assembly.refused);
         assert_eq!(assembly.spares, vec![5]);
         let group = Group::open(&sim, drives, 1);
@@ -267,7 +267,7 @@ fn a_spare_that_was_used_or_removed_is_no_longer_part_of_the_group() {
     let spare = group.leader().status().spares[0];
     sim.block_on(group.leader().remove_spare(spare)).expect("it is one");
     let drives = sim.block_on(group.stop());
-    let assembly = sim.block_on(assemble(&drives)).expect("all members are there");
+    let assembly = look(&sim, &drives).expect("all members are there");
     assert!(matches!(assembly.refused[..], [(4, Refusal::Unlisted { .. })]), "{:?}", assembly.refused);
 }
 
@@ -368,7 +368,7 @@ fn a_group_that_could_not_be_made_leaves_nothing_behind() {
             panic!()
         };
         assert_eq!(drive, format!("d{bad}"));
-        assert!(matches!(sim.block_on(assemble(&drives)), Err(AssembleError::Nothing(_))));
+        assert!(matches!(look(&sim, &drives), Err(AssembleError::Nothing(_))));
     }
 }
 
@@ -381,7 +381,7 @@ fn a_truncated_member_is_refused_and_says_how_much_is_missing() {
     let short = SimDrive::new(&sim.env(), "short", 320 * KIB, 512);
     short.write_raw(0, &drives[1].read_raw(0, 320 * KIB));
     drives[1] = short;
-    let assembly = sim.block_on(assemble(&drives)).expect("enough members");
+    let assembly = look(&sim, &drives).expect("enough members");
     assert!(matches!(assembly.refused[..], [(1, Refusal::TooSmall { .. })]), "{:?}", assembly.refused);
     opens_with(&sim, drives, &model, &mut rng);
 }
@@ -415,7 +415,7 @@ fn two_halves_that_ran_apart_are_not_put_together() {
                     }
                 }
             }
-            let both = sim.block_on(assemble(&drives));
+            let both = look(&sim, &drives);
             assert!(matches!(both, Err(AssembleError::Divided { .. })), "{shape}: {both:?}");
             for half in &halves {
                 let group = Group::open(&sim, half.iter().map(|&index| drives[index].clone()).collect(), 1);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use array::{Event, MemberErrors, Refusal, UnitIndex, assemble};
+use array::{Event, MemberErrors, Refusal, UnitIndex};
 use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, join_all};
 use format::{BLOCK, Level, MemberState, Shape, Superblock, superblock_offsets};
 use sim::{OpKind, Rng, Sim, SimDrive};
@@ -145,7 +145,7 @@ fn a_failed_write_makes_the_member_faulty_before_it_is_acknowledged() {
             group.cut(&sim)
         };
         let drives: Vec<SimDrive> = drives.iter().map(SimDrive::revive).collect();
-        let assembly = sim.block_on(assemble(&drives)).expect("enough members");
+        let assembly = look(&sim, &drives).expect("enough members");
         assert_eq!(assembly.members[usize::from(bad.0)], None);
         let [(index, Refusal::Stale { member, epoch, newest })] = &assembly.refused[..] else {
             panic!("{:?}", assembly.refused)

@@ -17,6 +17,7 @@ mod scrub;
 mod scrub_job;
 mod shards;
 mod silent;
+mod silent_assembly;
 mod slow;
 
 use sim::engine as group;

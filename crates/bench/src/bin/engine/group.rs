@@ -62,7 +62,7 @@ impl Group {
             created_unix_s: 0,
         };
         create::<ShardEnv>(&new, &drives).await.map_err(|error| error.to_string())?;
-        let assembly = assemble(&drives).await.map_err(|error| error.to_string())?;
+        let assembly = assemble(&env, &drives).await.map_err(|error| error.to_string())?;
         let loaded = load(&env, &assembly, &drives, None, Box::new(|_| ())).await.map_err(|error| error.to_string())?;
         let array = loaded.lead(env, drives.clone(), 1, Rc::new(NoPeers));
         array.start(loaded.needs_resync).await.map_err(|error| error.to_string())?;

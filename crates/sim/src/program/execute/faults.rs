@@ -11,7 +11,7 @@ use crate::engine::history::{self, Request, perform};
 use crate::engine::uuid;
 use crate::program::promise::Fault;
 use crate::program::{Mishap, Silent};
-use crate::{SimConnection, Way};
+use crate::{SimConnection, SimDrive, Way};
 
 impl Run {
     pub(super) fn mishap(&mut self, member: usize, what: Mishap, after_us: u64, ms: u64) {
@@ -183,8 +183,9 @@ impl Run {
             let group = self.group.as_mut().expect("there is a group between steps");
             group.install(drive.revive());
         }
-        // Drives that died are still in the list, and are taken along if they live.
+        // Drives that died or fell silent are still in the list, and are taken along if they live.
         let group = self.group.as_mut().expect("there is a group between steps");
+        group.drives.iter().for_each(SimDrive::unmute);
         group.drives.iter_mut().filter(|drive| drive.is_failed()).for_each(|drive| *drive = drive.revive());
     }
 }

@@ -1,0 +1,349 @@
+//! Taking over a group that was assembled: its allocation map, its log after a crash, and its catalogue.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use drive::{BlockError, Buf, BufMut, Drive, Env, Kept, Segments};
+use format::{
+    BLOCK, Catalogue, CrashSafety, MAP_SLOTS, MapBlock, MemberState, Superblock, Uuid, catalogue_slot_bytes,
+    catalogue_slot_offset, decode_slot, encode_slot, map_slot_offset,
+};
+
+use crate::array::{Array, Place};
+use crate::assemble::{AssembleError, Assembly, Refusal, check_enough};
+use crate::bounded::Bounded;
+use crate::geometry::{Geometry, MemberIndex};
+use crate::kept::{KeptGroup, zone_count};
+use crate::leader::{GroupState, Leader, read_retried};
+use crate::lost::{LostCells, load_lost};
+use crate::message::Peers;
+use crate::probe::{Probe, probe_bounded};
+use crate::replay::{Replay, Replayed, members};
+use crate::resum::Resums;
+use crate::scrub::ScrubMode;
+use crate::shared::{DriveId, Shared, Slot};
+use crate::status::Event;
+
+/// Map blocks read by one operation: bounds the memory that reading the map takes.
+const MAP_BLOCKS_AT_ONCE: u64 = 128;
+
+/// A group that was taken over from its drives and can be run.
+pub struct Loaded {
+    /// What all shards share.
+    pub shared: Arc<Shared>,
+    /// What a scrub of the whole group is owed after a crash.
+    pub needs_resync: bool,
+    /// After a crash: what replaying the log did.
+    pub replayed: Option<Replayed>,
+    /// Drives that were to be part of it and did not answer, by index, and why they are not.
+    pub left_out: Vec<(usize, Refusal)>,
+    leader: RefCell<Option<Leader>>,
+}
+
+/// What an attempt to take a group over came to.
+struct Taken {
+    shared: Shared,
+    needs_resync: bool,
+    replayed: Option<Replayed>,
+    superblock: Superblock,
+    identities: BTreeMap<DriveId, Uuid>,
+    spares: Vec<DriveId>,
+    catalogue: (u64, Catalogue),
+    map_sequences: Vec<u64>,
+    crash: (Option<Vec<MemberIndex>>, u64),
+}
+
+/// Takes over map and catalogue of an assembled group. `drives` are those that [`assemble`](crate::assemble) was given, on shard 0;
+/// a drive's index is its [`DriveId`] from now on. `kept` is memory of at least [`kept_words`](crate::kept_words) words, the
+/// same for this array every time: with it, a process that was killed loses nothing that was acknowledged. `listener` hears
+/// what happens to the drives.
+///
+/// A drive that does not answer any more is left out, as if it had not been among the drives.
+///
+/// # Errors
+/// [`AssembleError`].
+pub async fn load<E: Env>(
+    env: &E,
+    assembly: &Assembly,
+    drives: &[E::Drive],
+    kept: Option<Arc<dyn Kept>>,
+    listener: Box<dyn Fn(Event)>,
+) -> Result<Loaded, AssembleError> {
+    let mut assembly = assembly.clone();
+    let drives: Vec<Bounded<'_, E>> = drives.iter().map(|drive| Bounded::new(env, drive)).collect();
+    let kept = kept.filter(|_| !assembly.superblock.is_read_only()).and_then(|kept| {
+        let kept = KeptGroup::new(kept, zone_count(&assembly.superblock))?;
+        let is_of_last_run = kept.is_of(&assembly.superblock.array, assembly.superblock.epoch);
+        Some((kept, is_of_last_run))
+    });
+    let asked = assembly.refused.len();
+    loop {
+        // To its end in any case: what was begun on the drives that do answer must not come after what the next attempt does.
+        let taken = take_over(env, &assembly, &drives, kept.as_ref()).await;
+        if !assembly.leave_out_silent(&drives) {
+            let left_out = assembly.refused.split_off(asked);
+            return taken.map(|taken| taken.into_loaded(left_out, listener));
+        }
+        check_enough(&assembly, &|index| drives[index].info().name.clone())?;
+    }
+}
+
+impl Assembly {
+    /// Leaves out drives that do not answer. Says whether there were any.
+    fn leave_out_silent<E: Env>(&mut self, drives: &[Bounded<'_, E>]) -> bool {
+        let silence = |index: usize| drives[index].silence().map(|error| (index, Refusal::Drive(error)));
+        let used = self.members.iter().copied().flatten().chain(self.spares.iter().copied());
+        let silent: Vec<(usize, Refusal)> = used.filter_map(silence).collect();
+        let is_silent = |index: usize| silent.iter().any(|(silent, _)| *silent == index);
+        for member in &mut self.members {
+            *member = member.filter(|index| !is_silent(*index));
+        }
+        self.spares.retain(|index| !is_silent(*index));
+        let any = !silent.is_empty();
+        self.refused.extend(silent);
+        any
+    }
+}
+
+async fn take_over<E: Env>(
+    env: &E,
+    assembly: &Assembly,
+    drives: &[Bounded<'_, E>],
+    kept: Option<&(KeptGroup, bool)>,
+) -> Result<Taken, AssembleError> {
+    let superblock = &assembly.superblock;
+    let live: Vec<usize> = assembly.members.iter().copied().flatten().collect();
+    // Spares count: one of them may have to take part before the group is assembled again.
+    let all = live.iter().chain(&assembly.spares);
+    let sector = all.map(|&index| drives[index].info().sector_bytes).max().unwrap_or(512);
+    let geometry = Geometry::new(&superblock.shape, &superblock.layout, sector);
+    let slot = |(entry, index): (&format::MemberEntry, &Option<usize>)| match index {
+        Some(index) => Slot { drive: DriveId(*index as u16), state: entry.state },
+        None if entry.state == MemberState::Faulty => Slot { drive: DriveId(u16::MAX), state: MemberState::Faulty },
+        None => Slot { drive: DriveId(u16::MAX), state: MemberState::Missing },
+    };
+    let slots: Vec<Slot> = superblock.members.iter().zip(&assembly.members).map(slot).collect();
+    let mut shared = Shared::new(superblock, geometry, &slots, drives.len() as u16);
+    let in_use: Vec<&Bounded<'_, E>> = live.iter().map(|&index| &drives[index]).collect();
+    let sequences = load_map(env, superblock, &in_use, &shared).await?;
+    let lost = load_lost(superblock, &in_use).await;
+    let logs = superblock.crash_safety != CrashSafety::Off;
+    let crashed = !superblock.clean && !superblock.is_read_only();
+    let mut new_zones = Vec::new();
+    let mut settled = None;
+    if let Some((kept, is_of_last_run)) = kept {
+        let epoch = superblock.epoch;
+        if crashed && *is_of_last_run {
+            new_zones = shared.map.keep_on(kept.clone(), epoch);
+            settled = Some(kept.clone());
+        } else {
+            shared.map.keep(kept.clone(), &superblock.array, epoch);
+        }
+    }
+    let mut replayed = None;
+    let lost = if logs && crashed {
+        let members = RefCell::new(members(superblock, &assembly.members, drives));
+        let (lost, resums) = (RefCell::new(lost), Resums::default());
+        let replay = Replay { env, superblock, shared: &shared, members, lost, resums, kept: settled };
+        replayed = Some(replay.run(&new_zones).await.map_err(AssembleError::Block)?);
+        replay.lost.into_inner()
+    } else {
+        lost
+    };
+    shared.lost = LostCells::new(&lost);
+    let catalogue = load_catalogue(superblock, &in_use, shared.geometry.capacity()).await?;
+    let identity = |(place, index): (usize, &Option<usize>)| {
+        index.map(|index| (DriveId(index as u16), superblock.members[place].uuid))
+    };
+    let mut identities: BTreeMap<DriveId, Uuid> = assembly.members.iter().enumerate().filter_map(identity).collect();
+    for &index in &assembly.spares {
+        if let Ok(Probe { superblock: Ok(own), .. }) = probe_bounded(&drives[index]).await {
+            identities.insert(DriveId(index as u16), own.drive);
+        }
+    }
+    let spares = assembly.spares.iter().map(|&index| DriveId(index as u16)).filter(|id| identities.contains_key(id));
+    let spares = spares.collect();
+    // A crash can leave one drive an epoch ahead of the others. If it is not among these, it must not be taken for as
+    // new as them when it comes back.
+    let log_generation = if logs { shared.log_generation } else { superblock.log_generation };
+    let ahead = Superblock { epoch: superblock.epoch + 1, log_generation, ..superblock.clone() };
+    let failed = crashed.then(|| replayed.iter().flat_map(|replayed| replayed.failed.clone()).collect());
+    let crash = (failed, lost.sequence);
+    let needs_resync = !logs && !superblock.clean && superblock.shape.survives() > 0;
+    shared.set_resync_due(needs_resync);
+    let (superblock, map_sequences) = (ahead, sequences);
+    Ok(Taken { shared, needs_resync, replayed, superblock, identities, spares, catalogue, map_sequences, crash })
+}
+
+impl Taken {
+    fn into_loaded(self, left_out: Vec<(usize, Refusal)>, listener: Box<dyn Fn(Event)>) -> Loaded {
+        let Taken { superblock, identities, spares, catalogue, map_sequences, crash, .. } = self;
+        let leader = Leader::new(superblock, identities, spares, catalogue, map_sequences, crash, listener);
+        Loaded {
+            shared: Arc::new(self.shared),
+            needs_resync: self.needs_resync,
+            replayed: self.replayed,
+            left_out,
+            leader: RefCell::new(Some(leader)),
+        }
+    }
+}
+
+impl Loaded {
+    /// The leader: the group on shard 0. Continues rebuilds that were interrupted, and after a crash makes the
+    /// syndromes fit the data.
+    ///
+    /// # Panics
+    /// If called twice.
+    pub fn lead<E: Env>(&self, env: E, drives: Vec<E::Drive>, shards: usize, peers: Rc<dyn Peers>) -> Array<E> {
+        let leader = self.leader.borrow_mut().take().expect("a group has one leader");
+        let drives = drives.into_iter().map(Some).collect();
+        Array::build(env, self.shared.clone(), drives, Place { shard: 0, shards }, peers, Some(leader))
+    }
+}
+
+impl<E: Env> Array<E> {
+    /// The group on a shard other than the leader's. `drives` are the same as the leader's, in the same order.
+    pub fn follow(env: E, shared: Arc<Shared>, drives: Vec<E::Drive>, place: Place, peers: Rc<dyn Peers>) -> Self {
+        Array::build(env, shared, drives.into_iter().map(Some).collect(), place, peers, None)
+    }
+
+    /// Begins background work that is due: interrupted rebuilds, and the resync after a crash. Leader only, once all
+    /// shards have the group.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the superblocks cannot be written after a replay of the log.
+    pub async fn start(&self, needs_resync: bool) -> Result<(), BlockError> {
+        if self.0.leader().superblock.borrow().is_read_only() {
+            return Ok(()); // It may be read, and nothing may be written.
+        }
+        if let Some(failed) = &self.0.leader().failed_in_recovery {
+            // A member that was missing had no part in what the replay decided: it must not come back as if it had.
+            let (inner, failed) = (self.0.clone(), failed.clone());
+            let announce = async move {
+                inner.mark_dirty().await?;
+                for member in failed {
+                    inner.fail_in_place(member, inner.shared.slot(member).drive).await;
+                }
+                // What a killed process had been told to be done is in the drives' caches, and in a map that was kept.
+                inner.persist_map().await
+            };
+            self.0.to_the_end::<(), BlockError>(announce).await?;
+        }
+        self.0.resume_jobs();
+        if needs_resync {
+            self.start_scrub(ScrubMode::Resync);
+        }
+        Ok(())
+    }
+
+    /// Stops the group: waits for what is under way on this shard, then makes it durable. The leader, last of all
+    /// shards, also notes in the superblocks that the group was stopped in order.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the last flush failed; then the group counts as crashed when it is assembled again.
+    pub async fn stop(&self) -> Result<(), BlockError> {
+        let inner = self.0.clone();
+        inner.shared.stop();
+        self.0
+            .to_the_end(async move {
+                inner.barrier().await;
+                if inner.leader.is_none() {
+                    return Ok(());
+                }
+                inner.persist_map().await?;
+                let _turn = inner.leader().state_lock.enter().await;
+                let state = inner.state();
+                let clean = state.clean || !inner.shared.is_resync_due();
+                let rebuild = inner.final_checkpoint(&state.slots);
+                if (clean, rebuild) == (state.clean, state.rebuild) {
+                    return Ok(());
+                }
+                inner.commit(GroupState { clean, rebuild, ..state }).await
+            })
+            .await
+    }
+}
+
+/// Reads the map from the members: of each block the copy with the highest sequence. Gives the sequences. A member
+/// that lacks that copy gets it: the next version overwrites the one before, and must not be the only one then.
+async fn load_map<E: Env>(
+    env: &E,
+    superblock: &Superblock,
+    drives: &[&Bounded<'_, E>],
+    shared: &Shared,
+) -> Result<Vec<u64>, AssembleError> {
+    let blocks = shared.map.block_count();
+    let mut sequences = vec![0; blocks as usize];
+    let mut first = 0;
+    while first < blocks {
+        let count = MAP_BLOCKS_AT_ONCE.min(blocks - first);
+        let mut newest: Vec<Option<MapBlock>> = vec![None; count as usize];
+        let mut have: Vec<Vec<u64>> = vec![vec![0; count as usize]; drives.len()];
+        let offset = map_slot_offset(&superblock.layout, first, 0);
+        let len = (count * MAP_SLOTS) as usize * BLOCK;
+        let reads = drive::join_all(drives.iter().map(|drive| read_retried(*drive, offset, || env.alloc(len)))).await;
+        for (have, bytes) in have.iter_mut().zip(reads) {
+            let Ok(bytes) = bytes else { continue };
+            for (position, copy) in bytes.chunks_exact(BLOCK).enumerate() {
+                let within = position / MAP_SLOTS as usize;
+                let decoded = MapBlock::decode(copy, &superblock.array, first + within as u64);
+                let Ok(block) = decoded else { continue };
+                have[within] = have[within].max(block.sequence);
+                if newest[within].as_ref().is_none_or(|other| other.sequence < block.sequence) {
+                    newest[within] = Some(block);
+                }
+            }
+        }
+        for (within, block) in newest.into_iter().enumerate() {
+            let Some(block) = block else { continue };
+            sequences[block.index as usize] = block.sequence;
+            shared.map.load(block.index, &block.bits);
+            let lacking = drives.iter().zip(&have).filter(|(_, have)| have[within] < block.sequence);
+            let bytes = BufMut::copy_of(&block.encode(&superblock.array)).freeze();
+            let offset = map_slot_offset(&superblock.layout, block.index, block.sequence % MAP_SLOTS);
+            give(lacking.map(|(drive, _)| *drive), offset, &bytes).await;
+        }
+        first += count;
+    }
+    Ok(sequences)
+}
+
+/// Writes a copy of a structure to the drives that lack it. One that does not take it shows that at the next write.
+async fn give<'a, D: Drive + 'a>(drives: impl Iterator<Item = &'a D>, offset: u64, bytes: &Buf) {
+    drive::join_all(drives.map(|drive| drive.write(offset, Segments::from_iter([bytes.clone()]), true))).await;
+}
+
+/// Reads the catalogue with the highest sequence. A group without one has no volumes so far. A member that lacks that
+/// copy gets it, as with the map.
+async fn load_catalogue<D: Drive>(
+    superblock: &Superblock,
+    drives: &[&D],
+    capacity: u64,
+) -> Result<(u64, Catalogue), AssembleError> {
+    let mut newest: Option<(u64, Catalogue)> = None;
+    let slot_bytes = catalogue_slot_bytes(&superblock.layout) as usize;
+    let mut have = vec![0; drives.len()];
+    for (drive, have) in drives.iter().zip(&mut have) {
+        for slot in 0..format::CATALOGUE_SLOTS {
+            let offset = catalogue_slot_offset(&superblock.layout, slot);
+            let Ok(bytes) = read_retried(*drive, offset, || BufMut::zeroed(slot_bytes)).await else { continue };
+            let Ok((sequence, catalogue)) = decode_slot(&bytes, &superblock.array) else { continue };
+            *have = sequence.max(*have);
+            if newest.as_ref().is_none_or(|(other, _)| *other < sequence) {
+                newest = Some((sequence, catalogue));
+            }
+        }
+    }
+    let Some((sequence, catalogue)) = newest else { return Ok((0, Catalogue::default())) };
+    catalogue.check(capacity).map_err(|_| AssembleError::Catalogue)?;
+    let bytes = encode_slot(&catalogue, &superblock.array, sequence, slot_bytes as u64);
+    if let Ok(bytes) = bytes {
+        let lacking = drives.iter().zip(&have).filter(|(_, have)| **have < sequence);
+        let offset = catalogue_slot_offset(&superblock.layout, sequence % format::CATALOGUE_SLOTS);
+        give(lacking.map(|(drive, _)| *drive), offset, &BufMut::copy_of(&bytes).freeze()).await;
+    }
+    Ok((sequence, catalogue))
+}
