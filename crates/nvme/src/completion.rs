@@ -47,6 +47,7 @@ pub struct Status(pub u16);
 const GENERIC: u16 = 0;
 const SPECIFIC: u16 = 1 << 8;
 const MEDIA: u16 = 2 << 8;
+const PATH: u16 = 3 << 8;
 const DNR: u16 = 1 << 14;
 
 macro_rules! statuses {
@@ -138,6 +139,12 @@ statuses! {
     UNRECOVERED_READ_ERROR = MEDIA | DNR | 0x81, "Unrecovered Read Error";
     /// The data compared are others.
     COMPARE_FAILURE = MEDIA | DNR | 0x85, "Compare Failure";
+    /// Never again through this controller.
+    ACCESS_PERSISTENT_LOSS = PATH | 0x01, "Asymmetric Access Persistent Loss";
+    /// Not through this controller.
+    ACCESS_INACCESSIBLE = PATH | 0x02, "Asymmetric Access Inaccessible";
+    /// Not now: how the controller reaches the namespace is changing.
+    ACCESS_TRANSITION = PATH | 0x03, "Asymmetric Access Transition";
 }
 
 impl Status {

@@ -75,6 +75,8 @@ impl<B: Block + 'static> Admin<B> {
     /// Executes a command and puts its answer in the outbox.
     pub fn execute(&mut self, queue: &Rc<Queue>, command: &Command, data: &[u8], now: Nanos) {
         self.heard(now);
+        // First, so that the change counts of logs are those of what is in them.
+        self.hear();
         let view = View::new(&self.portal, &self.association, self.local);
         let (answer, effect) = self.controller.execute(command, data, &view);
         self.set_limit();
@@ -106,15 +108,21 @@ impl<B: Block + 'static> Admin<B> {
         self.tell(queue);
     }
 
-    /// Takes what happened elsewhere to the controller, and tells the host what it wants to know.
-    pub fn tell(&mut self, queue: &Queue) {
+    /// Takes what happened elsewhere to the controller.
+    fn hear(&mut self) {
         for news in self.association.take_news() {
             match news {
                 News::Namespace(nsid) => self.controller.namespace_changed(nsid),
+                News::Access(_) => self.controller.access_changed(),
                 News::Reservation(nsid, notice) => self.controller.reservation_changed(nsid, notice),
                 News::Discovery => self.controller.happened(Event::DiscoveryChanged),
             }
         }
+    }
+
+    /// Takes what happened elsewhere to the controller, and tells the host what it wants to know.
+    pub fn tell(&mut self, queue: &Queue) {
+        self.hear();
         while let Some(completion) = self.controller.event() {
             queue.complete_deferred(completion);
         }

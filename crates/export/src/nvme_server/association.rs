@@ -48,6 +48,8 @@ struct Inner {
 pub(super) enum News {
     /// A namespace came, went, or has another size.
     Namespace(u32),
+    /// A namespace is reached in another way.
+    Access(u32),
     /// The discovery log is another.
     Discovery,
     /// Another host has changed a reservation of a namespace.

@@ -60,6 +60,7 @@ impl<B: Block> Namespaces<B> {
     #[inline]
     pub fn plan(&self, command: &Command) -> Result<(Rc<Handle<B>>, Io), Status> {
         let handle = self.find(command.nsid.get())?;
+        handle.reach()?;
         let blocks = handle.block.size_bytes() / u64::from(handle.described.block_bytes);
         let io = Io::of(command, &Namespace { blocks, ..handle.described });
         let io = io.inspect_err(|_| handle.state.counters.refused())?;
@@ -172,6 +173,12 @@ impl<B> Handle<B> {
     #[inline]
     pub fn is_ending(&self) -> bool {
         self.export.stopping() || self.state.is_revoked()
+    }
+
+    /// Whether commands may be carried out here, as the ANA state of the namespace says: Base 2.0, clause 8.1.3.
+    #[inline]
+    pub fn reach(&self) -> Result<(), Status> {
+        self.export.access().state.refusal().map_or(Ok(()), Err)
     }
 
     pub fn block(&self) -> &B {
@@ -292,6 +299,8 @@ async fn execute<B: Block>(
     data: Option<BufMut>,
 ) -> Result<Option<Buf>, Status> {
     let (block, env, used) = (&handle.block, &queue.link.env, &handle.used);
+    // Once more: it may have waited for its data, or for a limit.
+    handle.reach()?;
     let brought = || data.ok_or(Status::DATA_SGL_LENGTH_INVALID);
     let _inside = match io {
         // It may wait until others have ended, and is none of them.

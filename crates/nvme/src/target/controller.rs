@@ -235,6 +235,12 @@ impl Controller {
         self.events.happened(Event::NamespaceChanged);
     }
 
+    /// A namespace is reached in another way: Base 2.0, clause 8.1.
+    pub fn access_changed(&mut self) {
+        self.logs.access_changed();
+        self.events.happened(Event::AccessChanged);
+    }
+
     /// Another host has changed a reservation of a namespace, which concerns this one.
     pub fn reservation_changed(&mut self, nsid: u32, notice: Notice) {
         if self.notices.happened(nsid, notice) {
