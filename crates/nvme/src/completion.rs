@@ -111,6 +111,8 @@ statuses! {
     NAMESPACE_NOT_READY = GENERIC | 0x82, "Namespace Not Ready";
     /// Another host has it reserved.
     RESERVATION_CONFLICT = GENERIC | DNR | 0x83, "Reservation Conflict";
+    /// More Abort commands at a time than [`crate::target::ABORTS_MAX`].
+    ABORT_LIMIT_EXCEEDED = SPECIFIC | DNR | 0x03, "Abort Command Limit Exceeded";
     /// More event requests than [`crate::target::EVENT_REQUESTS_MAX`].
     EVENT_REQUESTS_EXCEEDED = SPECIFIC | DNR | 0x05, "Asynchronous Event Request Limit Exceeded";
     /// There is no such log page.

@@ -278,6 +278,10 @@ impl Connection {
                         self.done.push(Done::Answer { cid, len: data.len(), sum: sum(&data[..data.len().min(4096)]) });
                     }
                     Answer::Later => {}
+                    Answer::Abort(queue, _) => {
+                        assert!(queue != 0, "the controller knows its own queue");
+                        self.answer(cid, Status::SUCCESS, 1);
+                    }
                     Answer::Persistence(nsids, _) => {
                         assert!(nsids.iter().all(|nsid| self.shelf.namespace(*nsid).is_some()));
                         self.answer(cid, Status::SUCCESS, 0);

@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::controller::{Answer, Controller};
+use super::controller::{ABORTS_MAX, Answer, Controller};
 use super::events::{EVENT_REQUESTS_MAX, Event};
 use super::io::{COPY_BYTES_MAX, COPY_RANGES_MAX};
 use super::{
@@ -113,7 +113,7 @@ impl Controller {
         // Several ports, several controllers, and access states.
         data.cmic = 1 | 1 << 1 | 1 << 3;
         data.oaes = (Event::NamespaceChanged.bit() | Event::AccessChanged.bit()).into();
-        data.acl = 3;
+        data.acl = ABORTS_MAX - 1;
         // One slot, read only.
         data.frmw = 1 | 1 << 1;
         data.wctemp = WARNING_KELVIN.into();

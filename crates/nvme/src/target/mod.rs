@@ -19,7 +19,7 @@ mod notices;
 mod reservation;
 
 pub use connect::{Admission, Refused};
-pub use controller::{Answer, Controller, Effect};
+pub use controller::{ABORTS_MAX, Answer, Controller, Effect};
 pub use events::{EVENT_REQUESTS_MAX, Event};
 pub use fused::CompareAndWrite;
 pub use io::{COPY_BYTES_MAX, COPY_RANGES_MAX, Group, Io, Range, copied, ranges};
