@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use crate::host::check_host;
-use crate::{Invalid, NbdAddress, Reservation, VolumeName};
+use crate::{AnaState, Invalid, NbdAddress, Reservation, VolumeName};
 
 /// `GET /v1/exports`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -44,6 +44,8 @@ pub struct Export {
     pub nqn: Option<String>,
     /// Of NVMe/TCP, the number of the namespace; `null` for others.
     pub nsid: Option<u32>,
+    /// Of NVMe/TCP, how it reaches the volume; `null` for others.
+    pub ana: Option<AnaState>,
     /// Of NVMe/TCP, the hosts that may use it; `null` for any host, and for other protocols.
     pub hosts: Option<Vec<String>>,
     /// Of NVMe/TCP, the hosts that have to use TLS, of those that may use it; empty for other protocols.

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod ana;
 mod change;
 mod drive;
 mod duration;
@@ -39,6 +40,7 @@ mod upkeep;
 mod volume;
 
 pub use address::{AddressError, DriveSpec, NbdAddress};
+pub use ana::{AnaState, ExportUpdate};
 pub use change::Changed;
 pub use drive::{Drive, DriveDetails, DriveHealth, DriveKind, DriveList, DriveRole, DriveState};
 pub use duration::{DURATION_MAX, DurationError, format_duration, parse_duration};

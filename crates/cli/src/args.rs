@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use api::{
-    DriveSpec, DurationError, GroupUpdate, Level, NbdAddress, NvmeTcpCreate, SafetyMode, UblkCreate, VolumeName,
-    parse_bytes, parse_duration,
+    AnaState, DriveSpec, DurationError, GroupUpdate, Level, NbdAddress, NvmeTcpCreate, SafetyMode, UblkCreate,
+    VolumeName, parse_bytes, parse_duration,
 };
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
@@ -490,6 +490,24 @@ Over NVMe/TCP all volumes of a group are namespaces of one subsystem; `purlin ex
     Show {
         /// Its identity, from `purlin export list`
         id: String,
+    },
+    /// Change an export while clients are connected; it lies on the group's drives
+    #[command(after_help = "\
+Examples:
+  purlin export set tank-3 --ana non-optimized
+  purlin export set tank-3 --ana inaccessible --dry-run
+  purlin export set tank-3 --ana optimized
+
+The ANA state is what NVMe hosts with several ways to a volume go by: they use optimized ways, others where there is none, and
+inaccessible ones never. They hear of a change at once; what they have sent is answered, or sent again another way.")]
+    Set {
+        /// Its identity, from `purlin export list`
+        id: String,
+        /// How it reaches its volume: optimized, non-optimized or inaccessible; for NVMe/TCP
+        #[arg(long, value_name = "STATE")]
+        ana: AnaState,
+        #[command(flatten)]
+        dry_run: DryRun,
     },
     /// End an export; its clients lose their connections. A block device in use is not removed
     #[command(after_help = "Examples:\n  purlin export delete tank-3")]

@@ -4,11 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use api::{
-    Changed, DriveDetails, DriveList, ErrorBody, Export, ExportCreate, ExportList, Group, GroupAssemble, GroupCreate,
-    GroupList, GroupStop, GroupUpdate, HostKey, HostKeySet, HostList, HostTlsKey, HostTlsKeySet, Import, ImportForget,
-    ImportList, ImportMd, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, ReferralList, Scrub,
-    ScrubRequest, Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate,
-    VolumeList, VolumeName, VolumeUpdate,
+    Changed, DriveDetails, DriveList, ErrorBody, Export, ExportCreate, ExportList, ExportUpdate, Group, GroupAssemble,
+    GroupCreate, GroupList, GroupStop, GroupUpdate, HostKey, HostKeySet, HostList, HostTlsKey, HostTlsKeySet, Import,
+    ImportForget, ImportList, ImportMd, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, ReferralList,
+    Scrub, ScrubRequest, Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume,
+    VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -236,6 +236,11 @@ impl Client {
     /// Offers a volume to clients.
     pub async fn export_create(&self, request: &ExportCreate) -> Result<Changed<Export>, Failure> {
         self.request(Method::POST, "/v1/exports", Some(request)).await
+    }
+
+    /// Changes an export.
+    pub async fn export_set(&self, id: &str, request: &ExportUpdate) -> Result<Changed<Export>, Failure> {
+        self.request(Method::PATCH, &format!("/v1/exports/{}", encoded(id)), Some(request)).await
     }
 
     /// Ends an export.

@@ -446,6 +446,9 @@ pub fn export(export: &Export) -> String {
         let host = if matches!(host, "0.0.0.0" | "::") { "ADDRESS" } else { host };
         rows.push(("subsystem", nqn.clone()));
         rows.push(("namespace", nsid.to_string()));
+        if let Some(ana) = export.ana {
+            rows.push(("ANA state", ana.to_string()));
+        }
         rows.push(("hosts", hosts));
         if !export.tls_hosts.is_empty() {
             rows.push(("with TLS only", export.tls_hosts.join(", ")));

@@ -6,6 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::SystemTime;
 
+use nvme::Access;
+use nvme::target::AccessState;
+
 use crate::counters::{Counters, LiveCounters};
 use crate::limit::{Limit, Limiter, Limits, Waits};
 
@@ -17,6 +20,8 @@ pub struct ExportState {
     read_only: bool,
     /// What all exports of the volume have together.
     limiter: Arc<Limiter>,
+    /// How NVMe hosts reach it: the code of the state in the low byte, and above it how many states it has had.
+    access: AtomicU64,
     stopping: AtomicBool,
     handed_over: AtomicBool,
     next_id: AtomicU64,
@@ -85,6 +90,9 @@ pub struct HostUse {
 /// Hosts whose figures an export keeps after they have gone. Names cost a host nothing.
 const PAST_HOSTS_MAX: usize = 1024;
 
+/// Where the count begins in [`ExportState::access`].
+const ACCESS_SHIFT: u32 = 8;
+
 /// Nothing panics while one of these locks is held.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -108,6 +116,7 @@ impl ExportState {
             description: description.into(),
             read_only,
             limiter,
+            access: AtomicU64::new(1 << ACCESS_SHIFT | u64::from(Access::Optimized.code())),
             stopping: AtomicBool::new(false),
             handed_over: AtomicBool::new(false),
             next_id: AtomicU64::new(1),
@@ -128,6 +137,25 @@ impl ExportState {
     /// Every change is refused.
     pub fn read_only(&self) -> bool {
         self.read_only
+    }
+
+    /// Has NVMe hosts reach it in another way from now on: commands that come, or have not begun, go by it.
+    /// [`crate::Portal::access_changed`] tells hosts.
+    pub fn set_access(&self, state: Access) {
+        let changed = |word: u64| {
+            let is_other = word as u8 != state.code();
+            is_other.then(|| ((word >> ACCESS_SHIFT) + 1) << ACCESS_SHIFT | u64::from(state.code()))
+        };
+        // Fails where it is so already.
+        let _ = self.access.fetch_update(Ordering::SeqCst, Ordering::SeqCst, changed);
+    }
+
+    /// How NVMe hosts reach it: Base 2.0, clause 8.1.
+    #[inline]
+    pub fn access(&self) -> AccessState {
+        let word = self.access.load(Ordering::Relaxed);
+        let state = Access::of(word as u8).expect("only codes of states are stored");
+        AccessState { state, count: word >> ACCESS_SHIFT }
     }
 
     /// The sum of all connections, living and ended.

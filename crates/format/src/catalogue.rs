@@ -155,7 +155,23 @@ pub enum ExportKind {
         read_only: bool,
         /// NVMe qualified names of the hosts that may use it; `None` is any host.
         hosts: Option<Vec<String>>,
+        /// How hosts reach the volume there. Left out where that is the best way.
+        #[serde(default, skip_serializing_if = "is_default")]
+        ana: AnaRecord,
     },
+}
+
+/// How an address reaches a namespace: the states of Asymmetric Namespace Access that an operator may choose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AnaRecord {
+    /// The best way.
+    #[default]
+    Optimized,
+    /// A way, and there may be better ones.
+    NonOptimized,
+    /// No way.
+    Inaccessible,
 }
 
 impl ExportKind {

@@ -4,8 +4,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use drive::{BufMut, Segments, race, within};
-use nvme::host::{Access, Blocks, io};
-use nvme::{Command, Status};
+use nvme::host::{Blocks, io};
+use nvme::{Access, Command, Status};
 use smallvec::smallvec;
 
 use crate::IoError;
@@ -72,19 +72,12 @@ enum Verdict {
 fn verdict(status: Status) -> Verdict {
     const KIND: u16 = 0x7 << 8;
     const MEDIA: u16 = 2 << 8;
-    // Path related: Base 2.0, figure 98.
-    const ACCESS_PERSISTENT_LOSS: u16 = 0x301;
-    const ACCESS_INACCESSIBLE: u16 = 0x302;
-    const ACCESS_TRANSITION: u16 = 0x303;
     let same = |other: Status| status.0 & 0x7FF == other.0 & 0x7FF;
     if status.is_success() {
         return Verdict::Done;
     }
-    match status.0 & 0x7FF {
-        ACCESS_PERSISTENT_LOSS => return Verdict::Elsewhere(Access::PersistentLoss),
-        ACCESS_INACCESSIBLE => return Verdict::Elsewhere(Access::Inaccessible),
-        ACCESS_TRANSITION => return Verdict::Elsewhere(Access::Change),
-        _ => {}
+    if let Some(access) = Access::of_refusal(status) {
+        return Verdict::Elsewhere(access);
     }
     if same(Status::COMPARE_FAILURE) {
         return Verdict::Fail(IoError::Differs);

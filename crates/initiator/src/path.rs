@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use drive::race;
-use nvme::host::{Access, AccessStates, NamespaceInfo, Survey, access_log, access_log_bytes, admin};
+use nvme::Access;
+use nvme::host::{AccessStates, NamespaceInfo, Survey, access_log, access_log_bytes, admin};
 use nvme::target::Event;
 
 use crate::controller::{Controller, Purpose};

@@ -7,10 +7,12 @@ mod common;
 use std::time::{Duration, Instant};
 
 use common::proxy::Proxy;
-use common::{BLOCK, Disk, MIB, PATIENCE, Target, Volume, address, buf, offer, on_tokio, options, pattern, segments};
+use common::{
+    BLOCK, Disk, MIB, PATIENCE, Target, Volume, address, buf, offer, on_tokio, options, pattern, segments, subsystem,
+};
 use initiator::tokio::TokioNetwork;
 use initiator::{Address, ConnectError, IoError, Namespace, Options, PathState, Selection};
-use nvme::host::Access;
+use nvme::Access;
 
 /// ANA states of the log: Base 2.0, figure 220.
 const OPTIMIZED: u8 = 0x1;
@@ -36,7 +38,7 @@ fn states(disk: &Disk) -> Vec<PathState> {
 /// Two targets that offer one volume, behind a proxy each.
 struct Two {
     volume: Volume,
-    _targets: [Target; 2],
+    targets: [Target; 2],
     commands: [std::sync::Arc<export::ExportState>; 2],
     proxies: [Proxy; 2],
 }
@@ -47,11 +49,17 @@ impl Two {
         let targets = [Target::start(1, 64), Target::start(1, 64)];
         let commands = [0, 1].map(|index| offer(&targets[index], 1, 1, &volume, BLOCK));
         let proxies = [0, 1].map(|index| Proxy::to(targets[index].address));
-        Two { volume, _targets: targets, commands, proxies }
+        Two { volume, targets, commands, proxies }
     }
 
     fn addresses(&self) -> [Address; 2] {
         [0, 1].map(|index| address(self.proxies[index].address))
+    }
+
+    /// A target reaches the volume in another way, and says so.
+    fn set_access(&self, index: usize, state: Access) {
+        self.commands[index].set_access(state);
+        self.targets[index].portal.access_changed(&subsystem(), 1);
     }
 
     /// Reads so far, of each target.
@@ -136,6 +144,41 @@ fn a_path_that_is_inaccessible_is_never_used_and_waited_for() {
         eventually("it is accessible", || states(&disk)[1] == PathState::Live(Access::Optimized)).await;
         disk.read(0, buf(4096)).await.unwrap();
         assert_eq!(two.reads()[1], 1);
+    });
+}
+
+/// Targets that mean it, unlike the proxies' ones above: they refuse commands, and tell of the change.
+#[test]
+fn a_path_that_becomes_inaccessible_is_left_without_a_failed_request() {
+    on_tokio(async {
+        let two = Two::start();
+        let disk = connect(&two.addresses(), options()).await;
+        eventually("both are connected", || states(&disk) == [PathState::Live(Access::Optimized); 2]).await;
+        for step in 0..6_usize {
+            let (used, left) = (step % 2, 1 - step % 2);
+            two.set_access(used, Access::Optimized);
+            two.set_access(left, Access::Inaccessible);
+            // Some of them meet the refusal before the host has heard of the change.
+            for slot in 0..20_u64 {
+                disk.write(slot * 4096, segments(&pattern(4096, step * 100 + slot as usize)), false).await.unwrap();
+            }
+            let of = |index| if index == used { Access::Optimized } else { Access::Inaccessible };
+            let expected = [0, 1].map(|index| PathState::Live(of(index)));
+            eventually("the host has heard of it", || states(&disk) == expected).await;
+            let before = two.reads();
+            for slot in 0..20_u64 {
+                let data = disk.read(slot * 4096, buf(4096)).await.unwrap();
+                assert!(*data == pattern(4096, step * 100 + slot as usize)[..]);
+            }
+            assert_eq!(two.reads()[left], before[left], "nothing is sent there");
+        }
+        // Neither way: a request waits until there is one again.
+        two.set_access(1, Access::Inaccessible);
+        eventually("both are away", || states(&disk) == [PathState::Live(Access::Inaccessible); 2]).await;
+        let (read, ()) = tokio::join!(disk.read(0, buf(4096)), async { two.set_access(0, Access::NonOptimized) });
+        assert!(*read.unwrap() == pattern(4096, 500)[..]);
+        assert_eq!(states(&disk)[0], PathState::Live(Access::NonOptimized));
+        assert_eq!(disk.paths().iter().map(|path| path.connects).collect::<Vec<_>>(), [1, 1], "no connection was lost");
     });
 }
 

@@ -47,6 +47,7 @@ pub struct Status(pub u16);
 const GENERIC: u16 = 0;
 const SPECIFIC: u16 = 1 << 8;
 const MEDIA: u16 = 2 << 8;
+const PATH: u16 = 3 << 8;
 const DNR: u16 = 1 << 14;
 
 macro_rules! statuses {
@@ -110,6 +111,8 @@ statuses! {
     NAMESPACE_NOT_READY = GENERIC | 0x82, "Namespace Not Ready";
     /// Another host has it reserved.
     RESERVATION_CONFLICT = GENERIC | DNR | 0x83, "Reservation Conflict";
+    /// More Abort commands at a time than [`crate::target::ABORTS_MAX`].
+    ABORT_LIMIT_EXCEEDED = SPECIFIC | DNR | 0x03, "Abort Command Limit Exceeded";
     /// More event requests than [`crate::target::EVENT_REQUESTS_MAX`].
     EVENT_REQUESTS_EXCEEDED = SPECIFIC | DNR | 0x05, "Asynchronous Event Request Limit Exceeded";
     /// There is no such log page.
@@ -138,6 +141,12 @@ statuses! {
     UNRECOVERED_READ_ERROR = MEDIA | DNR | 0x81, "Unrecovered Read Error";
     /// The data compared are others.
     COMPARE_FAILURE = MEDIA | DNR | 0x85, "Compare Failure";
+    /// Never again through this controller.
+    ACCESS_PERSISTENT_LOSS = PATH | 0x01, "Asymmetric Access Persistent Loss";
+    /// Not through this controller.
+    ACCESS_INACCESSIBLE = PATH | 0x02, "Asymmetric Access Inaccessible";
+    /// Not now: how the controller reaches the namespace is changing.
+    ACCESS_TRANSITION = PATH | 0x03, "Asymmetric Access Transition";
 }
 
 impl Status {

@@ -5,6 +5,7 @@
 //! holds no payload and knows no clock.
 //!
 //! - [`Command`], [`Completion`], [`identify`], [`fabrics_data`]: the structures.
+//! - [`Access`]: how a controller reaches a namespace.
 //! - [`tcp`]: PDUs, and how a stream of bytes is cut into them.
 //! - [`target`]: what a controller answers.
 //! - [`host`]: how a host makes a controller work.
@@ -13,6 +14,7 @@
 
 #![forbid(unsafe_code)]
 
+mod access;
 pub mod auth;
 mod command;
 mod completion;
@@ -24,6 +26,7 @@ pub mod target;
 pub mod tcp;
 pub mod tls;
 
+pub use access::Access;
 pub use command::{Command, Direction, FABRICS, Fuse, Place, Sgl, admin, fabrics, nvm};
 pub use completion::{Completion, Status};
 pub use nqn::{DISCOVERY_NQN, NQN_BYTES_MAX, NQN_FIELD_BYTES, Nqn, NqnError};

@@ -89,7 +89,9 @@ fn a_request_that_is_aborted_is_answered_and_others_are_not_touched() {
     assert_eq!(abort(&mut controller, 0, 6), done(0));
     assert_eq!(controller.event(), Some(Completion::new(6, Status::ABORT_REQUESTED, 0)));
     assert_eq!(abort(&mut controller, 0, 6), done(1));
-    assert_eq!(abort(&mut controller, 1, 5), done(1));
+    // Its own identifier, and one of an I/O queue, which the owner of that has to know.
+    assert_eq!(abort(&mut controller, 0, 50), done(1));
+    assert_eq!(abort(&mut controller, 1, 5), Answer::Abort(1, 5));
     assert_eq!(controller.event(), None);
     controller.happened(Event::NamespaceChanged);
     assert_eq!(controller.event(), told(5, 0x04_00_02));

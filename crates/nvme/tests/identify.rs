@@ -84,7 +84,7 @@ fn a_namespace_says_its_size_blocks_and_names() {
     assert_eq!((&image[64..66], &image[72..74]), (&[7, 0][..], &[0xFF, 0x01][..]));
     assert_eq!((&image[74..80], image[80]), (&[0, 8, 0, 8, 0, 0][..], 255));
     let independent = identify(&mut controller, cns::INDEPENDENT_NAMESPACE, 3).expect("data");
-    assert_eq!((&independent[1..3], &independent[4..9], independent[14]), (&[1, 0xFF][..], &[1, 0, 0, 0, 1][..], 1));
+    assert_eq!((&independent[1..3], &independent[4..9], independent[14]), (&[1, 0xFF][..], &[3, 0, 0, 0, 1][..], 1));
 
     let names = identify(&mut controller, cns::NAMESPACE_DESCRIPTORS, 1).expect("data");
     let expected = [&[2, 16, 0, 0][..], &[0x11; 16], &[3, 16, 0, 0], &[0x11; 16], &[4, 1, 0, 0, 0]].concat();

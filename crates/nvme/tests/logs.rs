@@ -109,21 +109,6 @@ fn changed_namespaces_are_listed_in_order_and_more_than_fit_are_all() {
 }
 
 #[test]
-fn one_group_has_all_namespaces_and_is_optimized() {
-    let mut controller = enabled(Kind::Io);
-    let bytes = data(execute(&mut controller, &log(0x0C, 0, 56))).expect("a log");
-    // Change count, groups; group, namespaces, change count, state; the namespaces.
-    assert_eq!(bytes[..16], [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(bytes[16..33], [1, 0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
-    assert_eq!(bytes[48..], [1, 0, 0, 0, 3, 0, 0, 0]);
-    // RGO: groups only.
-    let mut groups = log(0x0C, 0, 56);
-    groups.set_cdw(10, groups.cdw(10) | 1 << 8);
-    let bytes = data(execute(&mut controller, &groups)).expect("a log");
-    assert_eq!((&bytes[20..24], &bytes[48..]), (&[0; 4][..], &[0; 8][..]));
-}
-
-#[test]
 fn effects_say_which_commands_there_are() {
     let bytes = data(execute(&mut enabled(Kind::Io), &log(0x05, 0, 4096))).expect("a log");
     let listed: Vec<(usize, u8)> = bytes

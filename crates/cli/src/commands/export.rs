@@ -1,6 +1,6 @@
 //! `purlin export`.
 
-use api::{ErrorCode, ExportCreate, ExportTls, NbdAddress, NvmeTcpCreate, Protocol, UblkCreate};
+use api::{ErrorCode, ExportCreate, ExportTls, ExportUpdate, NbdAddress, NvmeTcpCreate, Protocol, UblkCreate};
 
 use super::absolute;
 use crate::args::{Common, ExportCommand, ExportCreateArgs};
@@ -20,6 +20,12 @@ pub(super) async fn run(common: &Common, client: &Client, command: ExportCommand
                 message: format!("there is no export \"{id}\""),
             })?;
             show(common, &export, table::export)
+        }
+        ExportCommand::Set { id, ana, dry_run } => {
+            let request = ExportUpdate { ana: Some(ana), dry_run: dry_run.dry_run };
+            let changed = client.export_set(&id, &request).await?;
+            let said = if changed.steps.is_empty() { "nothing to change".to_owned() } else { changed.steps.join("; ") };
+            show_changed(common, &changed, |_| format!("{id}: {said}"))
         }
         ExportCommand::Delete { id } => {
             show_changed(common, &client.export_delete(&id).await?, |_| format!("deleted export {id}"))

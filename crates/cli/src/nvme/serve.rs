@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use api::{NbdAddress, format_bytes};
 use initiator::tokio::TokioNetwork;
 use initiator::{Namespace, PathState, PathStatus};
-use nvme::host::Access;
+use nvme::Access;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 #[cfg(unix)]

@@ -32,6 +32,27 @@ fn an_export_says_how_clients_connect() {
 }
 
 #[test]
+fn an_export_is_reached_as_it_was_told() {
+    let daemon = Daemon::filled();
+    let said = daemon.ok("export create tank/db --nvme-tcp 10.0.0.5:4420 --allow-any-host");
+    let id = said.split_whitespace().nth(2).expect("created export ID of ...").to_owned();
+    let set = |state: &str| format!("export set {id} --ana {state}");
+    let done = format!("{id}: tell hosts that the export {id} is non-optimized\n");
+    assert_eq!(daemon.ok(&set("non-optimized")), done);
+    assert_eq!(daemon.ok(&set("non-optimized")), format!("{id}: nothing to change\n"));
+    let said = daemon.run(&set("inaccessible --dry-run"));
+    assert!(said.code == 0 && said.out.contains("no other address reaches it"), "{} {}", said.out, said.err);
+    assert!(
+        daemon.ok(&format!("export show {id}")).contains("ANA state    non-optimized\n"),
+        "a dry run changes nothing"
+    );
+    let said = daemon.run(&set("lost"));
+    assert!(said.code == 2 && said.err.contains("choose optimized, non-optimized or inaccessible"), "{}", said.err);
+    assert_eq!(daemon.fails("export set 2 --ana optimized"), "purlin: the export \"2\" has no ANA state\n");
+    assert_eq!(daemon.fails("export set 77 --ana optimized"), "purlin: there is no export \"77\"\n");
+}
+
+#[test]
 fn hosts_are_shown_with_what_they_may_use_and_what_they_did() {
     let daemon = Daemon::filled();
     assert_eq!(daemon.ok("host list"), "no hosts; an export over NVMe/TCP names those that may use it\n");

@@ -3,10 +3,11 @@
 use std::net::SocketAddr;
 
 use api::{
-    Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, Group, GroupAssemble, GroupCreate,
-    GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd,
-    Imported, LimitUpdate, MemberFail, MemberReplace, Referral, SafetyMode, Scrub, ScrubRequest, Share, ShareCreate,
-    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes,
+    Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble,
+    GroupCreate, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget,
+    ImportMd, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, SafetyMode, Scrub, ScrubRequest, Share,
+    ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+    format_bytes,
 };
 use array::{CreateError, NewGroup, create, erase};
 use async_trait::async_trait;
@@ -462,6 +463,10 @@ impl Control for Engine {
 
     async fn share_delete(&self, id: &str) -> Answer<Changed<Share>> {
         self.unshare_drive(id).await
+    }
+
+    async fn export_set(&self, id: &str, request: ExportUpdate) -> Answer<Changed<Export>> {
+        self.set_access(id, request.validate()?, request.dry_run).await
     }
 
     async fn hosts(&self) -> Answer<Vec<Host>> {

@@ -157,6 +157,13 @@ impl Listeners {
         }
     }
 
+    /// A namespace is reached in another way, as its export says.
+    pub fn access_changed(&self, address: &str, subsystem: &Nqn, nsid: u32) {
+        if let Some(Serves::NvmeTcp(portal)) = self.places().get(address).map(|place| &place.serves) {
+            portal.access_changed(subsystem, nsid);
+        }
+    }
+
     /// A namespace has another size.
     pub fn namespace_resized(&self, address: &str, subsystem: &Nqn, nsid: u32) {
         if let Some(Serves::NvmeTcp(portal)) = self.places().get(address).map(|place| &place.serves) {

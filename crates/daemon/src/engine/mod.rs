@@ -7,6 +7,7 @@
 //! 3. What is on the drives counts. The state directory only remembers where to look for drives; of imports, whose drives are not
 //!    written to, it has everything.
 
+mod access;
 mod away;
 mod change;
 mod clock;

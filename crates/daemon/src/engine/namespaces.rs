@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use api::{ErrorCode, NbdAddress, NvmeTcpCreate, VolumeName};
 use export::{ExportState, NamespaceOffer};
-use format::{ExportKind, ExportRecord, Uuid, VolumeRecord};
+use format::{AnaRecord, ExportKind, ExportRecord, Uuid, VolumeRecord};
 use nvme::Nqn;
-use nvme::target::Subsystem;
+use nvme::target::{NAMESPACES_MAX, Subsystem};
 
 use super::hosts::hosts_of;
-use super::shard;
 use super::{Engine, Group};
+use super::{access, shard};
 use crate::http::{Answer, ControlError};
 
 /// The name of a group's subsystem: all its volumes are namespaces of one.
@@ -72,6 +72,13 @@ impl Engine {
                 return Err(ControlError::new(ErrorCode::Invalid, message));
             }
             (Some(own), _) => own,
+            (None, _) if taken.len() >= NAMESPACES_MAX as usize => {
+                let message = format!(
+                    "{NAMESPACES_MAX} volumes of the group \"{}\" are namespaces: there can be no more",
+                    group.name
+                );
+                return Err(ControlError::new(ErrorCode::TooLarge, message));
+            }
             (None, Some(asked)) if taken.contains(&asked) => {
                 let message = format!("the namespace {asked} is another volume of the group \"{}\"", group.name);
                 return Err(ControlError::new(ErrorCode::Invalid, message));
@@ -88,6 +95,7 @@ impl Engine {
             block_bytes: asked.block_bytes.unwrap_or(api::UblkCreate::BLOCK_BYTES_DEFAULT),
             read_only,
             hosts: (!asked.allow_any_host).then_some(asked.hosts),
+            ana: AnaRecord::Optimized,
         };
         Ok((kind, step))
     }
@@ -98,7 +106,8 @@ impl Engine {
         record: &ExportRecord,
         state: &Arc<ExportState>,
     ) -> Answer<()> {
-        let ExportKind::NvmeTcp { address, nsid, block_bytes, hosts, .. } = &record.kind else { return Ok(()) };
+        let ExportKind::NvmeTcp { address, nsid, block_bytes, hosts, ana, .. } = &record.kind else { return Ok(()) };
+        state.set_access(access::of(*ana));
         let (key, volume) = (group.key, record.volume);
         let offer = NamespaceOffer {
             block_bytes: *block_bytes,

@@ -15,7 +15,7 @@ use ::drive::Order;
 use api::{Changed, ErrorCode, NvmeTcpCreate, Share, ShareCreate, ShareList};
 use export::{ExportState, HostSecrets, Keep, NamespaceOffer, SharedNamespace};
 use format::{SecretRecord, TlsKeyRecord, Uuid};
-use nvme::target::{Reservations, Subsystem};
+use nvme::target::{NAMESPACES_MAX, Reservations, Subsystem};
 use runtime::{OpenDrive, ShardEnv};
 use serde::{Deserialize, Serialize};
 
@@ -246,7 +246,7 @@ impl Engine {
             }
             let nsid = {
                 let all = self.shares.all();
-                (1..=NvmeTcpCreate::NSID_MAX).find(|nsid| !all.running.contains_key(nsid))
+                (1..=NAMESPACES_MAX).find(|nsid| !all.running.contains_key(nsid))
             };
             let nsid = nsid
                 .ok_or_else(|| ControlError::new(ErrorCode::TooLarge, "as many drives are shared as there can be"))?;

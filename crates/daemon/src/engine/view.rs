@@ -12,7 +12,7 @@ use runtime::OpenDrive;
 use super::exports::RunningExport;
 use super::group::{Group, GroupDrive};
 use super::newcomer::Newcomer;
-use super::{devices, findings, limits, namespaces, schedule, settings};
+use super::{access, devices, findings, limits, namespaces, schedule, settings};
 
 /// Nanoseconds in a second.
 const SECOND: u64 = 1_000_000_000;
@@ -446,12 +446,13 @@ pub(super) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExpo
     let volume = catalogue.volumes.iter().find(|volume| volume.id == running.record.volume);
     let name = volume.map_or_else(String::new, |volume| format!("{}/{}", group.name, volume.name));
     let mut export = export_of(&export_id(group, running.record.id), name, running);
-    if let ExportKind::NvmeTcp { address, nsid, block_bytes, hosts, .. } = &running.record.kind {
+    if let ExportKind::NvmeTcp { address, nsid, block_bytes, hosts, ana, .. } = &running.record.kind {
         let nqn = namespaces::nqn_of(&group.uuid);
         export.uri = format!("nvme-tcp://{address}/{nqn}?nsid={nsid}");
         (export.nqn, export.nsid) = (Some(nqn.to_string()), Some(*nsid));
         (export.block_bytes, export.hosts) = (Some(*block_bytes), hosts.clone());
         let may_use = |host: &&String| hosts.as_ref().is_none_or(|hosts| hosts.contains(host));
+        export.ana = Some(access::shown(*ana));
         export.tls_hosts = catalogue.tls_keys.iter().map(|record| &record.host).filter(may_use).cloned().collect();
         export.reservation = group.reservation(running.record.volume);
     }
@@ -497,6 +498,7 @@ pub(super) fn export_of(id: &str, name: String, running: &RunningExport) -> api:
         connection_count: connection_count as u32,
         nqn: None,
         nsid: None,
+        ana: None,
         hosts: None,
         tls_hosts: Vec::new(),
         reservation: None,

@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 
 use api::{
-    Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, Group, GroupAssemble, GroupCreate,
-    GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd,
-    Imported, LimitUpdate, MemberFail, MemberReplace, Referral, Scrub, ScrubRequest, Share, ShareCreate, ShareList,
-    SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+    Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble,
+    GroupCreate, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget,
+    ImportMd, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, Scrub, ScrubRequest, Share, ShareCreate,
+    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
 };
 use async_trait::async_trait;
 use format::Shape;
@@ -181,6 +181,9 @@ pub trait Control: Send + Sync + 'static {
 
     /// Offers a drive no longer.
     async fn share_delete(&self, id: &str) -> Answer<Changed<Share>>;
+
+    /// Changes an export while clients are connected.
+    async fn export_set(&self, id: &str, request: ExportUpdate) -> Answer<Changed<Export>>;
 
     /// Lets an NVMe host use an export.
     async fn host_allow(&self, id: &str, host: &str) -> Answer<Changed<Export>>;

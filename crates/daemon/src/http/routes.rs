@@ -465,6 +465,7 @@ handlers!(
     export_list,
     export_create,
     export_delete,
+    export_set,
     share_list,
     share_create,
     share_delete,

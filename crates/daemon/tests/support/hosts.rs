@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use api::{
-    Changed, ErrorCode, Export, Host, HostExport, HostKey, HostTlsKey, IoCounters, LatencyUs, Limit, Registrant,
-    Reservation, ReservationKind,
+    AnaState, Changed, ErrorCode, Export, ExportUpdate, Host, HostExport, HostKey, HostTlsKey, IoCounters, LatencyUs,
+    Limit, Registrant, Reservation, ReservationKind,
 };
 use daemon::http::{Answer, ControlError};
 
@@ -66,6 +66,23 @@ pub fn reservation(hosts: &[String]) -> Reservation {
         persists: true,
         registrants: names.enumerate().map(registrant).collect(),
     }
+}
+
+/// Changes how an export reaches its volume. No other does.
+pub fn set_access(export: &mut Export, request: ExportUpdate) -> Answer<Changed<Export>> {
+    let Some(before) = export.ana else {
+        return Err(ControlError::new(ErrorCode::Invalid, format!("the export {:?} has no ANA state", export.id)));
+    };
+    let state = request.validate()?;
+    let is_other = before != state;
+    let steps = is_other.then(|| format!("tell hosts that the export {} is {state}", export.id)).into_iter().collect();
+    let warnings = (state == AnaState::Inaccessible).then(|| "no other address reaches it".to_owned());
+    let warnings: Vec<String> = warnings.into_iter().collect();
+    if request.dry_run {
+        return Ok(Changed::planned(steps).with_warnings(warnings));
+    }
+    export.ana = Some(state);
+    Ok(Changed::done(steps, export.clone()).with_warnings(warnings))
 }
 
 /// Changes the hosts of an export.

@@ -547,6 +547,7 @@ impl Control for MemoryControl {
             message: None,
             connection_count: 0,
             nqn: nvme.as_ref().map(|_| NQN.to_owned()),
+            ana: nvme.as_ref().map(|_| AnaState::Optimized),
             nsid: nvme.as_ref().map(|nvme| nvme.nsid.unwrap_or(1)),
             reservation: nvme.as_ref().map(|nvme| hosts::reservation(&nvme.hosts)),
             tls_hosts: state.tls_hosts(Some(&name.group)),
@@ -579,6 +580,12 @@ impl Control for MemoryControl {
 
     async fn share_delete(&self, id: &str) -> Answer<Changed<Share>> {
         shares::delete(&mut self.state().shares, id)
+    }
+
+    async fn export_set(&self, id: &str, request: ExportUpdate) -> Answer<Changed<Export>> {
+        let mut state = self.state();
+        let export = state.exports.get_mut(id).ok_or_else(|| ControlError::export_not_found(id))?;
+        hosts::set_access(export, request)
     }
 
     async fn hosts(&self) -> Answer<Vec<Host>> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use drive::{Block, BufMut, Env, Nanos};
-use nvme::target::{Admission, Answer, Controller, Effect, Event, Kind};
+use nvme::target::{ABORTS_MAX, Admission, Answer, Controller, Effect, Event, Kind};
 use nvme::{Command, Status};
 
 use super::association::{Association, News};
@@ -29,6 +29,8 @@ pub(super) struct Admin<B> {
     controller: Controller,
     local: Option<SocketAddr>,
     pulse: Rc<Pulse>,
+    /// Abort commands that run.
+    aborting: Rc<Cell<u8>>,
 }
 
 /// When the host was last heard of, for the keep alive timer.
@@ -56,7 +58,7 @@ impl<B: Block + 'static> Admin<B> {
         );
         let pulse = Rc::new(Pulse { heard: Cell::new(env.now()), limit: Cell::new(Duration::ZERO) });
         env.spawn(watch(env.clone(), pulse.clone(), association.clone()));
-        let admin = Admin { portal, association, controller, local, pulse };
+        let admin = Admin { portal, association, controller, local, pulse, aborting: Rc::default() };
         admin.set_limit();
         admin
     }
@@ -75,6 +77,8 @@ impl<B: Block + 'static> Admin<B> {
     /// Executes a command and puts its answer in the outbox.
     pub fn execute(&mut self, queue: &Rc<Queue>, command: &Command, data: &[u8], now: Nanos) {
         self.heard(now);
+        // First, so that the change counts of logs are those of what is in them.
+        self.hear();
         let view = View::new(&self.portal, &self.association, self.local);
         let (answer, effect) = self.controller.execute(command, data, &view);
         self.set_limit();
@@ -96,6 +100,19 @@ impl<B: Block + 'static> Admin<B> {
                 }
             }
             Answer::Later => queue.deferred(),
+            Answer::Abort(..) if self.aborting.get() >= ABORTS_MAX => {
+                queue.complete(cid, Status::ABORT_LIMIT_EXCEEDED, 0, 0);
+            }
+            Answer::Abort(number, target) => {
+                self.aborting.set(self.aborting.get() + 1);
+                let outcome = self.association.abort(number, target);
+                let (queue, aborting) = (queue.clone(), self.aborting.clone());
+                queue.link.env.clone().spawn(async move {
+                    let aborted = outcome.await;
+                    aborting.set(aborting.get() - 1);
+                    queue.complete(cid, Status::SUCCESS, u64::from(!aborted), 0);
+                });
+            }
             Answer::Persistence(nsids, persists) => {
                 let (subsystem, host) = (&self.association.subsystem, &self.association.host.nqn);
                 let offers = nsids.into_iter().filter_map(|nsid| self.portal.find(subsystem, host, nsid));
@@ -106,15 +123,21 @@ impl<B: Block + 'static> Admin<B> {
         self.tell(queue);
     }
 
-    /// Takes what happened elsewhere to the controller, and tells the host what it wants to know.
-    pub fn tell(&mut self, queue: &Queue) {
+    /// Takes what happened elsewhere to the controller.
+    fn hear(&mut self) {
         for news in self.association.take_news() {
             match news {
                 News::Namespace(nsid) => self.controller.namespace_changed(nsid),
+                News::Access(_) => self.controller.access_changed(),
                 News::Reservation(nsid, notice) => self.controller.reservation_changed(nsid, notice),
                 News::Discovery => self.controller.happened(Event::DiscoveryChanged),
             }
         }
+    }
+
+    /// Takes what happened elsewhere to the controller, and tells the host what it wants to know.
+    pub fn tell(&mut self, queue: &Queue) {
+        self.hear();
         while let Some(completion) = self.controller.event() {
             queue.complete_deferred(completion);
         }

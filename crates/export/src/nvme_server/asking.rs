@@ -10,6 +10,7 @@ use nvme::target::Io;
 use nvme::tcp::Receiver;
 use nvme::{Command, Status};
 
+use super::abort::Request;
 use super::fused::{Pair, Part};
 use super::io::{self, Handle};
 use super::queue::Queue;
@@ -33,6 +34,8 @@ pub(super) struct Job<B> {
     pub fused: Option<(Rc<Pair<B>>, Part)>,
     /// It has waited for the limits that hold for it.
     pub is_paid: bool,
+    /// It is to be aborted when its data are there: a host that was asked for them goes on sending them.
+    pub abort: Option<Request>,
 }
 
 /// A command whose data are arriving.
@@ -40,6 +43,14 @@ pub(super) struct Arriving<B> {
     pub job: Job<B>,
     /// As many bytes as the command has; nothing where they are of no use.
     pub data: BufMut,
+}
+
+impl<B> Job<B> {
+    /// Whether it is the command of this identifier, one of a namespace, not a part of two, and nobody wants to abort it yet.
+    pub fn may_be_aborted(&self, cid: u16) -> bool {
+        let is_single = matches!(self.plan, Plan::Io(..)) && self.fused.is_none();
+        self.command.cid.get() == cid && is_single && self.abort.is_none()
+    }
 }
 
 impl<B> Plan<B> {
@@ -92,13 +103,19 @@ impl<B: 'static> Over<B> {
         self.waiting.set(self.waiting.get() + 1);
         let env = queue.link.env.clone();
         env.spawn(async move {
-            let passed = handle.pass(&queue.link.env, &io).await;
+            let cid = job.command.cid.get();
+            let passed = queue.waiting.unless_aborted(cid, handle.pass(&queue.link.env, &io)).await;
             over.waiting.set(over.waiting.get() - 1);
             if over.ended.get() {
                 return queue.link.abandon(0);
             }
-            if let Err(status) = passed {
-                return queue.complete(job.command.cid.get(), status, 0, 0);
+            match passed {
+                Ok(Ok(())) => {}
+                Ok(Err(status)) => return queue.complete(cid, status, 0, 0),
+                Err(abort) => {
+                    queue.complete(cid, Status::ABORT_REQUESTED, 0, 0);
+                    return abort.done();
+                }
             }
             job.is_paid = true;
             over.passed.borrow_mut().push_back(job);
@@ -146,6 +163,27 @@ impl<B> Asking<B> {
         if !self.unasked.is_empty() {
             queue.link.wake_when_released(context.waker());
             self.ask(machine, queue);
+        }
+    }
+
+    /// Has a command end that has not begun, because its data are not there. Gives the request back where there is none.
+    pub fn abort(&mut self, request: Request, queue: &Queue) -> Option<Request> {
+        let cid = request.cid;
+        let is_meant = |job: &Job<B>| job.may_be_aborted(cid);
+        self.unasked.append(&mut self.over.passed.borrow_mut());
+        if let Some(at) = self.unasked.iter().position(is_meant) {
+            self.unasked.remove(at);
+            queue.complete(cid, Status::ABORT_REQUESTED, 0, 0);
+            request.done();
+            return None;
+        }
+        let mut asked = self.asked.iter_mut().flatten().map(|arriving| &mut arriving.job);
+        match asked.find(|job| is_meant(job)) {
+            Some(job) => {
+                job.abort = Some(request);
+                None
+            }
+            None => Some(request),
         }
     }
 

@@ -8,6 +8,7 @@ use nvme::Nqn;
 use nvme::auth::Policy;
 use nvme::target::{Host, Kind, Notice, Refused};
 
+use super::abort::{Outcome, Request};
 use super::secrets::HostSecrets;
 use crate::state::Alarm;
 
@@ -36,11 +37,19 @@ pub(super) struct Association {
 #[derive(Debug, Default)]
 struct Inner {
     /// Connected I/O queues by their number.
-    queues: BTreeMap<u16, Arc<Alarm>>,
+    queues: BTreeMap<u16, Connected>,
     /// Counts disabled controllers: a queue of an earlier count has ended.
     epoch: u64,
     /// What the admin queue has not heard yet.
     news: Vec<News>,
+}
+
+/// An I/O queue, as its admin queue knows it.
+#[derive(Debug)]
+struct Connected {
+    alarm: Arc<Alarm>,
+    /// Commands to abort that it has not heard of yet: no more than [`nvme::target::ABORTS_MAX`].
+    aborts: Vec<Request>,
 }
 
 /// What others tell an admin queue.
@@ -48,6 +57,8 @@ struct Inner {
 pub(super) enum News {
     /// A namespace came, went, or has another size.
     Namespace(u32),
+    /// A namespace is reached in another way.
+    Access(u32),
     /// The discovery log is another.
     Discovery,
     /// Another host has changed a reservation of a namespace.
@@ -120,7 +131,7 @@ impl Association {
             inner.epoch += 1;
             std::mem::take(&mut inner.queues)
         };
-        queues.values().for_each(|alarm| alarm.ring());
+        queues.values().for_each(|queue| queue.alarm.ring());
     }
 
     /// Ends all queues.
@@ -153,6 +164,19 @@ impl Association {
         std::mem::take(&mut self.lock().news)
     }
 
+    /// Asks an I/O queue to abort a command.
+    pub fn abort(&self, queue: u16, cid: u16) -> Outcome {
+        let (request, outcome) = Request::new(cid);
+        let alarm = self.lock().queues.get_mut(&queue).map(|connected| {
+            connected.aborts.push(request);
+            connected.alarm.clone()
+        });
+        if let Some(alarm) = alarm {
+            alarm.ring();
+        }
+        outcome
+    }
+
     /// Whether an I/O queue of this number could be connected now.
     pub fn has_place(&self, number: u16) -> bool {
         self.is_free(&self.lock(), number)
@@ -171,12 +195,21 @@ impl Association {
         if !self.is_free(&inner, number) {
             return None;
         }
-        inner.queues.insert(number, alarm);
+        inner.queues.insert(number, Connected { alarm, aborts: Vec::new() });
         Some(Seat { association: self.clone(), number, epoch: inner.epoch })
     }
 }
 
 impl Seat {
+    /// What was asked of the queue since the last call.
+    pub fn take_aborts(&self) -> Vec<Request> {
+        let mut inner = self.association.lock();
+        if inner.epoch != self.epoch {
+            return Vec::new();
+        }
+        inner.queues.get_mut(&self.number).map(|queue| std::mem::take(&mut queue.aborts)).unwrap_or_default()
+    }
+
     /// The queue has to end.
     pub fn is_lost(&self) -> bool {
         self.association.is_gone() || self.association.lock().epoch != self.epoch

@@ -289,7 +289,7 @@ impl<B: Block + 'static> Receiving<B> {
         }
         poll_fn(|context| {
             self.alarm.listen(context.waker());
-            if let Some(end) = look(&self.alarm, &mut self.role, &self.queue) {
+            if let Some(end) = look(&self.alarm, &mut self.role, &self.queue, &mut self.asking, &mut self.capsule) {
                 return Poll::Ready(Err(end));
             }
             if self.queue.link.admit(bytes) {
@@ -343,7 +343,7 @@ impl<B: Block + 'static> Receiving<B> {
         let mut receive = pin!(self.reader.recv(buf, from));
         let (buf, received) = poll_fn(|context| {
             self.alarm.listen(context.waker());
-            match look(&self.alarm, &mut self.role, &self.queue) {
+            match look(&self.alarm, &mut self.role, &self.queue, &mut self.asking, &mut self.capsule) {
                 Some(end) => Poll::Ready(Err(end)),
                 None => {
                     self.asking.ask_when_released(&mut self.machine, &self.queue, context);
@@ -384,7 +384,13 @@ impl<B: Block + 'static> Receiving<B> {
 }
 
 /// Looks at what the alarm was rung for, if it was. Gives how the queue has to end, if it has to.
-fn look<B: Block + 'static>(alarm: &Alarm, role: &mut Role<B>, queue: &Queue) -> Option<End> {
+fn look<B: Block + 'static>(
+    alarm: &Alarm,
+    role: &mut Role<B>,
+    queue: &Queue,
+    asking: &mut Asking<B>,
+    capsule: &mut Option<Arriving<B>>,
+) -> Option<End> {
     if !alarm.take() {
         return None;
     }
@@ -396,6 +402,18 @@ fn look<B: Block + 'static>(alarm: &Alarm, role: &mut Role<B>, queue: &Queue) ->
             admin.tell(queue);
             None
         }
-        Role::Io(namespaces) => namespaces.must_end().then_some(End::Cut),
+        Role::Io(namespaces) => {
+            for request in namespaces.take_aborts() {
+                match capsule {
+                    Some(Arriving { job, .. }) if job.may_be_aborted(request.cid) => job.abort = Some(request),
+                    _ => {
+                        if let Some(request) = asking.abort(request, queue) {
+                            queue.waiting.abort(request);
+                        }
+                    }
+                }
+            }
+            namespaces.must_end().then_some(End::Cut)
+        }
     }
 }

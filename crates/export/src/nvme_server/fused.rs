@@ -159,6 +159,7 @@ async fn execute<B: Block>(
         Box::pin(handle.pass(env, compare)).await.map_err(|status| (Part::First, status))?;
         Box::pin(handle.pass(env, write)).await.map_err(|status| (Part::Second, status))?;
     }
+    handle.reach().map_err(|status| (Part::First, status))?;
     let used = handle.used();
     // From here on nobody else writes there.
     let _held = used.hold(offset, u64::from(len)).await;

@@ -10,6 +10,7 @@ use nvme::target::{COPY_BYTES_MAX, Io, Namespace, Range, TRANSFER_BYTES_MAX, cop
 use nvme::{Command, Status};
 use runtime::ShardEnv;
 
+use super::abort::Request;
 use super::association::{Association, Seat};
 use super::portal::Portal;
 use super::queue::Queue;
@@ -60,6 +61,7 @@ impl<B: Block> Namespaces<B> {
     #[inline]
     pub fn plan(&self, command: &Command) -> Result<(Rc<Handle<B>>, Io), Status> {
         let handle = self.find(command.nsid.get())?;
+        handle.reach()?;
         let blocks = handle.block.size_bytes() / u64::from(handle.described.block_bytes);
         let io = Io::of(command, &Namespace { blocks, ..handle.described });
         let io = io.inspect_err(|_| handle.state.counters.refused())?;
@@ -105,6 +107,11 @@ impl<B: Block> Namespaces<B> {
         let described = offer.describe(nsid, &block);
         let used = offer.shared.enter(&self.env, self.association.host.clone());
         Some(Handle { block, described, export: offer.state, state, used, in_flight: Cell::new(0) })
+    }
+
+    /// Commands that are to be aborted.
+    pub fn take_aborts(&self) -> Vec<Request> {
+        self.seat.take_aborts()
     }
 
     /// To be called when the alarm was rung: lets go of namespaces that end, and says whether the queue has to end, too.
@@ -172,6 +179,12 @@ impl<B> Handle<B> {
     #[inline]
     pub fn is_ending(&self) -> bool {
         self.export.stopping() || self.state.is_revoked()
+    }
+
+    /// Whether commands may be carried out here, as the ANA state of the namespace says: Base 2.0, clause 8.1.3.
+    #[inline]
+    pub fn reach(&self) -> Result<(), Status> {
+        self.export.access().state.refusal().map_or(Ok(()), Err)
     }
 
     pub fn block(&self) -> &B {
@@ -271,18 +284,19 @@ pub(super) async fn serve_limited<B: Block>(
     // What a command that brought nothing will hold it does not hold while it waits, so that others of its queue have room.
     let spare = if data.is_some() { 0 } else { held_bytes(&io) };
     queue.link.shrink(spare);
-    let passed = handle.pass(&queue.link.env, &io).await;
-    match passed {
-        Ok(()) => {
+    let passed = queue.waiting.unless_aborted(cid, handle.pass(&queue.link.env, &io)).await;
+    let (status, abort) = match passed {
+        Ok(Ok(())) => {
             queue.link.room(spare).await;
-            serve(queue, handle, cid, io, data, arrived, alarm).await;
+            return serve(queue, handle, cid, io, data, arrived, alarm).await;
         }
-        Err(status) => {
-            handle.answered(&io, queue.link.env.now().saturating_sub(arrived), true);
-            queue.complete(cid, status, 0, held_bytes(&io) - spare);
-            handle.ended(&alarm);
-        }
-    }
+        Ok(Err(status)) => (status, None),
+        Err(abort) => (Status::ABORT_REQUESTED, Some(abort)),
+    };
+    handle.answered(&io, queue.link.env.now().saturating_sub(arrived), true);
+    queue.complete(cid, status, 0, held_bytes(&io) - spare);
+    handle.ended(&alarm);
+    abort.into_iter().for_each(Request::done);
 }
 
 async fn execute<B: Block>(
@@ -292,6 +306,8 @@ async fn execute<B: Block>(
     data: Option<BufMut>,
 ) -> Result<Option<Buf>, Status> {
     let (block, env, used) = (&handle.block, &queue.link.env, &handle.used);
+    // Once more: it may have waited for its data, or for a limit.
+    handle.reach()?;
     let brought = || data.ok_or(Status::DATA_SGL_LENGTH_INVALID);
     let _inside = match io {
         // It may wait until others have ended, and is none of them.

@@ -7,6 +7,7 @@
 //! - A connection is one queue. It begins as nothing, becomes an admin queue or an I/O queue by its Connect command, and lives on
 //!   one shard. An admin queue owns its controller; I/O queues know it as an [`association::Association`].
 
+mod abort;
 mod admin;
 mod asking;
 mod association;

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use drive::Block;
 use nvme::fabrics_data::DiscoveryEntry;
 use nvme::target::{
-    Activity, Admission, Host, HostId, Kind, Namespace, Notice, QUEUE_ENTRIES_MAX, Refused, Shelf, Subsystem,
+    AccessState, Activity, Admission, Host, HostId, Kind, Namespace, Notice, QUEUE_ENTRIES_MAX, Refused, Shelf,
+    Subsystem,
 };
 use nvme::tls::{TlsIdentity, TlsPsk};
 use nvme::{DISCOVERY_NQN, Nqn, Status};
@@ -219,6 +220,15 @@ impl<B> Portal<B> {
         }
     }
 
+    /// A namespace is reached in another way: [`ExportState::set_access`]. Hosts that may use it hear of it.
+    pub fn access_changed(&self, subsystem: &Nqn, nsid: u32) {
+        let inner = self.lock();
+        let offer = inner.subsystems.get(subsystem).and_then(|shelved| shelved.namespaces.get(&nsid));
+        if let Some(offer) = offer {
+            inner.tell(subsystem, &offer.hosts, News::Access(nsid));
+        }
+    }
+
     /// Tells hosts what others did to their reservations.
     fn tell_reservations(&self, subsystem: &Nqn, nsid: u32, told: &[(HostId, Notice)]) {
         let inner = self.lock();
@@ -365,9 +375,13 @@ fn check_channel(secrets: &HostSecrets, admission: &Admission, identity: Option<
 impl<B> Inner<B> {
     /// Tells those hosts of a namespace that may use it: others do not hear that there is one.
     fn changed(&self, subsystem: &Nqn, nsid: u32, hosts: &Hosts) {
+        self.tell(subsystem, hosts, News::Namespace(nsid));
+    }
+
+    fn tell(&self, subsystem: &Nqn, hosts: &Hosts, news: News) {
         let users = self.associations.values().filter(|association| association.kind == Kind::Io);
         for association in users.filter(|user| user.subsystem == *subsystem && hosts.include(user.host.nqn.as_str())) {
-            association.tell(News::Namespace(nsid));
+            association.tell(news);
         }
     }
 
@@ -410,6 +424,12 @@ impl<B: Block> Shelf for View<'_, B> {
         let offer = self.portal.find(&self.subsystem.nqn, &self.host.nqn, nsid)?;
         let block = (offer.open)()?;
         Some(offer.describe(nsid, &block))
+    }
+
+    fn access(&self, nsid: u32) -> Option<AccessState> {
+        let inner = self.portal.lock();
+        let offer = inner.subsystems.get(&self.subsystem.nqn)?.namespaces.get(&nsid)?;
+        offer.hosts.include(self.host.nqn.as_str()).then(|| offer.state.access())
     }
 
     fn reservations_persist(&self, nsid: u32) -> bool {

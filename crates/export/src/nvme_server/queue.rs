@@ -7,6 +7,7 @@ use drive::Buf;
 use nvme::tcp::Writer;
 use nvme::{Completion, Status};
 
+use super::abort::Waiting;
 use crate::link::Link;
 
 /// A queue, as far as its answers go.
@@ -23,6 +24,8 @@ pub(super) struct Queue {
     in_flight: Cell<u16>,
     /// Answers in a row that did not tell SQHD.
     untold: Cell<u16>,
+    /// Commands that may still be aborted.
+    pub waiting: Waiting,
 }
 
 /// Entries of a queue until Connect has said how many there are.
@@ -38,6 +41,7 @@ impl Queue {
             head: Cell::new(0),
             in_flight: Cell::new(0),
             untold: Cell::new(0),
+            waiting: Waiting::default(),
         })
     }
 

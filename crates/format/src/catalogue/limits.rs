@@ -87,7 +87,7 @@ impl Catalogue {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ExportRecord, ExtentRecord, VolumeKind, VolumeRecord};
+    use super::super::{AnaRecord, ExportRecord, ExtentRecord, VolumeKind, VolumeRecord};
     use super::*;
 
     const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:1";
@@ -97,7 +97,14 @@ mod tests {
         let (kind, name) = (VolumeKind::Direct, "a".to_owned());
         let volume = VolumeRecord { id: 1, name, kind, size_bytes: 4096, created_unix_s: 0, extents };
         let address = "0.0.0.0:4420".to_owned();
-        let kind = ExportKind::NvmeTcp { address, nsid: 1, block_bytes: 4096, read_only: false, hosts: None };
+        let kind = ExportKind::NvmeTcp {
+            address,
+            nsid: 1,
+            block_bytes: 4096,
+            read_only: false,
+            hosts: None,
+            ana: AnaRecord::default(),
+        };
         let nbd = ExportKind::Nbd { address: "unix:/a".to_owned(), read_only: false, tls: None };
         let exports = [(2, kind), (3, nbd)].map(|(id, kind)| ExportRecord { id, volume: 1, kind }).to_vec();
         let host = LimitOf::Host { export: 2, host: HOST.to_owned() };

@@ -1,8 +1,8 @@
 //! Values that several tests share.
 
 use format::{
-    Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level, LimitOf,
-    LimitRecord, MapBlock, MemberEntry, MemberState, Rebuild, RegistrantRecord, ReservationRecord, Role,
+    AnaRecord, Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level,
+    LimitOf, LimitRecord, MapBlock, MemberEntry, MemberState, Rebuild, RegistrantRecord, ReservationRecord, Role,
     SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, Superblock, TlsFiles,
     Uuid, VolumeKind, VolumeRecord,
 };
@@ -168,7 +168,14 @@ pub fn catalogue_with_reservations() -> Catalogue {
 pub fn catalogue_with_limits() -> Catalogue {
     let plain = catalogue();
     let address = "0.0.0.0:4420".to_owned();
-    let kind = ExportKind::NvmeTcp { address, nsid: 1, block_bytes: 4096, read_only: false, hosts: None };
+    let kind = ExportKind::NvmeTcp {
+        address,
+        nsid: 1,
+        block_bytes: 4096,
+        read_only: false,
+        hosts: None,
+        ana: AnaRecord::default(),
+    };
     let namespace = ExportRecord { id: 7, volume: 1, kind };
     let host = LimitOf::Host { export: 7, host: "nqn.2014-08.org.nvmexpress:uuid:1".to_owned() };
     Catalogue {
@@ -180,6 +187,19 @@ pub fn catalogue_with_limits() -> Catalogue {
         ],
         ..catalogue()
     }
+}
+
+/// A catalogue with a volume that is reached in a different way at each of three addresses.
+pub fn catalogue_with_access() -> Catalogue {
+    let plain = catalogue();
+    let states = [AnaRecord::Optimized, AnaRecord::NonOptimized, AnaRecord::Inaccessible];
+    let namespace = |(at, ana): (u64, AnaRecord)| {
+        let address = format!("10.0.0.{at}:4420");
+        let kind = ExportKind::NvmeTcp { address, nsid: 1, block_bytes: 4096, read_only: false, hosts: None, ana };
+        ExportRecord { id: 7 + at, volume: 1, kind }
+    };
+    let namespaces = (0..).zip(states).map(namespace);
+    Catalogue { next_id: 10, exports: plain.exports.into_iter().chain(namespaces).collect(), ..catalogue() }
 }
 
 /// A catalogue with secrets of two NVMe hosts. They are the specification's example and one for tests.

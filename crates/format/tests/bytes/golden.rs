@@ -5,8 +5,9 @@
 use std::path::PathBuf;
 
 use crate::common::{
-    array, catalogue, catalogue_with_limits, catalogue_with_reservations, catalogue_with_secrets,
-    catalogue_with_upkeep, map_block, superblock, superblock_of_a_spare, superblock_with_checksums,
+    array, catalogue, catalogue_with_access, catalogue_with_limits, catalogue_with_reservations,
+    catalogue_with_secrets, catalogue_with_upkeep, map_block, superblock, superblock_of_a_spare,
+    superblock_with_checksums,
 };
 use format::{BLOCK, Catalogue, MapBlock, Superblock, decode_slot, encode_slot};
 
@@ -57,6 +58,9 @@ fn a_catalogue_is_the_golden_one_byte_for_byte() {
     let secret = catalogue_with_secrets();
     let image = golden("catalogue-secrets.bin", &encode_slot(&secret, &array(), 46, 16 << 10).unwrap());
     assert_eq!(decode_slot(&image, &array()), Ok((46, secret)));
+    let reached = catalogue_with_access();
+    let image = golden("catalogue-ana.bin", &encode_slot(&reached, &array(), 47, 16 << 10).unwrap());
+    assert_eq!(decode_slot(&image, &array()), Ok((47, reached)));
 }
 
 /// A reader of version 1 alone goes on reading what has nothing new to say.

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 
 use nvme::fabrics_data::DiscoveryEntry;
 use nvme::target::{
-    Activity, Admission, Answer, Controller, Event, Io, Kind, Namespace, QUEUE_ENTRIES_MAX, QUEUES_MAX, Reservations,
-    Shelf, Subsystem, TRANSFER_BYTES_MAX, copied, ranges,
+    AccessState, Activity, Admission, Answer, Controller, Event, Io, Kind, Namespace, QUEUE_ENTRIES_MAX, QUEUES_MAX,
+    Reservations, Shelf, Subsystem, TRANSFER_BYTES_MAX, copied, ranges,
 };
 use nvme::tcp::{Digests, Limits, Receiver, Step, To};
-use nvme::{Command, Completion, DISCOVERY_NQN, Direction, FABRICS, Nqn, Place, Status, admin, fabrics};
+use nvme::{Access, Command, Completion, DISCOVERY_NQN, Direction, FABRICS, Nqn, Place, Status, admin, fabrics};
 
 use crate::rng::Rng;
 
@@ -57,6 +57,12 @@ impl Shelf for Memory {
             read_only,
             deallocated_reads_zeroes: true,
         })
+    }
+
+    fn access(&self, nsid: u32) -> Option<AccessState> {
+        self.namespace(nsid)?;
+        let state = if nsid == 1 { Access::Optimized } else { Access::NonOptimized };
+        Some(AccessState { state, count: 1 })
     }
 
     fn reservations_persist(&self, nsid: u32) -> bool {
@@ -272,6 +278,10 @@ impl Connection {
                         self.done.push(Done::Answer { cid, len: data.len(), sum: sum(&data[..data.len().min(4096)]) });
                     }
                     Answer::Later => {}
+                    Answer::Abort(queue, _) => {
+                        assert!(queue != 0, "the controller knows its own queue");
+                        self.answer(cid, Status::SUCCESS, 1);
+                    }
                     Answer::Persistence(nsids, _) => {
                         assert!(nsids.iter().all(|nsid| self.shelf.namespace(*nsid).is_some()));
                         self.answer(cid, Status::SUCCESS, 0);

@@ -7,7 +7,7 @@ use api::{
     GroupList, GroupStop, GroupUpdate, ImportForget, ImportList, ImportMd, Imported, Invalid, MemberFail,
     MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, UblkCreate, VolumeCreate, VolumeList, VolumeUpdate,
 };
-use format::{Catalogue, ExportKind, ExportRecord};
+use format::{AnaRecord, Catalogue, ExportKind, ExportRecord};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
@@ -160,6 +160,7 @@ fn export(request: &ExportCreate) -> Result<(), Invalid> {
             block_bytes: nvme.block_bytes.unwrap_or(UblkCreate::BLOCK_BYTES_DEFAULT),
             read_only,
             hosts: (!nvme.allow_any_host).then_some(nvme.hosts),
+            ana: AnaRecord::Optimized,
         },
     };
     let catalogue = Catalogue { exports: vec![ExportRecord { id: 5, volume: 1, kind }], ..samples::catalogue() };

@@ -1,6 +1,7 @@
 //! Through which controllers a namespace is to be reached: the log page Asymmetric Namespace Access, NVMe Base 2.0, clause 5.16.1.13.
 
 use super::{HostError, Submission, admin};
+use crate::Access;
 
 /// Log Page Identifier.
 const ACCESS: u8 = 0x0C;
@@ -8,39 +9,6 @@ const ACCESS: u8 = 0x0C;
 /// Bytes in front of the groups, and of each group without its namespaces: Base 2.0, figures 219 and 220.
 const HEAD_BYTES: usize = 16;
 const GROUP_BYTES: usize = 32;
-
-/// How a controller reaches the namespaces of a group: Base 2.0, figure 220.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Access {
-    /// The best way.
-    Optimized,
-    /// A way, and there may be better ones.
-    NonOptimized,
-    /// Not now: the state is changing.
-    Change,
-    /// Not through this controller.
-    Inaccessible,
-    /// Never again through this controller.
-    PersistentLoss,
-}
-
-impl Access {
-    fn of(state: u8) -> Result<Access, HostError> {
-        Ok(match state & 0xF {
-            0x1 => Access::Optimized,
-            0x2 => Access::NonOptimized,
-            0x3 => Access::Inaccessible,
-            0x4 => Access::PersistentLoss,
-            0xF => Access::Change,
-            _ => return Err(HostError::Malformed("an ANA state that there is not")),
-        })
-    }
-
-    /// Whether commands may be sent.
-    pub fn is_usable(self) -> bool {
-        matches!(self, Access::Optimized | Access::NonOptimized)
-    }
-}
 
 /// The groups of a controller, and the state of each.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,7 +47,9 @@ impl AccessStates {
             if number(&group[4..8]) != 0 {
                 return Err(HostError::Malformed("an ANA group with namespaces, where groups only were asked for"));
             }
-            states.push((number(&group[..4]), Access::of(group[16])?));
+            let state = Access::of(group[16] & 0xF);
+            let state = state.ok_or(HostError::Malformed("an ANA state that there is not"))?;
+            states.push((number(&group[..4]), state));
         }
         Ok(Ok(AccessStates { states }))
     }

@@ -16,7 +16,7 @@ mod namespace;
 mod setup;
 mod shutdown;
 
-pub use access::{Access, AccessStates, access_log, access_log_bytes};
+pub use access::{AccessStates, access_log, access_log_bytes};
 pub use discovery::{DISCOVERY_ENTRIES_MAX, DiscoveryLog, Found};
 pub use event::AsyncEvent;
 pub use io::Blocks;

@@ -11,6 +11,9 @@ use crate::{Command, Completion, FABRICS, Status, admin, fabrics};
 /// CAP.TO: the longest time until a controller is ready, in units of 500 ms.
 const READY_TIMEOUT: u64 = 20;
 
+/// ACL and one: Abort commands that may run at the same time.
+pub const ABORTS_MAX: u8 = 4;
+
 /// CSTS.RDY.
 const READY: u32 = 1;
 
@@ -29,6 +32,10 @@ pub enum Answer {
     /// Reservations of these namespaces persist through a loss of power from now on, or do not. The command is answered when that
     /// is so, or with an error that says why not.
     Persistence(Vec<u32>, bool),
+    /// The command of this identifier on this I/O queue is to be aborted if it has not begun: it is answered "Command Abort
+    /// Requested" then, and after it this command with bit 0 of the result clear. Otherwise that is set. No more than
+    /// [`ABORTS_MAX`] of these run at a time: others are answered "Abort Command Limit Exceeded".
+    Abort(u16, u16),
 }
 
 /// What a command did besides being answered.
@@ -152,20 +159,23 @@ impl Controller {
                 true => Answer::Later,
                 false => Answer::error(Status::EVENT_REQUESTS_EXCEEDED),
             },
-            (admin::ABORT, Kind::Io) => Answer::result(self.abort(command)),
+            (admin::ABORT, Kind::Io) => self.abort(command),
             _ => Answer::error(Status::INVALID_OPCODE),
         };
         (answer, Effect::None)
     }
 
-    /// Abort: Base 2.0, clause 5.1. Only event requests wait for long enough. Bit 0 of the result: "not aborted".
-    fn abort(&mut self, command: &Command) -> u64 {
+    /// Abort: Base 2.0, clause 5.1. Of the admin queue only event requests wait. Bit 0 of the result: "not aborted".
+    fn abort(&mut self, command: &Command) -> Answer {
         let (queue, cid) = (command.cdw(10) as u16, (command.cdw(10) >> 16) as u16);
-        let aborted = queue == 0 && self.events.abort(cid);
+        if queue != 0 {
+            return Answer::Abort(queue, cid);
+        }
+        let aborted = self.events.abort(cid);
         if aborted {
             self.aborted.push(Completion::new(cid, Status::ABORT_REQUESTED, 0));
         }
-        u64::from(!aborted)
+        Answer::result(u64::from(!aborted))
     }
 
     fn fabrics(&mut self, command: &Command) -> (Answer, Effect) {
@@ -233,6 +243,12 @@ impl Controller {
     pub fn namespace_changed(&mut self, nsid: u32) {
         self.logs.namespace_changed(nsid);
         self.events.happened(Event::NamespaceChanged);
+    }
+
+    /// A namespace is reached in another way: Base 2.0, clause 8.1.
+    pub fn access_changed(&mut self) {
+        self.logs.access_changed();
+        self.events.happened(Event::AccessChanged);
     }
 
     /// Another host has changed a reservation of a namespace, which concerns this one.

@@ -1,6 +1,7 @@
 //! Get Features and Set Features: NVMe Base 2.0, clauses 5.15 and 5.27.
 
 use super::controller::{Answer, Controller};
+use super::identify::access_refusal;
 use super::{ALL_NAMESPACES, Kind, QUEUES_MAX, Shelf};
 use crate::{Command, Status};
 
@@ -98,6 +99,11 @@ impl Controller {
         if is_of_namespaces(feature) && shelf.namespace(nsid).is_none() {
             return Answer::error(Status::INVALID_NAMESPACE);
         }
+        if is_of_namespaces(feature)
+            && let Some(refusal) = access_refusal(nsid, shelf)
+        {
+            return Answer::error(refusal);
+        }
         let value = match feature {
             fid::POWER_MANAGEMENT => self.features.power_management,
             fid::TEMPERATURE_THRESHOLD => {
@@ -145,6 +151,10 @@ impl Controller {
             nsid if shelf.namespace(nsid).is_some() => vec![nsid],
             _ => return Answer::error(Status::INVALID_NAMESPACE),
         };
+        // All or none.
+        if let Some(refusal) = nsids.iter().find_map(|nsid| access_refusal(*nsid, shelf)) {
+            return Answer::error(refusal);
+        }
         match feature {
             fid::RESERVATION_NOTIFICATION_MASK => nsids.iter().for_each(|nsid| self.notices.set_mask(*nsid, value)),
             fid::RESERVATION_PERSISTENCE => return Answer::Persistence(nsids, value & 1 != 0),

@@ -2,10 +2,13 @@
 
 use zerocopy::IntoBytes;
 
-use super::controller::{Answer, Controller};
+use super::controller::{ABORTS_MAX, Answer, Controller};
 use super::events::{EVENT_REQUESTS_MAX, Event};
 use super::io::{COPY_BYTES_MAX, COPY_RANGES_MAX};
-use super::{ALL_NAMESPACES, Kind, NAMESPACE_MAX, Namespace, QUEUE_ENTRIES_MAX, Shelf, TRANSFER_BYTES_MAX, VERSION};
+use super::{
+    ALL_NAMESPACES, Kind, NAMESPACE_MAX, NAMESPACES_MAX, Namespace, QUEUE_ENTRIES_MAX, Shelf, TRANSFER_BYTES_MAX,
+    VERSION,
+};
 use crate::identify::{
     IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, IndependentNamespace, ascii, blank, cns,
     namespace_descriptors, namespace_list,
@@ -17,9 +20,6 @@ pub(super) const WARNING_KELVIN: u16 = 343;
 
 /// KAS: the keep alive timer counts in steps of 1 s, said in units of 100 ms.
 const KEEP_ALIVE_STEPS: u16 = 10;
-
-/// The one group of namespaces that change their access state together.
-pub(super) const ACCESS_GROUP: u32 = 1;
 
 /// RESCAP: they persist through a loss of power if that is wished; all six types; "ignore existing key" as since version 1.3.
 const RESERVATIONS: u8 = 1 | 0b11_1111 << 1 | 1 << 7;
@@ -63,7 +63,14 @@ impl Controller {
                     };
                 };
                 match cns {
-                    cns::NAMESPACE => identify_namespace(&namespace).as_bytes().to_vec(),
+                    cns::NAMESPACE => {
+                        let mut data = identify_namespace(&namespace);
+                        // NUSE: "cleared to 0h" where the namespace is inaccessible.
+                        if access_refusal(nsid, shelf).is_some() {
+                            data.nuse = 0.into();
+                        }
+                        data.as_bytes().to_vec()
+                    }
                     cns::NAMESPACE_DESCRIPTORS => namespace_descriptors(&namespace.uuid, &namespace.uuid),
                     cns::INDEPENDENT_NAMESPACE => independent(&namespace).as_bytes().to_vec(),
                     // Of the NVM command set: no protection information.
@@ -106,20 +113,22 @@ impl Controller {
         // Several ports, several controllers, and access states.
         data.cmic = 1 | 1 << 1 | 1 << 3;
         data.oaes = (Event::NamespaceChanged.bit() | Event::AccessChanged.bit()).into();
-        data.acl = 3;
+        data.acl = ABORTS_MAX - 1;
         // One slot, read only.
         data.frmw = 1 | 1 << 1;
         data.wctemp = WARNING_KELVIN.into();
         data.cctemp = (WARNING_KELVIN + 10).into();
+        // No transition takes time; a host that waits for one waits for so many seconds.
         data.anatt = 10;
-        // Optimized, inaccessible, change; bit 6: a namespace stays in its group.
-        data.anacap = 1 | 1 << 2 | 1 << 4 | 1 << 6;
-        data.anagrpmax = ACCESS_GROUP.into();
-        data.nanagrpid = ACCESS_GROUP.into();
+        // Optimized, non-optimized, inaccessible; bit 6: a namespace stays in its group.
+        data.anacap = 1 | 1 << 1 | 1 << 2 | 1 << 6;
+        // Each namespace is a group of its own, of the same number.
+        data.anagrpmax = NAMESPACE_MAX.into();
+        data.nanagrpid = NAMESPACES_MAX.into();
         data.sqes = 0x66;
         data.cqes = 0x44;
         data.nn = NAMESPACE_MAX.into();
-        data.mnan = NAMESPACE_MAX.into();
+        data.mnan = NAMESPACES_MAX.into();
         // Compare, Dataset Management, Write Zeroes, reservations, Verify, Copy.
         data.oncs = (1 | 1 << 2 | 1 << 3 | 1 << 5 | 1 << 7 | 1 << 8).into();
         // Copy with descriptors of format 0.
@@ -133,6 +142,11 @@ impl Controller {
         data.msdbd = 1;
         data
     }
+}
+
+/// What commands for a namespace are answered that cannot be reached through this controller.
+pub(super) fn access_refusal<S: Shelf>(nsid: u32, shelf: &S) -> Option<Status> {
+    shelf.access(nsid).and_then(|access| access.state.refusal())
 }
 
 fn active<S: Shelf>(nsid: u32, shelf: &S) -> Option<Vec<u8>> {
@@ -176,7 +190,7 @@ fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {
     data.mssrl = u16::try_from(copied).unwrap_or(u16::MAX).into();
     data.mcl = copied.into();
     data.msrc = (COPY_RANGES_MAX - 1) as u8;
-    data.anagrpid = ACCESS_GROUP.into();
+    data.anagrpid = namespace.nsid.into();
     data.nsattr = u8::from(namespace.read_only);
     data.nguid = namespace.uuid;
     data.lbaf[0].lbads = namespace.block_bytes.trailing_zeros() as u8;
@@ -187,7 +201,7 @@ fn independent(namespace: &Namespace) -> IndependentNamespace {
     let mut data: IndependentNamespace = blank();
     data.nmic = 1;
     data.rescap = RESERVATIONS;
-    data.anagrpid = ACCESS_GROUP.into();
+    data.anagrpid = namespace.nsid.into();
     data.nsattr = u8::from(namespace.read_only);
     // Ready.
     data.nstat = 1;

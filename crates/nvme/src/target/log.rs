@@ -7,7 +7,6 @@ use zerocopy::{Immutable, IntoBytes, Unaligned};
 
 use super::controller::{Answer, Controller};
 use super::events::Event;
-use super::identify::ACCESS_GROUP;
 use super::{ALL_NAMESPACES, Kind, Shelf, TRANSFER_BYTES_MAX, features};
 use crate::fabrics_data::DiscoveryHead;
 use crate::identify::{ascii, blank, namespace_list};
@@ -83,6 +82,8 @@ pub(super) struct Logs {
     errors: VecDeque<ErrorEntry>,
     error_count: u64,
     changed: Vec<u32>,
+    /// How often the ANA log has become another: by a state, or by a namespace that came or went.
+    access_changes: u64,
 }
 
 impl Logs {
@@ -111,9 +112,15 @@ impl Logs {
 
     /// A namespace came, went, or has another size.
     pub fn namespace_changed(&mut self, nsid: u32) {
+        self.access_changed();
         if let Err(at) = self.changed.binary_search(&nsid) {
             self.changed.insert(at, nsid);
         }
+    }
+
+    /// A namespace is reached in another way.
+    pub fn access_changed(&mut self) {
+        self.access_changes += 1;
     }
 
     fn changed_list(&self) -> Vec<u8> {
@@ -164,7 +171,8 @@ impl Controller {
             }
             lid::CHANGED_NAMESPACES => self.logs.changed_list(),
             lid::EFFECTS => effects(),
-            lid::ACCESS => access(command, shelf),
+            // 0 would say that changes are not counted.
+            lid::ACCESS => access(command, shelf, self.logs.access_changes + 1),
             lid::FEATURES => {
                 let mut bytes = vec![0; 1024];
                 for feature in features::SUPPORTED {
@@ -270,29 +278,30 @@ fn effects() -> Vec<u8> {
     bytes
 }
 
-/// Asymmetric Namespace Access: Base 2.0, figures 219 and 220.
-fn access<S: Shelf>(command: &Command, shelf: &S) -> Vec<u8> {
+/// Asymmetric Namespace Access: Base 2.0, figures 219 and 220. `count`: the change count of the whole.
+fn access<S: Shelf>(command: &Command, shelf: &S, count: u64) -> Vec<u8> {
     // RGO, bit 0 of LSP: groups only.
     let groups_only = command.cdw(10) >> 8 & 1 != 0;
     let nsids = shelf.namespaces_above(0);
-    let mut bytes = Vec::with_capacity(48 + nsids.len() * 4);
-    bytes.extend_from_slice(&1_u64.to_le_bytes());
-    // One group, if it has a namespace.
-    bytes.extend_from_slice(&u16::from(!nsids.is_empty()).to_le_bytes());
+    let mut bytes = Vec::with_capacity(16 + nsids.len() * 36);
+    bytes.extend_from_slice(&count.to_le_bytes());
     bytes.resize(16, 0);
-    if nsids.is_empty() {
-        return bytes;
-    }
-    bytes.extend_from_slice(&ACCESS_GROUP.to_le_bytes());
-    let listed = if groups_only { 0 } else { nsids.len() as u32 };
-    bytes.extend_from_slice(&listed.to_le_bytes());
-    bytes.extend_from_slice(&1_u64.to_le_bytes());
-    // Optimized.
-    bytes.push(0x01);
-    bytes.resize(48, 0);
-    for nsid in nsids.iter().take(listed as usize) {
+    let mut groups = 0_u16;
+    for nsid in nsids {
+        // It went in this moment.
+        let Some(access) = shelf.access(nsid) else { continue };
+        groups += 1;
+        // The group, its namespaces, its change count, its state.
         bytes.extend_from_slice(&nsid.to_le_bytes());
+        bytes.extend_from_slice(&u32::from(!groups_only).to_le_bytes());
+        bytes.extend_from_slice(&access.count.to_le_bytes());
+        bytes.push(access.state.code());
+        bytes.resize(bytes.len() + 15, 0);
+        if !groups_only {
+            bytes.extend_from_slice(&nsid.to_le_bytes());
+        }
     }
+    bytes[8..10].copy_from_slice(&groups.to_le_bytes());
     bytes
 }
 

@@ -19,7 +19,7 @@ mod notices;
 mod reservation;
 
 pub use connect::{Admission, Refused};
-pub use controller::{Answer, Controller, Effect};
+pub use controller::{ABORTS_MAX, Answer, Controller, Effect};
 pub use events::{EVENT_REQUESTS_MAX, Event};
 pub use fused::CompareAndWrite;
 pub use io::{COPY_BYTES_MAX, COPY_RANGES_MAX, Group, Io, Range, copied, ranges};
@@ -28,8 +28,8 @@ pub use reservation::{
     Reserve,
 };
 
-use crate::Nqn;
 use crate::fabrics_data::DiscoveryEntry;
+use crate::{Access, Nqn};
 
 /// MDTS: data of one command at most, in bytes.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
@@ -42,6 +42,10 @@ pub const QUEUES_MAX: u16 = 128;
 
 /// NN: the highest number of a namespace.
 pub const NAMESPACE_MAX: u32 = 65_535;
+
+/// MNAN and NANAGRPID: namespaces of a subsystem at most, each of which is an ANA group of its own. Hosts reserve memory for the
+/// whole ANA log, 36 bytes for each, and Linux' does without ANA where that is more than [`TRANSFER_BYTES_MAX`].
+pub const NAMESPACES_MAX: u32 = 4096;
 
 /// The NSID that stands for all namespaces.
 pub const ALL_NAMESPACES: u32 = 0xFFFF_FFFF;
@@ -97,6 +101,15 @@ pub struct Namespace {
     pub deallocated_reads_zeroes: bool,
 }
 
+/// How a namespace is reached through a controller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AccessState {
+    /// The state.
+    pub state: Access,
+    /// Counts the states that it has had, so that a host sees that it has missed some. Not 0.
+    pub count: u64,
+}
+
 /// What a subsystem has done, for the SMART log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Activity {
@@ -119,6 +132,9 @@ pub trait Shelf {
 
     /// A namespace, if there is one of this number that the host may see.
     fn namespace(&self, nsid: u32) -> Option<Namespace>;
+
+    /// How a namespace that the host may see is reached.
+    fn access(&self, nsid: u32) -> Option<AccessState>;
 
     /// PTPL of a namespace that the host may see: its reservations outlive a loss of power.
     fn reservations_persist(&self, nsid: u32) -> bool;

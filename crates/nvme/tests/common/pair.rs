@@ -129,6 +129,8 @@ impl Target {
                     }
                     Answer::Later => {}
                     // Nothing is saved here.
+                    // Nothing waits here.
+                    Answer::Abort(..) => self.respond(cid, Status::SUCCESS, 1),
                     Answer::Persistence(..) => self.respond(cid, Status::SUCCESS, 0),
                 }
                 self.tell();

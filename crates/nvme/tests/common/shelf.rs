@@ -1,7 +1,10 @@
 //! A subsystem in memory.
 
+use std::collections::BTreeMap;
+
+use nvme::Access;
 use nvme::fabrics_data::DiscoveryEntry;
-use nvme::target::{Activity, Host, Namespace, Shelf, Subsystem};
+use nvme::target::{AccessState, Activity, Host, Namespace, Shelf, Subsystem};
 use zerocopy::FromZeros;
 
 pub const SUBSYSTEM: &str = "nqn.2026-11.com.example:shelf";
@@ -11,6 +14,8 @@ pub const HOST: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-
 pub struct Memory {
     pub subsystem: Subsystem,
     pub namespaces: Vec<Namespace>,
+    /// Of namespaces that are not simply optimized.
+    pub access: BTreeMap<u32, AccessState>,
     pub generation: u64,
     pub entries: Vec<DiscoveryEntry>,
     pub activity: Activity,
@@ -37,6 +42,7 @@ impl Memory {
                 firmware: "0.1.0".to_owned(),
             },
             namespaces: vec![namespace, image],
+            access: BTreeMap::new(),
             generation: 7,
             entries: vec![entry(1), entry(2)],
             activity: Activity { read_bytes: 512_001, written_bytes: 512_000, reads: 3, writes: 4, degraded: true },
@@ -74,6 +80,11 @@ impl Shelf for Memory {
 
     fn namespace(&self, nsid: u32) -> Option<Namespace> {
         self.namespaces.iter().copied().find(|namespace| namespace.nsid == nsid)
+    }
+
+    fn access(&self, nsid: u32) -> Option<AccessState> {
+        self.namespace(nsid)?;
+        Some(self.access.get(&nsid).copied().unwrap_or(AccessState { state: Access::Optimized, count: 1 }))
     }
 
     fn reservations_persist(&self, nsid: u32) -> bool {

@@ -19,9 +19,9 @@ use std::time::Duration;
 
 use ::drive::{Drive, Env, Nanos, Order, oneshot};
 use initiator::Address;
-use nvme::Nqn;
 use nvme::fabrics_data::DiscoveryEntry;
-use nvme::target::{Activity, Namespace, Subsystem};
+use nvme::target::{AccessState, Activity, Namespace, Subsystem};
+use nvme::{Access, Nqn};
 
 use crate::drive::SimDrive;
 use crate::net::Listener;
@@ -205,6 +205,11 @@ impl nvme::target::Shelf for Inner {
             read_only: false,
             deallocated_reads_zeroes: false,
         })
+    }
+
+    fn access(&self, nsid: u32) -> Option<AccessState> {
+        let state = AccessState { state: Access::Optimized, count: 1 };
+        (1..=self.slots.borrow().len() as u32).contains(&nsid).then_some(state)
     }
 
     fn reservations_persist(&self, _nsid: u32) -> bool {

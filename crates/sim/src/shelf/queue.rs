@@ -243,6 +243,7 @@ impl Queue {
                         answers.deliver(cid, &data, result);
                     }
                     Answer::Later => {}
+                    Answer::Abort(..) => answers.complete(cid, Status::SUCCESS, 1),
                     Answer::Persistence(..) => answers.complete(cid, Status::INVALID_FIELD, 0),
                 }
                 while let Some(event) = controller.event() {

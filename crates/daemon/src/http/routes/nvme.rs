@@ -1,8 +1,8 @@
 //! What NVMe hosts may use: hosts, their secrets and limits, referrals, and drives for other machines.
 
 use api::{
-    Changed, ErrorBody, Export, HostKey, HostKeySet, HostList, HostTlsKey, HostTlsKeySet, LimitUpdate, Referral,
-    ReferralList, Share, ShareCreate, ShareList, check_host, check_referral,
+    Changed, ErrorBody, Export, ExportUpdate, HostKey, HostKeySet, HostList, HostTlsKey, HostTlsKeySet, LimitUpdate,
+    Referral, ReferralList, Share, ShareCreate, ShareList, check_host, check_referral,
 };
 use axum::Json;
 use axum::extract::State;
@@ -72,6 +72,20 @@ pub(super) async fn host_deny(
     Segments((id, host)): Segments<(String, String)>,
 ) -> Answer<Json<Changed<Export>>> {
     carried(async move { control.host_deny(&id, &host).await }).await.map(Json)
+}
+
+/// Change an export while clients are connected: the ANA state that NVMe hosts are told of it. They hear of it at once.
+#[utoipa::path(patch, path = "/v1/exports/{id}", tag = "export", request_body = ExportUpdate,
+    params(("id" = String, Path, description = "Its identity")),
+    responses((status = 200, body = Changed<Export>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+pub(super) async fn export_set(
+    State(control): State<Shared>,
+    Segments(id): Segments<String>,
+    Body(request): Body<ExportUpdate>,
+) -> Answer<Json<Changed<Export>>> {
+    request.validate()?;
+    carried(async move { control.export_set(&id, request).await }).await.map(Json)
 }
 
 /// Limit how fast an NVMe host may use an export, all its queues together, while it is connected.

@@ -9,6 +9,7 @@ use nvme::{Command, Direction, FABRICS, Fuse, Place, Status};
 use super::admission::Role;
 use super::{End, Receiving};
 use crate::limits::NVME_ADMIN_DATA_BYTES_MAX;
+use crate::nvme_server::abort::Request;
 use crate::nvme_server::asking::{Arriving, Job, Plan};
 use crate::nvme_server::authentication;
 use crate::nvme_server::fused::{self, Pair, Part, Ready};
@@ -40,7 +41,7 @@ impl<B: Block + 'static> Receiving<B> {
         let will_wait = wanted > 0 && transport && !matches!(plan, Plan::Fail(_));
         if will_wait {
             self.queue.link.hold();
-            let job = Job { command, plan, fused, is_paid: false };
+            let job = Job { command, plan, fused, is_paid: false, abort: None };
             match &job.plan {
                 // Fused ones wait as a pair, when both are there.
                 Plan::Io(handle, _) if handle.is_limited() && job.fused.is_none() => {
@@ -53,10 +54,10 @@ impl<B: Block + 'static> Receiving<B> {
         }
         self.admitted(plan.held_bytes()).await?;
         if data_bytes == 0 {
-            return self.dispatch(Job { command, plan, fused, is_paid: false }, None);
+            return self.dispatch(Job { command, plan, fused, is_paid: false, abort: None }, None);
         }
         let len = if matches!(plan, Plan::Fail(_)) { 0 } else { wanted as usize };
-        let job = Job { command, plan, fused, is_paid: false };
+        let job = Job { command, plan, fused, is_paid: false, abort: None };
         self.capsule = Some(Arriving { job, data: self.env.alloc(len) });
         Ok(())
     }
@@ -85,7 +86,10 @@ impl<B: Block + 'static> Receiving<B> {
             To::Transfer(tag) => self.asking.take(tag),
         };
         let Arriving { mut job, data } = arriving.expect("its data were arriving");
-        if !intact {
+        let abort = job.abort.take();
+        if abort.is_some() {
+            self.give_up(&mut job.plan, Status::ABORT_REQUESTED);
+        } else if !intact {
             // "the controller shall abort the command with Transient Transport Error" (TCP Transport 1.0, clause 3.3.1.2).
             self.give_up(&mut job.plan, Status::TRANSIENT_TRANSPORT_ERROR);
         } else if let Plan::Io(handle, _) = &job.plan
@@ -95,6 +99,7 @@ impl<B: Block + 'static> Receiving<B> {
             self.give_up(&mut job.plan, Status::INVALID_NAMESPACE);
         }
         self.dispatch(job, Some(data))?;
+        abort.into_iter().for_each(Request::done);
         self.asking.ask(&mut self.machine, &self.queue);
         Ok(())
     }
@@ -107,7 +112,11 @@ impl<B: Block + 'static> Receiving<B> {
 
     /// Does what a command says, up to the point where it waits; from there on it is a task of its own.
     #[inline]
-    fn dispatch(&mut self, Job { command, plan, fused, is_paid }: Job<B>, data: Option<BufMut>) -> Result<(), End> {
+    fn dispatch(
+        &mut self,
+        Job { command, plan, fused, is_paid, abort: _ }: Job<B>,
+        data: Option<BufMut>,
+    ) -> Result<(), End> {
         let cid = command.cid.get();
         if let Some((pair, part)) = fused {
             self.dispatch_fused(&pair, part, cid, plan, data);

@@ -1,0 +1,82 @@
+//! How an address reaches a namespace.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::Invalid;
+
+/// How an export over NVMe/TCP reaches its volume, as it tells hosts that have several ways: the state of Asymmetric Namespace Access.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AnaState {
+    /// The best way. Hosts share their work among all of these.
+    Optimized,
+    /// A way that hosts use only where none is optimized.
+    NonOptimized,
+    /// No way: commands for the namespace are refused, and hosts go elsewhere or wait.
+    Inaccessible,
+    /// A state that this client doesn't know. Never sent.
+    #[serde(other)]
+    Unknown,
+}
+
+impl AnaState {
+    /// As Linux, nvme-cli and commands call it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            AnaState::Optimized => "optimized",
+            AnaState::NonOptimized => "non-optimized",
+            AnaState::Inaccessible => "inaccessible",
+            AnaState::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for AnaState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl FromStr for AnaState {
+    type Err = Invalid;
+
+    fn from_str(text: &str) -> Result<AnaState, Invalid> {
+        let states = [AnaState::Optimized, AnaState::NonOptimized, AnaState::Inaccessible];
+        let state = states.into_iter().find(|state| state.as_str() == text);
+        state.ok_or_else(|| {
+            Invalid::new(format!("{text:?} is not an ANA state: choose optimized, non-optimized or inaccessible"))
+        })
+    }
+}
+
+/// `PATCH /v1/exports/{id}`: change an export while clients are connected. What is left out, or `null`, stays as it is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ExportUpdate {
+    /// How it reaches its volume. For NVMe/TCP.
+    #[serde(default)]
+    pub ana: Option<AnaState>,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl ExportUpdate {
+    /// Checks the values, and gives the state.
+    ///
+    /// # Errors
+    /// A sentence that says what makes no sense.
+    pub fn validate(&self) -> Result<AnaState, Invalid> {
+        match self.ana {
+            None => Err(Invalid::new("there is nothing to change: name an ANA state")),
+            Some(AnaState::Unknown) => {
+                Err(Invalid::new("there is no such ANA state: choose optimized, non_optimized or inaccessible"))
+            }
+            Some(state) => Ok(state),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! How an address reaches a volume is what an operator said last, also after a restart.
+
+use std::sync::Arc;
+
+use api::*;
+use daemon::Engine;
+use daemon::http::Control;
+use nvme::host::{Blocks, io};
+use nvme::{Nqn, Status};
+
+use crate::bench::*;
+use crate::nvme_host::NvmeHost;
+
+/// A volume at two addresses over NVMe/TCP, by identity of the export, and over NBD.
+async fn exports(bench: &Bench, engine: &Arc<Engine>) -> ([Export; 2], Export) {
+    bench.create(engine, bench.request("tank", Level::Raid1, 2)).await;
+    let volume = serde_json::json!({ "group": "tank", "volume": "db", "size_bytes": 8 << 20 });
+    engine.volume_create(serde_json::from_value(volume).unwrap()).await.unwrap();
+    let nvme = |address| serde_json::json!({ "nvme_tcp": { "address": address, "allow_any_host": true } });
+    let nbd = serde_json::json!({ "nbd": format!("unix:{}", bench.directory.join("nbd.sock").display()) });
+    let mut made = Vec::new();
+    for place in [nvme(bench.address()), nvme(bench.address()), nbd] {
+        let mut request = place;
+        request["volume"] = "tank/db".into();
+        let request: ExportCreate = serde_json::from_value(request).unwrap();
+        let (volume, place) = request.validate().unwrap();
+        made.push(engine.export_create(request, volume, place).await.unwrap().object.unwrap());
+    }
+    let nbd = made.pop().unwrap();
+    (made.try_into().unwrap(), nbd)
+}
+
+fn update(ana: AnaState) -> ExportUpdate {
+    ExportUpdate { ana: Some(ana), dry_run: false }
+}
+
+async fn shown(engine: &Engine) -> Vec<Option<AnaState>> {
+    engine.exports().await.unwrap().iter().map(|export| export.ana).collect()
+}
+
+/// How a read ends at an address.
+async fn read(export: &Export) -> Status {
+    let (address, subsystem): (String, Nqn) = (export.address.clone(), export.nqn.clone().unwrap().parse().unwrap());
+    let asking = tokio::task::spawn_blocking(move || {
+        let mut host = NvmeHost::connect(&address, &subsystem, 1);
+        host.execute(io::read(Blocks { nsid: 1, first: 0, count: 1 }, 4096), &[], 4096).0
+    });
+    asking.await.unwrap()
+}
+
+#[tokio::test]
+async fn an_address_that_is_closed_refuses_commands_until_it_is_opened_also_after_a_restart() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    let ([one, two], nbd) = exports(&bench, &engine).await;
+    assert_eq!(shown(&engine).await, [Some(AnaState::Optimized), Some(AnaState::Optimized), None]);
+    let changed = engine.export_set(&one.id, update(AnaState::Inaccessible)).await.unwrap();
+    let step = format!("tell hosts that the export {} is inaccessible at {}", one.id, one.address);
+    assert_eq!((changed.steps, changed.warnings), (vec![step], vec![]), "there is another way");
+    assert_eq!(changed.object.unwrap().ana, Some(AnaState::Inaccessible));
+    engine.export_set(&two.id, update(AnaState::NonOptimized)).await.unwrap();
+    assert_eq!([read(&one).await, read(&two).await], [Status::ACCESS_INACCESSIBLE, Status::SUCCESS]);
+    // The last way.
+    let planned = ExportUpdate { dry_run: true, ..update(AnaState::Inaccessible) };
+    let planned = engine.export_set(&two.id, planned).await.unwrap();
+    let warning = "no other address reaches tank/db: what hosts ask of it waits, or fails where they do not wait";
+    assert_eq!((planned.dry_run, &planned.warnings[..]), (true, &[warning.to_owned()][..]));
+    let expected = [Some(AnaState::Inaccessible), Some(AnaState::NonOptimized), None];
+    assert_eq!(shown(&engine).await, expected, "a dry run changes nothing");
+    // Other changes leave it as it is.
+    let same = engine.export_set(&one.id, update(AnaState::Inaccessible)).await.unwrap();
+    assert!(same.steps.is_empty(), "{same:?}");
+    let refused = engine.export_set(&nbd.id, update(AnaState::Optimized)).await.unwrap_err().message;
+    let only = "is not one over NVMe/TCP: only those have an ANA state";
+    assert_eq!(refused, format!("the export {:?} {only}", nbd.id));
+    let nothing = engine.export_set("nothing-7", update(AnaState::Optimized)).await.unwrap_err();
+    assert_eq!(nothing.message, "there is no export \"nothing-7\"");
+    end(engine).await;
+
+    let engine = bench.engine().await;
+    assert_eq!(shown(&engine).await, expected);
+    assert_eq!([read(&one).await, read(&two).await], [Status::ACCESS_INACCESSIBLE, Status::SUCCESS]);
+    engine.export_set(&one.id, update(AnaState::Optimized)).await.unwrap();
+    assert_eq!(read(&one).await, Status::SUCCESS);
+    end(engine).await;
+}
