@@ -4,7 +4,7 @@
 //! being rebuilt, or a spare; whatever else is refused with its reason and left as it is. No order and no name matters.
 
 use drive::{BlockError, Drive, DriveError, Env, join_all};
-use format::{MemberEntry, MemberState, Role, Superblock, SuperblockError, Uuid};
+use format::{MemberEntry, MemberState, Role, SlotError, Superblock, SuperblockError, Uuid};
 use thiserror::Error;
 
 use crate::probe::{Probe, probe};
@@ -107,6 +107,9 @@ pub enum AssembleError {
     /// Something in the group's own structures is wrong on every member.
     #[error("the catalogue of volumes is damaged on every member")]
     Catalogue,
+    /// The catalogue is of a newer version of this program.
+    #[error("the catalogue of volumes cannot be read by this version of Purlin, which may be too old: {0}")]
+    UnknownCatalogue(SlotError),
 }
 
 /// What a set of drives is.

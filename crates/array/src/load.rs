@@ -330,7 +330,11 @@ async fn load_catalogue<D: Drive>(
         for slot in 0..format::CATALOGUE_SLOTS {
             let offset = catalogue_slot_offset(&superblock.layout, slot);
             let Ok(bytes) = read_retried(*drive, offset, || BufMut::zeroed(slot_bytes)).await else { continue };
-            let Ok((sequence, catalogue)) = decode_slot(&bytes, &superblock.array) else { continue };
+            let (sequence, catalogue) = match decode_slot(&bytes, &superblock.array) {
+                Ok(found) => found,
+                Err(error) if error.is_whole() => return Err(AssembleError::UnknownCatalogue(error)),
+                Err(_) => continue,
+            };
             *have = sequence.max(*have);
             if newest.as_ref().is_none_or(|(other, _)| *other < sequence) {
                 newest = Some((sequence, catalogue));

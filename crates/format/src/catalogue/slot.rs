@@ -99,6 +99,14 @@ pub enum SlotError {
     Invalid(CatalogueError),
 }
 
+impl SlotError {
+    /// The copy is as it was written, and this program cannot read it: a newer one wrote it. Whoever took such a copy for an absent one would
+    /// take an older catalogue for the newest, or none, and give away space that is in use.
+    pub fn is_whole(&self) -> bool {
+        matches!(self, SlotError::UnknownVersion { .. } | SlotError::Document { .. } | SlotError::Invalid(_))
+    }
+}
+
 /// The bytes of a slot, without what is left of it: a whole number of blocks.
 ///
 /// # Errors
@@ -131,7 +139,7 @@ pub fn encode_slot(catalogue: &Catalogue, array: &Uuid, sequence: u64, slot_byte
 /// Extents are not compared with the capacity of the group, which is not known here; see [`Catalogue::check`].
 ///
 /// # Errors
-/// [`SlotError`]: the copy counts as absent, unless it is of an unknown version.
+/// [`SlotError`]: the copy counts as absent, unless it [is whole](SlotError::is_whole).
 pub fn decode_slot(bytes: &[u8], array: &Uuid) -> Result<(u64, Catalogue), SlotError> {
     let (header, payload) = DiskHeader::ref_from_prefix(bytes).map_err(|_| SlotError::NotACatalogue)?;
     if header.magic != MAGIC {

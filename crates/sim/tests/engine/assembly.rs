@@ -1,8 +1,11 @@
 //! What a set of drives is, is found out from the drives alone.
 
-use array::{AssembleError, CreateError, MemberIndex, NewGroup, Refusal, create};
+use array::{AssembleError, CreateError, MemberIndex, NewGroup, Refusal, create, load};
 use drive::{Buf, BufMut, Drive, DriveError};
-use format::{BLOCK, CrashSafety, Layout, LayoutError, Level, Shape, Superblock, SuperblockError, superblock_offsets};
+use format::{
+    BLOCK, CATALOGUE_SLOTS, Catalogue, CrashSafety, Layout, LayoutError, Level, Shape, SlotError, Superblock,
+    SuperblockError, catalogue_slot_offset, superblock_offsets,
+};
 use sim::{OpKind, Rng, Sim, SimDrive, SimEnv};
 
 use crate::group::*;
@@ -190,6 +193,41 @@ fn of_a_superblock_the_copy_that_is_torn_or_older_is_written_first() {
             assert_eq!((after.missing().count(), after.refused.len()), (1, 0), "cut after {} operations", 4 * cut);
             assert!(after.superblock.epoch >= before.superblock.epoch, "cut after {} operations", 4 * cut);
         }
+    }
+}
+
+#[test]
+fn a_catalogue_of_a_newer_program_is_not_taken_for_an_older_one_or_none() {
+    for newer_slots in [1, CATALOGUE_SLOTS] {
+        let sim = Sim::new(5);
+        let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
+        let group = Group::create(&sim, shape, new_drives(&sim, 3, 640 * KIB, 512), 1);
+        let drives = sim.block_on(async {
+            for next_id in 2..2 + CATALOGUE_SLOTS {
+                let catalogue = Catalogue { next_id, ..Catalogue::default() };
+                group.leader().set_catalogue(catalogue).await.expect("it fits");
+            }
+            group.stop().await
+        });
+        let layout = look(&sim, &drives).expect("the superblocks can be read").superblock.layout;
+        // One member is enough: on the others, writing may have been cut off.
+        for slot in 0..newer_slots {
+            let at = catalogue_slot_offset(&layout, slot);
+            let mut header = drives[1].read_raw(at, BLOCK as u64);
+            header[8..12].copy_from_slice(&99_u32.to_le_bytes());
+            header[12..16].fill(0);
+            let checksum = crc32c(&header);
+            header[12..16].copy_from_slice(&checksum.to_le_bytes());
+            drives[1].write_raw(at, &header);
+        }
+        let assembly = look(&sim, &drives).expect("the superblocks can be read");
+        let before: Vec<Vec<u8>> = drives.iter().map(|drive| drive.read_raw(0, drive.info().size_bytes)).collect();
+        let (env, members) = (sim.env(), in_machine(&drives));
+        let taken_over = sim.block_on(load(&env, &assembly, &members, None, Box::new(|_| ()))).map(drop);
+        let Err(AssembleError::UnknownCatalogue(why)) = taken_over else { panic!("{newer_slots}: {taken_over:?}") };
+        assert_eq!(why, SlotError::UnknownVersion { found: 99 });
+        let after: Vec<Vec<u8>> = drives.iter().map(|drive| drive.read_raw(0, drive.info().size_bytes)).collect();
+        assert!(before == after, "nothing was written");
     }
 }
 
