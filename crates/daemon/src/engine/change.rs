@@ -17,7 +17,7 @@ use runtime::{OpenDrive, ShardEnv, forget_memory};
 use super::devices::DeviceEnd;
 use super::drives::{self, Consent, Taken, stopping};
 use super::exports::RunningExport;
-use super::group::join_error;
+use super::group::{LeftOut, join_error};
 use super::{Engine, settings, view};
 use crate::http::{Answer, Control, ControlError};
 
@@ -209,7 +209,10 @@ impl Control for Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps).with_warnings(warnings));
         }
+        let was_refused: Vec<String> = found.refused.iter().map(|(drive, _)| drive.clone()).collect();
         let group = self.start_found(taken, found).await?;
+        let late = group.left_out.iter().filter(|left_out| !was_refused.contains(&left_out.drive));
+        warnings.extend(late.map(|LeftOut { drive, reason, .. }| format!("{drive} is left out: {reason}")));
         self.remember();
         Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
     }

@@ -64,6 +64,8 @@ pub(super) struct Group {
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
     /// Drives of other machines that are not there now.
     away: Mutex<Vec<Away>>,
+    /// Drives that could not be read or written when the group was started, and were left out because of that.
+    pub left_out: Vec<LeftOut>,
     /// The file of the memory that outlives a kill.
     kept: PathBuf,
     exports: RwLock<BTreeMap<u64, Arc<RunningExport>>>,
@@ -76,6 +78,13 @@ pub(super) struct Group {
     /// Whoever reads the catalogue to write it changed has this.
     catalogue_turn: tokio::sync::Mutex<()>,
     pub upkeep: Upkeep,
+}
+
+/// A drive that could not be used when its group was started.
+pub(super) struct LeftOut {
+    pub drive: String,
+    pub place: Place,
+    pub reason: Refusal,
 }
 
 /// What a set of drives turned out to be.
@@ -120,11 +129,18 @@ pub(super) async fn start(
     let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
     let in_group: Vec<usize> =
         assembly.members.iter().copied().flatten().chain(assembly.spares.iter().copied()).collect();
-    let drives = taken.into_iter().enumerate().map(|(index, taken)| {
-        let drive = taken.keep();
-        in_group.contains(&index).then_some(drive)
-    });
-    let drives = Arc::new(RwLock::new(drives.collect::<Vec<_>>()));
+    let mut drives: Vec<_> = taken.into_iter().map(|taken| Some(taken.keep())).collect();
+    let mut left_out = Vec::new();
+    let mut leave_out = |drive: Option<GroupDrive>, reason: &Refusal| {
+        let Some(drive) = drive else { return };
+        if matches!(reason, Refusal::Drive(_)) {
+            left_out.push(LeftOut { place: drive.place(), drive: drive.name, reason: reason.clone() });
+        }
+    };
+    assembly.refused.iter().for_each(|(index, reason)| leave_out(drives[*index].take(), reason));
+    let is_part = |index: usize| in_group.contains(&index);
+    drives.iter_mut().enumerate().filter(|(index, _)| !is_part(*index)).for_each(|(_, drive)| *drive = None);
+    let drives = Arc::new(RwLock::new(drives));
     let listener = log_events(name.clone(), drives.clone());
     let post = Post { key, senders: senders.to_vec() };
     let shard_count = shards.len();
@@ -142,11 +158,15 @@ pub(super) async fn start(
         shard::add_group(key, array);
         Ok((loaded.shared.clone(), loaded.needs_resync, loaded.replayed, loaded.left_out))
     });
-    let (shared, needs_resync, replayed, left_out) = started.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
-    for (index, refusal) in &left_out {
+    let (shared, needs_resync, replayed, late) = started.await.map_err(|_| stopping())?.map_err(not_assemblable)?;
+    for (index, refusal) in &late {
         let drive = drives.write().unwrap_or_else(PoisonError::into_inner)[*index].take();
         tell_left_out(drive.as_ref().map_or("unknown", |drive| &drive.name), refusal);
+        leave_out(drive, refusal);
     }
+    // Those of other machines are looked for.
+    let away =
+        left_out.iter().map(|drive| &drive.place).filter(|place| place.is_remote()).cloned().map(Away::new).collect();
     for (index, handle) in shards.iter().enumerate().skip(1) {
         let (shared, opens) = (shared.clone(), opens.clone());
         let post = Post { key, senders: senders.to_vec() };
@@ -165,7 +185,8 @@ pub(super) async fn start(
         shared,
         shards: shards.to_vec(),
         drives,
-        away: Mutex::default(),
+        away: Mutex::new(away),
+        left_out,
         kept,
         exports: RwLock::default(),
         namespaces: Mutex::default(),

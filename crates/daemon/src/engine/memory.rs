@@ -43,6 +43,14 @@ impl Place {
         self.drive.starts_with("mem:")
     }
 
+    /// Whether the other is the same drive: by what they are, else by where they were.
+    pub fn is_same(&self, other: &Place) -> bool {
+        match (&self.identity, &other.identity) {
+            (Some(this), Some(that)) => this == that,
+            _ => self.drive == other.drive,
+        }
+    }
+
     /// A drive of another machine.
     pub fn is_remote(&self) -> bool {
         self.drive.starts_with(api::NVME_TCP)

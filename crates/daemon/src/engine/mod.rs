@@ -66,7 +66,7 @@ use away::Away;
 use devices::{DeviceEnd, Devices};
 use drives::Taken;
 use exports::{Listeners, RunningExport};
-use group::{Group, GroupDrive};
+use group::{Group, GroupDrive, LeftOut};
 use health::Healths;
 use imports::Imports;
 use memory::{Memory, Place, Remembered};
@@ -353,8 +353,15 @@ impl Engine {
             name: group.name.clone(),
             uuid: group.uuid.to_string(),
             drives: {
-                let away = group.away().iter().map(|away| away.place.clone()).collect::<Vec<_>>();
-                group.drives().iter().flatten().map(GroupDrive::place).chain(away).collect()
+                let mut places: Vec<Place> = group.drives().iter().flatten().map(GroupDrive::place).collect();
+                places.extend(group.away().iter().map(|away| away.place.clone()));
+                // They may answer at the next start. Those of other machines are away, or back.
+                for LeftOut { place, .. } in group.left_out.iter().filter(|left_out| !left_out.place.is_remote()) {
+                    if !places.iter().any(|known| known.is_same(place)) {
+                        places.push(place.clone());
+                    }
+                }
+                places
             },
         };
         let mut groups: Vec<Remembered> = self.all().iter().map(remembered).collect();
