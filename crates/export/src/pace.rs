@@ -77,7 +77,9 @@ impl Pace {
     pub fn wait(&mut self, now: Nanos, requests: u32) -> Option<Duration> {
         self.requests += requests;
         if self.requests >= EPOCH_REQUESTS {
-            let took = now.saturating_sub(self.since) * Nanos::from(EPOCH_REQUESTS) / Nanos::from(self.requests);
+            // An epoch may last for months.
+            let took =
+                now.saturating_sub(self.since).saturating_mul(EPOCH_REQUESTS.into()) / Nanos::from(self.requests);
             self.mode = self.after_epoch(took);
             self.begin_epoch(now);
         }

@@ -162,6 +162,20 @@ fn aborts_of_what_is_not_there_change_nothing() {
 }
 
 #[test]
+fn a_host_that_hangs_up_with_an_abort_under_way_loses_its_queues() {
+    let (target, _, _) = Target::disk(MIB);
+    let mut controller = Controller::connect(target.address);
+    let mut queue = controller.queue(1);
+    queue.withholds = true;
+    let sent = queue.send(write(0, false), &[7; LEN], 0);
+    assert_eq!(queue.wait_for_request().cid, sent);
+    // Its outcome would be known when the data come, which they never do.
+    controller.admin.send(abort(1, sent), &[], 0);
+    drop(controller);
+    assert!(queue.is_closed());
+}
+
+#[test]
 fn no_more_aborts_run_than_may_and_they_end_with_the_queue() {
     let (target, _, _) = Target::disk(MIB);
     let mut controller = Controller::connect(target.address);

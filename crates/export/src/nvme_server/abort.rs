@@ -102,7 +102,9 @@ impl Waiting {
     pub fn abort(&self, request: Request) {
         let found = self.0.borrow().iter().find(|place| place.cid == request.cid).cloned();
         let Some(place) = found else { return };
-        place.request.set(Some(request));
+        // One of several is the one that aborts it: the first.
+        let first = place.request.take().unwrap_or(request);
+        place.request.set(Some(first));
         let waker = place.waker.take();
         if let Some(waker) = waker {
             waker.wake();

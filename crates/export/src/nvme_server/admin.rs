@@ -143,6 +143,11 @@ impl<B: Block + 'static> Admin<B> {
         }
     }
 
+    /// Ends the controller's I/O queues, before the last answers of this one go out.
+    pub fn end(&self) {
+        self.association.end();
+    }
+
     /// The queue has ended.
     pub fn leave(&self) {
         self.portal.leave(&self.association);

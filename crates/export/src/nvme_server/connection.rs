@@ -131,6 +131,10 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, porta
     let end = receiving.run().await;
     tracing::debug!(%peer, ?end, "an NVMe/TCP queue ends");
     receiving.abandon();
+    // Without its admin queue a controller has no I/O queues. Aborts wait for those.
+    if let Role::Admin(admin) = &receiving.role {
+        admin.end();
+    }
 
     // Answers that are under way still go out, unless the host does not take them.
     let lingers = matches!(end, End::Host | End::Violation(_) | End::Refused(_) | End::Taken);
