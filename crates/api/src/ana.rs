@@ -10,7 +10,7 @@ use crate::Invalid;
 
 /// How an export over NVMe/TCP reaches its volume, as it tells hosts that have several ways: the state of Asymmetric Namespace Access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
+#[serde(rename_all = "kebab-case")]
 pub enum AnaState {
     /// The best way. Hosts share their work among all of these.
     Optimized,
@@ -74,7 +74,7 @@ impl ExportUpdate {
         match self.ana {
             None => Err(Invalid::new("there is nothing to change: name an ANA state")),
             Some(AnaState::Unknown) => {
-                Err(Invalid::new("there is no such ANA state: choose optimized, non_optimized or inaccessible"))
+                Err(Invalid::new("there is no such ANA state: choose optimized, non-optimized or inaccessible"))
             }
             Some(state) => Ok(state),
         }
