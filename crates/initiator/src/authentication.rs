@@ -45,7 +45,8 @@ pub(crate) async fn authenticate<N: Network>(
                 if let Payload::ToHost(buf) = call.payload {
                     call.payload = Payload::ToHostUpTo(buf);
                 }
-                let reply = queue.execute(call).await.map_err(Led::Lost)?;
+                let reply = queue.execute(call).await;
+                let reply = reply.map_err(|lost| machine.verdict().map_or(Led::Lost(lost), Led::Host))?;
                 if !reply.is_intact {
                     return Err(Led::Host(HostError::Malformed("the digest of the data is wrong")));
                 }

@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use common::proxy::Proxy;
@@ -31,8 +33,12 @@ fn with(own: u8, controllers: Option<u8>) -> Options {
 }
 
 async fn refused(target: &Target, options: Options) -> String {
+    refused_at(target.address, options).await
+}
+
+async fn refused_at(at: SocketAddr, options: Options) -> String {
     let network = TokioNetwork::new();
-    match Namespace::connect(&network, &[address(target.address)], Selection::Only, options).await {
+    match Namespace::connect(&network, &[address(at)], Selection::Only, options).await {
         Ok(_) => panic!("connected"),
         Err(error) => error.to_string(),
     }
@@ -64,6 +70,47 @@ fn who_cannot_prove_itself_is_told_why() {
             "{said}"
         );
         let said = refused(&target, with(1, Some(3))).await;
+        assert!(said.ends_with("the controller did not prove who it is: the secret is another one"), "{said}");
+    });
+}
+
+/// A way to a target on which each connection ends when the host says for the third time something of authentication.
+fn mute_at_the_third(target: SocketAddr) -> SocketAddr {
+    /// Bytes of a PDU's common header.
+    const HEADER: usize = 8;
+    const CAPSULE_COMMAND: u8 = 0x04;
+    const FABRICS: u8 = 0x7F;
+    const AUTHENTICATION_SEND: u8 = 0x05;
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for host in listener.incoming() {
+            let (mut host, mut target) = (host.unwrap(), TcpStream::connect(target).unwrap());
+            let (mut back, mut to) = (target.try_clone().unwrap(), host.try_clone().unwrap());
+            std::thread::spawn(move || std::io::copy(&mut back, &mut to));
+            let mut said = 0;
+            let mut pdu = vec![0; HEADER];
+            while host.read_exact(&mut pdu[..HEADER]).is_ok() {
+                pdu.resize(u32::from_le_bytes(pdu[4..8].try_into().unwrap()) as usize, 0);
+                host.read_exact(&mut pdu[HEADER..]).unwrap();
+                let is_command = pdu[0] == CAPSULE_COMMAND && pdu[HEADER] == FABRICS;
+                said += usize::from(is_command && pdu[HEADER + 4] == AUTHENTICATION_SEND);
+                if said == 3 {
+                    break;
+                }
+                target.write_all(&pdu).unwrap();
+            }
+            let _ = (host.shutdown(Shutdown::Both), target.shutdown(Shutdown::Both));
+        }
+    });
+    address
+}
+
+#[test]
+fn an_impostor_that_hangs_up_when_it_is_told_so_is_still_called_one() {
+    on_tokio(async {
+        let target = target(DhGroup::Null);
+        let said = refused_at(mute_at_the_third(target.address), with(1, Some(3))).await;
         assert!(said.ends_with("the controller did not prove who it is: the secret is another one"), "{said}");
     });
 }

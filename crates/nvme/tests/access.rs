@@ -65,6 +65,25 @@ fn the_largest_log_is_read_with_one_command() {
     assert_eq!((number(344), number(348), number(540)), (65_535, NAMESPACES_MAX, NAMESPACES_MAX));
 }
 
+/// They take the log to be that long, and nvme-cli reads it in pieces: an offset behind a log's end is an invalid field.
+#[test]
+fn the_log_can_be_read_in_pieces_to_the_length_that_hosts_expect() {
+    let mut controller = enabled(Kind::Io);
+    let longest = 16 + NAMESPACES_MAX * (32 + 4);
+    let whole = access_log(&mut controller, &shelf(Access::Optimized));
+    for offset in (0..longest).step_by(4096) {
+        let mut piece = log(0x0C, 0, 4096);
+        piece.set_cdw(12, offset);
+        let piece = data(execute(&mut controller, &shelf(Access::Optimized), &piece)).expect("a piece");
+        let begins = if offset == 0 { &whole[..] } else { &[] };
+        assert_eq!(piece[..begins.len()], *begins);
+        assert!(piece[begins.len()..].iter().all(|byte| *byte == 0), "offset {offset}");
+    }
+    let mut behind = log(0x0C, 0, 4096);
+    behind.set_cdw(12, longest + 4);
+    assert_eq!(execute(&mut controller, &shelf(Access::Optimized), &behind), failed(Status::INVALID_FIELD));
+}
+
 #[test]
 fn a_change_is_told_and_counted() {
     let mut controller = enabled(Kind::Io);

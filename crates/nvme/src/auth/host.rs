@@ -98,8 +98,8 @@ impl HostAuth {
     /// [`HostError`]: it has ended, in vain.
     pub fn answer(&mut self, completion: &Completion, data: &[u8]) -> Result<(), HostError> {
         let status = completion.status();
-        if let Stage::Refuse(refusal) = self.stage {
-            return Err(HostError::Impostor(refusal));
+        if let Some(verdict) = self.verdict() {
+            return Err(verdict);
         }
         if !status.is_success() {
             return Err(failed(&self.stage, status));
@@ -121,6 +121,14 @@ impl HostAuth {
             }
         };
         Ok(())
+    }
+
+    /// Why the host refuses the controller, once it is telling it so. A controller may end the connection instead of an answer.
+    pub fn verdict(&self) -> Option<HostError> {
+        match self.stage {
+            Stage::Refuse(refusal) => Some(HostError::Impostor(refusal)),
+            _ => None,
+        }
     }
 
     /// Takes what came of the work.

@@ -7,7 +7,7 @@ use zerocopy::{Immutable, IntoBytes, Unaligned};
 
 use super::controller::{Answer, Controller};
 use super::events::Event;
-use super::{ALL_NAMESPACES, Kind, Shelf, TRANSFER_BYTES_MAX, features};
+use super::{ALL_NAMESPACES, Kind, NAMESPACES_MAX, Shelf, TRANSFER_BYTES_MAX, features};
 use crate::fabrics_data::DiscoveryHead;
 use crate::identify::{ascii, blank, namespace_list};
 use crate::{Command, Status, admin, nvm};
@@ -31,6 +31,9 @@ pub(super) const ERRORS_MAX: usize = 64;
 
 /// Namespaces that the changed namespace list holds; more are "FFFFFFFFh", all of them.
 const CHANGED_MAX: usize = 1024;
+
+/// The ANA log with as many groups and namespaces as there can be: Base 2.0, figures 219 and 220.
+const ACCESS_BYTES_MAX: usize = 16 + NAMESPACES_MAX as usize * (32 + 4);
 
 /// An entry of the error log: Base 2.0, figure 206.
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable, Unaligned)]
@@ -172,7 +175,12 @@ impl Controller {
             lid::CHANGED_NAMESPACES => self.logs.changed_list(),
             lid::EFFECTS => effects(),
             // 0 would say that changes are not counted.
-            lid::ACCESS => access(command, shelf, self.logs.access_changes + 1),
+            lid::ACCESS => {
+                let mut bytes = access(command, shelf, self.logs.access_changes + 1);
+                // Hosts take it to be as long as it may become, and nvme-cli reads that in pieces: behind the groups are zeroes.
+                bytes.resize(bytes.len().max(ACCESS_BYTES_MAX), 0);
+                bytes
+            }
             lid::FEATURES => {
                 let mut bytes = vec![0; 1024];
                 for feature in features::SUPPORTED {
