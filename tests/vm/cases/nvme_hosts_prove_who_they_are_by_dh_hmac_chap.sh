@@ -65,9 +65,14 @@ grep -q "$HOST" /run/shown || fail "the host is not shown"
 grep -q DHHC /run/shown && fail "a secret is shown"
 echo "no secret is shown"
 
-# Connected, the daemon is killed: the host authenticates again, with what lies on the drives.
+# Connected, the daemon is killed: the host authenticates again, with what lies on the drives. Not while it looks at the new device,
+# which it serves itself: it could not end before the kernel gives up.
+looks() { grep -c 'a drive came' /run/purlind.log; }
+before=$(looks)
+has_looked() { (($(looks) > before)); }
 to host.key ctrl.key
 wait_for 20 is_there
+wait_for 60 has_looked
 device=$(node)
 stop_daemon KILL
 start_daemon
