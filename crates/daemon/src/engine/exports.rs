@@ -182,9 +182,25 @@ impl Listeners {
             let _ = place.ended.await;
             match place.serves {
                 Serves::Nbd { offers, .. } => offers.hand_over(),
-                // Hosts connect again and repeat what was not answered.
                 Serves::NvmeTcp(portal) => portal.close(),
             }
+        }
+    }
+
+    /// Ends the connections of all NVMe hosts, and lets none in any more, where nobody takes over the sockets. Hosts try until the daemon
+    /// is back, and repeat what was not answered; of a namespace that is gone they would tell the program.
+    pub async fn leave_hosts(&self) {
+        let portals: Vec<_> = {
+            let places = self.places();
+            let portals = places.iter().filter_map(|(address, place)| match &place.serves {
+                Serves::NvmeTcp(portal) => Some((address.clone(), portal.clone())),
+                Serves::Nbd { .. } => None,
+            });
+            portals.collect()
+        };
+        for (address, portal) in portals {
+            portal.close();
+            self.close(&address).await;
         }
     }
 

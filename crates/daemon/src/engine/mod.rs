@@ -221,6 +221,8 @@ impl Engine {
         self.newcomers.end();
         if self.handover.keeps() {
             self.listeners.let_go().await;
+        } else {
+            self.listeners.leave_hosts().await;
         }
         for group in self.all() {
             // Nothing is asked of a device that stays.

@@ -20,3 +20,4 @@ mod reservations;
 mod scrub;
 mod settings;
 mod shelf;
+mod stop;

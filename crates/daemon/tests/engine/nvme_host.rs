@@ -10,6 +10,10 @@ use nvme::target::Host;
 use nvme::tcp::{Digests, HostLimits, HostReceiver, HostStep, Transfer};
 use nvme::{Command, Nqn, Status};
 
+/// The target has ended the connection.
+#[derive(Debug)]
+pub struct Ended;
+
 /// One queue.
 struct Queue {
     stream: TcpStream,
@@ -27,13 +31,13 @@ impl Queue {
         stream.write_all(&machine.request()).unwrap();
         let mut queue = Queue { stream, machine, input: Vec::new(), data: BTreeMap::new() };
         while queue.machine.agreement().is_none() {
-            assert!(queue.advance().is_none(), "nothing was asked for yet");
+            assert!(queue.advance().unwrap().is_none(), "nothing was asked for yet");
         }
         queue
     }
 
     /// Takes one step; gives a command that has ended.
-    fn advance(&mut self) -> Option<nvme::Completion> {
+    fn advance(&mut self) -> Result<Option<nvme::Completion>, Ended> {
         let (taken, step) = self.machine.step(&self.input);
         let taken: Vec<u8> = self.input.drain(..taken).collect();
         match step {
@@ -41,34 +45,43 @@ impl Queue {
                 let mut bytes = vec![0; 64 << 10];
                 let len = match self.stream.read(&mut bytes) {
                     // The process was stopped, and goes on.
-                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return None,
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => return Ok(None),
+                    Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => 0,
                     len => len.unwrap(),
                 };
-                assert!(len > 0, "the daemon ended the connection");
+                if len == 0 {
+                    return Err(Ended);
+                }
                 self.input.extend_from_slice(&bytes[..len]);
             }
             HostStep::Data { cid, offset, .. } => {
                 let data = self.data.get_mut(&cid).unwrap();
                 data[offset as usize..offset as usize + taken.len()].copy_from_slice(&taken);
             }
-            HostStep::Completed { completion, .. } => return Some(completion),
+            HostStep::Completed { completion, .. } => return Ok(Some(completion)),
             HostStep::Continue | HostStep::Initialized(_) => {}
             HostStep::Requested(_) | HostStep::Close(_) => panic!("{step:?}"),
         }
-        None
+        Ok(None)
     }
 
     /// Sends a command, with data in its capsule, and gives its answer.
-    fn execute(&mut self, command: Command, data: &[u8], reply_bytes: u32) -> (nvme::Completion, Vec<u8>) {
+    fn execute(
+        &mut self,
+        command: Command,
+        data: &[u8],
+        reply_bytes: u32,
+    ) -> Result<(nvme::Completion, Vec<u8>), Ended> {
         let transfer = if reply_bytes > 0 { Transfer::ToHost(reply_bytes) } else { Transfer::None };
         let cid = self.machine.begin(transfer).unwrap();
         self.data.insert(cid, vec![0; reply_bytes as usize]);
         let writer = self.machine.writer().unwrap();
         let head = writer.command(Command { cid: cid.into(), ..command }, data.len());
-        self.stream.write_all(&[&head, data].concat()).unwrap();
+        // What cannot be sent to is read to its end.
+        let _ = self.stream.write_all(&[&head, data].concat());
         loop {
-            if let Some(completion) = self.advance() {
-                return (completion, self.data.remove(&cid).unwrap());
+            if let Some(completion) = self.advance()? {
+                return Ok((completion, self.data.remove(&cid).unwrap()));
             }
         }
     }
@@ -94,20 +107,28 @@ impl NvmeHost {
                 Next::Wait(ms) => std::thread::sleep(Duration::from_millis(ms.into())),
                 Next::Send(submission) => {
                     let (completion, data) =
-                        admin.execute(submission.command, &submission.data, submission.reply_bytes);
+                        admin.execute(submission.command, &submission.data, submission.reply_bytes).unwrap();
                     setup.answer(&completion, &data).unwrap();
                 }
             }
         };
         let mut io = Queue::open(address);
         let connect = connect_io(&wish.host, &wish.subsystem, established.cntlid, 1, 32);
-        connected(&io.execute(connect.command, &connect.data, 0).0).unwrap();
+        connected(&io.execute(connect.command, &connect.data, 0).unwrap().0).unwrap();
         NvmeHost { _admin: admin, io }
     }
 
     /// How a command ends, and what it brings.
+    ///
+    /// # Panics
+    /// If the connection ends first.
     pub fn execute(&mut self, command: Command, data: &[u8], reply_bytes: u32) -> (Status, Vec<u8>) {
-        let (completion, data) = self.io.execute(command, data, reply_bytes);
-        (completion.status(), data)
+        self.try_execute(command, data, reply_bytes).unwrap()
+    }
+
+    /// As [`NvmeHost::execute`], where the connection may end.
+    pub fn try_execute(&mut self, command: Command, data: &[u8], reply_bytes: u32) -> Result<(Status, Vec<u8>), Ended> {
+        let (completion, data) = self.io.execute(command, data, reply_bytes)?;
+        Ok((completion.status(), data))
     }
 }
