@@ -7,6 +7,7 @@ use nvme::auth::{HostAuth, Names, RANDOM_BYTES, Random, Turn};
 use nvme::host::{Connected, HostError};
 
 use crate::controller::{Led, call};
+use crate::error::Lost;
 use crate::network::Network;
 use crate::options::Options;
 use crate::queue::{Payload, Queue};
@@ -46,7 +47,11 @@ pub(crate) async fn authenticate<N: Network>(
                     call.payload = Payload::ToHostUpTo(buf);
                 }
                 let reply = queue.execute(call).await;
-                let reply = reply.map_err(|lost| machine.verdict().map_or(Led::Lost(lost), Led::Host))?;
+                let reply = reply.map_err(|lost| match machine.verdict() {
+                    Some(verdict) => Led::Host(verdict),
+                    None if machine.is_weighed() && lost.is_ended_by_target() => Led::Lost(Lost::ClosedOnProof),
+                    None => Led::Lost(lost),
+                })?;
                 if !reply.is_intact {
                     return Err(Led::Host(HostError::Malformed("the digest of the data is wrong")));
                 }

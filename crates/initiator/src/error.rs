@@ -16,6 +16,10 @@ pub enum Lost {
     /// The controller closed a connection.
     #[error("the target closed the connection")]
     Closed,
+    /// The controller closed a connection instead of saying whether it believes this host. Linux' target may do so when it does not, and any
+    /// may just have ended.
+    #[error("the target closed the connection when it had this host's proof: the secret may be another one")]
+    ClosedOnProof,
     /// A connection failed.
     #[error("the connection failed: {text}")]
     Failed {
@@ -52,7 +56,7 @@ impl Lost {
     /// until its keep alive timer has run out.
     pub(crate) fn is_ended_by_target(&self) -> bool {
         match self {
-            Lost::Closed => true,
+            Lost::Closed | Lost::ClosedOnProof => true,
             Lost::Failed { kind, .. } => *kind == io::ErrorKind::ConnectionReset,
             Lost::Violation(violation) => matches!(violation, Violation::Terminated { .. }),
             Lost::Silent { .. } | Lost::Unfit(_) | Lost::Disconnected => false,

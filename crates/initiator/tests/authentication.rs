@@ -74,13 +74,16 @@ fn who_cannot_prove_itself_is_told_why() {
     });
 }
 
-/// A way to a target on which each connection ends when the host says for the third time something of authentication.
-fn mute_at_the_third(target: SocketAddr) -> SocketAddr {
+/// FCTYPE: Base 2.0, figure 392.
+const AUTHENTICATION_SEND: u8 = 0x05;
+const AUTHENTICATION_RECEIVE: u8 = 0x06;
+
+/// A way to a target on which each connection ends at so many Fabrics commands of a kind.
+fn mute_at(target: SocketAddr, kind: u8, count: usize) -> SocketAddr {
     /// Bytes of a PDU's common header.
     const HEADER: usize = 8;
     const CAPSULE_COMMAND: u8 = 0x04;
     const FABRICS: u8 = 0x7F;
-    const AUTHENTICATION_SEND: u8 = 0x05;
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     std::thread::spawn(move || {
@@ -94,8 +97,8 @@ fn mute_at_the_third(target: SocketAddr) -> SocketAddr {
                 pdu.resize(u32::from_le_bytes(pdu[4..8].try_into().unwrap()) as usize, 0);
                 host.read_exact(&mut pdu[HEADER..]).unwrap();
                 let is_command = pdu[0] == CAPSULE_COMMAND && pdu[HEADER] == FABRICS;
-                said += usize::from(is_command && pdu[HEADER + 4] == AUTHENTICATION_SEND);
-                if said == 3 {
+                said += usize::from(is_command && pdu[HEADER + 4] == kind);
+                if said == count {
                     break;
                 }
                 target.write_all(&pdu).unwrap();
@@ -110,8 +113,22 @@ fn mute_at_the_third(target: SocketAddr) -> SocketAddr {
 fn an_impostor_that_hangs_up_when_it_is_told_so_is_still_called_one() {
     on_tokio(async {
         let target = target(DhGroup::Null);
-        let said = refused_at(mute_at_the_third(target.address), with(1, Some(3))).await;
+        let way = mute_at(target.address, AUTHENTICATION_SEND, 3);
+        let said = refused_at(way, with(1, Some(3))).await;
         assert!(said.ends_with("the controller did not prove who it is: the secret is another one"), "{said}");
+    });
+}
+
+#[test]
+fn of_a_target_that_hangs_up_when_it_has_the_proof_it_is_said_that_it_may_not_believe_it() {
+    on_tokio(async {
+        let target = target(DhGroup::Null);
+        let way = mute_at(target.address, AUTHENTICATION_RECEIVE, 2);
+        let said = refused_at(way, with(3, None)).await;
+        assert!(
+            said.ends_with("closed the connection when it had this host's proof: the secret may be another one"),
+            "{said}"
+        );
     });
 }
 

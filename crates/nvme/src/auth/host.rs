@@ -131,6 +131,11 @@ impl HostAuth {
         }
     }
 
+    /// Whether the controller has this host's proof, and has not said yet what it thinks of it.
+    pub fn is_weighed(&self) -> bool {
+        matches!(self.stage, Stage::ReadSuccess(_))
+    }
+
     /// Takes what came of the work.
     pub fn worked(&mut self, worked: Worked) {
         let Stage::Working(challenge) = std::mem::replace(&mut self.stage, Stage::Done) else { return };
