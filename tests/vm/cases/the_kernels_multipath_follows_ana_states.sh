@@ -66,6 +66,13 @@ ana 4420 optimized
 ana 4421 non-optimized
 know optimized non-optimized
 only 4420 4421
+# Stopped in order and started again: hosts wait, and none of their commands fails.
+for _ in 1 2 3; do
+    stop_daemon TERM
+    start_daemon
+    know optimized non-optimized
+    only 4420 4421
+done
 # No way: what is asked waits.
 ana 4421 inaccessible
 ana 4420 inaccessible

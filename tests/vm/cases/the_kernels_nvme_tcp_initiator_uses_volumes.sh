@@ -48,6 +48,7 @@ for digests in "" "--hdr-digest" "--data-digest" "--hdr-digest --data-digest"; d
     echo "fio verifies with ${digests:-no digests}"
 done
 
+wait_for 30 grep -q 'is served by this daemon' /run/purlind.log && echo "the daemon does not read what it serves itself"
 to "$NQN" --hostnqn "$HOST" --hostid "$ID" >&2
 wait_for 20 is_there 1
 device=$(node 1)

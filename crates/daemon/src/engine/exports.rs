@@ -119,6 +119,14 @@ impl Listeners {
         self.listen(address, Serves::NvmeTcp(portal), serve).await
     }
 
+    /// Whether a subsystem is offered by this daemon.
+    pub fn serves(&self, subsystem: &Nqn) -> bool {
+        self.places().values().any(|place| match &place.serves {
+            Serves::NvmeTcp(portal) => !portal.nsids(subsystem).is_empty(),
+            Serves::Nbd { .. } => false,
+        })
+    }
+
     /// Discovery services that hosts are told of.
     pub fn referrals(&self) -> BTreeSet<SocketAddr> {
         self.referrals.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -6,6 +6,7 @@
 //!    place, and the group has written at least as late as the drive was written. Everything else is told, and left as it is.
 //! 3. A drive is not claimed before its superblock says that it is one of ours.
 //! 4. A group that could not be started is, as soon as its drives are there.
+//! 5. What this daemon serves itself is never read: a daemon that is killed while it waits for its own answer cannot end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -250,6 +251,9 @@ impl Engine {
         if self.is_shared(present.device) || self.shared_came(present).await? {
             return Ok((Outcome::Used, None));
         }
+        if self.serves_itself(present.device) {
+            return Ok((unused("is served by this daemon"), None));
+        }
         let path = present.path.clone();
         let look = tokio::time::timeout(GLANCE_WITHIN, tokio::task::spawn_blocking(move || glance(&path))).await;
         let seen = match look {
@@ -264,6 +268,12 @@ impl Engine {
             Err(error) => of_a_stranger(&seen, error),
         };
         Ok((outcome, size_bytes))
+    }
+
+    /// Whether a device is a namespace that a host on this machine has from this daemon.
+    fn serves_itself(&self, device: (u32, u32)) -> bool {
+        let subsystem = identity::subsystem_of(&identity::folder_of(device)).and_then(|nqn| nqn.parse().ok());
+        subsystem.is_some_and(|subsystem| self.listeners.serves(&subsystem))
     }
 
     /// A drive with a superblock.

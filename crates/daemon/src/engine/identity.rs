@@ -79,6 +79,11 @@ pub(super) fn of_path(path: &str) -> Option<String> {
     of(&folder(real.strip_prefix("/dev").ok()?.to_str()?))
 }
 
+/// The NQN of the subsystem that an NVMe namespace is of, local or of another machine.
+pub(super) fn subsystem_of(folder: &Path) -> Option<String> {
+    of_disk(folder, "device/subsysnqn")
+}
+
 /// All block devices that could be pulled.
 pub(super) fn present() -> Vec<Present> {
     let Ok(entries) = fs::read_dir(BLOCK_CLASS) else { return Vec::new() };
@@ -123,6 +128,14 @@ mod tests {
         assert_eq!(with("d", &[("device/model", "Model X\n")], of), None, "all of a model would be one");
         let part = [("wwid", "eui.1\n"), ("p2/partition", "2\n")];
         assert_eq!(with("e", &part, |folder| of(&folder.join("p2"))).as_deref(), Some("eui.1 part 2"));
+    }
+
+    #[test]
+    fn a_namespace_and_its_partitions_are_of_a_subsystem() {
+        let files = [("device/subsysnqn", "nqn.2026-11.com.example:a\n"), ("p2/partition", "2\n")];
+        let seen = with("f", &files, |folder| [subsystem_of(folder), subsystem_of(&folder.join("p2"))]);
+        assert_eq!(seen, [Some("nqn.2026-11.com.example:a".into()), Some("nqn.2026-11.com.example:a".into())]);
+        assert_eq!(with("g", &[("device/model", "M\n")], subsystem_of), None);
     }
 
     #[test]
