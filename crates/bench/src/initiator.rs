@@ -152,35 +152,56 @@ impl Initiator {
         Ok(Initiator { _admin: admin, queue })
     }
 
-    /// Keeps `load` up for so long. Gives the commands that were answered.
+    /// Keeps `load` up for so long, anywhere in the volume. Gives the commands that were answered.
     ///
     /// # Errors
     /// If a command fails.
     pub fn run(&mut self, load: Load, place: Place, duration: Duration) -> Result<u64, Error> {
+        let slots = place.volume_bytes / u64::from(load.bytes);
+        let mut random = 0x9E37_79B9_7F4A_7C15_u64;
+        let begin = Instant::now();
+        self.run_at(load, place, || {
+            // xorshift64
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (begin.elapsed() < duration).then_some(random % slots)
+        })
+    }
+
+    /// Writes all of the volume once: what was never written is read faster.
+    ///
+    /// # Errors
+    /// If a command fails.
+    pub fn fill(&mut self, place: Place) -> Result<(), Error> {
+        let load = Load { writes: true, bytes: 128 << 10, depth: 8 };
+        let mut slots = 0..place.volume_bytes / u64::from(load.bytes);
+        self.run_at(load, place, || slots.next()).map(|_| ())
+    }
+
+    /// Keeps `load` up where `next` says, in units of its size, until that says no more. Gives the commands that were answered.
+    fn run_at(&mut self, load: Load, place: Place, mut next: impl FnMut() -> Option<u64>) -> Result<u64, Error> {
         let reply_bytes = if load.writes { 0 } else { load.bytes };
         let data = if load.writes { vec![0x5A; load.bytes as usize] } else { Vec::new() };
         let blank = Command::new(0, 0, place.nsid);
         let submission = Submission { command: blank, data, reply_bytes };
-        let slots = place.volume_bytes / u64::from(load.bytes);
-        let (mut random, mut out, mut sent) = (0x9E37_79B9_7F4A_7C15_u64, Vec::new(), 0);
-        let (mut in_flight, mut done) = (0, 0);
-        let begin = Instant::now();
+        let (mut out, mut sent) = (Vec::new(), 0);
+        let (mut in_flight, mut done, mut goes_on) = (0, 0, true);
         loop {
-            let goes_on = begin.elapsed() < duration;
-            if !goes_on && in_flight == 0 {
-                return Ok(done);
-            }
             while goes_on && in_flight < load.depth {
-                // xorshift64
-                random ^= random << 13;
-                random ^= random >> 7;
-                random ^= random << 17;
+                let Some(slot) = next() else {
+                    goes_on = false;
+                    break;
+                };
                 let count = load.bytes / place.block_bytes;
-                let blocks = Blocks { nsid: place.nsid, first: random % slots * u64::from(count), count };
+                let blocks = Blocks { nsid: place.nsid, first: slot * u64::from(count), count };
                 let command =
                     if load.writes { io::write(blocks, load.bytes, true, false) } else { io::read(blocks, load.bytes) };
                 self.queue.put(command, &submission, &mut out)?;
                 in_flight += 1;
+            }
+            if !goes_on && in_flight == 0 {
+                return Ok(done);
             }
             if sent < out.len() {
                 match self.queue.stream.write(&out[sent..]) {

@@ -165,9 +165,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     })?;
     let mut initiator = Initiator::connect(address, &subsystem, 256)?;
     let turn = Duration::from_secs(arguments.turn_s);
-    // Everything is written before.
-    let fill = Load { writes: true, bytes: 128 << 10, depth: 8 };
-    initiator.run(fill, place, turn)?;
+    initiator.fill(place)?;
     for load in LOADS {
         let kind = if load.writes { "writes" } else { "reads" };
         let what = format!("{} KiB random {kind} over NVMe/TCP, depth {}", load.bytes / 1024, load.depth);
