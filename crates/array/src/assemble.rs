@@ -101,9 +101,12 @@ pub enum AssembleError {
         /// One of the other.
         other: String,
     },
-    /// A member could not be read while its map or catalogue was taken over.
+    /// What a crash left could not be put right, or the superblocks could not be written.
     #[error("{0}")]
     Block(BlockError),
+    /// No member can read one of the group's own structures. There may be one all the same: without it data would be taken for absent.
+    #[error("the {0} cannot be read from any member")]
+    Unreadable(&'static str),
     /// Something in the group's own structures is wrong on every member.
     #[error("the catalogue of volumes is damaged on every member")]
     Catalogue,

@@ -9,7 +9,7 @@
 
 use std::rc::Rc;
 
-use drive::{DriveError, Env, join_all};
+use drive::{BlockError, DriveError, Env, join_all};
 use format::{MemberState, Role};
 
 use crate::array::Inner;
@@ -44,6 +44,28 @@ impl<E: Env> Inner<E> {
         }
         self.start_repair();
         true
+    }
+
+    /// Lets the superblocks say that a crash was put right: the log goes on under a new generation. Members that failed meanwhile had no part
+    /// in it, and leave with the same superblocks: after others that say nothing of it they would come back as if they had.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the superblocks cannot be written, or the group cannot do without those members.
+    pub async fn announce_recovery(self: &Rc<Self>, failed: &[MemberIndex]) -> Result<(), BlockError> {
+        let leader = self.leader();
+        let _turn = leader.state_lock.enter().await;
+        let mut state = GroupState { clean: false, ..self.state() };
+        for &member in failed {
+            let Slot { drive, .. } = state.slots[usize::from(member.0)];
+            if !self.leave(&mut state, Role::Member(member.0), drive) {
+                (leader.listener)(Event::MemberNeeded { member, drive });
+                let survives = self.shared.geometry.syndromes;
+                return Err(BlockError::Lost { lost: survives + 1, survives });
+            }
+        }
+        self.commit(state).await?;
+        self.start_repair();
+        Ok(())
     }
 
     /// Takes a drive that refused its superblock out of a state. Says no if the group cannot do without it.

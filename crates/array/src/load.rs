@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -128,19 +129,19 @@ async fn take_over<E: Env>(
     let mut shared = Shared::new(superblock, geometry, &slots, drives.len() as u16);
     let in_use: Vec<&Bounded<'_, E>> = live.iter().map(|&index| &drives[index]).collect();
     let sequences = load_map(env, superblock, &in_use, &shared).await?;
-    let lost = load_lost(superblock, &in_use).await;
+    let lost = load_lost(superblock, &in_use).await?;
     let logs = superblock.crash_safety != CrashSafety::Off;
     let crashed = !superblock.clean && !superblock.is_read_only();
     let mut new_zones = Vec::new();
     let mut settled = None;
-    if let Some((kept, is_of_last_run)) = kept {
-        let epoch = superblock.epoch;
-        if crashed && *is_of_last_run {
-            new_zones = shared.map.keep_on(kept.clone(), epoch);
-            settled = Some(kept.clone());
-        } else {
-            shared.map.keep(kept.clone(), &superblock.array, epoch);
-        }
+    let (new_memory, of_last_run) = match kept {
+        Some((kept, is_of_last_run)) if crashed && *is_of_last_run => (None, Some(kept)),
+        Some((kept, _)) => (Some(kept), None),
+        None => (None, None),
+    };
+    if let Some(kept) = of_last_run {
+        new_zones = shared.map.keep_on(kept.clone(), superblock.epoch);
+        settled = Some(kept.clone());
     }
     let mut replayed = None;
     let lost = if logs && crashed {
@@ -154,6 +155,10 @@ async fn take_over<E: Env>(
     };
     shared.lost = LostCells::new(&lost);
     let catalogue = load_catalogue(superblock, &in_use, shared.geometry.capacity()).await?;
+    if let Some(kept) = new_memory {
+        // Not before everything was read: the next attempt after one that failed would believe what this one began to keep.
+        shared.map.keep(kept.clone(), &superblock.array, superblock.epoch);
+    }
     let identity = |(place, index): (usize, &Option<usize>)| {
         index.map(|index| (DriveId(index as u16), superblock.members[place].uuid))
     };
@@ -220,13 +225,9 @@ impl<E: Env> Array<E> {
             return Ok(()); // It may be read, and nothing may be written.
         }
         if let Some(failed) = &self.0.leader().failed_in_recovery {
-            // A member that was missing had no part in what the replay decided: it must not come back as if it had.
             let (inner, failed) = (self.0.clone(), failed.clone());
             let announce = async move {
-                inner.mark_dirty().await?;
-                for member in failed {
-                    inner.fail_in_place(member, inner.shared.slot(member).drive).await;
-                }
+                inner.announce_recovery(&failed).await?;
                 // What a killed process had been told to be done is in the drives' caches, and in a map that was kept.
                 inner.persist_map().await
             };
@@ -237,6 +238,13 @@ impl<E: Env> Array<E> {
             self.start_scrub(ScrubMode::Resync);
         }
         Ok(())
+    }
+
+    /// Lets go of a group that could not be started, the leader's shard last: it takes no more requests, what is under way on this shard
+    /// ends, and nothing is written. On the drives it is as after a kill.
+    pub async fn abandon(&self) {
+        self.0.shared.stop();
+        self.0.barrier().await;
     }
 
     /// Stops the group: waits for what is under way on this shard, then makes it durable. The leader, last of all
@@ -279,36 +287,61 @@ async fn load_map<E: Env>(
     let mut sequences = vec![0; blocks as usize];
     let mut first = 0;
     while first < blocks {
-        let count = MAP_BLOCKS_AT_ONCE.min(blocks - first);
-        let mut newest: Vec<Option<MapBlock>> = vec![None; count as usize];
-        let mut have: Vec<Vec<u64>> = vec![vec![0; count as usize]; drives.len()];
-        let offset = map_slot_offset(&superblock.layout, first, 0);
-        let len = (count * MAP_SLOTS) as usize * BLOCK;
-        let reads = drive::join_all(drives.iter().map(|drive| read_retried(*drive, offset, || env.alloc(len)))).await;
-        for (have, bytes) in have.iter_mut().zip(reads) {
-            let Ok(bytes) = bytes else { continue };
-            for (position, copy) in bytes.chunks_exact(BLOCK).enumerate() {
-                let within = position / MAP_SLOTS as usize;
-                let decoded = MapBlock::decode(copy, &superblock.array, first + within as u64);
-                let Ok(block) = decoded else { continue };
-                have[within] = have[within].max(block.sequence);
-                if newest[within].as_ref().is_none_or(|other| other.sequence < block.sequence) {
-                    newest[within] = Some(block);
-                }
+        let next = blocks.min(first + MAP_BLOCKS_AT_ONCE);
+        if load_map_blocks(env, superblock, drives, shared, first..next, &mut sequences).await.is_err() {
+            // Each of them may have other sectors that cannot be read.
+            for block in first..next {
+                load_map_blocks(env, superblock, drives, shared, block..block + 1, &mut sequences).await?;
             }
         }
-        for (within, block) in newest.into_iter().enumerate() {
-            let Some(block) = block else { continue };
-            sequences[block.index as usize] = block.sequence;
-            shared.map.load(block.index, &block.bits);
-            let lacking = drives.iter().zip(&have).filter(|(_, have)| have[within] < block.sequence);
-            let bytes = BufMut::copy_of(&block.encode(&superblock.array)).freeze();
-            let offset = map_slot_offset(&superblock.layout, block.index, block.sequence % MAP_SLOTS);
-            give(lacking.map(|(drive, _)| *drive), offset, &bytes).await;
-        }
-        first += count;
+        first = next;
     }
     Ok(sequences)
+}
+
+/// Reads some blocks of the map by one operation of each member.
+///
+/// # Errors
+/// If none of them can: what is not known to be allocated would read as zeroes.
+async fn load_map_blocks<E: Env>(
+    env: &E,
+    superblock: &Superblock,
+    drives: &[&Bounded<'_, E>],
+    shared: &Shared,
+    blocks: Range<u64>,
+    sequences: &mut [u64],
+) -> Result<(), AssembleError> {
+    let (first, count) = (blocks.start, blocks.end - blocks.start);
+    let mut newest: Vec<Option<MapBlock>> = vec![None; count as usize];
+    let mut have: Vec<Vec<u64>> = vec![vec![0; count as usize]; drives.len()];
+    let offset = map_slot_offset(&superblock.layout, first, 0);
+    let len = (count * MAP_SLOTS) as usize * BLOCK;
+    let reads = drive::join_all(drives.iter().map(|drive| read_retried(*drive, offset, || env.alloc(len)))).await;
+    if reads.iter().all(Result::is_err) {
+        return Err(AssembleError::Unreadable("allocation map"));
+    }
+    for (have, bytes) in have.iter_mut().zip(reads) {
+        let Ok(bytes) = bytes else { continue };
+        for (position, copy) in bytes.chunks_exact(BLOCK).enumerate() {
+            let within = position / MAP_SLOTS as usize;
+            let decoded = MapBlock::decode(copy, &superblock.array, first + within as u64);
+            let Ok(block) = decoded else { continue };
+            have[within] = have[within].max(block.sequence);
+            if newest[within].as_ref().is_none_or(|other| other.sequence < block.sequence) {
+                newest[within] = Some(block);
+            }
+        }
+    }
+    for (within, block) in newest.into_iter().enumerate() {
+        let Some(block) = block else { continue };
+        sequences[block.index as usize] = block.sequence;
+        shared.map.load(block.index, &block.bits);
+        let lacking = drives.iter().zip(&have).filter(|(_, have)| have[within] < block.sequence);
+        let bytes = BufMut::copy_of(&block.encode(&superblock.array)).freeze();
+        let offset = map_slot_offset(&superblock.layout, block.index, block.sequence % MAP_SLOTS);
+        give(lacking.map(|(drive, _)| *drive), offset, &bytes).await;
+    }
+    Ok(())
 }
 
 /// Writes a copy of a structure to the drives that lack it. One that does not take it shows that at the next write.
@@ -317,7 +350,7 @@ async fn give<'a, D: Drive + 'a>(drives: impl Iterator<Item = &'a D>, offset: u6
 }
 
 /// Reads the catalogue with the highest sequence. A group without one has no volumes so far. A member that lacks that
-/// copy gets it, as with the map.
+/// copy gets it, as with the map. Some member has to be able to read each slot.
 async fn load_catalogue<D: Drive>(
     superblock: &Superblock,
     drives: &[&D],
@@ -326,10 +359,12 @@ async fn load_catalogue<D: Drive>(
     let mut newest: Option<(u64, Catalogue)> = None;
     let slot_bytes = catalogue_slot_bytes(&superblock.layout) as usize;
     let mut have = vec![0; drives.len()];
+    let mut is_read = [false; format::CATALOGUE_SLOTS as usize];
     for (drive, have) in drives.iter().zip(&mut have) {
         for slot in 0..format::CATALOGUE_SLOTS {
             let offset = catalogue_slot_offset(&superblock.layout, slot);
             let Ok(bytes) = read_retried(*drive, offset, || BufMut::zeroed(slot_bytes)).await else { continue };
+            is_read[slot as usize] = true;
             let (sequence, catalogue) = match decode_slot(&bytes, &superblock.array) {
                 Ok(found) => found,
                 Err(error) if error.is_whole() => return Err(AssembleError::UnknownCatalogue(error)),
@@ -340,6 +375,9 @@ async fn load_catalogue<D: Drive>(
                 newest = Some((sequence, catalogue));
             }
         }
+    }
+    if is_read.contains(&false) {
+        return Err(AssembleError::Unreadable("catalogue of volumes"));
     }
     let Some((sequence, catalogue)) = newest else { return Ok((0, Catalogue::default())) };
     catalogue.check(capacity).map_err(|_| AssembleError::Catalogue)?;

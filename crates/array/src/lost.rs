@@ -10,6 +10,7 @@ use format::log::{LOST_RANGES_MAX, LOST_SLOT_BYTES, LOST_SLOTS, LostBlocks, lost
 use format::{BLOCK, Superblock};
 
 use crate::array::Inner;
+use crate::assemble::AssembleError;
 use crate::leader::read_retried;
 
 /// A lost block: what has to be written as a whole to be readable again.
@@ -95,20 +96,23 @@ impl LostCells {
     }
 }
 
-/// Reads the list from the members: the valid copy with the highest sequence. None was ever written where there is none.
-pub(crate) async fn load_lost<D: Drive>(superblock: &Superblock, drives: &[&D]) -> LostBlocks {
+/// Reads the list from the members: the valid copy with the highest sequence. None was ever written where there is none. Some member has to
+/// be able to read each slot: what is lost must not be read.
+pub(crate) async fn load_lost<D: Drive>(superblock: &Superblock, drives: &[&D]) -> Result<LostBlocks, AssembleError> {
     let mut newest = LostBlocks::default();
+    let mut is_read = [false; LOST_SLOTS as usize];
     for drive in drives {
         for slot in 0..LOST_SLOTS {
             let offset = lost_slot_offset(&superblock.layout, slot);
             let Ok(bytes) = read_retried(*drive, offset, || BufMut::zeroed(LOST_SLOT_BYTES)).await else { continue };
+            is_read[slot as usize] = true;
             match LostBlocks::decode(&bytes, &superblock.array) {
                 Ok(list) if list.sequence > newest.sequence => newest = list,
                 _ => {}
             }
         }
     }
-    newest
+    if is_read.contains(&false) { Err(AssembleError::Unreadable("list of lost blocks")) } else { Ok(newest) }
 }
 
 /// Ranges in order, with those that touch joined.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use drive::{BlockError, Buf, BufMut, Env, join_all};
 use format::log::{Entry, LOST_RANGES_MAX, LOST_SLOTS, LostBlocks, lost_slot_offset};
-use format::{MemberState, Superblock};
+use format::{BLOCK, MemberState, Superblock};
 
 use crate::bounded::Bounded;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
@@ -180,7 +180,7 @@ impl<'a, E: Env> Replay<'a, E> {
         if record.whole {
             return self.roll_forward(record, entry, offset, columns).await;
         }
-        let mut row = self.read_row(record.unit, columns, entry, record.settled).await;
+        let mut row = self.read_row(record.unit, columns, entry, record.settled).await?;
         if record.settled {
             self.fill(&mut row, columns);
         }
@@ -251,7 +251,7 @@ impl<'a, E: Env> Replay<'a, E> {
     ) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
         let (data, strips) = (geometry.data, geometry.strips());
-        let mut row = self.read_row(record.unit, columns, entry, false).await;
+        let mut row = self.read_row(record.unit, columns, entry, false).await?;
         let within = columns.relative(entry.x);
         for role in (0..strips).filter(|&role| role >= data || entry.overwritten >> role & 1 == 1) {
             row.doubtful[role] = row.strips[role].take();
@@ -310,31 +310,50 @@ impl<'a, E: Env> Replay<'a, E> {
 
     /// Reads a stripe's strips. Those that are restated, unless that is `settled`, or damaged are doubtful; the checksums of
     /// what the record changes may be behind and say nothing.
-    async fn read_row(&self, unit: UnitIndex, columns: Range, entry: &Entry, settled: bool) -> Row {
+    ///
+    /// # Errors
+    /// [`BlockError`] if members turn out to be gone and the group cannot do without them.
+    async fn read_row(&self, unit: UnitIndex, columns: Range, entry: &Entry, settled: bool) -> Result<Row, BlockError> {
         let geometry = &self.shared.geometry;
         let offset = geometry.member_offset(unit, columns.start);
+        let in_sync = |role: Role| {
+            let member = geometry.member(unit, columns.start, role);
+            (member, self.drive(member, Some(MemberState::InSync)))
+        };
         let read = |role: Role| {
-            let drive = self.drive(geometry.member(unit, columns.start, role), Some(MemberState::InSync));
+            let (_, drive) = in_sync(role);
             async move { read_retried(drive?, offset, || self.env.alloc(columns.len() as usize)).await.ok() }
         };
         let mut strips: Vec<Option<BufMut>> = join_all((0..geometry.strips()).map(read)).await;
         let mut doubtful: Vec<Option<BufMut>> = Vec::with_capacity(strips.len());
         for (role, strip) in strips.iter_mut().enumerate() {
-            let is_damaged = match strip {
-                Some(bytes) if role < geometry.data && (entry.overwritten | entry.restated) >> role & 1 == 0 => {
-                    let member = geometry.member(unit, columns.start, role);
-                    let drive = self.drive(member, Some(MemberState::InSync));
-                    match drive {
-                        Some(drive) => !self.is_genuine(member, drive, offset, bytes).await,
-                        None => true,
-                    }
+            let (member, drive) = in_sync(role);
+            let is_damaged = match (&strip, drive) {
+                (Some(bytes), Some(drive))
+                    if role < geometry.data && (entry.overwritten | entry.restated) >> role & 1 == 0 =>
+                {
+                    !self.is_genuine(member, drive, offset, bytes).await
                 }
                 _ => false,
             };
+            if is_damaged || strip.is_none() {
+                // Sectors that cannot be read are one thing; a drive that is gone must not make blocks count as lost
+                // that are there when it comes back.
+                self.look_after(member).await?;
+            }
             let doubted = is_damaged || (!settled && entry.restated >> role & 1 == 1);
             doubtful.push(if doubted { strip.take() } else { None });
         }
-        Row { strips, doubtful }
+        Ok(Row { strips, doubtful })
+    }
+
+    /// Gives a member up that does not even read its superblock any more.
+    async fn look_after(&self, member: MemberIndex) -> Result<(), BlockError> {
+        let Some(drive) = self.drive(member, None) else { return Ok(()) };
+        match read_retried(drive, 0, || self.env.alloc(BLOCK)).await {
+            Ok(_) => Ok(()),
+            Err(_) => self.give_up(member),
+        }
     }
 
     /// Data strips that are not overwritten, from base syndromes.

@@ -218,6 +218,23 @@ impl Group {
     /// # Panics
     /// If the group cannot be assembled.
     pub async fn open_over(env: SimEnv, drives: Vec<SimDrive>, ways: Rc<Ways>, shards: usize) -> Group {
+        Group::try_open_over(env, drives, ways, shards).await.expect("the group can be assembled")
+    }
+
+    /// As [`Group::open`], of drives that may fail meanwhile.
+    ///
+    /// # Errors
+    /// [`AssembleError`]; nothing of the group is under way any more then.
+    pub fn try_open(sim: &Sim, drives: Vec<SimDrive>, shards: usize) -> Result<Group, AssembleError> {
+        sim.block_on(Group::try_open_over(sim.env(), drives, Rc::default(), shards))
+    }
+
+    async fn try_open_over(
+        env: SimEnv,
+        drives: Vec<SimDrive>,
+        ways: Rc<Ways>,
+        shards: usize,
+    ) -> Result<Group, AssembleError> {
         ways.quiet(&env).await;
         let (mut there, mut away, mut attached) = (Vec::new(), Vec::new(), BTreeMap::new());
         let mut by_shard: Vec<Vec<GroupDrive>> = (0..shards).map(|_| Vec::new()).collect();
@@ -237,12 +254,12 @@ impl Group {
             by_shard.iter_mut().zip(handles).for_each(|(all, handle)| all.push(handle));
             there.push(drive);
         }
-        let assembly = assemble(&env, &by_shard[0]).await.expect("enough members");
+        let assembly = assemble(&env, &by_shard[0]).await?;
         let events = Rc::new(RefCell::new(Vec::new()));
         let heard = events.clone();
         let listener = Box::new(move |event| heard.borrow_mut().push(event));
         let kept = env.kept(assembly.superblock.array.as_bytes(), array::kept_words(&assembly.superblock));
-        let loaded = load(&env, &assembly, &by_shard[0], Some(kept), listener).await.expect("readable members");
+        let loaded = load(&env, &assembly, &by_shard[0], Some(kept), listener).await?;
         let left_out = [assembly.refused, loaded.left_out.clone()].concat();
         let arrays = Rc::new(RefCell::new(Vec::new()));
         let peers = Rc::new(SimPeers { env: env.clone(), arrays: Rc::downgrade(&arrays) });
@@ -257,8 +274,13 @@ impl Group {
             arrays.borrow_mut().push(array);
         }
         let shards: Vec<Array<SimEnv>> = arrays.borrow().clone();
-        shards[0].start(loaded.needs_resync).await.expect("the members take their superblocks");
-        Group {
+        if let Err(error) = shards[0].start(loaded.needs_resync).await {
+            for shard in shards.iter().rev() {
+                shard.abandon().await;
+            }
+            return Err(AssembleError::Block(error));
+        }
+        Ok(Group {
             env,
             drives: there,
             shards,
@@ -269,7 +291,7 @@ impl Group {
             away,
             let_go: Vec::new(),
             _arrays: arrays,
-        }
+        })
     }
 
     /// Shard 0.

@@ -1,0 +1,109 @@
+//! Groups that cannot be started: their drives fail meanwhile, or none of them can read what the group needs to know.
+
+use array::AssembleError;
+use format::log::{LOST_SLOT_BYTES, LOST_SLOTS, lost_slot_offset};
+use format::{
+    BLOCK, CATALOGUE_SLOTS, Layout, MAP_SLOTS, Shape, catalogue_slot_bytes, catalogue_slot_offset, map_slot_offset,
+};
+use sim::{Sim, SimDrive};
+
+use crate::group::*;
+use crate::history::{History, Loss, settle_with, verify_latest, work_for_a_crash};
+
+/// Crashes a group at work, and has all cables come off during each attempt to start it, later every time. Gives how often it was about to start.
+fn falls_apart(shape: Shape, seed: u64) -> u64 {
+    let sim = Sim::new(seed);
+    let mut rng = sim.rng();
+    let group = Group::create(&sim, shape, new_drives(&sim, usize::from(shape.members), 640 * KIB, 512), 2);
+    let history = History::shared(&group);
+    sim.stop_after(260);
+    let mut fork = rng.fork();
+    let end = sim.try_block_on(work_for_a_crash(&group, &history, &mut fork, 60, 5));
+    assert!(end.is_none(), "{shape}: the crash comes in the middle of the work");
+    let mut drives = group.cut(&sim);
+    let (mut after, mut unstarted) = (0, 0);
+    let group = loop {
+        drives.iter().for_each(|drive| drive.fail_after(after + rng.below(12)));
+        match Group::try_open(&sim, drives.clone(), 2) {
+            Ok(group) => break group,
+            Err(error) => unstarted += u64::from(matches!(error, AssembleError::Block(_))),
+        }
+        drives.iter().for_each(|drive| _ = drive.take_counts());
+        sim.run_until_idle();
+        let written: u64 = drives.iter().map(|drive| drive.take_counts().writes).sum();
+        assert_eq!(written, 0, "{shape}: something goes on writing");
+        assert!(drives.iter().all(|drive| drive.in_flight() == 0), "{shape}: something is in flight");
+        drives = drives.iter().map(SimDrive::revive).collect();
+        after += 1;
+        assert!(after < 2000, "{shape}: it is never started");
+    };
+    let drives: Vec<SimDrive> = group.drives.iter().map(SimDrive::revive).collect();
+    drop(group);
+    sim.kill_tasks();
+    let group = Group::open(&sim, drives, 2);
+    // What one of them lacked while the others still were there may be listed as lost.
+    let lost: Vec<Loss> = (0..usize::from(shape.members)).map(Loss::in_power_cut).collect();
+    sim.block_on(settle_with(&group, &history, &mut rng, &lost));
+    let drives = sim.block_on(group.stop());
+    history.borrow_mut().stopped();
+    sim.kill_tasks();
+    let group = Group::open(&sim, drives, 1);
+    sim.block_on(verify_latest(&group, &history, &mut rng));
+    unstarted
+}
+
+#[test]
+fn a_group_that_could_not_be_started_leaves_its_drives_as_a_crash_does_and_can_be_tried_again() {
+    let mut unstarted = 0;
+    for seed in seeds(3) {
+        unstarted += every_level(8 * KIB).into_iter().map(|shape| falls_apart(shape, seed)).sum::<u64>();
+    }
+    assert!(unstarted > 0, "all of them failed before they were about to start");
+}
+
+/// Where on a member a structure lies.
+type Place = fn(&Layout) -> std::ops::Range<u64>;
+
+const STRUCTURES: [(&str, Place); 3] = [
+    ("allocation map", |layout| {
+        let start = map_slot_offset(layout, 0, 0);
+        start..start + MAP_SLOTS * BLOCK as u64
+    }),
+    ("list of lost blocks", |layout| {
+        lost_slot_offset(layout, 0)..lost_slot_offset(layout, LOST_SLOTS - 1) + LOST_SLOT_BYTES as u64
+    }),
+    ("catalogue of volumes", |layout| {
+        catalogue_slot_offset(layout, 0)
+            ..catalogue_slot_offset(layout, CATALOGUE_SLOTS - 1) + catalogue_slot_bytes(layout)
+    }),
+];
+
+#[test]
+fn what_no_member_can_read_stops_the_assembly_and_is_not_taken_for_nothing() {
+    for shape in every_level(8 * KIB) {
+        for (name, place) in STRUCTURES {
+            let sim = Sim::new(7);
+            let mut rng = sim.rng();
+            let members = usize::from(shape.members);
+            let group = Group::create(&sim, shape, new_drives(&sim, members, 640 * KIB, 512), 2);
+            let mut model = Model::new(group.size());
+            sim.block_on(work(&group, &mut model, &mut rng, 10, 4));
+            let drives = sim.block_on(group.stop());
+            sim.kill_tasks();
+            // One that can is enough.
+            let able = rng.below(members as u64) as usize;
+            let damage = |drive: &SimDrive| drive.media_error(place(&superblock(drive).layout));
+            drives.iter().enumerate().filter(|(member, _)| *member != able).for_each(|(_, drive)| damage(drive));
+            let group = Group::open(&sim, drives, 2);
+            sim.block_on(verify(&group, &model, &mut rng));
+            let drives = sim.block_on(group.stop());
+            sim.kill_tasks();
+            drives.iter().for_each(damage);
+            match Group::try_open(&sim, drives, 2) {
+                Err(AssembleError::Unreadable(what)) => assert_eq!(what, name, "{shape}"),
+                Err(other) => panic!("{shape}: {other}"),
+                Ok(_) => panic!("{shape}: started without its {name}"),
+            }
+        }
+    }
+}
