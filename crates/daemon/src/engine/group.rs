@@ -195,32 +195,16 @@ pub(super) async fn start(
         catalogue_turn: tokio::sync::Mutex::default(),
         upkeep: Upkeep::default(),
     });
-    group.let_go_of_strangers().await?;
-    if let Some(Replayed { records, lost, .. }) = replayed {
-        tracing::warn!(group = group.name, records, "was not stopped in order: its log was replayed");
-        if lost > 0 {
-            tracing::error!(
-                group = group.name,
-                bytes = lost,
-                "blocks under way at the crash were on a drive that is gone"
-            );
+    match group.begin(needs_resync, replayed).await {
+        Ok(()) => Ok(group),
+        Err(error) => {
+            // As after a kill: the next attempt finds what this one found.
+            if let Err(error) = group.leave_shards(false).await {
+                tracing::error!(group = group.name, %error, "could not be let go of");
+            }
+            Err(error)
         }
     }
-    if needs_resync {
-        tracing::warn!(group = group.name, "was not stopped in order: its parity is being made to fit its data");
-    }
-    group
-        .lead(move |array| async move { array.start(needs_resync).await })
-        .await?
-        .map_err(|error| not_assemblable(AssembleError::Block(error)))?;
-    let catalogue = group.catalogue().await?;
-    group.configure(&catalogue.settings).await?;
-    host_keys::load(&group.secrets, &group.name, &catalogue.secrets);
-    host_tls_keys::load(&group.secrets, &group.name, &catalogue.tls_keys);
-    for volume in catalogue.volumes {
-        group.on_all(move || shard::set_volume(key, &volume)).await?;
-    }
-    Ok(group)
 }
 
 /// Says in the log what happened to which drive.
@@ -452,24 +436,60 @@ impl Group {
         self.let_go(id).await
     }
 
-    /// Stops the group on all shards, the leader last, and lets go of its drives.
-    pub async fn stop(&self) -> Answer<()> {
+    /// Begins its work, once all shards have it.
+    async fn begin(&self, needs_resync: bool, replayed: Option<Replayed>) -> Answer<()> {
+        let (key, group) = (self.key, &self.name);
+        self.let_go_of_strangers().await?;
+        if let Some(Replayed { records, lost, .. }) = replayed {
+            tracing::warn!(group, records, "was not stopped in order: its log was replayed");
+            if lost > 0 {
+                tracing::error!(group, bytes = lost, "blocks under way at the crash were on a drive that is gone");
+            }
+        }
+        if needs_resync {
+            tracing::warn!(group, "was not stopped in order: its parity is being made to fit its data");
+        }
+        self.lead(move |array| async move { array.start(needs_resync).await })
+            .await?
+            .map_err(|error| not_assemblable(AssembleError::Block(error)))?;
+        let catalogue = self.catalogue().await?;
+        self.configure(&catalogue.settings).await?;
+        host_keys::load(&self.secrets, group, &catalogue.secrets);
+        host_tls_keys::load(&self.secrets, group, &catalogue.tls_keys);
+        for volume in catalogue.volumes {
+            self.on_all(move || shard::set_volume(key, &volume)).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the group on all shards, the leader last, and lets go of its drives. `in_order`: what was written is made durable; else nothing is
+    /// written. Gives why it could not be.
+    async fn leave_shards(&self, in_order: bool) -> Answer<Option<BlockError>> {
         let key = self.key;
         let mut failed = None;
         for handle in self.shards.iter().rev() {
-            let stop = handle.call(move || async move {
+            let leave = handle.call(move || async move {
                 match shard::group(key) {
-                    Some(array) => array.stop().await,
+                    Some(array) if in_order => array.stop().await,
+                    Some(array) => {
+                        array.abandon().await;
+                        Ok(())
+                    }
                     None => Ok(()),
                 }
             });
-            if let Err(error) = stop.await.map_err(|_| stopping())? {
+            if let Err(error) = leave.await.map_err(|_| stopping())? {
                 failed = Some(error);
             }
         }
         self.on_all(move || shard::remove_group(key)).await?;
         self.drives_mut().clear();
-        match failed {
+        Ok(failed)
+    }
+
+    /// Stops the group on all shards, the leader last, and lets go of its drives.
+    pub async fn stop(&self) -> Answer<()> {
+        match self.leave_shards(true).await? {
             None => {
                 // Everything is on the drives. A file that stays counts for nothing.
                 let _ = std::fs::remove_file(&self.kept);

@@ -277,13 +277,24 @@ impl Engine {
             let kept = self.memory.kept_path(&found.assembly.superblock.array);
             group::start(&self.shards, &self.senders, key, taken, found, kept).await?
         };
-        let catalogue = group.catalogue().await?;
-        group.limit_volumes(&catalogue);
-        for record in catalogue.exports {
-            self.start_export(&group, record).await?;
+        if let Err(error) = self.serve_group(&group).await {
+            if let Err(error) = self.stop_group(&group, DeviceEnd::Stays).await {
+                tracing::error!(group = group.name, %error, "could not be stopped in order");
+            }
+            return Err(error);
         }
         self.groups.write().unwrap_or_else(PoisonError::into_inner).insert(name, group.clone());
         Ok(group)
+    }
+
+    /// Serves what is exported of a group.
+    async fn serve_group(&self, group: &Arc<Group>) -> Answer<()> {
+        let catalogue = group.catalogue().await?;
+        group.limit_volumes(&catalogue);
+        for record in catalogue.exports {
+            self.start_export(group, record).await?;
+        }
+        Ok(())
     }
 
     /// Serves an export of the catalogue. What cannot be served now is listed with the reason.
