@@ -215,6 +215,33 @@ fn the_newest_of_each_kind_are_kept_within_the_length_that_is_said() {
 }
 
 #[test]
+fn long_lists_of_hosts_leave_room_for_fewer_changes() {
+    let mut shelf = Memory::new();
+    note(&mut shelf, NOW, Happening::PowerOn);
+    let hosts: BTreeSet<String> = (0..5000).map(|number| format!("nqn.2026-11.com.example:{number}")).collect();
+    let long = |nsid| {
+        let hosts = Some(hosts.clone());
+        Happening::NamespaceChange { created: true, nsid, blocks: 1, block_bytes: 512, hosts }
+    };
+    note(&mut shelf, NOW, change(1, true, None));
+    for nsid in 2..=6 {
+        note(&mut shelf, NOW, long(nsid));
+    }
+    let kept = |shelf: &Memory| -> Vec<u32> {
+        let number = |what: &Happening| match what {
+            Happening::NamespaceChange { nsid, .. } => *nsid,
+            _ => 0,
+        };
+        shelf.past.history.happened().map(|happened| number(&happened.what)).collect()
+    };
+    assert_eq!(kept(&shelf), [6, 5, 4, 1, 0], "the newest, and what names nobody");
+    let all: BTreeSet<String> = (0..20_000).map(|number| format!("nqn.2026-11.com.example:{number}")).collect();
+    let what = Happening::NamespaceChange { created: false, nsid: 7, blocks: 1, block_bytes: 512, hosts: Some(all) };
+    note(&mut shelf, NOW, what);
+    assert_eq!(kept(&shelf), [7, 1, 0]);
+}
+
+#[test]
 fn a_host_that_resets_without_end_is_noted_sixteen_times_a_minute() {
     let mut shelf = Memory::new();
     let noted = (0..100).filter(|ms| note(&mut shelf, NOW + ms, reset())).count();

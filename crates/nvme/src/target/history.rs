@@ -1,8 +1,8 @@
 //! What has happened to a subsystem, and the Persistent Event Log page that tells of it: NVMe Base 2.0, clause 5.16.1.14.
 //!
 //! Invariants:
-//! 1. The log never becomes longer than PELS says, whatever happens: of each kind of event the newest are kept, so that what hosts can
-//!    cause pushes out nothing but its like.
+//! 1. The log never becomes longer than PELS says, and what is kept for it has a bound, whatever happens: of each kind of event the newest
+//!    are kept, so that what hosts can cause pushes out nothing but its like.
 //! 2. A host is told of changes of a namespace only if it was allowed to use that when it changed.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -24,6 +24,9 @@ pub(super) const HEAD_BYTES: usize = 512;
 const POWER_ONS_MAX: usize = 128;
 const RESETS_MAX: usize = 128;
 const NAMESPACE_CHANGES_MAX: usize = 512;
+
+/// Names of hosts that are kept with changes of namespaces, all together: lists of hosts have no bound of their own.
+const HOST_NAMES_MAX: usize = 16_384;
 
 /// Of the resets of controllers so many are noted in [`RESETS_PERIOD_MS`]: hosts can reset without end. "If the same event is occurring
 /// at a frequency that exceeds a vendor specific threshold then the vendor may suppress further entries".
@@ -104,6 +107,14 @@ impl Happening {
         }
     }
 
+    /// How many hosts it names.
+    fn host_names(&self) -> usize {
+        match self {
+            Happening::NamespaceChange { hosts: Some(hosts), .. } => hosts.len(),
+            _ => 0,
+        }
+    }
+
     fn is_like(&self, other: &Happening) -> bool {
         std::mem::discriminant(self) == std::mem::discriminant(other)
     }
@@ -158,6 +169,13 @@ impl History {
             self.happened.remove(last);
         }
         self.happened.push_front(happened);
+        let mut names: usize = self.happened.iter().map(|known| known.what.host_names()).sum();
+        while names > HOST_NAMES_MAX
+            // The newest stays, however many it names.
+            && let Some(last) = self.happened.iter().rposition(|known| known.what.host_names() > 0).filter(|at| *at > 0)
+        {
+            names -= self.happened.remove(last).map_or(0, |gone| gone.what.host_names());
+        }
     }
 }
 
