@@ -22,7 +22,7 @@ fn a_controller_becomes_ready_when_it_is_enabled_and_gives_up_its_queues_when_it
     assert_eq!(get(&mut controller, 0x1C, false), done(0b1001));
     assert_eq!(set(&mut controller, 0x14, 0x0046_4001), (done(0), Effect::None));
     // A reset, and again.
-    assert_eq!(set(&mut controller, 0x14, 0x0046_0000), (done(0), Effect::QueuesGone));
+    assert_eq!(set(&mut controller, 0x14, 0x0046_0000), (done(0), Effect::Reset));
     assert!(!controller.is_ready());
     assert_eq!(set(&mut controller, 0x14, 0x0046_0001), (done(0), Effect::None));
     assert_eq!(get(&mut controller, 0x1C, false), done(1));

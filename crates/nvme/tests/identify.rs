@@ -20,7 +20,7 @@ macro_rules! offsets {
 fn fields_lie_where_the_specification_has_them() {
     offsets!(IdentifyController: vid 0, sn 4, mn 24, fr 64, cmic 76, mdts 77, cntlid 78, ver 80, oaes 92, ctratt 96,
         cntrltype 111, fguid 112, crdt 128, oacs 256, acl 258, aerl 259, frmw 260, lpa 261, elpe 262, wctemp 266,
-        tnvmcap 280, kas 320, sanicap 328, anatt 342, anacap 343, anagrpmax 344, nanagrpid 348, domain 356, megcap 368,
+        tnvmcap 280, kas 320, sanicap 328, anatt 342, anacap 343, anagrpmax 344, nanagrpid 348, pels 352, domain 356, megcap 368,
         sqes 512, cqes 513, maxcmd 514, nn 516, oncs 520, fuses 522, vwc 525, awun 526, acwu 532, sgls 536, mnan 540,
         subnqn 768, ioccsz 1792, iorcsz 1796, icdoff 1800, fcatt 1802, msdbd 1803, ofcs 1804, psd 2048, vendor 3072);
     offsets!(IdentifyNamespace: nsze 0, ncap 8, nuse 16, nsfeat 24, nlbaf 25, flbas 26, nmic 30, rescap 31, dlfeat 33,
@@ -40,6 +40,8 @@ fn an_io_controller_says_what_it_can() {
     assert_eq!((data[111], data[76]), (1, 0b1011));
     assert_eq!(usize::from(data[259]), EVENT_REQUESTS_MAX - 1);
     assert_eq!(data[92..96], (1_u32 << 8 | 1 << 11).to_le_bytes());
+    // Effects, long logs, persistent events, supported logs; 64 KiB of events.
+    assert_eq!((data[261], &data[352..356]), (0b11_0110, &[1, 0, 0, 0][..]));
     assert_eq!(data[512..514], [0x66, 0x44]);
     assert_eq!(data[516..520], NAMESPACE_MAX.to_le_bytes());
     // Compare, Dataset Management, Write Zeroes, reservations, Verify, Copy; Compare and Write; a cache for each namespace.
@@ -56,6 +58,7 @@ fn a_discovery_controller_has_no_namespaces() {
     let mut controller = enabled(Kind::Discovery);
     let data = identify(&mut controller, cns::CONTROLLER, 0).expect("data");
     assert_eq!((data[111], &data[516..520], &data[92..96]), (2, &[0; 4][..], &(1_u32 << 31).to_le_bytes()[..]));
+    assert_eq!((data[261], &data[352..356]), (0b10_0110, &[0; 4][..]), "no persistent events");
     for cns in [cns::NAMESPACE, cns::ACTIVE_NAMESPACES, cns::NAMESPACE_DESCRIPTORS] {
         assert_eq!(identify(&mut controller, cns, 1), Err(Status::INVALID_FIELD));
     }

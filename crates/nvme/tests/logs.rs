@@ -11,7 +11,7 @@ use zerocopy::IntoBytes;
 #[test]
 fn the_pages_that_are_there_are_listed_and_no_other_is_given() {
     for (kind, pages) in [
-        (Kind::Io, &[0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x0C, 0x12, 0x80][..]),
+        (Kind::Io, &[0x00, 0x01, 0x02, 0x03, 0x04, 0x05, 0x0C, 0x0D, 0x12, 0x80][..]),
         (Kind::Discovery, &[0x00, 0x01, 0x70]),
     ] {
         let mut controller = enabled(kind);
@@ -19,7 +19,12 @@ fn the_pages_that_are_there_are_listed_and_no_other_is_given() {
         for page in 0..=u8::MAX {
             let there = pages.contains(&page);
             assert_eq!(list[usize::from(page) * 4], u8::from(there), "{page:x}h");
-            let answer = data(execute(&mut controller, &log(page, 0, 16)));
+            let mut command = log(page, 0, 16);
+            if page == 0x0D {
+                // It is read with a context only: established by this command.
+                command.set_cdw(10, command.cdw(10) | 0b01 << 8);
+            }
+            let answer = data(execute(&mut controller, &command));
             assert_eq!(answer.map(|data| data.len()), if there { Ok(16) } else { Err(Status::INVALID_LOG_PAGE) });
         }
     }
@@ -74,6 +79,8 @@ fn the_health_log_counts_what_was_done() {
     // Units of 512,000 bytes, rounded up; reads and writes; failed commands.
     let number = |at: usize| u128::from_le_bytes(bytes[at..at + 16].try_into().expect("16 bytes"));
     assert_eq!((number(32), number(48), number(64), number(80), number(176)), (2, 1, 3, 4, 1));
+    // Power cycles, and whole hours with power on.
+    assert_eq!((number(112), number(128)), (3, 2));
 }
 
 #[test]

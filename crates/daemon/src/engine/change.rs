@@ -269,6 +269,7 @@ impl Control for Engine {
         for memory in names.iter().filter_map(|name| name.strip_prefix("mem:")) {
             forget_memory(memory);
         }
+        self.histories.forget(&group.uuid.to_string());
         self.remember();
         tracing::info!(group = name, "deleted");
         Ok(Changed::gone(steps).with_warnings(warnings))

@@ -18,6 +18,7 @@ mod find;
 mod findings;
 mod group;
 mod health;
+mod history;
 mod host_keys;
 mod host_tls_keys;
 mod hosts;
@@ -68,6 +69,7 @@ use drives::Taken;
 use exports::{Listeners, RunningExport};
 use group::{Group, GroupDrive, LeftOut};
 use health::Healths;
+use history::Histories;
 use imports::Imports;
 use memory::{Memory, Place, Remembered};
 use newcomer::Newcomers;
@@ -92,6 +94,7 @@ pub struct Engine {
     healths: Healths,
     remotes: Remotes,
     shares: Arc<Shares>,
+    histories: Histories,
     handover: Arc<Handover>,
     memory: Memory,
     sampler: Sampler,
@@ -148,6 +151,7 @@ impl Engine {
             healths: Healths::default(),
             remotes: Remotes::new(shards[0].clone(), state),
             shares: Arc::new(Shares::new(state)),
+            histories: Histories::new(state),
             handover,
             shards,
             senders,
@@ -174,6 +178,7 @@ impl Engine {
         for remembered in self.memory.load()? {
             if remembered.drives.iter().all(Place::is_memory) {
                 tracing::warn!(group = remembered.name, "was in memory only, and is gone");
+                self.histories.forget(&remembered.uuid);
                 continue;
             }
             let opened = find::open_all(&self.shards[0], &self.remotes, &remembered).await;
@@ -355,6 +360,7 @@ impl Engine {
         if let Err(error) = group.stop().await {
             tracing::error!(group = group.name, %error, "could not be stopped in order");
         }
+        self.histories.power_off(&group.uuid);
         self.groups.write().unwrap_or_else(PoisonError::into_inner).remove(&group.name);
         self.sampler.forget(&group.name);
         Ok(())

@@ -117,6 +117,7 @@ impl Engine {
             open: Arc::new(move || shard::volume(key, volume).map(super::served::Served::Volume)),
             shared: group.shared_namespace(volume).await?,
             secrets: group.secrets.clone(),
+            history: self.histories.of(&group.uuid),
         };
         self.listeners.offer_namespace(address, subsystem_of(group), *nsid, offer).await
     }

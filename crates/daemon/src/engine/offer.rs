@@ -46,7 +46,7 @@ impl Engine {
             self.end_export(&group, &running, DeviceEnd::Goes).await?;
             return Err(ControlError::new(ErrorCode::Invalid, failure));
         }
-        let address = export.kind.address();
+        let (address, exported) = (export.kind.address(), export.clone());
         let stored = self
             .change_catalogue(&group, |catalogue| {
                 catalogue.next_id += 1;
@@ -60,6 +60,7 @@ impl Engine {
                 return Err(error);
             }
         };
+        self.note_namespace(&group, &exported, &record, true);
         tracing::info!(volume = %volume, address, "exported");
         Ok(Changed::done(vec![step], view::export(&group, &catalogue, &running)))
     }
@@ -138,12 +139,15 @@ impl Engine {
         } else {
             format!("end the export {id}; its clients lose their connections")
         };
-        self.change_catalogue(&group, |catalogue| {
-            let own = running.record.id;
+        let own = running.record.id;
+        let catalogue = self.change_catalogue(&group, |catalogue| {
             catalogue.exports.retain(|export| export.id != own);
             catalogue.limits.retain(|limit| !matches!(limit.of, LimitOf::Host { export, .. } if export == own));
-        })
-        .await?;
+        });
+        let catalogue = catalogue.await?;
+        if let Some(volume) = catalogue.volumes.iter().find(|volume| volume.id == running.record.volume) {
+            self.note_namespace(&group, &running.record, volume, false);
+        }
         if !matches!(running.record.kind, ExportKind::Ublk { .. }) {
             self.end_export(&group, &running, DeviceEnd::Goes).await?;
         }

@@ -15,7 +15,7 @@ use ::drive::Order;
 use api::{Changed, ErrorCode, NvmeTcpCreate, Share, ShareCreate, ShareList};
 use export::{ExportState, HostSecrets, Keep, NamespaceOffer, SharedNamespace};
 use format::{SecretRecord, TlsKeyRecord, Uuid};
-use nvme::target::{NAMESPACES_MAX, Reservations, Subsystem};
+use nvme::target::{Happening, NAMESPACES_MAX, Reservations, Subsystem};
 use runtime::{OpenDrive, ShardEnv};
 use serde::{Deserialize, Serialize};
 
@@ -276,7 +276,8 @@ impl Engine {
             self.shares.save()?;
             return Err(error);
         }
-        let shares = self.look_at_shares().into_iter().filter(|share| new.contains(&share.nsid)).collect();
+        let shares: Vec<Share> = self.look_at_shares().into_iter().filter(|share| new.contains(&share.nsid)).collect();
+        shares.iter().for_each(|share| self.note_share(&uuid, share, true));
         tracing::info!(drives = request.drives.join(","), address, "shared");
         Ok(Changed::done(steps, ShareList { shares }).with_warnings(warnings))
     }
@@ -291,8 +292,23 @@ impl Engine {
         let gone = self.shares.all().running.remove(&known.nsid);
         drop(gone);
         self.shares.save()?;
+        self.note_share(&uuid, &known, false);
         tracing::info!(drive = known.drive, "shared no longer");
         Ok(Changed::gone(vec![format!("offer the drive {} no longer; hosts lose it", known.drive)]))
+    }
+
+    /// Notes that a drive has become a namespace, or is one no longer.
+    fn note_share(&self, uuid: &Uuid, share: &Share, created: bool) {
+        // Of a drive that is not there nobody knows more.
+        let (size_bytes, block_bytes) = (share.size_bytes.unwrap_or(0), share.sector_bytes.unwrap_or(512));
+        let what = Happening::NamespaceChange {
+            created,
+            nsid: share.nsid,
+            blocks: size_bytes / u64::from(block_bytes),
+            block_bytes,
+            hosts: share.hosts.as_ref().map(|names| names.iter().cloned().collect()),
+        };
+        self.histories.note(uuid, what);
     }
 
     /// Knows of a drive, which is there or not.
@@ -327,6 +343,7 @@ impl Engine {
 
     /// Serves a drive that is open.
     async fn offer_share(&self, uuid: &Uuid, nsid: u32) -> Answer<()> {
+        let history = self.histories.of(uuid);
         let (open, offer, address) = {
             let all = self.shares.all();
             let Some(Running { record, open: Some(open), state, shared, .. }) = all.running.get(&nsid) else {
@@ -343,6 +360,7 @@ impl Engine {
                 open: Arc::new(move || shard::shared_drive(nsid)),
                 shared: shared.clone(),
                 secrets: self.shares.secrets.clone(),
+                history,
             };
             (open.clone(), offer, record.address.clone())
         };
@@ -415,6 +433,7 @@ impl Engine {
             self.withdraw_share(&uuid, nsid).await;
         }
         self.shares.all().running.clear();
+        self.histories.power_off(&uuid);
     }
 
     /// A drive was pulled: hosts are told that it is gone.

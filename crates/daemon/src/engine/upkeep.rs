@@ -147,6 +147,7 @@ impl Engine {
                 ticks.tick().await;
                 let Some(engine) = engine.upgrade() else { return };
                 engine.look_after_groups().await;
+                engine.histories.keep();
             }
         });
     }

@@ -89,7 +89,7 @@ impl Queue {
 
 /// A host that is connected. Goes when it is dropped.
 pub struct NvmeHost {
-    _admin: Queue,
+    admin: Queue,
     io: Queue,
 }
 
@@ -115,7 +115,16 @@ impl NvmeHost {
         let mut io = Queue::open(address);
         let connect = connect_io(&wish.host, &wish.subsystem, established.cntlid, 1, 32);
         connected(&io.execute(connect.command, &connect.data, 0).unwrap().0).unwrap();
-        NvmeHost { _admin: admin, io }
+        NvmeHost { admin, io }
+    }
+
+    /// How a command of the admin queue ends, and what it brings.
+    ///
+    /// # Panics
+    /// If the connection ends first.
+    pub fn administer(&mut self, command: Command, reply_bytes: u32) -> (Status, Vec<u8>) {
+        let (completion, data) = self.admin.execute(command, &[], reply_bytes).unwrap();
+        (completion.status(), data)
     }
 
     /// How a command ends, and what it brings.

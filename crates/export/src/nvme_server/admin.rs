@@ -86,7 +86,10 @@ impl<B: Block + 'static> Admin<B> {
         // Before the answer: the host may use what it was told at once.
         self.association.set_ready(self.controller.is_ready());
         self.association.grant(self.controller.io_queues());
-        if effect == Effect::QueuesGone {
+        if effect == Effect::Reset {
+            view.controller_reset(self.association.cntlid);
+        }
+        if effect != Effect::None {
             self.association.set_ready(false);
             self.association.drop_queues();
         }

@@ -4,6 +4,7 @@
 //!   have there.
 //! - [`SharedNamespace`] is what all addresses have in common of a namespace: reservations, and what runs there.
 //! - [`HostSecrets`] are those of a subsystem's hosts; a queue of a host that has one takes nothing else before it has authenticated.
+//! - [`SubsystemHistory`] is what has happened to a subsystem, for the Persistent Event Log.
 //! - A connection is one queue. It begins as nothing, becomes an admin queue or an I/O queue by its Connect command, and lives on
 //!   one shard. An admin queue owns its controller; I/O queues know it as an [`association::Association`].
 
@@ -15,6 +16,7 @@ mod authentication;
 mod connection;
 mod fused;
 mod gate;
+mod history;
 mod io;
 mod portal;
 mod queue;
@@ -24,6 +26,7 @@ mod shared;
 use drive::Block;
 use runtime::{Listener, ShardEnv, ShardHandle};
 
+pub use history::{SavedHistory, SubsystemHistory};
 pub use portal::{Hosts, NamespaceOffer, Opener, Portal};
 pub use secrets::{HostSecret, HostSecrets};
 pub use shared::{Keep, Keeping, SharedNamespace};

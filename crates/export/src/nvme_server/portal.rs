@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use drive::Block;
 use nvme::fabrics_data::DiscoveryEntry;
 use nvme::target::{
-    AccessState, Activity, Admission, Host, HostId, Kind, Namespace, Notice, QUEUE_ENTRIES_MAX, Refused, Shelf,
+    AccessState, Activity, Admission, Host, HostId, Kind, Namespace, Notice, Past, QUEUE_ENTRIES_MAX, Refused, Shelf,
     Subsystem,
 };
 use nvme::tls::{TlsIdentity, TlsPsk};
@@ -16,6 +16,7 @@ use nvme::{DISCOVERY_NQN, Nqn, Status};
 use zerocopy::FromZeros;
 
 use super::association::{Association, News};
+use super::history::SubsystemHistory;
 use super::secrets::HostSecrets;
 use super::shared::{Listening, SharedNamespace};
 use crate::counters::Kind as Counted;
@@ -49,6 +50,8 @@ pub struct NamespaceOffer<B> {
     pub shared: Arc<SharedNamespace>,
     /// Those of its subsystem.
     pub secrets: HostSecrets,
+    /// That of its subsystem.
+    pub history: SubsystemHistory,
 }
 
 impl<B> Clone for NamespaceOffer<B> {
@@ -61,6 +64,7 @@ impl<B> Clone for NamespaceOffer<B> {
             open: self.open.clone(),
             shared: self.shared.clone(),
             secrets: self.secrets.clone(),
+            history: self.history.clone(),
         }
     }
 }
@@ -413,6 +417,26 @@ impl<'a, B> View<'a, B> {
         });
         View { portal, subsystem, host: &association.host, local }
     }
+
+    /// PORTID of the port that the host has come by.
+    fn port(&self) -> u16 {
+        self.local.map_or(0, |local| port_of(&local))
+    }
+
+    /// That of the subsystem. `None` where nothing is offered of it any more, and for discovery.
+    fn history(&self) -> Option<SubsystemHistory> {
+        let inner = self.portal.lock();
+        // Those of a subsystem's namespaces are the same.
+        let offer = inner.subsystems.get(&self.subsystem.nqn)?.namespaces.values().next()?;
+        Some(offer.history.clone())
+    }
+
+    /// The host has reset its controller.
+    pub fn controller_reset(&self, cntlid: u16) {
+        if let Some(history) = self.history() {
+            history.controller_reset(cntlid, self.port());
+        }
+    }
 }
 
 impl<B: Block> Shelf for View<'_, B> {
@@ -482,6 +506,16 @@ impl<B: Block> Shelf for View<'_, B> {
         }
         activity
     }
+
+    fn past(&self) -> Past {
+        let port = self.port();
+        self.history().map_or_else(|| Past { port, ..Past::default() }, |history| history.past(port))
+    }
+}
+
+/// PORTID of an address.
+fn port_of(address: &SocketAddr) -> u16 {
+    address.port()
 }
 
 /// SUBTYPE: another discovery service.
@@ -513,7 +547,7 @@ fn entry(nqn: &Nqn, subtype: u8, address: SocketAddr, channel: Channel) -> Disco
     entry.treq = if channel.required { 0b01 } else { 0b10 };
     // SECTYPE: TLS 1.3.
     entry.tsas[0] = if channel.has_tls { 2 } else { 0 };
-    entry.portid = address.port().into();
+    entry.portid = port_of(&address).into();
     // Any controller: they are made for each host.
     entry.cntlid = 0xFFFF.into();
     entry.asqsz = QUEUE_ENTRIES_MAX.into();

@@ -9,7 +9,9 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use drive::Block;
-use export::{ExportState, HostSecrets, Hosts, Keep, NamespaceOffer, Portal, SharedNamespace, serve_nvme_tcp};
+use export::{
+    ExportState, HostSecrets, Hosts, Keep, NamespaceOffer, Portal, SharedNamespace, SubsystemHistory, serve_nvme_tcp,
+};
 use nvme::host::{Dialogue, Established, HostError, Next, Setup, Submission, Wish, admin, connect_io, connected};
 use nvme::target::{Event, Host, Reservations, Subsystem};
 use nvme::tcp::{Digests, HostLimits, HostReceiver, HostStep, Request, Transfer, Violation};
@@ -50,6 +52,7 @@ pub struct Target<B = Volume> {
     pub portal: Portal<B>,
     pub address: SocketAddr,
     pub secrets: HostSecrets,
+    pub history: SubsystemHistory,
 }
 
 impl<B: Block + Clone + Send + Sync + 'static> Target<B> {
@@ -72,7 +75,13 @@ impl<B: Block + Clone + Send + Sync + 'static> Target<B> {
             })
             .unwrap();
         let address = receiver.recv_timeout(PATIENCE).unwrap().unwrap();
-        Target { runtime: Some(runtime), portal, address, secrets: HostSecrets::default() }
+        Target {
+            runtime: Some(runtime),
+            portal,
+            address,
+            secrets: HostSecrets::default(),
+            history: SubsystemHistory::default(),
+        }
     }
 
     /// Offers a volume as a namespace.
@@ -105,6 +114,7 @@ impl<B: Block + Clone + Send + Sync + 'static> Target<B> {
             open: Arc::new(move || Some(volume.clone())),
             shared: shared.clone(),
             secrets: self.secrets.clone(),
+            history: self.history.clone(),
         };
         self.portal.add(described, nsid, offer);
     }

@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 
 use nvme::fabrics_data::DiscoveryEntry;
 use nvme::target::{
-    AccessState, Activity, Admission, Answer, Controller, Event, Io, Kind, Namespace, QUEUE_ENTRIES_MAX, QUEUES_MAX,
-    Reservations, Shelf, Subsystem, TRANSFER_BYTES_MAX, copied, ranges,
+    AccessState, Activity, Admission, Answer, Controller, Event, Io, Kind, Namespace, Past, QUEUE_ENTRIES_MAX,
+    QUEUES_MAX, Reservations, Shelf, Subsystem, TRANSFER_BYTES_MAX, copied, ranges,
 };
 use nvme::tcp::{Digests, Limits, Receiver, Step, To};
 use nvme::{Access, Command, Completion, DISCOVERY_NQN, Direction, FABRICS, Nqn, Place, Status, admin, fabrics};
@@ -79,6 +79,10 @@ impl Shelf for Memory {
 
     fn activity(&self) -> Activity {
         Activity::default()
+    }
+
+    fn past(&self) -> Past {
+        Past::default()
     }
 }
 

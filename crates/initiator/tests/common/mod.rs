@@ -69,8 +69,16 @@ pub fn offer(target: &Target, nsid: u32, uuid: u8, volume: &Volume, block_bytes:
     let described = Subsystem { nqn: subsystem(), serial: "TEST".to_owned(), firmware: "1".to_owned() };
     let volume = volume.clone();
     let open = Arc::new(move || Some(volume.clone()));
-    let (hosts, shared, secrets) = (Hosts::Any, Saved::default().namespace(), target.secrets.clone());
-    let offer = NamespaceOffer { block_bytes, uuid: [uuid; 16], hosts, state: state.clone(), open, shared, secrets };
+    let offer = NamespaceOffer {
+        block_bytes,
+        uuid: [uuid; 16],
+        hosts: Hosts::Any,
+        state: state.clone(),
+        open,
+        shared: Saved::default().namespace(),
+        secrets: target.secrets.clone(),
+        history: target.history.clone(),
+    };
     target.portal.add(described, nsid, offer);
     state
 }

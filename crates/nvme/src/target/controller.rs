@@ -43,8 +43,10 @@ pub enum Answer {
 pub enum Effect {
     /// Nothing that others must know.
     None,
-    /// The controller was disabled or shut down: its I/O queues are gone.
+    /// The controller was shut down: its I/O queues are gone.
     QueuesGone,
+    /// The controller was reset (disabled): its I/O queues are gone. It is to be noted in the subsystem's [`super::History`].
+    Reset,
 }
 
 impl Answer {
@@ -225,11 +227,12 @@ impl Controller {
             self.aborted.clear();
             self.features = Features::default();
             self.notices.reset();
-            effect = Effect::QueuesGone;
+            self.logs.reset();
+            effect = Effect::Reset;
         }
         if to.shutdown() && !from.shutdown() {
             self.status |= SHUT_DOWN;
-            effect = Effect::QueuesGone;
+            effect = if effect == Effect::None { Effect::QueuesGone } else { effect };
         }
         (Answer::result(0), effect)
     }

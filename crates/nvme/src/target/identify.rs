@@ -7,7 +7,7 @@ use super::events::{EVENT_REQUESTS_MAX, Event};
 use super::io::{COPY_BYTES_MAX, COPY_RANGES_MAX};
 use super::{
     ALL_NAMESPACES, Kind, NAMESPACE_MAX, NAMESPACES_MAX, Namespace, QUEUE_ENTRIES_MAX, Shelf, TRANSFER_BYTES_MAX,
-    VERSION,
+    VERSION, history,
 };
 use crate::identify::{
     IDENTIFY_BYTES, IdentifyController, IdentifyNamespace, IndependentNamespace, ascii, blank, cns,
@@ -17,6 +17,9 @@ use crate::{Command, Status};
 
 /// WCTEMP: as a drive would say; there is no sensor behind it.
 pub(super) const WARNING_KELVIN: u16 = 343;
+
+/// MN.
+pub(super) const MODEL: &str = "Purlin";
 
 /// KAS: the keep alive timer counts in steps of 1 s, said in units of 100 ms.
 const KEEP_ALIVE_STEPS: u16 = 10;
@@ -87,7 +90,7 @@ impl Controller {
         let subsystem = shelf.subsystem();
         let mut data: IdentifyController = blank();
         data.sn = ascii(&subsystem.serial);
-        data.mn = ascii("Purlin");
+        data.mn = ascii(MODEL);
         data.fr = ascii(&subsystem.firmware);
         // 2^8 pages of 4 KiB.
         data.mdts = (TRANSFER_BYTES_MAX / 4096).trailing_zeros() as u8;
@@ -118,6 +121,9 @@ impl Controller {
         data.frmw = 1 | 1 << 1;
         data.wctemp = WARNING_KELVIN.into();
         data.cctemp = (WARNING_KELVIN + 10).into();
+        // Bit 4: the Persistent Event Log.
+        data.lpa |= 1 << 4;
+        data.pels = history::UNITS.into();
         // No transition takes time; a host that waits for one waits for so many seconds.
         data.anatt = 10;
         // Optimized, non-optimized, inaccessible; bit 6: a namespace stays in its group.

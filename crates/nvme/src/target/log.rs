@@ -7,6 +7,8 @@ use zerocopy::{Immutable, IntoBytes, Unaligned};
 
 use super::controller::{Answer, Controller};
 use super::events::Event;
+use super::history::{self, Context, Past};
+use super::identify::MODEL;
 use super::{ALL_NAMESPACES, Kind, NAMESPACES_MAX, Shelf, TRANSFER_BYTES_MAX, features};
 use crate::fabrics_data::DiscoveryHead;
 use crate::identify::{ascii, blank, namespace_list};
@@ -21,6 +23,7 @@ mod lid {
     pub const CHANGED_NAMESPACES: u8 = 0x04;
     pub const EFFECTS: u8 = 0x05;
     pub const ACCESS: u8 = 0x0C;
+    pub const PERSISTENT_EVENTS: u8 = 0x0D;
     pub const FEATURES: u8 = 0x12;
     pub const DISCOVERY: u8 = 0x70;
     pub const RESERVATIONS: u8 = 0x80;
@@ -34,6 +37,27 @@ const CHANGED_MAX: usize = 1024;
 
 /// The ANA log with as many groups and namespaces as there can be: Base 2.0, figures 219 and 220.
 const ACCESS_BYTES_MAX: usize = 16 + NAMESPACES_MAX as usize * (32 + 4);
+
+/// The action of a command that asks for the Persistent Event Log: Base 2.0, figure 223.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum PersistentEvents {
+    Read,
+    Establish,
+    Release,
+    /// Establishes a context if there is none.
+    Head,
+}
+
+impl PersistentEvents {
+    fn of(dword10: u32) -> PersistentEvents {
+        match dword10 >> 8 & 0b11 {
+            0b00 => PersistentEvents::Read,
+            0b01 => PersistentEvents::Establish,
+            0b10 => PersistentEvents::Release,
+            _ => PersistentEvents::Head,
+        }
+    }
+}
 
 /// An entry of the error log: Base 2.0, figure 206.
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable, Unaligned)]
@@ -87,6 +111,8 @@ pub(super) struct Logs {
     changed: Vec<u32>,
     /// How often the ANA log has become another: by a state, or by a namespace that came or went.
     access_changes: u64,
+    /// The reporting context of the Persistent Event Log.
+    context: Option<Context>,
 }
 
 impl Logs {
@@ -126,6 +152,11 @@ impl Logs {
         self.access_changes += 1;
     }
 
+    /// The controller is reset.
+    pub fn reset(&mut self) {
+        self.context = None;
+    }
+
     fn changed_list(&self) -> Vec<u8> {
         let all = [ALL_NAMESPACES];
         let list: &[u32] = if self.changed.len() > CHANGED_MAX { &all } else { &self.changed };
@@ -138,7 +169,13 @@ impl Controller {
         match self.kind() {
             Kind::Discovery => matches!(page, lid::SUPPORTED | lid::ERRORS | lid::DISCOVERY),
             Kind::Io => {
-                matches!(page, lid::SUPPORTED..=lid::EFFECTS | lid::ACCESS | lid::FEATURES | lid::RESERVATIONS)
+                matches!(
+                    page,
+                    lid::SUPPORTED..=lid::EFFECTS
+                        | lid::ACCESS..=lid::PERSISTENT_EVENTS
+                        | lid::FEATURES
+                        | lid::RESERVATIONS
+                )
             }
         }
     }
@@ -150,7 +187,7 @@ impl Controller {
             return Answer::error(Status::INVALID_LOG_PAGE);
         }
         let dwords = (u64::from(dword11 & 0xFFFF) << 16 | u64::from(dword10 >> 16)) + 1;
-        let offset = u64::from(command.cdw(13)) << 32 | u64::from(command.cdw(12));
+        let mut offset = u64::from(command.cdw(13)) << 32 | u64::from(command.cdw(12));
         // OT, bit 23 of dword 14: an index instead of an offset.
         let by_index = command.cdw(14) & 1 << 23 != 0;
         let len = dwords * 4;
@@ -180,6 +217,18 @@ impl Controller {
                 // Hosts take it to be as long as it may become, and nvme-cli reads that in pieces: behind the groups are zeroes.
                 bytes.resize(bytes.len().max(ACCESS_BYTES_MAX), 0);
                 bytes
+            }
+            lid::PERSISTENT_EVENTS => {
+                let action = PersistentEvents::of(dword10);
+                if action == PersistentEvents::Head {
+                    // Whatever else the command says.
+                    offset = 0;
+                }
+                match self.persistent_events(action, shelf) {
+                    Ok(Some(bytes)) => bytes,
+                    Ok(None) => return Answer::result(0),
+                    Err(refusal) => return Answer::error(refusal),
+                }
             }
             lid::FEATURES => {
                 let mut bytes = vec![0; 1024];
@@ -221,17 +270,46 @@ impl Controller {
         Answer::Data(data, 0)
     }
 
+    /// The Persistent Event Log; nothing if its context was released.
+    fn persistent_events<S: Shelf>(&mut self, action: PersistentEvents, shelf: &S) -> Result<Option<Vec<u8>>, Status> {
+        let existed = self.logs.context.is_some();
+        match action {
+            PersistentEvents::Release => {
+                // Whether there is one or not.
+                self.logs.context = None;
+                return Ok(None);
+            }
+            PersistentEvents::Read if !existed => return Err(Status::COMMAND_SEQUENCE_ERROR),
+            PersistentEvents::Establish if existed => return Err(Status::COMMAND_SEQUENCE_ERROR),
+            PersistentEvents::Read | PersistentEvents::Establish | PersistentEvents::Head => {}
+        }
+        let context = match self.logs.context.take() {
+            Some(known) => known,
+            None => Context::new(&shelf.past(), shelf.subsystem(), MODEL, &self.host().nqn),
+        };
+        let mut bytes = self.logs.context.insert(context).page(existed);
+        if action == PersistentEvents::Head {
+            bytes.truncate(history::HEAD_BYTES);
+        }
+        Ok(Some(bytes))
+    }
+
     fn supported_logs(&self) -> Vec<u8> {
         let mut bytes = vec![0; 1024];
         for page in (0..=u8::MAX).filter(|page| self.has_log(*page)) {
             // LSUPP.
             bytes[usize::from(page) * 4] = 1;
         }
+        if self.has_log(lid::PERSISTENT_EVENTS) {
+            // ECRH, of the field that each page has to itself: the action "Establish Context and Read 512 Bytes of Header".
+            bytes[usize::from(lid::PERSISTENT_EVENTS) * 4 + 2] = 1;
+        }
         bytes
     }
 
     fn health<S: Shelf>(&self, shelf: &S) -> Vec<u8> {
         let activity = shelf.activity();
+        let Past { power_cycles, power_on_s, .. } = shelf.past();
         let long = |value: u64| [U64::new(value), U64::ZERO];
         // "In thousands (i.e., a value of 1 corresponds to 1,000 units of 512 bytes) ... rounded up".
         let units = |bytes: u64| long(bytes.div_ceil(512_000));
@@ -246,6 +324,8 @@ impl Controller {
         health.units_written = units(activity.written_bytes);
         health.reads = long(activity.reads);
         health.writes = long(activity.writes);
+        health.power_cycles = long(power_cycles);
+        health.power_on_hours = long(power_on_s / 3600);
         health.error_entries = long(self.logs.error_count);
         health.as_bytes().to_vec()
     }

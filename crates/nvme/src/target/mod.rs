@@ -4,6 +4,7 @@
 //! - [`Controller`] executes the commands of one admin queue.
 //! - [`Io`] is a command of an I/O queue, checked and in bytes.
 //! - [`Reservations`] are those of one namespace.
+//! - [`History`] is what has happened to a subsystem, for the Persistent Event Log.
 //!
 //! None of them does I/O or knows time. What there is to tell comes from a [`Shelf`].
 
@@ -12,6 +13,7 @@ mod controller;
 mod events;
 mod features;
 mod fused;
+mod history;
 mod identify;
 mod io;
 mod log;
@@ -22,6 +24,7 @@ pub use connect::{Admission, Refused};
 pub use controller::{ABORTS_MAX, Answer, Controller, Effect};
 pub use events::{EVENT_REQUESTS_MAX, Event};
 pub use fused::CompareAndWrite;
+pub use history::{Happened, Happening, History, Past};
 pub use io::{COPY_BYTES_MAX, COPY_RANGES_MAX, Group, Io, Range, copied, ranges};
 pub use reservation::{
     Held, HostId, Notice, Permit, REGISTRANTS_MAX, RegisterAction, ReservationRequest, ReservationType, Reservations,
@@ -147,4 +150,7 @@ pub trait Shelf {
 
     /// What was done so far.
     fn activity(&self) -> Activity;
+
+    /// The subsystem's past, and the present.
+    fn past(&self) -> Past;
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use nvme::Access;
 use nvme::fabrics_data::DiscoveryEntry;
-use nvme::target::{AccessState, Activity, Host, Namespace, Shelf, Subsystem};
+use nvme::target::{AccessState, Activity, Host, Namespace, Past, Shelf, Subsystem};
 use zerocopy::FromZeros;
 
 pub const SUBSYSTEM: &str = "nqn.2026-11.com.example:shelf";
@@ -19,6 +19,7 @@ pub struct Memory {
     pub generation: u64,
     pub entries: Vec<DiscoveryEntry>,
     pub activity: Activity,
+    pub past: Past,
 }
 
 impl Memory {
@@ -46,6 +47,13 @@ impl Memory {
             generation: 7,
             entries: vec![entry(1), entry(2)],
             activity: Activity { read_bytes: 512_001, written_bytes: 512_000, reads: 3, writes: 4, degraded: true },
+            past: Past {
+                power_cycles: 3,
+                power_on_s: 2 * 3600 + 3599,
+                unix_ms: 1_800_000_000_123,
+                port: 4420,
+                ..Past::default()
+            },
         }
     }
 }
@@ -101,5 +109,9 @@ impl Shelf for Memory {
 
     fn activity(&self) -> Activity {
         self.activity
+    }
+
+    fn past(&self) -> Past {
+        self.past.clone()
     }
 }

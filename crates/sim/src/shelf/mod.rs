@@ -20,7 +20,7 @@ use std::time::Duration;
 use ::drive::{Drive, Env, Nanos, Order, oneshot};
 use initiator::Address;
 use nvme::fabrics_data::DiscoveryEntry;
-use nvme::target::{AccessState, Activity, Namespace, Subsystem};
+use nvme::target::{AccessState, Activity, Namespace, Past, Subsystem};
 use nvme::{Access, Nqn};
 
 use crate::drive::SimDrive;
@@ -226,5 +226,9 @@ impl nvme::target::Shelf for Inner {
 
     fn activity(&self) -> Activity {
         Activity::default()
+    }
+
+    fn past(&self) -> Past {
+        Past::default()
     }
 }

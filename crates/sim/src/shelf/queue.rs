@@ -232,7 +232,7 @@ impl Queue {
                 association.heard.set(Env::now(&self.env));
                 let (answer, effect) = controller.execute(command, &data, &*self.inner);
                 association.keep_alive.set(Duration::from_millis(controller.keep_alive_ms().into()));
-                if effect == Effect::QueuesGone {
+                if effect != Effect::None {
                     association.end(false);
                 }
                 association.is_ready.set(controller.is_ready());
