@@ -11,14 +11,13 @@ use api::{
 };
 use array::{CreateError, NewGroup, create, erase};
 use async_trait::async_trait;
-use format::{Catalogue, CrashSafety, ExportKind, SettingsRecord, Shape, Uuid};
+use format::{Catalogue, CrashSafety, SettingsRecord, Shape, Uuid};
 use runtime::{OpenDrive, ShardEnv, forget_memory};
 
 use super::devices::DeviceEnd;
 use super::drives::{self, Consent, Taken, stopping};
-use super::exports::RunningExport;
 use super::group::{LeftOut, join_error};
-use super::{Engine, settings, view};
+use super::{Engine, offer, settings, view};
 use crate::http::{Answer, Control, ControlError};
 
 /// A random identity, as of RFC 9562.
@@ -220,12 +219,8 @@ impl Control for Engine {
     async fn group_stop(&self, name: &str, request: GroupStop) -> Answer<Changed<Group>> {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
-        Self::refuse_used_devices(&group)?;
-        let clients = |running: &std::sync::Arc<RunningExport>| match running.record.kind {
-            ExportKind::Nbd { .. } | ExportKind::NvmeTcp { .. } => running.state.connections().len(),
-            ExportKind::Ublk { .. } => 0,
-        };
-        let busy: usize = group.exports().values().map(clients).sum();
+        offer::refuse_used_devices(group.exports().values())?;
+        let busy: usize = group.exports().values().map(|running| running.clients()).sum();
         if busy > 0 && !request.force {
             return Err(ControlError::new(
                 ErrorCode::Busy,
@@ -247,7 +242,7 @@ impl Control for Engine {
     async fn group_delete(&self, name: &str, dry_run: bool) -> Answer<Changed<Group>> {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
-        Self::refuse_used_devices(&group)?;
+        offer::refuse_used_devices(group.exports().values())?;
         let volumes = group.catalogue().await?.volumes.len();
         let opens: Vec<super::group::GroupDrive> = group.drives().iter().flatten().cloned().collect();
         let steps = vec![

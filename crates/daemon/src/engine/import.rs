@@ -6,12 +6,14 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use api::{DriveReason, MdArray, MdMember, Volume, VolumeKind};
 use array::probe;
 use export::Counters;
-use format::ExportRecord;
 use format::foreign::Foreign;
+use format::{BLOCK, ExportRecord, Uuid};
 use md::{Assembly, Assessment, Candidate, NotMember, Refusal, SECTOR, SuperblockError};
 use runtime::{OpenDrive, ShardEnv, ShardHandle};
 use serde::{Deserialize, Serialize};
 
+use super::change::new_uuid;
+use super::devices::{Backing, io_opt_bytes};
 use super::drives::{Taken, stopping};
 use super::exports::RunningExport;
 use super::shard::{self, GroupKey};
@@ -29,6 +31,9 @@ pub(super) struct RememberedImport {
     pub name: String,
     /// The array, as mdadm writes it.
     pub uuid: String,
+    /// What its block devices are known by, a UUID; `None` where it was imported before there were any.
+    #[serde(default)]
+    pub owner: Option<String>,
     pub drives: Vec<String>,
     pub allow_inconsistent: bool,
     /// The number of the next export.
@@ -47,6 +52,8 @@ pub(super) struct ImportDrive {
 pub(super) struct Running {
     pub array: MdArray,
     pub size_bytes: u64,
+    /// Data of a row of chunks.
+    pub stripe_bytes: u64,
     pub drives: Vec<ImportDrive>,
 }
 
@@ -55,15 +62,21 @@ pub(super) struct Import {
     pub key: GroupKey,
     /// Its exports are listed in `exports`.
     pub remembered: RememberedImport,
+    /// What its block devices are known by.
+    pub owner: Uuid,
     pub running: Result<Running, String>,
     exports: RwLock<BTreeMap<u64, Arc<RunningExport>>>,
     next_id: RwLock<u64>,
 }
 
 impl Import {
-    pub fn new(key: GroupKey, remembered: RememberedImport, running: Result<Running, String>) -> Import {
+    /// # Errors
+    /// If there are no random numbers.
+    pub fn new(key: GroupKey, mut remembered: RememberedImport, running: Result<Running, String>) -> Answer<Import> {
+        let owner = remembered.owner.as_deref().and_then(|owner| owner.parse().ok()).map_or_else(new_uuid, Ok)?;
+        remembered.owner = Some(owner.to_string());
         let next_id = RwLock::new(remembered.next_id);
-        Import { key, remembered, running, exports: RwLock::default(), next_id }
+        Ok(Import { key, remembered, owner, running, exports: RwLock::default(), next_id })
     }
 
     pub fn name(&self) -> &str {
@@ -93,6 +106,27 @@ impl Import {
         let mut next = self.next_id.write().unwrap_or_else(PoisonError::into_inner);
         *next += 1;
         *next - 1
+    }
+
+    /// What a block device is made of, and the size of its blocks that programs of the array know; `None` while it is not read.
+    pub fn backing(&self) -> Option<(Backing, u32)> {
+        let running = self.running.as_ref().ok()?;
+        let sectors = running.drives.iter().map(|drive| drive.open.info().sector_bytes);
+        // As md has it: a file system that was made for smaller blocks cannot be mounted on larger ones.
+        let block_bytes = sectors.max().unwrap_or(BLOCK as u32);
+        let chunk = running.array.chunk_bytes.and_then(|chunk| u32::try_from(chunk).ok());
+        let io_min_bytes = chunk.filter(|chunk| chunk.is_power_of_two()).unwrap_or(BLOCK as u32);
+        let backing = Backing {
+            owner: self.owner,
+            key: self.key,
+            volume: VOLUME_ID,
+            size_bytes: running.size_bytes,
+            physical_block_bytes: block_bytes,
+            io_min_bytes,
+            io_opt_bytes: io_opt_bytes(running.stripe_bytes, io_min_bytes),
+            discard_granularity_bytes: block_bytes,
+        };
+        Some((backing, block_bytes))
     }
 
     /// What is to be remembered now.
@@ -279,7 +313,8 @@ pub(super) async fn start(
         Some(ImportDrive { name: taken.name.clone(), slot: slot as u32, open: taken.open.clone() })
     };
     let drives: Vec<ImportDrive> = places.iter().enumerate().filter_map(member).collect();
-    let size_bytes = assembly.geometry.sectors() * SECTOR;
+    let (size_bytes, stripe_bytes) =
+        (assembly.geometry.sectors() * SECTOR, assembly.geometry.stripe_sectors() * SECTOR);
     // By candidate, as the assembly counts them.
     let opens: BTreeMap<usize, OpenDrive> = assembly
         .members
@@ -296,5 +331,5 @@ pub(super) async fn start(
         });
         start.await.map_err(|_| stopping())?;
     }
-    Ok(Running { array: shown, size_bytes, drives })
+    Ok(Running { array: shown, size_bytes, stripe_bytes, drives })
 }

@@ -5,17 +5,18 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use api::{
     Changed, DriveReason, ErrorCode, Export, ExportCreate, ExportPlace, Import as Shown, ImportForget, ImportMd,
-    Imported, MdArray, VolumeName, check_name, format_bytes,
+    Imported, MdArray, UblkCreate, VolumeName, check_name, format_bytes,
 };
 use export::ExportState;
 use format::{ExportKind, ExportRecord, TlsFiles};
 
+use super::devices::DeviceEnd;
 use super::drives::{self, Taken};
 use super::exports::RunningExport;
 use super::import::{self, Found, Import, Looked, RememberedImport, Running, VOLUME, VOLUME_ID};
 use super::shard;
 use super::shard::Offer;
-use super::{Engine, view};
+use super::{Engine, offer, view};
 use crate::http::{Answer, ControlError};
 
 /// All imports by name.
@@ -185,6 +186,7 @@ impl Engine {
         let remembered = RememberedImport {
             name: name.clone(),
             uuid: found.shown.uuid.clone(),
+            owner: None,
             drives: places.iter().flatten().map(|&place| taken[place].text.clone()).collect(),
             allow_inconsistent: request.allow_inconsistent,
             next_id: 1,
@@ -192,7 +194,7 @@ impl Engine {
         };
         let key = self.new_key();
         let running = import::start(&self.shards, key, &taken, found.shown.clone(), assembly, places).await?;
-        let import = self.add_import(Import::new(key, remembered, Ok(running)));
+        let import = self.add_import(Import::new(key, remembered, Ok(running))?);
         self.remember_imports();
         tracing::info!(import = name, array = found.shown.uuid, "imported for reading");
         Ok(answer(Some(import.shown())))
@@ -220,7 +222,8 @@ impl Engine {
     pub(super) async fn forget_import(&self, name: &str, request: ImportForget) -> Answer<Changed<Shown>> {
         let _one = self.changes.lock().await;
         let import = self.import_named(name)?;
-        let busy: usize = import.exports().values().map(|export| export.state.connections().len()).sum();
+        offer::refuse_used_devices(import.exports().values())?;
+        let busy: usize = import.exports().values().map(|running| running.clients()).sum();
         if busy > 0 && !request.force {
             return Err(refuse(
                 ErrorCode::Busy,
@@ -234,30 +237,40 @@ impl Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
-        self.stop_import(&import).await;
-        self.imports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        let stopped = self.stop_import(&import, DeviceEnd::Goes).await;
+        if stopped.is_ok() {
+            self.imports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        }
         self.remember_imports();
+        stopped?;
         tracing::info!(import = name, "forgotten");
         Ok(Changed::gone(steps))
     }
 
     /// Ends the exports of an import, and lets go of its drives.
-    async fn stop_import(&self, import: &Import) {
+    ///
+    /// # Errors
+    /// If a block device cannot be removed. The import goes on then, with the exports that were not ended yet.
+    async fn stop_import(&self, import: &Import, device: DeviceEnd) -> Answer<()> {
         let exports: Vec<_> = import.exports().values().cloned().collect();
         for export in exports {
-            self.withdraw_from_import(import, &export).await;
+            self.withdraw_from_import(import, &export, device).await?;
         }
         let key = import.key;
         for handle in &self.shards {
             // A shard that has stopped has let go of everything.
             let _ = handle.call(move || async move { shard::remove_import(key) }).await;
         }
+        Ok(())
     }
 
-    /// Ends all imports, as far as this process goes.
+    /// Ends all imports, as far as this process goes. Block devices stay.
     pub(super) async fn stop_imports(&self) {
         for import in self.all_imports() {
-            self.stop_import(&import).await;
+            // Nothing is asked of a device that stays.
+            if let Err(error) = self.stop_import(&import, DeviceEnd::Stays).await {
+                tracing::error!(import = import.name(), %error, "could not be stopped in order");
+            }
             self.imports.write().unwrap_or_else(PoisonError::into_inner).remove(import.name());
         }
     }
@@ -279,7 +292,8 @@ impl Engine {
                 Err(reason) => tracing::error!(import = remembered.name, reason, "not started"),
             }
             let exports = remembered.exports.clone();
-            let import = self.add_import(Import::new(key, remembered, running));
+            let import = Import::new(key, remembered, running).map_err(|error| std::io::Error::other(error.message))?;
+            let import = self.add_import(import);
             for record in exports {
                 self.offer_import(&import, record).await;
             }
@@ -324,20 +338,36 @@ impl Engine {
                 let offer = Offer { key: import.key, volume: record.volume, state: state.clone() };
                 self.listeners.offer(&name, address, tls, offer).await.err().map(|error| error.message)
             }
-            (Ok(_), ExportKind::Ublk { .. } | ExportKind::NvmeTcp { .. }) => {
-                Some("an import is offered over NBD only".to_owned())
+            (Ok(_), ExportKind::Ublk { .. }) => {
+                let (backing, _) = import.backing().expect("it is read");
+                self.devices.offer(&backing, &record, &state).await.err().map(|error| error.message)
             }
+            (Ok(_), ExportKind::NvmeTcp { .. }) => Some("an import is not offered over NVMe/TCP".to_owned()),
         };
+        if let Some(failure) = &failure {
+            tracing::error!(export = import.export_id(record.id), failure, "export is not served");
+        }
         let running = Arc::new(RunningExport { record, state, failure });
         import.exports_mut().insert(running.record.id, running.clone());
         running
     }
 
-    async fn withdraw_from_import(&self, import: &Import, running: &RunningExport) {
-        if running.failure.is_none() {
-            self.listeners.withdraw(&running.record.kind.address(), &running.state).await;
+    /// Ends an export's service. A block device goes, or stays for the next daemon.
+    async fn withdraw_from_import(&self, import: &Import, running: &RunningExport, device: DeviceEnd) -> Answer<()> {
+        let record = &running.record;
+        match (&record.kind, &running.failure) {
+            (ExportKind::Ublk { number, .. }, None) => {
+                self.devices.withdraw(*number, &running.state, device).await?;
+            }
+            // What is asked of a device that was left waits for ever, if nobody can read the import.
+            (ExportKind::Ublk { .. }, Some(_)) if device == DeviceEnd::Goes => {
+                self.devices.discard(&import.owner, record, running.state.name()).await?;
+            }
+            (kind, None) => self.listeners.withdraw(&kind.address(), &running.state).await,
+            (_, Some(_)) => {}
         }
-        import.exports_mut().remove(&running.record.id);
+        import.exports_mut().remove(&record.id);
+        Ok(())
     }
 
     /// Offers an import's volume: for reading, whatever was asked for. The caller holds `changes`.
@@ -348,54 +378,68 @@ impl Engine {
         place: &ExportPlace,
     ) -> Answer<Changed<Export>> {
         let name = import.volume_name();
-        let ExportPlace::Nbd(address) = place else {
-            return Err(refuse(
-                ErrorCode::Invalid,
-                format!(
-                    "\"{name}\" is of an import, which is offered over NBD only: use nbd-client for a block device"
-                ),
-            ));
-        };
-        let address = address.to_string();
         if let Err(reason) = &import.running {
             return Err(refuse(ErrorCode::WrongState, format!("the import {:?} is not read: {reason}", import.name())));
         }
-        let same = |running: &RunningExport| running.record.kind.address() == address;
-        if import.exports().values().any(|running| same(running)) {
-            return Err(refuse(
-                ErrorCode::ExportExists,
-                format!("the volume \"{name}\" is exported at {address} already"),
-            ));
-        }
-        let tls = request.tls.map(|tls| TlsFiles { certificate: tls.cert, key: tls.key, client_ca: tls.ca });
-        let kind = ExportKind::Nbd { address: address.clone(), read_only: true, tls };
+        let exports: Vec<_> = import.exports().values().cloned().collect();
+        let (kind, step) = match place {
+            ExportPlace::Nbd(address) => {
+                let address = address.to_string();
+                if exports.iter().any(|running| running.record.kind.address() == address) {
+                    return Err(refuse(
+                        ErrorCode::ExportExists,
+                        format!("the volume \"{name}\" is exported at {address} already"),
+                    ));
+                }
+                let step = format!("offer the volume \"{name}\" for reading over NBD at {address}");
+                let tls = request.tls.map(|tls| TlsFiles { certificate: tls.cert, key: tls.key, client_ca: tls.ca });
+                (ExportKind::Nbd { address, read_only: true, tls }, step)
+            }
+            ExportPlace::Ublk(asked) => {
+                let block_bytes =
+                    import.backing().map_or(UblkCreate::BLOCK_BYTES_DEFAULT, |(_, block_bytes)| block_bytes);
+                let kind = self.device_of(&exports, &name, true, *asked, block_bytes).await?;
+                let ExportKind::Ublk { number, .. } = kind else { unreachable!("a device was made") };
+                (kind, format!("{}, for reading", offer::device_step(&name, number)))
+            }
+            ExportPlace::NvmeTcp(..) => {
+                return Err(refuse(
+                    ErrorCode::Invalid,
+                    format!(
+                        "\"{name}\" is of an import, which is offered over NBD or as a block device, not over NVMe/TCP"
+                    ),
+                ));
+            }
+        };
         let record = ExportRecord { id: import.new_export(), volume: VOLUME_ID, kind };
         let running = self.offer_import(import, record).await;
         if let Some(failure) = &running.failure {
-            self.withdraw_from_import(import, &running).await;
+            self.withdraw_from_import(import, &running, DeviceEnd::Goes).await?;
             return Err(refuse(ErrorCode::Invalid, failure.clone()));
         }
         self.remember_imports();
-        tracing::info!(volume = name, address, "exported");
-        let steps = vec![format!("offer the volume \"{name}\" for reading over NBD at {address}")];
+        tracing::info!(volume = name, address = running.record.kind.address(), "exported");
         let warnings =
             if request.read_only { Vec::new() } else { vec!["an import is exported for reading only".to_owned()] };
         let shown = view::export_of(&import.export_id(running.record.id), name, &running);
-        Ok(Changed::done(steps, shown).with_warnings(warnings))
+        Ok(Changed::done(vec![step], shown).with_warnings(warnings))
     }
 
     /// Ends an export, if it is one of an import. The caller holds `changes`.
-    pub(super) async fn end_import_export(&self, id: &str) -> Option<Changed<Export>> {
+    ///
+    /// # Errors
+    /// If it is a block device that cannot be removed.
+    pub(super) async fn end_import_export(&self, id: &str) -> Answer<Option<Changed<Export>>> {
         for import in self.all_imports() {
             let found = import.exports().values().find(|running| import.export_id(running.record.id) == id).cloned();
             if let Some(running) = found {
-                self.withdraw_from_import(&import, &running).await;
+                self.withdraw_from_import(&import, &running, DeviceEnd::Goes).await?;
                 self.remember_imports();
                 tracing::info!(export = id, "deleted");
-                return Some(Changed::gone(vec![format!("end the export {id}; its clients lose their connections")]));
+                return Ok(Some(Changed::gone(vec![offer::end_step(id, &running.record.kind)])));
             }
         }
-        None
+        Ok(None)
     }
 
     /// The exports of all imports, as the API shows them.

@@ -63,7 +63,7 @@ use runtime::{MailboxSender, Runtime, ShardEnv, ShardHandle, mailbox};
 use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
 use away::Away;
-use devices::{DeviceEnd, Devices};
+use devices::{Backing, DeviceEnd, Devices};
 use drives::Taken;
 use exports::{Listeners, RunningExport};
 use group::{Group, GroupDrive, LeftOut};
@@ -299,7 +299,10 @@ impl Engine {
                 let offer = Offer { key: group.key, volume: record.volume, state: state.clone() };
                 self.listeners.offer(&name, address, tls, offer).await
             }
-            ExportKind::Ublk { .. } => self.devices.offer(group, &record, &state).await,
+            ExportKind::Ublk { .. } => match Backing::of_volume(group, record.volume).await {
+                Ok(backing) => self.devices.offer(&backing, &record, &state).await,
+                Err(error) => Err(error),
+            },
             ExportKind::NvmeTcp { .. } => self.offer_namespace(group, &record, &state).await,
         };
         let failure = match offered {

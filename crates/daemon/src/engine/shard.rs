@@ -118,9 +118,12 @@ pub(super) fn remove_volume(key: GroupKey, id: u64) {
     drop(gone);
 }
 
-/// A volume on the calling shard.
-pub(super) fn volume(key: GroupKey, id: u64) -> Option<Direct<ShardEnv>> {
-    OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, id)).cloned())
+/// A volume of a group, or of an import, on the calling shard.
+pub(super) fn served(key: GroupKey, id: u64) -> Option<Served> {
+    OBJECTS.with_borrow(|objects| {
+        let volume = objects.volumes.get(&(key, id)).cloned().map(Served::Volume);
+        volume.or_else(|| objects.imports.get(&key).cloned().map(Served::Import))
+    })
 }
 
 pub(super) fn add_import(key: GroupKey, array: md::Array<ShardEnv>) {
@@ -224,10 +227,6 @@ impl Catalog for Offers {
         if offer.state.stopping() {
             return Err(Refusal::ShuttingDown);
         }
-        let volume = OBJECTS.with_borrow(|objects| {
-            let volume = objects.volumes.get(&(offer.key, offer.volume)).cloned().map(Served::Volume);
-            volume.or_else(|| objects.imports.get(&offer.key).cloned().map(Served::Import))
-        });
-        Ok((volume.ok_or(Refusal::ShuttingDown)?, offer.state))
+        Ok((served(offer.key, offer.volume).ok_or(Refusal::ShuttingDown)?, offer.state))
     }
 }
