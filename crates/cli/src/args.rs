@@ -86,7 +86,7 @@ Prints once where stdout is not a terminal, and with --output json. Ctrl-C ends 
     /// Drive groups: drives that protect each other's data
     #[command(subcommand)]
     Group(GroupCommand),
-    /// Imports: Linux md arrays that are read in place; made by `group import-md`
+    /// Imports: Linux md arrays that are read in place, made by `group import-md`; namespaces of other machines, by `nvme connect --ublk`
     #[command(subcommand)]
     Import(ImportCommand),
     /// Volumes: virtual drives in a group

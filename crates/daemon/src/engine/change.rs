@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 use api::{
     Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble,
     GroupCreate, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget,
-    ImportMd, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, SafetyMode, Scrub, ScrubRequest, Share,
-    ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
-    format_bytes,
+    ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, SafetyMode, Scrub, ScrubRequest,
+    Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName,
+    VolumeUpdate, format_bytes,
 };
 use array::{CreateError, NewGroup, create, erase};
 use async_trait::async_trait;
@@ -43,7 +43,9 @@ impl Engine {
     async fn take(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
         let (mut taken, mut lost) = (Vec::new(), Vec::new());
         for text in texts {
+            self.refuse_own_device(text)?;
             let drive = drives::open(&self.remotes, text, Some(consent)).await?;
+            self.refuse_imported(&drive)?;
             lost.extend(drives::inspect(&self.shards[0], &drive, consent).await?);
             taken.push(drive);
         }
@@ -291,15 +293,19 @@ impl Control for Engine {
     }
 
     async fn imports(&self) -> Answer<Vec<Import>> {
-        Ok(self.all_imports().iter().map(|import| import.shown()).collect())
+        Ok(self.look_at_imports().await)
     }
 
     async fn import(&self, name: &str) -> Answer<Import> {
-        self.look_at_import(name)
+        self.look_at_import(name).await
     }
 
     async fn import_md(&self, request: ImportMd) -> Answer<Imported> {
         self.import_array(request).await
+    }
+
+    async fn import_nvme(&self, request: ImportNvme) -> Answer<Changed<Import>> {
+        self.import_namespace(request).await
     }
 
     async fn import_forget(&self, name: &str, request: ImportForget) -> Answer<Changed<Import>> {

@@ -50,6 +50,8 @@ pub(super) struct Backing {
     pub io_min_bytes: u32,
     pub io_opt_bytes: u32,
     pub discard_granularity_bytes: u32,
+    pub has_discard: bool,
+    pub has_write_zeroes: bool,
 }
 
 impl Backing {
@@ -70,6 +72,8 @@ impl Backing {
             io_min_bytes: strip,
             io_opt_bytes: io_opt_bytes(stripe, strip),
             discard_granularity_bytes: u32::try_from(zone).unwrap_or(strip),
+            has_discard: true,
+            has_write_zeroes: true,
         })
     }
 }
@@ -193,7 +197,9 @@ impl Devices {
             physical_block_bytes: backing.physical_block_bytes.max(block_bytes),
             io_min_bytes: backing.io_min_bytes.max(block_bytes),
             io_opt_bytes: backing.io_opt_bytes.max(block_bytes),
-            discard_granularity_bytes: backing.discard_granularity_bytes,
+            discard_granularity_bytes: backing.discard_granularity_bytes.max(block_bytes),
+            has_discard: backing.has_discard,
+            has_write_zeroes: backing.has_write_zeroes,
             read_only,
         })
     }

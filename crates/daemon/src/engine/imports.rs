@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
+use ::drive::join_all;
 use api::{
     Changed, DriveReason, ErrorCode, Export, ExportCreate, ExportPlace, Import as Shown, ImportForget, ImportMd,
     Imported, MdArray, UblkCreate, VolumeName, check_name, format_bytes,
@@ -13,11 +15,14 @@ use format::{ExportKind, ExportRecord, TlsFiles};
 use super::devices::DeviceEnd;
 use super::drives::{self, Taken};
 use super::exports::RunningExport;
-use super::import::{self, Found, Import, Looked, RememberedImport, Running, VOLUME, VOLUME_ID};
+use super::import::{self, Found, Import, Looked, RememberedImport, Running, Source, VOLUME_ID};
 use super::shard;
 use super::shard::Offer;
 use super::{Engine, offer, view};
 use crate::http::{Answer, ControlError};
+
+/// Requests to a namespace that are not answered so long after the daemon was told to stop are left to the next one.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// All imports by name.
 pub(super) type Imports = RwLock<BTreeMap<String, Arc<Import>>>;
@@ -136,17 +141,35 @@ impl Engine {
     /// The import of a volume's name, if that is one of an import.
     pub(super) fn import_of(&self, volume: &VolumeName) -> Option<Answer<Arc<Import>>> {
         let import = self.find_import(&volume.group)?;
-        if volume.volume == VOLUME { Some(Ok(import)) } else { Some(Err(ControlError::volume_not_found(volume))) }
+        if volume.volume == import.volume_part() {
+            Some(Ok(import))
+        } else {
+            Some(Err(ControlError::volume_not_found(volume)))
+        }
     }
 
-    pub(super) fn look_at_import(&self, name: &str) -> Answer<Shown> {
-        Ok(self.import_named(name)?.shown())
+    pub(super) async fn look_at_import(&self, name: &str) -> Answer<Shown> {
+        Ok(self.shown_import(&*self.import_named(name)?).await)
+    }
+
+    pub(super) async fn look_at_imports(&self) -> Vec<Shown> {
+        let imports = self.all_imports();
+        join_all(imports.iter().map(|import| self.shown_import(import))).await
+    }
+
+    pub(super) async fn shown_import(&self, import: &Import) -> Shown {
+        let key = import.key;
+        // Each shard has its own ways; they lead to the same places.
+        let paths =
+            self.shards[0].call(move || async move { shard::namespace(key).map(|connected| connected.paths()) });
+        import.shown(&paths.await.ok().flatten().unwrap_or_default())
     }
 
     pub(super) async fn import_array(&self, request: ImportMd) -> Answer<Imported> {
         let _one = self.changes.lock().await;
         let mut taken = Vec::new();
         for text in &request.drives {
+            self.refuse_own_device(text)?;
             taken.push(drives::open_read_only(text)?);
         }
         let looked = import::look(&self.shards[0], &taken, request.allow_inconsistent).await?;
@@ -167,7 +190,7 @@ impl Engine {
         };
         let size = found.shown.size_bytes.map(format_bytes).unwrap_or_default();
         let steps = vec![format!(
-            "read the array {} of {size} from {} drives, as the volume \"{name}/{VOLUME}\"; nothing is written to them",
+            "read the array {} of {size} from {} drives, as the volume \"{name}/md\"; nothing is written to them",
             named(&found.shown),
             places.iter().flatten().count()
         )];
@@ -191,13 +214,14 @@ impl Engine {
             allow_inconsistent: request.allow_inconsistent,
             next_id: 1,
             exports: Vec::new(),
+            namespace: None,
         };
         let key = self.new_key();
         let running = import::start(&self.shards, key, &taken, found.shown.clone(), assembly, places).await?;
-        let import = self.add_import(Import::new(key, remembered, Ok(running))?);
+        let import = self.add_import(Import::new(key, remembered, Ok(Source::Md(Box::new(running))))?);
         self.remember_imports();
         tracing::info!(import = name, array = found.shown.uuid, "imported for reading");
-        Ok(answer(Some(import.shown())))
+        Ok(answer(Some(import.shown(&[]))))
     }
 
     /// Which array it is, what it is to be called, and what is read.
@@ -212,7 +236,7 @@ impl Engine {
         Ok(Plan { name, found, assembly, places })
     }
 
-    fn add_import(&self, import: Import) -> Arc<Import> {
+    pub(super) fn add_import(&self, import: Import) -> Arc<Import> {
         let import = Arc::new(import);
         let mut imports = self.imports.write().unwrap_or_else(PoisonError::into_inner);
         imports.insert(import.name().to_owned(), import.clone());
@@ -231,11 +255,23 @@ impl Engine {
             ));
         }
         let (exports, drives) = (import.exports().len(), import.remembered.drives.len());
-        let steps = vec![format!(
-            "end {exports} exports of the import {name:?} and let go of its {drives} drives, which stay as they are"
-        )];
+        let lets_go = match import.is_namespace() {
+            true => format!("disconnect from {}", import.remembered.drives.join(", ")),
+            false => format!("let go of its {drives} drives, which stay as they are"),
+        };
+        let steps = vec![format!("end {exports} exports of the import {name:?} and {lets_go}")];
+        if !request.force {
+            self.refuse_out_of_reach(&import).await?;
+        }
         if request.dry_run {
             return Ok(Changed::planned(steps));
+        }
+        if self.out_of_reach(&import).await.is_some() {
+            // What was asked and cannot be answered fails, or the kernel would wait for it.
+            let key = import.key;
+            for handle in &self.shards {
+                let _ = handle.call(move || async move { shard::disconnect(key) }).await;
+            }
         }
         let stopped = self.stop_import(&import, DeviceEnd::Goes).await;
         if stopped.is_ok() {
@@ -245,6 +281,18 @@ impl Engine {
         stopped?;
         tracing::info!(import = name, "forgotten");
         Ok(Changed::gone(steps))
+    }
+
+    /// Refuses to remove the block device of a namespace that cannot be reached: what was written to it may not be there yet.
+    async fn refuse_out_of_reach(&self, import: &Import) -> Answer<()> {
+        let Some(why) = self.out_of_reach(import).await else { return Ok(()) };
+        let name = import.name();
+        Err(refuse(
+            ErrorCode::Busy,
+            format!(
+                "{name:?} is {why}; wait until it is back, or give up what was not written yet: purlin import forget {name} --force"
+            ),
+        ))
     }
 
     /// Ends the exports of an import, and lets go of its drives.
@@ -275,7 +323,7 @@ impl Engine {
         }
     }
 
-    fn remember_imports(&self) {
+    pub(super) fn remember_imports(&self) {
         let imports = self.all_imports().iter().map(|import| import.to_remember()).collect();
         if let Err(error) = self.memory.save_imports(imports) {
             tracing::error!(%error, "the state directory cannot be written: imports have to be made again after a restart");
@@ -286,11 +334,18 @@ impl Engine {
     pub(super) async fn start_remembered_imports(&self) -> std::io::Result<()> {
         for remembered in self.memory.load_imports()? {
             let key = self.new_key();
-            let running = self.start_remembered_import(key, &remembered).await;
-            match &running {
-                Ok(_) => tracing::info!(import = remembered.name, "started"),
-                Err(reason) => tracing::error!(import = remembered.name, reason, "not started"),
-            }
+            let running = match &remembered.namespace {
+                // Its machine may be away; it is looked for meanwhile.
+                Some(_) => Err("out of reach: not connected yet".to_owned()),
+                None => {
+                    let running = self.start_remembered_import(key, &remembered).await;
+                    match &running {
+                        Ok(_) => tracing::info!(import = remembered.name, "started"),
+                        Err(reason) => tracing::error!(import = remembered.name, reason, "not started"),
+                    }
+                    running.map(|running| Source::Md(Box::new(running)))
+                }
+            };
             let exports = remembered.exports.clone();
             let import = Import::new(key, remembered, running).map_err(|error| std::io::Error::other(error.message))?;
             let import = self.add_import(import);
@@ -329,11 +384,11 @@ impl Engine {
     }
 
     /// Serves an export of an import. What cannot be served is listed with the reason.
-    async fn offer_import(&self, import: &Import, record: ExportRecord) -> Arc<RunningExport> {
+    pub(super) async fn offer_import(&self, import: &Import, record: ExportRecord) -> Arc<RunningExport> {
         let name = import.volume_name();
-        let state = ExportState::new(&name, "", true);
+        let state = ExportState::new(&name, "", record.kind.read_only());
         let failure = match (&import.running, &record.kind) {
-            (Err(reason), _) => Some(format!("the import is not read: {reason}")),
+            (Err(_), _) => Some(format!("the import is not there: {}", import.reason().unwrap_or_default())),
             (Ok(_), ExportKind::Nbd { address, tls, .. }) => {
                 let offer = Offer { key: import.key, volume: record.volume, state: state.clone() };
                 self.listeners.offer(&name, address, tls, offer).await.err().map(|error| error.message)
@@ -344,7 +399,7 @@ impl Engine {
             }
             (Ok(_), ExportKind::NvmeTcp { .. }) => Some("an import is not offered over NVMe/TCP".to_owned()),
         };
-        if let Some(failure) = &failure {
+        if let (Some(failure), Ok(_)) = (&failure, &import.running) {
             tracing::error!(export = import.export_id(record.id), failure, "export is not served");
         }
         let running = Arc::new(RunningExport { record, state, failure });
@@ -356,6 +411,12 @@ impl Engine {
     async fn withdraw_from_import(&self, import: &Import, running: &RunningExport, device: DeviceEnd) -> Answer<()> {
         let record = &running.record;
         match (&record.kind, &running.failure) {
+            (ExportKind::Ublk { .. }, None) if device == DeviceEnd::Stays && import.is_namespace() => {
+                running.state.stop();
+                if tokio::time::timeout(LEAVE_WITHIN, running.state.stopped()).await.is_err() {
+                    tracing::warn!(import = import.name(), "what is not answered is left to the next daemon");
+                }
+            }
             (ExportKind::Ublk { number, .. }, None) => {
                 self.devices.withdraw(*number, &running.state, device).await?;
             }
@@ -378,11 +439,23 @@ impl Engine {
         place: &ExportPlace,
     ) -> Answer<Changed<Export>> {
         let name = import.volume_name();
-        if let Err(reason) = &import.running {
-            return Err(refuse(ErrorCode::WrongState, format!("the import {:?} is not read: {reason}", import.name())));
+        if let Some(reason) = import.reason() {
+            return Err(refuse(
+                ErrorCode::WrongState,
+                format!("the import {:?} is not there: {reason}", import.name()),
+            ));
         }
         let exports: Vec<_> = import.exports().values().cloned().collect();
+        let read_only = request.read_only || import.is_read_only();
         let (kind, step) = match place {
+            ExportPlace::Nbd(_) | ExportPlace::NvmeTcp(..) if import.is_namespace() => {
+                return Err(refuse(
+                    ErrorCode::Invalid,
+                    format!(
+                        "\"{name}\" is a namespace of another machine, which is offered as a block device only (--ublk)"
+                    ),
+                ));
+            }
             ExportPlace::Nbd(address) => {
                 let address = address.to_string();
                 if exports.iter().any(|running| running.record.kind.address() == address) {
@@ -396,11 +469,17 @@ impl Engine {
                 (ExportKind::Nbd { address, read_only: true, tls }, step)
             }
             ExportPlace::Ublk(asked) => {
-                let block_bytes =
-                    import.backing().map_or(UblkCreate::BLOCK_BYTES_DEFAULT, |(_, block_bytes)| block_bytes);
-                let kind = self.device_of(&exports, &name, true, *asked, block_bytes).await?;
-                let ExportKind::Ublk { number, .. } = kind else { unreachable!("a device was made") };
-                (kind, format!("{}, for reading", offer::device_step(&name, number)))
+                let own = import.backing().map_or(UblkCreate::BLOCK_BYTES_DEFAULT, |(_, block_bytes)| block_bytes);
+                let kind = self.device_of(&exports, &name, read_only, *asked, own).await?;
+                let ExportKind::Ublk { number, block_bytes, .. } = kind else { unreachable!("a device was made") };
+                if import.is_namespace() && block_bytes < own {
+                    return Err(refuse(
+                        ErrorCode::Invalid,
+                        format!("blocks of {block_bytes} bytes: the namespace has blocks of {own}"),
+                    ));
+                }
+                let how = if read_only { ", for reading" } else { "" };
+                (kind, format!("{}{how}", offer::device_step(&name, number)))
             }
             ExportPlace::NvmeTcp(..) => {
                 return Err(refuse(
@@ -419,8 +498,11 @@ impl Engine {
         }
         self.remember_imports();
         tracing::info!(volume = name, address = running.record.kind.address(), "exported");
-        let warnings =
-            if request.read_only { Vec::new() } else { vec!["an import is exported for reading only".to_owned()] };
+        let warnings = match read_only && !request.read_only {
+            true if import.is_namespace() => vec!["the namespace is write protected".to_owned()],
+            true => vec!["an import is exported for reading only".to_owned()],
+            false => Vec::new(),
+        };
         let shown = view::export_of(&import.export_id(running.record.id), name, &running);
         Ok(Changed::done(vec![step], shown).with_warnings(warnings))
     }
@@ -433,6 +515,7 @@ impl Engine {
         for import in self.all_imports() {
             let found = import.exports().values().find(|running| import.export_id(running.record.id) == id).cloned();
             if let Some(running) = found {
+                self.refuse_out_of_reach(&import).await?;
                 self.withdraw_from_import(&import, &running, DeviceEnd::Goes).await?;
                 self.remember_imports();
                 tracing::info!(export = id, "deleted");

@@ -11,6 +11,8 @@ mod access;
 mod away;
 mod change;
 mod clock;
+mod connect;
+mod connected;
 mod devices;
 mod drives;
 mod exports;
@@ -243,7 +245,7 @@ impl Engine {
             None => ControlError::group_not_found(name),
             Some(_) => ControlError::new(
                 ErrorCode::WrongState,
-                format!("{name:?} is an import, which is only read: see `purlin import show {name}`"),
+                format!("{name:?} is an import, not a group: see `purlin import show {name}`"),
             ),
         })
     }

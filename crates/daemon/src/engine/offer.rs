@@ -138,12 +138,8 @@ impl Engine {
             Some(number) => number,
             None => {
                 // Also not that of a group or an import whose device could not be made.
-                let (groups, imports) = (self.all(), self.all_imports());
-                let of_groups = groups.iter().flat_map(|group| group.exports().values().cloned().collect::<Vec<_>>());
-                let of_imports =
-                    imports.iter().flat_map(|import| import.exports().values().cloned().collect::<Vec<_>>());
-                let taken: Vec<String> =
-                    of_groups.chain(of_imports).map(|running| running.record.kind.address()).collect();
+                let exports = self.all_exports();
+                let taken: Vec<String> = exports.iter().map(|running| running.record.kind.address()).collect();
                 let free = self.devices.free_number().await?;
                 (free..).find(|number| !taken.contains(&format!("/dev/ublkb{number}"))).unwrap_or(free)
             }
@@ -154,6 +150,30 @@ impl Engine {
             depth: asked.depth.unwrap_or(UblkCreate::DEPTH_DEFAULT),
             read_only,
         })
+    }
+
+    /// Refuses a path to a block device of this daemon itself: at the next start it would wait for itself.
+    pub(super) fn refuse_own_device(&self, text: &str) -> Answer<()> {
+        let Ok(path) = std::fs::canonicalize(text) else { return Ok(()) };
+        let Some(rest) = path.to_str().and_then(|path| path.strip_prefix("/dev/ublkb")) else { return Ok(()) };
+        // Without the number of a partition.
+        let node = format!("/dev/ublkb{}", rest.split('p').next().unwrap_or(rest));
+        let own = self.all_exports().into_iter().find(|running| running.record.kind.address() == node);
+        own.map_or(Ok(()), |own| {
+            let volume = own.state.name();
+            Err(ControlError::new(
+                ErrorCode::DriveInUse,
+                format!("{text} is a block device of this daemon itself, of the volume \"{volume}\""),
+            ))
+        })
+    }
+
+    /// The exports of all groups and imports.
+    fn all_exports(&self) -> Vec<Arc<RunningExport>> {
+        let mut all = Vec::new();
+        self.all().iter().for_each(|group| all.extend(group.exports().values().cloned()));
+        self.all_imports().iter().for_each(|import| all.extend(import.exports().values().cloned()));
+        all
     }
 
     pub(super) async fn delete_export(&self, id: &str) -> Answer<Changed<Export>> {
