@@ -93,6 +93,8 @@ pub(super) struct Import {
 }
 
 impl Import {
+    /// An import of what is remembered, without exports yet. What its block devices are known by is made here, where there is nothing yet.
+    ///
     /// # Errors
     /// If there are no random numbers.
     pub fn new(key: GroupKey, mut remembered: RememberedImport, running: Result<Source, String>) -> Answer<Import> {
