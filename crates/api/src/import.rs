@@ -1,4 +1,4 @@
-//! Arrays of other software, read in place so that their data can be copied over.
+//! What is used where it lies: arrays of other software, read so that their data can be copied over, and namespaces of other machines.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,21 +13,23 @@ pub struct ImportList {
     pub imports: Vec<Import>,
 }
 
-/// A Linux md array that is read in place. Nothing is ever written to its drives.
+/// A Linux md array that is read in place, to whose drives nothing is ever written; or a namespace of another machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Import {
     /// Its name; groups and imports have different ones.
     pub name: String,
     /// Full name of its one volume, which can be exported.
     pub volume: String,
-    /// How it does: `failed` while it cannot be read.
+    /// How it does: `failed` while it cannot be read, `degraded` while drives or ways to it are missing.
     pub health: GroupHealth,
     /// Why it cannot be read; `null` while it can.
     pub message: Option<String>,
-    /// Identity of the array, as mdadm shows it.
+    /// Identity of the array, as mdadm shows it, or of the namespace, as Linux shows it (`wwid`).
     pub uuid: String,
-    /// What the array is; `null` while it cannot be read.
+    /// What the array is; `null` while it cannot be read, and for a namespace.
     pub array: Option<MdArray>,
+    /// What the namespace is; `null` for an array.
+    pub namespace: Option<ImportedNamespace>,
     /// Drives that it was imported with, and that are looked at when the daemon starts.
     pub drives: Vec<String>,
     /// What was being written when the array was last used may be computed wrongly, as was consented to.
@@ -36,6 +38,72 @@ pub struct Import {
     pub exports: Vec<String>,
     /// Traffic of clients.
     pub io: IoCounters,
+}
+
+/// A namespace of another machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ImportedNamespace {
+    /// Name of its subsystem.
+    pub subsystem: String,
+    /// Its number there.
+    pub nsid: u32,
+    /// Its size in bytes when it was connected; `null` while it was not since the daemon started. So the next one.
+    pub size_bytes: Option<u64>,
+    /// Size of its blocks in bytes.
+    pub block_bytes: Option<u32>,
+    /// It is write protected.
+    pub read_only: bool,
+    /// The ways to it; none while it was not connected since the daemon started.
+    pub paths: Vec<NamespacePath>,
+}
+
+/// A way to a namespace of another machine.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct NamespacePath {
+    /// Where it leads to.
+    pub address: String,
+    /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `change`, the ANA states; `connecting`; `lost`.
+    pub state: String,
+    /// How often it was connected.
+    pub connect_count: u64,
+    /// What went wrong last.
+    pub last_error: Option<String>,
+}
+
+/// `POST /v1/imports/nvme`: connect to a namespace of another machine, to make it a block device of this one.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImportNvme {
+    /// The namespace, as a drive of another machine is written:
+    /// `nvme-tcp://HOST[:PORT]/NQN?nsid=N[&path=HOST[:PORT]]...[&dhchap-secret=FILE[&dhchap-ctrl-secret=FILE]][&tls-key=FILE][&loss=TIME]`.
+    /// Without `loss` it is waited for 10 minutes until what is asked of it fails.
+    pub drive: String,
+    /// What the import is to be called; `null`: `remote1`, or the next number that is free.
+    #[serde(default)]
+    pub name: Option<String>,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+impl ImportNvme {
+    /// Checks what can be checked without looking at the namespace.
+    ///
+    /// # Errors
+    /// A sentence that says what makes no sense.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        if let Some(name) = &self.name {
+            check_import_name(name)?;
+        }
+        let parsed = self.drive.parse::<crate::NvmeDrive>();
+        parsed.map(drop).map_err(|error| Invalid::new(error.to_string()))
+    }
+}
+
+/// Checks the name of an import. One is a word of the API.
+fn check_import_name(name: &str) -> Result<(), Invalid> {
+    check_name("import", name)?;
+    if name == "nvme" { Err(Invalid::new("an import cannot be called \"nvme\"")) } else { Ok(()) }
 }
 
 /// What Linux md arrays say of themselves.
@@ -117,7 +185,7 @@ impl ImportMd {
     /// A sentence that says what makes no sense.
     pub fn validate(&self) -> Result<(), Invalid> {
         if let Some(name) = &self.name {
-            check_name("import", name)?;
+            check_import_name(name)?;
         }
         if self.drives.is_empty() {
             return Err(Invalid::new("an import needs drives"));
@@ -158,6 +226,20 @@ pub struct ImportForget {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_namespace_is_imported_by_its_name() {
+        let refusal = |json: &str| {
+            let request: ImportNvme = serde_json::from_str(json).unwrap();
+            request.validate().map_err(|error| error.to_string())
+        };
+        let drive = "nvme-tcp://shelf-1/nqn.2026-11.com.example:shelf?nsid=1";
+        assert_eq!(refusal(&format!(r#"{{"drive":"{drive}","name":"disk"}}"#)), Ok(()));
+        assert!(refusal(r#"{"drive":"/dev/sda"}"#).unwrap_err().contains("it begins with nvme-tcp://"));
+        // Its import could not be asked for: `GET /v1/imports/nvme` is another word.
+        let named = refusal(&format!(r#"{{"drive":"{drive}","name":"nvme"}}"#));
+        assert_eq!(named, Err("an import cannot be called \"nvme\"".into()));
+    }
 
     #[test]
     fn an_import_needs_drives_that_can_hold_an_array() {

@@ -52,7 +52,10 @@ pub use group::{
 };
 pub use host::{Host, HostExport, HostList, check_host};
 pub use host_key::{DhGroup, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet};
-pub use import::{DriveReason, Import, ImportForget, ImportList, ImportMd, Imported, MdArray, MdMember};
+pub use import::{
+    DriveReason, Import, ImportForget, ImportList, ImportMd, ImportNvme, Imported, ImportedNamespace, MdArray,
+    MdMember, NamespacePath,
+};
 pub use job::{
     Job, JobKind, JobState, PlaceContent, PlaceFault, Scrub, ScrubAction, ScrubFindings, ScrubPlace, ScrubRequest,
     VolumePlace,

@@ -47,6 +47,8 @@ pub enum VolumeKind {
     Direct,
     /// A Linux md array that was imported, for reading.
     Md,
+    /// A namespace of another machine that was imported.
+    Nvme,
     /// A kind that this client doesn't know. Never sent.
     #[serde(other)]
     Unknown,

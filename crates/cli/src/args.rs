@@ -86,7 +86,7 @@ Prints once where stdout is not a terminal, and with --output json. Ctrl-C ends 
     /// Drive groups: drives that protect each other's data
     #[command(subcommand)]
     Group(GroupCommand),
-    /// Imports: Linux md arrays that are read in place; made by `group import-md`
+    /// Imports: Linux md arrays that are read in place, made by `group import-md`; namespaces of other machines, by `nvme connect --ublk`
     #[command(subcommand)]
     Import(ImportCommand),
     /// Volumes: virtual drives in a group
@@ -544,9 +544,9 @@ pub struct ExportCreateArgs {
     /// N in /dev/ublkbN; otherwise the lowest that is free
     #[arg(long, value_name = "N", requires = "ublk")]
     pub number: Option<u32>,
-    /// Size of the blocks of a block device or a namespace: 512 or 4096
-    #[arg(long, value_name = "SIZE", conflicts_with = "nbd", value_parser = parse_bytes, default_value = "4096")]
-    pub block_size: u64,
+    /// Size of the blocks of a block device or a namespace: 512 or 4096. Otherwise 4096, and of an import's device that of its drives
+    #[arg(long, value_name = "SIZE", conflicts_with = "nbd", value_parser = parse_bytes)]
+    pub block_size: Option<u64>,
     /// Requests that each of its queues takes at the same time, 1 to 4096
     #[arg(long, value_name = "N", requires = "ublk", default_value_t = UblkCreate::DEPTH_DEFAULT)]
     pub depth: u16,

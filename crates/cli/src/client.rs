@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use api::{
     Changed, DriveDetails, DriveList, ErrorBody, Export, ExportCreate, ExportList, ExportUpdate, Group, GroupAssemble,
     GroupCreate, GroupList, GroupStop, GroupUpdate, HostKey, HostKeySet, HostList, HostTlsKey, HostTlsKeySet, Import,
-    ImportForget, ImportList, ImportMd, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, ReferralList,
-    Scrub, ScrubRequest, Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume,
-    VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
+    ImportForget, ImportList, ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Referral,
+    ReferralList, Scrub, ScrubRequest, Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest,
+    Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -152,6 +152,11 @@ impl Client {
     /// Reads an md array in place, or says what is there.
     pub async fn import_md(&self, request: &ImportMd) -> Result<Imported, Failure> {
         self.request(Method::POST, "/v1/imports", Some(request)).await
+    }
+
+    /// Connects to a namespace of another machine.
+    pub async fn import_nvme(&self, request: &ImportNvme) -> Result<Changed<Import>, Failure> {
+        self.request(Method::POST, "/v1/imports/nvme", Some(request)).await
     }
 
     /// Lets go of an import's drives.

@@ -37,12 +37,12 @@ pub enum ImportCommand {
         /// The import
         import: String,
     },
-    /// Let go of an import's drives, which stay as they are
+    /// Let go of an import's drives, which stay as they are, or disconnect from its namespace
     #[command(after_help = "Examples:\n  purlin import forget old\n  purlin import forget old --force")]
     Forget {
         /// The import
         import: String,
-        /// Although clients are connected
+        /// Although clients are connected, or its namespace is out of reach: what was not written to it yet is lost then
         #[arg(long)]
         force: bool,
         #[command(flatten)]

@@ -1,6 +1,6 @@
 //! Imports for people.
 
-use api::{Import, Imported, MdArray, MdMember, format_bytes};
+use api::{Import, Imported, ImportedNamespace, MdArray, MdMember, format_bytes};
 use comfy_table::Cell;
 
 use crate::moment::minute;
@@ -9,17 +9,26 @@ use crate::table::{Column, dash, health, pairs, size, table};
 /// `purlin import list`.
 pub fn imports(colour: bool, imports: &[Import]) -> String {
     if imports.is_empty() {
-        return "no imports; make one with: purlin group import-md --drives DRIVE,...\n".to_owned();
+        return "no imports; make one with: purlin group import-md --drives DRIVE,... or purlin nvme connect --ublk\n"
+            .to_owned();
     }
     let row = |import: &Import| {
         let array = import.array.as_ref();
         let there = |array: &MdArray| array.members.iter().filter(|member| member.drive.is_some()).count();
         vec![
             Cell::new(&import.name),
-            array.map_or_else(dash, |array| Cell::new(&array.level)),
+            match (array, &import.namespace) {
+                (Some(array), _) => Cell::new(&array.level),
+                (None, Some(_)) => Cell::new("nvme"),
+                (None, None) => dash(),
+            },
             health(import.health),
             array.map_or_else(dash, |array| Cell::new(format!("{}/{}", there(array), array.members.len()))),
-            array.and_then(|array| array.size_bytes).map_or_else(dash, size),
+            import
+                .namespace
+                .as_ref()
+                .map_or(array.and_then(|array| array.size_bytes), |namespace| namespace.size_bytes)
+                .map_or_else(dash, size),
             Cell::new(&import.volume),
             if import.exports.is_empty() { dash() } else { Cell::new(import.exports.join(",")) },
         ]
@@ -50,9 +59,32 @@ pub fn import(colour: bool, import: &Import) -> String {
         text.push_str(&format!("warning: {message}\n"));
     }
     text.push('\n');
+    if let Some(namespace) = &import.namespace {
+        text.push_str(&self::namespace(import, namespace));
+        return text;
+    }
     match &import.array {
         Some(array) => text.push_str(&md_array(colour, array)),
         None => text.push_str(&pairs(&[("md uuid", import.uuid.clone()), ("drives", import.drives.join(", "))])),
+    }
+    text
+}
+
+/// What a namespace of another machine is, and the ways to it.
+fn namespace(import: &Import, namespace: &ImportedNamespace) -> String {
+    let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "-".to_owned(), format_bytes);
+    let mut text = pairs(&[
+        ("namespace", format!("{} of {}", namespace.nsid, namespace.subsystem)),
+        ("identity", import.uuid.clone()),
+        ("drive", import.drives.join(", ")),
+        ("size", bytes(namespace.size_bytes)),
+        ("blocks", bytes(namespace.block_bytes.map(u64::from))),
+        ("writes", format!("{}, {}", import.io.write_count, format_bytes(import.io.write_bytes))),
+        ("access", if namespace.read_only { "read" } else { "read and write" }.to_owned()),
+    ]);
+    for path in &namespace.paths {
+        let error = path.last_error.as_ref().map_or_else(String::new, |error| format!(": {error}"));
+        text.push_str(&format!("path {} {}{error}\n", path.address, path.state));
     }
     text
 }

@@ -29,7 +29,7 @@ Without a port it is 4420. Other discovery services that it refers to are asked 
         #[command(flatten)]
         host: HostArgs,
     },
-    /// Connect to a namespace and serve it to NBD clients of this machine, until Ctrl-C
+    /// Connect to a namespace and serve it to NBD clients of this machine, until Ctrl-C; or have the daemon make it a block device
     #[command(after_help = "\
 Examples:
   purlin nvme connect 10.0.0.5 nqn.2014-08.org.nvmexpress:uuid:... --nbd unix:/run/user/1000/disk.sock
@@ -37,14 +37,18 @@ Examples:
   purlin nvme connect shelf-1:4421 nqn.2026-11.com.example:shelf --nbd 127.0.0.1:10810 --ctrl-loss-tmo -1
   purlin nvme connect 10.0.0.5 nqn.2026-11.com.example:shelf --dhchap-secret host.key --dhchap-ctrl-secret target.key
   purlin nvme connect 10.0.0.5 nqn.2026-11.com.example:shelf --tls --tls-key host.tls
+  purlin nvme connect 10.0.0.5,10.0.1.5 nqn.2026-11.com.example:shelf --nsid 3 --ublk --name disk
 
 `purlin host key generate` makes secrets, and with --tls keys. A connection that ends is made again, and requests wait meanwhile. Several addresses of one subsystem are several paths. `qemu-img info
-nbd://127.0.0.1:10809`, `nbdcopy`, `nbd-client` and Windows' NBD drivers reach it.")]
+nbd://127.0.0.1:10809`, `nbdcopy`, `nbd-client` and Windows' NBD drivers reach it.
+
+With --ublk purlind connects, under its own name as a host, and the namespace is the block device /dev/purlin/NAME/nvme: until
+`purlin nvme disconnect`, also after a restart of the daemon or of the target. It needs the kernel's module ublk_drv.")]
     Connect(ConnectArgs),
-    /// List the namespaces that `purlin nvme connect` serves here
+    /// List the namespaces that `purlin nvme connect` serves here, and those that are block devices
     #[command(after_help = "Examples:\n  purlin nvme list\n  purlin nvme list --output json")]
     List,
-    /// End `purlin nvme connect`
+    /// End `purlin nvme connect`; a block device goes if it is not in use
     #[command(after_help = "\
 Examples:
   purlin nvme disconnect nqn.2026-11.com.example:shelf
@@ -145,6 +149,21 @@ pub struct ConnectArgs {
     /// Where NBD clients find it; whoever reaches this address may read and write
     #[arg(long, value_name = "HOST:PORT|unix:PATH", default_value = "127.0.0.1:10809")]
     pub nbd: NbdAddress,
+    /// Have the daemon make it a block device of this machine, which stays until it is disconnected
+    #[arg(
+        long,
+        requires = "nsid",
+        conflicts_with_all = [
+            "nbd", "hostnqn", "hostid", "nr_io_queues", "queue_size", "keep_alive_tmo", "io_timeout", "reconnect_delay",
+        ]
+    )]
+    pub ublk: bool,
+    /// What the block device is called: /dev/purlin/NAME/nvme; otherwise remote1, or the next number that is free
+    #[arg(long, requires = "ublk")]
+    pub name: Option<String>,
+    /// N in /dev/ublkbN; otherwise the lowest that is free
+    #[arg(long, value_name = "N", requires = "ublk")]
+    pub number: Option<u32>,
     #[command(flatten)]
     pub connection: ConnectionArgs,
     #[command(flatten)]
@@ -163,7 +182,7 @@ pub struct DisconnectArgs {
     /// All that there are
     #[arg(long, conflicts_with_all = ["subsystem", "nsid"])]
     pub all: bool,
-    /// Although NBD clients are connected
+    /// Although NBD clients are connected, or a block device's namespace is out of reach: what was not written yet is lost then
     #[arg(long)]
     pub force: bool,
 }

@@ -344,6 +344,7 @@ fn volume_kind(kind: VolumeKind) -> &'static str {
     match kind {
         VolumeKind::Direct => "direct",
         VolumeKind::Md => "md",
+        VolumeKind::Nvme => "nvme",
         VolumeKind::Unknown => "unknown",
     }
 }

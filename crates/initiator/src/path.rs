@@ -34,6 +34,26 @@ pub enum PathState {
     Lost,
 }
 
+impl PathState {
+    /// Commands may be sent.
+    pub fn is_usable(self) -> bool {
+        matches!(self, PathState::Live(access) if access.is_usable())
+    }
+
+    /// In a word: an ANA state, `connecting` or `lost`.
+    pub fn name(self) -> &'static str {
+        match self {
+            PathState::Live(Access::Optimized) => "optimized",
+            PathState::Live(Access::NonOptimized) => "non-optimized",
+            PathState::Live(Access::Inaccessible) => "inaccessible",
+            PathState::Live(Access::PersistentLoss) => "persistent-loss",
+            PathState::Live(Access::Change) => "change",
+            PathState::Connecting => "connecting",
+            PathState::Lost => "lost",
+        }
+    }
+}
+
 /// A path, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathStatus {

@@ -38,7 +38,7 @@ pub async fn run(line: Line) -> Result<(), Failure> {
         Command::Spare(command) => drive::run_spare(&common, &client, command).await,
         #[cfg(target_os = "linux")]
         Command::Rescue(command) => rescue::run(&common, command),
-        Command::Nvme(command) => crate::nvme::run(&common, command).await,
+        Command::Nvme(command) => crate::nvme::run(&common, &client, command).await,
         Command::Upgrade { program, dry_run } => upgrade::run(&common, &client, program, dry_run).await,
         Command::Completions { shell } => shell::completions(shell),
         Command::Man { dir } => shell::man(&dir),

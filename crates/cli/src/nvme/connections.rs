@@ -16,13 +16,14 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::device;
 use super::reports::{NvmeConnection, NvmeConnectionList};
 use super::serve::Served;
-use crate::Failure;
 use crate::args::Common;
 use crate::nvme_args::DisconnectArgs;
 use crate::output::{has_colour, show};
 use crate::table::{Column, table};
+use crate::{Client, Failure};
 
 /// How long a process may take to answer.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
@@ -218,13 +219,14 @@ async fn connections() -> Result<Vec<(Process, NvmeConnection)>, Failure> {
     Ok(found)
 }
 
-pub(super) async fn list(common: &Common) -> Result<(), Failure> {
+pub(super) async fn list(common: &Common, client: &Client) -> Result<(), Failure> {
     let connections = connections().await?.into_iter().map(|(_, connection)| connection).collect();
-    show(common, &NvmeConnectionList { connections }, |list| text(has_colour(), list))
+    let devices = device::devices(client).await?;
+    show(common, &NvmeConnectionList { connections, devices }, |list| text(has_colour(), list))
 }
 
 fn text(colour: bool, list: &NvmeConnectionList) -> String {
-    if list.connections.is_empty() {
+    if list.connections.is_empty() && list.devices.is_empty() {
         return "no namespaces are connected; connect one with: purlin nvme connect ADDRESS NQN\n".to_owned();
     }
     let columns = [
@@ -249,7 +251,10 @@ fn text(colour: bool, list: &NvmeConnectionList) -> String {
             Cell::new(&connection.subsystem),
         ]
     };
-    let mut text = table(colour, &columns, list.connections.iter().map(row).collect());
+    let mut text = String::new();
+    if !list.connections.is_empty() {
+        text.push_str(&table(colour, &columns, list.connections.iter().map(row).collect()));
+    }
     for connection in &list.connections {
         let broken = connection.paths.iter().filter(|path| matches!(path.state.as_str(), "connecting" | "lost"));
         for path in broken {
@@ -257,15 +262,18 @@ fn text(colour: bool, list: &NvmeConnectionList) -> String {
             text.push_str(&format!("{}, namespace {}: {why}\n", path.address, connection.nsid));
         }
     }
+    if !list.devices.is_empty() {
+        text.push_str(&device::text(colour, &list.devices));
+    }
     text
 }
 
-pub(super) async fn disconnect(common: &Common, args: &DisconnectArgs) -> Result<(), Failure> {
+pub(super) async fn disconnect(common: &Common, client: &Client, args: &DisconnectArgs) -> Result<(), Failure> {
     let is_meant = |connection: &NvmeConnection| {
         let subsystem = args.subsystem.as_ref().is_none_or(|nqn| nqn.as_str() == connection.subsystem);
         subsystem && args.nsid.is_none_or(|nsid| nsid == connection.nsid)
     };
-    let mut ended = NvmeConnectionList { connections: Vec::new() };
+    let mut ended = NvmeConnectionList { connections: Vec::new(), devices: Vec::new() };
     for (process, connection) in connections().await? {
         if !is_meant(&connection) {
             continue;
@@ -287,7 +295,8 @@ pub(super) async fn disconnect(common: &Common, args: &DisconnectArgs) -> Result
             _ => ended.connections.push(connection),
         }
     }
-    if ended.connections.is_empty() && !args.all {
+    ended.devices = device::disconnect(client, args).await?;
+    if ended.connections.is_empty() && ended.devices.is_empty() && !args.all {
         return Err(Failure::Ended(
             "no such namespace is connected; `purlin nvme list` shows those that are".to_owned(),
         ));
@@ -296,6 +305,6 @@ pub(super) async fn disconnect(common: &Common, args: &DisconnectArgs) -> Result
         let line = |connection: &NvmeConnection| {
             format!("disconnected namespace {} of {}\n", connection.nsid, connection.subsystem)
         };
-        ended.connections.iter().map(line).collect()
+        ended.connections.iter().map(line).chain(ended.devices.iter().map(device::ended)).collect()
     })
 }

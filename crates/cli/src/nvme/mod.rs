@@ -1,7 +1,8 @@
-//! `purlin nvme`: this machine as an NVMe/TCP host, without the daemon.
+//! `purlin nvme`: this machine as an NVMe/TCP host, without the daemon but for block devices.
 
 mod bench;
 mod connections;
+mod device;
 mod discover;
 mod edges;
 mod host;
@@ -22,13 +23,13 @@ use tokio::task::LocalSet;
 
 use crate::args::Common;
 use crate::nvme_args::{ConnectionArgs, HostArgs, NvmeCommand};
-use crate::{Failure, secret};
+use crate::{Client, Failure, secret};
 
 /// Does what the line says.
 ///
 /// # Errors
 /// [`Failure`], one sentence.
-pub(crate) async fn run(common: &Common, command: NvmeCommand) -> Result<(), Failure> {
+pub(crate) async fn run(common: &Common, client: &Client, command: NvmeCommand) -> Result<(), Failure> {
     // The initiator's tasks stay on this thread.
     let tasks = LocalSet::new();
     let done = async {
@@ -36,9 +37,10 @@ pub(crate) async fn run(common: &Common, command: NvmeCommand) -> Result<(), Fai
             NvmeCommand::Discover { address, no_follow, host } => {
                 discover::run(common, &address, !no_follow, &host).await
             }
+            NvmeCommand::Connect(args) if args.ublk => device::connect(common, client, &args).await,
             NvmeCommand::Connect(args) => serve::run(common, args).await,
-            NvmeCommand::List => connections::list(common).await,
-            NvmeCommand::Disconnect(args) => connections::disconnect(common, &args).await,
+            NvmeCommand::List => connections::list(common, client).await,
+            NvmeCommand::Disconnect(args) => connections::disconnect(common, client, &args).await,
             NvmeCommand::Bench(args) => bench::run(common, args).await,
         }
     };

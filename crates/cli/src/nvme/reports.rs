@@ -106,6 +106,8 @@ pub struct NvmeLatency {
 pub struct NvmeConnectionList {
     /// What `purlin nvme connect` serves here, the oldest first.
     pub connections: Vec<NvmeConnection>,
+    /// What the daemon makes block devices of this machine, by name.
+    pub devices: Vec<api::Import>,
 }
 
 /// A namespace that is connected.

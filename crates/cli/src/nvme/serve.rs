@@ -8,7 +8,6 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use api::{NbdAddress, format_bytes};
 use initiator::tokio::TokioNetwork;
 use initiator::{Namespace, PathState, PathStatus};
-use nvme::Access;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 #[cfg(unix)]
@@ -135,18 +134,9 @@ impl Served {
 }
 
 fn path(path: &PathStatus) -> NvmePath {
-    let state = match path.state {
-        PathState::Live(Access::Optimized) => "optimized",
-        PathState::Live(Access::NonOptimized) => "non-optimized",
-        PathState::Live(Access::Inaccessible) => "inaccessible",
-        PathState::Live(Access::PersistentLoss) => "persistent-loss",
-        PathState::Live(Access::Change) => "change",
-        PathState::Connecting => "connecting",
-        PathState::Lost => "lost",
-    };
     NvmePath {
         address: path.address.to_string(),
-        state: state.to_owned(),
+        state: path.state.name().to_owned(),
         connect_count: path.connects,
         last_error: path.last_error.clone(),
     }

@@ -275,3 +275,22 @@ fn a_namespace_that_nobody_could_use_or_that_cannot_be_is_refused() {
     let said = daemon.run("host allow me 77");
     assert!(said.code == 2 && said.err.contains("is not the name of an NVMe host"), "{}", said.err);
 }
+
+#[test]
+fn what_the_daemon_cannot_do_for_a_namespace_is_refused_before_it_is_asked() {
+    let daemon = Daemon::start();
+    let connect = "nvme connect 10.0.0.5 nqn.2026-11.com.example:shelf --ublk";
+    assert_eq!(
+        daemon.run(&format!("{connect} --nsid 1 --ctrl-loss-tmo -1")).err,
+        "purlin: with --ublk, --ctrl-loss-tmo is from 2 to 600\n"
+    );
+    assert_eq!(
+        daemon.run(&format!("{connect} --nsid 1 --dhchap-secret -")).err,
+        "purlin: with --ublk, secrets and keys are in files: the daemon reads them again when it is restarted\n"
+    );
+    let said = daemon.run(connect);
+    assert!(said.code == 2 && said.err.contains("--nsid <NSID>"), "{}", said.err);
+    let said = daemon.run(&format!("{connect} --nsid 1 --hostnqn nqn.2026-11.com.example:me"));
+    assert!(said.code == 2 && said.err.contains("cannot be used with"), "{}", said.err);
+    assert!(daemon.ok("import list").starts_with("no imports"));
+}

@@ -379,7 +379,10 @@ fn every_example_in_the_help_is_a_line_that_parses() {
 #[test]
 fn an_import_is_shown_with_what_is_left_out() {
     let daemon = Daemon::start();
-    assert_eq!(daemon.ok("import list"), "no imports; make one with: purlin group import-md --drives DRIVE,...\n");
+    assert_eq!(
+        daemon.ok("import list"),
+        "no imports; make one with: purlin group import-md --drives DRIVE,... or purlin nvme connect --ublk\n"
+    );
     let array = "md name   host:old
 md uuid   3aaa0122:29827cfa:5331ad66:ca767371
 metadata  1.2
@@ -429,4 +432,34 @@ no members:
         daemon.fails("group import-md --drives /drives/a"),
         "purlin: the array \"host:old\" is not read: 2 of 3 members are missing\n"
     );
+}
+
+#[test]
+fn a_namespace_that_is_a_block_device_is_listed_with_its_paths_and_disconnected() {
+    let daemon = Daemon::start();
+    let said = daemon
+        .ok("nvme connect 10.0.0.5,10.0.1.5:4421 nqn.2026-11.com.example:shelf --nsid 3 --ublk --name disk --ctrl-loss-tmo 60");
+    assert_eq!(said, "namespace 3 of nqn.2026-11.com.example:shelf, 2 GiB, is /dev/purlin/disk/nvme\n");
+    let shown = daemon.ok("import show disk");
+    let drive = "nvme-tcp://10.0.0.5:4420/nqn.2026-11.com.example:shelf?nsid=3&path=10.0.1.5:4421&loss=1m";
+    assert!(shown.contains(drive), "{shown}");
+    let listed = daemon.ok("nvme list");
+    for word in ["optimal", "10.0.0.5:4420 optimized, 10.0.1.5:4421 optimized", "/dev/purlin/disk/nvme"] {
+        assert!(listed.contains(word), "{word}: {listed}");
+    }
+    assert_eq!(
+        daemon.fails("nvme disconnect nqn.2026-11.com.example:shelf --nsid 4"),
+        "purlin: no such namespace is connected; `purlin nvme list` shows those that are\n"
+    );
+    assert_eq!(
+        daemon.ok("nvme disconnect nqn.2026-11.com.example:shelf"),
+        "disconnected namespace 3 of nqn.2026-11.com.example:shelf; /dev/purlin/disk/nvme is gone\n"
+    );
+    assert!(daemon.ok("import list").starts_with("no imports"));
+    // Without its device it is of no use: the number is taken.
+    daemon.ok("nvme connect 10.0.0.5 nqn.2026-11.com.example:shelf --nsid 3 --ublk --name disk --number 5");
+    let refused =
+        daemon.fails("nvme connect 10.0.0.6 nqn.2026-11.com.example:shelf --nsid 3 --ublk --name other --number 5");
+    assert!(refused.ends_with("listens on /dev/ublkb5 already\n"), "{refused}");
+    assert_eq!(daemon.fails("import show other"), "purlin: there is no import \"other\"\n");
 }

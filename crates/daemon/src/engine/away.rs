@@ -52,6 +52,7 @@ enum Look {
 impl Engine {
     /// Looks after drives of other machines from now on, for as long as the engine lives.
     pub fn start_looking_for_remotes(self: &Arc<Self>) {
+        self.start_looking_for_namespaces();
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
             let mut tried = BTreeMap::new();

@@ -5,20 +5,19 @@ use std::net::SocketAddr;
 use api::{
     Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble,
     GroupCreate, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget,
-    ImportMd, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, SafetyMode, Scrub, ScrubRequest, Share,
-    ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
-    format_bytes,
+    ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, SafetyMode, Scrub, ScrubRequest,
+    Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName,
+    VolumeUpdate, format_bytes,
 };
 use array::{CreateError, NewGroup, create, erase};
 use async_trait::async_trait;
-use format::{Catalogue, CrashSafety, ExportKind, SettingsRecord, Shape, Uuid};
+use format::{Catalogue, CrashSafety, SettingsRecord, Shape, Uuid};
 use runtime::{OpenDrive, ShardEnv, forget_memory};
 
 use super::devices::DeviceEnd;
 use super::drives::{self, Consent, Taken, stopping};
-use super::exports::RunningExport;
 use super::group::{LeftOut, join_error};
-use super::{Engine, settings, view};
+use super::{Engine, offer, settings, view};
 use crate::http::{Answer, Control, ControlError};
 
 /// A random identity, as of RFC 9562.
@@ -44,7 +43,9 @@ impl Engine {
     async fn take(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
         let (mut taken, mut lost) = (Vec::new(), Vec::new());
         for text in texts {
+            self.refuse_own_device(text)?;
             let drive = drives::open(&self.remotes, text, Some(consent)).await?;
+            self.refuse_imported(&drive)?;
             lost.extend(drives::inspect(&self.shards[0], &drive, consent).await?);
             taken.push(drive);
         }
@@ -220,12 +221,8 @@ impl Control for Engine {
     async fn group_stop(&self, name: &str, request: GroupStop) -> Answer<Changed<Group>> {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
-        Self::refuse_used_devices(&group)?;
-        let clients = |running: &std::sync::Arc<RunningExport>| match running.record.kind {
-            ExportKind::Nbd { .. } | ExportKind::NvmeTcp { .. } => running.state.connections().len(),
-            ExportKind::Ublk { .. } => 0,
-        };
-        let busy: usize = group.exports().values().map(clients).sum();
+        offer::refuse_used_devices(group.exports().values())?;
+        let busy: usize = group.exports().values().map(|running| running.clients()).sum();
         if busy > 0 && !request.force {
             return Err(ControlError::new(
                 ErrorCode::Busy,
@@ -247,7 +244,7 @@ impl Control for Engine {
     async fn group_delete(&self, name: &str, dry_run: bool) -> Answer<Changed<Group>> {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
-        Self::refuse_used_devices(&group)?;
+        offer::refuse_used_devices(group.exports().values())?;
         let volumes = group.catalogue().await?.volumes.len();
         let opens: Vec<super::group::GroupDrive> = group.drives().iter().flatten().cloned().collect();
         let steps = vec![
@@ -297,15 +294,19 @@ impl Control for Engine {
     }
 
     async fn imports(&self) -> Answer<Vec<Import>> {
-        Ok(self.all_imports().iter().map(|import| import.shown()).collect())
+        Ok(self.look_at_imports().await)
     }
 
     async fn import(&self, name: &str) -> Answer<Import> {
-        self.look_at_import(name)
+        self.look_at_import(name).await
     }
 
     async fn import_md(&self, request: ImportMd) -> Answer<Imported> {
         self.import_array(request).await
+    }
+
+    async fn import_nvme(&self, request: ImportNvme) -> Answer<Changed<Import>> {
+        self.import_namespace(request).await
     }
 
     async fn import_forget(&self, name: &str, request: ImportForget) -> Answer<Changed<Import>> {

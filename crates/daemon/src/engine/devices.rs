@@ -17,7 +17,7 @@ use runtime::{ShardEnv, ShardHandle, UblkControl, UblkDevice, UblkError, UblkSpe
 
 use super::drives::stopping;
 use super::group::Group;
-use super::shard;
+use super::shard::{self, GroupKey};
 use crate::http::{Answer, ControlError};
 
 /// The largest request of a device. The kernel splits larger ones.
@@ -33,6 +33,54 @@ pub(super) enum DeviceEnd {
     Stays,
     /// It goes; refused while it is in use.
     Goes,
+}
+
+/// What a device is made of, and what the kernel is told of it. Sizes are in bytes.
+#[derive(Debug, Clone)]
+pub(super) struct Backing {
+    /// Whose export it is; with the export's number it makes the device's identity.
+    pub owner: Uuid,
+    /// What it serves, as shards find it.
+    pub key: GroupKey,
+    pub volume: u64,
+    pub size_bytes: u64,
+    /// The smallest request that needs no reading first, a power of two.
+    pub physical_block_bytes: u32,
+    /// A power of two, as the next one.
+    pub io_min_bytes: u32,
+    pub io_opt_bytes: u32,
+    pub discard_granularity_bytes: u32,
+    pub has_discard: bool,
+    pub has_write_zeroes: bool,
+}
+
+impl Backing {
+    /// Of a volume of a group.
+    pub async fn of_volume(group: &Group, volume: u64) -> Answer<Backing> {
+        let catalogue = group.catalogue().await?;
+        let record = catalogue.volumes.iter().find(|record| record.id == volume);
+        let geometry = &group.shared.geometry;
+        let (strip, stripe) = (geometry.strip as u32, geometry.stripe_data());
+        // What a discard gives back: whole zones.
+        let zone = stripe * geometry.rows();
+        Ok(Backing {
+            owner: group.uuid,
+            key: group.key,
+            volume,
+            size_bytes: record.map_or(0, |record| record.size_bytes),
+            physical_block_bytes: BLOCK as u32,
+            io_min_bytes: strip,
+            io_opt_bytes: io_opt_bytes(stripe, strip),
+            discard_granularity_bytes: u32::try_from(zone).unwrap_or(strip),
+            has_discard: true,
+            has_write_zeroes: true,
+        })
+    }
+}
+
+/// The kernel takes powers of two. Half a stripe would be a lie, so a stripe of another size is not told.
+pub(super) fn io_opt_bytes(stripe: u64, strip: u32) -> u32 {
+    u32::try_from(stripe).ok().filter(|stripe| stripe.is_power_of_two()).unwrap_or(strip)
 }
 
 /// The block devices of this daemon.
@@ -51,8 +99,8 @@ pub(super) fn stable_path(volume: &str) -> PathBuf {
 }
 
 /// What the kernel keeps with the device of an export. Not 0.
-fn identity(group: &Uuid, export: u64) -> u64 {
-    let (half, _) = group.as_bytes().split_first_chunk::<8>().expect("a UUID has 16 bytes");
+fn identity(owner: &Uuid, export: u64) -> u64 {
+    let (half, _) = owner.as_bytes().split_first_chunk::<8>().expect("a UUID has 16 bytes");
     (u64::from_le_bytes(*half) ^ export.rotate_left(32)) | 1
 }
 
@@ -95,8 +143,8 @@ impl Devices {
     }
 
     /// Makes the device of an export, or goes on with the one that a daemon before this one left.
-    pub async fn offer(&self, group: &Group, record: &ExportRecord, state: &Arc<ExportState>) -> Answer<()> {
-        let spec = self.spec(group, record, state.name()).await?;
+    pub async fn offer(&self, backing: &Backing, record: &ExportRecord, state: &Arc<ExportState>) -> Answer<()> {
+        let spec = self.spec(backing, record, state.name())?;
         let number = spec.number.expect("a record has its number");
         let (device, was_there) = control(move |control| {
             match control.find(number)? {
@@ -109,7 +157,7 @@ impl Devices {
             Ok((control.add(&spec)?, false))
         })
         .await?;
-        let started = self.start(&device, group, record, state).await;
+        let started = self.start(&device, backing, state).await;
         if let Err(error) = started {
             state.stop();
             if !was_there {
@@ -126,13 +174,11 @@ impl Devices {
         Ok(())
     }
 
-    async fn spec(&self, group: &Group, record: &ExportRecord, name: &str) -> Answer<UblkSpec> {
+    fn spec(&self, backing: &Backing, record: &ExportRecord, name: &str) -> Answer<UblkSpec> {
         let &ExportKind::Ublk { number, block_bytes, depth, read_only } = &record.kind else {
             unreachable!("asked for block devices only")
         };
-        let catalogue = group.catalogue().await?;
-        let volume = catalogue.volumes.iter().find(|volume| volume.id == record.volume);
-        let volume_bytes = volume.map_or(0, |volume| volume.size_bytes);
+        let volume_bytes = backing.size_bytes;
         let size_bytes = volume_bytes - volume_bytes % u64::from(block_bytes);
         if size_bytes == 0 {
             return Err(ControlError::new(
@@ -140,44 +186,34 @@ impl Devices {
                 format!("the volume \"{name}\" of {} holds no block of {block_bytes}", format_bytes(volume_bytes)),
             ));
         }
-        let geometry = &group.shared.geometry;
-        let (strip, stripe) = (geometry.strip as u32, geometry.stripe_data());
-        // The kernel takes powers of two. Half a stripe would be a lie, so a stripe of another size is not told.
-        let io_opt_bytes = u32::try_from(stripe).ok().filter(|stripe| stripe.is_power_of_two()).unwrap_or(strip);
-        // What a discard gives back: whole zones.
-        let zone = stripe * geometry.rows();
         Ok(UblkSpec {
             number: Some(number),
             queues: self.shards.len() as u16,
             depth,
             io_bytes_max: IO_BYTES_MAX,
-            identity: identity(&group.uuid, record.id),
+            identity: identity(&backing.owner, record.id),
             size_bytes,
             block_bytes,
-            physical_block_bytes: BLOCK as u32,
-            io_min_bytes: strip,
-            io_opt_bytes,
-            discard_granularity_bytes: u32::try_from(zone).unwrap_or(strip),
+            physical_block_bytes: backing.physical_block_bytes.max(block_bytes),
+            io_min_bytes: backing.io_min_bytes.max(block_bytes),
+            io_opt_bytes: backing.io_opt_bytes.max(block_bytes),
+            discard_granularity_bytes: backing.discard_granularity_bytes.max(block_bytes),
+            has_discard: backing.has_discard,
+            has_write_zeroes: backing.has_write_zeroes,
             read_only,
         })
     }
 
     /// Serves all queues of a device, and starts it.
-    async fn start(
-        &self,
-        device: &UblkDevice,
-        group: &Group,
-        record: &ExportRecord,
-        state: &Arc<ExportState>,
-    ) -> Answer<()> {
+    async fn start(&self, device: &UblkDevice, backing: &Backing, state: &Arc<ExportState>) -> Answer<()> {
         for queue in 0..device.queues() {
             // The kernel spreads its cores over the queues in order, as the shards are spread over the cores.
             let handle = &self.shards[usize::from(queue) % self.shards.len()];
             let (device, state) = (device.clone(), state.clone());
-            let (key, volume) = (group.key, record.volume);
+            let (key, volume) = (backing.key, backing.volume);
             let serving = handle.call(move || async move {
                 let env = ShardEnv::current();
-                let block = shard::volume(key, volume).ok_or_else(stopping)?;
+                let block = shard::served(key, volume).ok_or_else(stopping)?;
                 let slots = device.slots(&env, queue).map_err(|error| {
                     ControlError::new(ErrorCode::Io, format!("queue {queue} of {}: {error}", node(device.number())))
                 })?;
@@ -189,6 +225,28 @@ impl Devices {
         }
         let device = device.clone();
         control(move |control| control.start(&device)).await
+    }
+
+    /// Removes the device of an export that is not served: what a daemon before this one left, if it is there.
+    ///
+    /// # Errors
+    /// If it is in use, or the kernel does not remove it.
+    pub async fn discard(&self, owner: &Uuid, record: &ExportRecord, volume: &str) -> Answer<()> {
+        let ExportKind::Ublk { number, .. } = record.kind else { return Ok(()) };
+        let (own, volume) = (identity(owner, record.id), volume.to_owned());
+        let found = control(move |control| control.find(number)).await;
+        // Without a driver there is no device either.
+        let is_own = matches!(&found, Ok(Some(found)) if found.identity == own);
+        if !is_own {
+            return Ok(());
+        }
+        refuse_in_use(number, &volume)?;
+        unlink(&volume, number);
+        control(move |control| {
+            control.stop(number)?;
+            control.delete(number)
+        })
+        .await
     }
 
     /// Ends a device's service.

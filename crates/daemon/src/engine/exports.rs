@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use api::{ErrorCode, NbdAddress};
 use drive::Env;
 use export::{ExportState, Hosts, NamespaceOffer, Portal, ServerConfig, TlsConfig, serve, serve_nvme_tcp};
-use format::{ExportRecord, TlsFiles};
+use format::{ExportKind, ExportRecord, TlsFiles};
 use nvme::Nqn;
 use nvme::target::Subsystem;
 use runtime::{Bound, ListenOn, Listener, ShardEnv, ShardHandle};
@@ -34,6 +34,16 @@ pub(super) struct RunningExport {
     pub state: Arc<ExportState>,
     /// Why it is not served, if it is not.
     pub failure: Option<String>,
+}
+
+impl RunningExport {
+    /// Clients that are connected. Who uses a block device is not one: [`super::devices::users`] tells.
+    pub fn clients(&self) -> usize {
+        match self.record.kind {
+            ExportKind::Nbd { .. } | ExportKind::NvmeTcp { .. } => self.state.connections().len(),
+            ExportKind::Ublk { .. } => 0,
+        }
+    }
 }
 
 /// A place where clients are waited for. All exports at one address share its listener.

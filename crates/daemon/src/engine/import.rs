@@ -1,25 +1,31 @@
-//! Linux md arrays that are read in place. Their drives are opened for reading only.
+//! Imports: Linux md arrays that are read in place, their drives opened for reading only, and namespaces of other machines.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use api::{DriveReason, MdArray, MdMember, Volume, VolumeKind};
 use array::probe;
 use export::Counters;
-use format::ExportRecord;
 use format::foreign::Foreign;
+use format::{BLOCK, ExportRecord, Uuid};
+use initiator::{Known, PathStatus};
 use md::{Assembly, Assessment, Candidate, NotMember, Refusal, SECTOR, SuperblockError};
 use runtime::{OpenDrive, ShardEnv, ShardHandle};
 use serde::{Deserialize, Serialize};
 
+use super::change::new_uuid;
+use super::devices::{Backing, io_opt_bytes};
 use super::drives::{Taken, stopping};
 use super::exports::RunningExport;
+use super::remote::Remote;
+use super::served::Served;
 use super::shard::{self, GroupKey};
 use super::view;
 use crate::http::Answer;
 
-/// The one volume of an import, by name and number.
-pub(super) const VOLUME: &str = "md";
+/// The one volume of an import: by name, which says what it is of, and by number.
+const MD_VOLUME: &str = "md";
+const NAMESPACE_VOLUME: &str = "nvme";
 pub(super) const VOLUME_ID: u64 = 0;
 
 /// What the state directory has of an import. Nothing of it can be on the drives.
@@ -27,13 +33,27 @@ pub(super) const VOLUME_ID: u64 = 0;
 #[serde(deny_unknown_fields)]
 pub(super) struct RememberedImport {
     pub name: String,
-    /// The array, as mdadm writes it.
+    /// The array, as mdadm writes it; or what a namespace says that it is.
     pub uuid: String,
+    /// What its block devices are known by, a UUID; `None` where it was imported before there were any.
+    #[serde(default)]
+    pub owner: Option<String>,
     pub drives: Vec<String>,
     pub allow_inconsistent: bool,
     /// The number of the next export.
     pub next_id: u64,
     pub exports: Vec<ExportRecord>,
+    /// Of a namespace of another machine, which is the one drive then.
+    #[serde(default)]
+    pub namespace: Option<RememberedNamespace>,
+}
+
+/// What is remembered of a namespace besides.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RememberedNamespace {
+    /// When it was imported.
+    pub connected_unix_s: u64,
 }
 
 /// A drive of an import.
@@ -43,10 +63,18 @@ pub(super) struct ImportDrive {
     pub open: OpenDrive,
 }
 
-/// An import that is read.
+/// What an import is served from.
+pub(super) enum Source {
+    Md(Box<Running>),
+    Namespace(Arc<Remote>),
+}
+
+/// An array that is read.
 pub(super) struct Running {
     pub array: MdArray,
     pub size_bytes: u64,
+    /// Data of a row of chunks.
+    pub stripe_bytes: u64,
     pub drives: Vec<ImportDrive>,
 }
 
@@ -55,24 +83,59 @@ pub(super) struct Import {
     pub key: GroupKey,
     /// Its exports are listed in `exports`.
     pub remembered: RememberedImport,
-    pub running: Result<Running, String>,
+    /// What its block devices are known by.
+    pub owner: Uuid,
+    pub running: Result<Source, String>,
+    /// Why it could not be connected last.
+    noted: Mutex<String>,
     exports: RwLock<BTreeMap<u64, Arc<RunningExport>>>,
     next_id: RwLock<u64>,
 }
 
 impl Import {
-    pub fn new(key: GroupKey, remembered: RememberedImport, running: Result<Running, String>) -> Import {
+    /// An import of what is remembered, without exports yet. What its block devices are known by is made here, where there is nothing yet.
+    ///
+    /// # Errors
+    /// If there are no random numbers.
+    pub fn new(key: GroupKey, mut remembered: RememberedImport, running: Result<Source, String>) -> Answer<Import> {
+        let owner = remembered.owner.as_deref().and_then(|owner| owner.parse().ok()).map_or_else(new_uuid, Ok)?;
+        remembered.owner = Some(owner.to_string());
         let next_id = RwLock::new(remembered.next_id);
-        Import { key, remembered, running, exports: RwLock::default(), next_id }
+        Ok(Import { key, remembered, owner, running, noted: Mutex::default(), exports: RwLock::default(), next_id })
     }
 
     pub fn name(&self) -> &str {
         &self.remembered.name
     }
 
+    /// It is a namespace of another machine.
+    pub fn is_namespace(&self) -> bool {
+        self.remembered.namespace.is_some()
+    }
+
+    /// The name of its volume in it.
+    pub fn volume_part(&self) -> &'static str {
+        if self.is_namespace() { NAMESPACE_VOLUME } else { MD_VOLUME }
+    }
+
     /// The full name of its volume.
     pub fn volume_name(&self) -> String {
-        format!("{}/{VOLUME}", self.name())
+        format!("{}/{}", self.name(), self.volume_part())
+    }
+
+    /// Why it is not served; `None` if it is.
+    pub fn reason(&self) -> Option<String> {
+        let reason = self.running.as_ref().err()?;
+        let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(if noted.is_empty() { reason.clone() } else { format!("out of reach: {noted}") })
+    }
+
+    /// Notes why it could not be connected. Says whether that is news.
+    pub fn note(&self, why: &str) -> bool {
+        let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_news = *noted != why;
+        *noted = why.to_owned();
+        is_news
     }
 
     /// What an export is called.
@@ -93,6 +156,54 @@ impl Import {
         let mut next = self.next_id.write().unwrap_or_else(PoisonError::into_inner);
         *next += 1;
         *next - 1
+    }
+
+    /// What a block device is made of, and the size of its blocks that its programs know; `None` while it is not served.
+    pub fn backing(&self) -> Option<(Backing, u32)> {
+        let backing = Backing {
+            owner: self.owner,
+            key: self.key,
+            volume: VOLUME_ID,
+            size_bytes: 0,
+            physical_block_bytes: 0,
+            io_min_bytes: 0,
+            io_opt_bytes: 0,
+            discard_granularity_bytes: 0,
+            has_discard: false,
+            has_write_zeroes: false,
+        };
+        let (backing, block_bytes) = match self.running.as_ref().ok()? {
+            Source::Md(running) => {
+                let sectors = running.drives.iter().map(|drive| drive.open.info().sector_bytes);
+                // As md has it: a file system that was made for smaller blocks cannot be mounted on larger ones.
+                let block_bytes = sectors.max().unwrap_or(BLOCK as u32);
+                let chunk = running.array.chunk_bytes.and_then(|chunk| u32::try_from(chunk).ok());
+                let io_min_bytes = chunk.filter(|chunk| chunk.is_power_of_two()).unwrap_or(BLOCK as u32);
+                let io_opt_bytes = io_opt_bytes(running.stripe_bytes, io_min_bytes);
+                (Backing { size_bytes: running.size_bytes, io_min_bytes, io_opt_bytes, ..backing }, block_bytes)
+            }
+            Source::Namespace(remote) => {
+                let (info, about) = (remote.known().info(), remote.known().about());
+                let best =
+                    info.optimal_write_bytes.map_or(info.block_bytes, |best| io_opt_bytes(best, info.block_bytes));
+                let backing = Backing {
+                    size_bytes: info.bytes(),
+                    io_min_bytes: best,
+                    io_opt_bytes: best,
+                    has_discard: about.has_dataset_management(),
+                    has_write_zeroes: about.has_write_zeroes(),
+                    ..backing
+                };
+                (backing, info.block_bytes)
+            }
+        };
+        let block = block_bytes;
+        Some((Backing { physical_block_bytes: block, discard_granularity_bytes: block, ..backing }, block_bytes))
+    }
+
+    /// Nothing may be written: to an array never, to a namespace if it says so.
+    pub fn is_read_only(&self) -> bool {
+        self.known().is_none_or(|known| known.info().read_only)
     }
 
     /// What is to be remembered now.
@@ -116,21 +227,52 @@ impl Import {
         self.exports().keys().map(|id| self.export_id(*id)).collect()
     }
 
-    /// As the API shows it.
-    pub fn shown(&self) -> api::Import {
-        let array = self.running.as_ref().ok().map(|running| running.array.clone());
-        let missing = |array: &MdArray| array.members.iter().any(|member| member.drive.is_none());
+    /// The array, while it is read.
+    fn array(&self) -> Option<&Running> {
+        match &self.running {
+            Ok(Source::Md(running)) => Some(running),
+            _ => None,
+        }
+    }
+
+    /// What a namespace said of itself, while it is connected.
+    fn known(&self) -> Option<&Known> {
+        match &self.running {
+            Ok(Source::Namespace(remote)) => Some(remote.known()),
+            _ => None,
+        }
+    }
+
+    fn health(&self, paths: &[PathStatus]) -> api::GroupHealth {
+        let usable = paths.iter().filter(|path| path.state.is_usable()).count();
+        let missing = |running: &Running| running.array.members.iter().any(|member| member.drive.is_none());
+        match &self.running {
+            Err(_) => api::GroupHealth::Failed,
+            Ok(Source::Md(running)) if missing(running) => api::GroupHealth::Degraded,
+            Ok(Source::Namespace(_)) if usable == 0 => api::GroupHealth::Failed,
+            Ok(Source::Namespace(_)) if usable < paths.len() => api::GroupHealth::Degraded,
+            Ok(_) => api::GroupHealth::Optimal,
+        }
+    }
+
+    /// As the API shows it. `paths`: the ways to a namespace.
+    pub fn shown(&self, paths: &[PathStatus]) -> api::Import {
+        let health = self.health(paths);
+        let out_of_reach = || {
+            let errors =
+                paths.iter().filter_map(|path| Some(format!("{}: {}", path.address, path.last_error.as_ref()?)));
+            let errors = errors.collect::<Vec<_>>().join("; ");
+            let errors = if errors.is_empty() { "not connected yet".to_owned() } else { errors };
+            (self.known().is_some() && health == api::GroupHealth::Failed).then(|| format!("out of reach: {errors}"))
+        };
         api::Import {
             name: self.name().to_owned(),
             volume: self.volume_name(),
-            health: match &array {
-                None => api::GroupHealth::Failed,
-                Some(array) if missing(array) => api::GroupHealth::Degraded,
-                Some(_) => api::GroupHealth::Optimal,
-            },
-            message: self.running.as_ref().err().cloned(),
+            health,
+            message: self.reason().or_else(out_of_reach),
             uuid: self.remembered.uuid.clone(),
-            array,
+            array: self.array().map(|running| running.array.clone()),
+            namespace: self.shown_namespace(paths),
             drives: self.remembered.drives.clone(),
             allow_inconsistent: self.remembered.allow_inconsistent,
             exports: self.export_ids(),
@@ -138,25 +280,53 @@ impl Import {
         }
     }
 
-    /// Its volume, if it is read.
+    fn shown_namespace(&self, paths: &[PathStatus]) -> Option<api::ImportedNamespace> {
+        if !self.is_namespace() {
+            return None;
+        }
+        let drive: api::NvmeDrive = self.remembered.drives.first()?.parse().ok()?;
+        let info = self.known().map(Known::info);
+        let path = |path: &PathStatus| api::NamespacePath {
+            address: path.address.to_string(),
+            state: path.state.name().to_owned(),
+            connect_count: path.connects,
+            last_error: path.last_error.clone(),
+        };
+        Some(api::ImportedNamespace {
+            subsystem: drive.subsystem,
+            nsid: drive.nsid,
+            size_bytes: info.map(|info| info.bytes()),
+            block_bytes: info.map(|info| info.block_bytes),
+            read_only: info.is_some_and(|info| info.read_only),
+            paths: paths.iter().map(path).collect(),
+        })
+    }
+
+    /// Its volume, if it is served.
     pub fn volume(&self) -> Option<Volume> {
-        let running = self.running.as_ref().ok()?;
+        let (size_bytes, created_unix_s, kind) = match self.running.as_ref().ok()? {
+            Source::Md(running) => (running.size_bytes, running.array.created_unix_s, VolumeKind::Md),
+            Source::Namespace(remote) => {
+                let since = self.remembered.namespace.as_ref().map_or(0, |namespace| namespace.connected_unix_s);
+                (remote.known().info().bytes(), since, VolumeKind::Nvme)
+            }
+        };
         Some(Volume {
             name: self.volume_name(),
             group: self.name().to_owned(),
-            volume: VOLUME.to_owned(),
+            volume: self.volume_part().to_owned(),
             id: VOLUME_ID,
-            created_unix_s: running.array.created_unix_s,
-            kind: VolumeKind::Md,
-            size_bytes: running.size_bytes,
-            used_bytes: running.size_bytes,
+            created_unix_s,
+            kind,
+            size_bytes,
+            used_bytes: size_bytes,
             exports: self.export_ids(),
             io: view::io(&self.counters()),
             limit: None,
         })
     }
 
-    /// Its drives.
+    /// Its drives on this machine.
     pub fn drives(&self) -> Vec<api::Drive> {
         let shown = |drive: &ImportDrive| api::Drive {
             role: api::DriveRole::Member,
@@ -164,7 +334,7 @@ impl Import {
             slot: Some(drive.slot),
             ..view::opened(&drive.name, &drive.open)
         };
-        self.running.iter().flat_map(|running| &running.drives).map(shown).collect()
+        self.array().into_iter().flat_map(|running| &running.drives).map(shown).collect()
     }
 }
 
@@ -279,7 +449,8 @@ pub(super) async fn start(
         Some(ImportDrive { name: taken.name.clone(), slot: slot as u32, open: taken.open.clone() })
     };
     let drives: Vec<ImportDrive> = places.iter().enumerate().filter_map(member).collect();
-    let size_bytes = assembly.geometry.sectors() * SECTOR;
+    let (size_bytes, stripe_bytes) =
+        (assembly.geometry.sectors() * SECTOR, assembly.geometry.stripe_sectors() * SECTOR);
     // By candidate, as the assembly counts them.
     let opens: BTreeMap<usize, OpenDrive> = assembly
         .members
@@ -292,9 +463,9 @@ pub(super) async fn start(
         let start = handle.call(move || async move {
             let env = ShardEnv::current();
             let array = md::Array::new(env.clone(), &assembly, |candidate| env.attach(&opens[&candidate]));
-            shard::add_import(key, array);
+            shard::add_import(key, Served::Import(array));
         });
         start.await.map_err(|_| stopping())?;
     }
-    Ok(Running { array: shown, size_bytes, drives })
+    Ok(Running { array: shown, size_bytes, stripe_bytes, drives })
 }

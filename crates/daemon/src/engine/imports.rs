@@ -2,21 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 
+use ::drive::join_all;
 use api::{
     Changed, DriveReason, ErrorCode, Export, ExportCreate, ExportPlace, Import as Shown, ImportForget, ImportMd,
-    Imported, MdArray, VolumeName, check_name, format_bytes,
+    Imported, MdArray, UblkCreate, VolumeName, check_name, format_bytes,
 };
 use export::ExportState;
 use format::{ExportKind, ExportRecord, TlsFiles};
 
+use super::devices::DeviceEnd;
 use super::drives::{self, Taken};
 use super::exports::RunningExport;
-use super::import::{self, Found, Import, Looked, RememberedImport, Running, VOLUME, VOLUME_ID};
+use super::import::{self, Found, Import, Looked, RememberedImport, Running, Source, VOLUME_ID};
 use super::shard;
 use super::shard::Offer;
-use super::{Engine, view};
+use super::{Engine, offer, view};
 use crate::http::{Answer, ControlError};
+
+/// Requests to a namespace that are not answered so long after the daemon was told to stop are left to the next one.
+const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// All imports by name.
 pub(super) type Imports = RwLock<BTreeMap<String, Arc<Import>>>;
@@ -135,17 +141,35 @@ impl Engine {
     /// The import of a volume's name, if that is one of an import.
     pub(super) fn import_of(&self, volume: &VolumeName) -> Option<Answer<Arc<Import>>> {
         let import = self.find_import(&volume.group)?;
-        if volume.volume == VOLUME { Some(Ok(import)) } else { Some(Err(ControlError::volume_not_found(volume))) }
+        if volume.volume == import.volume_part() {
+            Some(Ok(import))
+        } else {
+            Some(Err(ControlError::volume_not_found(volume)))
+        }
     }
 
-    pub(super) fn look_at_import(&self, name: &str) -> Answer<Shown> {
-        Ok(self.import_named(name)?.shown())
+    pub(super) async fn look_at_import(&self, name: &str) -> Answer<Shown> {
+        Ok(self.shown_import(&*self.import_named(name)?).await)
+    }
+
+    pub(super) async fn look_at_imports(&self) -> Vec<Shown> {
+        let imports = self.all_imports();
+        join_all(imports.iter().map(|import| self.shown_import(import))).await
+    }
+
+    pub(super) async fn shown_import(&self, import: &Import) -> Shown {
+        let key = import.key;
+        // Each shard has its own ways; they lead to the same places.
+        let paths =
+            self.shards[0].call(move || async move { shard::namespace(key).map(|connected| connected.paths()) });
+        import.shown(&paths.await.ok().flatten().unwrap_or_default())
     }
 
     pub(super) async fn import_array(&self, request: ImportMd) -> Answer<Imported> {
         let _one = self.changes.lock().await;
         let mut taken = Vec::new();
         for text in &request.drives {
+            self.refuse_own_device(text)?;
             taken.push(drives::open_read_only(text)?);
         }
         let looked = import::look(&self.shards[0], &taken, request.allow_inconsistent).await?;
@@ -166,7 +190,7 @@ impl Engine {
         };
         let size = found.shown.size_bytes.map(format_bytes).unwrap_or_default();
         let steps = vec![format!(
-            "read the array {} of {size} from {} drives, as the volume \"{name}/{VOLUME}\"; nothing is written to them",
+            "read the array {} of {size} from {} drives, as the volume \"{name}/md\"; nothing is written to them",
             named(&found.shown),
             places.iter().flatten().count()
         )];
@@ -185,17 +209,19 @@ impl Engine {
         let remembered = RememberedImport {
             name: name.clone(),
             uuid: found.shown.uuid.clone(),
+            owner: None,
             drives: places.iter().flatten().map(|&place| taken[place].text.clone()).collect(),
             allow_inconsistent: request.allow_inconsistent,
             next_id: 1,
             exports: Vec::new(),
+            namespace: None,
         };
         let key = self.new_key();
         let running = import::start(&self.shards, key, &taken, found.shown.clone(), assembly, places).await?;
-        let import = self.add_import(Import::new(key, remembered, Ok(running)));
+        let import = self.add_import(Import::new(key, remembered, Ok(Source::Md(Box::new(running))))?);
         self.remember_imports();
         tracing::info!(import = name, array = found.shown.uuid, "imported for reading");
-        Ok(answer(Some(import.shown())))
+        Ok(answer(Some(import.shown(&[]))))
     }
 
     /// Which array it is, what it is to be called, and what is read.
@@ -210,7 +236,7 @@ impl Engine {
         Ok(Plan { name, found, assembly, places })
     }
 
-    fn add_import(&self, import: Import) -> Arc<Import> {
+    pub(super) fn add_import(&self, import: Import) -> Arc<Import> {
         let import = Arc::new(import);
         let mut imports = self.imports.write().unwrap_or_else(PoisonError::into_inner);
         imports.insert(import.name().to_owned(), import.clone());
@@ -220,7 +246,8 @@ impl Engine {
     pub(super) async fn forget_import(&self, name: &str, request: ImportForget) -> Answer<Changed<Shown>> {
         let _one = self.changes.lock().await;
         let import = self.import_named(name)?;
-        let busy: usize = import.exports().values().map(|export| export.state.connections().len()).sum();
+        offer::refuse_used_devices(import.exports().values())?;
+        let busy: usize = import.exports().values().map(|running| running.clients()).sum();
         if busy > 0 && !request.force {
             return Err(refuse(
                 ErrorCode::Busy,
@@ -228,41 +255,75 @@ impl Engine {
             ));
         }
         let (exports, drives) = (import.exports().len(), import.remembered.drives.len());
-        let steps = vec![format!(
-            "end {exports} exports of the import {name:?} and let go of its {drives} drives, which stay as they are"
-        )];
+        let lets_go = match import.is_namespace() {
+            true => format!("disconnect from {}", import.remembered.drives.join(", ")),
+            false => format!("let go of its {drives} drives, which stay as they are"),
+        };
+        let steps = vec![format!("end {exports} exports of the import {name:?} and {lets_go}")];
+        if !request.force {
+            self.refuse_out_of_reach(&import).await?;
+        }
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
-        self.stop_import(&import).await;
-        self.imports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        if self.out_of_reach(&import).await.is_some() {
+            // What was asked and cannot be answered fails, or the kernel would wait for it.
+            let key = import.key;
+            for handle in &self.shards {
+                let _ = handle.call(move || async move { shard::disconnect(key) }).await;
+            }
+        }
+        let stopped = self.stop_import(&import, DeviceEnd::Goes).await;
+        if stopped.is_ok() {
+            self.imports.write().unwrap_or_else(PoisonError::into_inner).remove(name);
+        }
         self.remember_imports();
+        stopped?;
         tracing::info!(import = name, "forgotten");
         Ok(Changed::gone(steps))
     }
 
+    /// Refuses to remove the block device of a namespace that cannot be reached: what was written to it may not be there yet.
+    async fn refuse_out_of_reach(&self, import: &Import) -> Answer<()> {
+        let Some(why) = self.out_of_reach(import).await else { return Ok(()) };
+        let name = import.name();
+        Err(refuse(
+            ErrorCode::Busy,
+            format!(
+                "{name:?} is {why}; wait until it is back, or give up what was not written yet: purlin import forget {name} --force"
+            ),
+        ))
+    }
+
     /// Ends the exports of an import, and lets go of its drives.
-    async fn stop_import(&self, import: &Import) {
+    ///
+    /// # Errors
+    /// If a block device cannot be removed. The import goes on then, with the exports that were not ended yet.
+    async fn stop_import(&self, import: &Import, device: DeviceEnd) -> Answer<()> {
         let exports: Vec<_> = import.exports().values().cloned().collect();
         for export in exports {
-            self.withdraw_from_import(import, &export).await;
+            self.withdraw_from_import(import, &export, device).await?;
         }
         let key = import.key;
         for handle in &self.shards {
             // A shard that has stopped has let go of everything.
             let _ = handle.call(move || async move { shard::remove_import(key) }).await;
         }
+        Ok(())
     }
 
-    /// Ends all imports, as far as this process goes.
+    /// Ends all imports, as far as this process goes. Block devices stay.
     pub(super) async fn stop_imports(&self) {
         for import in self.all_imports() {
-            self.stop_import(&import).await;
+            // Nothing is asked of a device that stays.
+            if let Err(error) = self.stop_import(&import, DeviceEnd::Stays).await {
+                tracing::error!(import = import.name(), %error, "could not be stopped in order");
+            }
             self.imports.write().unwrap_or_else(PoisonError::into_inner).remove(import.name());
         }
     }
 
-    fn remember_imports(&self) {
+    pub(super) fn remember_imports(&self) {
         let imports = self.all_imports().iter().map(|import| import.to_remember()).collect();
         if let Err(error) = self.memory.save_imports(imports) {
             tracing::error!(%error, "the state directory cannot be written: imports have to be made again after a restart");
@@ -273,13 +334,21 @@ impl Engine {
     pub(super) async fn start_remembered_imports(&self) -> std::io::Result<()> {
         for remembered in self.memory.load_imports()? {
             let key = self.new_key();
-            let running = self.start_remembered_import(key, &remembered).await;
-            match &running {
-                Ok(_) => tracing::info!(import = remembered.name, "started"),
-                Err(reason) => tracing::error!(import = remembered.name, reason, "not started"),
-            }
+            let running = match &remembered.namespace {
+                // Its machine may be away; it is looked for meanwhile.
+                Some(_) => Err("out of reach: not connected yet".to_owned()),
+                None => {
+                    let running = self.start_remembered_import(key, &remembered).await;
+                    match &running {
+                        Ok(_) => tracing::info!(import = remembered.name, "started"),
+                        Err(reason) => tracing::error!(import = remembered.name, reason, "not started"),
+                    }
+                    running.map(|running| Source::Md(Box::new(running)))
+                }
+            };
             let exports = remembered.exports.clone();
-            let import = self.add_import(Import::new(key, remembered, running));
+            let import = Import::new(key, remembered, running).map_err(|error| std::io::Error::other(error.message))?;
+            let import = self.add_import(import);
             for record in exports {
                 self.offer_import(&import, record).await;
             }
@@ -315,29 +384,51 @@ impl Engine {
     }
 
     /// Serves an export of an import. What cannot be served is listed with the reason.
-    async fn offer_import(&self, import: &Import, record: ExportRecord) -> Arc<RunningExport> {
+    pub(super) async fn offer_import(&self, import: &Import, record: ExportRecord) -> Arc<RunningExport> {
         let name = import.volume_name();
-        let state = ExportState::new(&name, "", true);
+        let state = ExportState::new(&name, "", record.kind.read_only());
         let failure = match (&import.running, &record.kind) {
-            (Err(reason), _) => Some(format!("the import is not read: {reason}")),
+            (Err(_), _) => Some(format!("the import is not there: {}", import.reason().unwrap_or_default())),
             (Ok(_), ExportKind::Nbd { address, tls, .. }) => {
                 let offer = Offer { key: import.key, volume: record.volume, state: state.clone() };
                 self.listeners.offer(&name, address, tls, offer).await.err().map(|error| error.message)
             }
-            (Ok(_), ExportKind::Ublk { .. } | ExportKind::NvmeTcp { .. }) => {
-                Some("an import is offered over NBD only".to_owned())
+            (Ok(_), ExportKind::Ublk { .. }) => {
+                let (backing, _) = import.backing().expect("it is read");
+                self.devices.offer(&backing, &record, &state).await.err().map(|error| error.message)
             }
+            (Ok(_), ExportKind::NvmeTcp { .. }) => Some("an import is not offered over NVMe/TCP".to_owned()),
         };
+        if let (Some(failure), Ok(_)) = (&failure, &import.running) {
+            tracing::error!(export = import.export_id(record.id), failure, "export is not served");
+        }
         let running = Arc::new(RunningExport { record, state, failure });
         import.exports_mut().insert(running.record.id, running.clone());
         running
     }
 
-    async fn withdraw_from_import(&self, import: &Import, running: &RunningExport) {
-        if running.failure.is_none() {
-            self.listeners.withdraw(&running.record.kind.address(), &running.state).await;
+    /// Ends an export's service. A block device goes, or stays for the next daemon.
+    async fn withdraw_from_import(&self, import: &Import, running: &RunningExport, device: DeviceEnd) -> Answer<()> {
+        let record = &running.record;
+        match (&record.kind, &running.failure) {
+            (ExportKind::Ublk { .. }, None) if device == DeviceEnd::Stays && import.is_namespace() => {
+                running.state.stop();
+                if tokio::time::timeout(LEAVE_WITHIN, running.state.stopped()).await.is_err() {
+                    tracing::warn!(import = import.name(), "what is not answered is left to the next daemon");
+                }
+            }
+            (ExportKind::Ublk { number, .. }, None) => {
+                self.devices.withdraw(*number, &running.state, device).await?;
+            }
+            // What is asked of a device that was left waits for ever, if nobody can read the import.
+            (ExportKind::Ublk { .. }, Some(_)) if device == DeviceEnd::Goes => {
+                self.devices.discard(&import.owner, record, running.state.name()).await?;
+            }
+            (kind, None) => self.listeners.withdraw(&kind.address(), &running.state).await,
+            (_, Some(_)) => {}
         }
-        import.exports_mut().remove(&running.record.id);
+        import.exports_mut().remove(&record.id);
+        Ok(())
     }
 
     /// Offers an import's volume: for reading, whatever was asked for. The caller holds `changes`.
@@ -348,54 +439,90 @@ impl Engine {
         place: &ExportPlace,
     ) -> Answer<Changed<Export>> {
         let name = import.volume_name();
-        let ExportPlace::Nbd(address) = place else {
+        if let Some(reason) = import.reason() {
             return Err(refuse(
-                ErrorCode::Invalid,
-                format!(
-                    "\"{name}\" is of an import, which is offered over NBD only: use nbd-client for a block device"
-                ),
+                ErrorCode::WrongState,
+                format!("the import {:?} is not there: {reason}", import.name()),
             ));
+        }
+        let exports: Vec<_> = import.exports().values().cloned().collect();
+        let read_only = request.read_only || import.is_read_only();
+        let (kind, step) = match place {
+            ExportPlace::Nbd(_) | ExportPlace::NvmeTcp(..) if import.is_namespace() => {
+                return Err(refuse(
+                    ErrorCode::Invalid,
+                    format!(
+                        "\"{name}\" is a namespace of another machine, which is offered as a block device only (--ublk)"
+                    ),
+                ));
+            }
+            ExportPlace::Nbd(address) => {
+                let address = address.to_string();
+                if exports.iter().any(|running| running.record.kind.address() == address) {
+                    return Err(refuse(
+                        ErrorCode::ExportExists,
+                        format!("the volume \"{name}\" is exported at {address} already"),
+                    ));
+                }
+                let step = format!("offer the volume \"{name}\" for reading over NBD at {address}");
+                let tls = request.tls.map(|tls| TlsFiles { certificate: tls.cert, key: tls.key, client_ca: tls.ca });
+                (ExportKind::Nbd { address, read_only: true, tls }, step)
+            }
+            ExportPlace::Ublk(asked) => {
+                let own = import.backing().map_or(UblkCreate::BLOCK_BYTES_DEFAULT, |(_, block_bytes)| block_bytes);
+                let kind = self.device_of(&exports, &name, read_only, *asked, own).await?;
+                let ExportKind::Ublk { number, block_bytes, .. } = kind else { unreachable!("a device was made") };
+                if import.is_namespace() && block_bytes < own {
+                    return Err(refuse(
+                        ErrorCode::Invalid,
+                        format!("blocks of {block_bytes} bytes: the namespace has blocks of {own}"),
+                    ));
+                }
+                let how = if read_only { ", for reading" } else { "" };
+                (kind, format!("{}{how}", offer::device_step(&name, number)))
+            }
+            ExportPlace::NvmeTcp(..) => {
+                return Err(refuse(
+                    ErrorCode::Invalid,
+                    format!(
+                        "\"{name}\" is of an import, which is offered over NBD or as a block device, not over NVMe/TCP"
+                    ),
+                ));
+            }
         };
-        let address = address.to_string();
-        if let Err(reason) = &import.running {
-            return Err(refuse(ErrorCode::WrongState, format!("the import {:?} is not read: {reason}", import.name())));
-        }
-        let same = |running: &RunningExport| running.record.kind.address() == address;
-        if import.exports().values().any(|running| same(running)) {
-            return Err(refuse(
-                ErrorCode::ExportExists,
-                format!("the volume \"{name}\" is exported at {address} already"),
-            ));
-        }
-        let tls = request.tls.map(|tls| TlsFiles { certificate: tls.cert, key: tls.key, client_ca: tls.ca });
-        let kind = ExportKind::Nbd { address: address.clone(), read_only: true, tls };
         let record = ExportRecord { id: import.new_export(), volume: VOLUME_ID, kind };
         let running = self.offer_import(import, record).await;
         if let Some(failure) = &running.failure {
-            self.withdraw_from_import(import, &running).await;
+            self.withdraw_from_import(import, &running, DeviceEnd::Goes).await?;
             return Err(refuse(ErrorCode::Invalid, failure.clone()));
         }
         self.remember_imports();
-        tracing::info!(volume = name, address, "exported");
-        let steps = vec![format!("offer the volume \"{name}\" for reading over NBD at {address}")];
-        let warnings =
-            if request.read_only { Vec::new() } else { vec!["an import is exported for reading only".to_owned()] };
+        tracing::info!(volume = name, address = running.record.kind.address(), "exported");
+        let warnings = match read_only && !request.read_only {
+            true if import.is_namespace() => vec!["the namespace is write protected".to_owned()],
+            true => vec!["an import is exported for reading only".to_owned()],
+            false => Vec::new(),
+        };
         let shown = view::export_of(&import.export_id(running.record.id), name, &running);
-        Ok(Changed::done(steps, shown).with_warnings(warnings))
+        Ok(Changed::done(vec![step], shown).with_warnings(warnings))
     }
 
     /// Ends an export, if it is one of an import. The caller holds `changes`.
-    pub(super) async fn end_import_export(&self, id: &str) -> Option<Changed<Export>> {
+    ///
+    /// # Errors
+    /// If it is a block device that cannot be removed.
+    pub(super) async fn end_import_export(&self, id: &str) -> Answer<Option<Changed<Export>>> {
         for import in self.all_imports() {
             let found = import.exports().values().find(|running| import.export_id(running.record.id) == id).cloned();
             if let Some(running) = found {
-                self.withdraw_from_import(&import, &running).await;
+                self.refuse_out_of_reach(&import).await?;
+                self.withdraw_from_import(&import, &running, DeviceEnd::Goes).await?;
                 self.remember_imports();
                 tracing::info!(export = id, "deleted");
-                return Some(Changed::gone(vec![format!("end the export {id}; its clients lose their connections")]));
+                return Ok(Some(Changed::gone(vec![offer::end_step(id, &running.record.kind)])));
             }
         }
-        None
+        Ok(None)
     }
 
     /// The exports of all imports, as the API shows them.

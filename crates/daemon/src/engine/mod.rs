@@ -11,6 +11,8 @@ mod access;
 mod away;
 mod change;
 mod clock;
+mod connect;
+mod connected;
 mod devices;
 mod drives;
 mod exports;
@@ -64,7 +66,7 @@ use runtime::{MailboxSender, Runtime, ShardEnv, ShardHandle, mailbox};
 use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
 use away::Away;
-use devices::{DeviceEnd, Devices};
+use devices::{Backing, DeviceEnd, Devices};
 use drives::Taken;
 use exports::{Listeners, RunningExport};
 use group::{Group, GroupDrive, LeftOut};
@@ -250,7 +252,7 @@ impl Engine {
             None => ControlError::group_not_found(name),
             Some(_) => ControlError::new(
                 ErrorCode::WrongState,
-                format!("{name:?} is an import, which is only read: see `purlin import show {name}`"),
+                format!("{name:?} is an import, not a group: see `purlin import show {name}`"),
             ),
         })
     }
@@ -317,7 +319,10 @@ impl Engine {
                 let offer = Offer { key: group.key, volume: record.volume, state: state.clone() };
                 self.listeners.offer(&name, address, tls, offer).await
             }
-            ExportKind::Ublk { .. } => self.devices.offer(group, &record, &state).await,
+            ExportKind::Ublk { .. } => match Backing::of_volume(group, record.volume).await {
+                Ok(backing) => self.devices.offer(&backing, &record, &state).await,
+                Err(error) => Err(error),
+            },
             ExportKind::NvmeTcp { .. } => self.offer_namespace(group, &record, &state).await,
         };
         let failure = match offered {

@@ -114,7 +114,7 @@ impl Engine {
             uuid: uuid_of(&group.uuid, volume),
             hosts: hosts_of(hosts),
             state: state.clone(),
-            open: Arc::new(move || shard::volume(key, volume).map(super::served::Served::Volume)),
+            open: Arc::new(move || shard::served(key, volume)),
             shared: group.shared_namespace(volume).await?,
             secrets: group.secrets.clone(),
             history: self.histories.of(&group.uuid),

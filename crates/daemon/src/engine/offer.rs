@@ -11,12 +11,27 @@ use super::{Engine, Group, view};
 use crate::http::{Answer, ControlError};
 
 /// A block device's sentence in plans and logs.
-fn device_step(volume: &VolumeName, number: u32) -> String {
-    format!("make the volume \"{volume}\" the block device /dev/ublkb{number}, and {}", stable(volume))
+pub(super) fn device_step(volume: &str, number: u32) -> String {
+    let stable = devices::stable_path(volume);
+    format!("make the volume \"{volume}\" the block device /dev/ublkb{number}, and {}", stable.display())
 }
 
-fn stable(volume: &VolumeName) -> String {
-    devices::stable_path(&volume.to_string()).display().to_string()
+/// The sentence for the end of an export.
+pub(super) fn end_step(id: &str, kind: &ExportKind) -> String {
+    match kind {
+        ExportKind::Ublk { number, .. } => format!("remove the block device /dev/ublkb{number} of the export {id}"),
+        _ => format!("end the export {id}; its clients lose their connections"),
+    }
+}
+
+/// Refuses if one of these block devices is in use: its programs would be cut off.
+pub(super) fn refuse_used_devices<'a>(exports: impl Iterator<Item = &'a Arc<RunningExport>>) -> Answer<()> {
+    for running in exports {
+        if let (ExportKind::Ublk { number, .. }, None) = (&running.record.kind, &running.failure) {
+            devices::refuse_in_use(*number, running.state.name())?;
+        }
+    }
+    Ok(())
 }
 
 impl Engine {
@@ -96,11 +111,25 @@ impl Engine {
         read_only: bool,
         asked: UblkCreate,
     ) -> Answer<(ExportKind, String)> {
-        let is_device = |running: &&Arc<RunningExport>| matches!(running.record.kind, ExportKind::Ublk { .. });
+        let exports: Vec<_> =
+            group.exports().values().filter(|running| running.record.volume == record.id).cloned().collect();
+        let kind =
+            self.device_of(&exports, &volume.to_string(), read_only, asked, UblkCreate::BLOCK_BYTES_DEFAULT).await?;
+        let ExportKind::Ublk { number, .. } = kind else { unreachable!("a device was made") };
+        Ok((kind, device_step(&volume.to_string(), number)))
+    }
+
+    /// The device that a volume with these exports is to become. `block_bytes`: of its blocks, where nothing else is asked for.
+    pub(super) async fn device_of(
+        &self,
+        exports: &[Arc<RunningExport>],
+        volume: &str,
+        read_only: bool,
+        asked: UblkCreate,
+        block_bytes: u32,
+    ) -> Answer<ExportKind> {
         // Two devices of one volume would each keep their own cache of it.
-        if let Some(other) =
-            group.exports().values().filter(is_device).find(|running| running.record.volume == record.id)
-        {
+        if let Some(other) = exports.iter().find(|running| matches!(running.record.kind, ExportKind::Ublk { .. })) {
             return Err(ControlError::new(
                 ErrorCode::ExportExists,
                 format!("the volume \"{volume}\" is the block device {} already", other.record.kind.address()),
@@ -109,36 +138,56 @@ impl Engine {
         let number = match asked.number {
             Some(number) => number,
             None => {
-                // Also not that of a group whose device could not be made.
-                let groups = self.all();
-                let numbers = groups.iter().flat_map(|group| group.exports().values().cloned().collect::<Vec<_>>());
-                let taken: Vec<String> = numbers.map(|running| running.record.kind.address()).collect();
+                // Also not that of a group or an import whose device could not be made.
+                let exports = self.all_exports();
+                let taken: Vec<String> = exports.iter().map(|running| running.record.kind.address()).collect();
                 let free = self.devices.free_number().await?;
                 (free..).find(|number| !taken.contains(&format!("/dev/ublkb{number}"))).unwrap_or(free)
             }
         };
-        let kind = ExportKind::Ublk {
+        Ok(ExportKind::Ublk {
             number,
-            block_bytes: asked.block_bytes.unwrap_or(UblkCreate::BLOCK_BYTES_DEFAULT),
+            block_bytes: asked.block_bytes.unwrap_or(block_bytes),
             depth: asked.depth.unwrap_or(UblkCreate::DEPTH_DEFAULT),
             read_only,
-        };
-        Ok((kind, device_step(volume, number)))
+        })
+    }
+
+    /// Refuses a path to a block device of this daemon itself: at the next start it would wait for itself.
+    pub(super) fn refuse_own_device(&self, text: &str) -> Answer<()> {
+        let Ok(path) = std::fs::canonicalize(text) else { return Ok(()) };
+        let Some(rest) = path.to_str().and_then(|path| path.strip_prefix("/dev/ublkb")) else { return Ok(()) };
+        // Without the number of a partition.
+        let node = format!("/dev/ublkb{}", rest.split('p').next().unwrap_or(rest));
+        let own = self.all_exports().into_iter().find(|running| running.record.kind.address() == node);
+        own.map_or(Ok(()), |own| {
+            let volume = own.state.name();
+            Err(ControlError::new(
+                ErrorCode::DriveInUse,
+                format!("{text} is a block device of this daemon itself, of the volume \"{volume}\""),
+            ))
+        })
+    }
+
+    /// The exports of all groups and imports.
+    fn all_exports(&self) -> Vec<Arc<RunningExport>> {
+        let mut all = Vec::new();
+        self.all().iter().for_each(|group| all.extend(group.exports().values().cloned()));
+        self.all_imports().iter().for_each(|import| all.extend(import.exports().values().cloned()));
+        all
     }
 
     pub(super) async fn delete_export(&self, id: &str) -> Answer<Changed<Export>> {
         let _one = self.changes.lock().await;
-        if let Some(ended) = self.end_import_export(id).await {
+        if let Some(ended) = self.end_import_export(id).await? {
             return Ok(ended);
         }
         let (group, running) = self.find_export(id)?;
         // A device that cannot go keeps its record; clients of sockets lose theirs after the record.
-        let step = if let ExportKind::Ublk { number, .. } = running.record.kind {
+        let step = end_step(id, &running.record.kind);
+        if matches!(running.record.kind, ExportKind::Ublk { .. }) {
             self.end_export(&group, &running, DeviceEnd::Goes).await?;
-            format!("remove the block device /dev/ublkb{number} of the export {id}")
-        } else {
-            format!("end the export {id}; its clients lose their connections")
-        };
+        }
         let own = running.record.id;
         let catalogue = self.change_catalogue(&group, |catalogue| {
             catalogue.exports.retain(|export| export.id != own);
@@ -164,15 +213,5 @@ impl Engine {
             }
         }
         Err(ControlError::export_not_found(id))
-    }
-
-    /// Refuses if a block device of the group is in use: its programs would be cut off.
-    pub(super) fn refuse_used_devices(group: &Group) -> Answer<()> {
-        for running in group.exports().values() {
-            if let (ExportKind::Ublk { number, .. }, None) = (&running.record.kind, &running.failure) {
-                devices::refuse_in_use(*number, running.state.name())?;
-            }
-        }
-        Ok(())
     }
 }

@@ -18,7 +18,7 @@ pub(super) struct Raw {
 }
 
 /// In the words of a volume. A host sees a medium that cannot be read or written, whatever is wrong with the drive: its own redundancy is to help.
-fn error(error: DriveError) -> BlockError {
+pub(super) fn error(error: DriveError) -> BlockError {
     match error {
         DriveError::OutOfRange { offset, len, size } => BlockError::OutOfRange { offset, len, size },
         DriveError::NoSpace => BlockError::NoSpace,

@@ -29,6 +29,7 @@ use nvme::tls::TlsKey;
 use runtime::{Backend, BackendDrive, OpenDrive, ShardEnv, ShardHandle};
 use zeroize::Zeroizing;
 
+use super::connected::Connected;
 use super::drives::stopping;
 use crate::http::{Answer, ControlError};
 
@@ -99,14 +100,14 @@ struct Claim {
     how: Arc<Use>,
 }
 
-/// What a drive is opened as.
-struct Remote {
+/// A namespace that was found and taken: what a drive is opened as.
+pub(super) struct Remote {
     known: Known,
     claim: Arc<Claim>,
 }
 
-/// The drive on a shard, with connections of its own.
-struct Attached {
+/// The namespace on a shard, with connections of its own.
+pub(super) struct Attached {
     env: ShardEnv,
     namespace: Namespace<ShardEnv>,
     claim: Arc<Claim>,
@@ -135,11 +136,33 @@ impl Drop for Remote {
     }
 }
 
-impl Backend for Remote {
-    fn attach(&self, env: &ShardEnv) -> Rc<dyn BackendDrive> {
+impl Remote {
+    /// What it said of itself.
+    pub fn known(&self) -> &Known {
+        &self.known
+    }
+
+    fn attached(&self, env: &ShardEnv) -> Attached {
         let namespace = Namespace::attach(env, &self.known);
         env.spawn(watch(namespace.clone(), self.claim.how.clone()));
-        Rc::new(Attached { env: env.clone(), namespace, claim: self.claim.clone() })
+        Attached { env: env.clone(), namespace, claim: self.claim.clone() }
+    }
+
+    /// As a block device on the calling shard.
+    pub fn connected(&self, env: &ShardEnv) -> Connected {
+        Connected::new(self.attached(env))
+    }
+}
+
+impl Backend for Remote {
+    fn attach(&self, env: &ShardEnv) -> Rc<dyn BackendDrive> {
+        Rc::new(self.attached(env))
+    }
+}
+
+impl Attached {
+    pub fn namespace(&self) -> &Namespace<ShardEnv> {
+        &self.namespace
     }
 }
 
@@ -207,15 +230,33 @@ impl Remotes {
     /// # Errors
     /// It cannot be reached or used, or is in use already.
     pub async fn open(&self, drive: &NvmeDrive) -> Answer<(OpenDrive, String)> {
-        tokio::time::sleep_until(self.quiet_from.into()).await;
         let name = drive.name();
-        let known = self.look(drive, &name).await?;
+        let known = self.find(drive).await?;
         if known.info().read_only {
             return Err(ControlError::new(ErrorCode::DriveUnfit, format!("{name} is write protected")));
         }
-        let claim = self.claim(&name, &known.identity()).await?;
-        let (identity, info) = (claim.identity.clone(), DriveInfo { name, ..known.drive().clone() });
-        Ok((OpenDrive::remote(info, Box::new(Remote { known, claim })), identity))
+        let remote = self.take(&name, known).await?;
+        let info = DriveInfo { name, ..remote.known.drive().clone() };
+        let identity = remote.claim.identity.clone();
+        Ok((OpenDrive::remote(info, Box::new(remote)), identity))
+    }
+
+    /// Connects to a namespace and disconnects again, when nothing executes any more that a killed daemon had sent. It is not taken.
+    ///
+    /// # Errors
+    /// It cannot be reached or used.
+    pub async fn find(&self, drive: &NvmeDrive) -> Answer<Known> {
+        tokio::time::sleep_until(self.quiet_from.into()).await;
+        self.look(drive, &drive.name()).await
+    }
+
+    /// Takes a namespace that was found.
+    ///
+    /// # Errors
+    /// It is in use already.
+    pub async fn take(&self, name: &str, known: Known) -> Answer<Remote> {
+        let claim = self.claim(name, &known.identity()).await?;
+        Ok(Remote { known, claim })
     }
 
     /// Whether a drive can be reached, as far as a connection tells. It is not taken.

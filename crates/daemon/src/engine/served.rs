@@ -1,9 +1,10 @@
-//! What this daemon serves: a volume of a group, an import, or a drive as it is.
+//! What this daemon serves: a volume of a group, an import, a drive as it is, or a namespace of another machine.
 
 use drive::{Block, BlockError, Buf, BufMut, Extent, WriteZeroes};
 use runtime::ShardEnv;
 use volume::Direct;
 
+use super::connected::Connected;
 use super::raw::Raw;
 
 /// A block device on one shard. A handle.
@@ -12,6 +13,7 @@ pub(super) enum Served {
     Volume(Direct<ShardEnv>),
     Import(md::Array<ShardEnv>),
     Drive(Raw),
+    Namespace(Connected),
 }
 
 impl Block for Served {
@@ -20,6 +22,7 @@ impl Block for Served {
             Served::Volume(volume) => volume.size_bytes(),
             Served::Import(array) => array.size_bytes(),
             Served::Drive(drive) => drive.size_bytes(),
+            Served::Namespace(namespace) => namespace.size_bytes(),
         }
     }
 
@@ -28,6 +31,7 @@ impl Block for Served {
             Served::Volume(volume) => volume.optimal_io_bytes(),
             Served::Import(array) => array.optimal_io_bytes(),
             Served::Drive(drive) => drive.optimal_io_bytes(),
+            Served::Namespace(namespace) => namespace.optimal_io_bytes(),
         }
     }
 
@@ -36,6 +40,7 @@ impl Block for Served {
             Served::Volume(volume) => volume.read(offset, buf).await,
             Served::Import(array) => array.read(offset, buf).await,
             Served::Drive(drive) => drive.read(offset, buf).await,
+            Served::Namespace(namespace) => namespace.read(offset, buf).await,
         }
     }
 
@@ -44,6 +49,7 @@ impl Block for Served {
             Served::Volume(volume) => volume.write(offset, data, fua).await,
             Served::Import(array) => array.write(offset, data, fua).await,
             Served::Drive(drive) => drive.write(offset, data, fua).await,
+            Served::Namespace(namespace) => namespace.write(offset, data, fua).await,
         }
     }
 
@@ -52,6 +58,7 @@ impl Block for Served {
             Served::Volume(volume) => volume.write_zeroes(offset, len, how).await,
             Served::Import(array) => array.write_zeroes(offset, len, how).await,
             Served::Drive(drive) => drive.write_zeroes(offset, len, how).await,
+            Served::Namespace(namespace) => namespace.write_zeroes(offset, len, how).await,
         }
     }
 
@@ -60,6 +67,7 @@ impl Block for Served {
             Served::Volume(volume) => volume.discard(offset, len).await,
             Served::Import(array) => array.discard(offset, len).await,
             Served::Drive(drive) => drive.discard(offset, len).await,
+            Served::Namespace(namespace) => namespace.discard(offset, len).await,
         }
     }
 
@@ -68,6 +76,7 @@ impl Block for Served {
             Served::Volume(volume) => volume.discarded_reads_zeroes(),
             Served::Import(array) => array.discarded_reads_zeroes(),
             Served::Drive(drive) => drive.discarded_reads_zeroes(),
+            Served::Namespace(namespace) => namespace.discarded_reads_zeroes(),
         }
     }
 
@@ -76,6 +85,7 @@ impl Block for Served {
             Served::Volume(volume) => volume.flush().await,
             Served::Import(array) => array.flush().await,
             Served::Drive(drive) => drive.flush().await,
+            Served::Namespace(namespace) => namespace.flush().await,
         }
     }
 
@@ -84,6 +94,7 @@ impl Block for Served {
             Served::Volume(volume) => volume.extents(offset, len),
             Served::Import(array) => array.extents(offset, len),
             Served::Drive(drive) => drive.extents(offset, len),
+            Served::Namespace(namespace) => namespace.extents(offset, len),
         }
     }
 }

@@ -14,6 +14,7 @@ use export::{Catalog, ExportState, Listed, Refusal};
 use runtime::{Closer, Drive, Mailbox, MailboxSender, OpenDrive, ShardEnv};
 use volume::Direct;
 
+use super::connected::Connected;
 use super::raw::Raw;
 use super::served::Served;
 
@@ -27,7 +28,7 @@ pub(super) type Mail = (GroupKey, Message);
 struct Objects {
     groups: BTreeMap<GroupKey, Array<ShardEnv>>,
     volumes: BTreeMap<(GroupKey, u64), Direct<ShardEnv>>,
-    imports: BTreeMap<GroupKey, md::Array<ShardEnv>>,
+    imports: BTreeMap<GroupKey, Served>,
     shared: BTreeMap<u32, Raw>,
     listeners: BTreeMap<String, Closer>,
 }
@@ -118,19 +119,38 @@ pub(super) fn remove_volume(key: GroupKey, id: u64) {
     drop(gone);
 }
 
-/// A volume on the calling shard.
-pub(super) fn volume(key: GroupKey, id: u64) -> Option<Direct<ShardEnv>> {
-    OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, id)).cloned())
+/// A volume of a group, or of an import, on the calling shard.
+pub(super) fn served(key: GroupKey, id: u64) -> Option<Served> {
+    OBJECTS.with_borrow(|objects| {
+        let volume = objects.volumes.get(&(key, id)).cloned().map(Served::Volume);
+        volume.or_else(|| objects.imports.get(&key).cloned())
+    })
 }
 
-pub(super) fn add_import(key: GroupKey, array: md::Array<ShardEnv>) {
-    OBJECTS.with_borrow_mut(|objects| objects.imports.insert(key, array));
+/// `import`: an array, or a namespace.
+pub(super) fn add_import(key: GroupKey, import: Served) {
+    OBJECTS.with_borrow_mut(|objects| objects.imports.insert(key, import));
+}
+
+/// A namespace that is imported, on the calling shard.
+pub(super) fn namespace(key: GroupKey) -> Option<Connected> {
+    match OBJECTS.with_borrow(|objects| objects.imports.get(&key).cloned()) {
+        Some(Served::Namespace(namespace)) => Some(namespace),
+        _ => None,
+    }
 }
 
 pub(super) fn remove_import(key: GroupKey) {
     let gone = OBJECTS.with_borrow_mut(|objects| objects.imports.remove(&key));
     // Dropped outside of the borrow, as a group's drives are.
     drop(gone);
+}
+
+/// Disconnects a namespace that is imported: what was asked and not answered fails.
+pub(super) fn disconnect(key: GroupKey) {
+    if let Some(connected) = namespace(key) {
+        ShardEnv::current().spawn(async move { connected.close().await });
+    }
 }
 
 /// `order`: of changes, for all shards.
@@ -224,10 +244,6 @@ impl Catalog for Offers {
         if offer.state.stopping() {
             return Err(Refusal::ShuttingDown);
         }
-        let volume = OBJECTS.with_borrow(|objects| {
-            let volume = objects.volumes.get(&(offer.key, offer.volume)).cloned().map(Served::Volume);
-            volume.or_else(|| objects.imports.get(&offer.key).cloned().map(Served::Import))
-        });
-        Ok((volume.ok_or(Refusal::ShuttingDown)?, offer.state))
+        Ok((served(offer.key, offer.volume).ok_or(Refusal::ShuttingDown)?, offer.state))
     }
 }

@@ -170,6 +170,11 @@ impl Shares {
         self.save().inspect_err(|_| self.all().keys = before)
     }
 
+    /// The subsystem's UUID, if there is one.
+    pub fn known_uuid(&self) -> Option<Uuid> {
+        self.all().uuid
+    }
+
     /// The subsystem's UUID, which is made with the first drive or key.
     fn uuid(&self) -> Answer<Uuid> {
         let mut all = self.all();

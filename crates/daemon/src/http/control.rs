@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use api::{
     Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble,
     GroupCreate, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget,
-    ImportMd, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, Scrub, ScrubRequest, Share, ShareCreate,
-    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+    ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, Scrub, ScrubRequest, Share,
+    ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
 };
 use async_trait::async_trait;
 use format::Shape;
@@ -129,6 +129,8 @@ pub trait Control: Send + Sync + 'static {
     async fn import(&self, import: &str) -> Answer<Import>;
     /// Finds the md array on some drives and reads it. A dry run says what is there, also where nothing can be read.
     async fn import_md(&self, request: ImportMd) -> Answer<Imported>;
+    /// Connects to a namespace of another machine.
+    async fn import_nvme(&self, request: ImportNvme) -> Answer<Changed<Import>>;
     /// Lets go of an import's drives, which stay as they are.
     async fn import_forget(&self, import: &str, request: ImportForget) -> Answer<Changed<Import>>;
 

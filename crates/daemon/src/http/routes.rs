@@ -10,8 +10,8 @@ use std::sync::Arc;
 use api::{
     Changed, Drive, DriveDetails, DriveList, ErrorBody, ErrorCode, Export, ExportCreate, ExportList, Group,
     GroupAssemble, GroupCreate, GroupList, GroupStop, GroupUpdate, Import, ImportForget, ImportList, ImportMd,
-    Imported, LimitUpdate, MemberFail, MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, Upgrade, UpgradeRequest,
-    Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
+    ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, Upgrade,
+    UpgradeRequest, Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
 };
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -195,6 +195,16 @@ async fn import_md(State(control): State<Shared>, Body(request): Body<ImportMd>)
     let status = if request.dry_run { StatusCode::OK } else { StatusCode::CREATED };
     let imported = carried(async move { control.import_md(request).await }).await?;
     Ok((status, Json(imported)).into_response())
+}
+
+/// Connect to a namespace of another machine, to make it a block device of this one.
+#[utoipa::path(post, path = "/v1/imports/nvme", tag = "import", request_body = ImportNvme,
+    responses((status = 201, body = Changed<Import>, description = "Connected"),
+        (status = 200, body = Changed<Import>, description = "Dry run"),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn import_nvme(State(control): State<Shared>, Body(request): Body<ImportNvme>) -> Answer<Response> {
+    request.validate()?;
+    carried(async move { control.import_nvme(request).await }).await.map(created)
 }
 
 /// Let go of an import's drives, which stay as they are.
@@ -449,6 +459,7 @@ handlers!(
     import_list,
     import_show,
     import_md,
+    import_nvme,
     import_forget,
     drive_list,
     drive_show,

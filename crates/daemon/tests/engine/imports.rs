@@ -176,7 +176,7 @@ async fn what_cannot_be_imported_is_refused_with_the_reason_and_lets_go_of_the_d
     assert_eq!(engine.group_create(group, shape).await.unwrap_err().message, "there is an import \"kept\" already");
     assert_eq!(
         engine.group_stop("kept", GroupStop::default()).await.unwrap_err().message,
-        "\"kept\" is an import, which is only read: see `purlin import show kept`"
+        "\"kept\" is an import, not a group: see `purlin import show kept`"
     );
     engine.import_forget("kept", ImportForget::default()).await.unwrap();
 

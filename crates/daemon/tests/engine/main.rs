@@ -5,6 +5,7 @@
 mod access;
 mod bench;
 mod client;
+mod connect;
 mod history;
 mod hosts;
 mod imports;

@@ -58,6 +58,7 @@ async fn the_routes_are_these() {
             "GET /v1/hosts",
             "GET /v1/imports",
             "POST /v1/imports",
+            "POST /v1/imports/nvme",
             "GET /v1/imports/{import}",
             "POST /v1/imports/{import}/forget",
             "GET /v1/referrals",
@@ -194,5 +195,5 @@ async fn a_field_that_no_request_has_is_refused_everywhere() {
         assert!(refused.1.contains("unknown field `surprise`"), "{method} {path}: {}", refused.1);
         assert!(refused.1.contains("\"bad_request\""), "{method} {path}: {}", refused.1);
     }
-    assert_eq!(tried, 25);
+    assert_eq!(tried, 26);
 }

@@ -27,6 +27,38 @@ fn array(drives: &[&String]) -> MdArray {
     }
 }
 
+/// A namespace, wherever it is.
+pub fn namespace(request: &ImportNvme) -> Import {
+    let name = request.name.clone().unwrap_or_else(|| "remote1".into());
+    let drive: NvmeDrive = request.drive.parse().unwrap();
+    let path = |address: &TargetAddress| NamespacePath {
+        address: address.to_string(),
+        state: "optimized".into(),
+        connect_count: 1,
+        last_error: None,
+    };
+    Import {
+        volume: format!("{name}/nvme"),
+        name,
+        health: GroupHealth::Optimal,
+        message: None,
+        uuid: "uuid.5b5b5b5b-5b5b-5b5b-5b5b-5b5b5b5b5b5b".into(),
+        array: None,
+        namespace: Some(ImportedNamespace {
+            subsystem: drive.subsystem.clone(),
+            nsid: drive.nsid,
+            size_bytes: Some(2 * GIB),
+            block_bytes: Some(4096),
+            read_only: false,
+            paths: drive.addresses.iter().map(path).collect(),
+        }),
+        drives: vec![drive.to_string()],
+        allow_inconsistent: false,
+        exports: vec![],
+        io: IoCounters::default(),
+    }
+}
+
 /// What there is, with the import if it is made.
 pub fn import(request: &ImportMd) -> Answer<Imported> {
     let (others, drives): (Vec<&String>, Vec<&String>) =
@@ -47,6 +79,7 @@ pub fn import(request: &ImportMd) -> Answer<Imported> {
         message: None,
         uuid: array.uuid.clone(),
         array: Some(array.clone()),
+        namespace: None,
         drives: drives.iter().take(3).map(|drive| (*drive).clone()).collect(),
         allow_inconsistent: request.allow_inconsistent,
         exports: vec![],

@@ -263,6 +263,16 @@ impl Control for MemoryControl {
         Ok(imported)
     }
 
+    async fn import_nvme(&self, request: ImportNvme) -> Answer<Changed<Import>> {
+        let import = imports::namespace(&request);
+        let steps = vec![format!("connect to {}", request.drive)];
+        if request.dry_run {
+            return Ok(Changed::planned(steps));
+        }
+        self.state().imports.insert(import.name.clone(), import.clone());
+        Ok(Changed::done(steps, import))
+    }
+
     async fn import_forget(&self, import: &str, request: ImportForget) -> Answer<Changed<Import>> {
         self.import(import).await?;
         let steps = vec![format!("let go of the drives of the import {import:?}")];
@@ -510,7 +520,10 @@ impl Control for MemoryControl {
         place: ExportPlace,
     ) -> Answer<Changed<Export>> {
         let mut state = self.state();
-        state.volume(&name)?;
+        let of_import = state.imports.get(&name.group).is_some_and(|import| import.volume == name.to_string());
+        if !of_import {
+            state.volume(&name)?;
+        }
         let address = match &place {
             ExportPlace::Nbd(nbd) => nbd.to_string(),
             ExportPlace::Ublk(device) => format!("/dev/ublkb{}", device.number.unwrap_or_default()),
@@ -553,7 +566,10 @@ impl Control for MemoryControl {
             tls_hosts: state.tls_hosts(Some(&name.group)),
             hosts: nvme.filter(|nvme| !nvme.allow_any_host).map(|nvme| nvme.hosts),
         };
-        state.volume(&name)?.exports.push(export.id.clone());
+        match state.imports.get_mut(&name.group).filter(|_| of_import) {
+            Some(import) => import.exports.push(export.id.clone()),
+            None => state.volume(&name)?.exports.push(export.id.clone()),
+        }
         state.exports.insert(export.id.clone(), export.clone());
         Ok(Changed::done(vec![format!("listen on {address}")], export))
     }

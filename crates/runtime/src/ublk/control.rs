@@ -197,8 +197,8 @@ impl UblkControl {
             io_sectors_max: info.io_bytes_max >> SECTOR_SHIFT,
             sectors: spec.size_bytes >> SECTOR_SHIFT,
             discard_granularity: spec.discard_granularity_bytes,
-            discard_sectors_max: sectors_max,
-            write_zeroes_sectors_max: sectors_max,
+            discard_sectors_max: if spec.has_discard { sectors_max } else { 0 },
+            write_zeroes_sectors_max: if spec.has_write_zeroes { sectors_max } else { 0 },
             discard_segments_max: 1,
             ..Parameters::default()
         };

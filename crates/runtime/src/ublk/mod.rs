@@ -53,6 +53,10 @@ pub struct UblkSpec {
     pub io_opt_bytes: u32,
     /// What discards are best multiples of.
     pub discard_granularity_bytes: u32,
+    /// Ranges can be given back.
+    pub has_discard: bool,
+    /// Ranges can be made zeroes without sending any.
+    pub has_write_zeroes: bool,
     /// Writes are refused by the kernel.
     pub read_only: bool,
 }

@@ -1,0 +1,208 @@
+//! Namespaces of other machines as imports: connected, served as block devices, and looked for while their machine is away.
+//!
+//! Invariants:
+//! 1. Nobody else here has the namespace: no group, no other import, and not this daemon as its own target.
+//! 2. The daemon starts without the other machine. What is asked of a device that was left waits until its namespace is found again.
+//! 3. What was asked and is not answered when the daemon ends is asked of the next one, which sends nothing before the target executes
+//!    nothing any more that the one before had sent ([`super::remote`]).
+
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+
+use ::drive::join_all;
+use api::{Changed, ErrorCode, Import as Shown, ImportNvme, NvmeDrive, format_bytes};
+use runtime::ShardEnv;
+
+use super::Engine;
+use super::drives::{Taken, stopping};
+use super::import::{Import, RememberedImport, RememberedNamespace, Source};
+use super::namespaces::nqn_of;
+use super::remote::Remote;
+use super::served::Served;
+use super::shard;
+use crate::http::{Answer, ControlError};
+
+/// How long a namespace may be out of reach until what is asked of it fails, if nothing is said: as long as Linux' host waits.
+const LOSS_DEFAULT: Duration = NvmeDrive::LOSS_MAX;
+
+/// How often namespaces that are not connected are looked for.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+fn refuse(code: ErrorCode, message: impl Into<String>) -> ControlError {
+    ControlError::new(code, message)
+}
+
+fn parsed(text: &str) -> Answer<NvmeDrive> {
+    text.parse().map_err(|error: api::AddressError| refuse(ErrorCode::Invalid, error.to_string()))
+}
+
+impl Engine {
+    /// Looks for namespaces that were imported and are not connected, from now on, for as long as the engine lives.
+    pub(super) fn start_looking_for_namespaces(self: &Arc<Self>) {
+        let engine = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(LOOK_EVERY).await;
+                let Some(engine) = engine.upgrade() else { return };
+                let waits = |import: &Arc<Import>| import.is_namespace() && import.running.is_err();
+                let waiting: Vec<_> = engine.all_imports().into_iter().filter(waits).collect();
+                join_all(waiting.iter().map(|import| engine.look_for_namespace(import))).await;
+            }
+        });
+    }
+
+    pub(super) async fn import_namespace(&self, request: ImportNvme) -> Answer<Changed<Shown>> {
+        let _one = self.changes.lock().await;
+        let mut drive = parsed(&request.drive)?;
+        drive.loss.get_or_insert(LOSS_DEFAULT);
+        let name = match request.name {
+            Some(name) => name,
+            None => (1..)
+                .map(|number| format!("remote{number}"))
+                .find(|name| self.check_free(name).is_ok())
+                .expect("numbers do not end"),
+        };
+        self.check_free(&name)?;
+        self.refuse_itself(&drive)?;
+        let known = self.remotes.find(&drive).await?;
+        let identity = known.identity();
+        if let Some(user) = self.user_of(&identity) {
+            return Err(refuse(ErrorCode::DriveInUse, format!("{} is {user} ({identity})", drive.name())));
+        }
+        let (size, read_only) = (format_bytes(known.info().bytes()), known.info().read_only);
+        let steps = vec![format!("connect to the namespace {} of {size}, as the volume \"{name}/nvme\"", drive.name())];
+        let warnings = if read_only { vec!["the namespace is write protected".to_owned()] } else { Vec::new() };
+        if request.dry_run {
+            return Ok(Changed::planned(steps).with_warnings(warnings));
+        }
+        let remote = self.remotes.take(&drive.name(), known).await?;
+        let remembered = RememberedImport {
+            name: name.clone(),
+            uuid: identity,
+            owner: None,
+            drives: vec![drive.to_string()],
+            allow_inconsistent: false,
+            next_id: 1,
+            exports: Vec::new(),
+            namespace: Some(RememberedNamespace { connected_unix_s: self.clock.unix_s() }),
+        };
+        let import = self.attach_namespace(self.new_key(), remembered, remote).await?;
+        self.remember_imports();
+        tracing::info!(import = name, drive = drive.name(), "a namespace is connected");
+        Ok(Changed::done(steps, self.shown_import(&import).await).with_warnings(warnings))
+    }
+
+    /// Serves a namespace that was taken on all shards. Its exports are not offered yet.
+    async fn attach_namespace(
+        &self,
+        key: shard::GroupKey,
+        remembered: RememberedImport,
+        remote: Remote,
+    ) -> Answer<Arc<Import>> {
+        let remote = Arc::new(remote);
+        for handle in &self.shards {
+            let remote = remote.clone();
+            let attaching = handle.call(move || async move {
+                let connected = remote.connected(&ShardEnv::current());
+                shard::add_import(key, Served::Namespace(connected));
+            });
+            attaching.await.map_err(|_| stopping())?;
+        }
+        Ok(self.add_import(Import::new(key, remembered, Ok(Source::Namespace(remote)))?))
+    }
+
+    /// Connects to a namespace that is remembered, if it is there.
+    async fn look_for_namespace(&self, import: &Arc<Import>) {
+        match self.connect_again(import).await {
+            Ok(()) => {}
+            Err(error) if import.note(&error.message) => {
+                tracing::warn!(import = import.name(), %error, "a namespace is not there; it is looked for");
+            }
+            Err(_) => {}
+        }
+    }
+
+    async fn connect_again(&self, import: &Arc<Import>) -> Answer<()> {
+        let drive = parsed(import.remembered.drives.first().map_or("", String::as_str))?;
+        let known = self.remotes.find(&drive).await?;
+        let (was, is) = (&import.remembered.uuid, known.identity());
+        if *was != is {
+            return Err(refuse(ErrorCode::DriveUnfit, format!("{} was {was}, and is {is}", drive.name())));
+        }
+        let _one = self.changes.lock().await;
+        if self.newcomers.has_ended() {
+            return Err(stopping());
+        }
+        if !self.find_import(import.name()).is_some_and(|now| Arc::ptr_eq(&now, import)) {
+            // Forgotten meanwhile.
+            return Ok(());
+        }
+        let remote = self.remotes.take(&drive.name(), known).await?;
+        let records: Vec<_> = import.exports().values().map(|running| running.record.clone()).collect();
+        let import = self.attach_namespace(import.key, import.to_remember(), remote).await?;
+        for record in records {
+            self.offer_import(&import, record).await;
+        }
+        tracing::info!(import = import.name(), drive = drive.name(), "a namespace is connected again");
+        Ok(())
+    }
+
+    /// Who here has a namespace, as words.
+    pub(super) fn user_of(&self, identity: &str) -> Option<String> {
+        for group in self.all() {
+            let open = group.drives().iter().flatten().any(|drive| drive.identity.as_deref() == Some(identity));
+            if open || group.away().iter().any(|away| away.place.identity.as_deref() == Some(identity)) {
+                return Some(format!("a drive of the group {:?}", group.name));
+            }
+        }
+        for group in self.absent.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            if group.drives.iter().any(|place| place.identity.as_deref() == Some(identity)) {
+                return Some(format!("a drive of the group {:?}, which is not started", group.name));
+            }
+        }
+        let own = |import: &Arc<Import>| import.is_namespace() && import.remembered.uuid == identity;
+        let import = self.all_imports().into_iter().find(own)?;
+        Some(format!("imported already, as {:?}", import.name()))
+    }
+
+    /// Refuses a drive that was opened and is an import, which waits for it at the moment.
+    pub(super) fn refuse_imported(&self, drive: &Taken) -> Answer<()> {
+        let is_it =
+            |import: &Arc<Import>| import.is_namespace() && Some(&import.remembered.uuid) == drive.identity.as_ref();
+        match self.all_imports().into_iter().find(is_it) {
+            Some(import) => Err(refuse(
+                ErrorCode::DriveInUse,
+                format!(
+                    "{} is imported, as {:?}: `purlin import forget {}` lets go of it",
+                    drive.name,
+                    import.name(),
+                    import.name()
+                ),
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Refuses a namespace that this daemon serves itself: it would wait for itself.
+    fn refuse_itself(&self, drive: &NvmeDrive) -> Answer<()> {
+        let groups = self.all();
+        let uuids = groups.iter().map(|group| group.uuid).chain(self.shares.known_uuid());
+        if uuids.into_iter().any(|uuid| nqn_of(&uuid).to_string() == drive.subsystem) {
+            return Err(refuse(
+                ErrorCode::Invalid,
+                format!("{} is served by this daemon itself: export its volume as a block device", drive.name()),
+            ));
+        }
+        Ok(())
+    }
+
+    /// Why a namespace cannot be reached now, also one that was not found yet since the daemon was started. `None` if it can be, or has no
+    /// device that something may have been written to.
+    pub(super) async fn out_of_reach(&self, import: &Import) -> Option<String> {
+        if !import.is_namespace() || import.exports().is_empty() {
+            return None;
+        }
+        let shown = self.shown_import(import).await;
+        shown.message.filter(|_| shown.health == api::GroupHealth::Failed)
+    }
+}

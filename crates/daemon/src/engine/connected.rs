@@ -1,0 +1,99 @@
+//! A namespace of another machine as a block device of this one, on one shard.
+//!
+//! Unlike a member of a group it has the cache of its target: durable is what was flushed, or written with FUA, as with a drive.
+
+use std::rc::Rc;
+
+use drive::{Block, BlockError, Buf, BufMut, Extent, Segments, WriteZeroes};
+use initiator::{IoError, Known, Namespace, PathStatus};
+use runtime::ShardEnv;
+
+use super::raw;
+use super::remote::Attached;
+
+/// A namespace that is connected on the calling shard. A handle; when the last one is dropped, its connections are closed.
+///
+/// Requests have to be multiples of the namespace's blocks, as those of a block device with such blocks are.
+#[derive(Clone)]
+pub(super) struct Connected(Rc<Attached>);
+
+impl Connected {
+    pub fn new(attached: Attached) -> Connected {
+        Connected(Rc::new(attached))
+    }
+
+    fn namespace(&self) -> &Namespace<ShardEnv> {
+        self.0.namespace()
+    }
+
+    fn known(&self) -> &Known {
+        self.namespace().known()
+    }
+
+    /// The ways to it.
+    pub fn paths(&self) -> Vec<PathStatus> {
+        self.namespace().paths()
+    }
+
+    /// Disconnects. What was asked and not answered fails.
+    pub async fn close(&self) {
+        self.namespace().close().await;
+    }
+}
+
+fn error(error: &IoError, offset: u64, len: u64) -> BlockError {
+    match error {
+        IoError::Gone(_) => BlockError::Stopped,
+        error => raw::error(error.as_drive_error(offset, len)),
+    }
+}
+
+impl Block for Connected {
+    fn size_bytes(&self) -> u64 {
+        self.namespace().size_bytes()
+    }
+
+    fn optimal_io_bytes(&self) -> u32 {
+        self.known().info().block_bytes
+    }
+
+    async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, BlockError> {
+        let len = buf.len() as u64;
+        self.namespace().read(offset, buf).await.map_err(|failed| error(&failed, offset, len))
+    }
+
+    async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
+        let len = data.len() as u64;
+        let written = self.namespace().write(offset, Segments::from_iter([data]), fua).await;
+        written.map_err(|failed| error(&failed, offset, len))
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
+        if how.only_fast && !self.known().about().has_write_zeroes() {
+            return Err(BlockError::NotFast);
+        }
+        let done = self.namespace().write_zeroes(offset, len, how.fua, !how.keep_allocated).await;
+        done.map_err(|failed| error(&failed, offset, len))
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        self.namespace().deallocate(offset, len).await.map_err(|failed| error(&failed, offset, len))
+    }
+
+    fn discarded_reads_zeroes(&self) -> bool {
+        self.known().info().deallocated_reads_zeroes
+    }
+
+    async fn flush(&self) -> Result<(), BlockError> {
+        self.namespace().flush().await.map_err(|failed| error(&failed, 0, 0))
+    }
+
+    /// What was ever written is not known.
+    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+        let size = self.size_bytes();
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            return Err(BlockError::OutOfRange { offset, len, size });
+        }
+        Ok(vec![Extent { len, allocated: true }])
+    }
+}
