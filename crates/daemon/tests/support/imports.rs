@@ -30,7 +30,7 @@ fn array(drives: &[&String]) -> MdArray {
 /// A namespace, wherever it is.
 pub fn namespace(request: &ImportNvme) -> Import {
     let name = request.name.clone().unwrap_or_else(|| "remote1".into());
-    let drive: NvmeDrive = request.drive.parse().unwrap();
+    let drive: NvmeDrive = request.drive.parse().expect("a request that was checked has a drive of another machine");
     let path = |address: &TargetAddress| NamespacePath {
         address: address.to_string(),
         state: "optimized".into(),
