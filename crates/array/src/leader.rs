@@ -62,7 +62,7 @@ pub(crate) struct Leader {
     /// The group was not stopped in order. What that made necessary is done, which the superblocks do not say yet, and these
     /// members failed meanwhile.
     pub failed_in_recovery: Option<Vec<MemberIndex>>,
-    map_lock: Turnstile,
+    pub map_lock: Turnstile,
     map_sequences: RefCell<Vec<u64>>,
     /// The epoch of the last superblock that each drive took.
     pub held: RefCell<BTreeMap<DriveId, u64>>,
@@ -150,7 +150,7 @@ impl<E: Env> Inner<E> {
     /// not take its superblock leaves the group. To be called with the state lock held.
     ///
     /// # Errors
-    /// [`BlockError::ReadOnly`] if the array uses features that forbid it.
+    /// [`BlockError::ReadOnly`] if the array uses features that forbid it, [`BlockError::Lost`] if no member took it.
     pub async fn commit(self: &Rc<Self>, mut state: GroupState) -> Result<(), BlockError> {
         if self.leader().superblock.borrow().is_read_only() {
             return Err(BlockError::ReadOnly { reason: "the array uses features this program does not know" });
@@ -197,6 +197,16 @@ impl<E: Env> Inner<E> {
             left = left || self.seal_without(&mut state).await;
             left_at_all |= left;
             if !left {
+                if state
+                    .slots
+                    .iter()
+                    .filter(|slot| slot.state == MemberState::InSync)
+                    .all(|slot| !self.holds(slot.drive, epoch))
+                {
+                    // All of them may be back in a moment, and know nothing of it.
+                    let survives = self.shared.geometry.syndromes;
+                    return Err(BlockError::Lost { lost: self.shared.geometry.strips(), survives });
+                }
                 self.publish(state);
                 if left_at_all {
                     self.start_repair();
@@ -204,6 +214,11 @@ impl<E: Env> Inner<E> {
                 return Ok(());
             }
         }
+    }
+
+    /// A drive has the superblock of an epoch.
+    pub fn holds(&self, drive: DriveId, epoch: u64) -> bool {
+        self.leader().held.borrow().get(&drive) == Some(&epoch)
     }
 
     fn publish(&self, state: GroupState) {

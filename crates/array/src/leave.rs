@@ -64,8 +64,12 @@ impl<E: Env> Inner<E> {
             }
         }
         self.commit(state).await?;
-        self.start_repair();
-        Ok(())
+        // One that knows nothing of it would replay the old log again when it is back.
+        let epoch = leader.superblock.borrow().epoch;
+        let in_sync = self.shared.slots().filter(|(_, slot)| slot.state == MemberState::InSync);
+        let unheld = in_sync.filter(|(_, slot)| !self.holds(slot.drive, epoch)).count();
+        let survives = self.shared.geometry.syndromes;
+        if unheld > 0 { Err(BlockError::Lost { lost: survives + unheld, survives }) } else { Ok(()) }
     }
 
     /// Takes a drive that refused its superblock out of a state. Says no if the group cannot do without it.

@@ -2,13 +2,13 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use drive::{BlockError, Buf, BufMut, Drive, Env, Kept, Segments};
+use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Kept, Segments};
+use format::log::LostBlocks;
 use format::{
-    BLOCK, Catalogue, CrashSafety, MAP_SLOTS, MapBlock, MemberState, Superblock, Uuid, catalogue_slot_bytes,
+    BLOCK, Catalogue, CrashSafety, MAP_SLOTS, MapBlock, MemberState, SlotError, Superblock, Uuid, catalogue_slot_bytes,
     catalogue_slot_offset, decode_slot, encode_slot, map_slot_offset,
 };
 
@@ -54,6 +54,22 @@ struct Taken {
     catalogue: (u64, Catalogue),
     map_sequences: Vec<u64>,
     crash: (Option<Vec<MemberIndex>>, u64),
+    /// Memory that outlives the process, and whether it is of the last run.
+    kept: Option<(KeptGroup, bool)>,
+}
+
+/// The members that a group's structures are read from.
+pub(crate) struct Sources<'a, D> {
+    pub drives: Vec<&'a D>,
+    /// By drive. What is not there on a member that is being filled may be there all the same.
+    pub in_sync: Vec<bool>,
+}
+
+impl<D> Sources<'_, D> {
+    /// Some member that has everything could be read.
+    fn is_known<T, E>(&self, reads: &[Result<T, E>]) -> bool {
+        reads.iter().zip(&self.in_sync).any(|(read, in_sync)| *in_sync && read.is_ok())
+    }
 }
 
 /// Takes over map and catalogue of an assembled group. `drives` are those that [`assemble`](crate::assemble) was given, on shard 0;
@@ -128,21 +144,17 @@ async fn take_over<E: Env>(
     let slots: Vec<Slot> = superblock.members.iter().zip(&assembly.members).map(slot).collect();
     let mut shared = Shared::new(superblock, geometry, &slots, drives.len() as u16);
     let in_use: Vec<&Bounded<'_, E>> = live.iter().map(|&index| &drives[index]).collect();
-    let sequences = load_map(env, superblock, &in_use, &shared).await?;
-    let lost = load_lost(superblock, &in_use).await?;
+    let is_in_sync = |place: usize| superblock.members[place].state == MemberState::InSync;
+    let present = (0..assembly.members.len()).filter(|&place| assembly.members[place].is_some());
+    let sources = Sources { drives: in_use, in_sync: present.map(is_in_sync).collect() };
     let logs = superblock.crash_safety != CrashSafety::Off;
+    let sequences = load_map(env, superblock, &sources, &shared).await?;
+    // Without a log nothing is ever listed.
+    let lost = if logs { load_lost(superblock, &sources).await? } else { LostBlocks::default() };
     let crashed = !superblock.clean && !superblock.is_read_only();
-    let mut new_zones = Vec::new();
-    let mut settled = None;
-    let (new_memory, of_last_run) = match kept {
-        Some((kept, is_of_last_run)) if crashed && *is_of_last_run => (None, Some(kept)),
-        Some((kept, _)) => (Some(kept), None),
-        None => (None, None),
-    };
-    if let Some(kept) = of_last_run {
-        new_zones = shared.map.keep_on(kept.clone(), superblock.epoch);
-        settled = Some(kept.clone());
-    }
+    let settled = kept.filter(|(_, is_of_last_run)| crashed && *is_of_last_run).map(|(kept, _)| kept.clone());
+    let new_zones = settled.iter().flat_map(|kept| shared.map.keep_on(kept.clone())).collect::<Vec<_>>();
+    let kept = kept.map(|(kept, _)| (kept.clone(), settled.is_some()));
     let mut replayed = None;
     let lost = if logs && crashed {
         let members = RefCell::new(members(superblock, &assembly.members, drives));
@@ -154,11 +166,7 @@ async fn take_over<E: Env>(
         lost
     };
     shared.lost = LostCells::new(&lost);
-    let catalogue = load_catalogue(superblock, &in_use, shared.geometry.capacity()).await?;
-    if let Some(kept) = new_memory {
-        // Not before everything was read: the next attempt after one that failed would believe what this one began to keep.
-        shared.map.keep(kept.clone(), &superblock.array, superblock.epoch);
-    }
+    let catalogue = load_catalogue(superblock, &sources, shared.geometry.capacity()).await?;
     let identity = |(place, index): (usize, &Option<usize>)| {
         index.map(|index| (DriveId(index as u16), superblock.members[place].uuid))
     };
@@ -179,15 +187,22 @@ async fn take_over<E: Env>(
     let needs_resync = !logs && !superblock.clean && superblock.shape.survives() > 0;
     shared.set_resync_due(needs_resync);
     let (superblock, map_sequences) = (ahead, sequences);
-    Ok(Taken { shared, needs_resync, replayed, superblock, identities, spares, catalogue, map_sequences, crash })
+    Ok(Taken { shared, needs_resync, replayed, superblock, identities, spares, catalogue, map_sequences, crash, kept })
 }
 
 impl Taken {
     fn into_loaded(self, left_out: Vec<(usize, Refusal)>, listener: Box<dyn Fn(Event)>) -> Loaded {
-        let Taken { superblock, identities, spares, catalogue, map_sequences, crash, .. } = self;
+        let Taken { mut shared, superblock, identities, spares, catalogue, map_sequences, crash, kept, .. } = self;
+        // Not before everything was read: the next attempt after one that failed would believe what this one began to keep.
+        let epoch = superblock.epoch - 1;
+        match kept {
+            Some((kept, true)) => kept.found_epoch(epoch),
+            Some((kept, false)) => shared.map.keep(kept, &superblock.array, epoch),
+            None => {}
+        }
         let leader = Leader::new(superblock, identities, spares, catalogue, map_sequences, crash, listener);
         Loaded {
-            shared: Arc::new(self.shared),
+            shared: Arc::new(shared),
             needs_resync: self.needs_resync,
             replayed: self.replayed,
             left_out,
@@ -241,10 +256,14 @@ impl<E: Env> Array<E> {
     }
 
     /// Lets go of a group that could not be started, the leader's shard last: it takes no more requests, what is under way on this shard
-    /// ends, and nothing is written. On the drives it is as after a kill.
+    /// ends, and nothing is written afterwards. On the drives it is as after a kill.
     pub async fn abandon(&self) {
         self.0.shared.stop();
         self.0.barrier().await;
+        if let Some(leader) = &self.0.leader {
+            // Whoever is about to change the superblocks or the map sees that it has ended, or has come first.
+            drop((leader.state_lock.enter().await, leader.map_lock.enter().await));
+        }
     }
 
     /// Stops the group: waits for what is under way on this shard, then makes it durable. The leader, last of all
@@ -275,73 +294,112 @@ impl<E: Env> Array<E> {
     }
 }
 
+/// Some blocks of the map, as they are found.
+struct MapPart {
+    first: u64,
+    newest: Vec<Option<MapBlock>>,
+    /// By drive and block, the sequence that the drive has.
+    have: Vec<Vec<u64>>,
+}
+
+impl MapPart {
+    fn take(&mut self, array: &Uuid, drive: usize, within: usize, copy: &[u8]) {
+        let Ok(block) = MapBlock::decode(copy, array, self.first + within as u64) else { return };
+        self.have[drive][within] = self.have[drive][within].max(block.sequence);
+        if self.newest[within].as_ref().is_none_or(|other| other.sequence < block.sequence) {
+            self.newest[within] = Some(block);
+        }
+    }
+}
+
 /// Reads the map from the members: of each block the copy with the highest sequence. Gives the sequences. A member
 /// that lacks that copy gets it: the next version overwrites the one before, and must not be the only one then.
+///
+/// # Errors
+/// If a slot cannot be read from any member in sync: what is not known to be allocated would read as zeroes.
 async fn load_map<E: Env>(
     env: &E,
     superblock: &Superblock,
-    drives: &[&Bounded<'_, E>],
+    sources: &Sources<'_, Bounded<'_, E>>,
     shared: &Shared,
 ) -> Result<Vec<u64>, AssembleError> {
+    let (array, layout) = (&superblock.array, &superblock.layout);
     let blocks = shared.map.block_count();
     let mut sequences = vec![0; blocks as usize];
+    let read = async |offset, len: usize| {
+        let reads = sources.drives.iter().map(|drive| read_retried(*drive, offset, || env.alloc(len)));
+        drive::join_all(reads).await
+    };
     let mut first = 0;
     while first < blocks {
-        let next = blocks.min(first + MAP_BLOCKS_AT_ONCE);
-        if load_map_blocks(env, superblock, drives, shared, first..next, &mut sequences).await.is_err() {
-            // Each of them may have other sectors that cannot be read.
-            for block in first..next {
-                load_map_blocks(env, superblock, drives, shared, block..block + 1, &mut sequences).await?;
+        let count = MAP_BLOCKS_AT_ONCE.min(blocks - first) as usize;
+        let have = vec![vec![0; count]; sources.drives.len()];
+        let mut part = MapPart { first, newest: vec![None; count], have };
+        let slots = MAP_SLOTS as usize;
+        let reads = read(map_slot_offset(layout, first, 0), count * slots * BLOCK).await;
+        let is_known = sources.is_known(&reads);
+        for (drive, bytes) in reads.into_iter().enumerate() {
+            for (position, copy) in bytes.iter().flat_map(|bytes| bytes.chunks_exact(BLOCK)).enumerate() {
+                part.take(array, drive, position / slots, copy);
             }
         }
-        first = next;
+        // Each of them may have other sectors that cannot be read.
+        for position in (0..count * slots).filter(|_| !is_known) {
+            let (within, slot) = (position / slots, (position % slots) as u64);
+            let reads = read(map_slot_offset(layout, first + within as u64, slot), BLOCK).await;
+            if !sources.is_known(&reads) {
+                return Err(AssembleError::Unreadable("allocation map"));
+            }
+            for (drive, copy) in reads.iter().enumerate() {
+                copy.iter().for_each(|copy| part.take(array, drive, within, copy));
+            }
+        }
+        for (within, block) in part.newest.into_iter().enumerate() {
+            let Some(block) = block else { continue };
+            sequences[block.index as usize] = block.sequence;
+            shared.map.load(block.index, &block.bits);
+            let lacking = sources.drives.iter().zip(&part.have).filter(|(_, have)| have[within] < block.sequence);
+            let bytes = BufMut::copy_of(&block.encode(array)).freeze();
+            let offset = map_slot_offset(layout, block.index, block.sequence % MAP_SLOTS);
+            give(lacking.map(|(drive, _)| *drive), offset, &bytes).await;
+        }
+        first += count as u64;
     }
     Ok(sequences)
 }
 
-/// Reads some blocks of the map by one operation of each member.
-///
+/// Some bytes of a drive, block by block where they cannot be read at once.
+pub(crate) struct Patched {
+    /// What could not be read is zero.
+    pub bytes: BufMut,
+    pub is_whole: bool,
+    /// The first block could be read.
+    pub has_head: bool,
+}
+
 /// # Errors
-/// If none of them can: what is not known to be allocated would read as zeroes.
-async fn load_map_blocks<E: Env>(
-    env: &E,
-    superblock: &Superblock,
-    drives: &[&Bounded<'_, E>],
-    shared: &Shared,
-    blocks: Range<u64>,
-    sequences: &mut [u64],
-) -> Result<(), AssembleError> {
-    let (first, count) = (blocks.start, blocks.end - blocks.start);
-    let mut newest: Vec<Option<MapBlock>> = vec![None; count as usize];
-    let mut have: Vec<Vec<u64>> = vec![vec![0; count as usize]; drives.len()];
-    let offset = map_slot_offset(&superblock.layout, first, 0);
-    let len = (count * MAP_SLOTS) as usize * BLOCK;
-    let reads = drive::join_all(drives.iter().map(|drive| read_retried(*drive, offset, || env.alloc(len)))).await;
-    if reads.iter().all(Result::is_err) {
-        return Err(AssembleError::Unreadable("allocation map"));
-    }
-    for (have, bytes) in have.iter_mut().zip(reads) {
-        let Ok(bytes) = bytes else { continue };
-        for (position, copy) in bytes.chunks_exact(BLOCK).enumerate() {
-            let within = position / MAP_SLOTS as usize;
-            let decoded = MapBlock::decode(copy, &superblock.array, first + within as u64);
-            let Ok(block) = decoded else { continue };
-            have[within] = have[within].max(block.sequence);
-            if newest[within].as_ref().is_none_or(|other| other.sequence < block.sequence) {
-                newest[within] = Some(block);
+/// If nothing of it can be read.
+pub(crate) async fn read_patched<D: Drive>(drive: &D, offset: u64, len: usize) -> Result<Patched, DriveError> {
+    let error = match read_retried(drive, offset, || BufMut::zeroed(len)).await {
+        Ok(bytes) => return Ok(Patched { bytes, is_whole: true, has_head: true }),
+        Err(DriveError::Gone) => return Err(DriveError::Gone),
+        Err(error) => error,
+    };
+    let mut patched = Patched { bytes: BufMut::zeroed(len), is_whole: true, has_head: true };
+    let mut any = false;
+    for at in (0..len).step_by(BLOCK) {
+        match read_retried(drive, offset + at as u64, || BufMut::zeroed(BLOCK)).await {
+            Ok(block) => {
+                patched.bytes[at..at + BLOCK].copy_from_slice(&block);
+                any = true;
+            }
+            Err(_) => {
+                patched.is_whole = false;
+                patched.has_head &= at > 0;
             }
         }
     }
-    for (within, block) in newest.into_iter().enumerate() {
-        let Some(block) = block else { continue };
-        sequences[block.index as usize] = block.sequence;
-        shared.map.load(block.index, &block.bits);
-        let lacking = drives.iter().zip(&have).filter(|(_, have)| have[within] < block.sequence);
-        let bytes = BufMut::copy_of(&block.encode(&superblock.array)).freeze();
-        let offset = map_slot_offset(&superblock.layout, block.index, block.sequence % MAP_SLOTS);
-        give(lacking.map(|(drive, _)| *drive), offset, &bytes).await;
-    }
-    Ok(())
+    if any { Ok(patched) } else { Err(error) }
 }
 
 /// Writes a copy of a structure to the drives that lack it. One that does not take it shows that at the next write.
@@ -350,40 +408,45 @@ async fn give<'a, D: Drive + 'a>(drives: impl Iterator<Item = &'a D>, offset: u6
 }
 
 /// Reads the catalogue with the highest sequence. A group without one has no volumes so far. A member that lacks that
-/// copy gets it, as with the map. Some member has to be able to read each slot.
+/// copy gets it, as with the map. Some member in sync has to be able to read each slot, as far as something is in it.
 async fn load_catalogue<D: Drive>(
     superblock: &Superblock,
-    drives: &[&D],
+    sources: &Sources<'_, D>,
     capacity: u64,
 ) -> Result<(u64, Catalogue), AssembleError> {
     let mut newest: Option<(u64, Catalogue)> = None;
     let slot_bytes = catalogue_slot_bytes(&superblock.layout) as usize;
-    let mut have = vec![0; drives.len()];
-    let mut is_read = [false; format::CATALOGUE_SLOTS as usize];
-    for (drive, have) in drives.iter().zip(&mut have) {
+    let mut have = vec![0; sources.drives.len()];
+    let mut is_known = [false; format::CATALOGUE_SLOTS as usize];
+    for (index, drive) in sources.drives.iter().enumerate() {
         for slot in 0..format::CATALOGUE_SLOTS {
             let offset = catalogue_slot_offset(&superblock.layout, slot);
-            let Ok(bytes) = read_retried(*drive, offset, || BufMut::zeroed(slot_bytes)).await else { continue };
-            is_read[slot as usize] = true;
-            let (sequence, catalogue) = match decode_slot(&bytes, &superblock.array) {
+            let Ok(Patched { bytes, is_whole, has_head }) = read_patched(*drive, offset, slot_bytes).await else {
+                continue;
+            };
+            let decoded = decode_slot(&bytes, &superblock.array);
+            let is_absent = matches!(decoded, Err(SlotError::NotACatalogue | SlotError::OtherArray { .. }));
+            let is_read = is_whole || decoded.is_ok() || (is_absent && has_head);
+            is_known[slot as usize] |= is_read && sources.in_sync[index];
+            let (sequence, catalogue) = match decoded {
                 Ok(found) => found,
                 Err(error) if error.is_whole() => return Err(AssembleError::UnknownCatalogue(error)),
                 Err(_) => continue,
             };
-            *have = sequence.max(*have);
+            have[index] = sequence.max(have[index]);
             if newest.as_ref().is_none_or(|(other, _)| *other < sequence) {
                 newest = Some((sequence, catalogue));
             }
         }
     }
-    if is_read.contains(&false) {
+    if is_known.contains(&false) {
         return Err(AssembleError::Unreadable("catalogue of volumes"));
     }
     let Some((sequence, catalogue)) = newest else { return Ok((0, Catalogue::default())) };
     catalogue.check(capacity).map_err(|_| AssembleError::Catalogue)?;
     let bytes = encode_slot(&catalogue, &superblock.array, sequence, slot_bytes as u64);
     if let Ok(bytes) = bytes {
-        let lacking = drives.iter().zip(&have).filter(|(_, have)| **have < sequence);
+        let lacking = sources.drives.iter().zip(&have).filter(|(_, have)| **have < sequence);
         let offset = catalogue_slot_offset(&superblock.layout, sequence % format::CATALOGUE_SLOTS);
         give(lacking.map(|(drive, _)| *drive), offset, &BufMut::copy_of(&bytes).freeze()).await;
     }

@@ -6,12 +6,12 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use drive::{BlockError, BufMut, Drive, Env};
-use format::log::{LOST_RANGES_MAX, LOST_SLOT_BYTES, LOST_SLOTS, LostBlocks, lost_slot_offset};
+use format::log::{LOST_RANGES_MAX, LOST_SLOT_BYTES, LOST_SLOTS, LostBlocks, LostError, lost_slot_offset};
 use format::{BLOCK, Superblock};
 
 use crate::array::Inner;
 use crate::assemble::AssembleError;
-use crate::leader::read_retried;
+use crate::load::{Sources, read_patched};
 
 /// A lost block: what has to be written as a whole to be readable again.
 #[derive(Debug)]
@@ -96,23 +96,29 @@ impl LostCells {
     }
 }
 
-/// Reads the list from the members: the valid copy with the highest sequence. None was ever written where there is none. Some member has to
-/// be able to read each slot: what is lost must not be read.
-pub(crate) async fn load_lost<D: Drive>(superblock: &Superblock, drives: &[&D]) -> Result<LostBlocks, AssembleError> {
+/// Reads the list from the members: the valid copy with the highest sequence. None was ever written where there is none. Some member in
+/// sync has to be able to read each slot, as far as something is in it: what is lost must not be read.
+pub(crate) async fn load_lost<D: Drive>(
+    superblock: &Superblock,
+    sources: &Sources<'_, D>,
+) -> Result<LostBlocks, AssembleError> {
     let mut newest = LostBlocks::default();
-    let mut is_read = [false; LOST_SLOTS as usize];
-    for drive in drives {
+    let mut is_known = [false; LOST_SLOTS as usize];
+    for (drive, in_sync) in sources.drives.iter().zip(&sources.in_sync) {
         for slot in 0..LOST_SLOTS {
             let offset = lost_slot_offset(&superblock.layout, slot);
-            let Ok(bytes) = read_retried(*drive, offset, || BufMut::zeroed(LOST_SLOT_BYTES)).await else { continue };
-            is_read[slot as usize] = true;
-            match LostBlocks::decode(&bytes, &superblock.array) {
+            let Ok(patched) = read_patched(*drive, offset, LOST_SLOT_BYTES).await else { continue };
+            let decoded = LostBlocks::decode(&patched.bytes, &superblock.array);
+            let is_absent = matches!(decoded, Err(LostError::NotAList | LostError::OtherArray));
+            let is_read = patched.is_whole || decoded.is_ok() || (is_absent && patched.has_head);
+            is_known[slot as usize] |= is_read && *in_sync;
+            match decoded {
                 Ok(list) if list.sequence > newest.sequence => newest = list,
                 _ => {}
             }
         }
     }
-    if is_read.contains(&false) { Err(AssembleError::Unreadable("list of lost blocks")) } else { Ok(newest) }
+    if is_known.contains(&false) { Err(AssembleError::Unreadable("list of lost blocks")) } else { Ok(newest) }
 }
 
 /// Ranges in order, with those that touch joined.

@@ -98,9 +98,8 @@ impl AllocationMap {
 
     /// As [`AllocationMap::keep`], after a crash, with memory that holds the map as it was then: takes over what is in it.
     /// Gives the zones that are set there and were not so far.
-    pub(crate) fn keep_on(&mut self, kept: KeptGroup, epoch: u64) -> Vec<u64> {
+    pub(crate) fn keep_on(&mut self, kept: KeptGroup) -> Vec<u64> {
         let mut new = Vec::new();
-        kept.found_epoch(epoch);
         for (index, (word, kept)) in self.words.iter().zip(kept.bits()).enumerate() {
             let (before, now) = (word.load(Ordering::Acquire), kept.load(Ordering::SeqCst));
             for bit in (0..64).filter(|bit| (before ^ now) >> bit & 1 == 1) {

@@ -5,9 +5,9 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
-use drive::{BlockError, Buf, BufMut, Env, join_all};
+use drive::{BlockError, Buf, BufMut, Drive, Env, join_all};
 use format::log::{Entry, LOST_RANGES_MAX, LOST_SLOTS, LostBlocks, lost_slot_offset};
-use format::{BLOCK, MemberState, Superblock};
+use format::{BLOCK, MemberState, Superblock, superblock_offsets};
 
 use crate::bounded::Bounded;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
@@ -71,7 +71,7 @@ impl<'a, E: Env> Replay<'a, E> {
         }
         let mut covered: BTreeMap<UnitIndex, Ranges> = BTreeMap::new();
         // The newest first, so that older ones find what is covered.
-        for ((_, _), mut record) in self.records().await.into_iter().rev() {
+        for ((_, _), mut record) in self.records().await?.into_iter().rev() {
             if !self.is_complete(&record) {
                 continue;
             }
@@ -328,6 +328,12 @@ impl<'a, E: Env> Replay<'a, E> {
         let mut doubtful: Vec<Option<BufMut>> = Vec::with_capacity(strips.len());
         for (role, strip) in strips.iter_mut().enumerate() {
             let (member, drive) = in_sync(role);
+            if strip.is_none() && drive.is_some() {
+                // Sectors that cannot be read are one thing; a drive that is gone, or was for a moment, must not make
+                // blocks count as lost that are there.
+                self.look_after(member).await?;
+                *strip = read(role).await;
+            }
             let is_damaged = match (&strip, drive) {
                 (Some(bytes), Some(drive))
                     if role < geometry.data && (entry.overwritten | entry.restated) >> role & 1 == 0 =>
@@ -336,9 +342,7 @@ impl<'a, E: Env> Replay<'a, E> {
                 }
                 _ => false,
             };
-            if is_damaged || strip.is_none() {
-                // Sectors that cannot be read are one thing; a drive that is gone must not make blocks count as lost
-                // that are there when it comes back.
+            if is_damaged {
                 self.look_after(member).await?;
             }
             let doubted = is_damaged || (!settled && entry.restated >> role & 1 == 1);
@@ -347,13 +351,18 @@ impl<'a, E: Env> Replay<'a, E> {
         Ok(Row { strips, doubtful })
     }
 
-    /// Gives a member up that does not even read its superblock any more.
-    async fn look_after(&self, member: MemberIndex) -> Result<(), BlockError> {
+    /// Gives a member up of which not even a superblock can be read any more.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the group cannot do without it.
+    pub async fn look_after(&self, member: MemberIndex) -> Result<(), BlockError> {
         let Some(drive) = self.drive(member, None) else { return Ok(()) };
-        match read_retried(drive, 0, || self.env.alloc(BLOCK)).await {
-            Ok(_) => Ok(()),
-            Err(_) => self.give_up(member),
+        for offset in superblock_offsets(drive.info().size_bytes) {
+            if read_retried(drive, offset, || self.env.alloc(BLOCK)).await.is_ok() {
+                return Ok(());
+            }
         }
+        self.give_up(member)
     }
 
     /// Data strips that are not overwritten, from base syndromes.

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 
-use drive::{Drive, Env, join_all};
+use drive::{BlockError, Drive, Env, join_all};
 use format::log::{Entry, Frame, Part};
 use format::{BLOCK, MemberState, Region};
 
@@ -110,7 +110,10 @@ impl<'a, E: Env> Window<'a, E> {
 
 impl<E: Env> Replay<'_, E> {
     /// All records that count, by stream and sequence.
-    pub async fn records(&self) -> BTreeMap<(u32, u64), Record> {
+    ///
+    /// # Errors
+    /// [`BlockError`] if members turn out to be gone and the group cannot do without them.
+    pub async fn records(&self) -> Result<BTreeMap<(u32, u64), Record>, BlockError> {
         let geometry = &self.shared.geometry;
         let mut records: BTreeMap<(u32, u64), Record> = BTreeMap::new();
         let mut tails: BTreeMap<u32, Vec<(u64, Vec<u64>)>> = BTreeMap::new();
@@ -118,7 +121,12 @@ impl<E: Env> Replay<'_, E> {
         let live: Vec<MemberIndex> = self.live().into_iter().map(|(member, _)| member).collect();
         for members in live.chunks(MEMBERS_AT_ONCE) {
             let scans = members.iter().map(|&member| async move { (member, self.scan(member).await) });
-            for (member, scan) in join_all(scans).await {
+            for (member, mut scan) in join_all(scans).await {
+                if scan.as_ref().is_some_and(|(_, readable)| !readable) {
+                    // Not a bad sector, if the drive is gone, or was for a moment.
+                    self.look_after(member).await?;
+                    scan = self.scan(member).await;
+                }
                 let Some((frames, readable)) = scan else { continue };
                 for Found { frame, payloads } in frames {
                     let tails = tails.entry(frame.head.stream).or_default();
@@ -149,7 +157,7 @@ impl<E: Env> Replay<'_, E> {
             });
             record.holders &= !excused.fold(0, |bits, role| bits | 1 << role);
         }
-        records
+        Ok(records)
     }
 
     /// Adds a part to its record, unless it belongs elsewhere.
@@ -234,10 +242,16 @@ impl<E: Env> Replay<'_, E> {
             let block = BLOCK as u64;
             let start = payload.offset / block * block;
             let len = (payload.offset + payload.len).next_multiple_of(block) - start;
-            let mut window = Window::new(self.env, drive, Region { offset: start, len });
-            window.step = WINDOW_BYTES_MAX;
-            let bytes = window.bytes(payload.offset, payload.len).await.to_vec();
-            (gf::crc32c(&bytes) == payload.crc32c).then_some((role, bytes))
+            // Once more if the drive was gone for a moment.
+            for _ in 0..2 {
+                let mut window = Window::new(self.env, drive, Region { offset: start, len });
+                window.step = WINDOW_BYTES_MAX;
+                let bytes = window.bytes(payload.offset, payload.len).await.to_vec();
+                if gf::crc32c(&bytes) == payload.crc32c {
+                    return Some((role, bytes));
+                }
+            }
+            None
         }));
         record.parts = fetched.await.into_iter().flatten().collect();
     }

@@ -134,7 +134,12 @@ impl<E: Env> Replay<'_, E> {
             return Ok(());
         }
         let know = (&self.superblock.layout, &self.shared.geometry, &self.shared.map);
-        let (sums, computed) = read_sums(self.env, drive, &region, know, member, block).await?;
+        let (mut sums, mut computed) = read_sums(self.env, drive, &region, know, member, block).await?;
+        if computed {
+            // Of a drive that was gone for a moment, they would replace those that are right.
+            self.look_after(member).await.map_err(|_| DriveError::Gone)?;
+            (sums, computed) = read_sums(self.env, drive, &region, know, member, block).await?;
+        }
         if let Entry::Vacant(place) = self.resums.0.borrow_mut().entry((member, block)) {
             place.insert((sums, computed));
         }

@@ -221,12 +221,12 @@ impl Group {
         Group::try_open_over(env, drives, ways, shards).await.expect("the group can be assembled")
     }
 
-    /// As [`Group::open`], of drives that may fail meanwhile.
+    /// As [`Group::open_async`], of drives that may fail meanwhile.
     ///
     /// # Errors
     /// [`AssembleError`]; nothing of the group is under way any more then.
-    pub fn try_open(sim: &Sim, drives: Vec<SimDrive>, shards: usize) -> Result<Group, AssembleError> {
-        sim.block_on(Group::try_open_over(sim.env(), drives, Rc::default(), shards))
+    pub async fn try_open(env: SimEnv, drives: Vec<SimDrive>, shards: usize) -> Result<Group, AssembleError> {
+        Group::try_open_over(env, drives, Rc::default(), shards).await
     }
 
     async fn try_open_over(
