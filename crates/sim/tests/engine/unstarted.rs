@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use array::AssembleError;
-use drive::Env;
+use drive::{DriveError, Env};
 use format::log::{LOST_SLOT_BYTES, LOST_SLOTS, lost_slot_offset};
 use format::{
     BLOCK, CATALOGUE_SLOTS, Layout, MAP_SLOTS, Shape, catalogue_slot_bytes, catalogue_slot_offset, map_slot_offset,
 };
-use sim::{Latency, Rng, Sim, SimDrive};
+use sim::{Latency, OpKind, Rng, Sim, SimDrive};
 
 use crate::group::*;
 use crate::history::{History, Loss, Shared, settle_with, verify_latest, work_for_a_crash};
@@ -86,14 +86,24 @@ fn a_moment_without_any_drive_while_a_group_is_started_costs_nothing_that_was_ac
             let (drives, history) = crashed(&sim, shape, &mut rng);
             drives.iter().for_each(|drive| drive.set_latency(Latency::between(10_000, 100_000)));
             let group = loop {
-                let (begin, end) = (rng.below(20_000_000), rng.below(1_000_000));
+                // Of any magnitude, so that some moments are as short as an operation.
+                let (begin, end) = (rng.range(16..24), rng.range(12..20));
+                let (begin, end) = (rng.below(1 << begin), rng.below(1 << end));
+                let errors = if rng.chance(1, 2) { 0 } else { rng.range(2..200) };
                 let mut opened = None;
                 let env = sim.env();
                 sim.block_on(both(
                     async { opened = Some(Group::try_open(sim.env(), drives.clone(), 2).await) },
                     async {
                         env.sleep(Duration::from_nanos(begin)).await;
-                        drives.iter().for_each(SimDrive::fail);
+                        match errors {
+                            0 => drives.iter().for_each(SimDrive::fail),
+                            // The path fails: reads end with errors, after some time.
+                            _ => drives.iter().for_each(|drive| {
+                                let error = DriveError::Media { offset: 0, len: 4096 };
+                                (0..errors).for_each(|_| drive.error_next(OpKind::Read, error.clone()));
+                            }),
+                        }
                         env.sleep(Duration::from_nanos(end)).await;
                         drives.iter().for_each(|drive| _ = drive.revive());
                     },
