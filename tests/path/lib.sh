@@ -12,11 +12,20 @@ NBD=$DIR/nbd.sock
 DAEMON=
 LOOPS=()
 FILES=()
+HELPERS=()
+NETWORKS=()
+# What the daemon is started with: `ip netns exec NAME`, where it is to be on a machine of its own.
+WITHIN=()
 
 cleanup() {
     local status=$?
     stop_daemon TERM || true
-    local loop
+    local loop helper network
+    for helper in "${HELPERS[@]}"; do
+        kill "$helper" 2>/dev/null || true
+        wait "$helper" 2>/dev/null || true
+    done
+    for network in "${NETWORKS[@]}"; do ip netns delete "$network" || true; done
     for loop in "${LOOPS[@]}"; do losetup -d "$loop" || true; done
     if ((status != 0)) && [[ -s $DIR/daemon.log ]]; then
         echo "--- the daemon said:" >&2
@@ -38,7 +47,7 @@ nbdsh() { PATH=/usr/bin:$PATH command nbdsh "$@"; }
 p() { purlin --socket "$SOCKET" "$@"; }
 
 start_daemon() {
-    purlind --state "$STATE" --socket "$SOCKET" "$@" 2>>"$DIR/daemon.log" &
+    "${WITHIN[@]}" purlind --state "$STATE" --socket "$SOCKET" "$@" 2>>"$DIR/daemon.log" &
     DAEMON=$!
     local try
     for try in $(seq 200); do
@@ -83,6 +92,13 @@ new_drives() {
             DRIVES+=("$file")
         fi
     done
+}
+
+# new_network VARIABLE: a network namespace, which stands for a machine; its name is put there. Fails where none can be made.
+new_network() {
+    printf -v "$1" 'purlin-%s-%s' "$1" "$$"
+    ip netns add "${!1}" 2>/dev/null || return 1
+    NETWORKS+=("${!1}")
 }
 
 join() {

@@ -11,18 +11,34 @@ use nvme::Nqn;
 /// Verbs of NVMe/TCP: this machine as a host. Options are called as nvme-cli calls them, where it has them.
 #[derive(Debug, Subcommand)]
 pub enum NvmeCommand {
-    /// List the subsystems that a target offers to this host
+    /// List the subsystems that a target offers to this host, or the targets that announce themselves
     #[command(after_help = "\
 Examples:
   purlin nvme discover 10.0.0.5
   purlin nvme discover 10.0.0.5:8009 --output json
   purlin nvme discover shelf-1 --hostnqn nqn.2014-08.org.nvmexpress:uuid:2e5cb3b8-6b30-4b1e-8a0f-7d4e0c1f2a3b
+  purlin nvme discover --mdns
 
-Without a port it is 4420. Other discovery services that it refers to are asked as well.")]
+Without a port it is 4420. Other discovery services that it refers to are asked as well.
+
+With --mdns no target is asked: discovery services that announce themselves by multicast DNS on the networks of this machine are
+listed, with the addresses to ask them at.")]
     Discover {
         /// Where the target listens
-        #[arg(value_name = "HOST[:PORT]")]
-        address: Address,
+        #[arg(value_name = "HOST[:PORT]", required_unless_present = "mdns")]
+        address: Option<Address>,
+        /// List the discovery services that announce themselves (_nvme-disc._tcp), and ask none of them
+        #[arg(
+            long,
+            conflicts_with_all = [
+                "address", "no_follow", "hostnqn", "hostid", "dhchap_secret", "dhchap_ctrl_secret", "tls", "tls_key", "hdr_digest",
+                "data_digest",
+            ]
+        )]
+        mdns: bool,
+        /// How long to listen with --mdns
+        #[arg(long, value_name = "N", default_value_t = 3, conflicts_with = "address", value_parser = clap::value_parser!(u32).range(1..=3600))]
+        seconds: u32,
         /// List referrals, and do not ask there
         #[arg(long)]
         no_follow: bool,

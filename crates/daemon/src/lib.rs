@@ -9,5 +9,5 @@ mod engine;
 mod handover;
 pub mod http;
 
-pub use engine::{Engine, WallClock};
+pub use engine::{Engine, Interfaces, WallClock};
 pub use handover::Handover;

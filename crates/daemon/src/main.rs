@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use daemon::http::{HttpOptions, Server};
-use daemon::{Engine, Handover, WallClock};
+use daemon::{Engine, Handover, Interfaces, WallClock};
 use runtime::{Config, DefaultSignals, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
@@ -30,6 +30,10 @@ struct Line {
     /// Memory for buffers, pinned
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = api::parse_bytes)]
     buffers: u64,
+    /// Announce where NVMe/TCP hosts find this machine's discovery service, by multicast DNS (_nvme-disc._tcp), on these network
+    /// interfaces, such as eth0,eth1; all is every one but the loopback interface [default: announce nothing]
+    #[arg(long, value_name = "INTERFACE,...|all")]
+    mdns: Option<Interfaces>,
     #[command(flatten)]
     http: HttpOptions,
 }
@@ -102,6 +106,9 @@ async fn serve(
     let engine = Engine::with_handover(runtime, &line.state, WallClock::system(), handover.clone())
         .await
         .map_err(|error| format!("the state directory {}: {error}", line.state.display()))?;
+    if let Some(interfaces) = &line.mdns {
+        engine.start_announcing(interfaces.clone());
+    }
     let server = Server::take_over(&line.http, handover.clone()).await?;
     engine.start_hotplug();
     engine.start_looking_for_remotes();
@@ -161,6 +168,16 @@ mod tests {
         assert_eq!(parse_cores("0,2-3,2").unwrap(), Cores(vec![0, 2, 3]));
         assert_eq!(parse_cores("3-1").unwrap_err(), "\"3-1\" is not a range of cores");
         assert_eq!(parse_cores("a").unwrap_err(), "\"a\" is not a core's number");
+    }
+
+    #[test]
+    fn nothing_is_announced_unless_asked_for() {
+        let parse = |options: &[&str]| {
+            Line::try_parse_from([&["purlind", "--state", "/s", "--socket", "/x"][..], options].concat())
+        };
+        assert_eq!(parse(&[]).unwrap().mdns, None);
+        assert_eq!(parse(&["--mdns", "all"]).unwrap().mdns, Some(Interfaces::All));
+        assert!(parse(&["--mdns"]).is_err() && parse(&["--mdns", "eth0,"]).is_err());
     }
 
     #[test]

@@ -29,4 +29,4 @@ pub mod tls;
 pub use access::Access;
 pub use command::{Command, Direction, FABRICS, Fuse, Place, Sgl, admin, fabrics, nvm};
 pub use completion::{Completion, Status};
-pub use nqn::{DISCOVERY_NQN, NQN_BYTES_MAX, NQN_FIELD_BYTES, Nqn, NqnError};
+pub use nqn::{DISCOVERY_NQN, DISCOVERY_SERVICE_TYPE, NQN_BYTES_MAX, NQN_FIELD_BYTES, Nqn, NqnError};

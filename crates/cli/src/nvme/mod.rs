@@ -6,6 +6,7 @@ mod device;
 mod discover;
 mod edges;
 mod host;
+mod mdns;
 mod nbd_server;
 pub mod reports;
 mod serve;
@@ -34,8 +35,11 @@ pub(crate) async fn run(common: &Common, client: &Client, command: NvmeCommand) 
     let tasks = LocalSet::new();
     let done = async {
         match command {
-            NvmeCommand::Discover { address, no_follow, host } => {
+            NvmeCommand::Discover { address: Some(address), no_follow, host, .. } => {
                 discover::run(common, &address, !no_follow, &host).await
+            }
+            NvmeCommand::Discover { address: None, seconds, .. } => {
+                mdns::run(common, Duration::from_secs(seconds.into())).await
             }
             NvmeCommand::Connect(args) if args.ublk => device::connect(common, client, &args).await,
             NvmeCommand::Connect(args) => serve::run(common, args).await,

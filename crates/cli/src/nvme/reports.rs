@@ -48,6 +48,32 @@ pub struct NvmeSubsystem {
     pub needs_tls: bool,
 }
 
+/// `purlin nvme discover --mdns`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvmeServiceList {
+    /// Discovery services that announce themselves, by name.
+    pub services: Vec<NvmeService>,
+}
+
+/// A discovery service that announces itself. All is as it was announced: anybody on the network may announce anything.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvmeService {
+    /// Its name on the network.
+    pub name: String,
+    /// Where it runs.
+    pub host: String,
+    /// Name of the discovery subsystem.
+    pub nqn: String,
+    /// `tcp`.
+    pub transport: String,
+    /// IP addresses of the host; with `%` and an interface where they are good on that network only.
+    pub addresses: Vec<String>,
+    /// The port.
+    pub port: u16,
+}
+
 /// `purlin nvme bench`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

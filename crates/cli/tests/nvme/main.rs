@@ -74,6 +74,21 @@ fn discovery_prints_what_the_host_may_use() {
 }
 
 #[test]
+fn services_are_either_asked_at_an_address_or_listened_for() {
+    let home = Home::new();
+    for (line, said) in [
+        ("nvme discover", "the following required arguments were not provided"),
+        ("nvme discover --mdns 10.0.0.5", "cannot be used with"),
+        ("nvme discover --mdns --hostnqn nqn.2026-11.com.example:host-1", "cannot be used with"),
+        ("nvme discover 10.0.0.5 --seconds 5", "cannot be used with"),
+    ] {
+        let Output { status, stderr, .. } = home.run(line);
+        let stderr = String::from_utf8(stderr).unwrap();
+        assert!(status.code() == Some(2) && stderr.contains(said), "{line}: {stderr}");
+    }
+}
+
+#[test]
 fn referrals_are_followed_once_and_those_that_lead_nowhere_are_told() {
     let (home, (target, _volume, _)) = (Home::new(), Target::disk(MIB));
     let (other, _other_volume, _) = Target::disk(MIB);

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use api::{ErrorCode, NbdAddress};
 use drive::Env;
@@ -16,6 +16,7 @@ use nvme::target::Subsystem;
 use runtime::{Bound, ListenOn, Listener, ShardEnv, ShardHandle};
 use tokio::sync::oneshot;
 
+use super::announce::Announcer;
 use super::drives::stopping;
 use super::served::Served;
 use super::shard::{self, Offer, Offers};
@@ -76,11 +77,27 @@ pub(super) struct Listeners {
     /// What every portal's discovery log names as well.
     referrals: Mutex<BTreeSet<SocketAddr>>,
     handover: Arc<Handover>,
+    /// Where NVMe/TCP is spoken, it is told to networks, if anybody asked for that.
+    announcer: OnceLock<Announcer>,
 }
 
 impl Listeners {
     pub fn new(shards: Vec<ShardHandle>, handover: Arc<Handover>) -> Listeners {
-        Listeners { shards, places: Mutex::default(), referrals: Mutex::default(), handover }
+        let announcer = OnceLock::new();
+        Listeners { shards, places: Mutex::default(), referrals: Mutex::default(), handover, announcer }
+    }
+
+    /// Announces where NVMe/TCP is spoken from now on.
+    pub fn announce_with(&self, announcer: Announcer) {
+        // Only the first one counts.
+        let _ = self.announcer.set(announcer);
+    }
+
+    /// Announces nothing any more. What the next program will listen at stays announced.
+    pub async fn end_announcing(&self) {
+        if let Some(announcer) = self.announcer.get() {
+            announcer.end(self.handover.is_upgrade()).await;
+        }
     }
 
     fn places(&self) -> MutexGuard<'_, BTreeMap<String, Place>> {
@@ -243,6 +260,9 @@ impl Listeners {
     /// Waits for clients there no more.
     async fn close(&self, address: &str) {
         let Some(place) = self.places().remove(address) else { return };
+        if let Some(announcer) = self.announcer.get() {
+            announcer.withdraw(address);
+        }
         self.handover.forget(&place.serves.socket_name(address));
         let closed = address.to_owned();
         // A shard that has stopped has closed its listeners.
@@ -267,6 +287,7 @@ impl Listeners {
         serve: impl FnOnce(ShardEnv, Listener) -> F + Send + 'static,
     ) -> Answer<()> {
         let bound = self.bound(address, &serves.socket_name(address))?;
+        let at = bound.on().clone();
         let key = address.to_owned();
         let (end, ended) = oneshot::channel();
         let listening = self.home(address).call(move || async move {
@@ -281,6 +302,9 @@ impl Listeners {
             });
         });
         listening.await.map_err(|_| stopping())?;
+        if let (Serves::NvmeTcp(_), ListenOn::Tcp(at), Some(announcer)) = (&serves, at, self.announcer.get()) {
+            announcer.announce(address, at);
+        }
         self.places().insert(address.to_owned(), Place { serves, ended });
         Ok(())
     }

@@ -8,6 +8,7 @@
 //!    written to, it has everything.
 
 mod access;
+mod announce;
 mod away;
 mod change;
 mod clock;
@@ -65,6 +66,7 @@ use runtime::{MailboxSender, Runtime, ShardEnv, ShardHandle, mailbox};
 
 use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
+use announce::Announcer;
 use away::Away;
 use devices::{Backing, DeviceEnd, Devices};
 use drives::Taken;
@@ -80,6 +82,7 @@ use sampler::Sampler;
 use shard::{Mail, Offer};
 use shares::Shares;
 
+pub use announce::Interfaces;
 pub use clock::WallClock;
 
 /// The daemon's objects, over the shards of a runtime.
@@ -205,6 +208,15 @@ impl Engine {
         self.start_remembered_imports().await
     }
 
+    /// Announces by multicast DNS, from now on, where discovery services of NVMe/TCP listen. To be called before anything is started.
+    /// That it cannot be done stops nothing else: it is logged.
+    pub fn start_announcing(&self, interfaces: Interfaces) {
+        match Announcer::new(interfaces) {
+            Ok(announcer) => self.listeners.announce_with(announcer),
+            Err(error) => tracing::error!(%error, "discovery services are not announced"),
+        }
+    }
+
     /// Samples the load once a second, for as long as the engine lives.
     pub fn start_sampling(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
@@ -239,6 +251,7 @@ impl Engine {
         }
         self.stop_imports().await;
         self.stop_shares().await;
+        self.listeners.end_announcing().await;
         self.remotes.closed().await;
     }
 

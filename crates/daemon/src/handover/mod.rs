@@ -197,7 +197,12 @@ impl Handover {
 
     /// Whether sockets outlive what is served now: they listen on, and their files stay.
     pub fn keeps(&self) -> bool {
-        self.manager.is_some() || lock(&self.upgrade).state == UpgradeState::Running
+        self.manager.is_some() || self.is_upgrade()
+    }
+
+    /// Whether what is served now ends because another program takes this one's place.
+    pub fn is_upgrade(&self) -> bool {
+        lock(&self.upgrade).state == UpgradeState::Running
     }
 
     /// How an upgrade stands.
