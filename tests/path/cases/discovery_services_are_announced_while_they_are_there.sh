@@ -77,6 +77,10 @@ p export create tank/b --nvme-tcp "$address:$port" --allow-any-host
 mapfile -t exports < <(p export list -o json | python3 -c 'import json,sys; [print(e["id"]) for e in json.load(sys.stdin)["exports"]]')
 p export delete "${exports[0]}"
 p upgrade
+# What is said later is heard later: a goodbye would have been heard by then.
+p export create tank/b --nvme-tcp "$address:$((port + 2))" --allow-any-host
+sees 1 "\+ purlin-[a-z0-9-]*-$((port + 2)) .*"
+saw 0 "- .*"
 p export delete "${exports[1]}"
 sees 1 "- $name"
 saw 1 "\+ $name .*"
