@@ -70,11 +70,11 @@ impl<'a, E: Env> Replay<'a, E> {
             done.bytes += self.resum_zone(zone).await?;
         }
         let mut covered: BTreeMap<UnitIndex, Ranges> = BTreeMap::new();
+        let mut records = self.records().await?;
+        // Before any is applied: of a member that fails meanwhile nobody could tell any more that it lacks its part.
+        records.retain(|_, record| self.is_complete(record));
         // The newest first, so that older ones find what is covered.
-        for ((_, _), mut record) in self.records().await?.into_iter().rev() {
-            if !self.is_complete(&record) {
-                continue;
-            }
+        for ((_, _), mut record) in records.into_iter().rev() {
             let mut offset = 0;
             let mut todo = Vec::new();
             for (index, entry) in record.entries.iter().enumerate() {

@@ -1,6 +1,8 @@
 //! Members on other machines that cannot be reached: how they leave their group, and how they come back.
 //!
 //! What events of the kernel are for drives of this machine, looking again and again is for these. The rules are those of [`super::hotplug`].
+//!
+//! Groups that could not be started are tried again here, too: no event tells that an adapter that was reset works again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -25,6 +27,21 @@ const ABSENT_EVERY: u64 = 5;
 
 /// A drive that is there, but of no use, is looked at again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
+
+/// A group that could not be started though all of its drives are there is tried again after this, then after twice as long, and so on.
+const TRY_AGAIN: Duration = Duration::from_secs(5);
+const TRY_AGAIN_MAX: Duration = Duration::from_secs(300);
+
+/// The last try to start a group that is absent.
+#[derive(Debug)]
+struct Try {
+    /// Which of its drives on other machines there were.
+    there: Vec<bool>,
+    next: Instant,
+    wait: Duration,
+    /// What was said of it.
+    told: String,
+}
 
 /// A drive of a group that was out of reach when it was looked for.
 #[derive(Debug, Clone)]
@@ -176,24 +193,44 @@ impl Engine {
         Ok(Look::Ended)
     }
 
-    /// Starts groups that could not be started without drives of other machines, as soon as more of them are there than at the last try.
-    async fn look_for_absent(&self, tried: &mut BTreeMap<String, Vec<bool>>) {
+    /// Starts groups that could not be started: as soon as more of their drives on other machines are there than at the last try, and now and then
+    /// while all of their drives are there.
+    async fn look_for_absent(&self, tried: &mut BTreeMap<String, Try>) {
         let absent = self.absent.read().unwrap_or_else(PoisonError::into_inner).clone();
+        tried.retain(|uuid, _| absent.iter().any(|absent| absent.uuid == *uuid));
         for remembered in absent {
             let places: Vec<&Place> = remembered.drives.iter().filter(|place| place.is_remote()).collect();
-            if places.is_empty() {
-                continue;
-            }
             let asking: Vec<_> = places.iter().map(|place| self.remotes.answers(&place.drive)).collect();
             let there: Vec<bool> = join_all(asking).await.iter().map(Result::is_ok).collect();
-            if tried.get(&remembered.uuid) == Some(&there) || !there.contains(&true) {
+            if there.iter().all(|there| !there) && !there.is_empty() {
                 continue;
             }
-            tried.insert(remembered.uuid.clone(), there);
+            let is_same = |last: &&Try| last.there == there;
+            let last = tried.get(&remembered.uuid);
+            let again = last.filter(is_same).map_or(TRY_AGAIN, |last| TRY_AGAIN_MAX.min(last.wait * 2));
+            let told = last.map(|last| last.told.clone()).unwrap_or_default();
+            let is_due = match last {
+                // One whose drives are all here was tried when it became absent.
+                None if there.is_empty() => {
+                    let next = Instant::now() + TRY_AGAIN;
+                    tried.insert(remembered.uuid.clone(), Try { there, next, wait: TRY_AGAIN, told });
+                    continue;
+                }
+                None => true,
+                Some(last) if !is_same(&last) => true,
+                Some(last) => Instant::now() >= last.next && !there.contains(&false) && find::are_there(&remembered),
+            };
+            if !is_due {
+                continue;
+            }
             match self.start_late(&remembered).await {
                 Ok(()) => drop(tried.remove(&remembered.uuid)),
                 Err(error) => {
-                    tracing::warn!(group = remembered.name, %error, "some of its drives are there, not enough")
+                    if error.message != told {
+                        tracing::warn!(group = remembered.name, %error, "some of its drives are there, and it is not started");
+                    }
+                    let next = Instant::now() + again;
+                    tried.insert(remembered.uuid.clone(), Try { there, next, wait: again, told: error.message });
                 }
             }
         }

@@ -51,6 +51,13 @@ pub(super) fn locate(remembered: &Remembered) -> Vec<String> {
     paths
 }
 
+/// Whether there is something in the place of each drive of this machine.
+pub(super) fn are_there(remembered: &Remembered) -> bool {
+    let wanted = remembered.drives.iter().filter(|place| !place.is_memory() && !place.is_remote()).count();
+    let exists = |path: &&String| !path.starts_with(api::NVME_TCP) && std::path::Path::new(path).exists();
+    locate(remembered).iter().filter(exists).count() >= wanted
+}
+
 /// The drives of a group that is remembered.
 pub(super) struct Opened {
     /// Those that are there.

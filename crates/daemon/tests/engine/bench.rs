@@ -16,7 +16,7 @@ pub const START: u64 = 1_700_000_000;
 pub const DAY: u64 = 86_400;
 
 /// How long something may take that is sure to come, on a machine with much else to do.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A directory with an engine's state and its drives, as files. It outlives engines.
 pub struct Bench {
