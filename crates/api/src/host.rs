@@ -29,14 +29,16 @@ pub struct HostList {
     pub hosts: Vec<Host>,
 }
 
-/// An NVMe host: one that an export names, that has used one, or that has a secret.
+/// An NVMe host: one that an export or a shared drive names, that is connected or has used one, or that has a secret.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Host {
     /// Its NVMe qualified name, as it says of itself.
     pub nqn: String,
-    /// I/O queues that have used an export and are connected. One counts for each export that it has used.
+    /// Controllers that it has connected to, each with a connection for its admin queue. Discovery controllers do not count.
+    pub controller_count: u32,
+    /// I/O queues of all its controllers that are connected, a connection each.
     pub queue_count: u32,
-    /// What it has done with all exports, since they began.
+    /// What it has done with all exports and shared drives, since they began.
     pub io: IoCounters,
     /// Commands that failed.
     pub error_count: u64,
@@ -48,10 +50,25 @@ pub struct Host {
     pub write_latency_us: Option<LatencyUs>,
     /// The exports that it may use, by identity.
     pub exports: Vec<HostExport>,
+    /// The shared drives that it may use, by identity.
+    pub shares: Vec<HostShare>,
     /// Where it has to prove who it is: for shared drives, and by group. Elsewhere its name is enough.
     pub keys: Vec<HostKey>,
     /// Where it has to use TLS: for shared drives, and by group. Elsewhere it may not.
     pub tls_keys: Vec<HostTlsKey>,
+}
+
+/// A shared drive that a host may use.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HostShare {
+    /// Identity of the share.
+    pub id: String,
+    /// The drive's name here.
+    pub drive: String,
+    /// I/O queues of the host that have used it and are connected.
+    pub queue_count: u32,
+    /// What it has done with it, since the share began.
+    pub io: IoCounters,
 }
 
 /// An export that a host may use.

@@ -50,7 +50,7 @@ pub use group::{
     Checksums, CrashSafety, Group, GroupAssemble, GroupCreate, GroupHealth, GroupList, GroupStop, Member, MemberFail,
     MemberReplace, MemberState, Spare, SpareAdd,
 };
-pub use host::{Host, HostExport, HostList, check_host};
+pub use host::{Host, HostExport, HostList, HostShare, check_host};
 pub use host_key::{DhGroup, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet};
 pub use import::{
     DriveReason, Import, ImportForget, ImportList, ImportMd, ImportNvme, Imported, ImportedNamespace, MdArray,

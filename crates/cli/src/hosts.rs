@@ -1,6 +1,6 @@
 //! NVMe hosts for people.
 
-use api::{Host, HostExport, HostKey, HostTlsKey, IoCounters, LatencyUs, format_bytes};
+use api::{Host, HostExport, HostKey, HostShare, HostTlsKey, IoCounters, LatencyUs, format_bytes};
 use comfy_table::Cell;
 
 use crate::table::{Column, dash, pairs, rates, table, waits};
@@ -46,7 +46,7 @@ pub fn one(colour: bool, host: &Host) -> String {
     let IoCounters { read_count, read_bytes, write_count, write_bytes, .. } = host.io;
     let mut text = pairs(&[
         ("host", host.nqn.clone()),
-        ("queues", host.queue_count.to_string()),
+        ("connected", format!("{} controllers, {} I/O queues", host.controller_count, host.queue_count)),
         ("in flight", host.in_flight_count.to_string()),
         ("reads", side(read_count, read_bytes, host.read_latency_us)),
         ("writes", side(write_count, write_bytes, host.write_latency_us)),
@@ -60,6 +60,10 @@ pub fn one(colour: bool, host: &Host) -> String {
     for HostTlsKey { group, key_count } in &host.tls_keys {
         let keys = if *key_count > 1 { ", one key is being exchanged for another" } else { "" };
         text.push_str(&pairs(&[("uses TLS", format!("for {}{keys}", of(group)))]));
+    }
+    if !host.shares.is_empty() {
+        text.push('\n');
+        text.push_str(&shared(colour, &host.shares));
     }
     if host.exports.is_empty() {
         return text + "\nit may use no export now\n";
@@ -92,4 +96,24 @@ pub fn one(colour: bool, host: &Host) -> String {
     ];
     text.push('\n');
     text + &table(colour, &columns, host.exports.iter().map(row).collect())
+}
+
+fn shared(colour: bool, shares: &[HostShare]) -> String {
+    let row = |share: &HostShare| {
+        vec![
+            Cell::new(&share.id),
+            Cell::new(&share.drive),
+            Cell::new(share.queue_count),
+            Cell::new(format_bytes(share.io.read_bytes)),
+            Cell::new(format_bytes(share.io.write_bytes)),
+        ]
+    };
+    let columns = [
+        Column::Word("SHARE"),
+        Column::Word("DRIVE"),
+        Column::Number("QUEUES"),
+        Column::Number("READ"),
+        Column::Number("WRITTEN"),
+    ];
+    table(colour, &columns, shares.iter().map(row).collect())
 }

@@ -37,8 +37,8 @@ pub use limit::{Limit, Limiter, Waits};
 pub use nbd::{Listed, Refusal};
 pub use nbd_server::{Catalog, Exports, serve};
 pub use nvme_server::{
-    HostSecret, HostSecrets, Hosts, Keep, Keeping, NamespaceOffer, Opener, Portal, SavedHistory, SharedNamespace,
-    SubsystemHistory, serve_nvme_tcp,
+    HostConnections, HostSecret, HostSecrets, Hosts, Keep, Keeping, NamespaceOffer, Opener, Portal, SavedHistory,
+    SharedNamespace, SubsystemHistory, serve_nvme_tcp,
 };
 pub use ram::Ram;
 pub use server::ServerConfig;

@@ -6,7 +6,7 @@ mod common;
 
 use common::Volume;
 use common::nvme::{BLOCK, Controller, MIB, Queue, Target, wish};
-use export::Hosts;
+use export::{HostConnections, Hosts};
 use nvme::host::{Blocks, Wish, io};
 use nvme::tcp::Digests;
 
@@ -50,6 +50,10 @@ fn a_thousand_namespaces_and_256_connections_are_served_within_a_mebibyte_for_ea
             assert_eq!(queue.execute(io::read(place, BLOCK), &[], BLOCK).data(), data);
         }
     }
+    // However many namespaces a queue has used, it is one.
+    let connected = target.portal.connected();
+    let one = HostConnections { controllers: 1, queues: 3 };
+    assert!(connected.len() == usize::from(HOSTS) && connected.values().all(|host| *host == one), "{connected:?}");
     let each = resident_bytes().saturating_sub(before) / connections;
     assert!(each < MIB, "{each} bytes for each connection, both ends and what was written included");
     println!("{} KiB for each connection, both ends and what was written included", each >> 10);

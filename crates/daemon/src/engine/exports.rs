@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use api::{ErrorCode, NbdAddress};
 use drive::Env;
-use export::{ExportState, Hosts, NamespaceOffer, Portal, ServerConfig, TlsConfig, serve, serve_nvme_tcp};
+use export::{
+    ExportState, HostConnections, Hosts, NamespaceOffer, Portal, ServerConfig, TlsConfig, serve, serve_nvme_tcp,
+};
 use format::{ExportKind, ExportRecord, TlsFiles};
 use nvme::Nqn;
 use nvme::target::Subsystem;
@@ -85,6 +87,20 @@ impl Listeners {
     pub fn new(shards: Vec<ShardHandle>, handover: Arc<Handover>) -> Listeners {
         let announcer = OnceLock::new();
         Listeners { shards, places: Mutex::default(), referrals: Mutex::default(), handover, announcer }
+    }
+
+    /// The NVMe hosts that are connected, at all addresses together, by name.
+    pub fn connected_hosts(&self) -> BTreeMap<String, HostConnections> {
+        let mut all: BTreeMap<String, HostConnections> = BTreeMap::new();
+        for place in self.places().values() {
+            let Serves::NvmeTcp(portal) = &place.serves else { continue };
+            for (host, here) in portal.connected() {
+                let sum = all.entry(host).or_default();
+                sum.controllers += here.controllers;
+                sum.queues += here.queues;
+            }
+        }
+        all
     }
 
     /// Announces where NVMe/TCP is spoken from now on.

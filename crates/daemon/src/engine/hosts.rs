@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::{Changed, ErrorCode, Export, Host, HostExport, HostKey, HostTlsKey};
-use export::{HostUse, Hosts, Kind};
+use api::{Changed, ErrorCode, Export, Host, HostExport, HostKey, HostShare, HostTlsKey};
+use export::{Counters, HostConnections, Hosts, Kind};
 use format::{ExportKind, ExportRecord, LimitOf};
 
 use super::exports::RunningExport;
@@ -16,17 +16,19 @@ pub(super) fn hosts_of(names: &Option<Vec<String>>) -> Hosts {
     names.as_ref().map_or(Hosts::Any, |names| Hosts::Only(names.iter().cloned().collect()))
 }
 
-/// What a host has done, all exports together.
+/// What a host has done, all exports and shared drives together.
 #[derive(Default)]
 struct Sum {
-    usage: HostUse,
+    connected: HostConnections,
+    counters: Counters,
     exports: Vec<HostExport>,
+    shares: Vec<HostShare>,
     keys: Vec<HostKey>,
     tls_keys: Vec<HostTlsKey>,
 }
 
 impl Engine {
-    /// All hosts that exports name, that have used one, or that have a secret or a key.
+    /// All hosts that exports or shared drives name, that are connected or have used one, or that have a secret or a key.
     pub(super) async fn look_at_hosts(&self) -> Answer<Vec<Host>> {
         let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
         let mut exports = Vec::new();
@@ -36,6 +38,15 @@ impl Engine {
         }
         for record in &for_shares.tls_keys {
             sums.entry(record.host.clone()).or_default().tls_keys.push(host_tls_keys::told(None, record));
+        }
+        for (host, connected) in self.listeners.connected_hosts() {
+            sums.entry(host).or_default().connected = connected;
+        }
+        let shares = self.shares.used();
+        for share in &shares {
+            for host in share.hosts.iter().flatten().chain(share.used.keys()) {
+                sums.entry(host.clone()).or_default();
+            }
         }
         for group in self.all() {
             let running: Vec<Arc<RunningExport>> = group.exports().values().cloned().collect();
@@ -61,8 +72,7 @@ impl Engine {
         for (host, sum) in &mut sums {
             for (export, address, nsid, hosts, used, limited) in &exports {
                 let usage = used.get(host).cloned().unwrap_or_default();
-                sum.usage.queues += usage.queues;
-                sum.usage.counters.add(&usage.counters);
+                sum.counters.add(&usage.counters);
                 let named = hosts.as_ref().is_some_and(|hosts| hosts.contains(host));
                 if named || hosts.is_none() {
                     sum.exports.push(HostExport {
@@ -78,15 +88,27 @@ impl Engine {
                 }
             }
         }
-        let host = |(nqn, Sum { usage, exports, keys, tls_keys }): (String, Sum)| Host {
+        for (host, sum) in &mut sums {
+            for share in &shares {
+                let usage = share.used.get(host).cloned().unwrap_or_default();
+                sum.counters.add(&usage.counters);
+                if share.hosts.as_ref().is_none_or(|hosts| hosts.contains(host)) {
+                    let (id, drive) = (share.id.clone(), share.drive.clone());
+                    sum.shares.push(HostShare { id, drive, queue_count: usage.queues, io: view::io(&usage.counters) });
+                }
+            }
+        }
+        let host = |(nqn, Sum { connected, counters, exports, shares, keys, tls_keys }): (String, Sum)| Host {
             nqn,
-            queue_count: usage.queues,
-            io: view::io(&usage.counters),
-            error_count: usage.counters.errors,
-            in_flight_count: usage.counters.in_flight,
-            read_latency_us: view::latency_of(&usage.counters, Kind::Read),
-            write_latency_us: view::latency_of(&usage.counters, Kind::Write),
+            controller_count: connected.controllers,
+            queue_count: connected.queues,
+            io: view::io(&counters),
+            error_count: counters.errors,
+            in_flight_count: counters.in_flight,
+            read_latency_us: view::latency_of(&counters, Kind::Read),
+            write_latency_us: view::latency_of(&counters, Kind::Write),
             exports,
+            shares,
             keys,
             tls_keys,
         };

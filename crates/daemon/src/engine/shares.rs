@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use ::drive::Order;
 use api::{Changed, ErrorCode, NvmeTcpCreate, Share, ShareCreate, ShareList};
-use export::{ExportState, HostSecrets, Keep, NamespaceOffer, SharedNamespace};
+use export::{ExportState, HostSecrets, HostUse, Keep, NamespaceOffer, SharedNamespace};
 use format::{SecretRecord, TlsKeyRecord, Uuid};
 use nvme::target::{Happening, NAMESPACES_MAX, Reservations, Subsystem};
 use runtime::{OpenDrive, ShardEnv};
@@ -157,6 +157,17 @@ impl Shares {
         self.all().keys.clone()
     }
 
+    /// All shared drives, and who has used them.
+    pub fn used(&self) -> Vec<Used> {
+        let used = |running: &Running| Used {
+            id: id_of(running.record.nsid),
+            drive: running.name.clone(),
+            hosts: running.record.hosts.clone(),
+            used: running.state.hosts(),
+        };
+        self.all().running.values().map(used).collect()
+    }
+
     /// What connections ask.
     pub fn secrets(&self) -> &HostSecrets {
         &self.secrets
@@ -209,6 +220,15 @@ fn shown(uuid: &Uuid, running: &Running, keys: &Keys) -> Share {
         io: view::io(&state.counters()),
         failure: failure.clone(),
     }
+}
+
+/// A shared drive, and what hosts have done with it.
+pub(super) struct Used {
+    pub id: String,
+    pub drive: String,
+    /// Who may use it; `None` is any host.
+    pub hosts: Option<Vec<String>>,
+    pub used: BTreeMap<String, HostUse>,
 }
 
 /// An address that others can use: one that means all of this machine's is named by the machine's name.

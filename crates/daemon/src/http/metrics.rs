@@ -295,8 +295,10 @@ fn load_metrics(registry: &mut Registry, status: &Status) {
 }
 
 fn host_metrics(registry: &mut Registry, status: &Status) {
+    let controllers: Family<HostLabels, Gauge> =
+        family(registry, "host_controllers", "Controllers that an NVMe host is connected to", None);
     let queues: Family<HostLabels, Gauge> =
-        family(registry, "host_queues", "I/O queues of an NVMe host, for each export that they have used", None);
+        family(registry, "host_queues", "I/O queues of an NVMe host that are connected", None);
     let in_flight: Family<HostLabels, Gauge> =
         family(registry, "host_in_flight", "Commands of an NVMe host that are being served", None);
     let errors: Family<HostLabels, Counter> =
@@ -312,6 +314,7 @@ fn host_metrics(registry: &mut Registry, status: &Status) {
     );
     for host in &status.hosts {
         let labels = HostLabels { host: host.nqn.clone() };
+        controllers.get_or_create(&labels).set(i64::from(host.controller_count));
         queues.get_or_create(&labels).set(i64::from(host.queue_count));
         in_flight.get_or_create(&labels).set(gauge_value(host.in_flight_count));
         errors.get_or_create(&labels).inc_by(host.error_count);

@@ -189,6 +189,14 @@ async fn drives_that_are_shared_are_members_elsewhere_also_after_both_machines_w
     write(&socket, 0, model.clone()).await;
     let seen = giving.shares().await.unwrap();
     assert!(seen.iter().all(|share| share.queue_count > 0 && share.io.write_bytes >= 8 * MIB as u64), "{seen:?}");
+    // The host's figures are those of the drives that it uses.
+    let hosts = giving.hosts().await.unwrap();
+    let [host] = &hosts[..] else { panic!("{hosts:?}") };
+    assert!(host.controller_count > 0 && host.queue_count > 0 && host.io.write_bytes >= 16 * MIB as u64, "{host:?}");
+    assert_eq!(
+        host.shares.iter().map(|share| &share.id).collect::<Vec<_>>(),
+        seen.iter().map(|share| &share.id).collect::<Vec<_>>()
+    );
     end(engine).await;
     end(giving).await;
 

@@ -101,6 +101,11 @@ impl Association {
         })
     }
 
+    /// I/O queues that are connected.
+    pub fn queue_count(&self) -> usize {
+        self.lock().queues.len()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Nothing panics while the lock is held.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)

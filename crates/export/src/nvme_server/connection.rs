@@ -234,12 +234,15 @@ impl<B: Block + 'static> Receiving<B> {
         let connecting = async {
             while matches!(self.role, Role::New | Role::Unproven(_)) {
                 self.step().await?;
+                // Who has named a host and a subsystem that are known, and still has to prove it, keeps its place: after a restart many do at once,
+                // and those who wait longest are the next to be done.
+                if !matches!(self.role, Role::New) {
+                    newcomer.stays();
+                }
             }
             Ok(())
         };
-        newcomer.within(&env, connecting).await.unwrap_or(Err(End::Cut))?;
-        newcomer.stays();
-        Ok(())
+        newcomer.within(&env, connecting).await.unwrap_or(Err(End::Cut))
     }
 
     /// Tells a host what it did wrong.

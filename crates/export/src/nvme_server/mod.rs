@@ -27,7 +27,7 @@ use drive::Block;
 use runtime::{Listener, ShardEnv, ShardHandle};
 
 pub use history::{SavedHistory, SubsystemHistory};
-pub use portal::{Hosts, NamespaceOffer, Opener, Portal};
+pub use portal::{HostConnections, Hosts, NamespaceOffer, Opener, Portal};
 pub use secrets::{HostSecret, HostSecrets};
 pub use shared::{Keep, Keeping, SharedNamespace};
 

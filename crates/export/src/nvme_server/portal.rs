@@ -135,6 +135,15 @@ impl<B> Default for Portal<B> {
     }
 }
 
+/// How an NVMe host is connected.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HostConnections {
+    /// Controllers, each with a connection for its admin queue.
+    pub controllers: u32,
+    /// I/O queues of all of them, a connection each.
+    pub queues: u32,
+}
+
 /// CNTLID of the next controller: a subsystem may be offered at several addresses, and its controllers all have other numbers.
 static NEXT_CNTLID: AtomicU16 = AtomicU16::new(1);
 
@@ -145,6 +154,17 @@ impl<B> Portal<B> {
     fn lock(&self) -> MutexGuard<'_, Inner<B>> {
         // Nothing panics while the lock is held.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The hosts that are connected, to use namespaces and not only to discover them, by name.
+    pub fn connected(&self) -> BTreeMap<String, HostConnections> {
+        let mut hosts: BTreeMap<String, HostConnections> = BTreeMap::new();
+        for association in self.lock().associations.values().filter(|association| association.kind == Kind::Io) {
+            let host = hosts.entry(association.host.nqn.as_str().to_owned()).or_default();
+            host.controllers += 1;
+            host.queues += association.queue_count() as u32;
+        }
+        hosts
     }
 
     /// Offers a namespace. Hosts that may use it and are connected to the subsystem hear of it.
