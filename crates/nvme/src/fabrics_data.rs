@@ -121,7 +121,7 @@ pub struct DiscoveryEntry {
     pub adrfam: u8,
     /// SUBTYPE: 1 a referral, 2 an NVM subsystem, 3 the discovery subsystem itself.
     pub subtype: u8,
-    /// TREQ: bits 1:0 say whether a secure channel is required (01b) or not (10b).
+    /// TREQ: bits 1:0 say whether a secure channel is required (01b) or not (10b), bit 2 that SQ flow control may be left out.
     pub treq: u8,
     /// PORTID.
     pub portid: U16,
@@ -129,7 +129,7 @@ pub struct DiscoveryEntry {
     pub cntlid: U16,
     /// ASQSZ.
     pub asqsz: U16,
-    /// EFLAGS.
+    /// EFLAGS: bit 0, DUPRETINFO; bit 1, EPCSD: connections to the discovery controller may stay.
     pub eflags: U16,
     /// Reserved.
     pub reserved12: [u8; 20],
