@@ -99,8 +99,9 @@ impl Controller {
         // Bit 0: host identifiers of 128 bits.
         data.ctratt = 1.into();
         data.aerl = (EVENT_REQUESTS_MAX - 1) as u8;
-        // Bit 2: Get Log Page with offsets and long lengths. Bit 1: commands and their effects. Bit 5: lists of logs and features.
-        data.lpa = 1 << 1 | 1 << 2 | 1 << 5;
+        // Bit 2: Get Log Page with offsets and long lengths. Not bit 5: the lists of logs and features are there, but it promises as well
+        // the scope of each command, of which Linux warns ("unusual effects"), and the log of NVMe-MI commands, of which there are none.
+        data.lpa = 1 << 2;
         data.elpe = (super::log::ERRORS_MAX - 1) as u8;
         data.kas = KEEP_ALIVE_STEPS.into();
         data.maxcmd = QUEUE_ENTRIES_MAX.into();
@@ -121,8 +122,8 @@ impl Controller {
         data.frmw = 1 | 1 << 1;
         data.wctemp = WARNING_KELVIN.into();
         data.cctemp = (WARNING_KELVIN + 10).into();
-        // Bit 4: the Persistent Event Log.
-        data.lpa |= 1 << 4;
+        // Bit 1: commands and their effects. Bit 4: the Persistent Event Log.
+        data.lpa |= 1 << 1 | 1 << 4;
         data.pels = history::UNITS.into();
         // No transition takes time; a host that waits for one waits for so many seconds.
         data.anatt = 10;
