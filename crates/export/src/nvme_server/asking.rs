@@ -18,7 +18,7 @@ use crate::limits::NVME_ASKED_BYTES_MAX;
 
 /// What is to be done with a command once its data are there.
 pub(super) enum Plan<B> {
-    /// A command of a new queue or an admin queue.
+    /// A command of a new queue or an admin queue, or one by which a host proves itself.
     Control,
     /// A command of an I/O queue.
     Io(Rc<Handle<B>>, Io),

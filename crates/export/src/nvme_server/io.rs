@@ -57,6 +57,11 @@ impl<B: Block> Namespaces<B> {
         Namespaces { env, portal, association, seat, peer, alarm, handles, last }
     }
 
+    /// Whose queue it is.
+    pub fn association(&self) -> &Arc<Association> {
+        &self.association
+    }
+
     /// Reads a command.
     #[inline]
     pub fn plan(&self, command: &Command) -> Result<(Rc<Handle<B>>, Io), Status> {

@@ -70,8 +70,8 @@ impl<B: Block + 'static> Receiving<B> {
                 Ok((handle, io)) => Plan::Io(handle, io),
                 Err(status) => Plan::Fail(status),
             },
-            // Neither authentication, which is over or was not asked for, nor a second Connect.
-            Role::Io(_) => Plan::Fail(Status::COMMAND_SEQUENCE_ERROR),
+            // A second Connect.
+            Role::Io(_) if !authentication::is_about(command) => Plan::Fail(Status::COMMAND_SEQUENCE_ERROR),
             Role::Unproven(_) if !authentication::is_about(command) => Plan::Fail(Status::AUTHENTICATION_REQUIRED),
             _ if command.dptr.length.get() <= NVME_ADMIN_DATA_BYTES_MAX => Plan::Control,
             _ if command.direction() == Direction::ToHost => Plan::Control,
