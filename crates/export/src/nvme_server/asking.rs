@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use drive::{BufMut, Env};
-use nvme::target::Io;
+use nvme::target::{Io, Named};
 use nvme::tcp::Receiver;
 use nvme::{Command, Status};
 
@@ -111,9 +111,9 @@ impl<B: 'static> Over<B> {
             }
             match passed {
                 Ok(Ok(())) => {}
-                Ok(Err(status)) => return queue.complete(cid, status, 0, 0),
+                Ok(Err(status)) => return queue.fail(Named::of(&job.command), status, 0),
                 Err(abort) => {
-                    queue.complete(cid, Status::ABORT_REQUESTED, 0, 0);
+                    queue.fail(Named::of(&job.command), Status::ABORT_REQUESTED, 0);
                     return abort.done();
                 }
             }
@@ -172,8 +172,8 @@ impl<B> Asking<B> {
         let is_meant = |job: &Job<B>| job.may_be_aborted(cid);
         self.unasked.append(&mut self.over.passed.borrow_mut());
         if let Some(at) = self.unasked.iter().position(is_meant) {
-            self.unasked.remove(at);
-            queue.complete(cid, Status::ABORT_REQUESTED, 0, 0);
+            let job = self.unasked.remove(at).expect("it was found");
+            queue.fail(Named::of(&job.command), Status::ABORT_REQUESTED, 0);
             request.done();
             return None;
         }

@@ -492,13 +492,16 @@ impl<B: Block> Shelf for View<'_, B> {
     }
 
     fn activity(&self) -> Activity {
-        let states: Vec<Arc<ExportState>> = {
+        let offers: Vec<NamespaceOffer<B>> = {
             let inner = self.portal.lock();
             let shelved = inner.subsystems.get(&self.subsystem.nqn);
-            shelved.iter().flat_map(|shelved| shelved.namespaces.values()).map(|offer| offer.state.clone()).collect()
+            shelved.iter().flat_map(|shelved| shelved.namespaces.values()).cloned().collect()
         };
         let mut activity = Activity::default();
-        for counters in states.iter().map(|state| state.counters()) {
+        for offer in &offers {
+            let counters = offer.state.counters();
+            activity.degraded |= (offer.open)().is_some_and(|block| block.is_degraded());
+            activity.media_errors += counters.media_errors;
             activity.read_bytes += counters.read_bytes;
             activity.written_bytes += counters.written_bytes;
             activity.reads += counters.requests[Counted::Read as usize];

@@ -2,7 +2,7 @@
 
 use super::events::{Event, Events};
 use super::features::Features;
-use super::log::Logs;
+use super::log::{Logs, Named};
 use super::notices::Notices;
 use super::{Host, Kind, Notice, QUEUE_ENTRIES_MAX, Shelf, VERSION};
 use crate::fabrics_data::{Configuration, property};
@@ -138,7 +138,8 @@ impl Controller {
         if let Answer::Done(status, _) = answer
             && !status.is_success()
         {
-            self.logs.failed(0, command, status);
+            let named = Named { cid: command.cid.get(), nsid: command.nsid.get(), lba: 0 };
+            self.logs.failed(0, &named, status);
         }
         (answer, effect)
     }
@@ -240,6 +241,13 @@ impl Controller {
     /// A completion that is due: of an event request, or of one that was aborted.
     pub fn event(&mut self) -> Option<Completion> {
         self.aborted.pop().or_else(|| self.events.take())
+    }
+
+    /// Commands of I/O queues have failed, for the error log: each by its queue, the oldest first. `lost`: so many more had failed before,
+    /// of which nothing is known any more.
+    pub fn io_failed(&mut self, failed: impl IntoIterator<Item = (u16, Named, Status)>, lost: u64) {
+        self.logs.failed_before(lost);
+        failed.into_iter().for_each(|(queue, named, status)| self.logs.failed(queue, &named, status));
     }
 
     /// A namespace came, went, or has another size.

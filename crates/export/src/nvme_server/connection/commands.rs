@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use drive::{Block, BufMut, Env};
+use nvme::target::Named;
 use nvme::tcp::{To, Violation};
 use nvme::{Command, Direction, FABRICS, Fuse, Place, Status};
 
@@ -117,16 +118,16 @@ impl<B: Block + 'static> Receiving<B> {
         Job { command, plan, fused, is_paid, abort: _ }: Job<B>,
         data: Option<BufMut>,
     ) -> Result<(), End> {
-        let cid = command.cid.get();
         if let Some((pair, part)) = fused {
-            self.dispatch_fused(&pair, part, cid, plan, data);
+            self.dispatch_fused(&pair, part, Named::of(&command), plan, data);
             return Ok(());
         }
         match plan {
-            Plan::Fail(status) => self.queue.complete(cid, status, 0, 0),
+            Plan::Fail(status) => self.queue.fail(Named::of(&command), status, 0),
             Plan::Control => return self.control(&command, data.as_deref().unwrap_or(&[])),
             Plan::Io(handle, io) => {
                 handle.accepted(&io);
+                let cid = command.cid.get();
                 let (queue, alarm) = (self.queue.clone(), self.alarm.clone());
                 if handle.is_limited() && !is_paid {
                     self.env.spawn_now(io::serve_limited(queue, handle, cid, io, data, self.arrived, alarm));
@@ -161,14 +162,14 @@ impl<B: Block + 'static> Receiving<B> {
     }
 
     /// A fused command has all its data.
-    fn dispatch_fused(&self, pair: &Pair<B>, part: Part, cid: u16, plan: Plan<B>, data: Option<BufMut>) {
+    fn dispatch_fused(&self, pair: &Pair<B>, part: Part, named: Named, plan: Plan<B>, data: Option<BufMut>) {
         let what = match (plan, data) {
             (Plan::Io(handle, io), Some(data)) => Ok((handle, io, data)),
             (Plan::Fail(status), _) => Err(status),
             // Both parts bring data, and none is one of administration.
             (Plan::Io(..) | Plan::Control, _) => Err(Status::INVALID_FIELD),
         };
-        if let Some(both) = pair.arrived(part, Ready { cid, what }, &self.queue) {
+        if let Some(both) = pair.arrived(part, Ready { named, what }, &self.queue) {
             for (handle, io, _) in both.iter().filter_map(|ready| ready.what.as_ref().ok()) {
                 handle.accepted(io);
             }
