@@ -105,6 +105,21 @@ impl Configuration {
         self.0 >> 4 & 0b111
     }
 
+    /// AMS, 000b for round robin.
+    pub fn arbitration(self) -> u32 {
+        self.0 >> 11 & 0b111
+    }
+
+    /// IOSQES: entries of I/O submission queues have 2^IOSQES bytes.
+    pub fn submission_entry_size(self) -> u32 {
+        self.0 >> 16 & 0b1111
+    }
+
+    /// IOCQES: entries of I/O completion queues have 2^IOCQES bytes.
+    pub fn completion_entry_size(self) -> u32 {
+        self.0 >> 20 & 0b1111
+    }
+
     /// MPS: memory pages of 2^(12+MPS) bytes.
     pub fn page_size(self) -> u32 {
         self.0 >> 7 & 0b1111

@@ -41,8 +41,10 @@ pub(super) struct Job<B> {
 /// A command whose data are arriving.
 pub(super) struct Arriving<B> {
     pub job: Job<B>,
-    /// As many bytes as the command has; nothing where they are of no use.
+    /// As many bytes as the command has, behind `skip` others; nothing where they are of no use.
     pub data: BufMut,
+    /// Bytes in front of them in the capsule.
+    pub skip: usize,
 }
 
 impl<B> Job<B> {
@@ -147,7 +149,7 @@ impl<B> Asking<B> {
             if self.asked.len() <= usize::from(tag) {
                 self.asked.resize_with(usize::from(tag) + 1, || None);
             }
-            self.asked[usize::from(tag)] = Some(Arriving { job, data });
+            self.asked[usize::from(tag)] = Some(Arriving { job, data, skip: 0 });
             self.bytes += u64::from(len);
             queue.link.grow(held);
             queue.say(&request);

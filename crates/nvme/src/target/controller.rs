@@ -14,6 +14,9 @@ const READY_TIMEOUT: u64 = 20;
 /// ACL and one: Abort commands that may run at the same time.
 pub const ABORTS_MAX: u8 = 4;
 
+/// Entries of submission and completion queues, as powers of two in bytes.
+pub(super) const ENTRY_SIZES: (u32, u32) = (6, 4);
+
 /// CSTS.RDY.
 const READY: u32 = 1;
 
@@ -215,8 +218,11 @@ impl Controller {
         let from = std::mem::replace(&mut self.configuration, to);
         let mut effect = Effect::None;
         if to.enabled() && !from.enabled() {
-            // Neither another command set nor larger pages were offered.
-            if to.command_set() != 0 || to.page_size() != 0 {
+            // Neither another command set, nor larger pages, nor weights of queues were offered. Entries have the sizes of SQES and CQES; a
+            // discovery controller has no queues of them.
+            let has_sizes = (to.submission_entry_size(), to.completion_entry_size()) == ENTRY_SIZES;
+            let is_offered = to.command_set() == 0 && to.page_size() == 0 && to.arbitration() == 0;
+            if !is_offered || self.kind == Kind::Io && !has_sizes {
                 self.configuration = from;
                 return (Answer::error(Status::INVALID_FIELD), Effect::None);
             }

@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::controller::{ABORTS_MAX, Answer, Controller};
+use super::controller::{ABORTS_MAX, Answer, Controller, ENTRY_SIZES};
 use super::events::{EVENT_REQUESTS_MAX, Event};
 use super::io::{COPY_BYTES_MAX, COPY_RANGES_MAX};
 use super::{
@@ -132,8 +132,8 @@ impl Controller {
         // Each namespace is a group of its own, of the same number.
         data.anagrpmax = NAMESPACE_MAX.into();
         data.nanagrpid = NAMESPACES_MAX.into();
-        data.sqes = 0x66;
-        data.cqes = 0x44;
+        // The least and the most.
+        (data.sqes, data.cqes) = (ENTRY_SIZES.0 as u8 * 0x11, ENTRY_SIZES.1 as u8 * 0x11);
         data.nn = NAMESPACE_MAX.into();
         data.mnan = NAMESPACES_MAX.into();
         // Compare, Dataset Management, Write Zeroes, reservations, Verify, Copy.

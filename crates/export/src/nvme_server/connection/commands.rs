@@ -16,6 +16,14 @@ use crate::nvme_server::authentication;
 use crate::nvme_server::fused::{self, Pair, Part, Ready};
 use crate::nvme_server::io;
 
+/// What is wrong with a descriptor of data in a capsule that brings `data_bytes`, if something is.
+fn outside(offset: u64, len: u32, data_bytes: u32) -> Option<Status> {
+    match u64::from(data_bytes).checked_sub(offset) {
+        None => Some(Status::SGL_OFFSET_INVALID),
+        Some(left) => (u64::from(len) > left).then_some(Status::DATA_SGL_LENGTH_INVALID),
+    }
+}
+
 impl<B: Block + 'static> Receiving<B> {
     /// A command has arrived, `data_bytes` of whose data follow in its capsule.
     #[inline]
@@ -28,14 +36,14 @@ impl<B: Block + 'static> Receiving<B> {
         let fused = self.fuse(&command, &mut plan);
         let wanted = if command.direction() == Direction::ToController { command.dptr.length.get() } else { 0 };
         let place = command.dptr.place();
-        let fits = match place {
-            _ if wanted == 0 => data_bytes == 0,
-            Some(Place::InCapsule(offset)) => offset == 0 && wanted <= data_bytes,
-            Some(Place::Transport) => data_bytes == 0,
-            None => false,
+        let status = match place {
+            _ if wanted == 0 && data_bytes == 0 => None,
+            Some(Place::Transport) if data_bytes == 0 => None,
+            Some(Place::InCapsule(offset)) if wanted > 0 => outside(offset, wanted, data_bytes),
+            None if wanted > 0 => Some(Status::SGL_TYPE_INVALID),
+            _ => Some(Status::DATA_SGL_LENGTH_INVALID),
         };
-        if !fits && !matches!(plan, Plan::Fail(_)) {
-            let status = if place.is_none() { Status::SGL_TYPE_INVALID } else { Status::DATA_SGL_LENGTH_INVALID };
+        if let (Some(status), false) = (status, matches!(plan, Plan::Fail(_))) {
             plan = Plan::Fail(status);
         }
         let transport = matches!(place, Some(Place::Transport));
@@ -57,15 +65,25 @@ impl<B: Block + 'static> Receiving<B> {
         if data_bytes == 0 {
             return self.dispatch(Job { command, plan, fused, is_paid: false, abort: None }, None);
         }
-        let len = if matches!(plan, Plan::Fail(_)) { 0 } else { wanted as usize };
+        // What lies in front of the command's data comes as well. All of it is in the capsule, whose data have an end.
+        let skip = match place {
+            Some(Place::InCapsule(offset)) if !matches!(plan, Plan::Fail(_)) => offset as usize,
+            _ => 0,
+        };
+        let len = if matches!(plan, Plan::Fail(_)) { 0 } else { skip + wanted as usize };
         let job = Job { command, plan, fused, is_paid: false, abort: None };
-        self.capsule = Some(Arriving { job, data: self.env.alloc(len) });
+        self.capsule = Some(Arriving { job, data: self.env.alloc(len), skip });
         Ok(())
     }
 
     /// What a command means.
     #[inline]
     fn plan(&self, command: &Command) -> Plan<B> {
+        let is_io = matches!(self.role, Role::Io(_));
+        // Data are described by SGLs alone, and only commands of I/O queues may be fused.
+        if !command.has_sgl() || !is_io && command.fuse() != Fuse::No {
+            return Plan::Fail(Status::INVALID_FIELD);
+        }
         match &self.role {
             Role::Io(namespaces) if command.opcode != FABRICS => match namespaces.plan(command) {
                 Ok((handle, io)) => Plan::Io(handle, io),
@@ -86,7 +104,8 @@ impl<B: Block + 'static> Receiving<B> {
             To::Capsule => self.capsule.take(),
             To::Transfer(tag) => self.asking.take(tag),
         };
-        let Arriving { mut job, data } = arriving.expect("its data were arriving");
+        let Arriving { mut job, data, skip } = arriving.expect("its data were arriving");
+        let data = if skip == 0 { data } else { BufMut::copy_of(&data[skip..]) };
         let abort = job.abort.take();
         if abort.is_some() {
             self.give_up(&mut job.plan, Status::ABORT_REQUESTED);
