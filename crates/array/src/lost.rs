@@ -56,7 +56,7 @@ impl LostCells {
     /// [`BlockError::Unknown`] with the first lost block.
     #[inline]
     pub(crate) fn check_read(&self, offset: u64, len: u64) -> Result<(), BlockError> {
-        if self.left.load(Ordering::Acquire) == 0 {
+        if self.is_empty() {
             return Ok(());
         }
         match self.overlapping(offset, len).next() {
@@ -81,6 +81,11 @@ impl LostCells {
     pub(crate) fn written(&self, offset: u64, len: u64) {
         let back = self.overlapping(offset, len).filter(|cell| cell.lost.swap(false, Ordering::AcqRel)).count();
         self.left.fetch_sub(back, Ordering::AcqRel);
+    }
+
+    /// Nothing is lost, or not any more.
+    pub fn is_empty(&self) -> bool {
+        self.left.load(Ordering::Acquire) == 0
     }
 
     /// What is lost, as offsets in the group and lengths in bytes.

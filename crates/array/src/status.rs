@@ -212,6 +212,12 @@ impl<E: Env> Array<E> {
         }
     }
 
+    /// Members of any set are missing or do not hold everything yet, or blocks were lost in a crash and not written since. On any shard.
+    pub fn is_degraded(&self) -> bool {
+        let shared = &self.0.shared;
+        shared.slots().any(|(_, slot)| slot.state != MemberState::InSync) || !shared.lost.is_empty()
+    }
+
     /// Bytes of a range that are in allocated zones. Lets others have their turn while it counts; if the group is stopped
     /// meanwhile, what it has counted so far.
     ///

@@ -34,6 +34,11 @@ pub trait Block {
         true
     }
 
+    /// Fewer failures would cost data than should, or have: drives are missing, or hold not everything yet, or blocks were lost.
+    fn is_degraded(&self) -> bool {
+        false
+    }
+
     /// Makes every request that completed before this call durable.
     fn flush(&self) -> impl Future<Output = Result<(), BlockError>>;
 

@@ -74,6 +74,8 @@ pub struct Counters {
     pub written_bytes: u64,
     /// Requests answered with an error, refused ones included.
     pub errors: u64,
+    /// Of those, reads of what no drive and no redundancy can give. Of NVMe hosts only.
+    pub media_errors: u64,
     /// Requests being served now.
     pub in_flight: u64,
     /// Answered requests by [`Kind`] and time from the request's arrival to its answer.
@@ -87,6 +89,7 @@ impl Default for Counters {
             read_bytes: 0,
             written_bytes: 0,
             errors: 0,
+            media_errors: 0,
             in_flight: 0,
             latency_us: [[0; LATENCY_BUCKETS]; KINDS],
         }
@@ -105,6 +108,7 @@ impl Counters {
         self.read_bytes += other.read_bytes;
         self.written_bytes += other.written_bytes;
         self.errors += other.errors;
+        self.media_errors += other.media_errors;
         self.in_flight += other.in_flight;
     }
 }
@@ -116,6 +120,7 @@ pub(crate) struct LiveCounters {
     read_bytes: AtomicU64,
     written_bytes: AtomicU64,
     errors: AtomicU64,
+    media_errors: AtomicU64,
     answered: AtomicU64,
     latency_us: [[AtomicU64; LATENCY_BUCKETS]; KINDS],
 }
@@ -152,6 +157,11 @@ impl LiveCounters {
         bump(&self.errors, 1);
     }
 
+    /// What was [`LiveCounters::answered`] as failed was a read of what nothing can give.
+    pub fn media_error(&self) {
+        bump(&self.media_errors, 1);
+    }
+
     #[inline]
     pub fn read(&self, bytes: u64) {
         bump(&self.read_bytes, bytes);
@@ -172,6 +182,7 @@ impl LiveCounters {
             read_bytes: read(&self.read_bytes),
             written_bytes: read(&self.written_bytes),
             errors: read(&self.errors),
+            media_errors: read(&self.media_errors),
             in_flight: requests.iter().sum::<u64>().saturating_sub(answered),
             latency_us: self.latency_us.each_ref().map(|row| row.each_ref().map(read)),
         }

@@ -151,7 +151,7 @@ fn aborts_of_what_is_not_there_change_nothing() {
     }
     // The first of two fused commands, which waits for the second.
     other.withholds = true;
-    let compare = Command { flags: 0b01, ..io::compare(Blocks { nsid: 1, first: 0, count: 1 }, BLOCK, true) };
+    let compare = Command { flags: 0x41, ..io::compare(Blocks { nsid: 1, first: 0, count: 1 }, BLOCK, true) };
     assert_eq!(compare.fuse(), Fuse::First);
     let fused = other.send(compare, &[1; LEN], 0);
     let answer = controller.admin.execute(abort(2, fused), &[], 0);

@@ -77,8 +77,8 @@ fn an_inaccessible_namespace_is_neither_read_nor_changed_and_others_are_served()
         assert_eq!(queue.execute(command, data, 0).status(), refused, "{opcode:02x}h");
     }
     // Both parts of a fused operation.
-    let compare = Command { flags: 0b01, ..io::compare(block(1), BLOCK, true) };
-    let change = Command { flags: 0b10, ..io::write(block(1), BLOCK, true, false) };
+    let compare = Command { flags: 0x41, ..io::compare(block(1), BLOCK, true) };
+    let change = Command { flags: 0x42, ..io::write(block(1), BLOCK, true, false) };
     let sent = [queue.send(compare, &[7; LEN], 0), queue.send(change, &data, 0)];
     let statuses = sent.map(|cid| queue.wait(cid).status());
     assert!(statuses[0] == refused && !statuses[1].is_success(), "{statuses:?}");
@@ -159,8 +159,8 @@ fn a_command_that_has_waited_goes_by_the_state_at_its_beginning() {
 
     // The same for both parts of a fused operation, which have all their data when the second has.
     state.set_access(Access::Optimized);
-    let compare = Command { flags: 0b01, ..io::compare(block(1), BLOCK, false) };
-    let sent = [queue.send(compare, &[0; LEN], 0), queue.send(Command { flags: 0b10, ..late }, &data, 0)];
+    let compare = Command { flags: 0x41, ..io::compare(block(1), BLOCK, false) };
+    let sent = [queue.send(compare, &[0; LEN], 0), queue.send(Command { flags: 0x42, ..late }, &data, 0)];
     let requests = [queue.wait_for_request(), queue.wait_for_request()];
     state.set_access(Access::Inaccessible);
     queue.requested.extend(requests);

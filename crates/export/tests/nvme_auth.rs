@@ -168,16 +168,20 @@ fn nothing_else_is_served_before() {
     assert_eq!(first.execute(write, &vec![1; BLOCK as usize], 0).status(), Status::AUTHENTICATION_REQUIRED);
     authenticate(&mut first, credentials(1, None)).unwrap();
     assert_eq!(read(&mut first), Status::SUCCESS);
-    // It is over then.
-    assert_eq!(say(&mut first, &[0; 16]), Status::COMMAND_SEQUENCE_ERROR);
+    // It is over then, and is not connected again.
+    let again = connect_io(&host(1), &subsystem(), established.cntlid, 1, 32);
+    assert_eq!(first.submit(again).status(), Status::COMMAND_SEQUENCE_ERROR);
+    assert_eq!(listen(&mut first, 64).status(), Status::COMMAND_SEQUENCE_ERROR);
 }
 
 #[test]
 fn hosts_without_a_secret_and_discovery_go_on_as_before() {
     let (target, _) = target(DhGroup::Null);
     let mut controller = Controller::with(target.address, wish(2), Digests::default()).unwrap();
-    assert_eq!(read(&mut controller.queue(1)), Status::SUCCESS);
+    let mut queue = controller.queue(1);
+    assert_eq!(read(&mut queue), Status::SUCCESS);
     assert_eq!(say(&mut controller.admin, &[0; 16]), Status::INVALID_OPCODE);
+    assert_eq!(say(&mut queue, &[0; 16]), Status::INVALID_OPCODE);
     let discovery = Wish { subsystem: DISCOVERY_NQN.parse().unwrap(), queues: 0, ..wish(1) };
     assert!(Controller::with(target.address, discovery, Digests::default()).is_ok());
 }
@@ -222,6 +226,42 @@ fn a_new_secret_is_asked_for_the_next_time_and_a_live_host_may_authenticate_agai
     // With the old one the host has failed: all of it ends.
     assert!(authenticate(&mut queue, credentials(1, None)).is_err());
     assert!(queue.is_closed() && first.is_closed() && second.is_closed());
+}
+
+/// As Linux does when its secret is replaced: the admin queue first, then all I/O queues, of which each has a transaction under way.
+#[test]
+fn io_queues_authenticate_again_while_they_work() {
+    let (target, volume, _) = Target::disk(MIB);
+    target.secrets.set(host(1).nqn.as_str(), Some(host_secret(DhGroup::Ffdhe2048)));
+    let (mut queue, admitted) = connected(target.address, Digests::default());
+    authenticate(&mut queue, credentials(1, None)).unwrap();
+    let cntlid = queue.lead(Setup::of_connected(wish(1), admitted)).unwrap().cntlid;
+    let mut queues = [1, 2].map(|number| io_queue(target.address, cntlid, number));
+    queues.iter_mut().for_each(|queue| authenticate(queue, credentials(1, None)).unwrap());
+
+    let replaced = HostSecret { host: secret(5), ..host_secret(DhGroup::Ffdhe2048) };
+    target.secrets.set(host(1).nqn.as_str(), Some(replaced));
+    authenticate(&mut queue, credentials(5, Some(2))).unwrap();
+    // A command that is in flight meanwhile is answered as ever.
+    volume.hold();
+    let cids = queues.each_mut().map(|queue| {
+        queue.send(io::write(Blocks { nsid: 1, first: 0, count: 1 }, BLOCK, true, false), &vec![1; BLOCK as usize], 0)
+    });
+    eventually("both write", || volume.in_flight() == 2);
+    queues.iter_mut().for_each(|queue| authenticate(queue, credentials(5, Some(2))).unwrap());
+    volume.release();
+    for (queue, cid) in queues.iter_mut().zip(cids) {
+        assert_eq!(queue.wait(cid).status(), Status::SUCCESS);
+        // A second time is as the first.
+        authenticate(queue, credentials(5, None)).unwrap();
+        assert_eq!(read(queue), Status::SUCCESS);
+    }
+    // Who fails loses the queue that it has failed on.
+    let [first, second] = &mut queues;
+    assert_eq!(authenticate(first, credentials(1, None)), Err(HostError::NotAuthenticated(Refusal::Failed)));
+    assert!(first.is_closed());
+    assert_eq!(read(second), Status::SUCCESS);
+    assert!(queue.submit(admin::keep_alive()).status().is_success());
 }
 
 /// What a host sends in a transaction, up to Reply.

@@ -285,3 +285,34 @@ fn a_copy_is_what_was_there_before_it_began() {
     assert_eq!(queue.execute(command, &[0; 32], 0).status(), Status::WRITE_PROTECTED);
     assert_eq!(readonly.counters().requests[Kind::Write as usize], 0);
 }
+
+/// SGLS bit 20. The data of a capsule may begin with others than the command's.
+#[test]
+fn data_may_begin_anywhere_in_their_capsule() {
+    let (target, _, _) = Target::disk(MIB);
+    for digests in [Digests::default(), BOTH] {
+        let controller = Controller::with(target.address, wish(1), digests).unwrap();
+        let mut queue = controller.queue(1);
+        for (at, (offset, behind, count)) in
+            [(0, 512, 1), (1, 0, 1), (4096, 0, 2), (100, 7, 1), (61_440, 0, 16)].into_iter().enumerate()
+        {
+            let data = pattern((count * BLOCK) as usize, at);
+            let capsule = [&vec![0xEE; offset][..], &data, &vec![0xDD; behind]].concat();
+            let mut write = io::write(blocks(at as u64 * 16, count), count * BLOCK, true, false);
+            write.dptr.address = (offset as u64).into();
+            assert_eq!(queue.execute(write, &capsule, 0).status(), Status::SUCCESS, "{offset}");
+            assert!(read(&mut queue, at as u64 * 16, count) == data, "{offset}, {digests:?}");
+        }
+        for (offset, expected) in [
+            (1, Status::DATA_SGL_LENGTH_INVALID),
+            (u64::from(BLOCK), Status::DATA_SGL_LENGTH_INVALID),
+            (u64::from(BLOCK) + 1, Status::SGL_OFFSET_INVALID),
+            (u64::MAX, Status::SGL_OFFSET_INVALID),
+        ] {
+            let mut write = io::write(blocks(0, 1), BLOCK, true, false);
+            write.dptr.address = offset.into();
+            assert_eq!(queue.execute(write, &pattern(BLOCK as usize, 9), 0).status(), expected, "{offset}");
+        }
+        assert!(read(&mut queue, 0, 1) == pattern(BLOCK as usize, 0), "nothing was written");
+    }
+}

@@ -287,3 +287,18 @@ fn a_host_that_watches_hears_of_referrals_and_reads_them_with_a_new_generation()
     target.portal.refer([].into());
     assert_eq!(read(&mut controller).0, last);
 }
+
+/// nvme-cli keeps a discovery controller only where EPCSD is set, asks one that it knows again unless DUPRETINFO is, and turns SQ flow
+/// control off only where TREQ says that it may.
+#[test]
+fn the_discovery_log_says_what_a_host_may_do_with_each_entry() {
+    let (target, _, _) = Target::disk(MIB);
+    target.portal.refer(["192.0.2.6:8009".parse().unwrap()].into());
+    let discovery = Wish { subsystem: DISCOVERY_NQN.parse().unwrap(), queues: 0, ..wish(1) };
+    let mut controller = Controller::with(target.address, discovery, Digests::default()).unwrap();
+    let (_, entries) = controller.admin.lead(DiscoveryLog::new()).unwrap();
+    let told: Vec<(u8, u16, u8)> =
+        entries.iter().map(|entry| (entry.subtype, entry.eflags.get(), entry.treq)).collect();
+    // Of another machine's discovery service nothing is known.
+    assert_eq!(told, [(3, 0b11, 0b110), (2, 0, 0b110), (1, 0, 0b010)]);
+}

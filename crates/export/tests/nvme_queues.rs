@@ -210,3 +210,34 @@ fn one_queue_can_be_cut() {
     assert!(state.cut(first.id));
     assert!(one.is_closed() && works(&mut two));
 }
+
+/// PSDT and FUSE: Base 2.0, figure 87.
+#[test]
+fn commands_with_prps_or_fused_where_none_are_have_an_invalid_field() {
+    let (target, _, _) = Target::disk(MIB);
+    let mut controller = Controller::connect(target.address);
+    let mut queue = controller.queue(1);
+    let read = io::read(Blocks { nsid: 1, first: 0, count: 1 }, BLOCK);
+    for (psdt, expected) in
+        [(0b00, Status::INVALID_FIELD), (0b01, Status::SUCCESS), (0b10, Status::SUCCESS), (0b11, Status::INVALID_FIELD)]
+    {
+        let flags = psdt << 6;
+        assert_eq!(queue.execute(nvme::Command { flags, ..read }, &[], BLOCK).status(), expected, "{psdt:02b}b");
+        let identify = nvme::Command { flags, ..admin::identify(1, 0).command };
+        assert_eq!(controller.admin.execute(identify, &[], 4096).status(), expected, "{psdt:02b}b");
+    }
+    for fuse in [0b01, 0b10, 0b11] {
+        let identify = admin::identify(1, 0).command;
+        let fused = nvme::Command { flags: identify.flags | fuse, ..identify };
+        assert_eq!(controller.admin.execute(fused, &[], 4096).status(), Status::INVALID_FIELD);
+    }
+    // One before a queue is connected is not taken for another.
+    let mut new = Queue::open(target.address, Digests::default());
+    let mut connect = connect_io(&host(1), &subsystem(), controller.established.cntlid, 2, 16);
+    let right = connect.command.flags;
+    connect.command.flags = 0;
+    assert_eq!(new.execute(connect.command, &connect.data, 0).status(), Status::INVALID_FIELD);
+    connect.command.flags = right;
+    assert_eq!(new.execute(connect.command, &connect.data, 0).status(), Status::SUCCESS);
+    assert!(works(&mut new) && works(&mut queue));
+}

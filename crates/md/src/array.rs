@@ -320,6 +320,10 @@ impl<E: Env> Block for Array<E> {
         Err(READ_ONLY)
     }
 
+    fn is_degraded(&self) -> bool {
+        self.0.members.iter().any(Option::is_none)
+    }
+
     /// There is nothing that could be made durable.
     async fn flush(&self) -> Result<(), BlockError> {
         Ok(())

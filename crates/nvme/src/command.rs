@@ -210,6 +210,13 @@ impl Command {
         }
     }
 
+    /// PSDT says that data are described by an SGL, as they have to be over fabrics: Base 2.0, figure 87.
+    #[inline]
+    pub fn has_sgl(&self) -> bool {
+        // 01b and 10b differ in where metadata are, which there are none of; 00b is a PRP, 11b reserved.
+        matches!(self.flags >> 6, 0b01 | 0b10)
+    }
+
     /// Which way its data go.
     #[inline]
     pub fn direction(&self) -> Direction {

@@ -95,7 +95,7 @@ statuses! {
     DATA_SGL_LENGTH_INVALID = GENERIC | DNR | 0x0F, "Data SGL Length Invalid";
     /// A descriptor that the transport doesn't have.
     SGL_TYPE_INVALID = GENERIC | DNR | 0x11, "SGL Descriptor Type Invalid";
-    /// An offset outside of the capsule.
+    /// An offset behind the data of the capsule.
     SGL_OFFSET_INVALID = GENERIC | DNR | 0x16, "SGL Offset Invalid";
     /// Host identifiers of 64 and of 128 bits were mixed.
     HOST_ID_INCONSISTENT = GENERIC | DNR | 0x18, "Host Identifier Inconsistent Format";

@@ -105,6 +105,21 @@ impl Configuration {
         self.0 >> 4 & 0b111
     }
 
+    /// AMS, 000b for round robin.
+    pub fn arbitration(self) -> u32 {
+        self.0 >> 11 & 0b111
+    }
+
+    /// IOSQES: entries of I/O submission queues have 2^IOSQES bytes.
+    pub fn submission_entry_size(self) -> u32 {
+        self.0 >> 16 & 0b1111
+    }
+
+    /// IOCQES: entries of I/O completion queues have 2^IOCQES bytes.
+    pub fn completion_entry_size(self) -> u32 {
+        self.0 >> 20 & 0b1111
+    }
+
     /// MPS: memory pages of 2^(12+MPS) bytes.
     pub fn page_size(self) -> u32 {
         self.0 >> 7 & 0b1111
@@ -121,7 +136,7 @@ pub struct DiscoveryEntry {
     pub adrfam: u8,
     /// SUBTYPE: 1 a referral, 2 an NVM subsystem, 3 the discovery subsystem itself.
     pub subtype: u8,
-    /// TREQ: bits 1:0 say whether a secure channel is required (01b) or not (10b).
+    /// TREQ: bits 1:0 say whether a secure channel is required (01b) or not (10b), bit 2 that SQ flow control may be left out.
     pub treq: u8,
     /// PORTID.
     pub portid: U16,
@@ -129,7 +144,7 @@ pub struct DiscoveryEntry {
     pub cntlid: U16,
     /// ASQSZ.
     pub asqsz: U16,
-    /// EFLAGS.
+    /// EFLAGS: bit 0, DUPRETINFO; bit 1, EPCSD: connections to the discovery controller may stay.
     pub eflags: U16,
     /// Reserved.
     pub reserved12: [u8; 20],

@@ -53,12 +53,15 @@ fn properties_that_are_not_there_or_of_another_size_are_refused() {
     for offset in [0x00, 0x08, 0x1C, 0x20] {
         assert_eq!(set(&mut controller, offset, 1).0, failed(Status::INVALID_FIELD), "{offset:x}h");
     }
-    // Another command set, larger pages: refused, and nothing has changed.
-    for value in [1 | 0b110 << 4, 1 | 1 << 7] {
+    // Another command set, larger pages, weighted queues, entries of other sizes: refused, and nothing has changed.
+    let right = 0x0046_0001;
+    for value in [right | 0b110 << 4, right | 1 << 7, right | 1 << 11, 1, 0x0045_0001, 0x0056_0001] {
         assert_eq!(set(&mut controller, 0x14, value).0, failed(Status::INVALID_FIELD));
         assert_eq!(get(&mut controller, 0x14, false), done(0));
         assert!(!controller.is_ready());
     }
+    // A discovery controller has no queues of such entries.
+    assert_eq!(set(&mut connected(Kind::Discovery), 0x14, 1), (done(0), Effect::None));
 }
 
 #[test]
@@ -103,16 +106,20 @@ fn queues_come_in_pairs_and_no_more_than_there_are() {
 #[test]
 fn features_are_kept_until_a_reset_and_saved_never() {
     let mut controller = enabled(Kind::Io);
-    for (fid, value) in [(0x04, 300), (0x05, 7), (0x0A, 1), (0x0B, 0x100), (0x0F, 60_000)] {
+    for (fid, value) in [(0x01, 0x0102_0303), (0x04, 300), (0x05, 7), (0x0A, 1), (0x0B, 0x100), (0x0F, 60_000)] {
         assert_eq!(feature(&mut controller, admin::SET_FEATURES, fid, value), done(0), "{fid:x}h");
         assert_eq!(feature(&mut controller, admin::GET_FEATURES, fid, 0), done(value.into()), "{fid:x}h");
         let saved = feature(&mut controller, admin::SET_FEATURES, fid | 1 << 31, value);
         assert_eq!(saved, failed(Status::FEATURE_NOT_SAVEABLE), "{fid:x}h");
     }
     assert_eq!(controller.keep_alive_ms(), 60_000);
+    // What is reserved is not kept.
+    assert_eq!(feature(&mut controller, admin::SET_FEATURES, 0x01, 0xFA), done(0));
+    assert_eq!(feature(&mut controller, admin::GET_FEATURES, 0x01, 0), done(2));
     set(&mut controller, 0x14, 0);
-    set(&mut controller, 0x14, 1);
-    for (fid, value) in [(0x04, 343), (0x05, 0), (0x0A, 0), (0x0B, 0)] {
+    set(&mut controller, 0x14, 0x0046_0001);
+    // Of arbitration: no limit of a burst.
+    for (fid, value) in [(0x01, 7), (0x04, 343), (0x05, 0), (0x0A, 0), (0x0B, 0)] {
         assert_eq!(feature(&mut controller, admin::GET_FEATURES, fid, 0), done(value), "{fid:x}h");
     }
 }

@@ -4,7 +4,7 @@ mod common;
 
 use std::mem::offset_of;
 
-use common::admin::{CAPSULE_DATA_BYTES, enabled, execute, identify};
+use common::admin::{CAPSULE_DATA_BYTES, data, enabled, execute, identify, log};
 use common::shelf::SUBSYSTEM;
 use nvme::identify::{IdentifyController, IdentifyNamespace, IndependentNamespace, cns};
 use nvme::target::{EVENT_REQUESTS_MAX, Kind, NAMESPACE_MAX};
@@ -40,8 +40,8 @@ fn an_io_controller_says_what_it_can() {
     assert_eq!((data[111], data[76]), (1, 0b1011));
     assert_eq!(usize::from(data[259]), EVENT_REQUESTS_MAX - 1);
     assert_eq!(data[92..96], (1_u32 << 8 | 1 << 11).to_le_bytes());
-    // Effects, long logs, persistent events, supported logs; 64 KiB of events.
-    assert_eq!((data[261], &data[352..356]), (0b11_0110, &[1, 0, 0, 0][..]));
+    // Effects, long logs, persistent events; 64 KiB of events.
+    assert_eq!((data[261], &data[352..356]), (0b1_0110, &[1, 0, 0, 0][..]));
     assert_eq!(data[512..514], [0x66, 0x44]);
     assert_eq!(data[516..520], NAMESPACE_MAX.to_le_bytes());
     // Compare, Dataset Management, Write Zeroes, reservations, Verify, Copy; Compare and Write; a cache for each namespace.
@@ -58,11 +58,39 @@ fn a_discovery_controller_has_no_namespaces() {
     let mut controller = enabled(Kind::Discovery);
     let data = identify(&mut controller, cns::CONTROLLER, 0).expect("data");
     assert_eq!((data[111], &data[516..520], &data[92..96]), (2, &[0; 4][..], &(1_u32 << 31).to_le_bytes()[..]));
-    assert_eq!((data[261], &data[352..356]), (0b10_0110, &[0; 4][..]), "no persistent events");
+    assert_eq!((data[261], &data[352..356]), (0b100, &[0; 4][..]), "neither effects nor persistent events");
     for cns in [cns::NAMESPACE, cns::ACTIVE_NAMESPACES, cns::NAMESPACE_DESCRIPTORS] {
         assert_eq!(identify(&mut controller, cns, 1), Err(Status::INVALID_FIELD));
     }
     assert!(DISCOVERY_NQN.len() < 224);
+}
+
+/// LPA: Base 2.0, figure 275.
+#[test]
+fn logs_that_are_claimed_are_given() {
+    for kind in [Kind::Io, Kind::Discovery] {
+        let mut controller = enabled(kind);
+        let claimed = identify(&mut controller, cns::CONTROLLER, 0).expect("data")[261];
+        let mut read = |page: u8, len| {
+            let mut command = log(page, 0, len);
+            if page == 0x0D {
+                // Establishes a context.
+                command.set_cdw(10, command.cdw(10) | 0b01 << 8);
+            }
+            data(execute(&mut controller, &command))
+        };
+        let has = |bit: u8| claimed & 1 << bit != 0;
+        assert_eq!(read(0x05, 4096).is_ok(), has(1), "effects, {kind:?}");
+        assert_eq!(read(0x0D, 512).is_ok(), has(4), "persistent events, {kind:?}");
+        let has_scopes = read(0x05, 4096).is_ok_and(|effects| {
+            effects.chunks(4).all(|entry| (entry[0] == 0) == (u16::from(entry[2] >> 4) | u16::from(entry[3]) << 4 == 0))
+        });
+        let has_all = has_scopes && read(0x00, 1024).is_ok() && read(0x12, 1024).is_ok() && read(0x13, 4096).is_ok();
+        assert_eq!(has_all, has(5), "lists of logs, scopes, features, NVMe-MI commands; {kind:?}");
+        // Telemetry; the health of each namespace.
+        assert_eq!((read(0x07, 512).is_ok(), has(3), has(0)), (false, false, false));
+        assert!(has(2), "offsets, {kind:?}");
+    }
 }
 
 #[test]
@@ -130,7 +158,7 @@ fn structures_of_other_command_sets_are_not_there() {
         let mut command = Command::new(admin::IDENTIFY, 1, 1);
         command.set_cdw(10, cns.into());
         command.set_cdw(11, set << 24);
-        common::admin::data(execute(&mut controller, &command)).map(|data| data.len())
+        data(execute(&mut controller, &command)).map(|data| data.len())
     };
     for cns in [cns::COMMAND_SET_NAMESPACE, cns::COMMAND_SET_CONTROLLER, cns::COMMAND_SET_ACTIVE_NAMESPACES] {
         assert_eq!((of_set(cns, 0), of_set(cns, 2)), (Ok(4096), Err(Status::INVALID_FIELD)));

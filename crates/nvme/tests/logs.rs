@@ -4,8 +4,8 @@ mod common;
 
 use common::admin::{data, enabled, execute, failed, feature, log};
 use common::shelf::Memory;
-use nvme::target::{Kind, TRANSFER_BYTES_MAX};
-use nvme::{Command, Status, admin};
+use nvme::target::{Kind, Named, TRANSFER_BYTES_MAX};
+use nvme::{Command, Status, admin, nvm};
 use zerocopy::IntoBytes;
 
 #[test]
@@ -79,6 +79,7 @@ fn the_health_log_counts_what_was_done() {
     // Units of 512,000 bytes, rounded up; reads and writes; failed commands.
     let number = |at: usize| u128::from_le_bytes(bytes[at..at + 16].try_into().expect("16 bytes"));
     assert_eq!((number(32), number(48), number(64), number(80), number(176)), (2, 1, 3, 4, 1));
+    assert_eq!(number(160), 5, "media errors");
     // Power cycles, and whole hours with power on.
     assert_eq!((number(112), number(128)), (3, 2));
 }
@@ -97,6 +98,25 @@ fn the_error_log_has_the_newest_first() {
         [&[70, 0, 0, 0, 0, 0, 0, 0, 0, 0, 69, 0, 0x02, 0x80, 0xFF, 0xFF][..], &[0; 8], &[9, 0, 0, 0, 0, 3]].concat();
     assert_eq!(bytes[..newest.len()], newest);
     assert_eq!((bytes[63 * 64], bytes[63 * 64 + 10]), (7, 6), "the oldest that is kept");
+}
+
+#[test]
+fn the_error_log_has_what_failed_on_io_queues_and_counts_what_it_has_not() {
+    let mut controller = enabled(Kind::Io);
+    execute(&mut controller, &log(0xFF, 0, 4));
+    let mut read = Command::new(nvm::READ, 0x1234, 3);
+    read.set_slba(0x1_0000_0005);
+    // Of a command without an LBA these dwords are something else.
+    let mut report = Command::new(nvm::RESERVATION_REPORT, 7, 1);
+    report.set_slba(9);
+    let failed =
+        [(2, Named::of(&read), Status::UNRECOVERED_READ_ERROR), (1, Named::of(&report), Status::INVALID_FIELD)];
+    controller.io_failed(failed, 10);
+    let bytes = data(execute(&mut controller, &log(0x01, 0, 4 * 64))).expect("a log");
+    let entry = |at: usize| (bytes[at * 64], &bytes[at * 64 + 8..at * 64 + 12], &bytes[at * 64 + 16..at * 64 + 28]);
+    assert_eq!(entry(0), (13, &[1, 0, 7, 0][..], &[0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0][..]));
+    assert_eq!(entry(1), (12, &[2, 0, 0x34, 0x12][..], &[5, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0][..]));
+    assert_eq!((entry(2).0, entry(3).0), (1, 0), "of those between nothing is known but that they were");
 }
 
 #[test]

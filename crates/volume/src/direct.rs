@@ -126,6 +126,10 @@ impl<E: Env> Block for Direct<E> {
         Ok(())
     }
 
+    fn is_degraded(&self) -> bool {
+        self.0.array.is_degraded()
+    }
+
     async fn flush(&self) -> Result<(), BlockError> {
         self.0.array.flush().await
     }

@@ -80,6 +80,15 @@ impl Block for Served {
         }
     }
 
+    fn is_degraded(&self) -> bool {
+        match self {
+            Served::Volume(volume) => volume.is_degraded(),
+            Served::Import(array) => array.is_degraded(),
+            Served::Drive(drive) => drive.is_degraded(),
+            Served::Namespace(namespace) => namespace.is_degraded(),
+        }
+    }
+
     async fn flush(&self) -> Result<(), BlockError> {
         match self {
             Served::Volume(volume) => volume.flush().await,

@@ -23,4 +23,5 @@ mod reservations;
 mod scrub;
 mod settings;
 mod shelf;
+mod smart;
 mod stop;

@@ -10,7 +10,7 @@ use drive::{Block, BufMut, Env, Nanos};
 use nvme::target::{ABORTS_MAX, Admission, Answer, Controller, Effect, Event, Kind};
 use nvme::{Command, Status};
 
-use super::association::{Association, News};
+use super::association::{Association, Failed, News};
 use super::portal::{Portal, View};
 use super::queue::Queue;
 use super::shared::SharedNamespace;
@@ -128,6 +128,8 @@ impl<B: Block + 'static> Admin<B> {
 
     /// Takes what happened elsewhere to the controller.
     fn hear(&mut self) {
+        let Failed { commands, lost } = self.association.take_failed();
+        self.controller.io_failed(commands, lost);
         for news in self.association.take_news() {
             match news {
                 News::Namespace(nsid) => self.controller.namespace_changed(nsid),

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use drive::{BufMut, Env};
-use nvme::target::Io;
+use nvme::target::{Io, Named};
 use nvme::tcp::Receiver;
 use nvme::{Command, Status};
 
@@ -18,7 +18,7 @@ use crate::limits::NVME_ASKED_BYTES_MAX;
 
 /// What is to be done with a command once its data are there.
 pub(super) enum Plan<B> {
-    /// A command of a new queue or an admin queue.
+    /// A command of a new queue or an admin queue, or one by which a host proves itself.
     Control,
     /// A command of an I/O queue.
     Io(Rc<Handle<B>>, Io),
@@ -41,8 +41,10 @@ pub(super) struct Job<B> {
 /// A command whose data are arriving.
 pub(super) struct Arriving<B> {
     pub job: Job<B>,
-    /// As many bytes as the command has; nothing where they are of no use.
+    /// As many bytes as the command has, behind `skip` others; nothing where they are of no use.
     pub data: BufMut,
+    /// Bytes in front of them in the capsule.
+    pub skip: usize,
 }
 
 impl<B> Job<B> {
@@ -111,9 +113,9 @@ impl<B: 'static> Over<B> {
             }
             match passed {
                 Ok(Ok(())) => {}
-                Ok(Err(status)) => return queue.complete(cid, status, 0, 0),
+                Ok(Err(status)) => return queue.fail(Named::of(&job.command), status, 0),
                 Err(abort) => {
-                    queue.complete(cid, Status::ABORT_REQUESTED, 0, 0);
+                    queue.fail(Named::of(&job.command), Status::ABORT_REQUESTED, 0);
                     return abort.done();
                 }
             }
@@ -147,7 +149,7 @@ impl<B> Asking<B> {
             if self.asked.len() <= usize::from(tag) {
                 self.asked.resize_with(usize::from(tag) + 1, || None);
             }
-            self.asked[usize::from(tag)] = Some(Arriving { job, data });
+            self.asked[usize::from(tag)] = Some(Arriving { job, data, skip: 0 });
             self.bytes += u64::from(len);
             queue.link.grow(held);
             queue.say(&request);
@@ -172,8 +174,8 @@ impl<B> Asking<B> {
         let is_meant = |job: &Job<B>| job.may_be_aborted(cid);
         self.unasked.append(&mut self.over.passed.borrow_mut());
         if let Some(at) = self.unasked.iter().position(is_meant) {
-            self.unasked.remove(at);
-            queue.complete(cid, Status::ABORT_REQUESTED, 0, 0);
+            let job = self.unasked.remove(at).expect("it was found");
+            queue.fail(Named::of(&job.command), Status::ABORT_REQUESTED, 0);
             request.done();
             return None;
         }

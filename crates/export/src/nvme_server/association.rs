@@ -1,12 +1,12 @@
 //! A controller as those see it that do not own it: other threads, and its I/O queues.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use nvme::Nqn;
 use nvme::auth::Policy;
-use nvme::target::{Host, Kind, Notice, Refused};
+use nvme::target::{ERRORS_MAX, Host, Kind, Named, Notice, Refused};
+use nvme::{Nqn, Status};
 
 use super::abort::{Outcome, Request};
 use super::secrets::HostSecrets;
@@ -42,6 +42,16 @@ struct Inner {
     epoch: u64,
     /// What the admin queue has not heard yet.
     news: Vec<News>,
+    failed: Failed,
+}
+
+/// Commands of I/O queues that have failed, and that the admin queue has not heard of yet.
+#[derive(Debug, Default)]
+pub(super) struct Failed {
+    /// By their queue, the oldest first: as many as the error log holds.
+    pub commands: VecDeque<(u16, Named, Status)>,
+    /// So many more there were before.
+    pub lost: u64,
 }
 
 /// An I/O queue, as its admin queue knows it.
@@ -167,6 +177,20 @@ impl Association {
 
     pub fn take_news(&self) -> Vec<News> {
         std::mem::take(&mut self.lock().news)
+    }
+
+    /// A command of an I/O queue has failed.
+    pub fn note_failed(&self, queue: u16, command: Named, status: Status) {
+        let Failed { commands, lost } = &mut self.lock().failed;
+        if commands.len() == ERRORS_MAX {
+            commands.pop_front();
+            *lost += 1;
+        }
+        commands.push_back((queue, command, status));
+    }
+
+    pub fn take_failed(&self) -> Failed {
+        std::mem::take(&mut self.lock().failed)
     }
 
     /// Asks an I/O queue to abort a command.

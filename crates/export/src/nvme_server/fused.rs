@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use drive::{Block, BufMut, Env, Nanos};
 use nvme::Status;
-use nvme::target::{CompareAndWrite, Io};
+use nvme::target::{CompareAndWrite, Io, Named};
 
 use super::io::{self, Handle};
 use super::queue::Queue;
@@ -33,7 +33,7 @@ struct State<B> {
 
 /// A command that could begin.
 pub(super) struct Ready<B> {
-    pub cid: u16,
+    pub named: Named,
     /// What it is, or how it fails.
     pub what: Result<(Rc<Handle<B>>, Io, BufMut), Status>,
 }
@@ -44,7 +44,7 @@ impl<B> Ready<B> {
     }
 
     fn answer(self, queue: &Queue, status: Status) {
-        queue.complete(self.cid, status, 0, self.held_bytes());
+        queue.fail(self.named, status, self.held_bytes());
     }
 
     /// A second one whose first one has failed.
@@ -125,8 +125,8 @@ impl<B: Block + 'static> Pair<B> {
 /// Serves both and puts their answers in the outbox, the first one first.
 pub(super) async fn serve<B: Block>(queue: Rc<Queue>, pair: [Ready<B>; 2], arrived: Nanos, alarm: Arc<Alarm>) {
     let [
-        Ready { cid: first, what: Ok((handle, compare, expected)) },
-        Ready { cid: second, what: Ok((_, write, data)) },
+        Ready { named: first, what: Ok((handle, compare, expected)) },
+        Ready { named: second, what: Ok((_, write, data)) },
     ] = pair
     else {
         unreachable!("those that have failed were answered");
@@ -137,9 +137,12 @@ pub(super) async fn serve<B: Block>(queue: Rc<Queue>, pair: [Ready<B>; 2], arriv
         Err((Part::Second, status)) => (Status::ABORTED_FAILED_FUSED, status),
     };
     let took = queue.link.env.now().saturating_sub(arrived);
-    for (cid, io, status) in [(first, &compare, statuses.0), (second, &write, statuses.1)] {
-        handle.answered(io, took, !status.is_success());
-        queue.complete(cid, status, 0, io::held_bytes(io));
+    for (named, io, status) in [(first, &compare, statuses.0), (second, &write, statuses.1)] {
+        handle.answered(io, took, status);
+        match status.is_success() {
+            true => queue.complete(named.cid, status, 0, io::held_bytes(io)),
+            false => queue.fail(named, status, io::held_bytes(io)),
+        }
         handle.ended(&alarm);
     }
 }

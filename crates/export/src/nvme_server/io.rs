@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use drive::{Block, BlockError, Buf, BufMut, Env, Nanos, WriteZeroes, join_all};
-use nvme::target::{COPY_BYTES_MAX, Io, Namespace, Range, TRANSFER_BYTES_MAX, copied, ranges};
+use nvme::target::{COPY_BYTES_MAX, Io, Named, Namespace, Range, TRANSFER_BYTES_MAX, copied, ranges};
 use nvme::{Command, Status};
 use runtime::ShardEnv;
 
@@ -55,6 +55,11 @@ impl<B: Block> Namespaces<B> {
     ) -> Namespaces<B> {
         let (handles, last) = (RefCell::default(), RefCell::default());
         Namespaces { env, portal, association, seat, peer, alarm, handles, last }
+    }
+
+    /// Whose queue it is.
+    pub fn association(&self) -> &Arc<Association> {
+        &self.association
     }
 
     /// Reads a command.
@@ -227,11 +232,28 @@ impl<B> Handle<B> {
 
     /// A command is being answered, so long after it came.
     #[inline]
-    pub fn answered(&self, io: &Io, nanos: Nanos, failed: bool) {
-        self.state.counters.answered(kind(io), nanos, failed);
-        if let (Io::Write { len, .. }, false) = (io, failed) {
-            self.state.counters.written(u64::from(*len));
+    pub fn answered(&self, io: &Io, nanos: Nanos, status: Status) {
+        let counters = &self.state.counters;
+        counters.answered(kind(io), nanos, !status.is_success());
+        match (io, status) {
+            (Io::Write { len, .. }, Status::SUCCESS) => counters.written(u64::from(*len)),
+            (_, Status::UNRECOVERED_READ_ERROR) => counters.media_error(),
+            _ => {}
         }
+    }
+
+    /// A command, as the error log names it.
+    fn named(&self, cid: u16, io: &Io) -> Named {
+        let offset = match io {
+            Io::Read { offset, .. }
+            | Io::Write { offset, .. }
+            | Io::Compare { offset, .. }
+            | Io::Verify { offset, .. }
+            | Io::WriteZeroes { offset, .. }
+            | Io::Copy { offset, .. } => *offset,
+            Io::Flush | Io::Deallocate { .. } | Io::Hint { .. } | Io::Reserve(_) | Io::Report { .. } => 0,
+        };
+        Named { cid, nsid: self.described.nsid, lba: offset / u64::from(self.described.block_bytes) }
     }
 
     /// It was answered.
@@ -256,7 +278,7 @@ pub(super) async fn serve<B: Block>(
 ) {
     let answer = execute(&queue, &handle, io, data).await;
     let took = queue.link.env.now().saturating_sub(arrived);
-    handle.answered(&io, took, answer.is_err());
+    handle.answered(&io, took, answer.as_ref().err().copied().unwrap_or(Status::SUCCESS));
     let held = held_bytes(&io);
     match answer {
         Ok(Some(data)) => {
@@ -266,7 +288,7 @@ pub(super) async fn serve<B: Block>(
             queue.deliver(cid, data, 0, held);
         }
         Ok(None) => queue.complete(cid, Status::SUCCESS, 0, held),
-        Err(status) => queue.complete(cid, status, 0, held),
+        Err(status) => queue.fail(handle.named(cid, &io), status, held),
     }
     handle.ended(&alarm);
 }
@@ -293,8 +315,8 @@ pub(super) async fn serve_limited<B: Block>(
         Ok(Err(status)) => (status, None),
         Err(abort) => (Status::ABORT_REQUESTED, Some(abort)),
     };
-    handle.answered(&io, queue.link.env.now().saturating_sub(arrived), true);
-    queue.complete(cid, status, 0, held_bytes(&io) - spare);
+    handle.answered(&io, queue.link.env.now().saturating_sub(arrived), status);
+    queue.fail(handle.named(cid, &io), status, held_bytes(&io) - spare);
     handle.ended(&alarm);
     abort.into_iter().for_each(Request::done);
 }

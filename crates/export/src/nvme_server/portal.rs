@@ -512,13 +512,16 @@ impl<B: Block> Shelf for View<'_, B> {
     }
 
     fn activity(&self) -> Activity {
-        let states: Vec<Arc<ExportState>> = {
+        let offers: Vec<NamespaceOffer<B>> = {
             let inner = self.portal.lock();
             let shelved = inner.subsystems.get(&self.subsystem.nqn);
-            shelved.iter().flat_map(|shelved| shelved.namespaces.values()).map(|offer| offer.state.clone()).collect()
+            shelved.iter().flat_map(|shelved| shelved.namespaces.values()).cloned().collect()
         };
         let mut activity = Activity::default();
-        for counters in states.iter().map(|state| state.counters()) {
+        for offer in &offers {
+            let counters = offer.state.counters();
+            activity.degraded |= (offer.open)().is_some_and(|block| block.is_degraded());
+            activity.media_errors += counters.media_errors;
             activity.read_bytes += counters.read_bytes;
             activity.written_bytes += counters.written_bytes;
             activity.reads += counters.requests[Counted::Read as usize];
@@ -545,6 +548,17 @@ const CURRENT: u8 = 2;
 /// SUBTYPE: the discovery subsystem that is asked.
 const DISCOVERY: u8 = 3;
 
+/// TREQ: whether a secure channel is required, bits 1:0.
+const CHANNEL_REQUIRED: u8 = 0b01;
+const CHANNEL_NOT_REQUIRED: u8 = 0b10;
+/// TREQ: a host may do without SQ flow control.
+const FLOW_CONTROL_OPTIONAL: u8 = 1 << 2;
+
+/// EFLAGS, DUPRETINFO: asking there gives what other entries with this flag give: there is no other.
+const SAME_INFORMATION: u16 = 1;
+/// EFLAGS, EPCSD: a connection to the discovery controller may stay. It keeps alive and tells of changes.
+const MAY_STAY: u16 = 1 << 1;
+
 /// What an address wants and offers to protect a connection.
 #[derive(Clone, Copy)]
 struct Channel {
@@ -563,8 +577,14 @@ fn entry(nqn: &Nqn, subtype: u8, address: SocketAddr, channel: Channel) -> Disco
     entry.trtype = 3;
     entry.adrfam = if address.is_ipv4() { 1 } else { 2 };
     entry.subtype = subtype;
-    // A secure channel is required, or not.
-    entry.treq = if channel.required { 0b01 } else { 0b10 };
+    entry.treq = if channel.required { CHANNEL_REQUIRED } else { CHANNEL_NOT_REQUIRED };
+    if subtype != REFERRAL {
+        // Of what others serve nobody knows.
+        entry.treq |= FLOW_CONTROL_OPTIONAL;
+    }
+    if subtype == DISCOVERY {
+        entry.eflags = (SAME_INFORMATION | MAY_STAY).into();
+    }
     // SECTYPE: TLS 1.3.
     entry.tsas[0] = if channel.has_tls { 2 } else { 0 };
     entry.portid = port_of(&address).into();

@@ -1,13 +1,16 @@
 //! The answers of one queue.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use drive::Buf;
+use nvme::target::Named;
 use nvme::tcp::Writer;
 use nvme::{Completion, Status};
 
 use super::abort::Waiting;
+use super::association::Association;
 use crate::link::Link;
 
 /// A queue, as far as its answers go.
@@ -26,6 +29,8 @@ pub(super) struct Queue {
     untold: Cell<u16>,
     /// Commands that may still be aborted.
     pub waiting: Waiting,
+    /// Of an I/O queue: whose it is, and its number.
+    owner: OnceCell<(Arc<Association>, u16)>,
 }
 
 /// Entries of a queue until Connect has said how many there are.
@@ -42,6 +47,7 @@ impl Queue {
             in_flight: Cell::new(0),
             untold: Cell::new(0),
             waiting: Waiting::default(),
+            owner: OnceCell::new(),
         })
     }
 
@@ -49,6 +55,12 @@ impl Queue {
     pub fn connected(&self, entries: u16, no_flow_control: bool) {
         self.entries.set(entries);
         self.no_flow_control.set(no_flow_control);
+    }
+
+    /// It is an I/O queue from now on: what fails is for the error log of its controller.
+    pub fn serves(&self, association: Arc<Association>, number: u16) {
+        // A queue is connected once.
+        let _ = self.owner.set((association, number));
     }
 
     pub fn entries(&self) -> u16 {
@@ -76,6 +88,15 @@ impl Queue {
         self.respond(Completion::new(cid, status, result));
         self.in_flight.set(self.in_flight.get() - 1);
         self.link.answered(bytes);
+    }
+
+    /// Puts the completion of a command of a namespace in the outbox that has failed. It was admitted with `bytes`.
+    #[cold]
+    pub fn fail(&self, command: Named, status: Status, bytes: u64) {
+        if let Some((association, number)) = self.owner.get() {
+            association.note_failed(*number, command, status);
+        }
+        self.complete(command.cid, status, 0, bytes);
     }
 
     /// Puts a completion in the outbox of a command that was [`Queue::deferred`].

@@ -2,7 +2,7 @@
 
 use super::events::{Event, Events};
 use super::features::Features;
-use super::log::Logs;
+use super::log::{Logs, Named};
 use super::notices::Notices;
 use super::{Host, Kind, Notice, QUEUE_ENTRIES_MAX, Shelf, VERSION};
 use crate::fabrics_data::{Configuration, property};
@@ -13,6 +13,9 @@ const READY_TIMEOUT: u64 = 20;
 
 /// ACL and one: Abort commands that may run at the same time.
 pub const ABORTS_MAX: u8 = 4;
+
+/// Entries of submission and completion queues, as powers of two in bytes.
+pub(super) const ENTRY_SIZES: (u32, u32) = (6, 4);
 
 /// CSTS.RDY.
 const READY: u32 = 1;
@@ -138,7 +141,8 @@ impl Controller {
         if let Answer::Done(status, _) = answer
             && !status.is_success()
         {
-            self.logs.failed(0, command, status);
+            let named = Named { cid: command.cid.get(), nsid: command.nsid.get(), lba: 0 };
+            self.logs.failed(0, &named, status);
         }
         (answer, effect)
     }
@@ -214,8 +218,11 @@ impl Controller {
         let from = std::mem::replace(&mut self.configuration, to);
         let mut effect = Effect::None;
         if to.enabled() && !from.enabled() {
-            // Neither another command set nor larger pages were offered.
-            if to.command_set() != 0 || to.page_size() != 0 {
+            // Neither another command set, nor larger pages, nor weights of queues were offered. Entries have the sizes of SQES and CQES; a
+            // discovery controller has no queues of them.
+            let has_sizes = (to.submission_entry_size(), to.completion_entry_size()) == ENTRY_SIZES;
+            let is_offered = to.command_set() == 0 && to.page_size() == 0 && to.arbitration() == 0;
+            if !is_offered || self.kind == Kind::Io && !has_sizes {
                 self.configuration = from;
                 return (Answer::error(Status::INVALID_FIELD), Effect::None);
             }
@@ -240,6 +247,13 @@ impl Controller {
     /// A completion that is due: of an event request, or of one that was aborted.
     pub fn event(&mut self) -> Option<Completion> {
         self.aborted.pop().or_else(|| self.events.take())
+    }
+
+    /// Commands of I/O queues have failed, for the error log: each by its queue, the oldest first. `lost`: so many more had failed before,
+    /// of which nothing is known any more.
+    pub fn io_failed(&mut self, failed: impl IntoIterator<Item = (u16, Named, Status)>, lost: u64) {
+        self.logs.failed_before(lost);
+        failed.into_iter().for_each(|(queue, named, status)| self.logs.failed(queue, &named, status));
     }
 
     /// A namespace came, went, or has another size.

@@ -44,6 +44,12 @@ pub(super) fn is_of_namespaces(feature: u8) -> bool {
     matches!(feature, fid::RESERVATION_NOTIFICATION_MASK | fid::RESERVATION_PERSISTENCE)
 }
 
+/// AB of Arbitration, bits 2:0: queues are served as commands come, and none waits for another one's turn.
+const NO_BURST_LIMIT: u32 = 0b111;
+
+/// AB, and the weights of the priorities; the bits between are reserved.
+const ARBITRATION: u32 = 0xFFFF_FF07;
+
 /// Bytes of the data of Host Behavior Support.
 const HOST_BEHAVIOR_BYTES: usize = 512;
 
@@ -54,6 +60,7 @@ pub(super) struct Features {
     error_recovery: u32,
     write_atomicity: u32,
     power_management: u32,
+    arbitration: u32,
     queues: u32,
     host_behavior: [u8; HOST_BEHAVIOR_BYTES],
 }
@@ -65,6 +72,7 @@ impl Default for Features {
             error_recovery: 0,
             write_atomicity: 0,
             power_management: 0,
+            arbitration: NO_BURST_LIMIT,
             queues: u32::from(QUEUES_MAX - 1) * 0x1_0001,
             host_behavior: [0; HOST_BEHAVIOR_BYTES],
         }
@@ -105,6 +113,7 @@ impl Controller {
             return Answer::error(refusal);
         }
         let value = match feature {
+            fid::ARBITRATION => self.features.arbitration,
             fid::POWER_MANAGEMENT => self.features.power_management,
             fid::TEMPERATURE_THRESHOLD => {
                 // Of the composite temperature, over and under; there are no other sensors.
@@ -158,7 +167,7 @@ impl Controller {
         match feature {
             fid::RESERVATION_NOTIFICATION_MASK => nsids.iter().for_each(|nsid| self.notices.set_mask(*nsid, value)),
             fid::RESERVATION_PERSISTENCE => return Answer::Persistence(nsids, value & 1 != 0),
-            fid::ARBITRATION => {}
+            fid::ARBITRATION => self.features.arbitration = value & ARBITRATION,
             // There is one power state.
             fid::POWER_MANAGEMENT if value & 0x1F != 0 => return Answer::error(Status::INVALID_FIELD),
             fid::POWER_MANAGEMENT => self.features.power_management = value,

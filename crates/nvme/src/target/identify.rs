@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::controller::{ABORTS_MAX, Answer, Controller};
+use super::controller::{ABORTS_MAX, Answer, Controller, ENTRY_SIZES};
 use super::events::{EVENT_REQUESTS_MAX, Event};
 use super::io::{COPY_BYTES_MAX, COPY_RANGES_MAX};
 use super::{
@@ -99,8 +99,9 @@ impl Controller {
         // Bit 0: host identifiers of 128 bits.
         data.ctratt = 1.into();
         data.aerl = (EVENT_REQUESTS_MAX - 1) as u8;
-        // Bit 2: Get Log Page with offsets and long lengths. Bit 1: commands and their effects. Bit 5: lists of logs and features.
-        data.lpa = 1 << 1 | 1 << 2 | 1 << 5;
+        // Bit 2: Get Log Page with offsets and long lengths. Not bit 5: the lists of logs and features are there, but it promises as well
+        // the scope of each command, of which Linux warns ("unusual effects"), and the log of NVMe-MI commands, of which there are none.
+        data.lpa = 1 << 2;
         data.elpe = (super::log::ERRORS_MAX - 1) as u8;
         data.kas = KEEP_ALIVE_STEPS.into();
         data.maxcmd = QUEUE_ENTRIES_MAX.into();
@@ -121,8 +122,8 @@ impl Controller {
         data.frmw = 1 | 1 << 1;
         data.wctemp = WARNING_KELVIN.into();
         data.cctemp = (WARNING_KELVIN + 10).into();
-        // Bit 4: the Persistent Event Log.
-        data.lpa |= 1 << 4;
+        // Bit 1: commands and their effects. Bit 4: the Persistent Event Log.
+        data.lpa |= 1 << 1 | 1 << 4;
         data.pels = history::UNITS.into();
         // No transition takes time; a host that waits for one waits for so many seconds.
         data.anatt = 10;
@@ -131,8 +132,8 @@ impl Controller {
         // Each namespace is a group of its own, of the same number.
         data.anagrpmax = NAMESPACE_MAX.into();
         data.nanagrpid = NAMESPACES_MAX.into();
-        data.sqes = 0x66;
-        data.cqes = 0x44;
+        // The least and the most.
+        (data.sqes, data.cqes) = (ENTRY_SIZES.0 as u8 * 0x11, ENTRY_SIZES.1 as u8 * 0x11);
         data.nn = NAMESPACE_MAX.into();
         data.mnan = NAMESPACES_MAX.into();
         // Compare, Dataset Management, Write Zeroes, reservations, Verify, Copy.

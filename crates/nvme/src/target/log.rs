@@ -29,8 +29,8 @@ mod lid {
     pub const RESERVATIONS: u8 = 0x80;
 }
 
-/// Entries of the error log: ELPE and one.
-pub(super) const ERRORS_MAX: usize = 64;
+/// Entries of the error log of a controller: ELPE and one.
+pub const ERRORS_MAX: usize = 64;
 
 /// Namespaces that the changed namespace list holds; more are "FFFFFFFFh", all of them.
 const CHANGED_MAX: usize = 1024;
@@ -115,20 +115,48 @@ pub(super) struct Logs {
     context: Option<Context>,
 }
 
+/// A command, as the error log names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Named {
+    /// CID.
+    pub cid: u16,
+    /// NSID.
+    pub nsid: u32,
+    /// LBA: where the command begins. 0 where it has no such place.
+    pub lba: u64,
+}
+
+impl Named {
+    /// Of a command of an I/O queue.
+    pub fn of(command: &Command) -> Named {
+        let has_place = matches!(
+            command.opcode,
+            nvm::READ | nvm::WRITE | nvm::COMPARE | nvm::WRITE_ZEROES | nvm::VERIFY | nvm::COPY
+        );
+        let lba = if has_place { command.slba() } else { 0 };
+        Named { cid: command.cid.get(), nsid: command.nsid.get(), lba }
+    }
+}
+
 impl Logs {
+    /// Commands have failed that nothing else is known of any more.
+    pub fn failed_before(&mut self, count: u64) {
+        self.error_count += count;
+    }
+
     /// A command has failed.
-    pub fn failed(&mut self, queue: u16, command: &Command, status: Status) {
+    pub fn failed(&mut self, queue: u16, command: &Named, status: Status) {
         self.error_count += 1;
         self.errors.truncate(ERRORS_MAX - 1);
         self.errors.push_front(ErrorEntry {
             count: self.error_count.into(),
             queue: queue.into(),
-            cid: command.cid,
+            cid: command.cid.into(),
             status: (status.0 << 1).into(),
             // Nothing says which byte.
             location: U16::new(0xFFFF),
-            lba: U64::ZERO,
-            nsid: command.nsid,
+            lba: command.lba.into(),
+            nsid: command.nsid.into(),
             vendor: 0,
             // TCP.
             transport: 3,
@@ -314,7 +342,7 @@ impl Controller {
         // "In thousands (i.e., a value of 1 corresponds to 1,000 units of 512 bytes) ... rounded up".
         let units = |bytes: u64| long(bytes.div_ceil(512_000));
         let mut health: Health = blank();
-        // Bit 2: reliability is degraded.
+        // Bit 2: "reliability has been degraded". No other bit is: spare drives are no spare blocks, and what is not served is not read-only.
         health.critical_warning = u8::from(activity.degraded) << 2;
         // There is no sensor; 25 degrees.
         health.temperature = U16::new(298);
@@ -326,6 +354,7 @@ impl Controller {
         health.writes = long(activity.writes);
         health.power_cycles = long(power_cycles);
         health.power_on_hours = long(power_on_s / 3600);
+        health.media_errors = long(activity.media_errors);
         health.error_entries = long(self.logs.error_count);
         health.as_bytes().to_vec()
     }

@@ -26,6 +26,7 @@ pub use events::{EVENT_REQUESTS_MAX, Event};
 pub use fused::CompareAndWrite;
 pub use history::{Happened, Happening, History, Past};
 pub use io::{COPY_BYTES_MAX, COPY_RANGES_MAX, Group, Io, Range, copied, ranges};
+pub use log::{ERRORS_MAX, Named};
 pub use reservation::{
     Held, HostId, Notice, Permit, REGISTRANTS_MAX, RegisterAction, ReservationRequest, ReservationType, Reservations,
     Reserve,
@@ -124,7 +125,9 @@ pub struct Activity {
     pub reads: u64,
     /// Writes.
     pub writes: u64,
-    /// Data may be lost if another drive fails, or have been lost.
+    /// Reads of what no drive and no redundancy could give.
+    pub media_errors: u64,
+    /// Fewer failures would cost data than should, or have.
     pub degraded: bool,
 }
 

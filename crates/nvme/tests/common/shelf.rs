@@ -46,7 +46,14 @@ impl Memory {
             access: BTreeMap::new(),
             generation: 7,
             entries: vec![entry(1), entry(2)],
-            activity: Activity { read_bytes: 512_001, written_bytes: 512_000, reads: 3, writes: 4, degraded: true },
+            activity: Activity {
+                read_bytes: 512_001,
+                written_bytes: 512_000,
+                reads: 3,
+                writes: 4,
+                media_errors: 5,
+                degraded: true,
+            },
             past: Past {
                 power_cycles: 3,
                 power_on_s: 2 * 3600 + 3599,

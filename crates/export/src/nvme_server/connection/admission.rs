@@ -30,6 +30,18 @@ pub(super) enum Unproven<B> {
     Io(Arc<Association>, u16),
 }
 
+impl<B: Block> Role<B> {
+    /// That which it belongs to, if it is connected.
+    fn association(&self) -> Option<&Association> {
+        match self {
+            Role::New => None,
+            Role::Unproven(unproven) => Some(unproven.association()),
+            Role::Admin(admin) => Some(&admin.association),
+            Role::Io(namespaces) => Some(namespaces.association()),
+        }
+    }
+}
+
 impl<B> Unproven<B> {
     pub fn association(&self) -> &Association {
         match self {
@@ -44,10 +56,10 @@ impl<B: Block + 'static> Receiving<B> {
         let cid = command.cid.get();
         match &mut self.role {
             Role::Unproven(_) => return self.authenticate(command, data),
-            Role::Admin(admin) if authentication::is_about(command) => {
-                // Once more, while everything goes on: with the secret that the host has by now.
+            Role::Admin(_) | Role::Io(_) if authentication::is_about(command) => {
+                // Once more, while everything goes on: with the secret that the host has by now. Linux does so on all queues, one by one.
                 if self.authentication.is_none()
-                    && let Ok(Some(policy)) = admin.association.policy()
+                    && let Some(Ok(Some(policy))) = self.role.association().map(Association::policy)
                 {
                     self.authentication = Authentication::new(policy, self.arrived).ok();
                 }
@@ -127,6 +139,7 @@ impl<B: Block + 'static> Receiving<B> {
                 let env = self.env.clone();
                 let namespaces = Namespaces::new(env, self.portal.clone(), association, seat, peer, self.alarm.clone());
                 self.reader.expect_promptly();
+                self.queue.serves(namespaces.association().clone(), number);
                 Role::Io(namespaces)
             }
         })
@@ -135,11 +148,8 @@ impl<B: Block + 'static> Receiving<B> {
     /// Authentication Send or Receive, of a transaction that there is.
     fn authenticate(&mut self, command: &Command, data: &[u8]) -> Result<(), End> {
         let Some(authentication) = &self.authentication else { return Err(End::Cut) };
-        let (host, is_first) = match &self.role {
-            Role::Unproven(unproven) => (unproven.association().host.nqn.to_string(), true),
-            Role::Admin(admin) => (admin.association.host.nqn.to_string(), false),
-            Role::New | Role::Io(_) => return Err(End::Cut),
-        };
+        let Some(association) = self.role.association() else { return Err(End::Cut) };
+        let (host, is_first) = (association.host.nqn.to_string(), matches!(self.role, Role::Unproven(_)));
         if let Role::Admin(admin) | Role::Unproven(Unproven::Admin(admin)) = &self.role {
             admin.heard(self.arrived);
         }

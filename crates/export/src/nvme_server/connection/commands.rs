@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use drive::{Block, BufMut, Env};
+use nvme::target::Named;
 use nvme::tcp::{To, Violation};
 use nvme::{Command, Direction, FABRICS, Fuse, Place, Status};
 
@@ -14,6 +15,14 @@ use crate::nvme_server::asking::{Arriving, Job, Plan};
 use crate::nvme_server::authentication;
 use crate::nvme_server::fused::{self, Pair, Part, Ready};
 use crate::nvme_server::io;
+
+/// What is wrong with a descriptor of data in a capsule that brings `data_bytes`, if something is.
+fn outside(offset: u64, len: u32, data_bytes: u32) -> Option<Status> {
+    match u64::from(data_bytes).checked_sub(offset) {
+        None => Some(Status::SGL_OFFSET_INVALID),
+        Some(left) => (u64::from(len) > left).then_some(Status::DATA_SGL_LENGTH_INVALID),
+    }
+}
 
 impl<B: Block + 'static> Receiving<B> {
     /// A command has arrived, `data_bytes` of whose data follow in its capsule.
@@ -27,14 +36,14 @@ impl<B: Block + 'static> Receiving<B> {
         let fused = self.fuse(&command, &mut plan);
         let wanted = if command.direction() == Direction::ToController { command.dptr.length.get() } else { 0 };
         let place = command.dptr.place();
-        let fits = match place {
-            _ if wanted == 0 => data_bytes == 0,
-            Some(Place::InCapsule(offset)) => offset == 0 && wanted <= data_bytes,
-            Some(Place::Transport) => data_bytes == 0,
-            None => false,
+        let status = match place {
+            _ if wanted == 0 && data_bytes == 0 => None,
+            Some(Place::Transport) if data_bytes == 0 => None,
+            Some(Place::InCapsule(offset)) if wanted > 0 => outside(offset, wanted, data_bytes),
+            None if wanted > 0 => Some(Status::SGL_TYPE_INVALID),
+            _ => Some(Status::DATA_SGL_LENGTH_INVALID),
         };
-        if !fits && !matches!(plan, Plan::Fail(_)) {
-            let status = if place.is_none() { Status::SGL_TYPE_INVALID } else { Status::DATA_SGL_LENGTH_INVALID };
+        if let (Some(status), false) = (status, matches!(plan, Plan::Fail(_))) {
             plan = Plan::Fail(status);
         }
         let transport = matches!(place, Some(Place::Transport));
@@ -56,22 +65,32 @@ impl<B: Block + 'static> Receiving<B> {
         if data_bytes == 0 {
             return self.dispatch(Job { command, plan, fused, is_paid: false, abort: None }, None);
         }
-        let len = if matches!(plan, Plan::Fail(_)) { 0 } else { wanted as usize };
+        // What lies in front of the command's data comes as well. All of it is in the capsule, whose data have an end.
+        let skip = match place {
+            Some(Place::InCapsule(offset)) if !matches!(plan, Plan::Fail(_)) => offset as usize,
+            _ => 0,
+        };
+        let len = if matches!(plan, Plan::Fail(_)) { 0 } else { skip + wanted as usize };
         let job = Job { command, plan, fused, is_paid: false, abort: None };
-        self.capsule = Some(Arriving { job, data: self.env.alloc(len) });
+        self.capsule = Some(Arriving { job, data: self.env.alloc(len), skip });
         Ok(())
     }
 
     /// What a command means.
     #[inline]
     fn plan(&self, command: &Command) -> Plan<B> {
+        let is_io = matches!(self.role, Role::Io(_));
+        // Data are described by SGLs alone, and only commands of I/O queues may be fused.
+        if !command.has_sgl() || !is_io && command.fuse() != Fuse::No {
+            return Plan::Fail(Status::INVALID_FIELD);
+        }
         match &self.role {
             Role::Io(namespaces) if command.opcode != FABRICS => match namespaces.plan(command) {
                 Ok((handle, io)) => Plan::Io(handle, io),
                 Err(status) => Plan::Fail(status),
             },
-            // Neither authentication, which is over or was not asked for, nor a second Connect.
-            Role::Io(_) => Plan::Fail(Status::COMMAND_SEQUENCE_ERROR),
+            // A second Connect.
+            Role::Io(_) if !authentication::is_about(command) => Plan::Fail(Status::COMMAND_SEQUENCE_ERROR),
             Role::Unproven(_) if !authentication::is_about(command) => Plan::Fail(Status::AUTHENTICATION_REQUIRED),
             _ if command.dptr.length.get() <= NVME_ADMIN_DATA_BYTES_MAX => Plan::Control,
             _ if command.direction() == Direction::ToHost => Plan::Control,
@@ -85,7 +104,8 @@ impl<B: Block + 'static> Receiving<B> {
             To::Capsule => self.capsule.take(),
             To::Transfer(tag) => self.asking.take(tag),
         };
-        let Arriving { mut job, data } = arriving.expect("its data were arriving");
+        let Arriving { mut job, data, skip } = arriving.expect("its data were arriving");
+        let data = if skip == 0 { data } else { BufMut::copy_of(&data[skip..]) };
         let abort = job.abort.take();
         if abort.is_some() {
             self.give_up(&mut job.plan, Status::ABORT_REQUESTED);
@@ -117,16 +137,16 @@ impl<B: Block + 'static> Receiving<B> {
         Job { command, plan, fused, is_paid, abort: _ }: Job<B>,
         data: Option<BufMut>,
     ) -> Result<(), End> {
-        let cid = command.cid.get();
         if let Some((pair, part)) = fused {
-            self.dispatch_fused(&pair, part, cid, plan, data);
+            self.dispatch_fused(&pair, part, Named::of(&command), plan, data);
             return Ok(());
         }
         match plan {
-            Plan::Fail(status) => self.queue.complete(cid, status, 0, 0),
+            Plan::Fail(status) => self.queue.fail(Named::of(&command), status, 0),
             Plan::Control => return self.control(&command, data.as_deref().unwrap_or(&[])),
             Plan::Io(handle, io) => {
                 handle.accepted(&io);
+                let cid = command.cid.get();
                 let (queue, alarm) = (self.queue.clone(), self.alarm.clone());
                 if handle.is_limited() && !is_paid {
                     self.env.spawn_now(io::serve_limited(queue, handle, cid, io, data, self.arrived, alarm));
@@ -161,14 +181,14 @@ impl<B: Block + 'static> Receiving<B> {
     }
 
     /// A fused command has all its data.
-    fn dispatch_fused(&self, pair: &Pair<B>, part: Part, cid: u16, plan: Plan<B>, data: Option<BufMut>) {
+    fn dispatch_fused(&self, pair: &Pair<B>, part: Part, named: Named, plan: Plan<B>, data: Option<BufMut>) {
         let what = match (plan, data) {
             (Plan::Io(handle, io), Some(data)) => Ok((handle, io, data)),
             (Plan::Fail(status), _) => Err(status),
             // Both parts bring data, and none is one of administration.
             (Plan::Io(..) | Plan::Control, _) => Err(Status::INVALID_FIELD),
         };
-        if let Some(both) = pair.arrived(part, Ready { cid, what }, &self.queue) {
+        if let Some(both) = pair.arrived(part, Ready { named, what }, &self.queue) {
             for (handle, io, _) in both.iter().filter_map(|ready| ready.what.as_ref().ok()) {
                 handle.accepted(io);
             }
