@@ -36,6 +36,8 @@ BOOT_LIMIT_S = 100
 BOOT_COUNT_MAX = 3
 # The same may happen when it powers off.
 POWER_OFF_LIMIT_S = 30
+# What runs beside the VM does a thing within this.
+BESIDE_LIMIT_S = 100
 # A kernel that was made to panic says within this what each of its tasks waits for.
 LAST_WORDS_LIMIT_S = 30
 
@@ -99,7 +101,12 @@ class Beside:
         with tempfile.TemporaryFile("w+") as said:
             # Its files, and no pipes: what it leaves running would hold them open.
             command = ["bash", "-euo", "pipefail", self.script, *words]
-            ended = subprocess.run(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=sys.stdout)
+            try:
+                ended = subprocess.run(
+                    command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=sys.stdout, timeout=BESIDE_LIMIT_S
+                )
+            except subprocess.TimeoutExpired:
+                raise Refused(f"{' '.join(words)} did not end within {BESIDE_LIMIT_S} s") from None
             said.seek(0)
             if ended.returncode:
                 raise Refused(f"{' '.join(words)} ended with {ended.returncode}")

@@ -26,6 +26,7 @@ mod nbd_server;
 mod nvme_server;
 mod pace;
 mod ram;
+mod seldom;
 mod server;
 mod state;
 mod tls;

@@ -11,6 +11,7 @@ use drive::{Nanos, Tasks, race, within};
 use runtime::{Incoming, Listener, ShardEnv, ShardHandle, Stream};
 
 use crate::limits::HANDSHAKE_MAX;
+use crate::seldom::Seldom;
 use crate::state::Alarm;
 use crate::tls::TlsConfig;
 
@@ -19,8 +20,8 @@ use crate::tls::TlsConfig;
 pub struct ServerConfig {
     /// Encryption; `None` serves in the clear only.
     pub tls: Option<TlsConfig>,
-    /// Connections at the same time; more are closed at once. A quarter of them may be newcomers, who have not said yet what they want; a
-    /// newcomer above that, or where all places are taken, ends the one that has waited longest. Each holds some 200 KiB when it is idle, inside of TLS some
+    /// Connections at the same time; more are closed at once. A quarter of them may be newcomers, who have not said yet what they want, and another
+    /// quarter those who still have to prove who they are; one more, or one where all places are taken, ends the one that has waited longest. Each holds some 200 KiB when it is idle, inside of TLS some
     /// 100 KiB more, and up to 64 MiB of payload when it is not.
     pub connections_max: usize,
 }
@@ -33,9 +34,6 @@ impl Default for ServerConfig {
 
 /// Pause after a failed accept: what fails it (too many open files, no memory) does not pass at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// How often at most it is said that connections are ended for want of places: whoever opens thousands shall not fill the log as well.
-const SAY_EVERY: Duration = Duration::from_secs(10);
 
 /// Accepts clients until the listener is closed, and has `run` serve each on one of `shards` in turn; without any, on the shard
 /// of the listener. `protocol` is for the log.
@@ -59,10 +57,10 @@ pub(crate) async fn accept<F: Future<Output = ()> + 'static>(
                 continue;
             }
         };
-        let newcomer = Places::take(&places);
-        if let Some(Turned { away, ended }) = places.turned(env.now()) {
+        let (newcomer, too_many) = Places::take(&places, env.now());
+        if let Some(count) = too_many {
             let peer = &incoming.peer;
-            tracing::warn!(%peer, limit = connections_max, away, ended, protocol, "too many connections, the last from there");
+            tracing::warn!(%peer, limit = connections_max, count, protocol, "too many connections, the last from there");
         }
         let Some(newcomer) = newcomer else { continue };
         let run = run.clone();
@@ -85,7 +83,8 @@ pub(crate) async fn accept<F: Future<Output = ()> + 'static>(
 /// The connections that a server may have.
 struct Places {
     max: usize,
-    newcomers_max: usize,
+    /// That wait for one thing.
+    waiting_max: usize,
     taken: Mutex<Taken>,
 }
 
@@ -93,23 +92,13 @@ struct Places {
 struct Taken {
     count: usize,
     next: u64,
-    /// In the order in which they came.
-    newcomers: BTreeMap<u64, Arc<Alarm>>,
-    turned: Turned,
-    /// When that was said last.
-    said: Option<Nanos>,
+    /// Those that may have to go, in the order in which they came: who have said nothing, and who have to prove what they said.
+    waiting: [BTreeMap<u64, Arc<Alarm>>; 2],
+    /// Connections had to go, or were not let in.
+    too_many: Seldom,
 }
 
-/// Connections that there was no place for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Turned {
-    /// They were closed at once.
-    away: u64,
-    /// They were newcomers, and had to go for others.
-    ended: u64,
-}
-
-/// A connection's place. Its client is a newcomer until it has said what it wants.
+/// A connection's place. Its client is a newcomer until it has said what it wants, and proven who it is if it has to.
 pub(crate) struct Newcomer {
     places: Arc<Places>,
     number: u64,
@@ -119,7 +108,7 @@ pub(crate) struct Newcomer {
 
 impl Places {
     fn new(max: usize) -> Places {
-        Places { max, newcomers_max: (max / 4).max(1), taken: Mutex::default() }
+        Places { max, waiting_max: (max / 4).max(1), taken: Mutex::default() }
     }
 
     /// Nothing panics while it is locked.
@@ -127,38 +116,35 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, for which the newcomer that has waited longest may have to go. `None` if there is none.
-    fn take(places: &Arc<Places>) -> Option<Newcomer> {
+    /// A place, for which a client that has waited longest may have to go; `None` if there is none. And how many connections had to go or were not
+    /// let in, if that is to be said.
+    fn take(places: &Arc<Places>, now: Nanos) -> (Option<Newcomer>, Option<u64>) {
         let mut taken = places.lock();
         let is_full = taken.count >= places.max;
-        // Whoever has to go takes its time, and there are not many who do.
-        if taken.count >= places.max + places.newcomers_max || (is_full && taken.newcomers.is_empty()) {
-            taken.turned.away += 1;
-            return None;
+        // Whoever has to go takes its time, and not many do at once. Some stay after all, since they had just said or proven it.
+        let is_over = taken.count >= places.max + places.waiting_max;
+        if is_over || is_full && taken.waiting.iter().all(BTreeMap::is_empty) {
+            return (None, taken.too_many.happened(now));
         }
-        if is_full || taken.newcomers.len() >= places.newcomers_max {
-            if let Some((_, alarm)) = taken.newcomers.pop_first() {
-                taken.turned.ended += 1;
-                alarm.ring();
-            }
+        let goes = is_full || taken.waiting[0].len() >= places.waiting_max;
+        if goes && let Some((_, alarm)) = taken.waiting.iter_mut().find_map(BTreeMap::pop_first) {
+            alarm.ring();
         }
+        let too_many = if goes { taken.too_many.happened(now) } else { None };
         let (number, alarm) = (taken.next, Arc::new(Alarm::default()));
         taken.next += 1;
         taken.count += 1;
-        taken.newcomers.insert(number, alarm.clone());
+        taken.waiting[0].insert(number, alarm.clone());
         drop(taken);
-        Some(Newcomer { places: places.clone(), number, alarm })
+        (Some(Newcomer { places: places.clone(), number, alarm }), too_many)
     }
+}
 
-    /// Those that there was no place for, if there were any and it is time to say so.
-    fn turned(&self, now: Nanos) -> Option<Turned> {
-        let mut taken = self.lock();
-        let is_time = taken.said.is_none_or(|said| now.saturating_sub(said) >= SAY_EVERY.as_nanos() as Nanos);
-        if taken.turned == Turned::default() || !is_time {
-            return None;
+impl Taken {
+    fn forget(&mut self, number: u64) {
+        for waiting in &mut self.waiting {
+            waiting.remove(&number);
         }
-        taken.said = Some(now);
-        Some(std::mem::take(&mut taken.turned))
     }
 }
 
@@ -172,9 +158,21 @@ impl Newcomer {
         within(env, HANDSHAKE_MAX, race(step, wanted)).await.flatten()
     }
 
+    /// The client has said what it wants, but still has to prove who it is. Where many do at once, after a restart, newcomers do not disturb them.
+    pub fn proves(&self) {
+        let mut taken = self.places.lock();
+        let Some(alarm) = taken.waiting[0].remove(&self.number) else { return };
+        taken.waiting[1].insert(self.number, alarm);
+        if taken.waiting[1].len() > self.places.waiting_max {
+            let (_, alarm) = taken.waiting[1].pop_first().expect("there is one");
+            alarm.ring();
+        }
+    }
+
     /// The client keeps its place from now on.
     pub fn stays(&self) {
-        self.places.lock().newcomers.remove(&self.number);
+        let mut taken = self.places.lock();
+        taken.forget(self.number);
     }
 }
 
@@ -182,7 +180,7 @@ impl Drop for Newcomer {
     fn drop(&mut self) {
         let mut taken = self.places.lock();
         taken.count -= 1;
-        taken.newcomers.remove(&self.number);
+        taken.forget(self.number);
     }
 }
 
@@ -190,55 +188,70 @@ impl Drop for Newcomer {
 mod tests {
     use super::*;
 
-    /// Clients that stay, newcomers, and those that have to go.
-    fn counts(places: &Places) -> (usize, usize, Turned) {
+    fn take(places: &Arc<Places>) -> Option<Newcomer> {
+        Places::take(places, 0).0
+    }
+
+    fn taken(places: &Arc<Places>, count: usize) -> Vec<Newcomer> {
+        (0..count).map(|_| take(places).unwrap()).collect()
+    }
+
+    /// Clients that stay, and those that may have to go.
+    fn counts(places: &Places) -> (usize, usize) {
         let taken = places.lock();
-        (taken.count - taken.newcomers.len(), taken.newcomers.len(), taken.turned)
+        let waiting = taken.waiting.iter().map(BTreeMap::len).sum();
+        (taken.count - waiting, waiting)
     }
 
     #[test]
     fn newcomers_keep_nobody_out_and_clients_keep_their_places() {
         let places = Arc::new(Places::new(8));
-        let first = Places::take(&places).unwrap();
+        let first = take(&places).unwrap();
         first.stays();
-        let second = Places::take(&places).unwrap();
-        let third = Places::take(&places).unwrap();
+        let second = take(&places).unwrap();
+        let third = take(&places).unwrap();
         // A quarter of the places: the one that came first goes, and no client.
-        let fourth = Places::take(&places).unwrap();
+        let fourth = take(&places).unwrap();
         assert!(second.alarm.take() && !third.alarm.take() && !first.alarm.take());
         drop(second);
-        assert_eq!(counts(&places), (1, 2, Turned { away: 0, ended: 1 }));
+        assert_eq!(counts(&places), (1, 2));
         third.stays();
         fourth.stays();
-        let clients: Vec<Newcomer> = (0..5).map(|_| Places::take(&places).unwrap()).inspect(Newcomer::stays).collect();
+        let clients = taken(&places, 5);
+        clients.iter().for_each(Newcomer::stays);
         // Only clients are left.
-        assert!(Places::take(&places).is_none());
-        assert_eq!(counts(&places), (8, 0, Turned { away: 1, ended: 1 }));
+        assert!(take(&places).is_none());
+        assert_eq!(counts(&places), (8, 0));
         drop(clients);
-        assert!(Places::take(&places).is_some());
-        assert_eq!(counts(&places), (3, 0, Turned { away: 1, ended: 1 }));
+        assert!(take(&places).is_some());
+        assert_eq!(counts(&places), (3, 0));
     }
 
     #[test]
     fn those_that_go_slowly_do_not_add_up() {
         let places = Arc::new(Places::new(8));
-        let all: Vec<Newcomer> = std::iter::from_fn(|| Places::take(&places)).take(100).collect();
-        assert_eq!(all.len(), 10);
-        assert_eq!(places.lock().newcomers.len(), 2);
+        let all: Vec<Newcomer> = std::iter::from_fn(|| take(&places)).take(100).collect();
+        assert_eq!((all.len(), places.lock().waiting[0].len()), (10, 2));
     }
 
     #[test]
-    fn what_has_no_place_is_told_now_and_then_with_its_number() {
-        let places = Arc::new(Places::new(1));
-        assert_eq!(places.turned(0), None);
-        let held = Places::take(&places).unwrap();
-        held.stays();
-        let turn_away = || assert!(Places::take(&places).is_none());
-        turn_away();
-        assert_eq!(places.turned(5), Some(Turned { away: 1, ended: 0 }));
-        turn_away();
-        turn_away();
-        let again = 5 + SAY_EVERY.as_nanos() as Nanos;
-        assert_eq!((places.turned(again - 1), places.turned(again)), (None, Some(Turned { away: 2, ended: 0 })));
+    fn newcomers_do_not_disturb_those_who_prove_who_they_are() {
+        let places = Arc::new(Places::new(8));
+        let proving = taken(&places, 2);
+        proving.iter().for_each(Newcomer::proves);
+        let newcomers = taken(&places, 4);
+        assert!(proving.iter().all(|client| !client.alarm.take()));
+        assert!(newcomers[0].alarm.take() && newcomers[1].alarm.take());
+        // They are no more than a quarter either: nobody knows them yet.
+        newcomers[3].proves();
+        assert!(proving[0].alarm.take() && !proving[1].alarm.take());
+        drop(newcomers);
+        // Where clients have all other places, they go, too.
+        let clients = taken(&places, 1);
+        clients[0].stays();
+        let others: Vec<Newcomer> = (0..5).map(|_| take(&places).unwrap()).inspect(Newcomer::stays).collect();
+        let last = take(&places).unwrap();
+        assert!(proving[1].alarm.take() && !last.alarm.take());
+        drop(others);
     }
 }

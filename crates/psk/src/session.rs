@@ -98,14 +98,16 @@ struct Finder(Find);
 enum Unknown {
     #[error("it offers no pre-shared key")]
     Nothing,
-    /// The first one's, as far as it is text and no longer than one may be.
+    /// The first one's; nothing if it is no text, or longer than one may be.
     #[error("no key here has the identity that it offers, {0:?}")]
     Identity(String),
 }
 
 impl Unknown {
     fn of(offered: &[&[u8]]) -> Unknown {
-        let shown = |name: &&[u8]| String::from_utf8_lossy(&name[..name.len().min(SHOWN_BYTES)]).into_owned();
+        let is_shown = |name: &[u8]| name.len() <= SHOWN_BYTES && name.iter().all(|byte| matches!(byte, b' '..=b'~'));
+        let shown =
+            |name: &[u8]| if is_shown(name) { String::from_utf8_lossy(name).into_owned() } else { String::new() };
         offered.first().map_or(Unknown::Nothing, |name| Unknown::Identity(shown(name)))
     }
 }

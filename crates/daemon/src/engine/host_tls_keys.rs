@@ -19,17 +19,12 @@ fn read(text: &str, host: &str) -> Result<TlsKey, String> {
     text.parse().map_err(|error| format!("the key of the host {host} cannot be used: {error}"))
 }
 
-/// A host's keys, the newest first; behind those of the specification those of an old libnvme, which have other names.
+/// A host's keys, the newest first; behind those of the specification those of an old libnvme, which have other names. One that is not
+/// transformed for the host is the same for both, and has one name.
 fn counting(record: &TlsKeyRecord) -> impl Iterator<Item = Result<TlsKey, String>> {
-    let old = record.old_libnvme_keys.iter().map(|text| Ok(read(text, &record.host)?.of_old_libnvme()));
+    let others = record.old_libnvme_keys.iter().filter(|text| !record.keys.contains(text));
+    let old = others.map(|text| Ok(read(text, &record.host)?.of_old_libnvme()));
     record.keys.iter().map(|text| read(text, &record.host)).chain(old)
-}
-
-/// The key, and the newest other one of those before, where that is to be kept.
-fn with_old(key: &TlsKey, before: Option<&Vec<String>>) -> Vec<String> {
-    let new = key.text().to_string();
-    let old = before.and_then(|texts| texts.iter().find(|text| **text != new)).cloned();
-    std::iter::once(new).chain(old).collect()
 }
 
 /// Takes over what is recorded at a place, which `of` names.
@@ -62,13 +57,15 @@ impl Engine {
         let of_old_libnvme = configured.of_old_libnvme().retained(&nqn);
         let kept = if request.keep_old { Some(self.keys(&keyring).await?) } else { None };
         let before = kept.as_ref().and_then(|kept| kept.tls_keys.iter().find(|known| known.host == host));
-        let mut record = TlsKeyRecord {
-            host: host.to_owned(),
-            keys: with_old(&key, before.map(|record| &record.keys)),
-            old_libnvme_keys: with_old(&of_old_libnvme, before.map(|record| &record.old_libnvme_keys)),
-        };
-        // One that is not transformed for the host is the same for both, and has one name.
-        record.old_libnvme_keys.retain(|text| !record.keys.contains(text));
+        let new = (key.text().to_string(), of_old_libnvme.text().to_string());
+        // Both forms of a key come and go together.
+        let pairs = before.into_iter().flat_map(|known| {
+            let old = known.old_libnvme_keys.iter().chain(&known.keys[known.old_libnvme_keys.len()..]);
+            known.keys.iter().cloned().zip(old.cloned())
+        });
+        let kept = pairs.into_iter().find(|pair| pair.0 != new.0);
+        let (keys, old_libnvme_keys) = std::iter::once(new).chain(kept).unzip();
+        let record = TlsKeyRecord { host: host.to_owned(), keys, old_libnvme_keys };
         let keys = counting(&record).collect::<Result<_, _>>().map_err(refuse)?;
         let stored = record.clone();
         let change = move |kept: &mut Keys| {

@@ -16,7 +16,7 @@ use super::queue::Queue;
 use super::shared::SharedNamespace;
 use crate::limits::NVME_CAPSULE_DATA_BYTES;
 
-/// How long a discovery controller lives whose host has named no time: Base 2.0, clause 3.1.2.3.
+/// How long a discovery controller lives whose host has named no time (Base 2.0, clause 3.1.2.3), and at most: anybody may have one.
 const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 
 /// How often a controller whose host may be silent for ever is looked at, in case that changes.
@@ -65,8 +65,9 @@ impl<B: Block + 'static> Admin<B> {
 
     fn set_limit(&self) {
         let limit = Duration::from_millis(self.controller.keep_alive_ms().into());
-        let endless = limit.is_zero() && self.association.kind == Kind::Discovery;
-        self.pulse.limit.set(if endless { DISCOVERY_KEEP_ALIVE } else { limit });
+        let is_long = limit.is_zero() || limit > DISCOVERY_KEEP_ALIVE;
+        let is_discovery = self.association.kind == Kind::Discovery;
+        self.pulse.limit.set(if is_discovery && is_long { DISCOVERY_KEEP_ALIVE } else { limit });
     }
 
     /// The host was heard of.

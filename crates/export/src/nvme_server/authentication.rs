@@ -53,10 +53,15 @@ impl Authentication {
         })
     }
 
+    /// It is not waited for any longer.
+    pub fn is_over(&self, now: Nanos) -> bool {
+        now >= self.until
+    }
+
     /// Executes Authentication Send or Receive, and puts its answer in the outbox, at once or when its work is done.
     pub fn execute(&self, queue: &Rc<Queue>, command: &Command, data: &[u8], now: Nanos) -> Progress {
         let cid = command.cid.get();
-        if now >= self.until {
+        if self.is_over(now) {
             return Progress::TooLate;
         }
         if !auth::is_sound(command) {

@@ -86,7 +86,7 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, newco
         digests: Digests { header: true, data: true },
     });
     let initializing = async {
-        let identity = secure(&portal, &peer, &mut reader, &mut writer, &mut input).await?;
+        let identity = secure(&env, &portal, &peer, &mut reader, &mut writer, &mut input).await?;
         Ok((identity, initialize(&mut machine, &mut reader, &mut input).await?))
     };
     let (identity, response) = match newcomer.within(&env, initializing).await {
@@ -156,6 +156,7 @@ const TLS_HANDSHAKE: u8 = 22;
 
 /// Waits for the first bytes. If they are those of a TLS handshake, and TLS is spoken here, takes it to its end; gives whose key it was made with.
 async fn secure<B: Block + 'static>(
+    env: &ShardEnv,
     portal: &Portal<B>,
     peer: &str,
     reader: &mut WireReader,
@@ -166,9 +167,9 @@ async fn secure<B: Block + 'static>(
     if input.bytes().first() != Some(&TLS_HANDSHAKE) || !portal.has_tls() {
         return Ok(None);
     }
-    let portal = portal.clone();
+    let known = portal.clone();
     let find: psk::Find = Arc::new(move |name| {
-        let psk = portal.psk(&TlsIdentity::parse(name)?)?;
+        let psk = known.psk(&TlsIdentity::parse(name)?)?;
         let hash = if psk.identity.hash == Hash::Sha256 { psk::Hash::Sha256 } else { psk::Hash::Sha384 };
         Some(psk::Key { identity: name.to_vec(), secret: psk.secret().to_vec().into(), hash })
     });
@@ -181,7 +182,9 @@ async fn secure<B: Block + 'static>(
             Ok(Some(identity))
         }
         Err(error) => {
-            tracing::warn!(peer, %error, "an NVMe host was not let in by TLS");
+            if let Some(count) = portal.says_insecure(env.now()) {
+                tracing::warn!(peer, %error, count, "an NVMe host was not let in by TLS");
+            }
             Err(None)
         }
     }
@@ -234,12 +237,11 @@ impl<B: Block + 'static> Receiving<B> {
         let connecting = async {
             while matches!(self.role, Role::New | Role::Unproven(_)) {
                 self.step().await?;
-                // Who has named a host and a subsystem that are known, and still has to prove it, keeps its place: after a restart many do at once,
-                // and those who wait longest are the next to be done.
-                if !matches!(self.role, Role::New) {
-                    newcomer.stays();
+                if matches!(self.role, Role::Unproven(_)) {
+                    newcomer.proves();
                 }
             }
+            newcomer.stays();
             Ok(())
         };
         newcomer.within(&env, connecting).await.unwrap_or(Err(End::Cut))

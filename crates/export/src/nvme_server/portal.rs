@@ -5,22 +5,21 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use drive::Block;
-use nvme::fabrics_data::DiscoveryEntry;
-use nvme::target::{
-    AccessState, Activity, Admission, Host, HostId, Kind, Namespace, Notice, Past, QUEUE_ENTRIES_MAX, Refused, Shelf,
-    Subsystem,
-};
+use drive::{Block, Nanos};
+use nvme::target::{Admission, HostId, Kind, Namespace, Notice, Refused, Subsystem};
 use nvme::tls::{TlsIdentity, TlsPsk};
 use nvme::{DISCOVERY_NQN, Nqn, Status};
-use zerocopy::FromZeros;
 
 use super::association::{Association, News};
 use super::history::SubsystemHistory;
 use super::secrets::HostSecrets;
 use super::shared::{Listening, SharedNamespace};
-use crate::counters::Kind as Counted;
+use crate::seldom::Seldom;
 use crate::state::{Alarm, ExportState};
+
+mod view;
+
+pub(super) use view::View;
 
 /// Gives the block device of a namespace on the calling shard. `None` if it is gone.
 pub type Opener<B> = Arc<dyn Fn() -> Option<B> + Send + Sync>;
@@ -101,6 +100,8 @@ struct Shelved<B> {
 }
 
 struct Inner<B> {
+    /// Hosts were not let in by TLS.
+    insecure: Seldom,
     subsystems: BTreeMap<Nqn, Shelved<B>>,
     associations: BTreeMap<u16, Arc<Association>>,
     /// Other discovery services, which the log names.
@@ -125,6 +126,7 @@ impl<B> Clone for Portal<B> {
 impl<B> Default for Portal<B> {
     fn default() -> Self {
         let inner = Inner {
+            insecure: Seldom::default(),
             subsystems: BTreeMap::new(),
             associations: BTreeMap::new(),
             referrals: BTreeSet::new(),
@@ -147,6 +149,9 @@ pub struct HostConnections {
 /// CNTLID of the next controller: a subsystem may be offered at several addresses, and its controllers all have other numbers.
 static NEXT_CNTLID: AtomicU16 = AtomicU16::new(1);
 
+/// Discovery controllers at an address. Anybody may have one, and shall not take the places of those who use namespaces.
+const DISCOVERING_MAX: usize = 512;
+
 /// Numbers from here on are reserved: Base 2.0, figure 386.
 const CNTLID_END: u16 = 0xFFF0;
 
@@ -154,6 +159,11 @@ impl<B> Portal<B> {
     fn lock(&self) -> MutexGuard<'_, Inner<B>> {
         // Nothing panics while the lock is held.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it is to be said that a host was not let in by TLS, and how many were since it was said last.
+    pub(super) fn says_insecure(&self, now: Nanos) -> Option<u64> {
+        self.lock().insecure.happened(now)
     }
 
     /// The hosts that are connected, to use namespaces and not only to discover them, by name.
@@ -316,7 +326,12 @@ impl<B> Portal<B> {
             return Err(Refused(Status::CONNECT_CONTROLLER_BUSY, 0));
         }
         let mut secrets = None;
-        if admission.kind() == Kind::Io {
+        if admission.kind() == Kind::Discovery {
+            let discovering = inner.associations.values().filter(|known| known.kind == Kind::Discovery).count();
+            if discovering >= DISCOVERING_MAX {
+                return Err(Refused(Status::CONNECT_CONTROLLER_BUSY, 0));
+            }
+        } else {
             let shelved = inner.subsystems.get(&admission.subsystem).ok_or_else(Refused::SUBSYSTEM)?;
             let mut offers = shelved.namespaces.values();
             let offer = offers.find(|offer| offer.hosts.include(admission.host.nqn.as_str()));
@@ -416,187 +431,4 @@ impl<B> Inner<B> {
             association.tell(News::Discovery);
         }
     }
-}
-
-/// What the host of one admin queue may see.
-pub(super) struct View<'a, B> {
-    pub portal: &'a Portal<B>,
-    pub subsystem: Subsystem,
-    pub host: &'a Host,
-    /// This end's address of the connection.
-    pub local: Option<SocketAddr>,
-}
-
-impl<'a, B> View<'a, B> {
-    pub fn new(portal: &'a Portal<B>, association: &'a Association, local: Option<SocketAddr>) -> View<'a, B> {
-        let known = portal.lock().subsystems.get(&association.subsystem).map(|shelved| shelved.subsystem.clone());
-        let subsystem = known.unwrap_or_else(|| Subsystem {
-            nqn: association.subsystem.clone(),
-            serial: String::new(),
-            firmware: env!("CARGO_PKG_VERSION").to_owned(),
-        });
-        View { portal, subsystem, host: &association.host, local }
-    }
-
-    /// PORTID of the port that the host has come by.
-    fn port(&self) -> u16 {
-        self.local.map_or(0, |local| port_of(&local))
-    }
-
-    /// That of the subsystem. `None` where nothing is offered of it any more, and for discovery.
-    fn history(&self) -> Option<SubsystemHistory> {
-        let inner = self.portal.lock();
-        // Those of a subsystem's namespaces are the same.
-        let offer = inner.subsystems.get(&self.subsystem.nqn)?.namespaces.values().next()?;
-        Some(offer.history.clone())
-    }
-
-    /// The host has reset its controller.
-    pub fn controller_reset(&self, cntlid: u16) {
-        if let Some(history) = self.history() {
-            history.controller_reset(cntlid, self.port());
-        }
-    }
-}
-
-impl<B: Block> Shelf for View<'_, B> {
-    fn subsystem(&self) -> &Subsystem {
-        &self.subsystem
-    }
-
-    fn namespace(&self, nsid: u32) -> Option<Namespace> {
-        let offer = self.portal.find(&self.subsystem.nqn, &self.host.nqn, nsid)?;
-        let block = (offer.open)()?;
-        Some(offer.describe(nsid, &block))
-    }
-
-    fn access(&self, nsid: u32) -> Option<AccessState> {
-        let inner = self.portal.lock();
-        let offer = inner.subsystems.get(&self.subsystem.nqn)?.namespaces.get(&nsid)?;
-        offer.hosts.include(self.host.nqn.as_str()).then(|| offer.state.access())
-    }
-
-    fn reservations_persist(&self, nsid: u32) -> bool {
-        let offer = self.portal.find(&self.subsystem.nqn, &self.host.nqn, nsid);
-        offer.is_some_and(|offer| offer.shared.reservations().persists())
-    }
-
-    fn namespaces_above(&self, nsid: u32) -> Vec<u32> {
-        let inner = self.portal.lock();
-        let Some(shelved) = inner.subsystems.get(&self.subsystem.nqn) else { return Vec::new() };
-        let above = shelved.namespaces.iter().filter(|(number, _)| **number > nsid);
-        above.filter(|(_, offer)| offer.hosts.include(self.host.nqn.as_str())).map(|(number, _)| *number).collect()
-    }
-
-    fn discovery(&self) -> (u64, Vec<DiscoveryEntry>) {
-        let inner = self.portal.lock();
-        let host = &self.host.nqn;
-        let visible = inner.subsystems.iter().filter_map(|(nqn, shelved)| {
-            let offer = shelved.namespaces.values().find(|offer| offer.hosts.include(host.as_str()))?;
-            Some((nqn, if offer.secrets.wants_tls(host) { Channel::TLS } else { Channel::CLEAR }))
-        });
-        let visible: Vec<(&Nqn, Channel)> = visible.collect();
-        let discovery: Option<Nqn> = DISCOVERY_NQN.parse().ok();
-        // Whoever has a key may use it to ask, and need not.
-        let has_key = visible.iter().any(|(_, channel)| channel.required);
-        let asked = Channel { required: false, has_tls: has_key };
-        // The discovery subsystem lists itself.
-        let itself = discovery.iter().map(|nqn| (nqn, DISCOVERY, asked));
-        let all = itself.chain(visible.iter().map(|(nqn, channel)| (*nqn, CURRENT, *channel)));
-        let own = all.filter_map(|(nqn, subtype, channel)| Some(entry(nqn, subtype, self.local?, channel)));
-        // Whoever asks here need not be told to.
-        let others = inner.referrals.iter().filter(|address| Some(**address) != self.local);
-        let referrals =
-            others.filter_map(|address| Some(entry(discovery.as_ref()?, REFERRAL, *address, Channel::CLEAR)));
-        (inner.generation, own.chain(referrals).collect())
-    }
-
-    fn activity(&self) -> Activity {
-        let offers: Vec<NamespaceOffer<B>> = {
-            let inner = self.portal.lock();
-            let shelved = inner.subsystems.get(&self.subsystem.nqn);
-            shelved.iter().flat_map(|shelved| shelved.namespaces.values()).cloned().collect()
-        };
-        let mut activity = Activity::default();
-        for offer in &offers {
-            let counters = offer.state.counters();
-            activity.degraded |= (offer.open)().is_some_and(|block| block.is_degraded());
-            activity.media_errors += counters.media_errors;
-            activity.read_bytes += counters.read_bytes;
-            activity.written_bytes += counters.written_bytes;
-            activity.reads += counters.requests[Counted::Read as usize];
-            activity.writes += counters.requests[Counted::Write as usize];
-        }
-        activity
-    }
-
-    fn past(&self) -> Past {
-        let port = self.port();
-        self.history().map_or_else(|| Past { port, ..Past::default() }, |history| history.past(port))
-    }
-}
-
-/// PORTID of an address.
-fn port_of(address: &SocketAddr) -> u16 {
-    address.port()
-}
-
-/// SUBTYPE: another discovery service.
-const REFERRAL: u8 = 1;
-/// SUBTYPE: an NVM subsystem.
-const CURRENT: u8 = 2;
-/// SUBTYPE: the discovery subsystem that is asked.
-const DISCOVERY: u8 = 3;
-
-/// TREQ: whether a secure channel is required, bits 1:0.
-const CHANNEL_REQUIRED: u8 = 0b01;
-const CHANNEL_NOT_REQUIRED: u8 = 0b10;
-/// TREQ: a host may do without SQ flow control.
-const FLOW_CONTROL_OPTIONAL: u8 = 1 << 2;
-
-/// EFLAGS, DUPRETINFO: asking there gives what other entries with this flag give: there is no other.
-const SAME_INFORMATION: u16 = 1;
-/// EFLAGS, EPCSD: a connection to the discovery controller may stay. It keeps alive and tells of changes.
-const MAY_STAY: u16 = 1 << 1;
-
-/// What an address wants and offers to protect a connection.
-#[derive(Clone, Copy)]
-struct Channel {
-    required: bool,
-    has_tls: bool,
-}
-
-impl Channel {
-    const CLEAR: Channel = Channel { required: false, has_tls: false };
-    const TLS: Channel = Channel { required: true, has_tls: true };
-}
-
-/// An entry of the discovery log. The address of what is offered here is the one that the host has reached us at.
-fn entry(nqn: &Nqn, subtype: u8, address: SocketAddr, channel: Channel) -> DiscoveryEntry {
-    let mut entry = DiscoveryEntry::new_zeroed();
-    entry.trtype = 3;
-    entry.adrfam = if address.is_ipv4() { 1 } else { 2 };
-    entry.subtype = subtype;
-    entry.treq = if channel.required { CHANNEL_REQUIRED } else { CHANNEL_NOT_REQUIRED };
-    if subtype != REFERRAL {
-        // Of what others serve nobody knows.
-        entry.treq |= FLOW_CONTROL_OPTIONAL;
-    }
-    if subtype == DISCOVERY {
-        entry.eflags = (SAME_INFORMATION | MAY_STAY).into();
-    }
-    // SECTYPE: TLS 1.3.
-    entry.tsas[0] = if channel.has_tls { 2 } else { 0 };
-    entry.portid = port_of(&address).into();
-    // Any controller: they are made for each host.
-    entry.cntlid = 0xFFFF.into();
-    entry.asqsz = QUEUE_ENTRIES_MAX.into();
-    let pad = |field: &mut [u8], text: &str| {
-        field.fill(b' ');
-        field[..text.len()].copy_from_slice(text.as_bytes());
-    };
-    pad(&mut entry.trsvcid, &address.port().to_string());
-    pad(&mut entry.traddr, &address.ip().to_string());
-    entry.subnqn = nqn.field();
-    entry
 }

@@ -22,7 +22,7 @@ pub struct TlsKeyRecord {
     pub host: String,
     /// Its retained keys, as `NVMeTLSkey-1:00:BASE64:`, the newest first. 1 or 2.
     pub keys: Vec<String>,
-    /// The same keys as libnvme before 1.16 retains them, where that is something else.
+    /// The same keys, in the same order, as libnvme before 1.16 retains them. None, or as many.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub old_libnvme_keys: Vec<String>,
 }
@@ -44,7 +44,7 @@ impl Catalogue {
         let wrong = |record: &TlsKeyRecord| Err(CatalogueError::TlsKey { host: record.host.clone() });
         for record in &self.tls_keys {
             let TlsKeyRecord { host, keys, old_libnvme_keys: old } = record;
-            let is_some = (1..=TLS_KEYS_MAX).contains(&keys.len()) && old.len() <= TLS_KEYS_MAX;
+            let is_some = (1..=TLS_KEYS_MAX).contains(&keys.len()) && (old.is_empty() || old.len() == keys.len());
             if !is_host(host) || !is_some || !keys.iter().chain(old).all(|key| is_key(key)) {
                 return wrong(record);
             }
@@ -90,6 +90,7 @@ mod tests {
         }
         let mut longest = good;
         longest.tls_keys[0].keys.push(format!("NVMeTLSkey-1:00:{}:", "A".repeat(72)));
+        longest.tls_keys[0].old_libnvme_keys.clear();
         assert_eq!(longest.check(0), Ok(()));
     }
 }

@@ -12,7 +12,7 @@ use super::identify::MODEL;
 use super::{ALL_NAMESPACES, Kind, NAMESPACES_MAX, Shelf, TRANSFER_BYTES_MAX, features};
 use crate::fabrics_data::DiscoveryHead;
 use crate::identify::{ascii, blank, namespace_list};
-use crate::{Command, Status, admin, nvm};
+use crate::{Command, FABRICS, Status, admin, nvm};
 
 /// Log Page Identifiers: Base 2.0, figure 202.
 mod lid {
@@ -134,7 +134,9 @@ impl Named {
             nvm::READ | nvm::WRITE | nvm::COMPARE | nvm::WRITE_ZEROES | nvm::VERIFY | nvm::COPY
         );
         let lba = if has_place { command.slba() } else { 0 };
-        Named { cid: command.cid.get(), nsid: command.nsid.get(), lba }
+        // In its place, commands of fabrics have their type.
+        let nsid = if command.opcode == FABRICS { 0 } else { command.nsid.get() };
+        Named { cid: command.cid.get(), nsid, lba }
     }
 }
 

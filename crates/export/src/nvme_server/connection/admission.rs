@@ -58,7 +58,8 @@ impl<B: Block + 'static> Receiving<B> {
             Role::Unproven(_) => return self.authenticate(command, data),
             Role::Admin(_) | Role::Io(_) if authentication::is_about(command) => {
                 // Once more, while everything goes on: with the secret that the host has by now. Linux does so on all queues, one by one.
-                if self.authentication.is_none()
+                // One that was begun and never ended does not bind a host for ever.
+                if self.authentication.as_ref().is_none_or(|begun| begun.is_over(self.arrived))
                     && let Some(Ok(Some(policy))) = self.role.association().map(Association::policy)
                 {
                     self.authentication = Authentication::new(policy, self.arrived).ok();
