@@ -2,11 +2,12 @@
 
 use nvme::fabrics_data::{DiscoveryEntry, DiscoveryHead};
 use nvme::host::{
-    DISCOVERY_ENTRIES_MAX, Dialogue, DiscoveryLog, Found, HostError, Next, Setup, Shutdown, Survey, Wish,
+    AccessStates, DISCOVERY_ENTRIES_MAX, Dialogue, DiscoveryLog, Found, HostError, Next, Setup, Shutdown, Survey, Wish,
+    access_log_bytes,
 };
 use nvme::identify::{IdentifyController, IdentifyNamespace};
 use nvme::target::Host;
-use nvme::{Completion, Nqn, Status};
+use nvme::{Access, Completion, Nqn, Status};
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::nvme_target::SUBSYSTEM;
@@ -45,6 +46,9 @@ pub(super) const TARGET: Target = Target {
             ),
             Seed::new("survey-huge", [&dialogue(1, &survey)[..12], &huge(), &dialogue(1, &survey)[23..]].concat()),
             Seed::new("discovery", dialogue(2, &discovery)),
+            Seed::new("access", [&[4][..], &access(2)].concat()),
+            Seed::new("access-short", [&[4][..], &access(2)[..60]].concat()),
+            Seed::new("access-of-more", [&[4][..], &access(0xFFFF)].concat()),
             Seed::new("shutdown", dialogue(3, &[(0, 0), (0, 0b0100), (0, 0b1000)])),
         ]
     },
@@ -127,6 +131,12 @@ fn template(form: u8) -> Vec<u8> {
     }
 }
 
+/// An ANA log that has two groups and says that it has `groups`.
+fn access(groups: u16) -> Vec<u8> {
+    let group = |id: u32, state: u8| [&id.to_le_bytes()[..], &[0; 12], &[state], &[0; 15]].concat();
+    [&[9, 0, 0, 0, 0, 0, 0, 0][..], &groups.to_le_bytes(), &[0; 6], &group(1, 1), &group(7, 3)].concat()
+}
+
 /// Carries a dialogue on as long as there are answers.
 fn carry_on<D: Dialogue>(dialogue: &mut D, script: &mut Script) -> Option<Result<D::Outcome, HostError>> {
     let mut waits = 0;
@@ -155,11 +165,11 @@ fn carry_on<D: Dialogue>(dialogue: &mut D, script: &mut Script) -> Option<Result
     None
 }
 
-/// `[dialogue, answer*]`.
+/// `[dialogue, answer*]`, or `[4, byte*]`: an ANA log.
 fn run(input: &[u8]) {
     let Some((&which, answers)) = input.split_first() else { return };
     let mut script = Script(answers);
-    match which % 4 {
+    match which % 5 {
         0 => {
             let host = Host { nqn: Nqn::of_uuid(&[7; 16]), id: [7; 16] };
             let subsystem = SUBSYSTEM.parse().expect("a name");
@@ -188,6 +198,16 @@ fn run(input: &[u8]) {
                 }
             }
         }
+        4 => match AccessStates::of(answers) {
+            Ok(Ok(states)) => {
+                let is_listed = |id: u32| answers[16..].chunks_exact(32).any(|group| group[..4] == id.to_le_bytes());
+                for id in 0..1024 {
+                    assert!(is_listed(id) || states.group(id) == Access::Inaccessible, "group {id}");
+                }
+            }
+            Ok(Err(groups)) => assert!(access_log_bytes(groups) as usize > answers.len()),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        },
         _ => drop(carry_on(&mut Shutdown::new(1000), &mut script)),
     }
 }

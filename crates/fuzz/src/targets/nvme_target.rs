@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use nvme::fabrics_data::DiscoveryEntry;
 use nvme::target::{
-    AccessState, Activity, Admission, Answer, Controller, Event, Io, Kind, Namespace, Past, QUEUE_ENTRIES_MAX,
-    QUEUES_MAX, Reservations, Shelf, Subsystem, TRANSFER_BYTES_MAX, copied, ranges,
+    AccessState, Activity, Admission, Answer, Controller, Event, Happened, Happening, History, Io, Kind, Namespace,
+    Past, QUEUE_ENTRIES_MAX, QUEUES_MAX, Reservations, Shelf, Subsystem, TRANSFER_BYTES_MAX, copied, ranges,
 };
 use nvme::tcp::{Digests, Limits, Receiver, Step, To};
 use nvme::{Access, Command, Completion, DISCOVERY_NQN, Direction, FABRICS, Nqn, Place, Status, admin, fabrics};
+use zerocopy::FromZeros;
 
 use crate::rng::Rng;
 
@@ -74,7 +75,9 @@ impl Shelf for Memory {
     }
 
     fn discovery(&self) -> (u64, Vec<DiscoveryEntry>) {
-        (9, Vec::new())
+        let mut entry = DiscoveryEntry::new_zeroed();
+        (entry.trtype, entry.subtype, entry.subnqn) = (3, 2, self.0.nqn.field());
+        (9, vec![entry; 3])
     }
 
     fn activity(&self) -> Activity {
@@ -82,7 +85,14 @@ impl Shelf for Memory {
     }
 
     fn past(&self) -> Past {
-        Past::default()
+        // One of each kind, and a change of a namespace that is none of the host's.
+        let change =
+            |hosts| Happening::NamespaceChange { created: true, nsid: 1, blocks: BLOCKS, block_bytes: 4096, hosts };
+        let reset = Happening::ControllerReset { cntlid: 1, port: 4420, power_cycles: 2, power_on_ms: 3 };
+        let what = [Happening::PowerOn, reset, change(None), change(Some(["nqn.another".to_owned()].into()))];
+        let happened = what.map(|what| Happened { unix_ms: 1, firmware: "0.1.0".to_owned(), what });
+        let history = History::restore(happened.into_iter(), 4);
+        Past { history, power_cycles: 2, power_on_s: 7200, unix_ms: 4, port: 4420 }
     }
 }
 
