@@ -28,7 +28,7 @@ pub struct Config {
     /// clients share the cores (`docs/decisions/runtime-loop.md` has the measurement).
     pub spin: Duration,
     /// Shards can send commands to NVMe namespaces past the block layer, for drives opened with
-    /// [`OpenDrive::open_passthrough`](crate::OpenDrive::open_passthrough). Their rings take twice the memory then, some 200 KiB each.
+    /// [`OpenDrive::open_passthrough`](crate::OpenDrive::open_passthrough). Their rings take twice the memory then.
     pub passthrough: bool,
 }
 

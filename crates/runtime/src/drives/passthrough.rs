@@ -219,7 +219,7 @@ impl Passthrough {
                 return if result & DO_NOT_RETRY != 0 { Verdict::Media } else { Verdict::AskBlockDevice };
             }
             _ if result == -libc::EINVAL && fixed => {
-                // Kernels before 6.15 count all pages of the registered buffer behind the range.
+                // A kernel may count all pages of the registered buffer behind the range as pieces of the transfer.
                 self.no_fixed.store(true, Ordering::Relaxed);
                 tracing::debug!(node = self.node, "commands with registered buffers are refused");
                 return Verdict::AskBlockDevice;
@@ -274,11 +274,12 @@ impl Format {
 
     /// Refuses what is not plain blocks, and what does not look like the drive that the kernel shows.
     fn check(&self, info: &DriveInfo) -> Result<(), Unfit> {
-        if self.metadata_bytes != 0 {
-            return Err(Unfit::Metadata(self.metadata_bytes));
-        }
+        // Before the metadata, in which it lies.
         if self.protection != 0 {
             return Err(Unfit::Protected(self.protection));
+        }
+        if self.metadata_bytes != 0 {
+            return Err(Unfit::Metadata(self.metadata_bytes));
         }
         let says_bytes = u128::from(self.blocks) * u128::from(self.sector_bytes);
         if self.sector_bytes != u64::from(info.sector_bytes) || says_bytes != u128::from(info.size_bytes) {
@@ -446,7 +447,8 @@ mod tests {
         let info = DriveInfo { name: "x".to_owned(), size_bytes: 4_096_000, sector_bytes: 4096, discards: false };
         assert!(identify(|_| {}).check(&info).is_ok());
         assert!(matches!(identify(|bytes| bytes[26] = 0x21).check(&info), Err(Unfit::Metadata(8))));
-        assert!(matches!(identify(|bytes| bytes[29] = 2).check(&info), Err(Unfit::Protected(2))));
+        let protected = identify(|bytes| (bytes[26], bytes[29]) = (0x21, 2));
+        assert!(matches!(protected.check(&info), Err(Unfit::Protected(2))));
         assert!(matches!(identify(|bytes| bytes[26] = 0).check(&info), Err(Unfit::OtherSize { .. })));
         assert!(matches!(identify(|bytes| bytes[1] = 9).check(&info), Err(Unfit::OtherSize { .. })));
         assert!(matches!(identify(|bytes| bytes[134] = 0xff).check(&info), Err(Unfit::OtherSize { .. })));
