@@ -233,6 +233,10 @@ impl Passthrough {
             }
             _ => {}
         }
+        if result == -libc::EINVAL {
+            // It was not the registered buffer: a multipath device without a path says the same.
+            self.no_fixed.store(false, Ordering::Relaxed);
+        }
         // Also for a status, such as that of a namespace that is not ready.
         let _ = self.rest.compare_exchange(0, REST_OPERATIONS, Ordering::Relaxed, Ordering::Relaxed);
         tracing::debug!(node = self.node, result, "a command failed; the block device is asked");
@@ -423,11 +427,13 @@ mod tests {
         let entry = passthrough.entry(Target::Fixed(0), Transfer::Read, 0, std::ptr::null(), 4096, Some(0));
         assert!(entry.is_some_and(|(_, fixed)| !fixed));
         passthrough.judge(-libc::EINVAL, false);
+        assert!(!passthrough.no_fixed.load(Ordering::Relaxed), "without one it was refused as well");
         let refused = (0..2 * REST_OPERATIONS).filter(|_| !passthrough.takes(0, 4096)).count();
         assert_eq!(refused, REST_OPERATIONS as usize);
         passthrough.judge(-libc::EOPNOTSUPP, false);
         passthrough.judge(-libc::EINTR, false);
         assert!((0..2 * REST_OPERATIONS).all(|_| !passthrough.takes(0, 4096)));
+        assert_eq!(passthrough.rest.load(Ordering::Relaxed), FOR_EVER, "it is not counted down");
     }
 
     #[test]
