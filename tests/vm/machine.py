@@ -11,6 +11,7 @@ one line each, and is answered `ok` or `error WHY` (`host` in guest/lib.sh):
     media-error N OFFSET BYTES      reads of these bytes of drive N fail, until ...
     heal N                          ... the drive can read everything again
     critical-warning N BITS         drive N says this in its SMART / Health log
+    run WORDS                       the script beside the test, NAME.host.sh, is run out here with these words; `ok` and what it printed
     end STATUS                      the script has ended
 
 Drives count from 1; drive N has the serial number PURLINN.
@@ -80,6 +81,37 @@ class Qmp:
                     self.events.remove(message)
                     return
             self.events.append(self._next())
+
+
+class Beside:
+    """The script that runs out here what the guest asks for, in a folder of its own; and `end` when the VM has ended."""
+
+    def __init__(self, folder, script):
+        self.folder, self.script = folder, script
+
+    def arguments(self):
+        """A network: the guest has this machine's loopback at 10.0.2.2."""
+        return ["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net"] if self.script else []
+
+    def run(self, words):
+        if not self.script:
+            raise Refused("there is no script beside this test")
+        with tempfile.TemporaryFile("w+") as said:
+            # Its files, and no pipes: what it leaves running would hold them open.
+            command = ["bash", "-euo", "pipefail", self.script, *words]
+            ended = subprocess.run(command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=said, stderr=sys.stdout)
+            said.seek(0)
+            if ended.returncode:
+                raise Refused(f"{' '.join(words)} ended with {ended.returncode}")
+            return " ".join(said.read().split())
+
+    def end(self):
+        """Ends what it has left running."""
+        try:
+            if self.script:
+                self.run(["end"])
+        except Refused as why:
+            print(f"what ran beside the VM did not end: {why}")
 
 
 class Drives:
@@ -188,7 +220,7 @@ class Drives:
             raise Refused(f"not understood: {' '.join(words)}") from None
 
 
-def qemu(options, drives, qmp_fd, host_fd):
+def qemu(options, drives, beside, qmp_fd, host_fd):
     """QEMU's command line."""
     console = "stdio,id=console,signal=off" if options.shell else f"file,id=console,path={options.console}"
     command_line = ["rdinit=/init", "console=ttyS0", "quiet", "loglevel=4", "panic=-1", f"purlin.drives={len(drives.blocks)}"]
@@ -207,7 +239,7 @@ def qemu(options, drives, qmp_fd, host_fd):
         "-chardev", f"socket,id=host,fd={host_fd}", "-serial", "chardev:host",
         "-chardev", f"file,id=output,path={options.output}", "-serial", "chardev:output",
         "-chardev", f"socket,id=qmp,fd={qmp_fd}", "-mon", "chardev=qmp,mode=control",
-        *drives.arguments(),
+        *drives.arguments(), *beside.arguments(),
     ]  # fmt: skip
 
 
@@ -217,7 +249,7 @@ def core_seconds(process):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def serve(host, drives, options, machine, started):
+def serve(host, drives, beside, options, machine, started):
     """Answers the guest until its script has ended; the status of that. None: it never ended, or not in time."""
     pending = b""
     begun = options.shell
@@ -251,7 +283,10 @@ def serve(host, drives, options, machine, started):
         else:
             try:
                 drives.qmp.events.clear()
-                drives.ask(words)
+                if words[:1] == ["run"]:
+                    answer = f"ok {beside.run(words[1:])}".rstrip()
+                else:
+                    drives.ask(words)
             except Refused as why:
                 answer = f"error {why}"
         host.sendall(answer.encode() + b"\n")
@@ -296,11 +331,12 @@ def boot(options):
     Raises NotBooted if it does not come to the script."""
     with tempfile.TemporaryDirectory(prefix="purlin-vm.", dir=os.environ.get("TMPDIR", "/dev/shm")) as folder:
         drives = Drives(pathlib.Path(folder), options.drives.split(), options.mib)
+        beside = Beside(folder, options.beside)
         qmp, qmp_theirs = socket.socketpair()
         host, host_theirs = socket.socketpair()
         started = time.monotonic()
         machine = subprocess.Popen(
-            qemu(options, drives, qmp_theirs.fileno(), host_theirs.fileno()),
+            qemu(options, drives, beside, qmp_theirs.fileno(), host_theirs.fileno()),
             pass_fds=[qmp_theirs.fileno(), host_theirs.fileno()],
             stdin=None if options.shell else subprocess.DEVNULL,
             stderr=sys.stdout,
@@ -311,7 +347,7 @@ def boot(options):
         try:
             qmp.settimeout(60)
             drives.qmp = Qmp(qmp)
-            status = serve(host, drives, options, machine, started)
+            status = serve(host, drives, beside, options, machine, started)
             if status is not None:
                 power_off(machine, drives.qmp, options.console)
         except NotBooted:
@@ -323,6 +359,7 @@ def boot(options):
         finally:
             machine.kill()
             machine.wait()
+            beside.end()
     return 125 if status is None else status
 
 
@@ -335,6 +372,7 @@ def main():
     parser.add_argument("--limit", type=int, default=300, help="seconds for the script")
     parser.add_argument("--console", default="/dev/null", help="file for what the guest's console says")
     parser.add_argument("--output", default="/dev/null", help="file for what the script prints")
+    parser.add_argument("--beside", help="script for what runs out here for the test, with a network to it")
     parser.add_argument("--shell", action="store_true", help="the console is this terminal, without limit")
     options = parser.parse_args()
     # Whoever ends this program ends the VM with it.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::Parser;
 use daemon::http::{HttpOptions, Server};
 use daemon::{Engine, Handover, Interfaces, WallClock};
-use runtime::{Config, DefaultSignals, Runtime};
+use runtime::{Config, DefaultSignals, Runtime, raise_descriptor_limit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -70,6 +70,9 @@ fn main() -> ExitCode {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
+    if let Err(error) = raise_descriptor_limit() {
+        tracing::warn!(%error, "no more descriptors than it was started with");
+    }
     let handover = Arc::new(Handover::inherited());
     loop {
         match run(&line, &handover) {

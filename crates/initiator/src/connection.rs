@@ -8,7 +8,7 @@ use smallvec::smallvec;
 
 use crate::network::{Address, Network};
 use crate::options::Options;
-use crate::wire::{WireReader, WireWriter, plain, secure};
+use crate::wire::{Unsecured, WireReader, WireWriter, plain, secure};
 use crate::{ConnectError, Lost};
 
 /// Input that is received at once, in bytes. Longer data are received into their place.
@@ -30,16 +30,7 @@ impl<N: Network> Connection<N> {
         options: &Options,
         limits: HostLimits,
     ) -> Result<Connection<N>, ConnectError> {
-        let unreachable = |source| ConnectError::Unreachable { address: (**address).clone(), source };
-        let (reader, writer) = env.connect(address).await.map_err(unreachable)?;
-        let (mut reader, mut writer) = match &options.tls {
-            None => plain(env, reader, writer),
-            Some(key) => {
-                let names = (&options.host.nqn, &options.subsystem);
-                let insecure = |reason| ConnectError::Tls { address: (**address).clone(), reason };
-                secure(env, reader, writer, key, names).await.map_err(insecure)?
-            }
-        };
+        let (mut reader, mut writer) = wires(env, address, options).await?;
         let mut machine = HostReceiver::new(limits);
         let mut input = Input::new(env.alloc(INPUT_BYTES));
         let initialized = async {
@@ -74,5 +65,34 @@ pub(crate) async fn receive<N: Network>(reader: &mut WireReader<N>, input: &mut 
             Ok(())
         }
         Err(error) => Err(Lost::failed(&error)),
+    }
+}
+
+/// Connects, and encrypts if there is a key: with any of the identities that it has, then with each of the others alone. Linux' tlshd
+/// refuses who offers one first that it does not know, and may know the key as an old libnvme derived it.
+async fn wires<N: Network>(
+    env: &N,
+    address: &Rc<Address>,
+    options: &Options,
+) -> Result<(WireReader<N>, WireWriter<N>), ConnectError> {
+    let unreachable = |source| ConnectError::Unreachable { address: (**address).clone(), source };
+    let (mut reader, mut writer) = env.connect(address).await.map_err(unreachable)?;
+    let Some(key) = &options.tls else { return Ok(plain(env, reader, writer)) };
+    let insecure = |reason| ConnectError::Tls { address: (**address).clone(), reason };
+    let psks = key.offered(&options.host.nqn, &options.subsystem);
+    let mut offered = &psks[..];
+    let mut others = psks[1..].chunks(1);
+    let mut first = None;
+    loop {
+        let refused = match secure(env, reader, writer, offered).await {
+            Ok(secured) => return Ok(secured),
+            Err(Unsecured::Failed(reason)) => return Err(insecure(reason)),
+            Err(Unsecured::Refused(reason)) => first.get_or_insert(reason),
+        };
+        match others.next() {
+            Some(other) => offered = other,
+            None => return Err(insecure(refused.clone())),
+        }
+        (reader, writer) = env.connect(address).await.map_err(unreachable)?;
     }
 }

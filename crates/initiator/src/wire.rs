@@ -8,8 +8,7 @@ use std::io::{self, ErrorKind};
 use std::rc::Rc;
 
 use drive::{BufMut, Segments};
-use nvme::Nqn;
-use nvme::tls::TlsKey;
+use nvme::tls::TlsPsk;
 use smallvec::smallvec;
 
 use crate::network::{Network, Reader, Writer};
@@ -48,19 +47,24 @@ pub(crate) fn plain<N: Network>(env: &N, reader: N::Reader, writer: N::Writer) -
     (WireReader { reader, tls: None }, WireWriter { env: env.clone(), writer, session: None })
 }
 
-/// Shakes hands with a key of this host.
-///
-/// # Errors
-/// Why not, for people.
+/// Why there is no TLS, for people.
+pub(crate) enum Unsecured {
+    /// The target does not want it so.
+    Refused(String),
+    /// It would not work with another key either.
+    Failed(String),
+}
+
+/// Shakes hands with one of these keys of this host.
 pub(crate) async fn secure<N: Network>(
     env: &N,
     mut reader: N::Reader,
     mut writer: N::Writer,
-    key: &TlsKey,
-    names: (&Nqn, &Nqn),
-) -> Result<(WireReader<N>, WireWriter<N>), String> {
-    let text = |error: TlsError| error.to_string();
-    let mut session = client(&key.psks(names.0, names.1)).map_err(text)?;
+    offered: &[TlsPsk],
+) -> Result<(WireReader<N>, WireWriter<N>), Unsecured> {
+    let text = |error: TlsError| Unsecured::Refused(error.to_string());
+    let broken = |error: io::Error| Unsecured::Failed(format!("the connection failed: {error}"));
+    let mut session = client(offered).map_err(|error| Unsecured::Failed(error.to_string()))?;
     let mut cipher = env.alloc(CIPHER_BYTES);
     let (mut len, mut is_silent) = (0, true);
     loop {
@@ -68,7 +72,7 @@ pub(crate) async fn secure<N: Network>(
         let said = session.to_send();
         if !said.is_empty() {
             let sent = writer.send(smallvec![BufMut::copy_of(&said).freeze()] as Segments).await;
-            sent.map_err(|error| format!("the connection failed: {error}"))?;
+            sent.map_err(broken)?;
         }
         let (taken, is_done) = shaken.map_err(text)?;
         if is_done {
@@ -82,11 +86,15 @@ pub(crate) async fn secure<N: Network>(
         (received, cipher) = reader.recv(cipher, 0).await;
         let is_first = std::mem::take(&mut is_silent);
         len = match received {
-            Ok(0) => return Err(REFUSED.to_owned()),
-            Ok(_) if is_first && !RECORD_TYPES.contains(&cipher[0]) => return Err(NO_TLS.to_owned()),
+            Ok(0) => return Err(Unsecured::Refused(REFUSED.to_owned())),
+            Ok(_) if is_first && !RECORD_TYPES.contains(&cipher[0]) => {
+                return Err(Unsecured::Failed(NO_TLS.to_owned()));
+            }
             Ok(len) => len,
-            Err(error) if error.kind() == ErrorKind::ConnectionReset => return Err(REFUSED.to_owned()),
-            Err(error) => return Err(format!("the connection failed: {error}")),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                return Err(Unsecured::Refused(REFUSED.to_owned()));
+            }
+            Err(error) => return Err(broken(error)),
         };
     }
 }

@@ -70,6 +70,38 @@ fn a_key_becomes_what_openssl_makes_of_it() {
     );
 }
 
+/// Computed with Python's `hmac`; the same steps give the identities in the tests of libnvme for the names that those have.
+#[test]
+fn an_old_libnvme_derives_otherwise_and_both_are_known() {
+    let names = format!("{} {}", host(), subsystem());
+    let cases = [
+        (
+            KEY_32,
+            format!("NVMe1R01 {names} 784yr0+Smfy2PtrzNKX2MKuuRLLE5iehfelFUZozXoM="),
+            "c730c74e327cc78140397f570a5613d8437bbec49a56e4b9cd9e889325b65f0c",
+        ),
+        (
+            KEY_48,
+            format!("NVMe1R02 {names} bzy8LaZWQ5y/SB0yDkTqdOG0TkI8FS9BtYEJv6vItoqZ27VBHJLjI4C2IohWRnuv"),
+            "6ed253fdbaee15d85a5535fadeecb9057d6626af6e1525fa60319596b6df1864d3ae9d7b7c824cd5dcd088c68491c8f4",
+        ),
+    ];
+    for (text, identity, secret) in cases {
+        let key: TlsKey = text.parse().unwrap();
+        let offered = key.offered(&host(), &subsystem());
+        let versions: Vec<bool> = offered.iter().map(|psk| psk.identity.digest.is_some()).collect();
+        assert_eq!(versions, [true, true, false]);
+        assert_eq!((offered[1].identity.text(), hex(offered[1].secret())), (identity, secret.to_owned()));
+        // What is kept of it stands for it, by this name alone.
+        let kept: TlsKey = key.of_old_libnvme().retained(&host()).text().parse().unwrap();
+        let psks = kept.of_old_libnvme().psks(&host(), &subsystem());
+        assert!(psks.len() == 1 && psks[0].secret() == offered[1].secret() && psks[0].identity == offered[1].identity);
+    }
+    // One that is not transformed for the host has the same name for both: it is the specification's.
+    let plain: TlsKey = KEY_32.replace(":01:", ":00:").parse().unwrap();
+    assert_eq!(plain.offered(&host(), &subsystem()).len(), 2);
+}
+
 /// Each host has a key of its own of the same text, unless that is forbidden, and each subsystem another handshake.
 #[test]
 fn names_are_part_of_what_is_derived() {

@@ -21,8 +21,11 @@ use crate::wire::Wired;
 /// numbered policy stays what it is.
 const POLICY: &str = "AWS-CRT-SDK-TLSv1.3-2023";
 
-/// Identities of a ClientHello that are looked for. Hosts offer two.
+/// Identities of a ClientHello that are looked for. Hosts offer two or three.
 const OFFERED_MAX: usize = 8;
+
+/// Bytes of an identity that nobody knows which are shown: the longest of NVMe/TCP.
+const SHOWN_BYTES: usize = 600;
 
 /// Plaintext of the longest record.
 const RECORD_BYTES: usize = 16 << 10;
@@ -90,6 +93,23 @@ pub struct Opened {
 /// What a server's connection finds its keys with.
 struct Finder(Find);
 
+/// None of the keys that a client offers is there.
+#[derive(Debug, Error)]
+enum Unknown {
+    #[error("it offers no pre-shared key")]
+    Nothing,
+    /// The first one's, as far as it is text and no longer than one may be.
+    #[error("no key here has the identity that it offers, {0:?}")]
+    Identity(String),
+}
+
+impl Unknown {
+    fn of(offered: &[&[u8]]) -> Unknown {
+        let shown = |name: &&[u8]| String::from_utf8_lossy(&name[..name.len().min(SHOWN_BYTES)]).into_owned();
+        offered.first().map_or(Unknown::Nothing, |name| Unknown::Identity(shown(name)))
+    }
+}
+
 /// Adds the keys of the identities that a client offers to the connection.
 struct OnHello;
 
@@ -99,10 +119,15 @@ impl ClientHelloCallback for OnHello {
         connection: &mut Connection,
     ) -> Result<Option<std::pin::Pin<Box<dyn ConnectionFuture>>>, Error> {
         let message = connection.client_hello()?.raw_message()?;
+        let offered = identities(&message, OFFERED_MAX);
         let found: Vec<Key> = match connection.application_context::<Finder>() {
-            Some(Finder(find)) => identities(&message, OFFERED_MAX).into_iter().filter_map(|name| find(name)).collect(),
+            Some(Finder(find)) => offered.iter().filter_map(|name| find(name)).collect(),
             None => Vec::new(),
         };
+        if found.is_empty() {
+            // Without a key s2n-tls would go on to certificates, and say that it has none.
+            return Err(Error::application(Box::new(Unknown::of(&offered))));
+        }
         for key in &found {
             connection.append_psk(&key.built()?)?;
         }

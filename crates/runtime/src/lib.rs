@@ -12,7 +12,7 @@
 //!   devices on the same ring. [`mailbox()`]: messages between shards.
 //! - [`UeventSocket`]: what the kernel says about devices that come and go.
 //! - [`nvme_identify`], [`nvme_health`]: what an NVMe drive says about itself.
-//! - [`inherited`], [`replace_process`], [`send_with_descriptor`]: descriptors from and for other processes.
+//! - [`inherited`], [`replace_process`], [`send_with_descriptor`], [`raise_descriptor_limit`]: descriptors from and for other processes.
 //!
 //! # Invariants of the loop
 //!
@@ -65,7 +65,9 @@ pub use kept::{forget_kept, kept_file};
 pub use mailbox::{Mailbox, MailboxGone, MailboxSender, mailbox};
 pub use net::{Bound, Closer, Incoming, ListenOn, Listener, Peer, Stream, StreamReader, StreamWriter};
 pub use nvme::{NVME_HEALTH_BYTES, NVME_IDENTIFY_BYTES, nvme_health, nvme_identify};
-pub use process::{DefaultSignals, inherited, monotonic_us, replace_process, send_with_descriptor};
+pub use process::{
+    DefaultSignals, inherited, monotonic_us, raise_descriptor_limit, replace_process, send_with_descriptor,
+};
 pub use remote::{ShardHandle, ShardStats};
 pub use shard::{POLLS_PER_TURN, READY_OPS_PER_POLL};
 pub use ublk::{

@@ -12,6 +12,21 @@ use crate::system;
 /// The first descriptor behind standard input, output and error: `SD_LISTEN_FDS_START` of sd_listen_fds(3).
 const FIRST: RawFd = 3;
 
+/// Lets this process open as many descriptors as it may: what shells give it at first, 1024, is for programs that use `select`. Gives
+/// how many those are.
+///
+/// # Errors
+/// The system says no.
+pub fn raise_descriptor_limit() -> io::Result<u64> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: it is written to.
+    system::check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+    limit.rlim_cur = limit.rlim_max;
+    // SAFETY: it is read from.
+    system::check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
+    Ok(limit.rlim_max)
+}
+
 /// Takes the descriptors 3, 4, ... that this process was started with, `count` of them; `None` for one that was not. From now on no
 /// further program gets them.
 ///

@@ -17,14 +17,15 @@ fail() {
     return 1
 }
 
-# host REQUEST: asks the machine outside, see machine.py. Fails with its sentence.
+# host REQUEST: asks the machine outside, see machine.py. Prints what it gives; fails with its sentence.
 host() {
     local answer
     exec 3<>/dev/ttyS1
     echo "$*" >&3
     read -r answer <&3
     exec 3>&-
-    [[ $answer == ok ]] || fail "host $*: $answer"
+    [[ ${answer%% *} == ok ]] || fail "host $*: $answer"
+    [[ $answer == ok ]] || echo "${answer#ok }"
 }
 
 # drive N: the block device of drive N, or nothing.

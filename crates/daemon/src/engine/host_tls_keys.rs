@@ -19,11 +19,23 @@ fn read(text: &str, host: &str) -> Result<TlsKey, String> {
     text.parse().map_err(|error| format!("the key of the host {host} cannot be used: {error}"))
 }
 
+/// A host's keys, the newest first; behind those of the specification those of an old libnvme, which have other names.
+fn counting(record: &TlsKeyRecord) -> impl Iterator<Item = Result<TlsKey, String>> {
+    let old = record.old_libnvme_keys.iter().map(|text| Ok(read(text, &record.host)?.of_old_libnvme()));
+    record.keys.iter().map(|text| read(text, &record.host)).chain(old)
+}
+
+/// The key, and the newest other one of those before, where that is to be kept.
+fn with_old(key: &TlsKey, before: Option<&Vec<String>>) -> Vec<String> {
+    let new = key.text().to_string();
+    let old = before.and_then(|texts| texts.iter().find(|text| **text != new)).cloned();
+    std::iter::once(new).chain(old).collect()
+}
+
 /// Takes over what is recorded at a place, which `of` names.
 pub(super) fn load(secrets: &HostSecrets, of: &str, records: &[TlsKeyRecord]) {
     for record in records {
-        let (keys, broken): (Vec<_>, Vec<_>) =
-            record.keys.iter().map(|text| read(text, &record.host)).partition(Result::is_ok);
+        let (keys, broken): (Vec<_>, Vec<_>) = counting(record).partition(Result::is_ok);
         for error in broken.into_iter().filter_map(Result::err) {
             tracing::error!(of, host = record.host, error, "a key of TLS does not count");
         }
@@ -45,16 +57,19 @@ impl Engine {
         let refuse = |message: String| ControlError::new(ErrorCode::Invalid, message);
         let nqn: Nqn = host.parse().map_err(|error: nvme::NqnError| refuse(error.to_string()))?;
         // What is kept is of no use for another host.
-        let key = read(&request.key, host).map_err(refuse)?.retained(&nqn);
-        let mut texts = vec![key.text().to_string()];
-        if request.keep_old {
-            let kept = self.keys(&keyring).await?;
-            let known = kept.tls_keys.iter().find(|known| known.host == host);
-            let old = known.and_then(|known| known.keys.iter().find(|text| **text != texts[0])).cloned();
-            texts.extend(old);
-        }
-        let keys = texts.iter().map(|text| read(text, host)).collect::<Result<_, _>>().map_err(refuse)?;
-        let record = TlsKeyRecord { host: host.to_owned(), keys: texts };
+        let configured = read(&request.key, host).map_err(refuse)?;
+        let key = configured.retained(&nqn);
+        let of_old_libnvme = configured.of_old_libnvme().retained(&nqn);
+        let kept = if request.keep_old { Some(self.keys(&keyring).await?) } else { None };
+        let before = kept.as_ref().and_then(|kept| kept.tls_keys.iter().find(|known| known.host == host));
+        let mut record = TlsKeyRecord {
+            host: host.to_owned(),
+            keys: with_old(&key, before.map(|record| &record.keys)),
+            old_libnvme_keys: with_old(&of_old_libnvme, before.map(|record| &record.old_libnvme_keys)),
+        };
+        // One that is not transformed for the host is the same for both, and has one name.
+        record.old_libnvme_keys.retain(|text| !record.keys.contains(text));
+        let keys = counting(&record).collect::<Result<_, _>>().map_err(refuse)?;
         let stored = record.clone();
         let change = move |kept: &mut Keys| {
             kept.tls_keys.retain(|known| known.host != stored.host);

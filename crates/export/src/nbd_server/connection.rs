@@ -14,9 +14,10 @@ use runtime::{ShardEnv, Stream};
 
 use super::catalog::Catalog;
 use super::serve::{held_bytes, kind, serve, serve_limited};
-use crate::limits::{HANDSHAKE_MAX, INPUT_BYTES, LINGER_MAX};
+use crate::limits::{INPUT_BYTES, LINGER_MAX};
 use crate::link::{Link, drained, send_answers};
 use crate::pace::Pace;
+use crate::server::Newcomer;
 use crate::state::{Alarm, ConnectionState, ExportState};
 use crate::tls::TlsConfig;
 use crate::wire::{Received, WireReader, WireWriter, split};
@@ -73,12 +74,18 @@ struct Entered<B> {
 }
 
 /// Serves a client until it goes or has to.
-pub(crate) async fn run<C: Catalog>(env: ShardEnv, stream: Stream, catalog: C, tls: Option<TlsConfig>) {
+pub(crate) async fn run<C: Catalog>(
+    env: ShardEnv,
+    stream: Stream,
+    newcomer: Newcomer,
+    catalog: C,
+    tls: Option<TlsConfig>,
+) {
     let peer = stream.peer.to_string();
     let (mut reader, mut writer) = split(&env, stream);
     let mut input = Input::new(env.alloc(INPUT_BYTES));
     let haggling = haggle(&mut reader, &mut writer, &mut input, &catalog, tls.as_ref());
-    let entered = within(&env, HANDSHAKE_MAX, haggling).await.unwrap_or(Err(End::Slow));
+    let entered = newcomer.within(&env, haggling).await.unwrap_or(Err(End::Slow));
     let entered = match entered {
         Ok(entered) => entered,
         Err(end) => {
@@ -88,6 +95,7 @@ pub(crate) async fn run<C: Catalog>(env: ShardEnv, stream: Stream, catalog: C, t
     };
     let alarm = Arc::new(Alarm::default());
     let Some(state) = entered.export.enter(peer.clone(), None, entered.secure, alarm) else { return };
+    newcomer.stays();
     tracing::debug!(%peer, export = entered.export.name(), secure = entered.secure, "NBD client");
 
     let closer = writer.closer();

@@ -23,6 +23,6 @@ pub async fn serve<C: Catalog>(
     catalog: impl Fn() -> C + Clone + Send + 'static,
 ) {
     let tls = config.tls;
-    let run = move |env, stream| connection::run(env, stream, catalog(), tls.clone());
+    let run = move |env, stream, newcomer| connection::run(env, stream, newcomer, catalog(), tls.clone());
     accept(env, listener, shards, config.connections_max, "NBD", run).await;
 }

@@ -22,11 +22,10 @@ use super::authentication::Authentication;
 use super::fused::Pair;
 use super::portal::Portal;
 use super::queue::Queue;
-use crate::limits::{
-    HANDSHAKE_MAX, INPUT_BYTES, LINGER_MAX, NVME_CAPSULE_DATA_BYTES, NVME_FIRST_INPUT_BYTES, NVME_PDU_DATA_BYTES,
-};
+use crate::limits::{INPUT_BYTES, LINGER_MAX, NVME_CAPSULE_DATA_BYTES, NVME_FIRST_INPUT_BYTES, NVME_PDU_DATA_BYTES};
 use crate::link::{Link, drained, send_answers};
 use crate::pace::Pace;
+use crate::server::Newcomer;
 use crate::state::Alarm;
 use crate::wire::{Received, WireReader, WireWriter, accept_tls, split};
 
@@ -76,7 +75,7 @@ struct Receiving<B> {
 }
 
 /// Serves a host until it goes or has to.
-pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, portal: Portal<B>) {
+pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, newcomer: Newcomer, portal: Portal<B>) {
     let (peer, local) = (stream.peer.to_string(), stream.local);
     let (mut reader, mut writer) = split(&env, stream);
     let mut input = Input::new(env.alloc(NVME_FIRST_INPUT_BYTES));
@@ -90,7 +89,7 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, porta
         let identity = secure(&portal, &peer, &mut reader, &mut writer, &mut input).await?;
         Ok((identity, initialize(&mut machine, &mut reader, &mut input).await?))
     };
-    let (identity, response) = match within(&env, HANDSHAKE_MAX, initializing).await {
+    let (identity, response) = match newcomer.within(&env, initializing).await {
         Some(Ok(initialized)) => initialized,
         ended => {
             tracing::debug!(%peer, "an NVMe/TCP connection was not initialized");
@@ -128,7 +127,7 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, porta
         pace: Pace::new(arrived),
         commands_since: 0,
     };
-    let end = receiving.run().await;
+    let end = receiving.run(&newcomer).await;
     tracing::debug!(%peer, ?end, "an NVMe/TCP queue ends");
     receiving.abandon();
     // Without its admin queue a controller has no I/O queues. Aborts wait for those.
@@ -217,8 +216,8 @@ async fn initialize(
 }
 
 impl<B: Block + 'static> Receiving<B> {
-    async fn run(&mut self) -> End {
-        match self.connect().await {
+    async fn run(&mut self, newcomer: &Newcomer) -> End {
+        match self.connect(newcomer).await {
             Ok(()) => self.input.move_to(self.env.alloc(INPUT_BYTES)),
             Err(end) => return self.farewell(end),
         }
@@ -230,7 +229,7 @@ impl<B: Block + 'static> Receiving<B> {
     }
 
     /// Serves a new queue until it is connected, and its host has proven itself if it has to. That must not take long.
-    async fn connect(&mut self) -> Result<(), End> {
+    async fn connect(&mut self, newcomer: &Newcomer) -> Result<(), End> {
         let env = self.env.clone();
         let connecting = async {
             while matches!(self.role, Role::New | Role::Unproven(_)) {
@@ -238,7 +237,9 @@ impl<B: Block + 'static> Receiving<B> {
             }
             Ok(())
         };
-        within(&env, HANDSHAKE_MAX, connecting).await.unwrap_or(Err(End::Cut))
+        newcomer.within(&env, connecting).await.unwrap_or(Err(End::Cut))?;
+        newcomer.stays();
+        Ok(())
     }
 
     /// Tells a host what it did wrong.

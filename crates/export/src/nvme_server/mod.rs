@@ -34,7 +34,7 @@ pub use shared::{Keep, Keeping, SharedNamespace};
 use crate::server::accept;
 
 /// Accepts hosts until the listener is closed, and has their queues served by `shards` in turn; without any, by the shard of the
-/// listener. More than `connections_max` at the same time are closed at once.
+/// listener. More than `connections_max` at the same time are closed at once, see [`crate::ServerConfig::connections_max`].
 ///
 /// Queues outlive this: [`Portal::close`] ends them.
 pub async fn serve_nvme_tcp<B: Block + 'static>(
@@ -44,6 +44,6 @@ pub async fn serve_nvme_tcp<B: Block + 'static>(
     connections_max: usize,
     portal: Portal<B>,
 ) {
-    let run = move |env, stream| connection::run(env, stream, portal.clone());
+    let run = move |env, stream, newcomer| connection::run(env, stream, newcomer, portal.clone());
     accept(env, listener, shards, connections_max, "NVMe/TCP", run).await;
 }

@@ -22,11 +22,14 @@ pub struct TlsKeyRecord {
     pub host: String,
     /// Its retained keys, as `NVMeTLSkey-1:00:BASE64:`, the newest first. 1 or 2.
     pub keys: Vec<String>,
+    /// The same keys as libnvme before 1.16 retains them, where that is something else.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub old_libnvme_keys: Vec<String>,
 }
 
 impl fmt::Debug for TlsKeyRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TlsKeyRecord { host, keys } = self;
+        let TlsKeyRecord { host, keys, old_libnvme_keys: _ } = self;
         f.debug_struct("TlsKeyRecord").field("host", host).field("key_count", &keys.len()).finish_non_exhaustive()
     }
 }
@@ -40,8 +43,9 @@ impl Catalogue {
     pub(super) fn check_tls_keys(&self) -> Result<(), CatalogueError> {
         let wrong = |record: &TlsKeyRecord| Err(CatalogueError::TlsKey { host: record.host.clone() });
         for record in &self.tls_keys {
-            let TlsKeyRecord { host, keys } = record;
-            if !is_host(host) || !(1..=TLS_KEYS_MAX).contains(&keys.len()) || !keys.iter().all(|key| is_key(key)) {
+            let TlsKeyRecord { host, keys, old_libnvme_keys: old } = record;
+            let is_some = (1..=TLS_KEYS_MAX).contains(&keys.len()) && old.len() <= TLS_KEYS_MAX;
+            if !is_host(host) || !is_some || !keys.iter().chain(old).all(|key| is_key(key)) {
                 return wrong(record);
             }
         }
@@ -58,7 +62,7 @@ mod tests {
 
     fn record(host: &str) -> TlsKeyRecord {
         let key = "NVMeTLSkey-1:00:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:".to_owned();
-        TlsKeyRecord { host: format!("nqn.2026-11.{host}"), keys: vec![key] }
+        TlsKeyRecord { host: format!("nqn.2026-11.{host}"), keys: vec![key.clone()], old_libnvme_keys: vec![key] }
     }
 
     #[test]
@@ -67,7 +71,9 @@ mod tests {
         assert_eq!((good.check(0), good.version()), (Ok(()), 2));
         assert!(!format!("{good:?}").contains("NVMeTLSkey"));
         type Damage = fn(&mut Vec<TlsKeyRecord>);
-        let damages: [Damage; 8] = [
+        let damages: [Damage; 10] = [
+            |keys| keys[0].old_libnvme_keys = vec![keys[0].keys[0].clone(); 3],
+            |keys| keys[1].old_libnvme_keys[0] = "NVMeTLSkey-1:00:A".to_owned(),
             |keys| keys.reverse(),
             |keys| keys[1].host = keys[0].host.clone(),
             |keys| keys[0].host = "a".to_owned(),

@@ -9,7 +9,7 @@ use thiserror::Error;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::TlsIdentity;
-use super::derive::{CONTEXT_BYTES_MAX, derive};
+use super::derive::{CONTEXT_BYTES_MAX, Derivation, derive};
 use crate::Nqn;
 use crate::auth::{Hash, crc32};
 
@@ -19,6 +19,7 @@ use crate::auth::{Hash, crc32};
 #[derive(Clone)]
 pub struct TlsKey {
     is_transformed: bool,
+    derivation: Derivation,
     bytes: Zeroizing<Vec<u8>>,
 }
 
@@ -52,7 +53,13 @@ impl TlsKey {
     /// If there are too few, or for SHA-512, which TLS has no cipher suite for.
     pub fn generate(hash: Hash, random: &[u8]) -> TlsKey {
         assert!(hash != Hash::Sha512, "no cipher suite of TLS 1.3 has SHA-512");
-        TlsKey { is_transformed: true, bytes: Zeroizing::new(random[..hash.bytes()].to_vec()) }
+        let bytes = Zeroizing::new(random[..hash.bytes()].to_vec());
+        TlsKey { is_transformed: true, derivation: Derivation::Rfc8446, bytes }
+    }
+
+    /// The same for a peer whose libnvme is older than 1.16, and derives otherwise than the specification says. Its text does not tell.
+    pub fn of_old_libnvme(self) -> TlsKey {
+        TlsKey { derivation: Derivation::Libnvme, ..self }
     }
 
     /// Of the cipher suite: TLS_AES_128_GCM_SHA256 or TLS_AES_256_GCM_SHA384.
@@ -75,14 +82,22 @@ impl TlsKey {
     /// handshakes for this host.
     pub fn retained(&self, host: &Nqn) -> TlsKey {
         let bytes = match self.is_transformed {
-            true => derive(self.hash(), &self.bytes, "HostNQN", host.as_str().as_bytes()),
+            true => derive(self.derivation, self.hash(), &self.bytes, "HostNQN", host.as_str().as_bytes()),
             false => self.bytes.clone(),
         };
-        TlsKey { is_transformed: false, bytes }
+        TlsKey { is_transformed: false, derivation: self.derivation, bytes }
+    }
+
+    /// What a host may offer to a subsystem, as either derivation has it: the most telling identity first. They have different names.
+    pub fn offered(&self, host: &Nqn, subsystem: &Nqn) -> Vec<TlsPsk> {
+        let mut psks = self.psks(host, subsystem);
+        let old = self.clone().of_old_libnvme().psks(host, subsystem);
+        psks.splice(1..1, old.into_iter().filter(|_| self.is_transformed));
+        psks
     }
 
     /// What a host and a subsystem may shake hands with: the most telling identity first. Version 0 is missing where both names together are
-    /// too long for it.
+    /// too long for it, and for an old libnvme, since it would have the name of another secret.
     pub fn psks(&self, host: &Nqn, subsystem: &Nqn) -> Vec<TlsPsk> {
         let hash = self.hash();
         let retained = self.retained(host).bytes;
@@ -90,11 +105,12 @@ impl TlsKey {
         let digest = Base64::encode_string(&hash.hmac(&retained, &[names.as_bytes(), DIGEST_SEED]));
         let psk = |digest: Option<String>, context: &str| TlsPsk {
             identity: TlsIdentity { host: host.clone(), subsystem: subsystem.clone(), hash, digest },
-            secret: derive(hash, &retained, "nvme-tls-psk", context.as_bytes()),
+            secret: derive(self.derivation, hash, &retained, "nvme-tls-psk", context.as_bytes()),
         };
         let version_1 = psk(Some(digest.clone()), &format!("{:02} {digest}", hash as u8));
         let context = TlsIdentity { digest: None, ..version_1.identity.clone() }.text();
-        let version_0 = (context.len() <= CONTEXT_BYTES_MAX).then(|| psk(None, &context));
+        let has_version_0 = self.derivation == Derivation::Rfc8446 && context.len() <= CONTEXT_BYTES_MAX;
+        let version_0 = has_version_0.then(|| psk(None, &context));
         std::iter::once(version_1).chain(version_0).collect()
     }
 }
@@ -118,7 +134,7 @@ impl FromStr for TlsKey {
             return Err(TlsKeyError::Checksum);
         }
         bytes.truncate(len);
-        Ok(TlsKey { is_transformed: number != "00", bytes })
+        Ok(TlsKey { is_transformed: number != "00", derivation: Derivation::Rfc8446, bytes })
     }
 }
 
@@ -130,7 +146,8 @@ impl fmt::Debug for TlsKey {
 
 impl PartialEq for TlsKey {
     fn eq(&self, other: &TlsKey) -> bool {
-        self.is_transformed == other.is_transformed && bool::from(self.bytes.ct_eq(&other.bytes))
+        let is_alike = (self.is_transformed, self.derivation) == (other.is_transformed, other.derivation);
+        is_alike && bool::from(self.bytes.ct_eq(&other.bytes))
     }
 }
 

@@ -1,0 +1,71 @@
+# A daemon on the machine outside, and the kernel's initiator in here, over a network that loses, delays and reorders: ext4 and XFS with fio that
+# verifies, while controllers are reset, the daemon is killed, and two drives fail.
+# drives: 4096
+# limit: 400
+modprobe -a nvme-tcp virtio_net sch_netem
+ip link set lo up
+for net in /sys/class/net/e*; do link=${net##*/}; done
+ip addr add 10.0.2.15/24 dev "$link"
+ip link set "$link" up
+HOST=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555
+ID=11111111-2222-4333-8444-555555555555
+read -r PORT NQN < <(host run start "$HOST")
+nvme discover -t tcp -a 10.0.2.2 -s "$PORT" --hostnqn "$HOST" --hostid "$ID" | grep -c "subnqn: *$NQN"
+nvme connect -t tcp -a 10.0.2.2 -s "$PORT" -n "$NQN" -i 2 --hostnqn "$HOST" --hostid "$ID" --ctrl-loss-tmo 120 --reconnect-delay 1 --data-digest >&2
+# node NSID: its block device, whose number may be another, since the kernel looks at all namespaces at once.
+node() {
+    local path
+    for path in /sys/class/nvme-subsystem/*/nvme*n*; do
+        [[ -e $path/nsid && $(<"${path%/*}/subsysnqn") == "$NQN" && $(<"$path/nsid") == "$1" ]] && echo "/dev/${path##*/}" && return
+    done
+    return 1
+}
+both() { node 1 && node 2; }
+wait_for 20 both >&2
+control=$(grep -l "^$NQN" /sys/class/nvme/nvme*/subsysnqn | cut -d/ -f5)
+mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$(node 1)"
+mkfs.xfs -q -f "$(node 2)"
+mkdir -p /ext4 /xfs
+mount -t ext4 "$(node 1)" /ext4
+mount -t xfs "$(node 2)" /xfs
+tc qdisc add dev "$link" root netem delay 2ms 1ms loss 0.5% reorder 5%
+declare -A load
+# The kernel sends a request in the context of who asks for it, and without MSG_NOSIGNAL: who asks while the daemon dies gets SIGPIPE.
+trap '' PIPE
+for kind in ext4 xfs; do
+    fio --name=$kind --directory=/$kind --ioengine=libaio --direct=1 --iodepth=8 --rw=randrw --bs=4k-32k --blockalign=4k --serialize_overlap=1 --size=8m \
+        --time_based --runtime=600 --verify=crc32c --verify_backlog=64 --verify_fatal=1 --fsync=64 --randseed=5 --eta=never --output=/run/fio-$kind &
+    load[$kind]=$!
+done
+done_now() { for nsid in 1 2; do awk '{ print $1 + $5 }' "/sys/block/$(basename "$(node $nsid)")/stat"; done; }
+# moves WHAT: requests of both are answered again.
+moves() {
+    local before kind
+    before=$(done_now)
+    more() { [[ $(paste <(echo "$before") <(done_now) | awk '$2 > $1 + 20' | wc -l) == 2 ]]; }
+    wait_for 120 more
+    for kind in ext4 xfs; do kill -0 "${load[$kind]}" 2>/dev/null || { cat /run/fio-$kind >&2; fail "fio over $kind ended: $1"; }; done
+    echo "$1"
+}
+moves "both file systems are in use"
+for turn in 1 2 3; do
+    nvme reset "/dev/$control"
+    moves "reset under load: $turn"
+done
+for turn in 1 2 3; do
+    host run kill
+    moves "killed under load, and connected again: $turn"
+done
+host run fail-drives
+moves "two drives have failed"
+kill -INT "${load[@]}"
+for kind in ext4 xfs; do
+    # A signal's end has a status of its own.
+    wait "${load[$kind]}" || (($? == 128)) || { cat "/run/fio-$kind" >&2; fail "fio over $kind says that something was wrong"; }
+    grep -q 'err= 0' "/run/fio-$kind" && echo "fio over $kind verified everything"
+done
+dmesg | grep -iE 'I/O error|critical' >&2 && fail "the kernel saw errors"
+umount /ext4 /xfs
+e2fsck -fn "$(node 1)" >&2 && xfs_repair -n "$(node 2)" >&2 && echo "and both are clean"
+tc qdisc del dev "$link" root
+nvme disconnect -n "$NQN" >&2
