@@ -127,8 +127,11 @@ class Drives:
     The nodes of drive N: the device `driveN` reads `formatN`, which reads `fileN`, or `badN`, which fails some reads, over `fileN`.
     """
 
-    def __init__(self, folder, blocks, mib):
-        self.folder, self.blocks, self.mib = folder, blocks, mib
+    def __init__(self, folder, kinds, mib):
+        self.folder, self.mib = folder, mib
+        kinds = [kind.partition("+") for kind in kinds]
+        blocks = self.blocks = [int(block) for block, _, _ in kinds]
+        self.extras = [extra for _, _, extra in kinds]
         self.generation = [0] * len(blocks)  # how often the drive in this place was replaced by another
         self.bad = [[] for _ in blocks]  # sectors that cannot be read
         self.qmp = None
@@ -155,7 +158,23 @@ class Drives:
         for n in range(1, len(self.blocks) + 1):
             yield from ["-blockdev", json.dumps(self.file(n)), "-blockdev", json.dumps(self.format(n))]
             yield from ["-device", f"pcie-root-port,id=port{n},chassis={n},slot={n}"]
-            yield from ["-device", json.dumps(self.device(n))]
+            yield from self.with_extra(n) if self.extras[n - 1] else ["-device", json.dumps(self.device(n))]
+
+    def with_extra(self, n):
+        """A drive whose namespace is a device of its own: with a second controller (`+paths`), 8 bytes of metadata for each block
+        (`+metadata`), or these with protection information (`+protection`). Such a drive is not removed or put back."""
+        extra, device = self.extras[n - 1], self.device(n)
+        of_namespace = ["drive", "logical_block_size", "physical_block_size"]
+        namespace = {"driver": "nvme-ns", "bus": f"drive{n}", "nsid": 1} | {key: device.pop(key) for key in of_namespace}
+        namespace |= {"paths": {}, "metadata": {"ms": 8}, "protection": {"ms": 8, "pi": 1}}[extra]
+        if extra == "paths":
+            device["subsys"] = f"subsystem{n}"
+            yield from ["-device", f"nvme-subsys,id={device['subsys']},nqn=purlin-{n}"]
+        yield from ["-device", json.dumps(device)]
+        if extra == "paths":
+            yield from ["-device", f"pcie-root-port,id=second-port{n},chassis={100 + n},slot={100 + n}"]
+            yield from ["-device", json.dumps(device | {"id": f"second{n}", "bus": f"second-port{n}"})]
+        yield from ["-device", json.dumps(namespace)]
 
     def unplug(self, n):
         self.qmp.do("device_del", id=f"drive{n}")
@@ -318,7 +337,7 @@ def boot(options):
 
     Raises NotBooted if it does not come to the script."""
     with tempfile.TemporaryDirectory(prefix="purlin-vm.", dir=os.environ.get("TMPDIR", "/dev/shm")) as folder:
-        drives = Drives(pathlib.Path(folder), [int(block) for block in options.drives.split()], options.mib)
+        drives = Drives(pathlib.Path(folder), options.drives.split(), options.mib)
         beside = Beside(folder, options.beside)
         qmp, qmp_theirs = socket.socketpair()
         host, host_theirs = socket.socketpair()
@@ -355,7 +374,7 @@ def main():
     parser = argparse.ArgumentParser(description="Boots a VM and serves its script. Exit status: that of the script.")
     parser.add_argument("--kernel", required=True)
     parser.add_argument("--initrd", required=True)
-    parser.add_argument("--drives", default="", help="block sizes in bytes, one for each drive")
+    parser.add_argument("--drives", default="", help="block sizes in bytes, one for each drive, and what it has besides: see Drives.with_extra")
     parser.add_argument("--mib", type=int, default=128, help="size of each drive")
     parser.add_argument("--limit", type=int, default=300, help="seconds for the script")
     parser.add_argument("--console", default="/dev/null", help="file for what the guest's console says")

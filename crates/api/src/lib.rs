@@ -42,7 +42,7 @@ mod volume;
 pub use address::{AddressError, DriveSpec, NbdAddress};
 pub use ana::{AnaState, ExportUpdate};
 pub use change::Changed;
-pub use drive::{Drive, DriveDetails, DriveHealth, DriveKind, DriveList, DriveRole, DriveState};
+pub use drive::{Drive, DriveDetails, DriveHealth, DriveKind, DriveList, DrivePassthrough, DriveRole, DriveState};
 pub use duration::{DURATION_MAX, DurationError, format_duration, parse_duration};
 pub use error::{ErrorBody, ErrorCode, ErrorDetail, Invalid};
 pub use export::{Export, ExportCreate, ExportList, ExportPlace, ExportTls, NvmeTcpCreate, Protocol, UblkCreate};

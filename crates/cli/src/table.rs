@@ -6,9 +6,9 @@
 //! - Nothing is shortened or wrapped: a table is as wide as what it says.
 
 use api::{
-    Drive, DriveDetails, DriveHealth, DriveKind, DriveRole, DriveState, Export, Group, GroupHealth, Job, JobKind,
-    JobState, Limit, Member, MemberState, Protocol, Reservation, ReservationKind, Volume, VolumeKind, format_bytes,
-    format_duration,
+    Drive, DriveDetails, DriveHealth, DriveKind, DrivePassthrough, DriveRole, DriveState, Export, Group, GroupHealth,
+    Job, JobKind, JobState, Limit, Member, MemberState, Protocol, Reservation, ReservationKind, Volume, VolumeKind,
+    format_bytes, format_duration,
 };
 use std::time::Duration;
 
@@ -370,6 +370,7 @@ pub fn drive(details: &DriveDetails) -> String {
         ("identity", said(&details.identity)),
         ("size", said(&size)),
         ("block size", said(&drive.sector_bytes.map(|bytes| format!("{bytes} bytes")))),
+        ("reached by", reached_by(details)),
         ("warnings", health(|it| if it.warnings.is_empty() { "none".to_owned() } else { it.warnings.join("; ") })),
         (
             "temperature",
@@ -383,6 +384,24 @@ pub fn drive(details: &DriveDetails) -> String {
         ("read in its life", health(|it| format_bytes(it.read_bytes))),
         ("written in its life", health(|it| format_bytes(it.written_bytes))),
     ])
+}
+
+/// How the daemon reaches a drive.
+fn reached_by(details: &DriveDetails) -> String {
+    let drive = &details.drive;
+    let by = match drive.kind {
+        DriveKind::Block => format!("block device {}", drive.name),
+        DriveKind::File => "file".to_owned(),
+        DriveKind::Memory => "memory of the daemon".to_owned(),
+        DriveKind::Remote => "NVMe/TCP".to_owned(),
+        DriveKind::Unknown => "nothing that is known here".to_owned(),
+    };
+    let Some(DrivePassthrough { node, refusal, command_count }) = &details.passthrough else { return by };
+    match (node, refusal) {
+        (Some(node), _) => format!("{by}, reads and writes by pass-through on {node} ({command_count} so far)"),
+        (None, Some(refusal)) => format!("{by}; no pass-through: {refusal}"),
+        (None, None) => by,
+    }
 }
 
 /// `purlin volume show`.

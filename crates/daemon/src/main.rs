@@ -18,7 +18,7 @@ use tokio::sync::watch;
 #[command(
     name = "purlind",
     version,
-    after_help = "Examples:\n  purlind --state /var/lib/purlin\n  purlind --state /tmp/p --socket /tmp/p.sock --cores 0,2-3\n\nEnvironment:\n  PURLIN_LOG     what to log, such as info, debug, or warn,array=debug [default: info]\n  LISTEN_FDS     sockets that the process before left, as of sd_listen_fds(3)\n  NOTIFY_SOCKET  the service manager, as of sd_notify(3)"
+    after_help = "Examples:\n  purlind --state /var/lib/purlin\n  purlind --state /tmp/p --socket /tmp/p.sock --cores 0,2-3\n  purlind --state /var/lib/purlin --passthrough\n\nEnvironment:\n  PURLIN_LOG     what to log, such as info, debug, or warn,array=debug [default: info]\n  LISTEN_FDS     sockets that the process before left, as of sd_listen_fds(3)\n  NOTIFY_SOCKET  the service manager, as of sd_notify(3)"
 )]
 struct Line {
     /// Directory that remembers where the drives of groups are; made if it is not there
@@ -34,6 +34,10 @@ struct Line {
     /// interfaces, such as eth0,eth1; all is every one but the loopback interface [default: announce nothing]
     #[arg(long, value_name = "INTERFACE,...|all")]
     mdns: Option<Interfaces>,
+    /// Read and write NVMe drives as commands on their generic character devices (/dev/ngXnY), past the kernel's block layer, where that can
+    /// be had; drive show says where [default: by their block devices]
+    #[arg(long)]
+    passthrough: bool,
     #[command(flatten)]
     http: HttpOptions,
 }
@@ -86,7 +90,7 @@ fn main() -> ExitCode {
 /// Runs until it is told to stop; `Some` where another program shall run in its place. Everything has stopped then, and signals have
 /// their default action.
 fn run(line: &Line, handover: &Arc<Handover>) -> Result<Option<DefaultSignals>, Box<dyn std::error::Error>> {
-    let mut config = Config { arena_bytes: line.buffers as usize, ..Config::default() };
+    let mut config = Config { arena_bytes: line.buffers as usize, passthrough: line.passthrough, ..Config::default() };
     if let Some(Cores(cores)) = &line.cores {
         config.cores = cores.clone();
     }
@@ -181,6 +185,14 @@ mod tests {
         assert_eq!(parse(&[]).unwrap().mdns, None);
         assert_eq!(parse(&["--mdns", "all"]).unwrap().mdns, Some(Interfaces::All));
         assert!(parse(&["--mdns"]).is_err() && parse(&["--mdns", "eth0,"]).is_err());
+    }
+
+    #[test]
+    fn drives_are_reached_by_their_block_devices_unless_asked_for() {
+        let parse = |options: &[&str]| {
+            Line::try_parse_from([&["purlind", "--state", "/s", "--socket", "/x"][..], options].concat()).unwrap()
+        };
+        assert!(!parse(&[]).passthrough && parse(&["--passthrough"]).passthrough);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! iops drive SPEC [read|write] [block bytes] [queue depth] [seconds] [spin us]
+//! iops passthrough SPEC [read|write] [block bytes] [queue depth] [seconds] [rounds]
+//!                             an NVMe namespace by pass-through beside its block device, in turns; overwrites its first 1 GiB
 //! iops tasks                  what one poll of a task costs
 //! iops mailbox                what a message to another shard and back costs
 //! iops idle [seconds]         what two idle shards cost
@@ -32,14 +34,29 @@ fn main() -> Result<(), Error> {
                 depth: number(4, 32)?,
                 seconds: number(5, 3)?,
                 spin_us: number(6, 0)?,
+                range_bytes: u64::MAX,
+                passthrough: false,
             };
-            measure_drive(&job)
+            measure(&job).map(drop)
+        }
+        Some("passthrough") => {
+            let job = Job {
+                spec: arguments.get(1).ok_or("which drive?")?.clone(),
+                write: arguments.get(2).is_some_and(|mode| mode == "write"),
+                block_bytes: number(3, 4096)?,
+                depth: number(4, 32)?,
+                seconds: number(5, 3)?,
+                spin_us: 0,
+                range_bytes: 1 << 30,
+                passthrough: false,
+            };
+            compare_passthrough(&job, number(6, 5)?)
         }
         Some("tasks") => measure_tasks(),
         Some("mailbox") => measure_mailbox(),
         Some("idle") => measure_idle(number(1, 3)?),
         _ => {
-            Err("usage: iops drive SPEC [read|write] [block] [depth] [seconds] [spin us] | tasks | mailbox | idle"
+            Err("usage: iops drive SPEC [read|write] [block] [depth] [seconds] [spin us] | passthrough SPEC [read|write] [block] [depth] [seconds] [rounds] | tasks | mailbox | idle"
                 .into())
         }
     }
@@ -53,8 +70,8 @@ fn cpu_seconds(clock: libc::clockid_t) -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-fn start(cores: usize, spin_us: u64) -> Result<Runtime, Error> {
-    let config = Config { spin: Duration::from_micros(spin_us), ..Config::default() };
+fn start(cores: usize, spin_us: u64, passthrough: bool) -> Result<Runtime, Error> {
+    let config = Config { spin: Duration::from_micros(spin_us), passthrough, ..Config::default() };
     let cores = config.cores.iter().rev().copied().take(cores).collect();
     Ok(Runtime::start(Config { cores, ..config })?)
 }
@@ -66,26 +83,63 @@ struct Job {
     depth: u64,
     seconds: u64,
     spin_us: u64,
+    /// Bytes of the drive that are used at most.
+    range_bytes: u64,
+    passthrough: bool,
 }
 
-fn measure_drive(job: &Job) -> Result<(), Error> {
-    let open = OpenDrive::open(&job.spec.parse()?)?;
-    let runtime = start(1, job.spin_us)?;
+/// What a job came to: operations in a second, and in a second of CPU time of the shard's thread.
+struct Rates {
+    by_wall: f64,
+    by_cpu: f64,
+}
+
+/// The block device and pass-through in turns. The ratios count, above 1 where pass-through is faster.
+fn compare_passthrough(job: &Job, rounds: u64) -> Result<(), Error> {
+    let turn = |passthrough| measure(&Job { passthrough, spec: job.spec.clone(), ..*job });
+    let mut ratios = Vec::new();
+    for round in 0..rounds {
+        // Who goes first changes.
+        let first = turn(round % 2 == 1)?;
+        let second = turn(round % 2 == 0)?;
+        let (block, passed) = if round % 2 == 0 { (first, second) } else { (second, first) };
+        ratios.push((passed.by_wall / block.by_wall, passed.by_cpu / block.by_cpu));
+    }
+    let spread = |pick: fn(&(f64, f64)) -> f64| {
+        let mut sorted: Vec<f64> = ratios.iter().map(pick).collect();
+        sorted.sort_by(f64::total_cmp);
+        sorted.first().zip(sorted.last()).map(|(least, most)| (*least, sorted[sorted.len() / 2], *most))
+    };
+    for (by, figures) in [("wall", spread(|ratio| ratio.0)), ("CPU", spread(|ratio| ratio.1))] {
+        let (least, median, most) = figures.ok_or("no rounds")?;
+        println!("pass-through / block device by {by}: {least:.2} to {most:.2}, median {median:.2}");
+    }
+    Ok(())
+}
+
+fn measure(job: &Job) -> Result<Rates, Error> {
+    let spec = job.spec.parse()?;
+    let open = if job.passthrough { OpenDrive::open_passthrough(&spec)? } else { OpenDrive::open(&spec)? };
+    if job.passthrough && open.passthrough().is_none() {
+        return Err(format!("{}: {}", job.spec, open.no_passthrough().unwrap_or("it is no drive of the kernel")).into());
+    }
+    let runtime = start(1, job.spin_us, job.passthrough)?;
     let (write, block_bytes, depth, seconds) = (job.write, job.block_bytes, job.depth, job.seconds);
+    let range_bytes = open.info().size_bytes.min(job.range_bytes);
     let drive = open.clone();
     let (operations, wall, cpu) = runtime
         .shard(0)
         .call(move || async move {
             let env = ShardEnv::current();
             let drive = env.attach(&drive);
-            fill(&env, &drive).await;
+            fill(&env, &drive, range_bytes).await;
             let (wall, cpu) = (Instant::now(), cpu_seconds(libc::CLOCK_THREAD_CPUTIME_ID));
             let end = env.now() + seconds * 1_000_000_000;
             let operations = Rc::new(Cell::new(0u64));
             let workers = (0..depth).map(|seed| {
                 let (env, drive, operations) = (env.clone(), drive.clone(), operations.clone());
                 async move {
-                    let blocks = drive.info().size_bytes / block_bytes;
+                    let blocks = range_bytes / block_bytes;
                     let mut state = (seed + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
                     let mut done = 0;
                     while done % 64 != 0 || env.now() < end {
@@ -122,24 +176,28 @@ fn measure_drive(job: &Job) -> Result<(), Error> {
         })
         .wait()?;
     let stats = open.stats();
-    let histogram = if write { stats.write_latency } else { stats.read_latency };
+    let histogram = if write { &stats.write_latency } else { &stats.read_latency };
+    let rates = Rates { by_wall: operations as f64 / wall, by_cpu: operations as f64 / cpu };
     println!(
-        "{} {} of {block_bytes} bytes, depth {depth}: {:.0} operations/s, {:.0} per CPU second ({:.0}% of a core), median below {} us",
+        "{}{} {} of {block_bytes} bytes, depth {depth}: {:.0} operations/s, {:.0} per CPU second ({:.0}% of a core), median below {} us",
         open.info().name,
+        open.passthrough().map_or(String::new(), |node| format!(" by {node}")),
         if write { "writes" } else { "reads" },
-        operations as f64 / wall,
-        operations as f64 / cpu,
+        rates.by_wall,
+        rates.by_cpu,
         cpu / wall * 100.0,
-        median_ns(&histogram) / 1000,
+        median_ns(histogram) / 1000,
     );
+    if job.passthrough {
+        println!("{} of {} reads and writes were commands", stats.commands, stats.reads + stats.writes);
+    }
     println!("{:?}", runtime.shard(0).stats());
     runtime.stop();
-    Ok(())
+    Ok(rates)
 }
 
-/// Writes all of the drive once, so that reads find memory or blocks behind every address.
-async fn fill(env: &ShardEnv, drive: &runtime::Drive) {
-    let size = drive.info().size_bytes;
+/// Writes what is used of the drive once, so that reads find memory or blocks behind every address.
+async fn fill(env: &ShardEnv, drive: &runtime::Drive, size: u64) {
     let mut offset = 0;
     while offset < size {
         let len = (size - offset).min(1 << 20);
@@ -166,7 +224,7 @@ fn median_ns(histogram: &[u64]) -> u64 {
 fn measure_tasks() -> Result<(), Error> {
     const TASKS: u64 = 32;
     const POLLS: u64 = 500_000;
-    let runtime = start(1, 0)?;
+    let runtime = start(1, 0, false)?;
     let call = runtime.shard(0).call(|| async {
         let env = ShardEnv::current();
         let cpu = cpu_seconds(libc::CLOCK_THREAD_CPUTIME_ID);
@@ -210,7 +268,7 @@ fn measure_tasks() -> Result<(), Error> {
 }
 
 fn measure_mailbox() -> Result<(), Error> {
-    let runtime = start(2, 0)?;
+    let runtime = start(2, 0, false)?;
     if runtime.shards().len() < 2 {
         return Err("two cores are needed".into());
     }
@@ -252,7 +310,7 @@ fn measure_mailbox() -> Result<(), Error> {
 }
 
 fn measure_idle(seconds: u64) -> Result<(), Error> {
-    let runtime = start(2, 50)?;
+    let runtime = start(2, 50, false)?;
     let drive = OpenDrive::open(&"mem:idle:1MiB".parse()?)?;
     runtime.shard(0).spawn(move || async move {
         let env = ShardEnv::current();

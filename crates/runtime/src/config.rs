@@ -27,6 +27,9 @@ pub struct Config {
     /// How long a shard looks for the completion of a drive operation before it sleeps. Zero never spins: right where
     /// clients share the cores (`docs/decisions/runtime-loop.md` has the measurement).
     pub spin: Duration,
+    /// Shards can send commands to NVMe namespaces past the block layer, for drives opened with
+    /// [`OpenDrive::open_passthrough`](crate::OpenDrive::open_passthrough). Their rings take twice the memory then.
+    pub passthrough: bool,
 }
 
 impl Default for Config {
@@ -38,6 +41,7 @@ impl Default for Config {
             ring_entries: 512,
             fixed_files: 1024,
             spin: Duration::ZERO,
+            passthrough: false,
         }
     }
 }
@@ -101,6 +105,7 @@ fn ring_hint(error: &io::Error) -> &'static str {
 #[derive(Debug)]
 pub struct Runtime {
     shards: Vec<ShardHandle>,
+    passthrough: bool,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -116,7 +121,7 @@ impl Runtime {
         abort_on_panic();
         let bytes = config.arena_bytes;
         let arena = arena::process_arena(bytes).map_err(|source| StartError::Arena { bytes, source })?;
-        let mut runtime = Runtime { shards: Vec::new(), threads: Vec::new() };
+        let mut runtime = Runtime { shards: Vec::new(), passthrough: config.passthrough, threads: Vec::new() };
         for (index, &core) in config.cores.iter().enumerate() {
             let remote = Remote::new(index, core).map_err(|source| StartError::Thread { core, source })?;
             let remote = Arc::new(remote);
@@ -125,6 +130,7 @@ impl Runtime {
                 fixed_files: config.fixed_files,
                 arena,
                 spin: config.spin,
+                passthrough: config.passthrough,
             };
             let (started, wait) = mpsc::channel();
             let thread = std::thread::Builder::new()
@@ -153,6 +159,11 @@ impl Runtime {
     /// If there is no shard of this index.
     pub fn shard(&self, index: usize) -> &ShardHandle {
         &self.shards[index]
+    }
+
+    /// Whether its shards reach drives by pass-through: [`Config::passthrough`].
+    pub fn passthrough(&self) -> bool {
+        self.passthrough
     }
 
     /// Ends the loops and waits for their threads. Owners tell their tasks to finish before: tasks that are left are

@@ -6,7 +6,8 @@
 //!   list and timers. [`ShardHandle`] reaches it from any thread.
 //! - [`ShardEnv`]: the shard as code on it sees it: [`::drive::Env`], and the way to drives and sockets.
 //! - [`OpenDrive`], [`Drive`]: a file, block device or memory that this process owns, and the handle of one shard to it. A [`Backend`]
-//!   is a drive that another crate reaches.
+//!   is a drive that another crate reaches. An NVMe namespace may be reached past the block layer
+//!   ([`OpenDrive::open_passthrough`]).
 //! - [`Listener`], [`Stream`]: sockets on the same ring; a [`Bound`] socket is none of them yet. [`UblkSlot`]: requests of local block
 //!   devices on the same ring. [`mailbox()`]: messages between shards.
 //! - [`UeventSocket`]: what the kernel says about devices that come and go.

@@ -1,14 +1,16 @@
-//! Two questions to an NVMe controller, through the kernel's passthrough (linux/nvme_ioctl.h): who it is, and how it does.
+//! NVMe commands through the kernel's pass-through (linux/nvme_ioctl.h): what a controller is asked, and the form in which a ring
+//! takes commands.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
 
 use crate::system;
 
-/// `struct nvme_passthru_cmd` of linux/nvme_ioctl.h.
+/// `struct nvme_passthru_cmd` and `struct nvme_uring_cmd` of linux/nvme_ioctl.h, which differ in the name of their last field.
 #[repr(C)]
 #[derive(Debug, Default)]
-struct AdminCommand {
+pub(crate) struct Command {
     opcode: u8,
     flags: u8,
     reserved_1: u16,
@@ -16,6 +18,7 @@ struct AdminCommand {
     dword_2: u32,
     dword_3: u32,
     metadata: u64,
+    /// Address of the data.
     data: u64,
     metadata_bytes: u32,
     data_bytes: u32,
@@ -25,14 +28,47 @@ struct AdminCommand {
     dword_13: u32,
     dword_14: u32,
     dword_15: u32,
+    /// 0 is what the kernel gives every command to such a drive.
     timeout_ms: u32,
     result: u32,
 }
 
-const _: () = assert!(size_of::<AdminCommand>() == 72);
+const COMMAND_BYTES: usize = size_of::<Command>();
+const _: () = assert!(COMMAND_BYTES == 72);
 
-/// `NVME_IOCTL_ADMIN_CMD`: `_IOWR('N', 0x41, struct nvme_passthru_cmd)`.
-const ADMIN_COMMAND: u32 = 3 << 30 | (size_of::<AdminCommand>() as u32) << 16 | (b'N' as u32) << 8 | 0x41;
+/// What a ring's entry of 128 bytes has for a command.
+pub(crate) const ENTRY_COMMAND_BYTES: usize = 80;
+
+impl Command {
+    /// A read or write of a namespace's blocks, by the NVM Command Set Specification: `opcode`, the data's address and bytes, and dwords 10
+    /// to 12, which say where and how much.
+    pub(crate) fn transfer(opcode: u8, namespace: u32, data: u64, data_bytes: u32, dwords: [u32; 3]) -> Command {
+        let [dword_10, dword_11, dword_12] = dwords;
+        Command { opcode, namespace, data, data_bytes, dword_10, dword_11, dword_12, ..Command::default() }
+    }
+
+    /// As a ring's entry carries it: `struct nvme_uring_cmd`, and zeroes.
+    pub(crate) fn entry_bytes(&self) -> [u8; ENTRY_COMMAND_BYTES] {
+        let mut bytes = [0; ENTRY_COMMAND_BYTES];
+        // SAFETY: the structure is 72 bytes of integers without a gap: 2 of 8 bits, 1 of 16, 13 of 32 and 2 of 64.
+        bytes[..COMMAND_BYTES].copy_from_slice(unsafe { &*ptr::from_ref(self).cast::<[u8; COMMAND_BYTES]>() });
+        bytes
+    }
+}
+
+/// `NVME_IOCTL_ID`: `_IO('N', 0x40)`.
+const NAMESPACE_ID: u32 = (b'N' as u32) << 8 | 0x40;
+
+/// `_IOWR('N', number, struct nvme_passthru_cmd)`.
+const fn with_command(number: u32) -> u32 {
+    3 << 30 | (COMMAND_BYTES as u32) << 16 | (b'N' as u32) << 8 | number
+}
+
+/// `NVME_IOCTL_ADMIN_CMD`.
+const ADMIN_COMMAND: u32 = with_command(0x41);
+
+/// `NVME_URING_CMD_IO`: a command of the I/O command set, in a ring's entry.
+pub(crate) const RING_COMMAND: u32 = with_command(0x80);
 
 /// Get Log Page and Identify, of the NVM Express Base Specification.
 const GET_LOG_PAGE: u8 = 0x02;
@@ -44,7 +80,7 @@ const ALL_NAMESPACES: u32 = 0xffff_ffff;
 /// A drive that does not answer this is not waited for longer.
 const TIMEOUT_MS: u32 = 5000;
 
-/// Bytes of the Identify Controller data structure.
+/// Bytes of the Identify data structures.
 pub const NVME_IDENTIFY_BYTES: usize = 4096;
 
 /// Bytes of the SMART / Health Information log.
@@ -55,7 +91,7 @@ pub const NVME_HEALTH_BYTES: usize = 512;
 /// # Errors
 /// `ENOTTY` where it is no NVMe drive; `EACCES` without the rights to ask; what the drive answers, as `EIO`.
 pub fn nvme_identify(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
-    let command = AdminCommand { opcode: IDENTIFY, dword_10: 1, ..AdminCommand::default() };
+    let command = Command { opcode: IDENTIFY, dword_10: 1, ..Command::default() };
     ask(device, command, NVME_IDENTIFY_BYTES)
 }
 
@@ -66,11 +102,24 @@ pub fn nvme_identify(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 pub fn nvme_health(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     // The number of dwords, less one, above the log's identifier.
     let dword_10 = ((NVME_HEALTH_BYTES / 4 - 1) as u32) << 16 | 2;
-    let command = AdminCommand { opcode: GET_LOG_PAGE, namespace: ALL_NAMESPACES, dword_10, ..AdminCommand::default() };
+    let command = Command { opcode: GET_LOG_PAGE, namespace: ALL_NAMESPACES, dword_10, ..Command::default() };
     ask(device, command, NVME_HEALTH_BYTES)
 }
 
-fn ask(device: BorrowedFd<'_>, mut command: AdminCommand, bytes: usize) -> io::Result<Vec<u8>> {
+/// The Identify Namespace data structure (CNS 00h) of a namespace. Blocks the calling thread.
+pub(crate) fn identify_namespace(device: BorrowedFd<'_>, namespace: u32) -> io::Result<Vec<u8>> {
+    ask(device, Command { opcode: IDENTIFY, namespace, ..Command::default() }, NVME_IDENTIFY_BYTES)
+}
+
+/// The identifier of the namespace behind a block device or a character device: `ENOTTY` where it is none.
+pub(crate) fn namespace_id(device: BorrowedFd<'_>) -> io::Result<u32> {
+    // SAFETY: no memory is involved.
+    let id = system::check(unsafe { libc::ioctl(device.as_raw_fd(), NAMESPACE_ID as _) })?;
+    // Only the identifier of all namespaces, which is no namespace's, looks like an error.
+    Ok(id.unsigned_abs())
+}
+
+fn ask(device: BorrowedFd<'_>, mut command: Command, bytes: usize) -> io::Result<Vec<u8>> {
     let mut answer = vec![0u8; bytes];
     command.data = answer.as_mut_ptr() as u64;
     command.data_bytes = bytes as u32;

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 use io_uring::types::{SubmitArgs, Timespec};
-use io_uring::{IoUring, cqueue, squeue};
+use io_uring::{IoUring, Submitter, cqueue, squeue};
 
 use crate::arena::Arena;
 
@@ -17,18 +17,109 @@ pub(crate) const BELL: u64 = u64::MAX - 1;
 /// `IORING_ENTER_GETEVENTS`: run deferred work and post its completions.
 const GET_EVENTS: u32 = 1;
 
-pub(crate) struct Ring {
-    uring: IoUring,
+/// A ring in one of its two forms. Everything but NVMe commands goes through both alike.
+pub(crate) enum Ring {
+    /// Entries of 64 bytes and completions of 16.
+    Plain(Queues<squeue::Entry, cqueue::Entry>),
+    /// Entries of 128 bytes and completions of 32, without which the kernel takes no NVMe command.
+    Big(Queues<squeue::Entry128, cqueue::Entry32>),
+}
+
+/// The queues of a ring, with entries of form `S` and completions of form `C`.
+pub(crate) struct Queues<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
+    uring: IoUring<S, C>,
     /// Entries for which the submission queue had no room and the kernel took none.
-    backlog: VecDeque<squeue::Entry>,
+    backlog: VecDeque<S>,
     /// Entries that were submitted before the end of a turn, to be counted with it.
     early: usize,
 }
 
+/// Runs the same on the queues of either form.
+macro_rules! on_queues {
+    ($ring:expr, |$queues:ident| $body:expr) => {
+        match $ring {
+            Ring::Plain($queues) => $body,
+            Ring::Big($queues) => $body,
+        }
+    };
+}
+
 impl Ring {
-    /// Must be called on the thread that will use it: the kernel takes the first one to enter as the only one.
-    pub(crate) fn new(entries: u32) -> io::Result<Ring> {
-        let uring = IoUring::builder()
+    /// Must be called on the thread that will use it: the kernel takes the first one to enter as the only one. A `big` ring takes
+    /// [`Ring::push_big`] as well.
+    pub(crate) fn new(entries: u32, big: bool) -> io::Result<Ring> {
+        Ok(if big { Ring::Big(Queues::new(entries)?) } else { Ring::Plain(Queues::new(entries)?) })
+    }
+
+    /// Whether the ring takes entries of 128 bytes.
+    pub(crate) fn is_big(&self) -> bool {
+        matches!(self, Ring::Big(_))
+    }
+
+    pub(crate) fn submitter(&self) -> Submitter<'_> {
+        on_queues!(self, |queues| queues.uring.submitter())
+    }
+
+    /// Registers the arena, or says why not.
+    pub(crate) fn register_arena(&self, arena: &'static Arena) -> io::Result<()> {
+        // SAFETY: the arena's memory is never unmapped (it is 'static), and is only handed out as `BufMut`.
+        unsafe { self.submitter().register_buffers(&arena.io_vectors()) }
+    }
+
+    /// Queues an entry for the next enter.
+    ///
+    /// # Safety
+    /// What the entry points to stays valid until its completion was reaped.
+    pub(crate) unsafe fn push(&mut self, entry: squeue::Entry) {
+        // SAFETY: the caller's promise.
+        on_queues!(self, |queues| unsafe { queues.push(entry) })
+    }
+
+    /// As [`Ring::push`], of the big form.
+    ///
+    /// # Safety
+    /// As for [`Ring::push`].
+    ///
+    /// # Panics
+    /// If the ring is not big.
+    pub(crate) unsafe fn push_big(&mut self, entry: squeue::Entry128) {
+        match self {
+            // SAFETY: the caller's promise.
+            Ring::Big(queues) => unsafe { queues.push(entry) },
+            Ring::Plain(_) => panic!("a plain ring has no room for an entry of 128 bytes"),
+        }
+    }
+
+    /// An enter would do something: entries wait, or the kernel has completions to post.
+    pub(crate) fn wants_enter(&mut self) -> bool {
+        on_queues!(self, |queues| queues.wants_enter())
+    }
+
+    /// Whether completions wait, posted or to be posted. No system call.
+    pub(crate) fn has_completions(&mut self) -> bool {
+        on_queues!(self, |queues| queues.has_completions())
+    }
+
+    /// Submits everything and posts what is complete. Does not wait. Returns how many entries the kernel took.
+    pub(crate) fn enter(&mut self) -> io::Result<usize> {
+        on_queues!(self, |queues| queues.enter())
+    }
+
+    /// Submits everything and waits until something completes, at most `limit`.
+    pub(crate) fn enter_and_wait(&mut self, limit: Option<Duration>) -> io::Result<usize> {
+        on_queues!(self, |queues| queues.enter_and_wait(limit))
+    }
+
+    /// Takes a batch of completions. What only the big form has, the second result of a command, is left out: no command that is sent
+    /// here has one.
+    pub(crate) fn reap(&mut self, batch: &mut Vec<cqueue::Entry>) {
+        on_queues!(self, |queues| queues.reap(batch))
+    }
+}
+
+impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Queues<S, C> {
+    fn new(entries: u32) -> io::Result<Queues<S, C>> {
+        let uring = IoUring::<S, C>::builder()
             // Completions are posted when we ask for them, not by interrupting the thread.
             .setup_single_issuer()
             .setup_defer_taskrun()
@@ -40,24 +131,13 @@ impl Ring {
             .setup_cqsize(entries * 4)
             .setup_clamp()
             .build(entries)?;
-        Ok(Ring { uring, backlog: VecDeque::new(), early: 0 })
+        Ok(Queues { uring, backlog: VecDeque::new(), early: 0 })
     }
 
-    pub(crate) fn submitter(&self) -> io_uring::Submitter<'_> {
-        self.uring.submitter()
-    }
-
-    /// Registers the arena, or says why not.
-    pub(crate) fn register_arena(&self, arena: &'static Arena) -> io::Result<()> {
-        // SAFETY: the arena's memory is never unmapped (it is 'static), and is only handed out as `BufMut`.
-        unsafe { self.uring.submitter().register_buffers(&arena.io_vectors()) }
-    }
-
-    /// Queues an entry for the next enter.
-    ///
     /// # Safety
-    /// What the entry points to stays valid until its completion was reaped.
-    pub(crate) unsafe fn push(&mut self, entry: squeue::Entry) {
+    /// As for [`Ring::push`].
+    unsafe fn push(&mut self, entry: impl Into<S>) {
+        let entry = entry.into();
         if self.backlog.is_empty() {
             // SAFETY: the caller's promise.
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
@@ -87,22 +167,19 @@ impl Ring {
         }
     }
 
-    /// An enter would do something: entries wait, or the kernel has completions to post.
-    pub(crate) fn wants_enter(&mut self) -> bool {
+    fn wants_enter(&mut self) -> bool {
         let queue = self.uring.submission();
         !queue.is_empty() || queue.taskrun() || queue.cq_overflow() || !self.backlog.is_empty()
     }
 
-    /// Whether completions wait, posted or to be posted. No system call.
-    pub(crate) fn has_completions(&mut self) -> bool {
+    fn has_completions(&mut self) -> bool {
         if self.uring.submission().taskrun() {
             return true;
         }
         !self.uring.completion().is_empty()
     }
 
-    /// Submits everything and posts what is complete. Does not wait. Returns how many entries the kernel took.
-    pub(crate) fn enter(&mut self) -> io::Result<usize> {
+    fn enter(&mut self) -> io::Result<usize> {
         self.refill();
         let count = self.uring.submission().len() as u32;
         // SAFETY: no argument is passed, and the entries were pushed under `push`'s promise.
@@ -110,8 +187,7 @@ impl Ring {
         Ok(submitted + std::mem::take(&mut self.early))
     }
 
-    /// Submits everything and waits until something completes, at most `limit`.
-    pub(crate) fn enter_and_wait(&mut self, limit: Option<Duration>) -> io::Result<usize> {
+    fn enter_and_wait(&mut self, limit: Option<Duration>) -> io::Result<usize> {
         self.refill();
         let timespec = limit.map(Timespec::from);
         let mut args = SubmitArgs::new();
@@ -121,9 +197,7 @@ impl Ring {
         let submitted = self.uring.submitter().submit_with_args(1, &args)?;
         Ok(submitted + std::mem::take(&mut self.early))
     }
-
-    /// Takes a batch of completions.
-    pub(crate) fn reap(&mut self, batch: &mut Vec<cqueue::Entry>) {
-        batch.extend(self.uring.completion());
+    fn reap(&mut self, batch: &mut Vec<cqueue::Entry>) {
+        batch.extend(self.uring.completion().map(Into::into));
     }
 }

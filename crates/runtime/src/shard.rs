@@ -100,12 +100,13 @@ pub(crate) struct ShardSetup {
     pub(crate) fixed_files: u32,
     pub(crate) arena: &'static Arena,
     pub(crate) spin: Duration,
+    pub(crate) passthrough: bool,
 }
 
 impl Shard {
     /// Makes the shard of the calling thread.
     pub(crate) fn new(remote: Arc<Remote>, setup: &ShardSetup) -> std::io::Result<Rc<Shard>> {
-        let ring = Ring::new(setup.ring_entries)?;
+        let ring = Ring::new(setup.ring_entries, setup.passthrough)?;
         let fixed_files = match ring.submitter().register_files_sparse(setup.fixed_files) {
             Ok(()) => setup.fixed_files,
             Err(error) => {
@@ -302,6 +303,26 @@ impl Shard {
         self.drive_ops.set(self.drive_ops.get() + 1);
         // SAFETY: the caller's promise.
         DriveOp(unsafe { self.start(entry, payload) })
+    }
+
+    /// As [`Shard::start_drive_op`], for a command of 128 bytes.
+    ///
+    /// # Safety
+    /// As for [`Shard::start`].
+    ///
+    /// # Panics
+    /// If the shard does not take such commands, see [`Shard::takes_commands`].
+    pub(crate) unsafe fn start_command(&self, entry: squeue::Entry128, payload: Payload) -> DriveOp<'_> {
+        self.drive_ops.set(self.drive_ops.get() + 1);
+        let key = self.ops.borrow_mut().insert(payload);
+        // SAFETY: as in `start`.
+        unsafe { self.ring.borrow_mut().push_big(entry.user_data(key.user_data())) };
+        DriveOp(Op::new(self, key))
+    }
+
+    /// The ring has room for NVMe commands: the runtime was asked for pass-through.
+    pub(crate) fn takes_commands(&self) -> bool {
+        self.ring.borrow().is_big()
     }
 
     /// Asks the kernel to give an operation up. Its completion comes anyway.

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{Random, directories, file_drive, memory_drive, pattern, start};
+use common::{Random, directories, file_drive, memory_drive, pattern, start, start_with};
 use drive::{Buf, BufMut, Drive, DriveError, Env, Segments};
 use runtime::{DriveSpec, OpenDrive, OpenError, Runtime, ShardEnv};
 
@@ -70,17 +70,38 @@ mod loop_device {
     }
 }
 
-/// Runs the same test on every kind of drive.
+/// Runs the same test on every kind of drive, on rings of both forms.
 fn on_every_kind<F>(test: impl Fn(ShardEnv, runtime::Drive) -> F + Send + Copy + 'static)
 where
     F: Future<Output = ()> + 'static,
 {
-    let runtime = start(1);
-    for (keep, open) in every_kind() {
-        println!("{} ({:?}, direct: {})", open.info().name, open.kind(), open.is_direct());
-        on(&runtime, &open, test);
+    for passthrough in [false, true] {
+        let runtime = start_with(1, passthrough);
+        for (keep, open) in every_kind() {
+            println!("{} ({:?}, direct: {})", open.info().name, open.kind(), open.is_direct());
+            on(&runtime, &open, test);
+            drop(open);
+            drop(keep);
+        }
+        runtime.stop();
+    }
+}
+
+#[test]
+fn a_drive_that_is_no_nvme_namespace_is_reached_as_ever_and_says_why() {
+    let runtime = start_with(1, true);
+    for directory in directories() {
+        let (path, open) = file_drive(directory, SIZE);
+        assert_eq!((open.passthrough(), open.no_passthrough()), (None, None), "nobody asked for it");
         drop(open);
-        drop(keep);
+        let open = OpenDrive::open_passthrough(&DriveSpec::Path(path.0.clone())).expect("it is no error");
+        assert_eq!((open.passthrough(), open.no_passthrough()), (None, Some("it is no NVMe namespace")));
+        on(&runtime, &open, |env, drive| async move {
+            let data = pattern(1, 4096);
+            drive.write(0, segments(&[&data]), true).await.expect("write");
+            assert!(read(&env, &drive, 0, 4096).await[..] == data[..]);
+        });
+        assert_eq!(open.stats().commands, 0);
     }
     runtime.stop();
 }

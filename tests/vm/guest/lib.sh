@@ -33,7 +33,8 @@ drive() {
     local serial
     for serial in /sys/class/nvme/nvme*/serial; do
         [[ $(<"$serial") =~ ^PURLIN$1(-[0-9]+)?\ *$ ]] || continue
-        basename "$(dirname "$serial")"/nvme*n1 | sed 's|^|/dev/|'
+        # Put back while something still holds what was pulled, it has another number behind the n.
+        basename "$(dirname "$serial")"/nvme*n[0-9]* | sed 's|^|/dev/|'
     done
 }
 

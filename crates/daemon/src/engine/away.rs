@@ -103,7 +103,8 @@ impl Engine {
         let status = group.status().await?;
         for drive in remote {
             let Some(id) = group.drive_id(&drive.name) else { continue };
-            let reach = drive.identity.as_deref().map(|identity| self.remotes.reach(identity)).unwrap_or_default();
+            let reach =
+                drive.identity.as_deref().map(|identity| self.opener.remotes.reach(identity)).unwrap_or_default();
             match status.members.iter().find(|member| member.drive == Some(id)) {
                 Some(member) if is_live(member.state) && reach.is_lost => {
                     let index = member.member;
@@ -151,13 +152,13 @@ impl Engine {
 
     /// Looks for one drive, and gives it the place that it had.
     async fn look_for(&self, group: &Arc<Group>, place: &Place) -> Answer<Look> {
-        self.remotes.answers(&place.drive).await?;
+        self.opener.remotes.answers(&place.drive).await?;
         // Whoever changes something else has to find the drive free.
         let _one = self.changes.lock().await;
         if self.newcomers.has_ended() {
             return Err(stopping());
         }
-        let drive = drives::open(&self.remotes, &place.drive, None).await?;
+        let drive = drives::open(&self.opener, &place.drive, None).await?;
         let again = |why: String| Ok(Look::Again { why, after: LOOK_AGAIN });
         if place.identity.is_some() && drive.identity != place.identity {
             return again("another drive is there now".to_owned());
@@ -200,7 +201,7 @@ impl Engine {
         tried.retain(|uuid, _| absent.iter().any(|absent| absent.uuid == *uuid));
         for remembered in absent {
             let places: Vec<&Place> = remembered.drives.iter().filter(|place| place.is_remote()).collect();
-            let asking: Vec<_> = places.iter().map(|place| self.remotes.answers(&place.drive)).collect();
+            let asking: Vec<_> = places.iter().map(|place| self.opener.remotes.answers(&place.drive)).collect();
             let there: Vec<bool> = join_all(asking).await.iter().map(Result::is_ok).collect();
             if there.iter().all(|there| !there) && !there.is_empty() {
                 continue;
@@ -242,7 +243,7 @@ impl Engine {
         if self.newcomers.has_ended() || !is_absent(&self.absent.read().unwrap_or_else(PoisonError::into_inner)) {
             return Err(ControlError::new(ErrorCode::WrongState, "it was started meanwhile"));
         }
-        let opened = find::open_all(&self.shards[0], &self.remotes, remembered).await;
+        let opened = find::open_all(&self.shards[0], &self.opener, remembered).await;
         self.start_absent_with(remembered, opened).await
     }
 

@@ -44,7 +44,7 @@ impl Engine {
         let (mut taken, mut lost) = (Vec::new(), Vec::new());
         for text in texts {
             self.refuse_own_device(text)?;
-            let drive = drives::open(&self.remotes, text, Some(consent)).await?;
+            let drive = drives::open(&self.opener, text, Some(consent)).await?;
             self.refuse_imported(&drive)?;
             lost.extend(drives::inspect(&self.shards[0], &drive, consent).await?);
             taken.push(drive);
@@ -198,7 +198,7 @@ impl Control for Engine {
         let _one = self.changes.lock().await;
         let mut taken = Vec::new();
         for text in &request.drives {
-            taken.push(drives::open(&self.remotes, text, None).await?);
+            taken.push(drives::open(&self.opener, text, None).await?);
         }
         let found = super::group::look(&self.shards, &taken).await?;
         let superblock = &found.assembly.superblock;

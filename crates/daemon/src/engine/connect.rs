@@ -64,7 +64,7 @@ impl Engine {
         };
         self.check_free(&name)?;
         self.refuse_itself(&drive)?;
-        let known = self.remotes.find(&drive).await?;
+        let known = self.opener.remotes.find(&drive).await?;
         let identity = known.identity();
         if let Some(user) = self.user_of(&identity) {
             return Err(refuse(ErrorCode::DriveInUse, format!("{} is {user} ({identity})", drive.name())));
@@ -75,7 +75,7 @@ impl Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps).with_warnings(warnings));
         }
-        let remote = self.remotes.take(&drive.name(), known).await?;
+        let remote = self.opener.remotes.take(&drive.name(), known).await?;
         let remembered = RememberedImport {
             name: name.clone(),
             uuid: identity,
@@ -124,7 +124,7 @@ impl Engine {
 
     async fn connect_again(&self, import: &Arc<Import>) -> Answer<()> {
         let drive = parsed(import.remembered.drives.first().map_or("", String::as_str))?;
-        let known = self.remotes.find(&drive).await?;
+        let known = self.opener.remotes.find(&drive).await?;
         let (was, is) = (&import.remembered.uuid, known.identity());
         if *was != is {
             return Err(refuse(ErrorCode::DriveUnfit, format!("{} was {was}, and is {is}", drive.name())));
@@ -137,7 +137,7 @@ impl Engine {
             // Forgotten meanwhile.
             return Ok(());
         }
-        let remote = self.remotes.take(&drive.name(), known).await?;
+        let remote = self.opener.remotes.take(&drive.name(), known).await?;
         let records: Vec<_> = import.exports().values().map(|running| running.record.clone()).collect();
         let import = self.attach_namespace(import.key, import.to_remember(), remote).await?;
         for record in records {

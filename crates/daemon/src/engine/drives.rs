@@ -14,6 +14,14 @@ use super::identity;
 use super::remote::Remotes;
 use crate::http::{Answer, ControlError};
 
+/// How drives are opened.
+pub(super) struct Opener {
+    /// Those of other machines.
+    pub remotes: Remotes,
+    /// Those of this machine: reads and writes of NVMe namespaces pass by the block layer.
+    pub passthrough: bool,
+}
+
 /// How long drives that are in use are waited for when groups are started again, each.
 const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
@@ -100,17 +108,22 @@ fn spec_of(text: &str) -> Answer<(String, Spec)> {
 }
 
 /// Opens a drive. One of this machine blocks on the operating system for moments.
-pub(super) async fn open(remotes: &Remotes, text: &str, consent: Option<Consent>) -> Answer<Taken> {
+pub(super) async fn open(opener: &Opener, text: &str, consent: Option<Consent>) -> Answer<Taken> {
     match spec_of(text)? {
-        (name, Spec::Local(spec)) => open_local(name, &spec, consent),
+        (name, Spec::Local(spec)) => open_local(opener, name, &spec, consent).await,
         (name, Spec::Remote(drive)) => {
-            let (open, identity) = remotes.open(&drive).await?;
+            let (open, identity) = opener.remotes.open(&drive).await?;
             Ok(Taken { name, text: drive.to_string(), identity: Some(identity), open, created: None })
         }
     }
 }
 
-fn open_local(name: String, spec: &runtime::DriveSpec, consent: Option<Consent>) -> Answer<Taken> {
+async fn open_local(
+    opener: &Opener,
+    name: String,
+    spec: &runtime::DriveSpec,
+    consent: Option<Consent>,
+) -> Answer<Taken> {
     let mut created = None;
     if let (runtime::DriveSpec::Path(path), Some(Consent { create_files_bytes: Some(bytes), .. })) = (spec, consent)
         && !path.exists()
@@ -119,16 +132,27 @@ fn open_local(name: String, spec: &runtime::DriveSpec, consent: Option<Consent>)
             .map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot create {}: {error}", path.display())))?;
         created = Some(path.clone());
     }
-    match OpenDrive::open(spec) {
+    let opened = if opener.passthrough {
+        open_passthrough(spec.clone()).await
+    } else {
+        OpenDrive::open(spec).map_err(|error| refusal(&error))
+    };
+    match opened {
         Ok(open) => Ok(Taken::local(name, spec, open, created)),
         Err(error) => {
             if let Some(path) = created {
                 // The error of opening is the one to report.
                 let _ = std::fs::remove_file(path);
             }
-            Err(refusal(&error))
+            Err(error)
         }
     }
+}
+
+/// The drive is asked for its format: one that does not answer holds up nobody else.
+async fn open_passthrough(spec: runtime::DriveSpec) -> Answer<OpenDrive> {
+    let opening = tokio::task::spawn_blocking(move || OpenDrive::open_passthrough(&spec));
+    opening.await.map_err(|_| stopping())?.map_err(|error| refusal(&error))
 }
 
 /// Opens a drive of this machine for reading only. Blocks on the operating system for moments.
@@ -144,10 +168,10 @@ pub(super) fn open_read_only(text: &str) -> Answer<Taken> {
 
 /// Opens a drive of a group that is started again. One that is in use is waited for: the kernel lets go of the drives of a killed
 /// daemon only when everything it was given is done, which may be after the next one began.
-pub(super) async fn open_let_go(remotes: &Remotes, text: &str) -> Answer<Taken> {
+pub(super) async fn open_let_go(opener: &Opener, text: &str) -> Answer<Taken> {
     let began = Instant::now();
     loop {
-        let opened = open(remotes, text, None).await;
+        let opened = open(opener, text, None).await;
         if !is_let_go_soon(&opened, began) {
             return opened;
         }

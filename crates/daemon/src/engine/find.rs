@@ -7,9 +7,9 @@ use api::ErrorCode;
 use format::Superblock;
 use runtime::ShardHandle;
 
-use super::drives::{self, Taken};
+use super::drives::{self, Opener, Taken};
 use super::memory::{Place, Remembered};
-use super::remote::Remotes;
+
 use super::{identity, newcomer};
 use crate::http::{Answer, ControlError};
 
@@ -67,7 +67,7 @@ pub(super) struct Opened {
 }
 
 /// Opens the drives of a group that is remembered, as far as they are there. A drive of another group is none of them.
-pub(super) async fn open_all(shard: &ShardHandle, remotes: &Remotes, remembered: &Remembered) -> Opened {
+pub(super) async fn open_all(shard: &ShardHandle, opener: &Opener, remembered: &Remembered) -> Opened {
     let mut opened = Opened { taken: Vec::new(), away: Vec::new() };
     let (far, near): (Vec<String>, Vec<String>) =
         locate(remembered).into_iter().partition(|path| path.starts_with(api::NVME_TCP));
@@ -86,13 +86,13 @@ pub(super) async fn open_all(shard: &ShardHandle, remotes: &Remotes, remembered:
             }
             Ok(_) => {}
         }
-        match drives::open_let_go(remotes, &path).await {
+        match drives::open_let_go(opener, &path).await {
             Ok(drive) => opened.taken.push(drive),
             Err(error) => tell_missing(remembered, &path, &error),
         }
     }
     // One after the other, those that do not answer would add up.
-    let far: Vec<_> = far.into_iter().map(|text| open_far(shard, remotes, text)).collect();
+    let far: Vec<_> = far.into_iter().map(|text| open_far(shard, opener, text)).collect();
     let places: Vec<Place> = remembered.drives.iter().filter(|place| place.is_remote()).cloned().collect();
     for (place, found) in places.into_iter().zip(join_all(far).await) {
         match found {
@@ -122,8 +122,8 @@ async fn superblock_at(path: String) -> Answer<Option<Superblock>> {
     }
 }
 
-async fn open_far(shard: &ShardHandle, remotes: &Remotes, text: String) -> Answer<(Taken, Option<Superblock>)> {
-    let drive = drives::open_let_go(remotes, &text).await?;
+async fn open_far(shard: &ShardHandle, opener: &Opener, text: String) -> Answer<(Taken, Option<Superblock>)> {
+    let drive = drives::open_let_go(opener, &text).await?;
     let superblock = drives::superblock_of(shard, &drive).await?;
     Ok((drive, superblock))
 }

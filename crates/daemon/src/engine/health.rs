@@ -188,7 +188,9 @@ impl Engine {
             let seen = view::drive(&group, &group.status().await?, id, &drive);
             let device = drive.open.device_number();
             let folder = device.map(identity::folder_of);
-            return Ok(details(seen, drive.identity, folder.as_deref(), answer(device).await));
+            let said = answer(device).await;
+            let known = details(seen, drive.identity, folder.as_deref(), said);
+            return Ok(DriveDetails { passthrough: view::passthrough(&drive.open), ..known });
         }
         let newcomers = self.newcomers.list(&self.all());
         let newcomer = newcomers.iter().find(|newcomer| newcomer.path == name || Some(newcomer.device) == device);
@@ -213,6 +215,7 @@ fn details(
         firmware: who.firmware.or_else(|| kernel("device/firmware_rev")).or_else(|| kernel("device/rev")),
         identity,
         drive,
+        passthrough: None,
         health,
     }
 }

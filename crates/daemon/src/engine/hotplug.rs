@@ -358,7 +358,7 @@ impl Engine {
     /// Opens a drive, whose superblock has to be what it was at a glance.
     async fn claim(&self, group: &Group, path: &str, own: &Superblock) -> Answer<Taken> {
         group.let_go_if_unused(path).await?;
-        let taken = drives::open(&self.remotes, path, None).await?;
+        let taken = drives::open(&self.opener, path, None).await?;
         let open = taken.open.clone();
         let found = self.shards[0].call(move || drives::probe_open(open));
         let found = tokio::time::timeout(GLANCE_WITHIN, found).await;
@@ -391,7 +391,7 @@ impl Engine {
         if !last && there < remembered.drives.iter().filter(|place| !place.is_memory()).count() {
             return Ok(waits());
         }
-        let opened = find::open_all(&self.shards[0], &self.remotes, &remembered).await;
+        let opened = find::open_all(&self.shards[0], &self.opener, &remembered).await;
         match self.start_absent_with(&remembered, opened).await {
             Ok(()) => Ok(Outcome::Used),
             Err(error) if last => Ok(unused(format!("the group {:?} is not started: {error}", own.name))),

@@ -69,7 +69,7 @@ use crate::http::{Answer, ControlError};
 use announce::Announcer;
 use away::Away;
 use devices::{Backing, DeviceEnd, Devices};
-use drives::Taken;
+use drives::{Opener, Taken};
 use exports::{Listeners, RunningExport};
 use group::{Group, GroupDrive, LeftOut};
 use health::Healths;
@@ -97,7 +97,7 @@ pub struct Engine {
     devices: Devices,
     newcomers: Newcomers,
     healths: Healths,
-    remotes: Remotes,
+    opener: Opener,
     shares: Arc<Shares>,
     histories: Histories,
     handover: Arc<Handover>,
@@ -154,7 +154,7 @@ impl Engine {
             devices: Devices::new(shards.clone()),
             newcomers: Newcomers::default(),
             healths: Healths::default(),
-            remotes: Remotes::new(shards[0].clone(), state),
+            opener: Opener { remotes: Remotes::new(shards[0].clone(), state), passthrough: runtime.passthrough() },
             shares: Arc::new(Shares::new(state)),
             histories: Histories::new(state),
             handover,
@@ -186,7 +186,7 @@ impl Engine {
                 self.histories.forget(&remembered.uuid);
                 continue;
             }
-            let opened = find::open_all(&self.shards[0], &self.remotes, &remembered).await;
+            let opened = find::open_all(&self.shards[0], &self.opener, &remembered).await;
             let there = opened.taken.len() + opened.away.len();
             all_there &= there == remembered.drives.iter().filter(|place| !place.is_memory()).count();
             match self.start_group(opened.taken).await {
@@ -252,7 +252,7 @@ impl Engine {
         self.stop_imports().await;
         self.stop_shares().await;
         self.listeners.end_announcing().await;
-        self.remotes.closed().await;
+        self.opener.remotes.closed().await;
     }
 
     fn all(&self) -> Vec<Arc<Group>> {

@@ -254,7 +254,7 @@ impl Engine {
         let any = Consent { create_files_bytes: None, wipe_foreign: true };
         let (mut taken, mut steps, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         for text in &request.drives {
-            let drive = drives::open(&self.remotes, text, None).await?;
+            let drive = drives::open(&self.opener, text, None).await?;
             let holds = drives::inspect(&self.shards[0], &drive, any).await?;
             warnings.extend(holds.into_iter().map(|holds| format!("{holds}: hosts can overwrite it")));
             steps.push(format!("offer the drive {} over NVMe/TCP at {address}", drive.name));
@@ -428,7 +428,7 @@ impl Engine {
         }
         for record in shares {
             let nsid = record.nsid;
-            let opened = drives::open_let_go(&self.remotes, &where_it_is(&record.place)).await;
+            let opened = drives::open_let_go(&self.opener, &where_it_is(&record.place)).await;
             if let Err(error) = &opened {
                 tracing::error!(drive = record.place.drive, %error, "a shared drive is not there");
             }
@@ -498,7 +498,7 @@ impl Engine {
         if self.newcomers.has_ended() {
             return Err(stopping());
         }
-        let (nsid, drive) = (record.nsid, drives::open(&self.remotes, &present.path, None).await?);
+        let (nsid, drive) = (record.nsid, drives::open(&self.opener, &present.path, None).await?);
         self.add_share(record, Ok(drive));
         self.serve_share(&uuid, nsid).await;
         tracing::info!(drive = present.path, "a shared drive is back");

@@ -395,6 +395,15 @@ pub(super) fn opened(name: &str, open: &OpenDrive) -> api::Drive {
     }
 }
 
+/// How reads and writes of a drive pass by the block layer, if it was opened so that they would.
+pub(super) fn passthrough(open: &OpenDrive) -> Option<api::DrivePassthrough> {
+    let (node, refusal) = (open.passthrough().map(str::to_owned), open.no_passthrough().map(str::to_owned));
+    (node.is_some() || refusal.is_some()).then(|| {
+        let command_count = open.stats().commands;
+        api::DrivePassthrough { node, refusal, command_count }
+    })
+}
+
 /// A drive that came and that no group has.
 pub(super) fn newcomer(newcomer: &Newcomer) -> api::Drive {
     api::Drive {

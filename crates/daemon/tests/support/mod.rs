@@ -340,6 +340,11 @@ impl Control for MemoryControl {
             serial: is_first.then(|| "S1".into()),
             firmware: is_first.then(|| "1.0".into()),
             identity: is_first.then(|| "eui.0025385b71b00a55".into()),
+            passthrough: (drive.kind == DriveKind::File).then(|| DrivePassthrough {
+                node: None,
+                refusal: Some("it is no NVMe namespace".into()),
+                command_count: 0,
+            }),
             health: is_first.then_some(health),
             drive,
         })

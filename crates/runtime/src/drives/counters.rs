@@ -29,6 +29,8 @@ pub struct DriveStats {
     pub discards: u64,
     /// Zeroed ranges.
     pub zeroes: u64,
+    /// Of the reads and writes, parts or whole, what went as NVMe commands past the block layer; failed ones not.
+    pub commands: u64,
     /// Operations of any kind that failed, except for those refused for their range.
     pub errors: u64,
     /// Latencies of reads. Of a memory drive, one operation in 16 is measured.
@@ -49,6 +51,7 @@ impl Default for DriveStats {
             flushes: 0,
             discards: 0,
             zeroes: 0,
+            commands: 0,
             errors: 0,
             read_latency: [0; LATENCY_BUCKETS],
             write_latency: [0; LATENCY_BUCKETS],
@@ -89,6 +92,7 @@ pub(crate) struct Counters {
     flushes: AtomicU64,
     discards: AtomicU64,
     zeroes: AtomicU64,
+    commands: AtomicU64,
     errors: AtomicU64,
     read_latency: Histogram,
     write_latency: Histogram,
@@ -134,6 +138,12 @@ impl Counters {
         }
     }
 
+    /// Counts a command that went past the block layer.
+    #[inline]
+    pub(crate) fn record_command(&self) {
+        count(&self.commands, 1);
+    }
+
     /// One operation in 16 of a kind, for drives on which a look at the clock would be felt.
     #[inline]
     pub(crate) fn is_sample(&self, kind: Done) -> bool {
@@ -153,6 +163,7 @@ impl Counters {
         sums.flushes += read(&self.flushes);
         sums.discards += read(&self.discards);
         sums.zeroes += read(&self.zeroes);
+        sums.commands += read(&self.commands);
         sums.errors += read(&self.errors);
         self.read_latency.add_to(&mut sums.read_latency);
         self.write_latency.add_to(&mut sums.write_latency);

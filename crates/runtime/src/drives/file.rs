@@ -7,7 +7,9 @@ use ::drive::{Buf, BufMut, DriveError, Segments};
 use io_uring::{opcode, squeue, types};
 use smallvec::smallvec;
 
+use super::counters::Counters;
 use super::open::FileBack;
+use super::passthrough::{Transfer, Verdict};
 use crate::files::{Target, on_target};
 use crate::op::Payload;
 use crate::shard::Shard;
@@ -29,7 +31,10 @@ const ZERO_CHUNK_BYTES: u64 = 1 << 20;
 pub(crate) struct FileOps<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) target: Target,
+    /// Where commands go, if reads and writes are passed through here.
+    pub(crate) node: Option<Target>,
     pub(crate) back: &'a FileBack,
+    pub(crate) counters: &'a Counters,
     pub(crate) sector_bytes: u32,
 }
 
@@ -76,6 +81,15 @@ impl FileOps<'_> {
     }
 
     async fn read_plain(&self, offset: u64, mut buf: BufMut) -> Result<BufMut, (DriveError, BufMut)> {
+        if self.node.is_some() {
+            let verdict;
+            (verdict, buf) = self.read_command(offset, buf).await;
+            match verdict {
+                Verdict::Done => return Ok(buf),
+                Verdict::Media => return Err((DriveError::Media { offset, len: buf.len() as u64 }, buf)),
+                Verdict::AskBlockDevice => {}
+            }
+        }
         let mut done = 0;
         while done < buf.len() {
             let rest = &mut buf[done..];
@@ -103,6 +117,57 @@ impl FileOps<'_> {
         Ok(buf)
     }
 
+    /// A read by pass-through, where it is one command.
+    async fn read_command(&self, offset: u64, mut buf: BufMut) -> (Verdict, BufMut) {
+        let (start, len) = (buf.as_mut_ptr(), buf.len());
+        let Some((entry, fixed)) = self.command(Transfer::Read, offset, start, len) else {
+            return (Verdict::AskBlockDevice, buf);
+        };
+        // SAFETY: the command points into the buffer, which the payload owns, and reads as many bytes as it has (`Passthrough::command`).
+        let operation = unsafe { self.shard.start_command(entry, Payload::Fill(buf)) };
+        let (result, buf) = operation.await.into_fill();
+        (self.judge(result, fixed), buf)
+    }
+
+    /// The same for a write of contiguous memory in `data`; `vector` is handed through.
+    async fn write_command(
+        &self,
+        offset: u64,
+        (start, len): (NonNull<u8>, usize),
+        fua: bool,
+        data: Segments,
+        vector: Vec<libc::iovec>,
+    ) -> (Verdict, Segments, Vec<libc::iovec>) {
+        let Some((entry, fixed)) = self.command(Transfer::Write { fua }, offset, start.as_ptr(), len) else {
+            return (Verdict::AskBlockDevice, data, vector);
+        };
+        // SAFETY: the command points into the segments, which the payload owns.
+        let operation = unsafe { self.shard.start_command(entry, Payload::Drain(data, vector)) };
+        let (result, data, vector) = operation.await.into_drain();
+        (self.judge(result, fixed), data, vector)
+    }
+
+    /// The command for a transfer, and whether it names a registered buffer, if it is to go by pass-through now.
+    fn command(
+        &self,
+        transfer: Transfer,
+        offset: u64,
+        start: *const u8,
+        len: usize,
+    ) -> Option<(squeue::Entry128, bool)> {
+        let (node, passthrough) = (self.node?, self.back.passthrough.as_ref()?);
+        passthrough.entry(node, transfer, offset, start, len, self.shard.fixed_buffer(start, len))
+    }
+
+    fn judge(&self, result: i32, fixed: bool) -> Verdict {
+        let Some(passthrough) = &self.back.passthrough else { return Verdict::AskBlockDevice };
+        let verdict = passthrough.judge(result, fixed);
+        if verdict == Verdict::Done {
+            self.counters.record_command();
+        }
+        verdict
+    }
+
     pub(crate) async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
         let total: usize = data.iter().map(|segment| segment.len()).sum();
         let mut data = data;
@@ -121,6 +186,18 @@ impl FileOps<'_> {
                 continue;
             }
             let at = offset + done as u64;
+            // A gather goes by the block device, which splits it where the drive wants it.
+            if let (Some(_), Gathered::One(start, len), 0) = (self.node, &gathered, done)
+                && *len == total
+            {
+                let verdict;
+                (verdict, data, vector) = self.write_command(at, (*start, *len), fua, data, vector).await;
+                match verdict {
+                    Verdict::Done => return Ok(()),
+                    Verdict::Media => return Err(DriveError::Media { offset: at, len: total as u64 }),
+                    Verdict::AskBlockDevice => {}
+                }
+            }
             let entry = self.write_entry(&gathered, &vector, at, fua);
             // SAFETY: the entry points to the vector's elements and into the segments, and the payload owns both.
             let operation = unsafe { self.shard.start_drive_op(entry, Payload::Drain(data, vector)) };

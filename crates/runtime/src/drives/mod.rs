@@ -5,6 +5,7 @@ mod counters;
 mod file;
 mod memory;
 mod open;
+mod passthrough;
 mod spec;
 
 use std::os::fd::AsRawFd;
@@ -48,16 +49,19 @@ struct Attached {
 
 /// What a shard has of a drive.
 enum Reach {
-    /// The file on its ring.
-    File(Target),
+    /// The file on its ring, and the character device of its pass-through.
+    File(Target, Option<Target>),
     Memory,
     Backend(Rc<dyn BackendDrive>),
 }
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        if let Reach::File(target) = self.reach {
+        if let Reach::File(target, node) = self.reach {
             self.shard.detach_file(target);
+            if let Some(node) = node {
+                self.shard.detach_file(node);
+            }
         }
     }
 }
@@ -72,7 +76,11 @@ enum Path<'a> {
 impl Drive {
     pub(crate) fn attach(shard: &Rc<Shard>, open: &OpenDrive) -> Drive {
         let reach = match open.back() {
-            Back::File(back) => Reach::File(shard.attach_file(back.file.as_raw_fd())),
+            Back::File(back) => {
+                let node = back.passthrough.as_ref().filter(|_| shard.takes_commands());
+                let node = node.map(|passthrough| shard.attach_file(passthrough.file.as_raw_fd()));
+                Reach::File(shard.attach_file(back.file.as_raw_fd()), node)
+            }
             Back::Memory(_) => Reach::Memory,
             Back::Backend(backend) => Reach::Backend(backend.attach(&ShardEnv::new(shard.clone()))),
         };
@@ -87,11 +95,11 @@ impl Drive {
 
     #[inline]
     fn path(&self) -> Path<'_> {
-        let Attached { shard, open, reach, .. } = &*self.attached;
+        let Attached { shard, open, reach, counters } = &*self.attached;
         match (open.back(), reach) {
             (Back::Memory(memory), Reach::Memory) => Path::Memory(memory),
-            (Back::File(back), &Reach::File(target)) => {
-                Path::File(FileOps { shard, target, back, sector_bytes: open.info().sector_bytes })
+            (Back::File(back), &Reach::File(target, node)) => {
+                Path::File(FileOps { shard, target, node, back, counters, sector_bytes: open.info().sector_bytes })
             }
             (Back::Backend(_), Reach::Backend(drive)) => Path::Backend(&**drive),
             _ => unreachable!("a drive is attached as what it is"),

@@ -16,6 +16,7 @@ use thiserror::Error;
 use super::backend::Backend;
 use super::counters::{Counters, DriveStats};
 use super::memory::{self, MEMORY_SECTOR_BYTES, Memory, MemoryError};
+use super::passthrough::Passthrough;
 use super::spec::DriveSpec;
 use crate::system;
 
@@ -107,6 +108,10 @@ pub(crate) struct FileBack {
     pub(crate) no_uring_discard: AtomicBool,
     pub(crate) no_zero_range: AtomicBool,
     pub(crate) no_punch_hole: AtomicBool,
+    /// Where reads and writes go as commands.
+    pub(crate) passthrough: Option<Passthrough>,
+    /// Why they do not, if that was asked for.
+    no_passthrough: Option<String>,
 }
 
 pub(crate) enum Back {
@@ -201,6 +206,32 @@ impl OpenDrive {
         OpenDrive::open_for(spec, Access::Read)
     }
 
+    /// As [`OpenDrive::open`], and if it is a whole NVMe namespace, reads and writes go as commands on its generic character device
+    /// (`/dev/ngXnY`) past the block layer, on shards that can send them ([`Config::passthrough`](crate::Config::passthrough)). Everything
+    /// else goes by the block device, and so do reads and writes wherever the other way cannot be had, which is logged with the reason
+    /// and is no error. Waits until the drive has said what its format is, at most some seconds.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open_passthrough(spec: &DriveSpec) -> Result<OpenDrive, OpenError> {
+        let mut open = OpenDrive::open(spec)?;
+        let inner = Arc::get_mut(&mut open.inner).expect("nobody else has it yet");
+        if let Back::File(back) = &mut inner.back {
+            let name = &inner.info.name;
+            match Passthrough::find(&back.file, back.direct, &inner.info) {
+                Ok(found) => {
+                    tracing::info!(name, node = found.node, "reads and writes go by pass-through");
+                    back.passthrough = Some(found);
+                }
+                Err(reason) => {
+                    tracing::info!(name, %reason, "no pass-through; reads and writes go by the block device");
+                    back.no_passthrough = Some(reason.to_string());
+                }
+            }
+        }
+        Ok(open)
+    }
+
     fn open_for(spec: &DriveSpec, access: Access) -> Result<OpenDrive, OpenError> {
         match spec {
             DriveSpec::Path(path) => open_path(path, access),
@@ -245,6 +276,23 @@ impl OpenDrive {
         match &self.inner.back {
             Back::File(file) => file.direct,
             Back::Memory(_) | Back::Backend(_) => true,
+        }
+    }
+
+    /// The character device on which reads and writes pass by the block layer, such as `/dev/ng0n1`; `None` where they go by the
+    /// block device.
+    pub fn passthrough(&self) -> Option<&str> {
+        match &self.inner.back {
+            Back::File(file) => file.passthrough.as_ref().map(|passthrough| &*passthrough.node),
+            Back::Memory(_) | Back::Backend(_) => None,
+        }
+    }
+
+    /// Why they go by the block device although [`OpenDrive::open_passthrough`] opened it.
+    pub fn no_passthrough(&self) -> Option<&str> {
+        match &self.inner.back {
+            Back::File(file) => file.no_passthrough.as_deref(),
+            Back::Memory(_) | Back::Backend(_) => None,
         }
     }
 
@@ -434,6 +482,8 @@ fn finish(
         no_uring_discard: AtomicBool::new(false),
         no_zero_range: AtomicBool::new(false),
         no_punch_hole: AtomicBool::new(false),
+        passthrough: None,
+        no_passthrough: None,
     };
     Ok(OpenDrive::new(info, kind, Back::File(back), access))
 }

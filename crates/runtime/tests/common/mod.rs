@@ -9,7 +9,12 @@ use runtime::{Config, DriveSpec, OpenDrive, Runtime};
 
 /// Shards on the cores of this machine, taken in turn where there are fewer.
 pub fn start(shards: usize) -> Runtime {
-    let config = Config { arena_bytes: 16 << 20, ..Config::default() };
+    start_with(shards, false)
+}
+
+/// The same, with rings that take NVMe commands.
+pub fn start_with(shards: usize, passthrough: bool) -> Runtime {
+    let config = Config { arena_bytes: 16 << 20, passthrough, ..Config::default() };
     let cores = config.cores.iter().copied().cycle().take(shards).collect();
     Runtime::start(Config { cores, ..config }).expect("this machine has io_uring")
 }
