@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use drive::{BlockError, Buf, Drive, DriveError, Env, join_all};
 use format::sums::{SUMS_PER_BLOCK, sum_block_offset, sum_of, sum_place};
-use format::{BLOCK, Layout, MemberState, Region};
+use format::{BLOCK, Layout, MemberState, Region, superblock_offsets};
 use smallvec::SmallVec;
 
 use crate::array::Inner;
@@ -314,10 +314,11 @@ impl<E: Env> Inner<E> {
     }
 }
 
-/// A block of sums of a member; and whether it could not be read, and was computed.
+/// A block of sums of a member; and whether the medium could not give it, and it was computed.
 ///
 /// # Errors
-/// [`DriveError::Gone`].
+/// [`DriveError`], but for those of the medium: while the way to the drive fails nothing is known of it, least of all that blocks have no
+/// right content.
 pub(crate) async fn read_sums<E: Env>(
     env: &E,
     drive: &impl Drive,
@@ -327,18 +328,41 @@ pub(crate) async fn read_sums<E: Env>(
     block: u64,
 ) -> Result<(Vec<u8>, bool), DriveError> {
     // Sums that are computed say nothing of what was damaged before: an error of the path must not cost them.
-    match read_retried(drive, sum_block_offset(region, block), || env.alloc(BLOCK)).await {
-        Ok(sums) => Ok((sums.to_vec(), false)),
-        Err(DriveError::Gone) => Err(DriveError::Gone),
-        Err(_) => Ok((compute_sums(env, drive, know, member, block).await?, true)),
+    let offset = sum_block_offset(region, block);
+    let read = async || read_retried(drive, offset, || env.alloc(BLOCK)).await;
+    let error = match read().await {
+        Ok(sums) => return Ok((sums.to_vec(), false)),
+        Err(error @ DriveError::Media { .. }) => error,
+        Err(error) => return Err(error),
+    };
+    // To the kernel an error of the path is one of the medium, too. It is one if something else can be read before and afterwards.
+    if !answers(env, drive).await {
+        return Err(error);
     }
+    match read().await {
+        Ok(sums) => return Ok((sums.to_vec(), false)),
+        Err(DriveError::Media { .. }) => {}
+        Err(error) => return Err(error),
+    }
+    let sums = compute_sums(env, drive, know, member, block).await?;
+    if answers(env, drive).await { Ok((sums, true)) } else { Err(error) }
+}
+
+/// One of the superblocks can be read.
+async fn answers<E: Env>(env: &E, drive: &impl Drive) -> bool {
+    for offset in superblock_offsets(drive.info().size_bytes) {
+        if drive.read(offset, env.alloc(BLOCK)).await.is_ok() {
+            return true;
+        }
+    }
+    false
 }
 
 /// A block of sums that could not be read, from the data as it is: what can be read of it is believed, since the drive's
-/// word is all there is; a block that cannot be read gets a sum that is wrong for any but one content in 2^32.
+/// word is all there is; a block that its medium cannot give gets a sum that is wrong for any but one content in 2^32.
 ///
 /// # Errors
-/// [`DriveError::Gone`].
+/// As for [`read_sums`].
 async fn compute_sums<E: Env>(
     env: &E,
     drive: &impl Drive,
@@ -359,15 +383,18 @@ async fn compute_sums<E: Env>(
         }
         let len = step.min(end - at) as usize;
         let whole = match drive.read(at, env.alloc(len)).await {
-            Err(DriveError::Gone) => return Err(DriveError::Gone),
-            other => other.ok(),
+            Ok(bytes) => Some(bytes),
+            Err(DriveError::Media { .. }) => None,
+            Err(error) => return Err(error),
         };
         for index in 0..len / BLOCK {
             let sum = match &whole {
                 Some(bytes) => Some(sum_of(&bytes[index * BLOCK..][..BLOCK])),
-                None => {
-                    drive.read(at + (index * BLOCK) as u64, env.alloc(BLOCK)).await.ok().map(|bytes| sum_of(&bytes))
-                }
+                None => match drive.read(at + (index * BLOCK) as u64, env.alloc(BLOCK)).await {
+                    Ok(bytes) => Some(sum_of(&bytes)),
+                    Err(DriveError::Media { .. }) => None,
+                    Err(error) => return Err(error),
+                },
             };
             let entry = sum_place(layout, at).1 + index;
             sums[entry * 4..][..4].copy_from_slice(&sum.unwrap_or(0).to_le_bytes());
