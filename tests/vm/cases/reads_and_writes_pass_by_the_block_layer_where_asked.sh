@@ -113,7 +113,8 @@ fio --name=kept --filename=$DEVICE --ioengine=libaio --direct=1 --rw=randwrite -
     --verify_only --verify_fatal=1 --minimal >/run/fio || fail "fio: $(cat /run/fio)"
 for n in 1 2 3 4; do
     [[ $(shown $n .passthrough) == null ]] || fail "drive $n: $(shown $n .passthrough)"
-    ls -l "/proc/$DAEMON/fd" | grep -q /dev/ng && fail "the daemon has a character device open"
+    open=$(readlink "/proc/$DAEMON/fd/"* || true)
+    [[ $open != */dev/ng* ]] || fail "the daemon has a character device open"
 done
 before="$(block_io) $(drive_io)"
 verify

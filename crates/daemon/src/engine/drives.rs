@@ -14,6 +14,9 @@ use super::identity;
 use super::remote::Remotes;
 use crate::http::{Answer, ControlError};
 
+/// How long a drive is waited for when it is looked at first: as long as one of a running group.
+pub(super) const GLANCE_WITHIN: Duration = Duration::from_secs(30);
+
 /// How drives are opened.
 pub(super) struct Opener {
     /// Those of other machines.
@@ -149,10 +152,19 @@ async fn open_local(
     }
 }
 
-/// The drive is asked for its format: one that does not answer holds up nobody else.
+/// Of a drive that has not answered within [`GLANCE_WITHIN`].
+pub(super) fn silent() -> ControlError {
+    let seconds = GLANCE_WITHIN.as_secs();
+    ControlError::new(ErrorCode::Io, format!("the drive has not answered for {seconds} s"))
+}
+
+/// The drive is asked for its format, and may not answer: its adapter is being reset, or it hangs.
 async fn open_passthrough(spec: runtime::DriveSpec) -> Answer<OpenDrive> {
     let opening = tokio::task::spawn_blocking(move || OpenDrive::open_passthrough(&spec));
-    opening.await.map_err(|_| stopping())?.map_err(|error| refusal(&error))
+    match tokio::time::timeout(GLANCE_WITHIN, opening).await {
+        Ok(opened) => opened.map_err(|_| stopping())?.map_err(|error| refusal(&error)),
+        Err(_) => Err(silent()),
+    }
 }
 
 /// Opens a drive of this machine for reading only. Blocks on the operating system for moments.

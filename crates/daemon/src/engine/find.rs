@@ -1,20 +1,13 @@
 //! Finding the drives of a group that is remembered: by what they are, then by where they were.
 
-use std::time::Duration;
-
 use ::drive::join_all;
-use api::ErrorCode;
 use format::Superblock;
 use runtime::ShardHandle;
 
-use super::drives::{self, Opener, Taken};
+use super::drives::{self, GLANCE_WITHIN, Opener, Taken, silent};
 use super::memory::{Place, Remembered};
-
 use super::{identity, newcomer};
 use crate::http::{Answer, ControlError};
-
-/// How long a drive is waited for when it is looked at first: as long as one of a running group.
-const GLANCE_WITHIN: Duration = Duration::from_secs(30);
 
 /// Where a remembered drive is now. More than one path only if several drives say that they are this one.
 fn paths_of(place: &Place, present: &[(identity::Present, Option<String>)]) -> Vec<String> {
@@ -115,10 +108,7 @@ async fn superblock_at(path: String) -> Answer<Option<Superblock>> {
     match tokio::time::timeout(GLANCE_WITHIN, glance).await {
         // Why it cannot be read is said when it is opened.
         Ok(glance) => Ok(glance.ok().and_then(Result::ok).and_then(Result::ok)),
-        Err(_) => {
-            let seconds = GLANCE_WITHIN.as_secs();
-            Err(ControlError::new(ErrorCode::Io, format!("the drive has not answered for {seconds} s")))
-        }
+        Err(_) => Err(silent()),
     }
 }
 

@@ -209,7 +209,7 @@ impl OpenDrive {
     /// As [`OpenDrive::open`], and if it is a whole NVMe namespace, reads and writes go as commands on its generic character device
     /// (`/dev/ngXnY`) past the block layer, on shards that can send them ([`Config::passthrough`](crate::Config::passthrough)). Everything
     /// else goes by the block device, and so do reads and writes wherever the other way cannot be had, which is logged with the reason
-    /// and is no error. Waits until the drive has said what its format is, at most some seconds.
+    /// and is no error. Blocks until the drive has said what its format is, however long that takes.
     ///
     /// # Errors
     /// [`OpenError`].

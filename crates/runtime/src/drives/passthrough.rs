@@ -164,8 +164,8 @@ impl Passthrough {
         let rest = self.rest.load(Ordering::Relaxed);
         if rest != 0 {
             if rest != FOR_EVER {
-                // Two shards at once count one: nobody counts on the number.
-                self.rest.store(rest - 1, Ordering::Relaxed);
+                // Two shards at once count one: nobody counts on the number. But another may have found that it is for ever.
+                let _ = self.rest.compare_exchange(rest, rest - 1, Ordering::Relaxed, Ordering::Relaxed);
             }
             return false;
         }
