@@ -46,7 +46,8 @@ pub fn one(colour: bool, host: &Host) -> String {
     let IoCounters { read_count, read_bytes, write_count, write_bytes, .. } = host.io;
     let mut text = pairs(&[
         ("host", host.nqn.clone()),
-        ("connected", format!("{} controllers, {} I/O queues", host.controller_count, host.queue_count)),
+        ("controllers", host.controller_count.to_string()),
+        ("I/O queues", host.queue_count.to_string()),
         ("in flight", host.in_flight_count.to_string()),
         ("reads", side(read_count, read_bytes, host.read_latency_us)),
         ("writes", side(write_count, write_bytes, host.write_latency_us)),
