@@ -103,7 +103,7 @@ fn a_reset_forgets_who_waits_and_what_happened() {
     request(&mut controller, 1);
     controller.happened(Event::AccessChanged);
     set(&mut controller, 0x14, 0);
-    set(&mut controller, 0x14, 1);
+    set(&mut controller, 0x14, 0x0046_0001);
     feature(&mut controller, admin::SET_FEATURES, 0x0B, 0x900);
     assert_eq!(request(&mut controller, 2), Answer::Later);
     assert_eq!(controller.event(), None);
