@@ -101,19 +101,7 @@ stop_daemon TERM
 
 # And at the kernel's.
 SHELF=nqn.2026-11.com.example:shelf
-PORT=/sys/kernel/config/nvmet/ports/1
-SUBSYSTEM=/sys/kernel/config/nvmet/subsystems/$SHELF
-KNOWN=/sys/kernel/config/nvmet/hosts/$HOST
-mount -t configfs none /sys/kernel/config 2>/dev/null || true
-mkdir -p "$SUBSYSTEM/namespaces/1" "$PORT" "$KNOWN"
-ln -s "$KNOWN" "$SUBSYSTEM/allowed_hosts/$HOST"
-drive 3 >"$SUBSYSTEM/namespaces/1/device_path"
-echo 1 >"$SUBSYSTEM/namespaces/1/enable"
-echo tcp >"$PORT/addr_trtype"
-echo ipv4 >"$PORT/addr_adrfam"
-echo 127.0.0.1 >"$PORT/addr_traddr"
-echo 4421 >"$PORT/addr_trsvcid"
-ln -s "$SUBSYSTEM" "$PORT/subsystems/$SHELF"
+kernels_target "$SHELF" "$HOST" 3
 [[ -e $KNOWN/dhchap_key ]] || fail "this kernel's target does not authenticate"
 cat host.key >"$KNOWN/dhchap_key"
 for group in null ffdhe2048 ffdhe8192; do

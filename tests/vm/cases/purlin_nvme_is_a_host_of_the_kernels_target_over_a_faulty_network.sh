@@ -6,18 +6,7 @@ modprobe -a nvmet nvmet-tcp nbd sch_netem
 ip link set lo up 2>/dev/null || ifconfig lo up
 NQN=nqn.2026-11.com.example:shelf
 HOST=nqn.2026-11.com.example:host
-PORT=/sys/kernel/config/nvmet/ports/1
-SUBSYSTEM=/sys/kernel/config/nvmet/subsystems/$NQN
-mount -t configfs none /sys/kernel/config 2>/dev/null || true
-mkdir -p "$SUBSYSTEM/namespaces/1" "$PORT" "/sys/kernel/config/nvmet/hosts/$HOST"
-ln -s "/sys/kernel/config/nvmet/hosts/$HOST" "$SUBSYSTEM/allowed_hosts/$HOST"
-drive 1 >"$SUBSYSTEM/namespaces/1/device_path"
-echo 1 >"$SUBSYSTEM/namespaces/1/enable"
-echo tcp >"$PORT/addr_trtype"
-echo ipv4 >"$PORT/addr_adrfam"
-echo 127.0.0.1 >"$PORT/addr_traddr"
-echo 4421 >"$PORT/addr_trsvcid"
-ln -s "$SUBSYSTEM" "$PORT/subsystems/$NQN"
+kernels_target "$NQN" "$HOST" 1
 
 host_nvme() { purlin nvme "$1" "${@:2}" --hostnqn "$HOST"; }
 host_nvme discover 127.0.0.1:4421 -o json | jq -r '.subsystems[] | select(.kind == "nvme") | .nqn'

@@ -117,21 +117,7 @@ stop_daemon TERM
 
 # The kernel's target.
 SHELF=nqn.2026-11.com.example:shelf
-PORT=/sys/kernel/config/nvmet/ports/1
-SUBSYSTEM=/sys/kernel/config/nvmet/subsystems/$SHELF
-KNOWN=/sys/kernel/config/nvmet/hosts/$HOST
-mount -t configfs none /sys/kernel/config 2>/dev/null || true
-mkdir -p "$SUBSYSTEM/namespaces/1" "$PORT" "$KNOWN"
-ln -s "$KNOWN" "$SUBSYSTEM/allowed_hosts/$HOST"
-drive 3 >"$SUBSYSTEM/namespaces/1/device_path"
-echo 1 >"$SUBSYSTEM/namespaces/1/enable"
-echo tcp >"$PORT/addr_trtype"
-echo ipv4 >"$PORT/addr_adrfam"
-echo 127.0.0.1 >"$PORT/addr_traddr"
-echo 4421 >"$PORT/addr_trsvcid"
-echo tls1.3 >"$PORT/addr_tsas"
-echo required >"$PORT/addr_treq"
-ln -s "$SUBSYSTEM" "$PORT/subsystems/$SHELF"
+kernels_target "$SHELF" "$HOST" 3 addr_tsas=tls1.3 addr_treq=required
 bench() { purlin nvme bench 127.0.0.1:4421 "$SHELF" --queues 2 --seconds 1 "$@" >&2; }
 for key in purlin.tls cli.tls; do
     in_keyring $key "$SHELF"

@@ -90,3 +90,21 @@ nbd_attach() {
     nbd-client -unix "$NBD" /dev/nbd0 -name "$1" -block-size 4096 >&2
 }
 nbd_detach() { nbd-client -d /dev/nbd0 >&2; }
+
+# kernels_target NQN HOST N [SETTING=VALUE...]: the kernel's own NVMe/TCP target at 127.0.0.1:4421, with drive N as namespace 1 of this subsystem,
+# for this host; its port has these settings as well. Where they are: PORT, SUBSYSTEM, and KNOWN for the host.
+kernels_target() {
+    PORT=/sys/kernel/config/nvmet/ports/1
+    SUBSYSTEM=/sys/kernel/config/nvmet/subsystems/$1
+    KNOWN=/sys/kernel/config/nvmet/hosts/$2
+    mount -t configfs none /sys/kernel/config 2>/dev/null || true
+    mkdir -p "$SUBSYSTEM/namespaces/1" "$PORT" "$KNOWN"
+    ln -s "$KNOWN" "$SUBSYSTEM/allowed_hosts/$2"
+    drive "$3" >"$SUBSYSTEM/namespaces/1/device_path"
+    echo 1 >"$SUBSYSTEM/namespaces/1/enable"
+    local setting
+    for setting in addr_trtype=tcp addr_adrfam=ipv4 addr_traddr=127.0.0.1 addr_trsvcid=4421 "${@:4}"; do
+        echo "${setting#*=}" >"$PORT/${setting%%=*}"
+    done
+    ln -s "$SUBSYSTEM" "$PORT/subsystems/$1"
+}
