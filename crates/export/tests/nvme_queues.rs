@@ -141,6 +141,26 @@ fn a_discovery_controller_has_no_io_queues() {
 }
 
 #[test]
+fn hosts_that_discover_take_no_places_of_those_that_use_namespaces() {
+    const DISCOVERING_MAX: usize = 512;
+    runtime::raise_descriptor_limit().unwrap();
+    let target: Target = Target::start(1, 2 * DISCOVERING_MAX);
+    target.offer(1, Volume::new(MIB), Hosts::Any, false);
+    let discover = || {
+        let discovery = Wish { subsystem: DISCOVERY_NQN.parse().unwrap(), queues: 0, ..wish(1) };
+        Controller::with(target.address, discovery, Digests::default())
+    };
+    let mut discovering: Vec<Controller> = (0..DISCOVERING_MAX).map(|_| discover().unwrap()).collect();
+    let refused = discover().err();
+    let is_busy = matches!(refused, Some(HostError::Failed { status: Status::CONNECT_CONTROLLER_BUSY, .. }));
+    assert!(is_busy, "{refused:?}");
+    let user = Controller::with(target.address, wish(2), Digests::default()).unwrap();
+    assert!(works(&mut user.queue(1)));
+    discovering.pop();
+    eventually("there is a place again", || discover().is_ok());
+}
+
+#[test]
 fn the_keep_alive_timer_ends_a_silent_host_only() {
     let (target, _, _) = Target::disk(MIB);
     let impatient = |number, keep_alive_ms| {

@@ -59,11 +59,11 @@ impl Engine {
         let before = kept.as_ref().and_then(|kept| kept.tls_keys.iter().find(|known| known.host == host));
         let new = (key.text().to_string(), of_old_libnvme.text().to_string());
         // Both forms of a key come and go together.
-        let pairs = before.into_iter().flat_map(|known| {
-            let old = known.old_libnvme_keys.iter().chain(&known.keys[known.old_libnvme_keys.len()..]);
-            known.keys.iter().cloned().zip(old.cloned())
+        let kept = before.and_then(|known| {
+            let at = known.keys.iter().position(|key| *key != new.0)?;
+            let old = known.old_libnvme_keys.get(at).unwrap_or(&known.keys[at]);
+            Some((known.keys[at].clone(), old.clone()))
         });
-        let kept = pairs.into_iter().find(|pair| pair.0 != new.0);
         let (keys, old_libnvme_keys) = std::iter::once(new).chain(kept).unzip();
         let record = TlsKeyRecord { host: host.to_owned(), keys, old_libnvme_keys };
         let keys = counting(&record).collect::<Result<_, _>>().map_err(refuse)?;

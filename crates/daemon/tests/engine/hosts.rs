@@ -263,6 +263,26 @@ async fn a_host_with_a_key_uses_tls_and_the_key_is_there_after_a_restart_and_nev
 }
 
 #[tokio::test]
+async fn a_key_that_was_exchanged_twice_counts_in_neither_of_its_forms() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    let export = export(&bench, &engine, "tank", &[A]).await;
+    let (address, nqn) = (export.address.clone(), export.nqn.clone().unwrap());
+    let key = |text: &str| text.parse::<nvme::tls::TlsKey>().unwrap();
+    // The one between is not transformed for the host, and so has one form.
+    let plain = TLS_KEY.replace(":01:", ":00:");
+    for (text, counts) in [(TLS_OTHER, true), (plain.as_str(), true), (TLS_KEY, false)] {
+        engine.host_tls_key_set(Some("tank"), A, tls_key(text, true)).await.unwrap();
+        for first in [key(TLS_OTHER), key(TLS_OTHER).of_old_libnvme()] {
+            assert_eq!(connects_with(&address, &nqn, A, None, Some(first)).await.is_ok(), counts, "{text}");
+        }
+        assert_eq!(connects_with(&address, &nqn, A, None, Some(key(text))).await, Ok(()));
+    }
+    assert_eq!(connects_with(&address, &nqn, A, None, Some(key(TLS_KEY).of_old_libnvme())).await, Ok(()));
+    end(engine).await;
+}
+
+#[tokio::test]
 async fn a_key_of_tls_that_is_none_is_refused_without_being_repeated() {
     let bench = Bench::new();
     let engine = bench.engine().await;

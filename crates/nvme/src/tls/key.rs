@@ -88,11 +88,13 @@ impl TlsKey {
         TlsKey { is_transformed: false, derivation: self.derivation, bytes }
     }
 
-    /// What a host may offer to a subsystem, as either derivation has it: the most telling identity first. They have different names.
+    /// What a host may offer to a subsystem, as either derivation has it: the most telling identity first. They have different names. Of a key
+    /// [`of_old_libnvme`](TlsKey::of_old_libnvme) only that.
     pub fn offered(&self, host: &Nqn, subsystem: &Nqn) -> Vec<TlsPsk> {
         let mut psks = self.psks(host, subsystem);
         let old = self.clone().of_old_libnvme().psks(host, subsystem);
-        psks.splice(1..1, old.into_iter().filter(|_| self.is_transformed));
+        let is_another = self.is_transformed && self.derivation == Derivation::Rfc8446;
+        psks.splice(1..1, old.into_iter().filter(|_| is_another));
         psks
     }
 
