@@ -1,4 +1,6 @@
-//! The world: the run loop, and the handle to it that the engine gets.
+//! The world: the run loop, and who may stop it.
+
+mod env;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use ::drive::{BufMut, Env, Kept, Nanos};
+use ::drive::{Kept, Nanos};
 
-use crate::clock::{Event, Sleep, Timeline};
+pub use self::env::SimEnv;
+use crate::clock::{Event, Timeline};
 use crate::drive::DriveState;
 use crate::net::{Lines, SimNetwork};
-use crate::remote::GroupDrive;
 use crate::rng::{GOLDEN, Rng, mix};
 pub(crate) use crate::task::Owner;
 use crate::task::{MAIN, Ready, TaskId, Tasks};
@@ -566,86 +568,3 @@ fn deadline(now: Nanos, duration: Duration) -> Nanos {
 
 /// While drives end what they were given, this passes at a time.
 const STEP: Duration = Duration::from_micros(20);
-
-/// The world as the engine sees it.
-#[derive(Clone)]
-pub struct SimEnv {
-    pub(crate) world: Rc<World>,
-    /// The machine that its tasks run on.
-    pub(crate) owner: Owner,
-}
-
-impl SimEnv {
-    /// The same, for what happens whatever becomes of any machine.
-    pub(crate) fn between_machines(&self) -> SimEnv {
-        SimEnv { owner: Owner::NETWORK, ..self.clone() }
-    }
-
-    /// Memory that is there again after a kill, for whoever has this name: `words` words.
-    pub fn kept(&self, name: &[u8; 16], words: usize) -> Arc<dyn Kept> {
-        let mut kept = self.world.kept.borrow_mut();
-        let new = || Arc::new(KeptWords((0..words).map(|_| AtomicU64::new(0)).collect()));
-        kept.entry(*name).or_insert_with(new).clone()
-    }
-}
-
-impl Env for SimEnv {
-    type Drive = GroupDrive;
-
-    fn now(&self) -> Nanos {
-        self.world.now()
-    }
-
-    fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static {
-        Sleep::until(self.world.clone(), deadline(self.world.now(), duration))
-    }
-
-    fn turn_end(&self) -> impl Future<Output = ()> + 'static {
-        TurnEnd { world: self.world.clone(), turn: None }
-    }
-
-    fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        self.world.spawn(self.owner, Box::pin(task));
-    }
-
-    fn trouble(&self, place: &'static str) -> bool {
-        let mut trouble = self.world.trouble.borrow_mut();
-        let Some(places) = trouble.as_mut() else { return false };
-        let mut rng = self.world.rng.borrow_mut();
-        let (open, taken) = places.entry(place).or_insert_with(|| (rng.chance(1, 3), 0));
-        let take = *open && rng.chance(1, 8);
-        *taken += u64::from(take);
-        take
-    }
-
-    /// Never zeroes: filled with a byte that changes from buffer to buffer.
-    fn alloc(&self, len: usize) -> BufMut {
-        let poison = self.world.poison.get();
-        self.world.poison.set(poison.wrapping_add(0x3B).max(1));
-        let mut buf = BufMut::zeroed(len);
-        buf.fill(poison);
-        buf
-    }
-}
-
-/// The future of `Env::turn_end`.
-struct TurnEnd {
-    world: Rc<World>,
-    /// The turn whose end is awaited, once polled.
-    turn: Option<u64>,
-}
-
-impl Future for TurnEnd {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
-        let now = self.world.turn.get();
-        let turn = *self.turn.get_or_insert(now);
-        if turn != now {
-            return Poll::Ready(());
-        }
-        // A repeated poll registers again: at worst one spurious wake-up.
-        self.world.turn_waiters.borrow_mut().push(context.waker().clone());
-        Poll::Pending
-    }
-}

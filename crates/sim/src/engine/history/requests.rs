@@ -1,0 +1,179 @@
+//! Requests of users beside their history, and reading everything.
+
+use ::drive::{BlockError, Buf, BufMut, Env, WriteZeroes, join_all};
+use array::Array;
+
+use super::{Loss, Shared, Version, Violation};
+use crate::engine::exact::any_range;
+use crate::engine::group::{Group, KIB};
+use crate::{Rng, SimEnv};
+
+/// Stops the run with the violation, if there is one.
+fn demand(result: Result<(), Violation>) {
+    if let Err(violation) = result {
+        panic!("{violation}");
+    }
+}
+
+/// Reads everything after a power cut, which takes what is read for the truth.
+///
+/// # Panics
+/// If anything is read that may not be, or cannot be read.
+pub async fn settle(group: &Group, history: &Shared, rng: &mut Rng) {
+    settle_with(group, history, rng, &[]).await;
+}
+
+/// As [`settle`], after a power cut with the losses of `lost`.
+///
+/// # Panics
+/// As [`settle`].
+pub async fn settle_with(group: &Group, history: &Shared, rng: &mut Rng, lost: &[Loss]) {
+    history.borrow_mut().power_cut();
+    each_chunk(group, history, rng, lost, |at, read| history.borrow_mut().settle(at, read)).await;
+}
+
+/// Reads everything, when no request was interrupted since the last time.
+///
+/// # Panics
+/// As [`settle`].
+pub async fn verify_latest(group: &Group, history: &Shared, rng: &mut Rng) {
+    each_chunk(group, history, rng, &[], |at, read| history.borrow().check_latest(at, read)).await;
+}
+
+async fn each_chunk(
+    group: &Group,
+    history: &Shared,
+    rng: &mut Rng,
+    lost: &[Loss],
+    check: impl Fn(u64, &[u8]) -> Result<(), Violation>,
+) {
+    let size = group.size();
+    let block_bytes = history.borrow().block_bytes();
+    let mut at = 0;
+    while at < size {
+        let len = (64 * KIB).min(size - at);
+        let array = rng.pick(&group.shards).clone();
+        match array.read(at, BufMut::zeroed(len as usize)).await {
+            Ok(read) => demand(check(at, &read)),
+            Err(_) => {
+                for block in (at..at + len).step_by(block_bytes as usize) {
+                    match array.read(block, BufMut::zeroed(block_bytes as usize)).await {
+                        Ok(read) => demand(check(block, &read)),
+                        Err(BlockError::Lost { .. } | BlockError::Unknown { .. }) => {
+                            demand(history.borrow_mut().settle_unreadable(block, lost))
+                        }
+                        Err(error) => panic!("block {block} cannot be read: {error}"),
+                    }
+                }
+            }
+        }
+        at += len;
+    }
+}
+
+/// Rounds of up to `width` requests on disjoint blocks, flushes and FUA among them, that may be cut off at any time.
+pub async fn work_for_a_crash(group: &Group, history: &Shared, rng: &mut Rng, rounds: usize, width: usize) {
+    let geometry = &group.leader().shared().geometry;
+    let (stripe, unit) = (geometry.stripe_data(), geometry.stripe_data() * geometry.rows() * geometry.sets);
+    let grain = geometry.sector;
+    for _ in 0..rounds {
+        let mut taken: Vec<(u64, u64)> = Vec::new();
+        let mut requests = Vec::new();
+        for _ in 0..width {
+            let (start, len) = any_range(rng, group.size(), stripe, unit);
+            let start = start / grain * grain;
+            let len = len.next_multiple_of(grain).min(group.size() - start);
+            if taken.iter().any(|&(other, other_len)| start < other + other_len && other < start + len) {
+                continue;
+            }
+            taken.push((start, len));
+            let array = rng.pick(&group.shards).clone();
+            let change = match rng.below(12) {
+                0..2 => Request::Write { fua: true },
+                2..6 => Request::Write { fua: false },
+                6..8 => Request::Discard,
+                8 => Request::WriteZeroes { fua: true, keep: rng.chance(1, 2) },
+                9..11 => Request::Flush,
+                _ => Request::Read,
+            };
+            let pause = std::time::Duration::from_nanos(rng.below(300_000));
+            let (history, env) = (history.clone(), group.env.clone());
+            requests.push(async move {
+                env.sleep(pause).await;
+                perform(&array, &history, change, start, len).await.expect("nothing but the power fails");
+            });
+        }
+        join_all(requests).await;
+    }
+}
+
+/// What a user asks of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Request {
+    /// Write a new version.
+    Write {
+        /// Durable when it is answered.
+        fua: bool,
+    },
+    /// Give the range back.
+    Discard,
+    /// Write zeroes.
+    WriteZeroes {
+        /// Durable when it is answered.
+        fua: bool,
+        /// Keep the space allocated.
+        keep: bool,
+    },
+    /// Make what was answered durable.
+    Flush,
+    /// Read, and compare.
+    Read,
+}
+
+/// Does a request and keeps the history.
+///
+/// # Errors
+/// As the group answers.
+///
+/// # Panics
+/// If a read gives something that it may not give.
+pub async fn perform(
+    array: &Array<SimEnv>,
+    history: &Shared,
+    request: Request,
+    start: u64,
+    len: u64,
+) -> Result<(), BlockError> {
+    match request {
+        Request::Write { fua } => {
+            let version = history.borrow_mut().next_version();
+            let mut bytes = BufMut::zeroed(len as usize);
+            version.fill(start, &mut bytes);
+            history.borrow_mut().begin(start, len, version);
+            let bytes: Buf = bytes.freeze();
+            array.write(start, bytes, fua).await?;
+            history.borrow_mut().end(start, len, fua);
+        }
+        Request::Discard => {
+            history.borrow_mut().begin(start, len, Version::ZERO);
+            array.discard(start, len).await?;
+            history.borrow_mut().end(start, len, false);
+        }
+        Request::WriteZeroes { fua, keep } => {
+            let how = WriteZeroes { fua, keep_allocated: keep, only_fast: false };
+            history.borrow_mut().begin(start, len, Version::ZERO);
+            array.write_zeroes(start, len, how).await?;
+            history.borrow_mut().end(start, len, fua);
+        }
+        Request::Flush => {
+            let since = history.borrow().now();
+            array.flush().await?;
+            history.borrow_mut().flushed(since);
+        }
+        Request::Read => {
+            let read = array.read(start, BufMut::zeroed(len as usize)).await?;
+            demand(history.borrow().check_latest(start, &read));
+        }
+    }
+    Ok(())
+}
