@@ -15,6 +15,7 @@ use crate::geometry::UnitIndex;
 use crate::handle::Handle;
 use crate::leader::Leader;
 use crate::log::Log;
+use crate::mend::UnendedWrites;
 use crate::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, Request};
 use crate::overlay::Content;
 use crate::ranges::Range;
@@ -63,6 +64,8 @@ pub(crate) struct Inner<E: Env> {
     pub ahead_limit: Cell<usize>,
     /// Decoders by the bit set of lost strips.
     pub decoders: RefCell<BTreeMap<u64, Rc<gf::Decoder>>>,
+    /// Writes that came to no end.
+    pub unended: UnendedWrites,
     /// Zones that were given back and not yet trimmed.
     pub trims: RefCell<Vec<(UnitIndex, Range)>>,
     pub trimming: Cell<bool>,
@@ -126,6 +129,7 @@ impl<E: Env> Array<E> {
                 rebuilt_ahead: RefCell::default(),
                 ahead_limit: Cell::new(AHEAD_MIN),
                 decoders: RefCell::default(),
+                unended: UnendedWrites::default(),
                 trims: RefCell::default(),
                 trimming: Cell::new(false),
                 saving_sums: Cell::new(false),
@@ -404,6 +408,8 @@ impl<E: Env> Inner<E> {
             Request::Unit(unit, op) => answer(self.enqueue(unit, op).await),
             Request::Persist => self.persist_map().await.map(|()| Outcome::Done),
             Request::Settle => {
+                // What waits to be written again holds records open.
+                self.mend(None).await?;
                 if let Some(log) = &self.log {
                     log.settle().await;
                 }

@@ -23,6 +23,9 @@ impl<E: Env> Array<E> {
 
 impl<E: Env> Inner<E> {
     async fn flush(self: &Rc<Self>) -> Result<(), BlockError> {
+        if self.shared.is_astray() {
+            self.on_leader(Request::MarkDirty).await?;
+        }
         // Shards whose logs have to be sealed flush on their own: whoever seals has to have looked before the flush.
         let others = (0..self.shards).filter(|&shard| shard != self.shard && self.shared.is_unsealed(shard));
         let sealed = join_all(others.map(|shard| self.on_shard(shard, Request::Seal))).await;

@@ -13,6 +13,7 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::time::Duration;
 
 use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Segments, join_all};
 use format::{
@@ -31,6 +32,9 @@ use crate::job::Job;
 use crate::lock::Turnstile;
 use crate::shared::{DriveId, Slot};
 use crate::status::Event;
+
+/// When superblocks could not be written it is tried again after this.
+const ANNOUNCE_AGAIN: Duration = Duration::from_secs(1);
 
 /// Map blocks that are written with FUA; with more of them a flush at the end is cheaper.
 const FUA_BLOCKS_MAX: usize = 4;
@@ -203,7 +207,9 @@ impl<E: Env> Inner<E> {
                     .filter(|slot| slot.state == MemberState::InSync)
                     .all(|slot| !self.holds(slot.drive, epoch))
                 {
-                    // All of them may be back in a moment, and know nothing of it.
+                    // All of them may be back in a moment, and know nothing of it; or some of them do.
+                    self.shared.end_doubt();
+                    self.announce_again();
                     let survives = self.shared.geometry.syndromes;
                     return Err(BlockError::Lost { lost: self.shared.geometry.strips(), survives });
                 }
@@ -231,8 +237,9 @@ impl<E: Env> Inner<E> {
         *self.leader().spares.borrow_mut() = state.spares;
         self.shared.end_doubt();
         self.shared.set_clean(state.clean);
+        self.shared.set_astray(false);
         if !state.clean {
-            self.shared.set_announced();
+            self.shared.set_announced(true);
         }
     }
 
@@ -311,6 +318,29 @@ impl<E: Env> Inner<E> {
             return Ok(());
         }
         self.commit(GroupState { clean: false, ..self.state() }).await
+    }
+
+    /// Superblocks may have been written that are not true, since nobody took them as far as it is known. Before anything else is acknowledged,
+    /// and in any case as soon as that works, newer ones say what is true.
+    fn announce_again(self: &Rc<Self>) {
+        self.shared.set_announced(false);
+        if self.shared.set_astray(true) {
+            return;
+        }
+        let inner = self.clone();
+        self.env.spawn(async move {
+            while inner.shared.is_astray() {
+                inner.env.sleep(ANNOUNCE_AGAIN).await;
+                let _turn = inner.leader().state_lock.enter().await;
+                if inner.shared.is_stopped() {
+                    return;
+                }
+                if inner.shared.is_astray() {
+                    // Without success it is tried again.
+                    let _ = inner.commit(GroupState { clean: false, ..inner.state() }).await;
+                }
+            }
+        });
     }
 
     /// Flushes every member, its checksums included. Those that cannot flush leave the group.

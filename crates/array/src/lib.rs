@@ -44,6 +44,7 @@ mod lost;
 mod map;
 mod marks;
 mod member;
+mod mend;
 mod message;
 mod missed;
 mod opinion;

@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Kept, Segments};
 use format::log::LostBlocks;
@@ -277,15 +278,21 @@ impl<E: Env> Array<E> {
         self.0
             .to_the_end(async move {
                 inner.barrier().await;
+                inner.mend(None).await?;
                 if inner.leader.is_none() {
                     return Ok(());
+                }
+                if inner.shared.unended.load(Ordering::SeqCst) > 0 {
+                    // Another shard's: a recovery has to put them right.
+                    let survives = inner.shared.geometry.syndromes;
+                    return Err(BlockError::Lost { lost: survives + 1, survives });
                 }
                 inner.persist_map().await?;
                 let _turn = inner.leader().state_lock.enter().await;
                 let state = inner.state();
                 let clean = state.clean || !inner.shared.is_resync_due();
                 let rebuild = inner.final_checkpoint(&state.slots);
-                if (clean, rebuild) == (state.clean, state.rebuild) {
+                if (clean, rebuild) == (state.clean, state.rebuild) && !inner.shared.is_astray() {
                     return Ok(());
                 }
                 inner.commit(GroupState { clean, rebuild, ..state }).await

@@ -77,6 +77,13 @@ pub(crate) struct Open {
     _turn: Turn,
 }
 
+impl Open {
+    /// Nobody settles it any more: a recovery of a killed process, too, shall find it open.
+    pub fn leave_open(mut self) {
+        self.kept = None;
+    }
+}
+
 impl Drop for Open {
     fn drop(&mut self) {
         self.log.open.borrow_mut().remove(&self.sequence);
@@ -496,16 +503,19 @@ impl<E: Env> Inner<E> {
             frame.push(Buf::zeroes(left));
         }
         let Some(handle) = self.drive(drive) else { return Ok(false) };
-        self.write_drive(member, drive, &handle, offset, frame, true).await
+        self.write_drive(member, drive, &handle, offset, &frame, true).await
     }
 
     /// Retires what can be retired, or waits for something to be settled.
     async fn make_room_in_log(self: &Rc<Self>, log: &Rc<Log>) -> Result<(), BlockError> {
         if log.settled_below() > log.retired.get() {
             self.flush_for_log(log).await?;
-        } else {
+        } else if self.unended.is_empty() {
             // The records of this batch are open as well, but older ones are, too, or there would be room.
             let _ = log.wait().await;
+        } else {
+            // What holds the room may wait to be written again.
+            self.mend(None).await?;
         }
         Ok(())
     }

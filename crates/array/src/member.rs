@@ -68,7 +68,7 @@ impl<E: Env> Inner<E> {
         view: &StripView<E::Drive>,
         unit: UnitIndex,
         x: u64,
-        data: Segments,
+        data: &Segments,
         fua: bool,
     ) -> Result<bool, BlockError> {
         let offset = self.shared.geometry.member_offset(unit, x);
@@ -83,16 +83,14 @@ impl<E: Env> Inner<E> {
         id: DriveId,
         drive: &Handle<E::Drive>,
         offset: u64,
-        data: Segments,
+        data: &Segments,
         fua: bool,
     ) -> Result<bool, BlockError> {
-        // The memory is kept only where it is looked at again: each handle to it costs two locked instructions.
-        let kept = if self.shared.checksums.is_some() { data.clone() } else { Segments::new() };
         if !self.write_drive(member, id, drive, offset, data, fua).await? {
             return Ok(false);
         }
         self.dawdle("a strip is written, and its checksums are not noted").await;
-        match self.note_sums(id, offset, &kept).await {
+        match self.note_sums(id, offset, data).await {
             Ok(()) => Ok(true),
             Err(error) => {
                 self.shared.count_error(member, Failed::Write);
@@ -108,7 +106,7 @@ impl<E: Env> Inner<E> {
         id: DriveId,
         drive: &Handle<E::Drive>,
         offset: u64,
-        data: Segments,
+        data: &Segments,
         fua: bool,
     ) -> Result<bool, BlockError> {
         let mut last = DriveError::Gone;

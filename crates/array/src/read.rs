@@ -331,7 +331,7 @@ impl<E: Env> Inner<E> {
                     }
                     let restored = restored.freeze();
                     let data = Segments::from_iter([restored.clone()]);
-                    if self.write_member(&view.0[role], unit, columns.start, data, false).await? {
+                    if self.write_member(&view.0[role], unit, columns.start, &data, false).await? {
                         self.counters().healed.count();
                     }
                     let mut copy = self.env.alloc(restored.len());

@@ -11,6 +11,7 @@
 
 use std::collections::VecDeque;
 use std::rc::Rc;
+use std::time::Duration;
 
 use drive::{BlockError, Drive, DriveError, Env, Nanos, Receiver, Segments, join_all, oneshot};
 use format::{MemberState, Rebuild, Uuid};
@@ -24,6 +25,9 @@ use crate::ranges::Range;
 use crate::scrub::ScrubMode;
 use crate::shared::{DriveId, Slot};
 use crate::status::{Event, JobKind, JobState};
+
+/// A rebuild that stopped since too little could be read is begun again after this.
+const REBUILD_AGAIN: Duration = Duration::from_secs(30);
 
 /// How often the superblocks note how far a rebuild is: what is done again after a crash.
 const CHECKPOINT_NANOS: Nanos = 10_000_000_000;
@@ -332,7 +336,8 @@ impl<E: Env> Inner<E> {
             return;
         }
         if self.forget_other_checkpoint(member).await.is_err() {
-            return; // An array that may not be written.
+            self.rebuild_later(member, slot.drive);
+            return;
         }
         let start = self.checkpoint_of(member);
         self.shared.set_rebuilt(slot.drive, start);
@@ -357,8 +362,21 @@ impl<E: Env> Inner<E> {
             Err(error) => {
                 (leader.listener)(Event::RebuildStopped { member, reason: error.to_string() });
                 self.start_repair();
+                self.rebuild_later(member, slot.drive);
             }
         }
+    }
+
+    /// Tries again to fill a member whose rebuild has stopped: the others may have been out of reach for a moment.
+    fn rebuild_later(self: &Rc<Self>, member: MemberIndex, drive: DriveId) {
+        let inner = self.clone();
+        self.env.spawn(async move {
+            inner.env.sleep(REBUILD_AGAIN).await;
+            let is_filling = inner.shared.slot(member) == Slot { drive, state: MemberState::Rebuilding };
+            if is_filling && !inner.shared.is_stopped() {
+                inner.start_rebuild(member);
+            }
+        });
     }
 
     async fn rebuild_units(
@@ -446,7 +464,8 @@ impl<E: Env> Inner<E> {
 
     async fn call_in_sync(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> Result<(), BlockError> {
         if self.log.is_some() {
-            join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Settle))).await;
+            let settled = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Settle))).await;
+            settled.into_iter().try_for_each(|settled| settled.map(drop))?;
             self.flush_members().await?;
         }
         let _turn = self.leader().state_lock.enter().await;
@@ -534,7 +553,7 @@ impl<E: Env> Inner<E> {
         let target = self.drive(drive).ok_or(BlockError::Stopped)?;
         let offset = geometry.member_offset(unit, columns.start);
         let data = Segments::from_iter([strip.freeze()]);
-        match self.write_strip(member, drive, &target, offset, data, false).await? {
+        match self.write_strip(member, drive, &target, offset, &data, false).await? {
             true => Ok(()),
             false => Err(BlockError::Stopped),
         }

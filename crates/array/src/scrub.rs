@@ -276,7 +276,7 @@ impl<E: Env> Inner<E> {
         x: u64,
         strip: Buf,
     ) -> Result<(), BlockError> {
-        if self.write_member(&view.0[role], unit, x, Segments::from_iter([strip]), false).await? {
+        if self.write_member(&view.0[role], unit, x, &Segments::from_iter([strip]), false).await? {
             self.counters().healed.count();
         }
         Ok(())

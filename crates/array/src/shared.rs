@@ -121,9 +121,13 @@ pub struct Shared {
     clean: AtomicBool,
     /// The superblocks show what this assembly found, and that it writes.
     announced: AtomicBool,
+    /// Some member may hold a superblock that is newer than what the group does.
+    astray: AtomicBool,
     /// Copies and syndromes may be behind, until the resync after a crash has been everywhere.
     resync_due: AtomicBool,
     stopped: AtomicBool,
+    /// Writes of all shards that came to no end: their stripes are in no order that the log does not know.
+    pub(crate) unended: AtomicU64,
     next_drive: AtomicU32,
     /// By shard. Made when the first shard takes the group, since the assembly does not know how many there are.
     counters: OnceLock<Arc<[Counters]>>,
@@ -155,8 +159,10 @@ impl Shared {
             rebuilt: AtomicU64::new(0),
             clean: AtomicBool::new(superblock.clean),
             announced: AtomicBool::new(false),
+            astray: AtomicBool::new(false),
             resync_due: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
+            unended: AtomicU64::new(0),
             next_drive: AtomicU32::new(u32::from(drives)),
             counters: OnceLock::new(),
             latencies: Latencies::default(),
@@ -260,8 +266,18 @@ impl Shared {
         self.announced.load(Ordering::Acquire)
     }
 
-    pub(crate) fn set_announced(&self) {
-        self.announced.store(true, Ordering::Release);
+    pub(crate) fn set_announced(&self, announced: bool) {
+        self.announced.store(announced, Ordering::Release);
+    }
+
+    /// Some member may hold a superblock that is newer than what the group does, and would be believed after a crash.
+    pub(crate) fn is_astray(&self) -> bool {
+        self.astray.load(Ordering::Acquire)
+    }
+
+    /// Says whether it was so before.
+    pub(crate) fn set_astray(&self, astray: bool) -> bool {
+        self.astray.swap(astray, Ordering::AcqRel)
     }
 
     /// The strips of a stripe may contradict each other, since a crash interrupted their writing and the resync has not

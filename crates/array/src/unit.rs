@@ -107,6 +107,13 @@ impl<E: Env> Inner<E> {
             if !matches!(op, Op::Read { .. }) {
                 join_all(reads.drain(..)).await;
             }
+            if !self.unended.is_empty()
+                && !matches!(op, Op::Nothing)
+                && let Err(error) = Box::pin(self.mend(Some(unit))).await
+            {
+                waiter.send(Err(error));
+                continue;
+            }
             match op {
                 Op::Write { pieces, fua } => {
                     writes.push((pieces, fua));

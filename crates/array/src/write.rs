@@ -42,6 +42,7 @@ struct Component {
 }
 
 /// Bytes for a strip, from a column on.
+#[derive(Clone)]
 pub(crate) struct StripWrite {
     pub role: Role,
     pub x: u64,
@@ -63,9 +64,15 @@ impl<E: Env> Inner<E> {
         let geometry = &self.shared.geometry;
         let fua = batch.iter().any(|(_, fua)| *fua);
         match self.alone(unit, &batch) {
-            Some((view, x, data)) => {
-                if !self.write_member(&view, unit, x, smallvec![data.clone()], fua).await? {
-                    return Err(BlockError::Lost { lost: 1, survives: 0 });
+            Some((view, role, x, data)) => {
+                let write = StripWrite { role, x, data: smallvec![data.clone()] };
+                match self.write_member(&view, unit, x, &write.data, fua).await {
+                    Ok(true) => {}
+                    Ok(false) => return Err(BlockError::Lost { lost: 1, survives: 0 }),
+                    Err(error) => {
+                        self.keep_unended(unit, x, vec![write], Logged::Nothing);
+                        return Err(error);
+                    }
                 }
             }
             // Boxed, since most writes of the groups without syndromes do without so large a future.
@@ -82,9 +89,13 @@ impl<E: Env> Inner<E> {
     }
 
     /// A write of a group without syndromes that is one drive operation, whatever else is in the unit: whole sectors of one strip, in
-    /// zones that were written before. Gives the strip, the column and the bytes.
+    /// zones that were written before. Gives the strip, its role, the column and the bytes.
     #[inline]
-    fn alone<'a>(&self, unit: UnitIndex, batch: &'a [(Pieces, bool)]) -> Option<(StripView<E::Drive>, u64, &'a Buf)> {
+    fn alone<'a>(
+        &self,
+        unit: UnitIndex,
+        batch: &'a [(Pieces, bool)],
+    ) -> Option<(StripView<E::Drive>, Role, u64, &'a Buf)> {
         let geometry = &self.shared.geometry;
         let [(pieces, _)] = batch else { return None };
         let [Piece { role, range, content: Content::Data(data) }] = &pieces[..] else { return None };
@@ -93,7 +104,7 @@ impl<E: Env> Inner<E> {
             && (range.start / geometry.zone..range.end.div_ceil(geometry.zone))
                 .all(|zone| self.shared.map.get(geometry.zone_index(unit, zone * geometry.zone)));
         let view = alone.then(|| self.look(unit, range.start, *role, &[])).filter(|view| view.strip == Strip::Good)?;
-        Some((view, range.start, data))
+        Some((view, *role, range.start, data))
     }
 
     /// Does a batch of writes as one, of any kind.
@@ -289,7 +300,16 @@ impl<E: Env> Inner<E> {
                 self.push_syndromes(&mut writes, &content, columns, is_written);
             }
             self.dawdle("a record is durable, and the strips wait").await;
-            let failed = self.write_strips(unit, &view, writes, fua).await?;
+            let failed = match self.write_strips(unit, &view, &writes, fua).await {
+                Ok(failed) => failed,
+                Err(error) => {
+                    // The zone of a first write stays unallocated, whatever is there.
+                    if !component.fresh {
+                        self.keep_unended(unit, columns.start, writes, logged);
+                    }
+                    return Err(error);
+                }
+            };
             if let Logged::Durable(open, overwritten) = logged
                 && self.has_lost_any(&overwritten)
             {
@@ -337,16 +357,14 @@ impl<E: Env> Inner<E> {
         self: &Rc<Self>,
         unit: UnitIndex,
         view: &RowView<E::Drive>,
-        writes: Vec<StripWrite>,
+        writes: &[StripWrite],
         fua: bool,
     ) -> Result<Vec<Role>, BlockError> {
-        let mut roles: Vec<Role> = Vec::with_capacity(writes.len());
-        roles.extend(writes.iter().map(|write| write.role));
-        let write = |write: StripWrite| self.write_member(&view.0[write.role], unit, write.x, write.data, fua);
+        let write = writes.iter().map(|write| self.write_member(&view.0[write.role], unit, write.x, &write.data, fua));
         let mut failed: Vec<Role> = Vec::new();
-        for (role, result) in roles.into_iter().zip(join_all(writes.into_iter().map(write)).await) {
-            if !result? && !failed.contains(&role) {
-                failed.push(role);
+        for (write, result) in writes.iter().zip(join_all(write).await) {
+            if !result? && !failed.contains(&write.role) {
+                failed.push(write.role);
             }
         }
         Ok(failed)

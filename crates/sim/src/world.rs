@@ -437,7 +437,8 @@ impl Sim {
         }
         self.kill_tasks();
         self.resume();
-        if self.world.shelves.get() == 0 {
+        let has_outage = |drive: &Rc<DriveState>| !drive.inner.borrow().faults.outages.is_empty();
+        if self.world.shelves.get() == 0 && !self.world.own_drives().iter().any(has_outage) {
             return self.run_until_idle();
         }
         let is_at_work = |drive: &Rc<DriveState>| drive.in_flight() > drive.held_count();

@@ -1,7 +1,6 @@
 //! Random programs, as the simulator's command runs them.
 
 use format::{CrashSafety, Level, Shape};
-use sim::OpKind;
 use sim::campaign::{Campaign, attempt, program_of};
 use sim::engine::history::Request;
 use sim::engine::{Protection, every_level, shape};
@@ -10,6 +9,7 @@ use sim::program::generate::generate;
 use sim::program::promise::{Fault, is_promised};
 use sim::program::shrink::shrink;
 use sim::program::{Ask, CrashKind, Pace, Program, Remote, Setup, Silent, Step};
+use sim::{Broken, OpKind};
 
 #[test]
 fn random_programs_within_the_table_of_faults_keep_every_promise() {
@@ -19,6 +19,10 @@ fn random_programs_within_the_table_of_faults_keep_every_promise() {
     println!("{}", outcome.summary());
     assert!(outcome.failures.is_empty(), "{}", outcome.summary());
     assert!(outcome.tally.faults.get(&Fault::Hang).is_some_and(|&count| count > runs / 20), "{}", outcome.summary());
+    for fault in [Fault::Outage, Fault::OutageOfAll, Fault::OutageAtStart, Fault::OutageOfAllAtStart] {
+        assert!(outcome.tally.faults.contains_key(&fault), "{fault:?} was never drawn: {}", outcome.summary());
+    }
+    assert!(outcome.tally.unstarted > 0 && outcome.tally.refused > 0, "{}", outcome.summary());
     let trouble = &outcome.tally.trouble;
     assert!(trouble.len() >= 15 && trouble.values().all(|&taken| taken > 0), "no trouble at some place: {trouble:?}");
 }
@@ -432,4 +436,101 @@ fn members_that_never_answer_again_are_as_good_as_lost_through_crashes_restarts_
             }
         }
     }
+}
+
+/// All ways to the members fail at the same time, for `us`.
+fn outage(shape: &Shape, how: Broken, at_start: bool, after: u64, us: u64) -> Step {
+    Step::Outage { members: (0..usize::from(shape.members)).collect(), how, at_start, after, us }
+}
+
+#[test]
+fn a_moment_without_any_drive_in_the_middle_of_a_write_harms_no_block_that_was_not_written() {
+    // The story: a write failed with its strips old on some members and new on others, and nothing put the stripe right: the group went on
+    // with all of its members. When one of them was lost later, blocks that nobody had written were computed from the mixture.
+    let ask = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
+    let off = Protection::plain(CrashSafety::Off);
+    for protection in
+        [Protection::DEFAULT, Protection::plain(CrashSafety::On), Protection::plain(CrashSafety::Strict), off]
+    {
+        for shape in every_level(4096) {
+            for after in 0..14 {
+                let steps = vec![
+                    Step::Work(vec![ask(0, 64 * 1024, true)]),
+                    outage(&shape, Broken::Errors, false, after, 300),
+                    Step::Work(vec![ask(4096, 4096, false), ask(20 * 1024, 12 * 1024, true)]),
+                    // At the end everything is read without as many members as the level survives.
+                    Step::Settle,
+                ];
+                let program = program(after, shape, protection, 4096, steps);
+                execute(&program, false);
+                execute(&Program { setup: Setup { pace: Pace::Usual, ..program.setup }, ..program }, false);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_moment_without_any_drive_takes_no_member_out_of_its_group() {
+    // The story: superblocks were written that said who had left, and nobody was heard to have taken them, so nobody left. Some members had them
+    // all the same, and the next assembly believed those.
+    let ask = |start, len| Ask { request: Request::Write { fua: true }, start, len, shard: 0, pause_us: 0 };
+    for shape in every_level(4096).into_iter().filter(|shape| shape.survives() > 0) {
+        for after in 0..12 {
+            let mut steps = vec![
+                outage(&shape, Broken::Errors, false, after, 300),
+                Step::Work(vec![ask(0, 8192)]),
+                Step::Settle,
+                Step::Restart { without: vec![], shards: 1 },
+                Step::Work(vec![ask(0, 64 * 1024)]),
+            ];
+            steps.extend((0..shape.survives()).map(|member| {
+                let member = usize::from(shape.members) - 1 - member;
+                Step::Die { member, after: 0 }
+            }));
+            execute(&program(after, shape, Protection::DEFAULT, 4096, steps), false);
+        }
+    }
+}
+
+#[test]
+fn a_rebuild_goes_on_after_a_moment_without_any_drive() {
+    // The story: it stopped since too little could be read, and was not begun again before the group was.
+    let ask = |start, len| Ask { request: Request::Write { fua: false }, start, len, shard: 0, pause_us: 0 };
+    for shape in every_level(4096).into_iter().filter(|shape| shape.survives() > 0) {
+        for after in [0, 5, 20, 60] {
+            let steps = vec![
+                Step::Work(vec![ask(0, 512 * 1024)]),
+                Step::Restart { without: vec![0], shards: 1 },
+                Step::Replace { member: 0, spare: false },
+                outage(&shape, Broken::Errors, false, after, 2000),
+                Step::Work(vec![ask(4096, 4096)]),
+                Step::Settle,
+            ];
+            let program = program(after, shape, Protection::DEFAULT, 4096, steps);
+            execute(&Program { setup: Setup { pace: Pace::Usual, ..program.setup }, ..program }, false);
+        }
+    }
+}
+
+#[test]
+fn drives_that_are_away_while_a_group_is_started_cost_nothing_that_was_acknowledged() {
+    let ask = |start, len, fua| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us: 0 };
+    let mut unstarted = 0;
+    for shape in every_level(4096) {
+        for (index, how) in [Broken::Errors, Broken::Pulled, Broken::Power, Broken::Silent].into_iter().enumerate() {
+            for after in [0, 7, 29, 61] {
+                let steps = vec![
+                    Step::Work(vec![ask(0, 96 * 1024, true)]),
+                    outage(&shape, how, true, after, 40_000_000),
+                    Step::Work(vec![ask(8192, 4096, false), ask(40 * 1024, 20 * 1024, false)]),
+                    Step::Crash { kind: CrashKind::PowerCut, after: 11, lost: vec![], again: vec![] },
+                    Step::Work(vec![ask(0, 4096, false), ask(16 * 1024, 64 * 1024, false)]),
+                ];
+                let program = program(index as u64, shape, Protection::DEFAULT, 4096, steps);
+                let tally = execute(&Program { setup: Setup { pace: Pace::Usual, ..program.setup }, ..program }, false);
+                unstarted += tally.unstarted;
+            }
+        }
+    }
+    assert!(unstarted > 50, "no start failed: {unstarted}");
 }

@@ -2,9 +2,11 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
+use std::rc::Rc;
 
 use ::drive::DriveError;
 
+use super::outage::{Broken, Way};
 use crate::trace::OpKind;
 
 /// The faults that are switched on.
@@ -20,6 +22,8 @@ pub(crate) struct Faults {
     pub(crate) mute: bool,
     /// Operations that are still taken before the drive is mute.
     pub(crate) mute_after: Option<u64>,
+    /// Ways to it that fail for a while, or will.
+    pub(crate) outages: Vec<Rc<Way>>,
     /// Reads of these fail.
     pub(crate) unreadable: Ranges,
     /// Errors for the next operations of a kind.
@@ -35,11 +39,20 @@ pub(crate) struct Faults {
 impl Faults {
     /// Operations are not answered.
     pub(crate) fn answers_nothing(&self) -> bool {
-        self.hung || self.mute
+        self.hung || self.mute || self.broken() == Some(Broken::Silent)
+    }
+
+    /// What is wrong with the way to the drive now.
+    #[inline]
+    pub(crate) fn broken(&self) -> Option<Broken> {
+        let mut broken = self.outages.iter().filter_map(|way| way.broken());
+        // What is not there does not answer late.
+        broken.clone().find(|broken| broken.error().is_some()).or_else(|| broken.next())
     }
 
     /// An operation is given to the drive.
-    pub(crate) fn count_to_mute(&mut self) {
+    pub(crate) fn count_given(&mut self) {
+        self.outages.iter().for_each(|way| way.count());
         if let Some(left) = self.mute_after {
             self.mute_after = left.checked_sub(1);
             self.mute |= left == 0;

@@ -1,6 +1,7 @@
 //! Simulated drives.
 
 mod faults;
+mod outage;
 mod state;
 mod store;
 
@@ -14,6 +15,7 @@ use ::drive::{BufMut, Drive, DriveError, DriveInfo, Nanos, Segments};
 
 #[cfg(test)]
 pub(crate) use self::faults::Ranges;
+pub use self::outage::{Broken, Outage};
 pub(crate) use self::state::DriveState;
 use self::state::{OpResult, Request, Submitted};
 pub use self::store::PageRc;
@@ -193,12 +195,13 @@ impl SimDrive {
         SimDrive { state: self.state.clone(), generation }
     }
 
-    /// Ends every fault but unreadable ranges and damaged content, and gives a new handle: the drive is back.
+    /// Ends every fault but unreadable ranges, damaged content and outages, and gives a new handle: the drive is back.
     pub fn revive(&self) -> SimDrive {
         {
             let mut inner = self.state.inner.borrow_mut();
             let unreadable = std::mem::take(&mut inner.faults.unreadable);
-            inner.faults = faults::Faults { unreadable, ..faults::Faults::default() };
+            let outages = std::mem::take(&mut inner.faults.outages);
+            inner.faults = faults::Faults { unreadable, outages, ..faults::Faults::default() };
             inner.slowness = 1;
         }
         self.state.release_held();
@@ -219,6 +222,11 @@ impl SimDrive {
     /// The drive is dead.
     pub fn is_failed(&self) -> bool {
         self.state.inner.borrow().faults.failed
+    }
+
+    /// It is not there for a while, and cannot be opened ([`Outage`]).
+    pub fn is_away(&self) -> bool {
+        self.state.inner.borrow().faults.broken().is_some_and(Broken::is_away)
     }
 
     /// All of it can be read, and is what was written, as far as its cache lives.

@@ -10,6 +10,7 @@ use ::drive::{Buf, BufMut, DriveError, DriveInfo, Nanos, Segments};
 
 use super::Latency;
 use super::faults::Faults;
+use super::outage::Broken;
 use super::store::{Fill, Store};
 use crate::clock::Event;
 use crate::rng::Rng;
@@ -187,7 +188,7 @@ impl DriveState {
         if let Err(error) = self.info.check(range.0, range.1) {
             return Submitted::Done(Err(error));
         }
-        inner.faults.count_to_mute();
+        inner.faults.count_given();
         let (kind, fua) = (request.kind(), request.fua());
         inner.counts.add(kind, range.1, fua);
         self.note(Phase::Start, kind, range, fua);
@@ -309,6 +310,16 @@ impl DriveState {
     pub(crate) fn fail(&self) {
         let mut inner = self.inner.borrow_mut();
         inner.faults.failed = true;
+        self.lose_flights(&mut inner, &mut |rng, _| rng.chance(1, 2), false);
+        let wakers = mem::take(&mut inner.lost_wakers);
+        drop(inner);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// The drive was pulled: whoever had it open has nothing of it any more. The cache stays.
+    pub(crate) fn pull(&self) {
+        let mut inner = self.inner.borrow_mut();
+        inner.generation += 1;
         self.lose_flights(&mut inner, &mut |rng, _| rng.chance(1, 2), false);
         let wakers = mem::take(&mut inner.lost_wakers);
         drop(inner);
@@ -445,6 +456,18 @@ impl Inner {
                 return Err(DriveError::Gone);
             };
             *left = fewer;
+        }
+        if let Some(error) = self.faults.broken().and_then(Broken::error) {
+            // Nobody hears how far it came.
+            let reached = self.rng.below(3);
+            self.apply_partly(info, &request, &mut |rng, _| rng.chance(reached, 2), false);
+            // A kernel may take a path that fails for a medium that does.
+            return match request {
+                Request::Read { offset, buf } if error != DriveError::Gone && self.rng.chance(1, 2) => {
+                    Err(DriveError::Media { offset, len: buf.len() as u64 })
+                }
+                _ => Err(error),
+            };
         }
         if let Some(error) = self.faults.error_for(request.kind()) {
             self.apply_partly(info, &request, &mut |rng, _| rng.chance(1, 2), false);

@@ -70,7 +70,7 @@ pub struct Group {
     /// Drives that were out of reach when they were looked for last.
     pub(super) away: Vec<SimDrive>,
     /// Places in `drives` whose drive was let go.
-    pub(super) let_go: Vec<usize>,
+    pub(crate) let_go: Vec<usize>,
     /// Keeps the shards where their peers find them.
     _arrays: Rc<Shards>,
 }
@@ -229,7 +229,11 @@ impl Group {
         Group::try_open_over(env, drives, Rc::default(), shards).await
     }
 
-    async fn try_open_over(
+    /// As [`Group::open_over`], of drives that may fail meanwhile.
+    ///
+    /// # Errors
+    /// As [`Group::try_open`].
+    pub async fn try_open_over(
         env: SimEnv,
         drives: Vec<SimDrive>,
         ways: Rc<Ways>,
@@ -275,9 +279,7 @@ impl Group {
         }
         let shards: Vec<Array<SimEnv>> = arrays.borrow().clone();
         if let Err(error) = shards[0].start(loaded.needs_resync).await {
-            for shard in shards.iter().rev() {
-                shard.abandon().await;
-            }
+            abandon(&shards).await;
             return Err(AssembleError::Block(error));
         }
         Ok(Group {
@@ -338,6 +340,11 @@ impl Group {
         join_all(self.attached.values().flatten().map(Namespace::close)).await;
         self.ways.mark(false);
         self.into_drives()
+    }
+
+    /// Lets go of a group that was started and whose drives are gone.
+    pub async fn abandon(self) {
+        abandon(&self.shards).await;
     }
 
     /// All drives that it had or looked for.
@@ -403,6 +410,12 @@ impl Group {
         assert_eq!((job.unchecked, &job.state), (0, &array::JobState::Done), "everything can be compared");
         let healed = job.findings.iter().filter(|finding| finding.fault == Fault::Unreadable && finding.repaired);
         job.found - healed.count() as u64
+    }
+}
+
+async fn abandon(shards: &[Array<SimEnv>]) {
+    for shard in shards.iter().rev() {
+        shard.abandon().await;
     }
 }
 

@@ -6,7 +6,7 @@
 //! read tells where it comes from.
 //!
 //! What is checked:
-//! 1. Without a power cut, the last version that was answered.
+//! 1. Without a power cut, the last version that was answered; of a request that was answered with an error since, its version or the one before.
 //! 2. After one, any version from the last durable one on; nothing else, no mixture, no error.
 //! 3. One exception: a block with a version that is not durable, on a member that was lost in the same power cut, may be
 //!    unreadable, if several data strips of its row were being written at the same time. If the group knew by then that the member was lost, only
@@ -244,6 +244,11 @@ impl History {
         }
     }
 
+    /// It was answered with an error: any part of it may be there, now and for as long as nothing else is written.
+    pub fn failed(&mut self, start: u64, len: u64) {
+        self.under_way.retain(|piece| piece.start + piece.len <= start || start + len <= piece.start);
+    }
+
     /// Answers so far: what [`History::flushed`] takes, noted when the flush is given to the group.
     pub fn now(&self) -> u64 {
         self.now
@@ -279,9 +284,13 @@ impl History {
     pub fn check_latest(&self, start: u64, read: &[u8]) -> Result<(), Violation> {
         let bytes = self.block_bytes();
         for (chunk, block) in read.chunks_exact(bytes as usize).zip(self.range(start, read.len() as u64)) {
-            let version = self.latest_version(block);
-            if !version.matches(block * bytes, chunk) {
-                return Err(self.violation(block, chunk, &format!("it has to be {}", self.name(version))));
+            let entries = &self.blocks[block as usize];
+            // Those after the last that was answered have failed, or are under way.
+            let answered = entries.iter().rposition(|entry| entry.done != UNDER_WAY).unwrap_or(0);
+            let mut may = entries[answered..].iter();
+            if !may.any(|entry| entry.version.matches(block * bytes, chunk)) {
+                let may: Vec<String> = entries[answered..].iter().map(|entry| self.name(entry.version)).collect();
+                return Err(self.violation(block, chunk, &format!("it has to be {}", may.join(" or "))));
             }
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Executing a program beside the model.
 
 mod faults;
+mod outages;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -15,7 +16,7 @@ use super::promise::{Fault, Ledger, fires_cut, is_promised};
 use super::{Ask, CrashKind, Pace, Program, Setup, Step};
 use crate::engine::history::{self, History, Loss, Request, perform};
 use crate::engine::{Group, subsets};
-use crate::{DriveOptions, Latency, PageRc, Rng, Shelf, Sim, SimDrive, SimEnv, Ways};
+use crate::{DriveOptions, Latency, Outage, PageRc, Rng, Shelf, Sim, SimDrive, SimEnv, Ways};
 
 /// Polls in one run: far above what any program needs.
 const STEPS_MAX: u64 = 50_000_000;
@@ -33,6 +34,10 @@ pub struct Tally {
     pub crashes: u64,
     /// Assemblies that came to their end.
     pub recoveries: u64,
+    /// Assemblies that failed since the way to the drives did, and were tried again.
+    pub unstarted: u64,
+    /// Requests that failed while more drives were out of reach than the group survives.
+    pub refused: u64,
     /// Faults by kind.
     pub faults: BTreeMap<Fault, u64>,
     /// Trouble that the engine took, by place.
@@ -47,6 +52,8 @@ impl Tally {
         self.requests += other.requests;
         self.crashes += other.crashes;
         self.recoveries += other.recoveries;
+        self.unstarted += other.unstarted;
+        self.refused += other.refused;
         for (fault, count) in &other.faults {
             *self.faults.entry(*fault).or_default() += count;
         }
@@ -100,6 +107,13 @@ struct Run {
     mishaps: Rc<Cell<usize>>,
     /// Drives that were left out of an assembly, by the member they were.
     aside: Vec<(usize, SimDrive)>,
+    outages: Vec<outages::Armed>,
+    /// Outages that come with the next start.
+    due: Vec<outages::Due>,
+    /// Drives that were away when the group was started.
+    away: Vec<SimDrive>,
+    /// Drives were damaged, and only a scrub finds all of it.
+    damaged: bool,
     /// Members that a rebuild is to fill.
     filling: Vec<usize>,
     noticed: Noticed,
@@ -149,6 +163,10 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
         shelves,
         mishaps: Rc::default(),
         aside: Vec::new(),
+        outages: Vec::new(),
+        due: Vec::new(),
+        away: Vec::new(),
+        damaged: false,
         filling: Vec::new(),
         noticed: Noticed::default(),
         tally: Rc::default(),
@@ -219,6 +237,7 @@ impl Run {
         if self.cut.is_some() && (matches!(step, Step::Crash { .. }) || fires_cut(step)) {
             self.crash();
         }
+        let is_of_all = matches!(step, Step::Outage { members, .. } if self.ledger.is_too_many(members));
         assert!(self.ledger.enter(step), "the program is within what is promised");
         match step {
             Step::Work(asks) => self.work(asks),
@@ -260,32 +279,25 @@ impl Run {
             }
             Step::Media { member, start, len } => self.media(*member, *start, *len),
             Step::Silent { member, fault, start, len } => self.silent(*member, *fault, *start, *len),
-            Step::Pause { member, us } if !self.ledger.is_lost(*member) => {
-                self.count(Fault::Slow);
-                let Some(drive) = self.drive(*member) else { return };
-                let env = self.sim.env();
-                drive.hang(true);
-                let us = *us;
-                self.sim.env().spawn(async move {
-                    env.sleep(Duration::from_micros(us)).await;
-                    drive.hang(false);
-                });
-            }
+            Step::Outage { .. } => self.outage(step, is_of_all),
             Step::Slow { member, factor } if !self.ledger.is_lost(*member) => {
                 self.count(Fault::Slow);
                 self.drive(*member).iter().for_each(|drive| drive.slow(*factor));
             }
-            Step::Hiccup { .. } | Step::Pause { .. } | Step::Slow { .. } => {}
+            Step::Hiccup { .. } | Step::Slow { .. } => {}
             Step::Mishap { member, what, after_us, ms } => self.mishap(*member, *what, *after_us, *ms),
             Step::Replace { member, spare } => self.replace(*member, *spare),
             Step::Return { member } => self.bring_back(*member),
             Step::Restart { without, shards } => self.restart(without, *shards),
             Step::Scrub => self.scrub(),
             Step::Settle => self.settle(),
-            Step::Verify => self.interruptible(async |run| {
-                let mut rng = run.rng.clone();
-                history::verify_latest(run.group(), &run.history, &mut rng).await;
-            }),
+            Step::Verify => {
+                self.end_outages(true);
+                self.interruptible(async |run| {
+                    let mut rng = run.rng.clone();
+                    history::verify_latest(run.group(), &run.history, &mut rng).await;
+                });
+            }
         }
     }
 
@@ -299,6 +311,7 @@ impl Run {
     fn work(&mut self, asks: &[Ask]) {
         let mut taken: Vec<(u64, u64)> = Vec::new();
         let mut requests = Vec::new();
+        let excuse = Rc::new(self.excuse());
         for ask in asks {
             let (start, len) = self.fit(ask.start, ask.len);
             let free = |&(other, other_len): &(u64, u64)| start + len <= other || other + other_len <= start;
@@ -311,17 +324,20 @@ impl Run {
             let group = self.group();
             let array = group.shards[ask.shard % group.shards.len()].clone();
             let (history, env, tally) = (self.history.clone(), self.sim.env(), self.tally.clone());
-            let (noticed, ask) = (self.noticed.clone(), *ask);
+            let (noticed, ask, excuse) = (self.noticed.clone(), *ask, excuse.clone());
             requests.push(async move {
                 if ask.pause_us > 0 {
                     env.sleep(Duration::from_micros(ask.pause_us)).await;
                 }
                 noticed.look(&array, &history);
-                if let Err(error) = perform(&array, &history, ask.request, start, len).await {
-                    panic!("the group answers {ask} with an error: {error}");
-                }
+                let excused = !excuse.iter().all(Outage::is_over);
+                let result = perform(&array, &history, ask.request, start, len).await;
                 noticed.look(&array, &history);
-                tally.borrow_mut().requests += 1;
+                match result {
+                    Ok(()) => tally.borrow_mut().requests += 1,
+                    Err(_) if excused => tally.borrow_mut().refused += 1,
+                    Err(error) => panic!("the group answers {ask} with an error: {error}"),
+                }
             });
         }
         self.interruptible(async move |_| {
@@ -341,8 +357,6 @@ impl Run {
         let lost: Vec<SimDrive> = cut.lost.iter().filter_map(|&member| self.drive(member)).collect();
         let group = self.group.take().expect("there is a group between steps");
         let shards = group.shards.len();
-        // Whoever was to end their pause is gone.
-        group.drives.iter().for_each(|drive| drive.hang(false));
         let mut drives = match cut.kind {
             CrashKind::PowerCut => group.cut(&self.sim),
             CrashKind::Kill => group.kill(&self.sim),
@@ -367,11 +381,20 @@ impl Run {
             });
             self.tally.borrow_mut().crashes += 1;
             self.sim.stop_after(after);
-            let (living, env, mut rng) = (living(&drives), self.sim.env(), self.rng.fork());
+            self.arm_due();
+            let there: Vec<SimDrive> = living(&drives).into_iter().filter(|drive| !drive.is_away()).collect();
+            let (env, mut rng) = (self.sim.env(), self.rng.fork());
+            let troubled = self.is_troubled();
             self.sim.try_block_on(async {
-                let group = Group::open_over(env, living, self.ways.clone(), shards).await;
-                let losses = self.with_those_away(&group, &losses);
-                history::settle_with(&group, &self.history, &mut rng, &losses).await;
+                let group = match Group::try_open_over(env, there, self.ways.clone(), shards).await {
+                    Ok(group) => group,
+                    Err(_) if troubled => return,
+                    Err(error) => panic!("the group can be assembled: {error}"),
+                };
+                if self.excuse().is_empty() {
+                    let losses = self.with_those_away(&group, &losses);
+                    history::settle_with(&group, &self.history, &mut rng, &losses).await;
+                }
             });
             match cut.kind {
                 CrashKind::PowerCut => self.sim.power_cut(),
@@ -383,11 +406,11 @@ impl Run {
     }
 
     fn open(&mut self, drives: Vec<SimDrive>, shards: usize, lost: &[Loss], settle: bool) {
-        let living = living(&drives);
-        let group = self.sim.block_on(Group::open_over(self.sim.env(), living, self.ways.clone(), shards));
-        let lost = self.with_those_away(&group, lost);
+        let group = self.start(drives, shards);
         self.tally.borrow_mut().recoveries += 1;
         if settle {
+            self.end_outages(true);
+            let lost = self.with_those_away(&group, lost);
             let mut rng = self.rng.fork();
             self.sim.block_on(history::settle_with(&group, &self.history, &mut rng, &lost));
             // Blocks are lost and found in units of 4 KiB, whatever the drives' sectors.
@@ -407,10 +430,10 @@ impl Run {
         self.group = Some(group);
     }
 
-    /// Losses, and those members on shelves that could not be reached when the group was assembled.
+    /// Losses, and those members that could not be reached when the group was assembled.
     fn with_those_away(&self, group: &Group, losses: &[Loss]) -> Vec<Loss> {
         let mut losses = losses.to_vec();
-        for &member in self.shelves.keys() {
+        for member in (0..usize::from(self.setup.shape.members)).filter(|&member| self.ledger.may_be_away(member)) {
             let is_there = matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding);
             if !is_there && losses.iter().all(|loss| loss.member != member) {
                 losses.push(Loss::in_power_cut(member));
@@ -420,6 +443,7 @@ impl Run {
     }
 
     fn restart(&mut self, without: &[usize], shards: usize) {
+        self.end_outages(true);
         let group = self.group.take().expect("there is a group between steps");
         let absent: Vec<(usize, u32)> = without
             .iter()
@@ -430,7 +454,6 @@ impl Run {
         self.history.borrow_mut().stopped();
         // Nothing of the old assembly may go on.
         self.sim.kill_tasks();
-        drives.iter().for_each(|drive| drive.hang(false));
         let mut left = Vec::new();
         for drive in drives {
             match absent.iter().find(|(_, absent)| *absent == drive.index()) {
@@ -452,18 +475,23 @@ impl Run {
     }
 
     fn settle(&mut self) {
-        if self.shelves.is_empty() {
-            return self.settle_members();
+        self.due.clear();
+        if !self.outages.is_empty() {
+            self.end_outages(false);
+            self.outages.clear();
+            // Superblocks and strips that could not be written are written again within a second, if nobody asks before.
+            let env = self.sim.env();
+            self.sim.block_on(env.sleep(outages::LOOKS_AGAIN));
         }
         const TIMES_MAX: usize = 20;
         for _ in 0..TIMES_MAX {
-            let was_one = self.bring_back_remote();
+            let was_one = self.bring_back_remote() | self.bring_back_away();
             self.settle_members();
             if !was_one {
                 return;
             }
         }
-        panic!("members on shelves leave again and again: {:?}", self.group().events.borrow());
+        panic!("members leave again and again: {:?}", self.group().events.borrow());
     }
 
     fn settle_members(&mut self) {
@@ -503,7 +531,9 @@ impl Run {
         let lost = (0..usize::from(self.setup.shape.members)).any(|member| self.ledger.is_lost(member));
         if self.setup.shape.survives() > 0 && !lost {
             assert!(self.group().all_in_sync(), "nothing is wrong with any member");
-            self.scrub();
+            if self.damaged {
+                self.scrub();
+            }
             assert_eq!(self.sim.block_on(self.group().differences()), 0, "data and syndromes disagree");
             self.verify_without_members();
         }
@@ -515,10 +545,9 @@ impl Run {
         let group = self.group.take().expect("there is a group between steps");
         let members: Vec<SimDrive> =
             (0..usize::from(shape.members)).map(|member| group.member(member).clone()).collect();
-        let drives = self.sim.block_on(group.stop());
+        self.sim.block_on(group.stop());
         self.history.borrow_mut().stopped();
         self.sim.kill_tasks();
-        drives.iter().for_each(|drive| drive.hang(false));
         let per_set = shape.members_per_set();
         let mut sets = subsets(per_set, shape.survives());
         sets.retain(|set| set.len() == shape.survives());

@@ -2,12 +2,12 @@
 
 use format::{CrashSafety, Level, Shape};
 
-use super::promise::{Ledger, fires_cut};
+use super::promise::{Ledger, PAUSE_US_MAX, fires_cut};
 use super::{Ask, CrashKind, Mishap, Pace, Program, Remote, Setup, Silent, Step};
 use crate::engine::history::Request;
 use crate::engine::{KIB, MIB, Protection, shape};
 use crate::trace::OpKind;
-use crate::{Rng, Way};
+use crate::{Broken, Rng, Way};
 
 /// Steps of a program at most.
 const STEPS_MAX: u64 = 40;
@@ -44,11 +44,13 @@ fn program(seed: u64, setup: Setup, mut rng: Rng) -> Program {
         } else {
             Step::Work(asks(&mut rng, &setup))
         };
-        if matches!(step, Step::Crash { .. }) || fires_cut(&step) {
-            ledger.disarm();
-        }
+        // A crash that is due comes before such a step, if the program has that.
+        let cuts = matches!(step, Step::Crash { .. }) || fires_cut(&step);
+        let was_armed = cuts && ledger.disarm();
         if ledger.enter(&step) {
             steps.push(step);
+        } else if was_armed {
+            ledger.arm();
         }
     }
     Program { seed, setup, steps }
@@ -134,7 +136,7 @@ fn misfortune(rng: &mut Rng, setup: &Setup, members: usize, ledger: &Ledger) -> 
     if setup.remote.has(member) && rng.chance(1, 2) {
         return mishap(rng, member);
     }
-    match rng.below(32) {
+    match rng.below(36) {
         0..8 => {
             let dead = (0..rng.below(1 + setup.shape.survives() as u64)).map(|_| rng.index(members));
             let mut dead: Vec<usize> = dead.filter(|&member| !ledger.is_lost(member)).collect();
@@ -161,7 +163,13 @@ fn misfortune(rng: &mut Rng, setup: &Setup, members: usize, ledger: &Ledger) -> 
             let fault = *rng.pick(&[Silent::Rot, Silent::LostWrite, Silent::Misdirected]);
             Step::Silent { member, fault, start, len }
         }
-        17 => Step::Pause { member, us: 10 + rng.below(30_000) },
+        17 => Step::Outage {
+            members: vec![member],
+            how: Broken::Silent,
+            at_start: rng.chance(1, 4),
+            after: 0,
+            us: 10 + rng.below(PAUSE_US_MAX - 10),
+        },
         18 => Step::Slow { member, factor: *rng.pick(&[1, 10, 300]) },
         19..23 => {
             Step::Replace { member: if lost.is_empty() { member } else { *rng.pick(&lost) }, spare: rng.chance(1, 2) }
@@ -173,8 +181,23 @@ fn misfortune(rng: &mut Rng, setup: &Setup, members: usize, ledger: &Ledger) -> 
         }
         26 => Step::Scrub,
         27..31 => Step::Settle,
-        _ => Step::Verify,
+        31 => Step::Verify,
+        _ => outage(rng, members, ledger),
     }
+}
+
+fn outage(rng: &mut Rng, members: usize, ledger: &Ledger) -> Step {
+    let all: Vec<usize> = (0..members).filter(|&member| !ledger.is_lost(member)).collect();
+    let some = all.iter().copied().filter(|_| rng.chance(1, 2)).collect();
+    let one = vec![*rng.pick(&all)];
+    let at_start = rng.chance(1, 2);
+    let how = match at_start {
+        true => *rng.pick(&[Broken::Silent, Broken::Errors, Broken::Pulled, Broken::Power]),
+        false => *rng.pick(&[Broken::Silent, Broken::Errors, Broken::Errors]),
+    };
+    let (soon, long) = (*rng.pick(&[4, 40, 200]), *rng.pick(&[100, 3000, PAUSE_US_MAX, 2_000_000, 60_000_000]));
+    let members = rng.pick(&[one, some, all.clone(), all]).clone();
+    Step::Outage { members, how, at_start, after: rng.below(soon), us: 1 + rng.below(long) }
 }
 
 fn mishap(rng: &mut Rng, member: usize) -> Step {

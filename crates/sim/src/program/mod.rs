@@ -10,10 +10,10 @@ use std::fmt;
 
 use format::Shape;
 
-use crate::Way;
 use crate::engine::Protection;
 use crate::engine::history::Request;
 use crate::trace::OpKind;
+use crate::{Broken, Way};
 
 /// How long drive operations take in a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,11 +188,17 @@ pub enum Step {
         /// Length in bytes.
         len: u64,
     },
-    /// A member answers nothing for a while.
-    Pause {
-        /// The member.
-        member: usize,
-        /// How long.
+    /// The way to some members fails for a while, for all of them at the same time.
+    Outage {
+        /// The members. If these are more than a set survives, requests may fail until it has ended.
+        members: Vec<usize>,
+        /// What becomes of operations meanwhile.
+        how: Broken,
+        /// It comes while the group is started the next time.
+        at_start: bool,
+        /// Operations that are still given to them before it begins.
+        after: u64,
+        /// How long it lasts.
         us: u64,
     },
     /// A member is this much slower than usual.
@@ -332,7 +338,19 @@ impl fmt::Display for Step {
                 let (start, len) = (Bytes(*start), Bytes(*len));
                 write!(formatter, "member {member}: {fault:?} in a write of {start}+{len}, then scrub")
             }
-            Step::Pause { member, us } => write!(formatter, "member {member} answers nothing for {us} us"),
+            Step::Outage { members, how, at_start, after, us } => {
+                let what = match how {
+                    Broken::Silent => "is not answered",
+                    Broken::Errors => "fails",
+                    Broken::Pulled => "fails, as if they were pulled",
+                    Broken::Power => "fails, as if they had no power",
+                };
+                let start = if *at_start { "at the next start: " } else { "" };
+                write!(
+                    formatter,
+                    "{start}after {after} more operations what members {members:?} are asked {what}, for {us} us"
+                )
+            }
             Step::Slow { member, factor } => write!(formatter, "member {member} is {factor} times slower"),
             Step::Mishap { member, what, after_us, ms } => {
                 let what = match what {

@@ -7,7 +7,8 @@ use std::fmt::Write;
 
 use format::{CrashSafety, Level, Shape};
 
-use super::{Mishap, Program, Remote, Setup, Step};
+use super::{CrashKind, Mishap, Program, Remote, Setup, Step};
+use crate::Broken;
 use crate::engine::{Protection, shape};
 
 /// A kind of fault.
@@ -37,6 +38,14 @@ pub enum Fault {
     Silent,
     /// A drive is slow, or answers nothing for a while.
     Slow,
+    /// The way to drives fails for a while.
+    Outage,
+    /// The way to more drives than the level survives fails for a while, at the same time.
+    OutageOfAll,
+    /// The way to drives fails for a while as the group is started.
+    OutageAtStart,
+    /// The way to more drives than the level survives fails for a while as the group is started.
+    OutageOfAllAtStart,
     /// A drive never answers again.
     Hang,
     /// Connections to a shelf are reset.
@@ -72,7 +81,7 @@ pub enum Promise {
 }
 
 /// All faults with what they are, in the order of the table.
-pub const FAULTS: [(Fault, &str); 16] = [
+pub const FAULTS: [(Fault, &str); 20] = [
     (Fault::PowerCut, "power cut, any subset of unflushed sectors kept, all members there"),
     (Fault::PowerCutInRecovery, "power cut during recovery, again and again"),
     (Fault::PowerCutDegraded, "power cut with members lost or being rebuilt"),
@@ -85,6 +94,13 @@ pub const FAULTS: [(Fault, &str); 16] = [
     (Fault::Media, "latent media errors, on members within the same limit"),
     (Fault::Silent, "bit rot, lost write, misdirected write"),
     (Fault::Slow, "latency spikes, a slow drive, a pause"),
+    (Fault::Outage, "way to drives fails for a while"),
+    (Fault::OutageOfAll, "way to more drives, or all, fails for a while: requests may fail meanwhile"),
+    (
+        Fault::OutageAtStart,
+        "way to drives fails for a while as the group is started, drives away and back, or without power",
+    ),
+    (Fault::OutageOfAllAtStart, "likewise more drives, or all: the start may fail, and is tried again"),
     (Fault::Hang, "drive never answers again"),
     (Fault::Reset, "connections to a drive of another machine are reset"),
     (Fault::Split, "drive of another machine out of reach, in one direction or both"),
@@ -97,11 +113,12 @@ pub fn promise(fault: Fault, shape: &Shape, protection: Protection) -> Promise {
     let up_to = if survives == 0 { Promise::No("no redundancy") } else { Promise::UpTo(survives) };
     match fault {
         Fault::PowerCut | Fault::PowerCutInRecovery | Fault::Kill | Fault::Slow | Fault::Reset => Promise::Always,
+        Fault::OutageOfAll | Fault::OutageOfAllAtStart => Promise::Always,
         Fault::PowerCutDegraded | Fault::LostInPowerCut if survives == 0 => up_to,
         Fault::PowerCutDegraded | Fault::LostInPowerCut if protection.safety != CrashSafety::Off => up_to,
         Fault::PowerCutDegraded | Fault::LostInPowerCut => Promise::No("needs the write-hole log"),
         Fault::Dead | Fault::Errors | Fault::Media | Fault::StaleReturn | Fault::Hang => up_to,
-        Fault::Split | Fault::Shelf => up_to,
+        Fault::Split | Fault::Shelf | Fault::Outage | Fault::OutageAtStart => up_to,
         Fault::Hiccup => Promise::Always,
         Fault::Silent if protection.has_checksums() => up_to,
         Fault::Silent if survives >= 2 && !shape.is_mirror() => Promise::AfterScrub,
@@ -162,6 +179,8 @@ pub struct Ledger {
     protection: Protection,
     remote: Remote,
     lost: Vec<bool>,
+    /// Lost, and the group may not know: it would let go of another one first.
+    unnoticed: Vec<bool>,
     /// Being filled: not to be relied on, but not to be replaced either.
     filling: Vec<bool>,
     /// For which a spare was added. Which place a spare takes is the group's choice: one that was lost before the spare took
@@ -174,6 +193,16 @@ pub struct Ledger {
     hiccup: Vec<bool>,
     cut_armed: bool,
     resync_due: bool,
+    /// More members than a set survives may be away at the same time, until everything is settled.
+    torn: bool,
+    /// Only as the group is started.
+    torn_at_start: bool,
+    /// A member that is lost would answer again.
+    faltering: bool,
+    /// Members may leave for a while until everything is settled.
+    leaving: bool,
+    /// Drives will have no power as the group is started the next time.
+    power_due: bool,
 }
 
 impl Ledger {
@@ -186,6 +215,7 @@ impl Ledger {
             protection,
             remote: setup.remote,
             lost: none(),
+            unnoticed: none(),
             filling: none(),
             spared: none(),
             contested: false,
@@ -193,12 +223,27 @@ impl Ledger {
             hiccup: none(),
             cut_armed: false,
             resync_due: false,
+            torn: false,
+            torn_at_start: false,
+            faltering: false,
+            leaving: false,
+            power_due: false,
         }
     }
 
     /// The member is lost at this step.
     pub fn is_lost(&self, member: usize) -> bool {
         self.lost[member]
+    }
+
+    /// The member may be away, or incomplete, until everything is settled.
+    pub fn may_be_away(&self, member: usize) -> bool {
+        self.filling[member]
+    }
+
+    /// More than a set survives may be away if these are, too.
+    pub fn is_too_many(&self, members: &[usize]) -> bool {
+        !self.affords(members)
     }
 
     fn bad(&self, member: usize) -> bool {
@@ -225,8 +270,12 @@ impl Ledger {
 
     /// A member may be lost now: nothing that is due would miss it.
     fn may_lose(&self, fault: Fault, members: &[usize]) -> bool {
-        let log_needed = !self.promised(Fault::PowerCutDegraded);
-        self.promised(fault) && self.affords(members) && !(log_needed && (self.cut_armed || self.resync_due))
+        self.promised(fault) && self.affords(members) && self.may_do_without()
+    }
+
+    /// Nothing that is due would miss a member.
+    fn may_do_without(&self) -> bool {
+        self.promised(Fault::PowerCutDegraded) || !(self.cut_armed || self.resync_due)
     }
 
     /// Enters a step; says no, and changes nothing, if it is not within what is promised.
@@ -237,6 +286,10 @@ impl Ledger {
         let own = |member: &usize| known(member) && !self.remote.has(*member);
         let allowed = match step {
             Step::Work(_) | Step::Verify => true,
+            // What drives had cached that was acknowledged is not to be lost with their power alone.
+            Step::Crash { kind: CrashKind::Kill, .. } if self.power_due => false,
+            // The superblocks that could not be written may say different things of who has left, until newer ones are written.
+            Step::Crash { .. } if self.torn && !self.torn_at_start => false,
             Step::Crash { lost, .. } => {
                 let degraded = self.whole() || self.promised(Fault::PowerCutDegraded);
                 let media = self.media.iter().any(|&media| media);
@@ -258,7 +311,20 @@ impl Ledger {
             Step::Silent { member, .. } => {
                 own(member) && self.promised(Fault::Silent) && self.whole() && !self.cut_armed && !self.resync_due
             }
-            Step::Pause { member, .. } => known(member),
+            // Nobody leaves for want of a moment's patience.
+            Step::Outage { members, .. } if is_pause(step) => members.iter().all(known),
+            Step::Outage { members, how, at_start, .. } => {
+                let elsewhere = (0..self.lost.len()).any(|member| self.remote.has(member));
+                let fault = if *at_start { Fault::OutageAtStart } else { Fault::Outage };
+                let noticed = !self.unnoticed.contains(&true) && (self.shape.survives() == 0 || self.may_do_without());
+                let all = !elsewhere && !self.affords(members) && noticed;
+                let is_there = |member: &usize| own(member) && !self.lost[*member];
+                let in_place = *at_start || !how.is_away();
+                let harms = (*how == Broken::Power && self.cut_armed) || self.media.contains(&true);
+                let some = !members.is_empty() && members.iter().all(is_there);
+                let crashes = all && !*at_start && self.cut_armed;
+                some && in_place && !harms && !crashes && (all || self.may_lose(fault, members))
+            }
             Step::Slow { member, factor } => known(member) && *factor > 0,
             Step::Mishap { member, what, .. } => {
                 known(member)
@@ -268,7 +334,7 @@ impl Ledger {
             // A spare takes the first place that is free.
             Step::Replace { member, spare } => {
                 let only = self.lost.iter().filter(|&&lost| lost).count() == 1;
-                own(member) && self.lost[*member] && !self.cut_armed && (only || !spare)
+                own(member) && self.lost[*member] && !self.cut_armed && !self.torn && (only || !spare)
             }
             Step::Return { member } => own(member) && self.lost[*member] && self.promised(Fault::StaleReturn),
             Step::Restart { without, shards } => {
@@ -288,13 +354,31 @@ impl Ledger {
 
     fn note(&mut self, step: &Step) {
         match step {
+            Step::Outage { .. } if is_pause(step) => {}
+            Step::Outage { members, how, at_start, .. } => {
+                self.power_due |= *how == Broken::Power;
+                self.contested |= self.spared.contains(&true);
+                self.leaving = true;
+                if self.affords(members) {
+                    members.iter().for_each(|&member| self.filling[member] = true);
+                } else {
+                    // As many as each set survives may have left, and any of them.
+                    self.torn_at_start = *at_start && (self.torn_at_start || !self.torn);
+                    self.torn = true;
+                    self.filling.fill(self.shape.survives() > 0);
+                }
+            }
             Step::Crash { lost, .. } => {
                 self.cut_armed = true;
+                self.power_due = false;
                 self.resync_due = true;
                 self.lose(lost);
+                lost.iter().for_each(|&member| self.unnoticed[member] = true);
             }
             Step::Die { member, .. } | Step::Hang { member, .. } | Step::Errors { member, .. } => {
                 self.lose(&[*member]);
+                self.unnoticed[*member] = true;
+                self.faltering |= matches!(step, Step::Errors { .. });
             }
             Step::Hiccup { member, .. } => self.hiccup[*member] = true,
             Step::Media { member, .. } => self.media[*member] = true,
@@ -303,9 +387,15 @@ impl Ledger {
             Step::Mishap { member, what, .. } => self.filling[*member] |= *what != Mishap::Reset,
             Step::Replace { member, spare } => {
                 (self.lost[*member], self.filling[*member]) = (false, true);
+                self.unnoticed[*member] = false;
                 self.spared[*member] |= *spare;
+                self.contested |= *spare && self.leaving;
             }
-            Step::Restart { without, .. } => self.lose(without),
+            Step::Restart { without, .. } => {
+                self.lose(without);
+                self.power_due = false;
+                self.start();
+            }
             Step::Settle => {
                 if self.contested {
                     self.lost.iter_mut().zip(&self.spared).for_each(|(lost, spared)| *lost |= *spared);
@@ -314,10 +404,20 @@ impl Ledger {
                 self.spared.fill(false);
                 self.filling.fill(false);
                 self.resync_due = false;
+                (self.torn, self.leaving, self.power_due) = (false, false, false);
             }
             // With members lost, not everything can be compared.
-            Step::Scrub if !self.lost.contains(&true) && !self.filling.contains(&true) => self.media.fill(false),
+            Step::Scrub if !self.torn && !self.lost.contains(&true) && !self.filling.contains(&true) => {
+                self.media.fill(false)
+            }
             _ => {}
+        }
+    }
+
+    /// The group is assembled, and finds who does not answer.
+    fn start(&mut self) {
+        if !self.faltering {
+            self.unnoticed.fill(false);
         }
     }
 
@@ -326,9 +426,14 @@ impl Ledger {
         self.contested |= !members.is_empty() && self.spared.contains(&true);
     }
 
-    /// The power was cut, or will not be any more.
-    pub fn disarm(&mut self) {
-        self.cut_armed = false;
+    /// The power was cut, or will not be any more. Says whether it was to be.
+    pub fn disarm(&mut self) -> bool {
+        std::mem::take(&mut self.cut_armed)
+    }
+
+    /// The power will be cut after all.
+    pub fn arm(&mut self) {
+        self.cut_armed = true;
     }
 }
 
@@ -356,4 +461,12 @@ pub fn fires_cut(step: &Step) -> bool {
             | Step::Media { .. }
             | Step::Return { .. }
     )
+}
+
+/// The longest time in microseconds for which members may be silent that nothing is thought of.
+pub const PAUSE_US_MAX: u64 = 30_000;
+
+/// Members that are silent for a moment: nobody takes them for lost.
+pub fn is_pause(step: &Step) -> bool {
+    matches!(step, Step::Outage { how: Broken::Silent, us, .. } if *us <= PAUSE_US_MAX)
 }

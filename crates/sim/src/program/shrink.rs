@@ -156,6 +156,21 @@ fn smaller_steps(step: &Step) -> Vec<Step> {
         Step::Hang { member, after } if *after > 0 => {
             smaller_numbers(*after).into_iter().map(|after| Step::Hang { member: *member, after }).collect()
         }
+        Step::Outage { members, how, at_start, after, us } => {
+            let with = |members: &[usize], after, us| Step::Outage {
+                members: members.to_vec(),
+                how: *how,
+                at_start: *at_start,
+                after,
+                us,
+            };
+            let fewer = (0..members.len()).map(|left_out| {
+                let left = members.iter().enumerate().filter(|(index, _)| *index != left_out);
+                with(&left.map(|(_, member)| *member).collect::<Vec<_>>(), *after, *us)
+            });
+            let sooner = smaller_numbers(*after).into_iter().map(|after| with(members, after, *us));
+            fewer.chain(sooner).chain(smaller_numbers(*us).into_iter().map(|us| with(members, *after, us))).collect()
+        }
         Step::Mishap { member, what, after_us, ms } => {
             let with = |after_us, ms| Step::Mishap { member: *member, what: *what, after_us, ms };
             let sooner = smaller_numbers(*after_us).into_iter().map(|after_us| with(after_us, *ms));

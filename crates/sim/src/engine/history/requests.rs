@@ -151,19 +151,16 @@ pub async fn perform(
             version.fill(start, &mut bytes);
             history.borrow_mut().begin(start, len, version);
             let bytes: Buf = bytes.freeze();
-            array.write(start, bytes, fua).await?;
-            history.borrow_mut().end(start, len, fua);
+            note_end(history, start, len, fua, array.write(start, bytes, fua).await)?;
         }
         Request::Discard => {
             history.borrow_mut().begin(start, len, Version::ZERO);
-            array.discard(start, len).await?;
-            history.borrow_mut().end(start, len, false);
+            note_end(history, start, len, false, array.discard(start, len).await)?;
         }
         Request::WriteZeroes { fua, keep } => {
             let how = WriteZeroes { fua, keep_allocated: keep, only_fast: false };
             history.borrow_mut().begin(start, len, Version::ZERO);
-            array.write_zeroes(start, len, how).await?;
-            history.borrow_mut().end(start, len, fua);
+            note_end(history, start, len, fua, array.write_zeroes(start, len, how).await)?;
         }
         Request::Flush => {
             let since = history.borrow().now();
@@ -176,4 +173,18 @@ pub async fn perform(
         }
     }
     Ok(())
+}
+
+fn note_end(
+    history: &Shared,
+    start: u64,
+    len: u64,
+    durable: bool,
+    result: Result<(), BlockError>,
+) -> Result<(), BlockError> {
+    match &result {
+        Ok(()) => history.borrow_mut().end(start, len, durable),
+        Err(_) => history.borrow_mut().failed(start, len),
+    }
+    result
 }

@@ -1,0 +1,162 @@
+//! A way to drives that fails for a while: an adapter that is reset, a path that fails over, a cable that comes off.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use ::drive::{DriveError, Env, Sender, oneshot};
+
+use super::{DriveState, SimDrive};
+use crate::rng::Rng;
+use crate::world::SimEnv;
+
+/// What becomes of operations while the way to a drive fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Broken {
+    /// They are taken and not answered. They go on when the outage ends.
+    Silent,
+    /// They end with an error. Of what they would have changed nothing, a part of the sectors, or everything is changed.
+    Errors,
+    /// Likewise, and the drive is not there: handles from before the outage are of no more use, as device files are of a drive that was
+    /// pulled. Its cache stays.
+    Pulled,
+    /// As pulled, and the drive has no power: its cache is lost.
+    Power,
+}
+
+impl Broken {
+    /// The drive cannot even be opened.
+    pub fn is_away(self) -> bool {
+        matches!(self, Broken::Pulled | Broken::Power)
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Armed,
+    Begun,
+    Ended,
+}
+
+/// An outage as its drives know it.
+pub(crate) struct Way {
+    broken: Broken,
+    stage: Cell<Stage>,
+    has_begun: Cell<bool>,
+    /// Operations that are still given to the drives before it begins.
+    left: Cell<u64>,
+    begins: RefCell<Option<Sender<()>>>,
+}
+
+impl Way {
+    /// An operation is given to one of the drives.
+    pub(crate) fn count(&self) {
+        if self.stage.get() != Stage::Armed {
+            return;
+        }
+        match self.left.get().checked_sub(1) {
+            Some(left) => self.left.set(left),
+            None => {
+                self.stage.set(Stage::Begun);
+                self.has_begun.set(true);
+                self.begins.take().into_iter().for_each(|begins| begins.send(()));
+            }
+        }
+    }
+
+    /// What is wrong with the way now.
+    pub(crate) fn broken(&self) -> Option<Broken> {
+        (self.stage.get() == Stage::Begun).then_some(self.broken)
+    }
+}
+
+impl Broken {
+    /// What operations end with.
+    pub(crate) fn error(self) -> Option<DriveError> {
+        match self {
+            Broken::Silent => None,
+            Broken::Errors => Some(DriveError::Os { operation: "simulated", errno: 5 }),
+            Broken::Pulled | Broken::Power => Some(DriveError::Gone),
+        }
+    }
+}
+
+/// An outage of the ways to some drives, all at the same time. It ends by itself, whatever becomes of the machine meanwhile.
+#[derive(Clone)]
+pub struct Outage {
+    way: Rc<Way>,
+    drives: Vec<Rc<DriveState>>,
+}
+
+impl Outage {
+    /// It begins instead of the operation after `after` more that are given to the drives, and lasts for `lasts` from then on.
+    /// `begun` is called when it begins.
+    pub fn arm(
+        env: &SimEnv,
+        drives: &[SimDrive],
+        broken: Broken,
+        after: u64,
+        lasts: Duration,
+        mut rng: Rng,
+        begun: impl FnOnce() + 'static,
+    ) -> Outage {
+        let (sender, receiver) = oneshot();
+        let way = Way {
+            broken,
+            stage: Cell::new(Stage::Armed),
+            has_begun: Cell::new(false),
+            left: Cell::new(after),
+            begins: RefCell::new(Some(sender)),
+        };
+        let outage = Outage { way: Rc::new(way), drives: drives.iter().map(|drive| drive.state.clone()).collect() };
+        for drive in &outage.drives {
+            drive.inner.borrow_mut().faults.outages.push(outage.way.clone());
+        }
+        let (env, ends) = (env.between_machines(), outage.clone());
+        env.clone().spawn(async move {
+            if receiver.await.is_err() {
+                return; // It was called off.
+            }
+            begun();
+            match broken {
+                Broken::Silent | Broken::Errors => {}
+                Broken::Pulled => ends.drives.iter().for_each(|drive| drive.pull()),
+                Broken::Power => ends.drives.iter().for_each(|drive| drive.power_cut(&mut rng)),
+            }
+            env.sleep(lasts).await;
+            ends.end();
+        });
+        outage
+    }
+
+    /// It is under way.
+    pub fn is_under_way(&self) -> bool {
+        self.way.stage.get() == Stage::Begun
+    }
+
+    /// It is under way, or was.
+    pub fn has_begun(&self) -> bool {
+        self.way.has_begun.get()
+    }
+
+    /// It has ended, or was called off.
+    pub fn is_over(&self) -> bool {
+        self.way.stage.get() == Stage::Ended
+    }
+
+    /// Does not begin any more, if it has not.
+    pub fn call_off(&self) {
+        if self.way.stage.get() == Stage::Armed {
+            self.end();
+        }
+    }
+
+    fn end(&self) {
+        self.way.stage.set(Stage::Ended);
+        self.way.begins.take();
+        for drive in &self.drives {
+            drive.inner.borrow_mut().faults.outages.retain(|way| !Rc::ptr_eq(way, &self.way));
+            drive.release_held();
+        }
+    }
+}

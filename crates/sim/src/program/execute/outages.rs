@@ -1,0 +1,213 @@
+//! Ways to drives that fail for a while, groups that cannot be started meanwhile, and members that come back afterwards.
+
+use std::time::Duration;
+
+use ::drive::Env;
+use array::{JoinError, MemberIndex};
+use format::{BLOCK, MemberState, Role, Superblock, superblock_offsets};
+
+use super::{Run, living, new_drive};
+use crate::engine::{Group, uuid};
+use crate::program::Step;
+use crate::program::promise::{Fault, is_pause};
+use crate::{Broken, Outage, SimDrive};
+
+/// How long it takes until a group that could not be started is tried again, at least.
+const TRY_AGAIN: Duration = Duration::from_millis(50);
+/// After this the group has written again what it could not write.
+pub(super) const LOOKS_AGAIN: Duration = Duration::from_secs(3);
+/// Attempts to start a group: one for each outage, and some.
+const ATTEMPTS_MAX: usize = 60;
+
+/// An outage that comes with the next attempt to start the group.
+pub(super) struct Due {
+    drives: Vec<SimDrive>,
+    how: Broken,
+    after: u64,
+    lasts: Duration,
+    fault: Fault,
+    is_of_all: bool,
+}
+
+/// An outage that was armed.
+pub(super) struct Armed {
+    outage: Outage,
+    how: Broken,
+    at_start: bool,
+    is_of_all: bool,
+}
+
+impl Run {
+    pub(super) fn outage(&mut self, step: &Step, is_of_all: bool) {
+        let Step::Outage { members, how, at_start, after, us } = step else { return };
+        let fault = match (at_start, is_of_all) {
+            _ if is_pause(step) => Fault::Slow,
+            (false, false) => Fault::Outage,
+            (false, true) => Fault::OutageOfAll,
+            (true, false) => Fault::OutageAtStart,
+            (true, true) => Fault::OutageOfAllAtStart,
+        };
+        let drives = members.iter().filter(|&&member| !self.ledger.is_lost(member));
+        let mut drives: Vec<SimDrive> = drives.filter_map(|&member| self.drive(member)).collect();
+        if is_of_all {
+            // Nor is one there that has only what the group had when it left: alone, it would not know.
+            let in_place = (0..usize::from(self.setup.shape.members)).filter_map(|member| self.drive(member));
+            let in_place: Vec<u32> = in_place.map(|drive| drive.index()).collect();
+            let others = self.group().drives.iter().filter(|drive| !in_place.contains(&drive.index()));
+            drives.extend(others.cloned());
+        }
+        let lasts = Duration::from_micros(*us);
+        let due = Due { drives, how: *how, after: *after, lasts, fault, is_of_all };
+        match at_start {
+            true => self.due.push(due),
+            false => self.arm(due, false),
+        }
+    }
+
+    fn arm(&mut self, due: Due, at_start: bool) {
+        let Due { drives, how, after, lasts, fault, is_of_all } = due;
+        let tally = self.tally.clone();
+        let begun = move || *tally.borrow_mut().faults.entry(fault).or_default() += 1;
+        let outage = Outage::arm(&self.sim.env(), &drives, how, after, lasts, self.rng.fork(), begun);
+        self.outages.retain(|armed| !armed.outage.is_over());
+        self.outages.push(Armed { outage, how, at_start, is_of_all });
+    }
+
+    /// What is due with a start begins to count.
+    pub(super) fn arm_due(&mut self) {
+        for due in std::mem::take(&mut self.due) {
+            self.arm(due, true);
+        }
+    }
+
+    /// The ways to more members than the group survives may fail from now on, or fail.
+    pub(super) fn excuse(&self) -> Vec<Outage> {
+        let all = self.outages.iter().filter(|armed| armed.is_of_all && !armed.outage.is_over());
+        all.map(|armed| armed.outage.clone()).collect()
+    }
+
+    /// The way to some drives may fail from now on, or fails.
+    pub(super) fn is_troubled(&self) -> bool {
+        !self.outages.iter().all(|armed| armed.outage.is_over())
+    }
+
+    /// What has not begun does not begin any more, and what has, ends; `only_of_all`: for more members than the group survives.
+    pub(super) fn end_outages(&mut self, only_of_all: bool) {
+        let all = self.outages.iter().filter(|armed| armed.is_of_all || !only_of_all);
+        let ending: Vec<Outage> = all.map(|armed| armed.outage.clone()).collect();
+        ending.iter().for_each(Outage::call_off);
+        let env = self.sim.env();
+        self.sim.block_on(async {
+            while !ending.iter().all(Outage::is_over) {
+                env.sleep(TRY_AGAIN).await;
+            }
+        });
+    }
+
+    /// Starts the group, again and again while the way to its drives fails, as the daemon does.
+    pub(super) fn start(&mut self, mut drives: Vec<SimDrive>, shards: usize) -> Group {
+        drives.append(&mut self.away);
+        self.arm_due();
+        let mut failed = Vec::new();
+        while failed.len() < ATTEMPTS_MAX {
+            let (away, there): (Vec<SimDrive>, Vec<SimDrive>) =
+                living(&drives).into_iter().partition(SimDrive::is_away);
+            let troubled = self.is_troubled();
+            let is_pulled = |armed: &&Armed| armed.is_of_all && armed.how.is_away() && armed.outage.has_begun();
+            let pulled = self.outages.iter().filter(is_pulled).count();
+            let env = self.sim.env();
+            let opened = self.sim.block_on(Group::try_open_over(env.clone(), there, self.ways.clone(), shards));
+            let is_dead = self.outages.iter().filter(is_pulled).count() > pulled;
+            match opened {
+                Ok(group) if !is_dead => {
+                    for armed in self.outages.iter().filter(|armed| armed.at_start) {
+                        armed.outage.call_off();
+                    }
+                    self.away = away;
+                    return group;
+                }
+                Ok(group) => {
+                    // It was just started, and its drives are gone.
+                    self.sim.block_on(group.abandon());
+                    failed.push("its drives are gone".to_owned());
+                }
+                Err(error) => {
+                    assert!(troubled, "the group can be assembled: {error}");
+                    failed.push(error.to_string());
+                }
+            }
+            self.tally.borrow_mut().unstarted += 1;
+            let under_way: Vec<Outage> = self.outages.iter().map(|armed| armed.outage.clone()).collect();
+            self.sim.block_on(async {
+                env.sleep(TRY_AGAIN).await;
+                while under_way.iter().any(Outage::is_under_way) {
+                    env.sleep(TRY_AGAIN).await;
+                }
+            });
+            drives = drives.iter().map(SimDrive::reopen).collect();
+        }
+        panic!("the group is not started in {ATTEMPTS_MAX} attempts: {failed:?}");
+    }
+
+    /// Brings back what left because it was out of reach: the drive, or a new one if none knows the place any more. Says whether there
+    /// was one.
+    pub(super) fn bring_back_away(&mut self) -> bool {
+        let mut was_one = false;
+        let remote = self.setup.remote;
+        for member in (0..usize::from(self.setup.shape.members)).filter(|&member| !remote.has(member)) {
+            self.sim.block_on(self.group().jobs_end());
+            let is_out = matches!(self.group().state(member), MemberState::Faulty | MemberState::Missing);
+            if !is_out || self.ledger.is_lost(member) || !self.group().leader().status().spares.is_empty() {
+                continue;
+            }
+            was_one = true;
+            let drive = self.take_former(member).unwrap_or_else(|| new_drive(&self.sim, &self.setup, "n"));
+            let identity = uuid(&mut self.rng);
+            let group = self.group.as_mut().expect("there is a group between steps");
+            let replaced = self.sim.block_on(async {
+                let id = group.install(drive);
+                group.leader().replace(MemberIndex(member as u16), id, identity).await
+            });
+            match replaced {
+                Ok(()) => self.filling.push(member),
+                // It failed as it was prepared: again.
+                Err(JoinError::Block(_)) => {}
+                Err(error) => panic!("the drive that was there fits: {error}"),
+            }
+        }
+        was_one
+    }
+
+    /// Takes the drive that was last in a member's place from where it is.
+    fn take_former(&mut self, member: usize) -> Option<SimDrive> {
+        let group = self.group.as_mut().expect("there is a group between steps");
+        let array = group.leader().shared().array;
+        let slots = group.leader().shared().slots();
+        let is_live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
+        let in_use: Vec<u32> = slots
+            .filter(|(_, slot)| is_live(slot.state))
+            .map(|(_, slot)| group.drives[usize::from(slot.drive.0)].index())
+            .collect();
+        let places = (0..group.drives.len()).filter(|place| !group.let_go.contains(place));
+        let listed = places.map(|place| (Some(place), group.drives[place].clone()));
+        let all = listed.chain(self.away.iter().map(|drive| (None, drive.clone())));
+        let was_it = |drive: &SimDrive| {
+            let own = newest_superblock(drive).filter(|own| own.array == array)?;
+            let is_free = !in_use.contains(&drive.index()) && !drive.is_failed() && !drive.is_mute();
+            (is_free && own.role == Role::Member(member as u16)).then_some(own.epoch)
+        };
+        let known = all.filter_map(|(place, drive)| Some((was_it(&drive)?, place, drive)));
+        let (_, place, drive) = known.max_by_key(|(epoch, ..)| *epoch)?;
+        match place {
+            Some(place) => group.let_go.push(place),
+            None => self.away.retain(|away| away.index() != drive.index()),
+        }
+        Some(drive.reopen())
+    }
+}
+
+fn newest_superblock(drive: &SimDrive) -> Option<Superblock> {
+    let copies = superblock_offsets(::drive::Drive::info(drive).size_bytes);
+    let copies = copies.into_iter().filter_map(|at| Superblock::decode(&drive.read_raw(at, BLOCK as u64)).ok());
+    copies.max_by_key(|copy| copy.epoch)
+}
