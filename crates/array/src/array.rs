@@ -409,7 +409,7 @@ impl<E: Env> Inner<E> {
             Request::Persist => self.persist_map().await.map(|()| Outcome::Done),
             Request::Settle => {
                 // What waits to be written again holds records open.
-                self.mend(None).await?;
+                self.mend(|_| true).await?;
                 if let Some(log) = &self.log {
                     log.settle().await;
                 }

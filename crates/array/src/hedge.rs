@@ -198,6 +198,9 @@ impl<E: Env> Inner<E> {
 
     /// A strip from the others; nothing if too few of those can be read.
     async fn restore_without(self: &Rc<Self>, unit: UnitIndex, role: Role, columns: Range) -> Option<BufMut> {
+        if self.unended.are_in(unit, columns) {
+            return None;
+        }
         let survives = self.shared.geometry.syndromes;
         let view = self.view(unit, columns.start, &[role]);
         let mut left_out: Vec<Role> = (0..view.0.len()).filter(|&role| view.0[role].strip != Strip::Good).collect();

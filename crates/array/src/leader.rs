@@ -213,8 +213,10 @@ impl<E: Env> Inner<E> {
                     let survives = self.shared.geometry.syndromes;
                     return Err(BlockError::Lost { lost: self.shared.geometry.strips(), survives });
                 }
+                // What was to be repaired while no superblocks could be written has not been begun.
+                let repair = left_at_all || self.shared.is_astray();
                 self.publish(state);
-                if left_at_all {
+                if repair {
                     self.start_repair();
                 }
                 return Ok(());

@@ -188,7 +188,7 @@ impl<E: Env> Inner<E> {
         failed.extend(flushed.into_iter().filter(|(.., flushed)| !flushed).map(|(member, drive, _)| (member, drive)));
         if failed.is_empty() {
             // Too few members to hold the seal are too few for the group: the next request says so.
-            let _ = self.seal(log, &mark).await;
+            let _ = self.try_seal(log, &mark).await;
         }
         failed
     }

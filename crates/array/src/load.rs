@@ -278,14 +278,14 @@ impl<E: Env> Array<E> {
         self.0
             .to_the_end(async move {
                 inner.barrier().await;
-                inner.mend(None).await?;
+                let mended = inner.mend(|_| true).await;
                 if inner.leader.is_none() {
                     return Ok(());
                 }
                 if inner.shared.unended.load(Ordering::SeqCst) > 0 {
-                    // Another shard's: a recovery has to put them right.
+                    // This shard's or another's: a recovery has to put them right.
                     let survives = inner.shared.geometry.syndromes;
-                    return Err(BlockError::Lost { lost: survives + 1, survives });
+                    return Err(mended.err().unwrap_or(BlockError::Lost { lost: survives + 1, survives }));
                 }
                 inner.persist_map().await?;
                 let _turn = inner.leader().state_lock.enter().await;

@@ -14,26 +14,23 @@
 //!    of the same columns were given before is flushed first (`recent` knows of it). Else a recovery could find an old
 //!    syndrome beside a base that is newer.
 
+mod seal;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
-use std::sync::atomic::Ordering;
 
-use drive::{BlockError, Buf, BufMut, Env, Receiver, Segments, Sender, join_all, oneshot};
-use format::log::{
-    EXCEPTIONS_MAX, Entry, FrameHead, PartData, SEALS, encode_frame_meta, encode_seal, frame_len, frame_meta_len,
-    seal_offset,
-};
+use drive::{BlockError, Buf, Env, Receiver, Segments, Sender, join_all, oneshot};
+use format::log::{EXCEPTIONS_MAX, Entry, FrameHead, PartData, encode_frame_meta, frame_len, frame_meta_len};
 use format::{Region, Uuid};
 use smallvec::SmallVec;
 
 use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::kept::{KeptStream, OPEN_MAX};
-use crate::leader::write_retried;
 use crate::lock::{Turn, Turnstile};
 use crate::ranges::Range;
-use crate::shared::{DriveId, Shared, Slot};
+use crate::shared::{DriveId, Shared};
 use crate::unit_map::UnitMap;
 use crate::unsealed::Unsealed;
 
@@ -510,12 +507,11 @@ impl<E: Env> Inner<E> {
     async fn make_room_in_log(self: &Rc<Self>, log: &Rc<Log>) -> Result<(), BlockError> {
         if log.settled_below() > log.retired.get() {
             self.flush_for_log(log).await?;
-        } else if self.unended.is_empty() {
+        } else if !self.unended.have_records() {
             // The records of this batch are open as well, but older ones are, too, or there would be room.
             let _ = log.wait().await;
-        } else {
-            // What holds the room may wait to be written again.
-            self.mend(None).await?;
+        } else if self.mend(|_| true).await.is_err() {
+            self.unended.give_up_records();
         }
         Ok(())
     }
@@ -525,60 +521,6 @@ impl<E: Env> Inner<E> {
         let mark = log.flush_begins();
         self.flush_members().await?;
         log.flush_ended(&mark);
-        Ok(())
-    }
-
-    /// Flushes all members, and makes durable that everything that was written to units of this shard before needs no
-    /// recovery.
-    pub async fn flush_and_seal(self: &Rc<Self>) -> Result<(), BlockError> {
-        let Some(log) = &self.log else { return self.flush_members().await };
-        let mark = log.flush_begins();
-        self.flush_members().await?;
-        log.flush_ended(&mark);
-        self.seal(log, &mark).await
-    }
-
-    /// Says on the members that what was settled when a flush began, which has ended, needs no recovery.
-    ///
-    /// # Errors
-    /// [`BlockError::Lost`] if so few members took the seal that a crash could take all of them.
-    pub async fn seal(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Result<(), BlockError> {
-        if !log.wants_seal(mark) {
-            return Ok(());
-        }
-        let _turn = log.seals.enter().await;
-        if !log.wants_seal(mark) {
-            return Ok(()); // A later flush has sealed it meanwhile.
-        }
-        self.dawdle("members are flushed, and nothing is sealed").await;
-        let slot = log.seal_slot.replace((log.seal_slot.get() + 1) % SEALS);
-        let offset = seal_offset(&log.place, slot);
-        let head = FrameHead { offset, tail: mark.below, ..log.head };
-        let bytes = BufMut::copy_of(&encode_seal(&log.array, &head, &mark.open)).freeze();
-        let members: Vec<(MemberIndex, Slot)> = self.shared.staying().collect();
-        let write = |(member, slot): (MemberIndex, Slot)| {
-            let (drive, bytes) = (self.drive(slot.drive), bytes.clone());
-            async move {
-                match drive {
-                    Some(drive) => (member, write_retried(&drive, offset, bytes, true).await.is_ok()),
-                    None => (member, false),
-                }
-            }
-        };
-        // A member that does not take it shows that at its next write.
-        let written = join_all(members.iter().copied().map(write)).await;
-        let (strips, survives) = (self.shared.geometry.strips(), self.shared.geometry.syndromes);
-        for set in 0..self.shared.geometry.sets as usize {
-            let of_set = |member: &MemberIndex| usize::from(member.0) / strips == set;
-            let took = written.iter().filter(|(member, took)| *took && of_set(member)).count();
-            let lost = strips - members.iter().filter(|(member, _)| of_set(member)).count();
-            if took + lost <= survives {
-                return Err(BlockError::Lost { lost: strips - took, survives });
-            }
-        }
-        let mut unsealed = log.unsealed.borrow_mut();
-        unsealed.seal(mark.below, &mark.open);
-        self.counters().unsealed.store(!unsealed.is_empty(), Ordering::SeqCst);
         Ok(())
     }
 

@@ -4,37 +4,56 @@
 //! and new on others. Its request has failed, but the group goes on with all of its members, so no recovery puts the stripe right, and as
 //! soon as one of them is lost, blocks that nobody was writing would be computed from a mixture.
 //!
-//! So what was to be written is kept in memory, and is written again before anything else is done with the unit, and in any case
-//! [`LOOK_EVERY`]. Until that has worked the record in the log stays open, so that a recovery finds it.
+//! So what was to be written is kept in memory, and its record in the log stays open, until it is written again: before anything is computed from
+//! other strips of these columns, before their zones are written, before the unit is rebuilt or scrubbed, and by itself after a while. While that does not work,
+//! strips that can be read are read, and all else of these columns is an error.
+//!
+//! What is kept is bounded: with [`KEPT_MAX`] of them sets that have some take no further writes. A group without syndromes computes nothing
+//! from other strips, but checksums of blocks that were written in part; with so many it leaves those as they are.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use drive::{BlockError, Env};
+use drive::{BlockError, Env, join_all};
+use format::BLOCK;
 
 use crate::array::Inner;
 use crate::geometry::UnitIndex;
+use crate::kept::OPEN_MAX;
 use crate::lock::Turnstile;
 use crate::log::Open;
+use crate::message::{Op, Pieces};
 use crate::plan::Strip;
+use crate::ranges::Range;
 use crate::record::{Logged, Overwritten};
 use crate::write::StripWrite;
 
-/// How often it is tried again while nobody asks for the unit.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How soon they are written again while nobody asks for their units. Each time without success doubles it.
+const AGAIN_MIN: Duration = Duration::from_secs(1);
 
-/// Of the records that may be open at the same time so many may wait for their strips to be written again before nothing more is begun.
-const OPEN_MAX: usize = crate::kept::OPEN_MAX / 2;
+/// How long it takes at most until they are tried again.
+const AGAIN_MAX: Duration = Duration::from_secs(60);
+
+/// So many are kept for each shard, with their records open: half of what may be open at the same time.
+const KEPT_MAX: usize = OPEN_MAX / 2;
 
 /// A component whose strips are old or new.
 struct Unended {
     unit: UnitIndex,
-    /// Its first column.
-    x: u64,
+    columns: Range,
     writes: Vec<StripWrite>,
     record: RefCell<Option<(Open, Overwritten)>>,
+}
+
+impl Unended {
+    /// Shares a block with these columns, which has one checksum.
+    fn meets(&self, unit: UnitIndex, columns: Range) -> bool {
+        let block = BLOCK as u64;
+        let blocks = |range: Range| Range::new(range.start / block, range.end.div_ceil(block));
+        self.unit == unit && !blocks(self.columns).intersect(blocks(columns)).is_empty()
+    }
 }
 
 impl Drop for Unended {
@@ -62,65 +81,116 @@ impl UnendedWrites {
         self.all.borrow().is_empty()
     }
 
-    /// So many that nothing more should be begun.
-    pub fn is_full(&self) -> bool {
-        self.all.borrow().len() >= OPEN_MAX
+    /// Some lie in these columns: nothing may be computed from them.
+    #[inline]
+    pub fn are_in(&self, unit: UnitIndex, columns: Range) -> bool {
+        !self.is_empty() && self.all.borrow().iter().any(|unended| unended.meets(unit, columns))
     }
 
-    fn of(&self, unit: Option<UnitIndex>) -> Vec<Rc<Unended>> {
-        let all = self.all.borrow();
-        all.iter().filter(|unended| unit.is_none_or(|unit| unended.unit == unit)).cloned().collect()
+    /// Some hold records open.
+    pub fn have_records(&self) -> bool {
+        self.all.borrow().iter().any(|unended| unended.record.borrow().is_some())
+    }
+
+    /// The log needs the room of their records: what they protect is in memory alone from now on.
+    pub fn give_up_records(&self) {
+        for unended in &*self.all.borrow() {
+            drop(unended.record.take());
+        }
+    }
+
+    fn of(&self, which: impl Fn(UnitIndex) -> bool) -> Vec<Rc<Unended>> {
+        self.all.borrow().iter().filter(|unended| which(unended.unit)).cloned().collect()
     }
 }
 
 impl<E: Env> Inner<E> {
     /// Keeps what was to be written, to be written again.
-    pub fn keep_unended(self: &Rc<Self>, unit: UnitIndex, x: u64, writes: Vec<StripWrite>, logged: Logged) {
+    pub fn keep_unended(self: &Rc<Self>, unit: UnitIndex, columns: Range, writes: Vec<StripWrite>, logged: Logged) {
+        let kept = self.unended.all.borrow().len();
+        let redundant = self.shared.geometry.syndromes > 0;
+        if !redundant && (self.shared.checksums.is_none() || kept >= KEPT_MAX) {
+            return;
+        }
         let record = match logged {
+            // Those that were under way when it became full. Other sets need what may still be open.
+            Logged::Durable(..) if kept >= KEPT_MAX => None,
             Logged::Durable(open, overwritten) => Some((open, overwritten)),
             Logged::Nothing | Logged::Again => None,
         };
-        self.unended.all.borrow_mut().push(Rc::new(Unended { unit, x, writes, record: RefCell::new(record) }));
-        self.shared.unended.fetch_add(1, Ordering::SeqCst);
+        let unended = Unended { unit, columns, writes, record: RefCell::new(record) };
+        self.unended.all.borrow_mut().push(Rc::new(unended));
+        if redundant {
+            self.shared.unended.fetch_add(1, Ordering::SeqCst);
+        }
         if self.unended.looking.replace(true) {
             return;
         }
         let inner = self.clone();
         self.env.spawn(async move {
-            loop {
-                inner.env.sleep(LOOK_EVERY).await;
-                if inner.unended.is_empty() || inner.shared.is_stopped() {
-                    inner.unended.looking.set(false);
-                    return;
+            let mut pause = AGAIN_MIN;
+            while !inner.unended.is_empty() && !inner.shared.is_stopped() {
+                inner.env.sleep(pause).await;
+                if inner.mend(|_| true).await.is_err() {
+                    pause = (2 * pause).min(AGAIN_MAX);
                 }
-                // Without success it is tried again.
-                let _ = inner.mend(None).await;
             }
+            inner.unended.looking.set(false);
         });
     }
 
-    /// Writes again what came to no end, of a unit or of all. Returns at the first that does not work.
-    ///
-    /// Nothing else is under way in these columns: all that is asked of a unit waits for this first.
+    /// What has to be written again before this is done with the unit.
     ///
     /// # Errors
-    /// [`BlockError`] as for a write.
-    pub async fn mend(self: &Rc<Self>, unit: Option<UnitIndex>) -> Result<(), BlockError> {
+    /// [`BlockError`] as for a write: that did not work, and what is asked for cannot do without it.
+    pub async fn mend_before(self: &Rc<Self>, unit: UnitIndex, op: &Op) -> Result<(), BlockError> {
+        match op {
+            // Reads look themselves whether they need it. A zone that is trimmed was given back, by a write.
+            Op::Read { .. } | Op::Trim { .. } | Op::Nothing => Ok(()),
+            Op::Rebuild { .. } | Op::Scrub { .. } => self.mend(|other| other == unit).await,
+            Op::Write { pieces, .. } => {
+                if let Err(error) = self.mend(|other| other == unit).await
+                    && self.are_unended_in_zones(unit, pieces)
+                {
+                    return Err(error);
+                }
+                let geometry = &self.shared.geometry;
+                let of_set = |other: UnitIndex| other.0 % geometry.sets == unit.0 % geometry.sets;
+                let is_full = geometry.syndromes > 0 && self.unended.all.borrow().len() >= KEPT_MAX;
+                if is_full { self.mend(of_set).await } else { Ok(()) }
+            }
+        }
+    }
+
+    /// A write would touch zones in which some lie.
+    fn are_unended_in_zones(&self, unit: UnitIndex, pieces: &Pieces) -> bool {
+        let zone = self.shared.geometry.zone;
+        let zones = |range: Range| Range::new(range.start / zone * zone, range.end.div_ceil(zone) * zone);
+        pieces.iter().any(|piece| self.unended.are_in(unit, zones(piece.range)))
+    }
+
+    /// Writes again what came to no end, of the units that `which` chooses, all together.
+    ///
+    /// Nothing else is under way in these columns: whatever needs them waits for this first.
+    ///
+    /// # Errors
+    /// [`BlockError`] as for a write, of the first of them that did not work.
+    pub async fn mend(self: &Rc<Self>, which: impl Fn(UnitIndex) -> bool) -> Result<(), BlockError> {
         if self.unended.is_empty() {
             return Ok(());
         }
         let _turn = self.unended.turn.enter().await;
-        for unended in self.unended.of(unit) {
+        let again = self.unended.of(which).into_iter().map(|unended| async move {
             self.shared.missed.note(unended.unit);
             let result = self.write_again(&unended).await;
             self.shared.missed.note(unended.unit);
-            result?;
-        }
-        Ok(())
+            result
+        });
+        join_all(again).await.into_iter().collect()
     }
 
     async fn write_again(self: &Rc<Self>, unended: &Rc<Unended>) -> Result<(), BlockError> {
-        let view = self.view(unended.unit, unended.x, &[]);
+        let view = self.view(unended.unit, unended.columns.start, &[]);
         // Without those that have left meanwhile, the others are as after a write without them.
         let there = unended.writes.iter().filter(|write| view.0[write.role].strip != Strip::Lost);
         let there: Vec<StripWrite> = there.cloned().collect();
@@ -131,7 +201,9 @@ impl<E: Env> Inner<E> {
             return Err(BlockError::Lost { lost, survives });
         }
         self.unended.all.borrow_mut().retain(|other| !Rc::ptr_eq(other, unended));
-        self.shared.unended.fetch_sub(1, Ordering::SeqCst);
+        if survives > 0 {
+            self.shared.unended.fetch_sub(1, Ordering::SeqCst);
+        }
         if let Some((open, overwritten)) = unended.record.take()
             && self.has_lost_any(&overwritten)
         {

@@ -305,9 +305,19 @@ impl<E: Env> Inner<E> {
                 }
                 continue;
             }
-            if view.lost() > survives {
-                // Other strips may be unreadable in other places.
-                if let Some(halves) = columns.halves().filter(|_| !unreadable.is_empty()) {
+            let mut mixture = Ok(());
+            if self.unended.are_in(unit, columns) {
+                // Afterwards what was overwritten in part can be read as well.
+                mixture = Box::pin(self.mend(|other| other == unit)).await;
+                if mixture.is_ok() {
+                    unreadable.clear();
+                    continue;
+                }
+            }
+            if mixture.is_err() || view.lost() > survives {
+                // Other strips may be unreadable, or old and new, in other places.
+                let is_elsewhere = mixture.is_err() || !unreadable.is_empty();
+                if let Some(halves) = columns.halves().filter(|_| is_elsewhere) {
                     let mut whole = self.env.alloc(columns.len() as usize);
                     for half in halves {
                         let part = Box::pin(self.read_or_restore(unit, role, half)).await?;
@@ -315,7 +325,7 @@ impl<E: Env> Inner<E> {
                     }
                     return Ok(whole);
                 }
-                return Err(BlockError::Lost { lost: view.lost(), survives });
+                return Err(mixture.err().unwrap_or(BlockError::Lost { lost: view.lost(), survives }));
             }
             let lost = (0..view.0.len()).filter(|&role| view.0[role].strip != Strip::Good);
             let decoder = self.decoder(&lost.collect::<Vec<_>>());

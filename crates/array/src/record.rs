@@ -67,9 +67,6 @@ impl<E: Env> Inner<E> {
             }
             return Ok(Logged::Nothing);
         }
-        if self.unended.is_full() {
-            self.mend(None).await?;
-        }
         let mut entries = self.entries(overlay, columns, view, writes);
         while log.conflicts(unit, &entries, geometry.data) {
             self.flush_for_log(log).await?;

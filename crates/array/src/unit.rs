@@ -108,8 +108,7 @@ impl<E: Env> Inner<E> {
                 join_all(reads.drain(..)).await;
             }
             if !self.unended.is_empty()
-                && !matches!(op, Op::Nothing)
-                && let Err(error) = Box::pin(self.mend(Some(unit))).await
+                && let Err(error) = Box::pin(self.mend_before(unit, &op)).await
             {
                 waiter.send(Err(error));
                 continue;

@@ -70,7 +70,8 @@ impl<E: Env> Inner<E> {
                     Ok(true) => {}
                     Ok(false) => return Err(BlockError::Lost { lost: 1, survives: 0 }),
                     Err(error) => {
-                        self.keep_unended(unit, x, vec![write], Logged::Nothing);
+                        let columns = Range::new(x, x + data.len() as u64);
+                        self.keep_unended(unit, columns, vec![write], Logged::Nothing);
                         return Err(error);
                     }
                 }
@@ -305,7 +306,7 @@ impl<E: Env> Inner<E> {
                 Err(error) => {
                     // The zone of a first write stays unallocated, whatever is there.
                     if !component.fresh {
-                        self.keep_unended(unit, columns.start, writes, logged);
+                        self.keep_unended(unit, columns, writes, logged);
                     }
                     return Err(error);
                 }

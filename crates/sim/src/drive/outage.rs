@@ -129,6 +129,11 @@ impl Outage {
         outage
     }
 
+    /// It concerns the way to this drive.
+    pub fn is_of(&self, drive: &SimDrive) -> bool {
+        self.drives.iter().any(|state| state.index == drive.index())
+    }
+
     /// It is under way.
     pub fn is_under_way(&self) -> bool {
         self.way.stage.get() == Stage::Begun

@@ -430,12 +430,13 @@ impl Run {
         self.group = Some(group);
     }
 
-    /// Losses, and those members that could not be reached when the group was assembled.
+    /// Losses, and those members that could not be reached when the group was assembled, or at an attempt to do so.
     fn with_those_away(&self, group: &Group, losses: &[Loss]) -> Vec<Loss> {
         let mut losses = losses.to_vec();
         for member in (0..usize::from(self.setup.shape.members)).filter(|&member| self.ledger.may_be_away(member)) {
             let is_there = matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding);
-            if !is_there && losses.iter().all(|loss| loss.member != member) {
+            let was_away = is_there && self.failed_at_start(group.member(member));
+            if (!is_there || was_away) && losses.iter().all(|loss| loss.member != member) {
                 losses.push(Loss::in_power_cut(member));
             }
         }
@@ -482,6 +483,8 @@ impl Run {
             // Superblocks and strips that could not be written are written again within a second, if nobody asks before.
             let env = self.sim.env();
             self.sim.block_on(env.sleep(outages::LOOKS_AGAIN));
+            // A group that asks a drive nothing does not notice that its handle is of no more use.
+            self.sim.block_on(self.group().leader().flush()).expect("the ways to all drives are back");
         }
         const TIMES_MAX: usize = 20;
         for _ in 0..TIMES_MAX {

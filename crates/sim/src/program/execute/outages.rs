@@ -70,6 +70,13 @@ impl Run {
         let begun = move || *tally.borrow_mut().faults.entry(fault).or_default() += 1;
         let outage = Outage::arm(&self.sim.env(), &drives, how, after, lasts, self.rng.fork(), begun);
         self.outages.retain(|armed| !armed.outage.is_over());
+        if is_of_all {
+            // Nobody knows who leaves: whoever is out of reach then may be one more than the group survives.
+            for armed in &mut self.outages {
+                armed.outage.call_off();
+                armed.is_of_all = true;
+            }
+        }
         self.outages.push(Armed { outage, how, at_start, is_of_all });
     }
 
@@ -91,11 +98,19 @@ impl Run {
         !self.outages.iter().all(|armed| armed.outage.is_over())
     }
 
+    /// The way to the drive failed at an attempt to start the group.
+    pub(super) fn failed_at_start(&self, drive: &SimDrive) -> bool {
+        self.outages.iter().any(|armed| armed.at_start && armed.outage.has_begun() && armed.outage.is_of(drive))
+    }
+
     /// What has not begun does not begin any more, and what has, ends; `only_of_all`: for more members than the group survives.
     pub(super) fn end_outages(&mut self, only_of_all: bool) {
         let all = self.outages.iter().filter(|armed| armed.is_of_all || !only_of_all);
         let ending: Vec<Outage> = all.map(|armed| armed.outage.clone()).collect();
         ending.iter().for_each(Outage::call_off);
+        if ending.iter().all(Outage::is_over) {
+            return; // The machine may be stopped already.
+        }
         let env = self.sim.env();
         self.sim.block_on(async {
             while !ending.iter().all(Outage::is_over) {

@@ -1,0 +1,89 @@
+//! Seals: what was flushed needs no recovery, and the members say so.
+
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use drive::{BlockError, BufMut, DriveError, Env, join_all};
+use format::log::{FrameHead, SEALS, encode_seal, seal_offset};
+
+use super::{FlushMark, Log};
+use crate::array::Inner;
+use crate::errors::Failed;
+use crate::geometry::MemberIndex;
+use crate::leader::write_retried;
+use crate::shared::{DriveId, Slot};
+
+impl<E: Env> Inner<E> {
+    /// Flushes all members, and makes durable that everything that was written to units of this shard before needs no
+    /// recovery.
+    pub async fn flush_and_seal(self: &Rc<Self>) -> Result<(), BlockError> {
+        let Some(log) = &self.log else { return self.flush_members().await };
+        let mark = log.flush_begins();
+        self.flush_members().await?;
+        log.flush_ended(&mark);
+        self.seal(log, &mark).await
+    }
+
+    /// Says on the members that what was settled when a flush began, which has ended, needs no recovery. If so few of them take it that a crash
+    /// could take all of those, the others leave the group.
+    ///
+    /// # Errors
+    /// [`BlockError::Lost`] if the group cannot do without them.
+    pub async fn seal(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Result<(), BlockError> {
+        loop {
+            let refused = self.try_seal(log, mark).await;
+            if refused.is_empty() {
+                return Ok(());
+            }
+            for (member, drive) in refused {
+                self.shared.count_error(member, Failed::Write);
+                self.fail_or_refuse(member, drive, &DriveError::Gone).await?;
+            }
+        }
+    }
+
+    /// As [`Inner::seal`], asking the leader for nothing. Gives the members that did not take it, of sets in which those are too many.
+    pub async fn try_seal(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Vec<(MemberIndex, DriveId)> {
+        if !log.wants_seal(mark) {
+            return Vec::new();
+        }
+        let _turn = log.seals.enter().await;
+        if !log.wants_seal(mark) {
+            return Vec::new(); // A later flush has sealed it meanwhile.
+        }
+        self.dawdle("members are flushed, and nothing is sealed").await;
+        let slot = log.seal_slot.replace((log.seal_slot.get() + 1) % SEALS);
+        let offset = seal_offset(&log.place, slot);
+        let head = FrameHead { offset, tail: mark.below, ..log.head };
+        let bytes = BufMut::copy_of(&encode_seal(&log.array, &head, &mark.open)).freeze();
+        let members: Vec<(MemberIndex, Slot)> = self.shared.staying().collect();
+        let write = |(member, slot): (MemberIndex, Slot)| {
+            let (drive, bytes) = (self.drive(slot.drive), bytes.clone());
+            async move {
+                match drive {
+                    Some(drive) => (member, slot.drive, write_retried(&drive, offset, bytes, true).await.is_ok()),
+                    None => (member, slot.drive, false),
+                }
+            }
+        };
+        // A member that does not take it shows that at its next write.
+        let written = join_all(members.iter().copied().map(write)).await;
+        let (strips, survives) = (self.shared.geometry.strips(), self.shared.geometry.syndromes);
+        let mut refused = Vec::new();
+        for set in 0..self.shared.geometry.sets as usize {
+            let of_set = |member: &MemberIndex| usize::from(member.0) / strips == set;
+            let took = written.iter().filter(|(member, _, took)| *took && of_set(member)).count();
+            let lost = strips - members.iter().filter(|(member, _)| of_set(member)).count();
+            if took + lost <= survives {
+                let others = written.iter().filter(|(member, _, took)| !took && of_set(member));
+                refused.extend(others.map(|&(member, drive, _)| (member, drive)));
+            }
+        }
+        if refused.is_empty() {
+            let mut unsealed = log.unsealed.borrow_mut();
+            unsealed.seal(mark.below, &mark.open);
+            self.counters().unsealed.store(!unsealed.is_empty(), Ordering::SeqCst);
+        }
+        refused
+    }
+}
