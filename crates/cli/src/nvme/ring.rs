@@ -17,10 +17,10 @@ const ARENA_BYTES: usize = 16 << 20;
 /// [`Failure`]: there is no io_uring, or the benchmark failed.
 pub(super) async fn run(bench: Bench) -> Result<NvmeBench, Failure> {
     let addresses = resolved(&bench.args.addresses).await?;
-    let Config { cores, .. } = Config::default();
-    // The last one: a daemon on the same machine begins with the first.
-    let cores = cores.last().copied().into_iter().collect();
-    let config = Config { cores, arena_bytes: ARENA_BYTES, ..Config::default() };
+    let Config { mut cores, .. } = Config::default();
+    cores.truncate(1);
+    // Which core has nothing else to do the scheduler knows better.
+    let config = Config { cores, pinned: false, arena_bytes: ARENA_BYTES, ..Config::default() };
     let runtime = Runtime::start(config).map_err(|error| Failure::Ended(error.to_string()))?;
     let running = runtime.shard(0).call(move || async move { bench.run(ShardEnv::current(), &addresses).await });
     running.await.map_err(|_| Failure::Ended("the benchmark was cut off".to_owned()))?
