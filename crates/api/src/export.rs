@@ -31,8 +31,12 @@ pub struct Export {
     pub read_only: bool,
     /// Clients must use TLS; `null` where they must not.
     pub tls: Option<ExportTls>,
-    /// Block size of a block device, in bytes; `null` for others.
+    /// Block size of a block device or of a namespace, in bytes; `null` for NBD.
     pub block_bytes: Option<u32>,
+    /// What the drives write whole or not at all when the power fails, in bytes. Where it is less than `block_bytes`, a power cut may
+    /// leave a block partly written. `null` for NBD, which promises nothing about it, and where it is not known.
+    #[serde(default)]
+    pub atomic_bytes: Option<u32>,
     /// It takes connections, or the block device is there. Otherwise `message` says why not.
     pub listening: bool,
     /// Why it does not listen; `null` otherwise.
@@ -113,7 +117,8 @@ pub struct UblkCreate {
     /// N in `/dev/ublkbN`; the lowest that is free where it is left out.
     #[serde(default)]
     pub number: Option<u32>,
-    /// Size of its blocks in bytes: 512 or 4096. By default 4096; of an import that of its drives.
+    /// Size of its blocks in bytes: 512 or 4096. By default what the drives of the group write whole or not at all when the power
+    /// fails; of an import that of its drives.
     #[serde(default)]
     pub block_bytes: Option<u32>,
     /// Requests that each of its queues takes at the same time: 1 to 4096, 128 by default.
@@ -131,7 +136,8 @@ pub struct NvmeTcpCreate {
     /// Its number, 1 to 65535; the lowest that is free where it is left out, or the one that the volume has elsewhere.
     #[serde(default)]
     pub nsid: Option<u32>,
-    /// Size of its blocks in bytes: 512 or 4096, the default.
+    /// Size of its blocks in bytes: 512 or 4096. By default that which the volume has elsewhere, or else what the drives of the group
+    /// write whole or not at all when the power fails.
     #[serde(default)]
     pub block_bytes: Option<u32>,
     /// NVMe qualified names of the hosts that may use it.
@@ -150,8 +156,6 @@ impl NvmeTcpCreate {
 }
 
 impl UblkCreate {
-    /// Block size in bytes, where none is asked for.
-    pub const BLOCK_BYTES_DEFAULT: u32 = 4096;
     /// Depth, where none is asked for.
     pub const DEPTH_DEFAULT: u16 = 128;
     /// Numbers end before this: the kernel has 20 bits for them.

@@ -544,7 +544,8 @@ pub struct ExportCreateArgs {
     /// N in /dev/ublkbN; otherwise the lowest that is free
     #[arg(long, value_name = "N", requires = "ublk")]
     pub number: Option<u32>,
-    /// Size of the blocks of a block device or a namespace: 512 or 4096. Otherwise 4096, and of an import's device that of its drives
+    /// Size of the blocks of a block device or a namespace: 512 or 4096. Otherwise what the drives write at once when the power fails (their
+    /// physical blocks), and of an import's device that of its drives
     #[arg(long, value_name = "SIZE", conflicts_with = "nbd", value_parser = parse_bytes)]
     pub block_size: Option<u64>,
     /// Requests that each of its queues takes at the same time, 1 to 4096

@@ -116,7 +116,7 @@ pub struct HostArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Connection")]
 pub struct ConnectionArgs {
-    /// Number of the namespace; not needed where there is only one
+    /// Number of the namespace; not needed where there is only one, except for `connect --ublk`
     #[arg(long, value_name = "NSID")]
     pub nsid: Option<u32>,
     /// I/O queues, a connection each

@@ -456,7 +456,15 @@ pub fn export(export: &Export) -> String {
         ("connections", export.connection_count.to_string()),
     ];
     if let Some(bytes) = export.block_bytes {
-        rows.push(("blocks", format_bytes(bytes.into())));
+        // Smaller ones are no news: then several blocks are written at once.
+        let torn = export.atomic_bytes.filter(|atomic| *atomic < bytes && !export.read_only);
+        let torn = torn.map_or_else(String::new, |atomic| {
+            format!(
+                "; a power cut may leave one partly written: the drives write {} at once",
+                format_bytes(atomic.into())
+            )
+        });
+        rows.push(("blocks", format_bytes(bytes.into()) + &torn));
     }
     if let (Some(nqn), Some(nsid)) = (&export.nqn, export.nsid) {
         let hosts = export.hosts.as_ref().map_or_else(|| "any".to_owned(), |hosts| hosts.join(", "));

@@ -19,6 +19,9 @@ pub struct DriveInfo {
     pub size_bytes: u64,
     /// Logical block size: 512 or 4096. Offsets and lengths of every operation are multiples of it.
     pub sector_bytes: u32,
+    /// A write of this many bytes, at a multiple of as many, is there as a whole or not at all when the power fails during it. A power
+    /// of two, at least `sector_bytes`, and no more where nothing else is known.
+    pub atomic_bytes: u32,
     /// The drive forgets discarded ranges (TRIM, hole punching), so that passing discards down is worth an operation.
     pub discards: bool,
 }

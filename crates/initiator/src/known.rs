@@ -32,6 +32,8 @@ impl Known {
             name: format!("nvme-tcp://{}/{}?nsid={}", addresses[first], options.subsystem, info.nsid),
             size_bytes: info.bytes(),
             sector_bytes: info.block_bytes,
+            // AWUPF is at least one logical block (NVM Command Set 1.0, clause 2.1.4).
+            atomic_bytes: info.block_bytes,
             discards: about.has_dataset_management(),
         };
         Known { addresses: addresses.to_vec(), options, info, about, drive, transfer_bytes_max }

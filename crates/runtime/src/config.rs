@@ -17,6 +17,8 @@ use crate::system;
 pub struct Config {
     /// One shard for each of these cores.
     pub cores: Vec<usize>,
+    /// Each shard stays on its core. Without, the scheduler moves them as it does other threads: right for a single one beside unknown work.
+    pub pinned: bool,
     /// Bytes of the process's buffer arena, rounded up to 4 MiB. They are pinned, so they count as resident. The first
     /// runtime of a process decides; later ones share its arena.
     pub arena_bytes: usize,
@@ -37,6 +39,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             cores: system::allowed_cores(),
+            pinned: true,
             arena_bytes: 64 << 20,
             ring_entries: 512,
             fixed_files: 1024,
@@ -126,6 +129,7 @@ impl Runtime {
             let remote = Remote::new(index, core).map_err(|source| StartError::Thread { core, source })?;
             let remote = Arc::new(remote);
             let setup = ShardSetup {
+                pinned: config.pinned,
                 ring_entries: config.ring_entries,
                 fixed_files: config.fixed_files,
                 arena,
@@ -191,7 +195,8 @@ impl Drop for Runtime {
 
 fn shard_thread(remote: Arc<Remote>, setup: &ShardSetup, started: &mpsc::Sender<Result<(), StartError>>) {
     let core = remote.core();
-    let shard = system::pin_to_core(core).map_err(|source| StartError::Pin { core, source }).and_then(|()| {
+    let pinned = if setup.pinned { system::pin_to_core(core) } else { Ok(()) };
+    let shard = pinned.map_err(|source| StartError::Pin { core, source }).and_then(|()| {
         Shard::new(remote, setup).map_err(|source| {
             let hint = ring_hint(&source);
             StartError::Ring { core, source, hint }

@@ -96,6 +96,7 @@ pub(crate) fn abort_on_panic() {
 
 /// What a shard is made of. See [`crate::Config`].
 pub(crate) struct ShardSetup {
+    pub(crate) pinned: bool,
     pub(crate) ring_entries: u32,
     pub(crate) fixed_files: u32,
     pub(crate) arena: &'static Arena,

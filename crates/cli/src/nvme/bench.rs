@@ -1,14 +1,13 @@
-//! `purlin nvme bench`.
+//! `purlin nvme bench`: on Linux over a shard's io_uring, as the daemon's host is, elsewhere over tokio.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use api::{format_bytes, format_bytes_exact};
-use drive::{Buf, BufMut, Segments};
+use drive::{Buf, Segments, join_all, oneshot};
 use hdrhistogram::Histogram;
-use initiator::tokio::TokioNetwork;
-use initiator::{IoError, Namespace};
+use initiator::{Address, IoError, Namespace, Network, Options};
 
 use super::reports::{NvmeBench, NvmeLatency};
 use super::{connect, connection_options};
@@ -48,8 +47,9 @@ impl Pattern {
 }
 
 /// What the requests in flight share.
-struct Load {
-    disk: Namespace<TokioNetwork>,
+struct Load<N: Network> {
+    network: N,
+    disk: Namespace<N>,
     pattern: Pattern,
     bytes: u64,
     /// Requests that fit into the namespace.
@@ -69,17 +69,45 @@ pub(super) async fn run(common: &Common, args: BenchArgs) -> Result<(), Failure>
     // So many requests shall be with the target, not wait here.
     let share = args.depth.div_ceil(options.queues);
     options.queue_entries = options.queue_entries.max(share.saturating_add(1)).min(1024);
-    let disk = connect(&args.addresses, args.connection.nsid, options).await?;
-    let measured = measure(common, &args, pattern, disk.clone()).await;
-    disk.close().await;
+    let bench = Bench { common: common.clone(), args, pattern, options };
+    #[cfg(target_os = "linux")]
+    let measured = super::ring::run(bench).await;
+    #[cfg(not(target_os = "linux"))]
+    let measured = {
+        let addresses = bench.args.addresses.clone();
+        bench.run(initiator::tokio::TokioNetwork::new(), &addresses).await
+    };
     show(common, &measured?, text)
 }
 
-async fn measure(
+/// A benchmark that is to be run.
+pub(super) struct Bench {
+    common: Common,
+    pub args: BenchArgs,
+    pattern: Pattern,
+    options: Options,
+}
+
+impl Bench {
+    /// Connects to the addresses, which are those of the arguments as the network needs them, and measures.
+    ///
+    /// # Errors
+    /// [`Failure`], one sentence.
+    pub async fn run<N: Network + Clone>(self, network: N, addresses: &[Address]) -> Result<NvmeBench, Failure> {
+        let Bench { common, args, pattern, options } = self;
+        let disk = connect(&network, addresses, args.connection.nsid, options).await?;
+        let measured = measure(&common, &args, pattern, network, disk.clone()).await;
+        disk.close().await;
+        measured
+    }
+}
+
+async fn measure<N: Network + Clone>(
     common: &Common,
     args: &BenchArgs,
     pattern: Pattern,
-    disk: Namespace<TokioNetwork>,
+    network: N,
+    disk: Namespace<N>,
 ) -> Result<NvmeBench, Failure> {
     let (block, size) = (disk.info().block_bytes, disk.size_bytes());
     if !args.block_size.is_multiple_of(block.into()) {
@@ -97,6 +125,7 @@ async fn measure(
     let start = Instant::now();
     let histogram = Histogram::new_with_bounds(1, LATENCY_US_MAX, 2).expect("bounds that make sense");
     let load = Rc::new(Load {
+        network: network.clone(),
         disk,
         pattern,
         bytes: args.block_size,
@@ -106,10 +135,19 @@ async fn measure(
         latencies: RefCell::new(histogram),
         failed: RefCell::new(None),
     });
-    let requests: Vec<_> =
-        (0..args.depth).map(|index| tokio::task::spawn_local(load.clone().one(index.into()))).collect();
-    for request in requests {
-        request.await.map_err(|error| Failure::Ended(format!("the benchmark broke: {error}")))?;
+    let requests: Vec<_> = (0..args.depth)
+        .map(|index| {
+            let (sender, ended) = oneshot();
+            let load = load.clone();
+            network.spawn(async move {
+                load.one(index.into()).await;
+                sender.send(());
+            });
+            ended
+        })
+        .collect();
+    if join_all(requests).await.iter().any(Result::is_err) {
+        return Err(Failure::Ended("the benchmark was cut off".to_owned()));
     }
     if let Some(error) = load.failed.borrow_mut().take() {
         return Err(Failure::Ended(format!("a request failed: {error}")));
@@ -144,16 +182,16 @@ async fn measure(
     })
 }
 
-impl Load {
+impl<N: Network> Load<N> {
     /// One request after the other, until the time is over.
     async fn one(self: Rc<Self>, index: u64) {
         let len = self.bytes as usize;
         // Data that do not compress: whoever stores them is not flattered.
         let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ (index + 1).wrapping_mul(0xD129_0D3B_3E63_5F3B));
-        let mut bytes = BufMut::zeroed(len);
+        let mut bytes = self.network.alloc(len);
         bytes.chunks_exact_mut(8).for_each(|chunk| chunk.copy_from_slice(&random.next().to_le_bytes()));
         let data: Buf = bytes.freeze();
-        let mut place = Some(BufMut::zeroed(len));
+        let mut place = Some(self.network.alloc(len));
         while Instant::now() < self.ends && self.failed.borrow().is_none() {
             let at = match self.pattern.is_random {
                 true => random.next() % self.places,
@@ -163,7 +201,7 @@ impl Load {
             let done = if self.pattern.writes {
                 self.disk.write(at * self.bytes, Segments::from_iter([data.clone()]), false).await
             } else {
-                let into = place.take().unwrap_or_else(|| BufMut::zeroed(len));
+                let into = place.take().unwrap_or_else(|| self.network.alloc(len));
                 self.disk.read(at * self.bytes, into).await.map(|read| place = Some(read))
             };
             match done {

@@ -9,12 +9,13 @@ mod host;
 mod mdns;
 mod nbd_server;
 pub mod reports;
+#[cfg(target_os = "linux")]
+mod ring;
 mod serve;
 
 use std::time::Duration;
 
-use initiator::tokio::TokioNetwork;
-use initiator::{Address, ConnectError, Namespace, Options, Selection};
+use initiator::{Address, ConnectError, Namespace, Network, Options, Selection};
 use nvme::Nqn;
 use nvme::auth::{Credentials, Refusal};
 use nvme::host::HostError;
@@ -80,14 +81,15 @@ fn connection_options(host: &HostArgs, connection: &ConnectionArgs, subsystem: &
     })
 }
 
-async fn connect(
+async fn connect<N: Network>(
+    network: &N,
     addresses: &[Address],
     nsid: Option<u32>,
     options: Options,
-) -> Result<Namespace<TokioNetwork>, Failure> {
+) -> Result<Namespace<N>, Failure> {
     let selection = nsid.map_or(Selection::Only, Selection::Number);
     let (host, has_tls) = (options.host.clone(), options.tls.is_some());
-    let connected = Namespace::connect(&TokioNetwork::new(), addresses, selection, options).await;
+    let connected = Namespace::connect(network, addresses, selection, options).await;
     connected.map_err(|error| explained(&error, &host, has_tls))
 }
 

@@ -55,8 +55,9 @@ pub(super) async fn run(common: &Common, args: ConnectArgs) -> Result<(), Failur
         eprintln!("purlin: warning: whoever reaches {} may read and write: NBD asks nobody who they are", args.nbd);
     }
     let options = connection_options(&args.host, &args.connection, &args.subsystem)?;
+    let network = TokioNetwork::new();
     let disk = tokio::select! {
-        connected = connect(&args.addresses, args.connection.nsid, options) => connected?,
+        connected = connect(&network, &args.addresses, args.connection.nsid, options) => connected?,
         () = ending.told() => return Ok(()),
     };
     let served = Rc::new(Served {

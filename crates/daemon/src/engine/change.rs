@@ -101,6 +101,7 @@ impl Engine {
         if let Some(old) = member.drive {
             group.let_go(old).await?;
         }
+        group.tell_torn();
         Ok(())
     }
 
@@ -380,6 +381,7 @@ impl Control for Engine {
             group.let_go(id).await?;
             return Err(join_error(name, &error));
         }
+        group.tell_torn();
         self.remember();
         Ok(Changed::done(steps, self.look_at_group(&group).await?))
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use api::{ErrorCode, format_bytes};
 use export::{ExportState, serve_queue};
-use format::{BLOCK, ExportKind, ExportRecord, Uuid};
+use format::{ExportKind, ExportRecord, Uuid};
 use runtime::{ShardEnv, ShardHandle, UblkControl, UblkDevice, UblkError, UblkSpec, UblkState};
 
 use super::drives::stopping;
@@ -44,7 +44,7 @@ pub(super) struct Backing {
     pub key: GroupKey,
     pub volume: u64,
     pub size_bytes: u64,
-    /// The smallest request that needs no reading first, a power of two.
+    /// What is there as a whole or not at all after a power cut, a power of two: file systems count on it.
     pub physical_block_bytes: u32,
     /// A power of two, as the next one.
     pub io_min_bytes: u32,
@@ -68,7 +68,7 @@ impl Backing {
             key: group.key,
             volume,
             size_bytes: record.map_or(0, |record| record.size_bytes),
-            physical_block_bytes: BLOCK as u32,
+            physical_block_bytes: group.atomic_bytes(),
             io_min_bytes: strip,
             io_opt_bytes: io_opt_bytes(stripe, strip),
             discard_granularity_bytes: u32::try_from(zone).unwrap_or(strip),

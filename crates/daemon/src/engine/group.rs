@@ -20,11 +20,14 @@ use super::exports::RunningExport;
 use super::memory::Place;
 use super::shard::{self, GroupKey, Mail, Post};
 use super::upkeep::Upkeep;
-use super::{host_keys, host_tls_keys, identity, settings};
+use super::{host_keys, host_tls_keys, identity, offer, settings};
 use crate::http::{Answer, ControlError};
 
 /// Bytes that are given back by one request: bounds the memory that its work takes.
 const RELEASE_STEP_BYTES: u64 = 64 << 20;
+
+/// The smallest blocks that drives and exports have.
+const BLOCK_BYTES_MIN: u32 = 512;
 
 /// A drive that the group has open. Its [`DriveId`] is its index.
 #[derive(Clone)]
@@ -284,6 +287,23 @@ impl Group {
     /// The drive of an index, if the group has it open.
     pub fn drive(&self, id: DriveId) -> Option<GroupDrive> {
         self.drives().get(usize::from(id.0)).cloned().flatten()
+    }
+
+    /// What the drives that are there, spares too, write whole or not at all when the power fails, in bytes: 512 to 4096. Decides which
+    /// blocks can be promised to be whole.
+    pub fn atomic_bytes(&self) -> u32 {
+        let of_drive = |drive: &GroupDrive| drive.open.info().atomic_bytes;
+        self.drives().iter().flatten().map(of_drive).min().unwrap_or(BLOCK_BYTES_MIN)
+    }
+
+    /// Logs which exports have blocks that a power cut may tear. Their block size stays: clients rely on it.
+    pub fn tell_torn(&self) {
+        let atomic_bytes = self.atomic_bytes();
+        for running in self.exports().values() {
+            if let Some(torn) = offer::torn(&running.record.kind, atomic_bytes) {
+                tracing::warn!(group = self.name, volume = running.state.name(), "{torn}");
+            }
+        }
     }
 
     /// The index of a drive by name.

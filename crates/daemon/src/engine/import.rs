@@ -201,6 +201,12 @@ impl Import {
         Some((Backing { physical_block_bytes: block, discard_granularity_bytes: block, ..backing }, block_bytes))
     }
 
+    /// What is there as a whole or not at all after a power cut, in bytes: a block of the namespace. `None` of an array, which is not
+    /// written, and while it is not served.
+    pub fn atomic_bytes(&self) -> Option<u32> {
+        self.backing().filter(|_| self.is_namespace()).map(|(_, block_bytes)| block_bytes)
+    }
+
     /// Nothing may be written: to an array never, to a namespace if it says so.
     pub fn is_read_only(&self) -> bool {
         self.known().is_none_or(|known| known.info().read_only)

@@ -7,7 +7,7 @@ use std::time::Duration;
 use ::drive::join_all;
 use api::{
     Changed, DriveReason, ErrorCode, Export, ExportCreate, ExportPlace, Import as Shown, ImportForget, ImportMd,
-    Imported, MdArray, UblkCreate, VolumeName, check_name, format_bytes,
+    Imported, MdArray, VolumeName, check_name, format_bytes,
 };
 use export::ExportState;
 use format::{ExportKind, ExportRecord, TlsFiles};
@@ -469,7 +469,7 @@ impl Engine {
                 (ExportKind::Nbd { address, read_only: true, tls }, step)
             }
             ExportPlace::Ublk(asked) => {
-                let own = import.backing().map_or(UblkCreate::BLOCK_BYTES_DEFAULT, |(_, block_bytes)| block_bytes);
+                let own = import.backing().expect("it is read").1;
                 let kind = self.device_of(&exports, &name, read_only, *asked, own).await?;
                 let ExportKind::Ublk { number, block_bytes, .. } = kind else { unreachable!("a device was made") };
                 if import.is_namespace() && block_bytes < own {
@@ -498,12 +498,13 @@ impl Engine {
         }
         self.remember_imports();
         tracing::info!(volume = name, address = running.record.kind.address(), "exported");
-        let warnings = match read_only && !request.read_only {
+        let mut warnings = match read_only && !request.read_only {
             true if import.is_namespace() => vec!["the namespace is write protected".to_owned()],
             true => vec!["an import is exported for reading only".to_owned()],
             false => Vec::new(),
         };
-        let shown = view::export_of(&import.export_id(running.record.id), name, &running);
+        warnings.extend(import.atomic_bytes().and_then(|bytes| offer::torn(&running.record.kind, bytes)));
+        let shown = view::export_of(&import.export_id(running.record.id), name, &running, import.atomic_bytes());
         Ok(Changed::done(vec![step], shown).with_warnings(warnings))
     }
 
@@ -530,7 +531,12 @@ impl Engine {
         let mut shown = Vec::new();
         for import in self.all_imports() {
             let one = |running: &Arc<RunningExport>| {
-                view::export_of(&import.export_id(running.record.id), import.volume_name(), running)
+                view::export_of(
+                    &import.export_id(running.record.id),
+                    import.volume_name(),
+                    running,
+                    import.atomic_bytes(),
+                )
             };
             shown.extend(import.exports().values().map(one));
         }

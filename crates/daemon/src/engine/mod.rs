@@ -314,6 +314,7 @@ impl Engine {
         for record in catalogue.exports {
             self.start_export(group, record).await?;
         }
+        group.tell_torn();
         Ok(())
     }
 

@@ -51,12 +51,12 @@ impl Engine {
         let mut taken: BTreeSet<u32> = BTreeSet::new();
         let mut own = None;
         for running in group.exports().values() {
-            let ExportKind::NvmeTcp { address: known, nsid, .. } = &running.record.kind else { continue };
+            let ExportKind::NvmeTcp { address: known, nsid, block_bytes, .. } = &running.record.kind else { continue };
             if running.record.volume != record.id {
                 taken.insert(*nsid);
                 continue;
             }
-            own = Some(*nsid);
+            own = Some((*nsid, *block_bytes));
             if *known == address {
                 return Err(ControlError::new(
                     ErrorCode::ExportExists,
@@ -66,12 +66,12 @@ impl Engine {
         }
         // Everywhere the same, so that hosts see one namespace on several paths.
         let nsid = match (own, asked.nsid) {
-            (Some(own), Some(asked)) if own != asked => {
+            (Some((own, _)), Some(asked)) if own != asked => {
                 let message =
                     format!("the volume \"{volume}\" is the namespace {own} elsewhere, so it cannot be {asked} here");
                 return Err(ControlError::new(ErrorCode::Invalid, message));
             }
-            (Some(own), _) => own,
+            (Some((own, _)), _) => own,
             (None, _) if taken.len() >= NAMESPACES_MAX as usize => {
                 let message = format!(
                     "{NAMESPACES_MAX} volumes of the group \"{}\" are namespaces: there can be no more",
@@ -88,11 +88,21 @@ impl Engine {
                 ControlError::new(ErrorCode::Invalid, format!("the group \"{}\" has no free namespace", group.name))
             })?,
         };
+        let block_bytes = match (own, asked.block_bytes) {
+            (Some((_, own)), Some(asked)) if own != asked => {
+                let message = format!(
+                    "the volume \"{volume}\" has blocks of {own} bytes elsewhere, so it cannot have {asked} here"
+                );
+                return Err(ControlError::new(ErrorCode::Invalid, message));
+            }
+            (Some((_, own)), _) => own,
+            (None, asked) => asked.unwrap_or_else(|| group.atomic_bytes()),
+        };
         let step = format!("offer the volume \"{volume}\" over NVMe/TCP at {address}, as namespace {nsid}");
         let kind = ExportKind::NvmeTcp {
             address,
             nsid,
-            block_bytes: asked.block_bytes.unwrap_or(api::UblkCreate::BLOCK_BYTES_DEFAULT),
+            block_bytes,
             read_only,
             hosts: (!asked.allow_any_host).then_some(asked.hosts),
             ana: AnaRecord::Optimized,

@@ -24,6 +24,17 @@ pub(super) fn end_step(id: &str, kind: &ExportKind) -> String {
     }
 }
 
+/// What a power cut may do to the blocks of an export over drives that write `atomic_bytes` at once, if they are larger.
+pub(super) fn torn(kind: &ExportKind, atomic_bytes: u32) -> Option<String> {
+    let (ExportKind::Ublk { block_bytes, read_only, .. } | ExportKind::NvmeTcp { block_bytes, read_only, .. }) = kind
+    else {
+        return None;
+    };
+    (!read_only && *block_bytes > atomic_bytes).then(|| {
+        format!("a power cut may leave a block of {block_bytes} bytes partly written: the drives write {atomic_bytes} at once")
+    })
+}
+
 /// Refuses if one of these block devices is in use: its programs would be cut off.
 pub(super) fn refuse_used_devices<'a>(exports: impl Iterator<Item = &'a Arc<RunningExport>>) -> Answer<()> {
     for running in exports {
@@ -77,7 +88,9 @@ impl Engine {
         };
         self.note_namespace(&group, &exported, &record, true);
         tracing::info!(volume = %volume, address, "exported");
-        Ok(Changed::done(vec![step], view::export(&group, &catalogue, &running)))
+        let shown = view::export(&group, &catalogue, &running);
+        Ok(Changed::done(vec![step], shown)
+            .with_warnings(torn(&exported.kind, group.atomic_bytes()).into_iter().collect()))
     }
 
     fn nbd(
@@ -113,8 +126,7 @@ impl Engine {
     ) -> Answer<(ExportKind, String)> {
         let exports: Vec<_> =
             group.exports().values().filter(|running| running.record.volume == record.id).cloned().collect();
-        let kind =
-            self.device_of(&exports, &volume.to_string(), read_only, asked, UblkCreate::BLOCK_BYTES_DEFAULT).await?;
+        let kind = self.device_of(&exports, &volume.to_string(), read_only, asked, group.atomic_bytes()).await?;
         let ExportKind::Ublk { number, .. } = kind else { unreachable!("a device was made") };
         Ok((kind, device_step(&volume.to_string(), number)))
     }

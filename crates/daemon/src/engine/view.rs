@@ -454,7 +454,7 @@ pub(super) fn export_id(group: &Group, id: u64) -> String {
 pub(super) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExport) -> api::Export {
     let volume = catalogue.volumes.iter().find(|volume| volume.id == running.record.volume);
     let name = volume.map_or_else(String::new, |volume| format!("{}/{}", group.name, volume.name));
-    let mut export = export_of(&export_id(group, running.record.id), name, running);
+    let mut export = export_of(&export_id(group, running.record.id), name, running, Some(group.atomic_bytes()));
     if let ExportKind::NvmeTcp { address, nsid, block_bytes, hosts, ana, .. } = &running.record.kind {
         let nqn = namespaces::nqn_of(&group.uuid);
         export.uri = format!("nvme-tcp://{address}/{nqn}?nsid={nsid}");
@@ -468,8 +468,8 @@ pub(super) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExpo
     export
 }
 
-/// The export `id` of the volume `name`, of a group or an import.
-pub(super) fn export_of(id: &str, name: String, running: &RunningExport) -> api::Export {
+/// The export `id` of the volume `name`, of a group or an import, whose drives write `atomic_bytes` at once.
+pub(super) fn export_of(id: &str, name: String, running: &RunningExport, atomic_bytes: Option<u32>) -> api::Export {
     let kind = &running.record.kind;
     let address = kind.address();
     let (protocol, uri, connection_count) = match kind {
@@ -502,6 +502,7 @@ pub(super) fn export_of(id: &str, name: String, running: &RunningExport) -> api:
             ca: tls.client_ca.clone(),
         }),
         block_bytes: if let ExportKind::Ublk { block_bytes, .. } = kind { Some(*block_bytes) } else { None },
+        atomic_bytes: atomic_bytes.filter(|_| !matches!(kind, ExportKind::Nbd { .. })),
         listening: running.failure.is_none(),
         message: running.failure.clone(),
         connection_count: connection_count as u32,

@@ -16,7 +16,7 @@ async fn exports(bench: &Bench, engine: &Arc<Engine>) -> ([Export; 2], Export) {
     bench.create(engine, bench.request("tank", Level::Raid1, 2)).await;
     let volume = serde_json::json!({ "group": "tank", "volume": "db", "size_bytes": 8 << 20 });
     engine.volume_create(serde_json::from_value(volume).unwrap()).await.unwrap();
-    let nvme = |address| serde_json::json!({ "nvme_tcp": { "address": address, "allow_any_host": true } });
+    let nvme = |address| serde_json::json!({ "nvme_tcp": { "address": address, "allow_any_host": true, "block_bytes": 4096 } });
     let nbd = serde_json::json!({ "nbd": format!("unix:{}", bench.directory.join("nbd.sock").display()) });
     let mut made = Vec::new();
     for place in [nvme(bench.address()), nvme(bench.address()), nbd] {
@@ -82,5 +82,41 @@ async fn an_address_that_is_closed_refuses_commands_until_it_is_opened_also_afte
     assert_eq!([read(&one).await, read(&two).await], [Status::ACCESS_INACCESSIBLE, Status::SUCCESS]);
     engine.export_set(&one.id, update(AnaState::Optimized)).await.unwrap();
     assert_eq!(read(&one).await, Status::SUCCESS);
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn a_namespace_has_the_same_blocks_at_all_addresses_and_after_a_restart() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    bench.create(&engine, bench.request("tank", Level::Raid1, 2)).await;
+    let volume = serde_json::json!({ "group": "tank", "volume": "db", "size_bytes": 8 << 20 });
+    engine.volume_create(serde_json::from_value(volume).unwrap()).await.unwrap();
+    let asked = async |block_bytes: Option<u32>| {
+        let place =
+            serde_json::json!({ "address": bench.address(), "allow_any_host": true, "block_bytes": block_bytes });
+        let request: ExportCreate =
+            serde_json::from_value(serde_json::json!({ "volume": "tank/db", "nvme_tcp": place })).unwrap();
+        let (volume, place) = request.validate().unwrap();
+        engine.export_create(request, volume, place).await
+    };
+    // Whatever these drives write at once: one of the two differs from that.
+    for (blocks, others) in [(512, 4096), (4096, 512)] {
+        let first = asked(Some(blocks)).await.unwrap().object.unwrap();
+        let second = asked(None).await.unwrap().object.unwrap();
+        assert_eq!((first.block_bytes, second.block_bytes), (Some(blocks), Some(blocks)));
+        assert!(first.atomic_bytes.is_some_and(|bytes| (512..=4096).contains(&bytes)), "{:?}", first.atomic_bytes);
+        let refused = asked(Some(others)).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Invalid);
+        assert!(refused.message.contains("elsewhere"), "{}", refused.message);
+        for export in [first, second] {
+            engine.export_delete(&export.id).await.unwrap();
+        }
+    }
+    asked(Some(512)).await.unwrap();
+    end(engine).await;
+    let engine = bench.engine().await;
+    let blocks: Vec<_> = engine.exports().await.unwrap().iter().map(|export| export.block_bytes).collect();
+    assert_eq!(blocks, [Some(512)]);
     end(engine).await;
 }

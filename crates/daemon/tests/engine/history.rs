@@ -57,13 +57,14 @@ async fn what_happened_to_a_subsystem_outlives_the_daemon() {
         engine.volume_create(serde_json::from_value(volume).unwrap()).await.unwrap();
     }
     let (address, other) = (bench.address(), bench.address());
-    let at = |address: &str| serde_json::json!({ "address": address, "allow_any_host": true });
+    let at = |address: &str| serde_json::json!({ "address": address, "allow_any_host": true, "block_bytes": 4096 });
     let first = export(&engine, serde_json::json!({ "volume": "tank/db", "nvme_tcp": at(&address) })).await;
     let nqn: Nqn = first.nqn.clone().unwrap().parse().unwrap();
     assert_eq!(log(&address, &nqn, 1).await, (1, vec!["created 1 of 2048 blocks".to_owned(), "power on".to_owned()]));
     // Another way to the same namespace, and a namespace for somebody else: nothing of this is for the host.
     let second = export(&engine, serde_json::json!({ "volume": "tank/db", "nvme_tcp": at(&other) })).await;
-    let hidden = serde_json::json!({ "address": address, "hosts": ["nqn.2026-11.com.example:host-2"] });
+    let hidden =
+        serde_json::json!({ "address": address, "hosts": ["nqn.2026-11.com.example:host-2"], "block_bytes": 4096 });
     export(&engine, serde_json::json!({ "volume": "tank/secret", "nvme_tcp": hidden })).await;
     assert_eq!(log(&address, &nqn, 1).await.1, ["created 1 of 2048 blocks", "power on"]);
     assert_eq!(log(&other, &nqn, 2).await.1, ["created 2 of 2048 blocks", "created 1 of 2048 blocks", "power on"]);

@@ -63,7 +63,7 @@ async fn export(bench: &Bench, engine: &Arc<Engine>) -> (String, Nqn) {
     let volume = serde_json::from_value(serde_json::json!({ "group": "tank", "volume": "db", "size_bytes": 8 << 20 }));
     engine.volume_create(volume.unwrap()).await.unwrap();
     let export = serde_json::json!({
-        "volume": "tank/db", "nvme_tcp": { "address": address, "allow_any_host": true },
+        "volume": "tank/db", "nvme_tcp": { "address": address, "allow_any_host": true, "block_bytes": 4096 },
     });
     let created = export_create(engine, serde_json::from_value(export).unwrap()).await;
     let nqn = created.nqn.unwrap().parse().unwrap();
@@ -151,7 +151,7 @@ async fn reservations_end_with_their_volume_and_not_with_its_exports() {
     let id = engine.exports().await.unwrap().remove(0).id;
     engine.export_delete(&id).await.unwrap();
     let again = serde_json::json!({
-        "volume": "tank/db", "nvme_tcp": { "address": address, "allow_any_host": true },
+        "volume": "tank/db", "nvme_tcp": { "address": address, "allow_any_host": true, "block_bytes": 4096 },
     });
     let export = export_create(&engine, serde_json::from_value(again.clone()).unwrap()).await;
     let (other, refused) = ask(connect(&address, &nqn, 2).await, write).await;

@@ -43,7 +43,7 @@ impl Shelf {
             let asked = serde_json::json!({ "group": "shelf", "volume": volume, "size_bytes": 64 << 20 });
             engine.volume_create(serde_json::from_value(asked).unwrap()).await.unwrap();
             let export: ExportCreate = serde_json::from_value(serde_json::json!({
-                "volume": format!("shelf/{volume}"), "nvme_tcp": { "address": address, "allow_any_host": true, "nsid": number },
+                "volume": format!("shelf/{volume}"), "nvme_tcp": { "address": address, "allow_any_host": true, "block_bytes": 4096, "nsid": number },
             }))
             .unwrap();
             let (volume, place) = export.validate().unwrap();

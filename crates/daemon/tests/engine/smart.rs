@@ -53,7 +53,7 @@ async fn mirror(bench: &Bench, engine: &Arc<Engine>) -> NvmeHost {
     let volume = serde_json::json!({ "group": "tank", "volume": "db", "size_bytes": 16 << 20 });
     engine.volume_create(serde_json::from_value(volume).unwrap()).await.unwrap();
     let address = bench.address();
-    let export = serde_json::json!({ "volume": "tank/db", "nvme_tcp": { "address": address, "allow_any_host": true } });
+    let export = serde_json::json!({ "volume": "tank/db", "nvme_tcp": { "address": address, "allow_any_host": true, "block_bytes": 4096 } });
     let request: ExportCreate = serde_json::from_value(export).unwrap();
     let (volume, place) = request.validate().unwrap();
     let export = engine.export_create(request, volume, place).await.unwrap().object.unwrap();

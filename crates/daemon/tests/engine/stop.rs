@@ -27,7 +27,7 @@ async fn an_orderly_stop_ends_connections_of_hosts_and_fails_none_of_their_comma
         let asked = serde_json::json!({ "group": "tank", "volume": format!("v{number}"), "size_bytes": 8 << 20 });
         engine.volume_create(serde_json::from_value(asked).unwrap()).await.unwrap();
         let export: ExportCreate = serde_json::from_value(serde_json::json!({
-            "volume": format!("tank/v{number}"), "nvme_tcp": { "address": address, "allow_any_host": true, "nsid": number },
+            "volume": format!("tank/v{number}"), "nvme_tcp": { "address": address, "allow_any_host": true, "block_bytes": 4096, "nsid": number },
         }))
         .unwrap();
         let (volume, place) = export.validate().unwrap();

@@ -544,7 +544,7 @@ impl Control for MemoryControl {
             }
             ExportPlace::Nbd(NbdAddress::Tcp { .. }) => (Protocol::Nbd, format!("nbd://{address}/{name}"), None),
             ExportPlace::Ublk(device) => {
-                let block_bytes = device.block_bytes.unwrap_or(UblkCreate::BLOCK_BYTES_DEFAULT);
+                let block_bytes = device.block_bytes.unwrap_or(4096);
                 (Protocol::Ublk, format!("/dev/purlin/{name}"), Some(block_bytes))
             }
             ExportPlace::NvmeTcp(_, namespace) => {
@@ -561,6 +561,7 @@ impl Control for MemoryControl {
             read_only: request.read_only,
             tls: request.tls,
             block_bytes,
+            atomic_bytes: block_bytes,
             listening: true,
             message: None,
             connection_count: 0,

@@ -150,14 +150,14 @@ fn export(request: &ExportCreate) -> Result<(), Invalid> {
         ExportPlace::Nbd(address) => ExportKind::Nbd { address: address.to_string(), read_only, tls: None },
         ExportPlace::Ublk(ublk) => ExportKind::Ublk {
             number: ublk.number.unwrap_or_default(),
-            block_bytes: ublk.block_bytes.unwrap_or(UblkCreate::BLOCK_BYTES_DEFAULT),
+            block_bytes: ublk.block_bytes.unwrap_or(4096),
             depth: ublk.depth.unwrap_or(UblkCreate::DEPTH_DEFAULT),
             read_only,
         },
         ExportPlace::NvmeTcp(address, nvme) => ExportKind::NvmeTcp {
             address: address.to_string(),
             nsid: nvme.nsid.unwrap_or(1),
-            block_bytes: nvme.block_bytes.unwrap_or(UblkCreate::BLOCK_BYTES_DEFAULT),
+            block_bytes: nvme.block_bytes.unwrap_or(4096),
             read_only,
             hosts: (!nvme.allow_any_host).then_some(nvme.hosts),
             ana: AnaRecord::Optimized,

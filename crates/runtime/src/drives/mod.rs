@@ -1,5 +1,6 @@
 //! Drives: files, block devices, memory, and what other crates reach.
 
+mod atomic;
 mod backend;
 mod counters;
 mod file;

@@ -13,6 +13,7 @@ use std::thread::ThreadId;
 use ::drive::{BUF_ALIGN, BufMut, DriveError, DriveInfo};
 use thiserror::Error;
 
+use super::atomic;
 use super::backend::Backend;
 use super::counters::{Counters, DriveStats};
 use super::memory::{self, MEMORY_SECTOR_BYTES, Memory, MemoryError};
@@ -369,7 +370,14 @@ fn open_memory(name: &str, size_bytes: u64, access: Access) -> Result<OpenDrive,
         }
         MemoryError::Map(source) => OpenError::Io { name: full_name.clone(), operation: "map the memory", source },
     })?;
-    let info = DriveInfo { name: full_name, size_bytes, sector_bytes: MEMORY_SECTOR_BYTES, discards: true };
+    let info = DriveInfo {
+        name: full_name,
+        size_bytes,
+        sector_bytes: MEMORY_SECTOR_BYTES,
+        // Nothing of it is there after a power cut.
+        atomic_bytes: MEMORY_SECTOR_BYTES,
+        discards: true,
+    };
     Ok(OpenDrive::new(info, DriveKind::Memory, Back::Memory(memory), access))
 }
 
@@ -421,6 +429,7 @@ fn open_block_device(path: &Path, name: &str, device: u64, access: Access) -> Re
         name: name.to_string(),
         size_bytes,
         sector_bytes,
+        atomic_bytes: atomic::of_device(device, sector_bytes),
         discards: access == Access::ReadWrite && device_discards(device),
     };
     finish(info, DriveKind::BlockDevice, file, direct, memory_align, access)
@@ -435,7 +444,8 @@ fn open_file(path: &Path, name: &str, access: Access) -> Result<OpenDrive, OpenE
         }
         _ => failed("lock it")(source),
     })?;
-    let size_bytes = file.metadata().map_err(failed("ask for its size"))?.len();
+    let metadata = file.metadata().map_err(failed("ask for its size"))?;
+    let size_bytes = metadata.len();
     // What `statx` says is a hint; a read shows it. Some file systems open with O_DIRECT and refuse the transfers.
     let (memory_align, offset_align) = statx_direct(&file).unwrap_or((512, 512));
     let mut sector_bytes = 4096;
@@ -455,7 +465,8 @@ fn open_file(path: &Path, name: &str, access: Access) -> Result<OpenDrive, OpenE
     }
     let discards = access == Access::ReadWrite && punch_hole_works(&file, size_bytes, sector_bytes);
     file.seek(SeekFrom::Start(0)).map_err(failed("use it"))?;
-    let info = DriveInfo { name: name.to_string(), size_bytes, sector_bytes, discards };
+    let atomic_bytes = atomic::of_file(&metadata, sector_bytes);
+    let info = DriveInfo { name: name.to_string(), size_bytes, sector_bytes, atomic_bytes, discards };
     finish(info, DriveKind::File, file, direct, memory_align as usize, access)
 }
 

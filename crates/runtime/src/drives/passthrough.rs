@@ -450,7 +450,13 @@ mod tests {
             change(&mut bytes);
             Format::parse(&bytes)
         };
-        let info = DriveInfo { name: "x".to_owned(), size_bytes: 4_096_000, sector_bytes: 4096, discards: false };
+        let info = DriveInfo {
+            name: "x".to_owned(),
+            size_bytes: 4_096_000,
+            sector_bytes: 4096,
+            atomic_bytes: 4096,
+            discards: false,
+        };
         assert!(identify(|_| {}).check(&info).is_ok());
         assert!(matches!(identify(|bytes| bytes[26] = 0x21).check(&info), Err(Unfit::Metadata(8))));
         let protected = identify(|bytes| (bytes[26], bytes[29]) = (0x21, 2));
@@ -462,7 +468,13 @@ mod tests {
 
     #[test]
     fn what_is_no_namespace_is_not_reached_so() {
-        let info = DriveInfo { name: "x".to_owned(), size_bytes: 4096, sector_bytes: 4096, discards: false };
+        let info = DriveInfo {
+            name: "x".to_owned(),
+            size_bytes: 4096,
+            sector_bytes: 4096,
+            atomic_bytes: 4096,
+            discards: false,
+        };
         let file = File::open("/dev/null").expect("it is there");
         assert!(matches!(Passthrough::find(&file, true, &info), Err(Unfit::NoNamespace)));
     }

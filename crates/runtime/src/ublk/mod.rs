@@ -45,7 +45,8 @@ pub struct UblkSpec {
     pub size_bytes: u64,
     /// What requests are multiples of: 512, 1024, 2048 or 4096.
     pub block_bytes: u32,
-    /// The smallest request that needs no reading first, a power of two, at least `block_bytes`.
+    /// What is there as a whole or not at all after a power cut, a power of two, at least `block_bytes`. The kernel's
+    /// `physical_block_size`, of which file systems expect that.
     pub physical_block_bytes: u32,
     /// The smallest request that is served well, a power of two.
     pub io_min_bytes: u32,

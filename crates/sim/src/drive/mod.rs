@@ -86,7 +86,13 @@ impl DriveOptions {
     /// A drive with a volatile cache and discards.
     pub fn new(name: &str, size_bytes: u64, sector_bytes: u32) -> Self {
         DriveOptions {
-            info: DriveInfo { name: name.to_owned(), size_bytes, sector_bytes, discards: true },
+            info: DriveInfo {
+                name: name.to_owned(),
+                size_bytes,
+                sector_bytes,
+                atomic_bytes: sector_bytes,
+                discards: true,
+            },
             latency: Latency::USUAL,
             write_cache: true,
         }
