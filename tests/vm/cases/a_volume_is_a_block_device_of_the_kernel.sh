@@ -47,7 +47,9 @@ json '.exports[] | select(.volume == "tank/v") | "\(.protocol) \(.address) \(.ur
 refused() { p "$@" 2>&1 && fail "not refused: $*"; true; }
 refused export delete "$id" --yes
 refused group stop tank --force
+# This kernel is 6.12.
 refused volume resize tank/v --size 96MiB
+refused volume resize tank/v --size 32MiB --yes
 refused export create tank/v --ublk
 echo hello >/mnt/hello
 umount /mnt

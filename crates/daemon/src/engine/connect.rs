@@ -5,12 +5,14 @@
 //! 2. The daemon starts without the other machine. What is asked of a device that was left waits until its namespace is found again.
 //! 3. What was asked and is not answered when the daemon ends is asked of the next one, which sends nothing before the target executes
 //!    nothing any more that the one before had sent ([`super::remote`]).
+//! 4. A device has the size of its namespace. One that grows over there grows here as soon as all shards know.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
-use ::drive::join_all;
+use ::drive::{Block, join_all};
 use api::{Changed, ErrorCode, Import as Shown, ImportNvme, NvmeDrive, format_bytes};
+use format::ExportKind;
 use runtime::ShardEnv;
 
 use super::Engine;
@@ -25,7 +27,7 @@ use crate::http::{Answer, ControlError};
 /// How long a namespace may be out of reach until what is asked of it fails, if nothing is said: as long as Linux' host waits.
 const LOSS_DEFAULT: Duration = NvmeDrive::LOSS_MAX;
 
-/// How often namespaces that are not connected are looked for.
+/// How often namespaces that are not connected are looked for, and whether the others have the size that they had.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 fn refuse(code: ErrorCode, message: impl Into<String>) -> ControlError {
@@ -37,16 +39,23 @@ fn parsed(text: &str) -> Answer<NvmeDrive> {
 }
 
 impl Engine {
-    /// Looks for namespaces that were imported and are not connected, from now on, for as long as the engine lives.
+    /// Looks for namespaces that were imported and are not connected, and after the size of those that are, from now on, for as long as the
+    /// engine lives.
     pub(super) fn start_looking_for_namespaces(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
             loop {
                 tokio::time::sleep(LOOK_EVERY).await;
                 let Some(engine) = engine.upgrade() else { return };
-                let waits = |import: &Arc<Import>| import.is_namespace() && import.running.is_err();
-                let waiting: Vec<_> = engine.all_imports().into_iter().filter(waits).collect();
+                let (served, waiting): (Vec<_>, Vec<_>) = engine
+                    .all_imports()
+                    .into_iter()
+                    .filter(|import| import.is_namespace())
+                    .partition(|import| import.running.is_ok());
                 join_all(waiting.iter().map(|import| engine.look_for_namespace(import))).await;
+                for import in &served {
+                    engine.follow_size(import).await;
+                }
             }
         });
     }
@@ -122,6 +131,43 @@ impl Engine {
         }
     }
 
+    /// Has the device of a namespace follow its size. The kernel may ask for any of it on any shard, so the smallest that a shard knows counts.
+    async fn follow_size(&self, import: &Arc<Import>) {
+        let key = import.key;
+        let mut size_bytes = u64::MAX;
+        for handle in &self.shards {
+            let known =
+                handle.call(move || async move { shard::namespace(key).map(|namespace| namespace.size_bytes()) });
+            // Neither a shard that stops, nor an import that was forgotten, has one.
+            let Ok(Some(known)) = known.await else { return };
+            size_bytes = size_bytes.min(known);
+        }
+        if size_bytes == import.size_bytes() {
+            return;
+        }
+        let _one = self.changes.lock().await;
+        if !self.is_current(import) {
+            return;
+        }
+        tracing::info!(import = import.name(), size_bytes, "the namespace has another size");
+        import.set_size_bytes(size_bytes);
+        let Some((backing, _)) = import.backing() else { return };
+        let exports: Vec<_> = import.exports().values().cloned().collect();
+        for running in exports {
+            if matches!(running.record.kind, ExportKind::Ublk { .. })
+                && let Err(error) = self.devices.resize(&backing, &running.record, running.state.name()).await
+            {
+                let device = running.record.kind.address();
+                tracing::warn!(import = import.name(), device, %error, "the device does not have its namespace's size");
+            }
+        }
+    }
+
+    /// It was not forgotten meanwhile, or connected again as another.
+    fn is_current(&self, import: &Arc<Import>) -> bool {
+        self.find_import(import.name()).is_some_and(|now| Arc::ptr_eq(&now, import))
+    }
+
     async fn connect_again(&self, import: &Arc<Import>) -> Answer<()> {
         let drive = parsed(import.remembered.drives.first().map_or("", String::as_str))?;
         let known = self.opener.remotes.find(&drive).await?;
@@ -133,8 +179,7 @@ impl Engine {
         if self.newcomers.has_ended() {
             return Err(stopping());
         }
-        if !self.find_import(import.name()).is_some_and(|now| Arc::ptr_eq(&now, import)) {
-            // Forgotten meanwhile.
+        if !self.is_current(import) {
             return Ok(());
         }
         let remote = self.opener.remotes.take(&drive.name(), known).await?;

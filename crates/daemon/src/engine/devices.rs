@@ -4,6 +4,8 @@
 //! 1. A device is ours if the kernel keeps our identity with it. Others' devices are never touched.
 //! 2. A device that is in use is not removed: a file system on it would be cut off from its writes.
 //! 3. When the daemon ends, in order or not, devices stay; the next one finds them by number and identity.
+//! 4. A device is never larger than what it serves: that grows first, on all shards, and the device after it. A daemon that is killed in between
+//!    leaves a device that is too small, which the next one puts right when it takes the device over.
 
 use std::fs::OpenOptions;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
@@ -106,7 +108,7 @@ fn identity(owner: &Uuid, export: u64) -> u64 {
 
 fn device_error(error: UblkError) -> ControlError {
     let code = match error {
-        UblkError::NoDriver | UblkError::TooOld => ErrorCode::Invalid,
+        UblkError::NoDriver | UblkError::TooOld | UblkError::KeepsSize(_) => ErrorCode::Invalid,
         UblkError::Taken(_) => ErrorCode::Busy,
         UblkError::Gone(_) | UblkError::Os { .. } => ErrorCode::Io,
     };
@@ -146,6 +148,7 @@ impl Devices {
     pub async fn offer(&self, backing: &Backing, record: &ExportRecord, state: &Arc<ExportState>) -> Answer<()> {
         let spec = self.spec(backing, record, state.name())?;
         let number = spec.number.expect("a record has its number");
+        let size_bytes = spec.size_bytes;
         let (device, was_there) = control(move |control| {
             match control.find(number)? {
                 Some(found) if found.identity != spec.identity => return Err(UblkError::Taken(number)),
@@ -170,8 +173,33 @@ impl Devices {
         if !device.is_recoverable() {
             tracing::warn!(device = %node(number), "the daemon has no privileges: the device ends with it");
         }
+        if was_there && let Err(error) = control(move |control| control.resize(number, size_bytes)).await {
+            tracing::warn!(device = %node(number), size_bytes, %error, "the device does not have its volume's size");
+        }
         link(state.name(), number);
         Ok(())
+    }
+
+    /// Whether a device that is there can have another size.
+    ///
+    /// # Errors
+    /// If the kernel has no driver, or it is not for us to ask.
+    pub async fn can_resize(&self) -> Answer<bool> {
+        control(|control| Ok(control.can_resize())).await
+    }
+
+    /// Gives the device of an export, if it is there and ours, the size of what it serves.
+    ///
+    /// # Errors
+    /// If the kernel does not do it. Nothing has changed then.
+    pub async fn resize(&self, backing: &Backing, record: &ExportRecord, name: &str) -> Answer<()> {
+        let spec = self.spec(backing, record, name)?;
+        let number = spec.number.expect("a record has its number");
+        control(move |control| match control.find(number)? {
+            Some(found) if found.identity == spec.identity => control.resize(number, spec.size_bytes),
+            _ => Ok(()),
+        })
+        .await
     }
 
     fn spec(&self, backing: &Backing, record: &ExportRecord, name: &str) -> Answer<UblkSpec> {

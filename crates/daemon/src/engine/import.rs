@@ -1,6 +1,7 @@
 //! Imports: Linux md arrays that are read in place, their drives opened for reading only, and namespaces of other machines.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use api::{DriveReason, MdArray, MdMember, Volume, VolumeKind};
@@ -86,6 +87,8 @@ pub(super) struct Import {
     /// What its block devices are known by.
     pub owner: Uuid,
     pub running: Result<Source, String>,
+    /// Of what is served; of a namespace as all shards know it.
+    size_bytes: AtomicU64,
     /// Why it could not be connected last.
     noted: Mutex<String>,
     exports: RwLock<BTreeMap<u64, Arc<RunningExport>>>,
@@ -101,7 +104,13 @@ impl Import {
         let owner = remembered.owner.as_deref().and_then(|owner| owner.parse().ok()).map_or_else(new_uuid, Ok)?;
         remembered.owner = Some(owner.to_string());
         let next_id = RwLock::new(remembered.next_id);
-        Ok(Import { key, remembered, owner, running, noted: Mutex::default(), exports: RwLock::default(), next_id })
+        let size_bytes = AtomicU64::new(match &running {
+            Ok(Source::Md(running)) => running.size_bytes,
+            Ok(Source::Namespace(remote)) => remote.known().info().bytes(),
+            Err(_) => 0,
+        });
+        let (noted, exports) = (Mutex::default(), RwLock::default());
+        Ok(Import { key, remembered, owner, running, size_bytes, noted, exports, next_id })
     }
 
     pub fn name(&self) -> &str {
@@ -121,6 +130,16 @@ impl Import {
     /// The full name of its volume.
     pub fn volume_name(&self) -> String {
         format!("{}/{}", self.name(), self.volume_part())
+    }
+
+    /// How large what it serves is; 0 while it serves nothing.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes.load(Ordering::Relaxed)
+    }
+
+    /// A namespace has another size, and all shards know it.
+    pub fn set_size_bytes(&self, size_bytes: u64) {
+        self.size_bytes.store(size_bytes, Ordering::Relaxed);
     }
 
     /// Why it is not served; `None` if it is.
@@ -164,7 +183,7 @@ impl Import {
             owner: self.owner,
             key: self.key,
             volume: VOLUME_ID,
-            size_bytes: 0,
+            size_bytes: self.size_bytes(),
             physical_block_bytes: 0,
             io_min_bytes: 0,
             io_opt_bytes: 0,
@@ -180,14 +199,13 @@ impl Import {
                 let chunk = running.array.chunk_bytes.and_then(|chunk| u32::try_from(chunk).ok());
                 let io_min_bytes = chunk.filter(|chunk| chunk.is_power_of_two()).unwrap_or(BLOCK as u32);
                 let io_opt_bytes = io_opt_bytes(running.stripe_bytes, io_min_bytes);
-                (Backing { size_bytes: running.size_bytes, io_min_bytes, io_opt_bytes, ..backing }, block_bytes)
+                (Backing { io_min_bytes, io_opt_bytes, ..backing }, block_bytes)
             }
             Source::Namespace(remote) => {
                 let (info, about) = (remote.known().info(), remote.known().about());
                 let best =
                     info.optimal_write_bytes.map_or(info.block_bytes, |best| io_opt_bytes(best, info.block_bytes));
                 let backing = Backing {
-                    size_bytes: info.bytes(),
                     io_min_bytes: best,
                     io_opt_bytes: best,
                     has_discard: about.has_dataset_management(),
@@ -301,7 +319,7 @@ impl Import {
         Some(api::ImportedNamespace {
             subsystem: drive.subsystem,
             nsid: drive.nsid,
-            size_bytes: info.map(|info| info.bytes()),
+            size_bytes: info.map(|_| self.size_bytes()),
             block_bytes: info.map(|info| info.block_bytes),
             read_only: info.is_some_and(|info| info.read_only),
             paths: paths.iter().map(path).collect(),
@@ -310,11 +328,12 @@ impl Import {
 
     /// Its volume, if it is served.
     pub fn volume(&self) -> Option<Volume> {
-        let (size_bytes, created_unix_s, kind) = match self.running.as_ref().ok()? {
-            Source::Md(running) => (running.size_bytes, running.array.created_unix_s, VolumeKind::Md),
-            Source::Namespace(remote) => {
+        let size_bytes = self.size_bytes();
+        let (created_unix_s, kind) = match self.running.as_ref().ok()? {
+            Source::Md(running) => (running.array.created_unix_s, VolumeKind::Md),
+            Source::Namespace(_) => {
                 let since = self.remembered.namespace.as_ref().map_or(0, |namespace| namespace.connected_unix_s);
-                (remote.known().info().bytes(), since, VolumeKind::Nvme)
+                (since, VolumeKind::Nvme)
             }
         };
         Some(Volume {

@@ -1,9 +1,10 @@
 //! Volumes of groups: made, resized, deleted.
 
 use api::{Changed, ErrorCode, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes};
-use format::{ExportKind, ExtentRecord, LimitOf, VolumeKind, VolumeRecord};
+use format::{ExportKind, ExportRecord, ExtentRecord, LimitOf, VolumeKind, VolumeRecord};
 
-use super::{Engine, shard, view};
+use super::devices::Backing;
+use super::{Engine, Group, shard, view};
 use crate::http::{Answer, ControlError, require_confirmation};
 
 impl Engine {
@@ -55,15 +56,10 @@ impl Engine {
         let _one = self.changes.lock().await;
         let (group, record) = self.find_volume(name).await?;
         let catalogue = group.catalogue().await?;
-        let devices = catalogue.exports.iter().filter(|export| matches!(export.kind, ExportKind::Ublk { .. }));
-        if let Some(device) = devices.into_iter().find(|export| export.volume == record.id) {
-            let (path, id) = (device.kind.address(), view::export_id(&group, device.id));
-            return Err(ControlError::new(
-                ErrorCode::Busy,
-                format!(
-                    "the volume \"{name}\" is the block device {path}, which keeps its size: delete the export {id} first"
-                ),
-            ));
+        let is_device = |export: &&ExportRecord| matches!(export.kind, ExportKind::Ublk { .. });
+        let device = catalogue.exports.iter().filter(is_device).find(|export| export.volume == record.id);
+        if let Some(device) = device {
+            self.check_device_grows(&group, name, &record, device, &request).await?;
         }
         let (space, used) = view::space(&group, &catalogue);
         let (extents, freed) = if request.size_bytes >= record.size_bytes {
@@ -103,7 +99,44 @@ impl Engine {
         group.release(freed).await?;
         self.tell_namespaces(&group, resized.id);
         tracing::info!(volume = %name, size_bytes = request.size_bytes, "resized");
-        Ok(Changed::done(steps, self.look_at_volume(&group, &resized).await?))
+        let mut warnings = Vec::new();
+        if let Some(device) = device
+            && let Err(error) = self.tell_device(&group, name, device).await
+        {
+            let path = device.kind.address();
+            tracing::warn!(volume = %name, device = %path, %error, "the block device does not have its volume's size");
+            warnings.push(format!("{path} still has its old size: {error}; resizing to the same size tries again"));
+        }
+        Ok(Changed::done(steps, self.look_at_volume(&group, &resized).await?).with_warnings(warnings))
+    }
+
+    /// Refuses to resize a volume whose block device cannot follow.
+    async fn check_device_grows(
+        &self,
+        group: &Group,
+        name: &VolumeName,
+        record: &VolumeRecord,
+        device: &ExportRecord,
+        request: &VolumeUpdate,
+    ) -> Answer<()> {
+        let can = if request.size_bytes < record.size_bytes {
+            "can only grow"
+        } else if self.devices.can_resize().await? {
+            return Ok(());
+        } else {
+            "keeps its size on this kernel (Linux 6.16 or newer lets it grow)"
+        };
+        let (path, id) = (device.kind.address(), view::export_id(group, device.id));
+        Err(ControlError::new(
+            ErrorCode::Busy,
+            format!("the volume \"{name}\" is the block device {path}, which {can}: delete the export {id} first"),
+        ))
+    }
+
+    /// Tells the kernel that a volume that is a block device has another size.
+    async fn tell_device(&self, group: &Group, name: &VolumeName, device: &ExportRecord) -> Answer<()> {
+        let backing = Backing::of_volume(group, device.volume).await?;
+        self.devices.resize(&backing, device, &name.to_string()).await
     }
 
     pub(super) async fn delete_volume(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>> {

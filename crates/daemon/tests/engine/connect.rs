@@ -73,6 +73,24 @@ async fn a_namespace_is_there_again_after_a_restart_also_when_its_machine_comes_
 }
 
 #[tokio::test]
+async fn a_namespace_that_grows_over_there_grows_here() {
+    let (shelf, bench) = (Shelf::new(1).await, Bench::new());
+    let network = shelf.network();
+    let engine = head(&bench).await;
+    connect(&engine, &shelf.drive(&network, 1), Some("disk")).await.unwrap();
+    let grown = VolumeUpdate { size_bytes: 96 << 20, confirm: None, dry_run: false };
+    shelf.engine.volume_resize(&"shelf/d1".parse().unwrap(), grown).await.unwrap();
+    let began = Instant::now();
+    while engine.volume(&"disk/nvme".parse().unwrap()).await.unwrap().size_bytes != 96 << 20 {
+        assert!(began.elapsed() < Duration::from_secs(60), "it does not notice");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(engine.import("disk").await.unwrap().namespace.unwrap().size_bytes, Some(96 << 20));
+    end(engine).await;
+    end(shelf.engine).await;
+}
+
+#[tokio::test]
 async fn a_namespace_that_somebody_here_has_is_refused() {
     let (shelf, bench) = (Shelf::new(2).await, Bench::new());
     let networks = [shelf.network(), shelf.network()];

@@ -1,4 +1,5 @@
-//! What goes over the border to the kernel's ublk driver, as `include/uapi/linux/ublk_cmd.h` of Linux 6.12 has it.
+//! What goes over the border to the kernel's ublk driver, as `include/uapi/linux/ublk_cmd.h` of Linux 6.12 has it, and of 6.16 where that is
+//! said.
 //!
 //! All structures are in the machine's byte order and have no padding of their own.
 
@@ -38,6 +39,8 @@ pub(super) const START_USER_RECOVERY: u32 = control(READ_WRITE, 0x10);
 pub(super) const END_USER_RECOVERY: u32 = control(READ_WRITE, 0x11);
 pub(super) const GET_DEV_INFO2: u32 = control(READ, 0x12);
 pub(super) const GET_FEATURES: u32 = control(READ, 0x13);
+/// Linux 6.16. The size in sectors is the command's `data`.
+pub(super) const UPDATE_SIZE: u32 = control(READ_WRITE, 0x15);
 
 pub(super) const FETCH_REQ: u32 = io(0x20);
 pub(super) const COMMIT_AND_FETCH_REQ: u32 = io(0x21);
@@ -62,6 +65,8 @@ pub(super) mod flag {
     pub const CMD_IOCTL_ENCODE: u64 = 1 << 6;
     /// Data are copied by `pread` and `pwrite`.
     pub const USER_COPY: u64 = 1 << 7;
+    /// A device that is served takes another size. Linux 6.16.
+    pub const UPDATE_SIZE: u64 = 1 << 10;
 }
 
 /// States of a device (`UBLK_S_DEV_*`).
@@ -215,6 +220,8 @@ mod tests {
         // Computed by a C compiler from the header of Linux 6.12.
         assert_eq!((ADD_DEV, GET_DEV_INFO2, GET_FEATURES), (0xc020_7504, 0x8020_7512, 0x8020_7513));
         assert_eq!((FETCH_REQ, COMMIT_AND_FETCH_REQ), (0xc010_7520, 0xc010_7521));
+        // From that of Linux 6.16.
+        assert_eq!((UPDATE_SIZE, flag::UPDATE_SIZE), (0xc020_7515, 0x400));
     }
 
     #[test]

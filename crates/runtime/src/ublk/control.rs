@@ -288,6 +288,33 @@ impl UblkControl {
         Ok(())
     }
 
+    /// Whether the kernel changes the size of a device that is there: Linux 6.16 and newer.
+    pub fn can_resize(&self) -> bool {
+        self.features & flag::UPDATE_SIZE != 0
+    }
+
+    /// Gives a device another size, which the kernel tells whoever has it open or mounted. Nothing to do if it has that size already, or if it is
+    /// not live: whoever starts it, or takes it over, looks after its size then. `size_bytes` is a multiple of the device's blocks.
+    ///
+    /// # Errors
+    /// [`UblkError::KeepsSize`]; what the kernel refuses. That there is no such device is fine.
+    pub fn resize(&mut self, number: u32, size_bytes: u64) -> Result<(), UblkError> {
+        // The first drivers with this command follow a null pointer if they are told of a device that was never started.
+        let Some(info) = self.info(number)?.filter(|info| info.state == abi::state::LIVE) else { return Ok(()) };
+        let sectors = size_bytes >> SECTOR_SHIFT;
+        let of_size = |error| UblkError::os(format!("the size of {}", block_path(number)), error);
+        // sysfs has it in sectors of 512 bytes, whatever the device's blocks are.
+        let known = fs::read_to_string(format!("/sys/block/ublkb{number}/size")).map_err(of_size)?;
+        if known.trim().parse() == Ok(sectors) {
+            return Ok(());
+        }
+        if !self.can_resize() {
+            return Err(UblkError::KeepsSize(number));
+        }
+        let command = ControlCommand { device: number, data: sectors, ..ControlCommand::default() };
+        self.bare(abi::UPDATE_SIZE, command, &info).map_err(of_size)
+    }
+
     /// Ends a device: what was asked of it fails, and its slots get nothing any more. It is to be removed then.
     ///
     /// # Errors

@@ -74,6 +74,9 @@ pub enum UblkError {
     /// Somebody has this number.
     #[error("/dev/ublkb{0} is somebody else's device")]
     Taken(u32),
+    /// The driver does not change the size of a device that is there.
+    #[error("/dev/ublkb{0} keeps its size: Linux 6.16 is needed to change that of a block device that is there")]
+    KeepsSize(u32),
     /// A device of that number was not there.
     #[error("there is no /dev/ublkb{0}")]
     Gone(u32),
