@@ -22,7 +22,8 @@ impl<E: Env> Array<E> {
 }
 
 impl<E: Env> Inner<E> {
-    async fn flush(self: &Rc<Self>) -> Result<(), BlockError> {
+    /// Makes everything durable that completed before, and seals the logs of all shards.
+    pub async fn flush(self: &Rc<Self>) -> Result<(), BlockError> {
         // Shards whose logs have to be sealed flush on their own: whoever seals has to have looked before the flush.
         let others = (0..self.shards).filter(|&shard| shard != self.shard && self.shared.is_unsealed(shard));
         let sealed = join_all(others.map(|shard| self.on_shard(shard, Request::Seal))).await;

@@ -50,6 +50,7 @@ mod opinion;
 mod overlay;
 mod plan;
 mod probe;
+mod questions;
 mod ranges;
 mod read;
 mod rebuild;
@@ -67,6 +68,7 @@ mod unit;
 mod unit_map;
 mod unsealed;
 mod verify;
+mod version;
 mod watch;
 mod write;
 

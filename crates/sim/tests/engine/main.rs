@@ -19,6 +19,7 @@ mod shards;
 mod silent;
 mod silent_assembly;
 mod slow;
+mod unknown;
 mod unstarted;
 
 use sim::engine as group;
