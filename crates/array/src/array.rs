@@ -178,7 +178,8 @@ impl<E: Env> Array<E> {
     /// Writes `data` at `offset`. With `fua` it is durable when this returns.
     ///
     /// # Errors
-    /// [`BlockError`]; after an error each block of the range has its old or its new content, or is unreadable.
+    /// [`BlockError`]; after an error each block of the range has its old or its new content, or is unreadable. [`BlockError::NoSpace`] if
+    /// it would bring back blocks in the middle of lost ranges, of which there are too many already ([`Shared::lost`]).
     pub async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
         self.0.counters().writes.count();
         let len = data.len() as u64;
@@ -307,8 +308,7 @@ impl<E: Env> Array<E> {
         if self.0.shared.lost.check_read(offset, len).is_err() {
             // Durable before the list says that they are back.
             self.flush().await?;
-            self.0.shared.lost.written(offset, len);
-            self.0.on_leader(Request::SaveLost).await?;
+            self.0.on_leader(Request::SaveLost { offset, len }).await?;
         }
         Ok(())
     }
@@ -423,7 +423,7 @@ impl<E: Env> Inner<E> {
                 self.flush_and_seal().await.map(|()| Outcome::Done)
             }
             Request::SealQuietly => Ok(Outcome::Sealed { failed: self.seal_quietly().await }),
-            Request::SaveLost => self.save_lost().await.map(|()| Outcome::Done),
+            Request::SaveLost { offset, len } => self.save_lost(Some((offset, len))).await.map(|()| Outcome::Done),
             Request::MarkDirty => self.mark_dirty().await.map(|()| Outcome::Done),
             Request::Barrier => {
                 self.barrier().await;

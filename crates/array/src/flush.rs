@@ -22,7 +22,8 @@ impl<E: Env> Array<E> {
 }
 
 impl<E: Env> Inner<E> {
-    async fn flush(self: &Rc<Self>) -> Result<(), BlockError> {
+    /// Makes everything durable that completed before, and seals the logs of all shards.
+    pub async fn flush(self: &Rc<Self>) -> Result<(), BlockError> {
         if self.shared.is_astray() {
             self.on_leader(Request::MarkDirty).await?;
         }

@@ -5,8 +5,8 @@
 //!    member that missed writes which were acknowledged without it.
 //! 2. They say that the group is being written to, and without which members, before the first write of every
 //!    assembly. Else a member that was away could come back unnoticed after a crash.
-//! 3. A map block is written only after a flush that followed its snapshot, and to the slot that does not hold its
-//!    last version. A crash leaves one of the two.
+//! 3. A map block is written only after a flush that followed its snapshot. It, the catalogue and the list of lost blocks are
+//!    written to the slot that does not hold the version that is durable ([`Version`]). A crash leaves one of the two.
 //! 4. One copy of a superblock is durable before the other one is touched, and the older or damaged one is written first: the
 //!    newest is always whole.
 
@@ -32,6 +32,7 @@ use crate::job::Job;
 use crate::lock::Turnstile;
 use crate::shared::{DriveId, Slot};
 use crate::status::Event;
+use crate::version::Version;
 
 /// When superblocks could not be written it is tried again after this.
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(1);
@@ -59,15 +60,15 @@ pub(crate) struct Leader {
     pub state_lock: Turnstile,
     /// One rebuild at a time.
     pub rebuild_lock: Turnstile,
-    catalogue_sequence: Cell<u64>,
+    catalogue_version: Cell<Version>,
     catalogue_lock: Turnstile,
-    pub lost_sequence: Cell<u64>,
+    pub lost_version: Cell<Version>,
     pub lost_lock: Turnstile,
     /// The group was not stopped in order. What that made necessary is done, which the superblocks do not say yet, and these
     /// members failed meanwhile.
     pub failed_in_recovery: Option<Vec<MemberIndex>>,
     pub map_lock: Turnstile,
-    map_sequences: RefCell<Vec<u64>>,
+    map_versions: RefCell<Vec<Version>>,
     /// The epoch of the last superblock that each drive took.
     pub held: RefCell<BTreeMap<DriveId, u64>>,
     /// Drives that left, by place; nothing where it is not known what they hold.
@@ -103,13 +104,13 @@ impl Leader {
             listener,
             state_lock: Turnstile::default(),
             rebuild_lock: Turnstile::default(),
-            catalogue_sequence: Cell::new(catalogue.0),
+            catalogue_version: Cell::new(Version::found(catalogue.0)),
             catalogue_lock: Turnstile::default(),
-            lost_sequence: Cell::new(lost_sequence),
+            lost_version: Cell::new(Version::found(lost_sequence)),
             lost_lock: Turnstile::default(),
             failed_in_recovery,
             map_lock: Turnstile::default(),
-            map_sequences: RefCell::new(map_sequences),
+            map_versions: RefCell::new(map_sequences.into_iter().map(Version::found).collect()),
             held: RefCell::new(held),
             away: RefCell::default(),
             slow: RefCell::default(),
@@ -403,18 +404,18 @@ impl<E: Env> Inner<E> {
         }
         let fua = snapshots.len() <= FUA_BLOCKS_MAX;
         for snapshot in snapshots {
-            let sequence = {
-                let mut sequences = self.leader().map_sequences.borrow_mut();
-                let sequence = &mut sequences[snapshot.block as usize];
-                *sequence += 1;
-                *sequence
-            };
+            let sequence = self.leader().map_versions.borrow_mut()[snapshot.block as usize].begin();
             let block = MapBlock { index: snapshot.block, sequence, bits: *snapshot.bits };
             let bytes = BufMut::copy_of(&block.encode(&self.shared.array)).freeze();
             let offset = map_slot_offset(&self.leader().layout, snapshot.block, sequence % 2);
             self.write_everywhere(offset, bytes, fua).await?;
         }
-        if fua { Ok(()) } else { self.flush_members().await }
+        if !fua {
+            self.flush_members().await?;
+        }
+        let mut versions = self.leader().map_versions.borrow_mut();
+        snapshots.iter().for_each(|snapshot| versions[snapshot.block as usize].end());
+        Ok(())
     }
 
     /// Writes the same bytes to every member. Those that cannot take them leave the group.
@@ -441,8 +442,8 @@ impl<E: Env> Inner<E> {
 
     /// Marks all blocks of the map that were ever written, for a member that has no copies.
     pub fn rewrite_map(&self) {
-        for (block, &sequence) in self.leader().map_sequences.borrow().iter().enumerate() {
-            if sequence > 0 {
+        for (block, version) in self.leader().map_versions.borrow().iter().enumerate() {
+            if version.is_any() {
                 self.shared.map.mark_dirty(block as u64);
             }
         }
@@ -456,17 +457,19 @@ impl<E: Env> Inner<E> {
         let leader = self.leader();
         let _turn = leader.catalogue_lock.enter().await;
         let catalogue = catalogue.unwrap_or_else(|| leader.catalogue.borrow().clone());
-        let sequence = leader.catalogue_sequence.get() + 1;
+        let mut version = leader.catalogue_version.get();
+        let sequence = version.begin();
         let slot_bytes = catalogue_slot_bytes(&leader.layout);
         let bytes = encode_slot(&catalogue, &self.shared.array, sequence, slot_bytes);
         let bytes = BufMut::copy_of(&bytes.map_err(|_| BlockError::NoSpace)?).freeze();
         if catalogue.version() > 1 {
             self.announce_catalogue_2().await?;
         }
-        // The next attempt takes the other slot, so that a failed one cannot harm the version before it.
-        leader.catalogue_sequence.set(sequence);
+        leader.catalogue_version.set(version);
         self.write_everywhere(catalogue_slot_offset(&leader.layout, sequence % 2), bytes, false).await?;
         self.flush_members().await?;
+        version.end();
+        leader.catalogue_version.set(version);
         leader.catalogue.replace(catalogue);
         Ok(())
     }

@@ -51,6 +51,7 @@ mod opinion;
 mod overlay;
 mod plan;
 mod probe;
+mod questions;
 mod ranges;
 mod read;
 mod rebuild;
@@ -68,6 +69,7 @@ mod unit;
 mod unit_map;
 mod unsealed;
 mod verify;
+mod version;
 mod watch;
 mod write;
 

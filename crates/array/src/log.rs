@@ -29,6 +29,7 @@ use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::kept::{KeptStream, OPEN_MAX};
 use crate::lock::{Turn, Turnstile};
+use crate::questions::OpenQuestions;
 use crate::ranges::Range;
 use crate::shared::{DriveId, Shared};
 use crate::unit_map::UnitMap;
@@ -50,6 +51,8 @@ pub(crate) struct Record {
     /// If an overwritten strip is lost, the record cannot tell whether the others are new: once they are durable, a seal
     /// has to say so.
     pub unverified: bool,
+    /// What it leaves open: until a seal answers it, or until it is settled if it can be verified.
+    pub questions: Option<OpenQuestions>,
     pub shares: SmallVec<[Share; 4]>,
 }
 
@@ -71,6 +74,8 @@ pub(crate) struct Open {
     sequence: u64,
     /// Its place among the open ones that are kept.
     kept: Option<usize>,
+    /// What it leaves open and can be verified.
+    _questions: Option<OpenQuestions>,
     _turn: Turn,
 }
 
@@ -155,6 +160,8 @@ pub(crate) struct Log {
     open: RefCell<BTreeSet<u64>>,
     /// Who may begin a record.
     begins: Turnstile,
+    /// Who may leave questions open, in order.
+    pub asks: Turnstile,
     /// Which records are open, in memory that outlives the process.
     kept: Option<KeptStream>,
     /// Records below are retired.
@@ -187,6 +194,7 @@ impl Log {
             next: Cell::new(1),
             open: RefCell::default(),
             begins: Turnstile::for_tasks(OPEN_MAX),
+            asks: Turnstile::default(),
             kept: shared.map.kept().and_then(|kept| kept.stream(generation, stream)),
             retired: Cell::new(1),
             rings: RefCell::default(),
@@ -284,7 +292,7 @@ impl Log {
         receiver
     }
 
-    fn begin(self: &Rc<Self>, record: &Record, turn: Turn) -> Open {
+    fn begin(self: &Rc<Self>, record: &mut Record, turn: Turn) -> Open {
         let sequence = self.next.get();
         self.next.set(sequence + 1);
         self.open.borrow_mut().insert(sequence);
@@ -298,10 +306,15 @@ impl Log {
         let entries = record.entries.iter().filter(|entry| !entry.is_void()).map(entry);
         self.recent.borrow_mut().or_default(record.unit).extend(entries);
         if record.unverified {
-            self.unsealed.borrow_mut().add(sequence);
+            let mut unsealed = self.unsealed.borrow_mut();
+            unsealed.add(sequence);
+            if let Some(questions) = record.questions.take() {
+                unsealed.leave_open(sequence, questions);
+            }
         }
         let kept = self.kept.as_ref().map(|kept| kept.open(sequence));
-        Open { log: self.clone(), unit: record.unit, sequence, kept, _turn: turn }
+        let _questions = record.questions.take();
+        Open { log: self.clone(), unit: record.unit, sequence, kept, _questions, _turn: turn }
     }
 
     /// Finds room for a frame, or says that there is none before more is retired.
@@ -402,9 +415,14 @@ impl<E: Env> Inner<E> {
     ///
     /// # Errors
     /// [`BlockError`] if a holder failed that the group cannot do without, or no room can be made.
-    pub async fn append(self: &Rc<Self>, log: &Rc<Log>, record: Record, turn: Turn) -> Result<Appended, BlockError> {
+    pub async fn append(
+        self: &Rc<Self>,
+        log: &Rc<Log>,
+        mut record: Record,
+        turn: Turn,
+    ) -> Result<Appended, BlockError> {
         let (done, receiver) = oneshot();
-        let open = log.begin(&record, turn);
+        let open = log.begin(&mut record, turn);
         log.pending.borrow_mut().push_back(Pending { record, open, done });
         if !log.writing.replace(true) {
             let (inner, log) = (self.clone(), log.clone());

@@ -28,6 +28,8 @@ pub struct LostCells {
     /// In order of address.
     cells: Vec<Cell>,
     left: AtomicUsize,
+    /// Ranges of the list on the members.
+    listed: AtomicUsize,
 }
 
 impl LostCells {
@@ -41,7 +43,7 @@ impl LostCells {
                 at = end;
             }
         }
-        LostCells { left: AtomicUsize::new(cells.len()), cells }
+        LostCells { left: AtomicUsize::new(cells.len()), listed: AtomicUsize::new(list.ranges.len()), cells }
     }
 
     fn overlapping(&self, offset: u64, len: u64) -> impl Iterator<Item = &Cell> {
@@ -77,7 +79,7 @@ impl LostCells {
         }
     }
 
-    /// The range was written, and is durable: its lost blocks are back.
+    /// The range was written, which is durable, and the list says so: its lost blocks are back.
     pub(crate) fn written(&self, offset: u64, len: u64) {
         let back = self.overlapping(offset, len).filter(|cell| cell.lost.swap(false, Ordering::AcqRel)).count();
         self.left.fetch_sub(back, Ordering::AcqRel);
@@ -88,10 +90,21 @@ impl LostCells {
         self.left.load(Ordering::Acquire) == 0
     }
 
+    /// How many ranges the list on the members has.
+    pub(crate) fn listed(&self) -> usize {
+        self.listed.load(Ordering::Acquire)
+    }
+
     /// What is lost, as offsets in the group and lengths in bytes.
     pub fn ranges(&self) -> Vec<(u64, u64)> {
+        self.ranges_without(0, 0)
+    }
+
+    /// What is lost outside of a range.
+    fn ranges_without(&self, offset: u64, len: u64) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
-        for cell in self.cells.iter().filter(|cell| cell.lost.load(Ordering::Acquire)) {
+        let is_outside = |cell: &&Cell| cell.offset >= offset + len || cell.offset + cell.len <= offset;
+        for cell in self.cells.iter().filter(|cell| cell.lost.load(Ordering::Acquire)).filter(is_outside) {
             match ranges.last_mut() {
                 Some((offset, len)) if *offset + *len == cell.offset => *len += cell.len,
                 _ => ranges.push((cell.offset, cell.len)),
@@ -139,23 +152,47 @@ pub(crate) fn normalized(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     merged
 }
 
+/// As [`normalized`], with no more ranges than the list has room for: where there are too many, those with the least between them are
+/// joined, and what is between them counts as lost, too. Only logs of versions that left more questions open, and some that were cut in pieces since,
+/// need it ([`crate::questions`]); without it their groups could not be assembled at all.
+pub(crate) fn listable(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    let mut ranges = normalized(ranges);
+    while ranges.len() > LOST_RANGES_MAX {
+        let between = |index: &usize| ranges[index + 1].0 - (ranges[*index].0 + ranges[*index].1);
+        let least = (0..ranges.len() - 1).min_by_key(between).expect("there are many");
+        let (next, len) = ranges.remove(least + 1);
+        ranges[least].1 = next + len - ranges[least].0;
+    }
+    ranges
+}
+
 impl<E: Env> Inner<E> {
-    /// Writes the list of lost blocks to every member, durably. Leader only.
+    /// Writes the list of lost blocks to every member, durably, without those in the range `back`, given as offset and length in bytes,
+    /// which are back then. Leader only.
     ///
     /// # Errors
-    /// [`BlockError`] if too many members do not take it, [`BlockError::NoSpace`] if it has too many ranges.
-    pub async fn save_lost(self: &Rc<Self>) -> Result<(), BlockError> {
+    /// [`BlockError`] if too many members do not take it, [`BlockError::NoSpace`] if it would have too many ranges, since blocks in the
+    /// middle of ranges come back; those in `back` are still lost then.
+    pub async fn save_lost(self: &Rc<Self>, back: Option<(u64, u64)>) -> Result<(), BlockError> {
         let leader = self.leader();
         let _turn = leader.lost_lock.enter().await;
-        let sequence = leader.lost_sequence.get() + 1;
-        leader.lost_sequence.set(sequence);
-        let list = LostBlocks { sequence, ranges: self.shared.lost.ranges() };
-        if list.ranges.len() > LOST_RANGES_MAX {
-            // Blocks in the middle of ranges came back. The list as it was names some that are known again.
+        let (offset, len) = back.unwrap_or_default();
+        let ranges = self.shared.lost.ranges_without(offset, len);
+        if ranges.len() > LOST_RANGES_MAX {
             return Err(BlockError::NoSpace);
         }
+        let mut version = leader.lost_version.get();
+        let list = LostBlocks { sequence: version.begin(), ranges };
+        leader.lost_version.set(version);
+        let count = list.ranges.len();
         let bytes = BufMut::copy_of(&list.encode(&self.shared.array)).freeze();
-        self.write_everywhere(lost_slot_offset(&leader.layout, sequence % LOST_SLOTS), bytes, true).await
+        self.write_everywhere(lost_slot_offset(&leader.layout, list.sequence % LOST_SLOTS), bytes, true).await?;
+        version.end();
+        leader.lost_version.set(version);
+        self.shared.lost.listed.store(count, Ordering::Release);
+        // Not before the list says so: what was readable once must not be an error after a restart.
+        self.shared.lost.written(offset, len);
+        Ok(())
     }
 }
 
@@ -177,6 +214,17 @@ mod tests {
         lost.written(0, 1 << 20);
         assert_eq!(lost.check_read(0, 1 << 20), Ok(()));
         assert!(lost.ranges().is_empty());
+    }
+
+    #[test]
+    fn however_many_ranges_there_are_they_can_be_listed() {
+        let far = |index: u64| (index * 100, 10);
+        let mut ranges: Vec<(u64, u64)> = (0..LOST_RANGES_MAX as u64).map(far).collect();
+        assert_eq!(listable(ranges.clone()), ranges);
+        ranges.extend([(720, 5), (330, 1)]);
+        let listed = listable(ranges.clone());
+        assert_eq!(listed.len(), LOST_RANGES_MAX);
+        assert!(listed.contains(&(700, 25)) && listed.contains(&(300, 31)), "the least between them: {listed:?}");
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl<E: Env> Inner<E> {
         }
         let record = match logged {
             // Those that were under way when it became full. Other sets need what may still be open.
-            Logged::Durable(..) if kept >= KEPT_MAX => None,
+            Logged::Durable(..) if kept >= KEPT_MAX || !self.shared.questions.is_roomy() => None,
             Logged::Durable(open, overwritten) => Some((open, overwritten)),
             Logged::Nothing | Logged::Again => None,
         };

@@ -57,8 +57,8 @@ pub(crate) enum Request {
     /// As [`Request::Seal`], without members that are leaving, for a leader who is changing the group's state and can hear of no failure in
     /// another way than by the answer.
     SealQuietly,
-    /// Of the leader: make the list of lost blocks durable.
-    SaveLost,
+    /// Of the leader: make the list of lost blocks durable without those in a range of the group, which were written and are durable.
+    SaveLost { offset: u64, len: u64 },
     /// Of the leader: the superblocks shall say that the group is being written to.
     MarkDirty,
     /// Of any shard: wait until what is queued for its units now has been done.

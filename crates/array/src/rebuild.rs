@@ -452,8 +452,8 @@ impl<E: Env> Inner<E> {
         self.rewrite_map();
         self.persist_map().await?;
         self.save_catalogue(None).await?;
-        if self.leader().lost_sequence.get() > 0 {
-            self.save_lost().await?;
+        if self.leader().lost_version.get().is_any() {
+            self.save_lost(None).await?;
         }
         // Records that begin before the superblocks change do not count on the new drive: they end and are durable first.
         self.shared.hold(true);

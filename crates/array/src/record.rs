@@ -97,6 +97,12 @@ impl<E: Env> Inner<E> {
             };
             holders.into_iter().map(|role| share(role, payload(role))).collect()
         };
+        let questions = match entries.iter().filter(|entry| several(entry)).map(|entry| self.questions_of(entry)).sum()
+        {
+            0 => None,
+            _ if whole => None,
+            count => Some(self.open_questions(log, count).await?),
+        };
         let turn = log.turn().await;
         let overwritten: Overwritten = changed.map(|role| (view.0[role].member, view.0[role].id)).collect();
         let is_unverified = |entry: &Entry| several(entry) && entry.checksums.is_empty();
@@ -104,7 +110,7 @@ impl<E: Env> Inner<E> {
         if unverified {
             self.counters().unsealed.store(true, Ordering::SeqCst);
         }
-        let record = Record { unit, entries, whole, in_sync: self.in_sync(view), unverified, shares };
+        let record = Record { unit, entries, whole, in_sync: self.in_sync(view), unverified, questions, shares };
         if self.shared.is_held() {
             // A rebuild is ending: what is planned now must know its drive.
             while self.shared.is_held() {
@@ -123,6 +129,11 @@ impl<E: Env> Inner<E> {
     pub fn record_leaves_out_syndromes(&self, view: &RowView<E::Drive>, fua: bool) -> bool {
         let is_in_place = |role: Role| view.0[role].strip == Strip::Good && self.is_trusted(view, role);
         !fua && self.shared.crash_safety != CrashSafety::Strict && (0..self.shared.geometry.data).all(is_in_place)
+    }
+
+    /// Ranges that a power cut may make unknown of an entry that leaves a question open: as many strips as may be lost.
+    fn questions_of(&self, entry: &Entry) -> usize {
+        self.shared.geometry.syndromes.min(entry.overwritten.count_ones() as usize)
     }
 
     /// Older records of a unit must not be applied to columns that are about to be written without a record: zones that
@@ -166,7 +177,15 @@ impl<E: Env> Inner<E> {
         if shares.is_empty() {
             return Ok(true);
         }
-        let record = Record { unit, entries: smallvec![entry], whole: false, in_sync, unverified: false, shares };
+        let record = Record {
+            unit,
+            entries: smallvec![entry],
+            whole: false,
+            in_sync,
+            unverified: false,
+            questions: None,
+            shares,
+        };
         // Settled at once: nothing is overwritten, and what it voids leaves the rings before it does.
         Ok(matches!(self.append(log, record, turn).await?, Appended::Durable(_)))
     }

@@ -6,14 +6,14 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use drive::{BlockError, Buf, BufMut, Drive, Env, join_all};
-use format::log::{Entry, LOST_RANGES_MAX, LOST_SLOTS, LostBlocks, lost_slot_offset};
+use format::log::{Entry, LOST_SLOTS, LostBlocks, lost_slot_offset};
 use format::{BLOCK, MemberState, Superblock, superblock_offsets};
 
 use crate::bounded::Bounded;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::kept::KeptGroup;
 use crate::leader::{flush_retried, read_retried, write_retried};
-use crate::lost::normalized;
+use crate::lost::listable;
 use crate::ranges::{Range, Ranges};
 use crate::replay_log::Record;
 use crate::resum::Resums;
@@ -281,10 +281,7 @@ impl<'a, E: Env> Replay<'a, E> {
     async fn list_lost(&self, ranges: Vec<(u64, u64)>) -> Result<(), BlockError> {
         let mut list = self.lost.borrow().clone();
         list.sequence += 1;
-        list.ranges = normalized(list.ranges.into_iter().chain(ranges).collect());
-        if list.ranges.len() > LOST_RANGES_MAX {
-            return Err(BlockError::NoSpace);
-        }
+        list.ranges = listable(list.ranges.into_iter().chain(ranges).collect());
         let bytes = BufMut::copy_of(&list.encode(&self.superblock.array)).freeze();
         let offset = lost_slot_offset(&self.superblock.layout, list.sequence % LOST_SLOTS);
         for (member, _) in self.live() {

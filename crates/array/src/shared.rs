@@ -14,6 +14,7 @@ use crate::latency::Latencies;
 use crate::lost::LostCells;
 use crate::map::AllocationMap;
 use crate::missed::Missed;
+use crate::questions::Questions;
 use crate::settings::SharedSettings;
 use crate::verify::Checksums;
 
@@ -106,6 +107,8 @@ pub struct Shared {
     pub(crate) log_generation: u64,
     /// Blocks that were lost in crashes.
     pub lost: LostCells,
+    /// What a power cut could add to them.
+    pub(crate) questions: Questions,
     pub(crate) code: gf::Code,
     pub(crate) settings: SharedSettings,
     /// What members that left do not have.
@@ -147,6 +150,7 @@ impl Shared {
             checksums: Checksums::new(&superblock.layout, slots.len()),
             log_generation: superblock.log_generation + 1,
             lost: LostCells::default(),
+            questions: Questions::default(),
             doubted: AtomicU64::new(0),
             held: AtomicBool::new(false),
             map: AllocationMap::new(geometry.zone_count()),

@@ -1,7 +1,9 @@
 //! Which records of a log leave a question open, with nothing on the members that says that it is settled.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+
+use crate::questions::OpenQuestions;
 
 /// Sequences of such records. Those that were retired may be many, and are kept as a range in which each may be one of them: what is
 /// sealed twice does no harm.
@@ -10,12 +12,19 @@ pub(crate) struct Unsealed {
     retired: Option<RangeInclusive<u64>>,
     /// All above the range.
     others: BTreeSet<u64>,
+    /// What they leave open, retired or not.
+    questions: BTreeMap<u64, OpenQuestions>,
 }
 
 impl Unsealed {
     /// A record begins.
     pub fn add(&mut self, sequence: u64) {
         self.others.insert(sequence);
+    }
+
+    /// What a record leaves open is counted until it is sealed.
+    pub fn leave_open(&mut self, sequence: u64, questions: OpenQuestions) {
+        self.questions.insert(sequence, questions);
     }
 
     /// The next seal is for everything that is settled.
@@ -56,7 +65,9 @@ impl Unsealed {
             *retired.end() >= tail || exceptions.iter().any(|sequence| retired.contains(sequence))
         };
         self.retired = self.retired.take().filter(is_left);
-        self.others.retain(|sequence| *sequence >= tail || exceptions.binary_search(sequence).is_ok());
+        let is_open = |sequence: &u64| *sequence >= tail || exceptions.binary_search(sequence).is_ok();
+        self.others.retain(is_open);
+        self.questions.retain(|sequence, _| is_open(sequence));
     }
 }
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use array::{MemberIndex, ScrubMode};
-use drive::{Buf, BufMut, Env};
+use drive::{Buf, BufMut, DriveError, Env};
 use format::{Catalogue, CrashSafety, Level, Shape};
-use sim::{Rng, Sim, SimDrive};
+use sim::{OpKind, Rng, Sim, SimDrive};
 
 use crate::group::*;
 use crate::history::{History, Shared, settle, verify_latest, work_for_a_crash};
@@ -413,5 +413,36 @@ fn what_was_acknowledged_is_there_after_a_kill_for_what_is_kept_outlives_it() {
         let group = Group::open(&sim, drives, 2);
         let read = sim.block_on(group.leader().read(4096, BufMut::zeroed(4096))).expect("readable");
         assert_eq!(read.iter().all(|&byte| byte == 1), !forget);
+    }
+}
+
+#[test]
+fn a_catalogue_that_was_saved_survives_attempts_that_failed() {
+    // The story: the attempt after one that failed was written over the newest version that was durable.
+    let shape = shape(Level::Raid0, 2, None, None, None, 16 * KIB);
+    for seed in seeds(300) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let group = Group::create(&sim, shape, new_drives(&sim, 2, 640 * KIB, 512), 1);
+        let catalogue = |next_id| Catalogue { next_id, ..Catalogue::default() };
+        let kind = *rng.pick(&[OpKind::Write, OpKind::Flush]);
+        sim.block_on(async {
+            for next_id in [2, 3] {
+                group.leader().set_catalogue(catalogue(next_id)).await.expect("it fits");
+            }
+            for next_id in 4..5 + rng.below(3) {
+                // Twice: an operation that fails is tried again.
+                (0..2).for_each(|_| group.drives[1].error_next(kind, DriveError::Os { operation: "try", errno: 5 }));
+                group.leader().set_catalogue(catalogue(next_id)).await.expect_err("a member did not take it");
+            }
+        });
+        sim.stop_after(rng.below(6));
+        sim.try_block_on(async {
+            // However it ends.
+            let _ = group.leader().set_catalogue(catalogue(9)).await;
+        });
+        let group = group.power_cut(&sim);
+        let found = group.leader().catalogue().next_id;
+        assert!(found >= 3, "seed {seed}: version {found}, and 3 was durable");
     }
 }

@@ -20,6 +20,7 @@ mod silent;
 mod silent_assembly;
 mod slow;
 mod unended;
+mod unknown;
 mod unstarted;
 
 use sim::engine as group;

@@ -38,7 +38,7 @@ fn a_write_that_a_needed_member_refuses_changes_no_block_that_nobody_wrote() {
                 let mut rng = sim.rng();
                 let (group, mut model) = filled(&sim, shape, protection, &mut rng);
                 for lost in 0..shape.survives() {
-                    group.drives[usize::from(lost)].fail();
+                    group.drives[lost].fail();
                 }
                 let geometry = group.leader().shared().geometry.clone();
                 let (at, member) = loop {
@@ -46,7 +46,7 @@ fn a_write_that_a_needed_member_refuses_changes_no_block_that_nobody_wrote() {
                     let place = geometry.place(at);
                     let member = usize::from(geometry.member(place.unit, place.x, place.role).0);
                     let first = member / shape.members_per_set() * shape.members_per_set();
-                    if member >= shape.survives() as usize && (first == 0 || shape.survives() == 0) {
+                    if member >= shape.survives() && (first == 0 || shape.survives() == 0) {
                         break (at, member);
                     }
                 };
