@@ -7,6 +7,7 @@ use std::rc::Rc;
 use ::drive::DriveError;
 
 use super::outage::{Broken, Way};
+use super::state::Request;
 use crate::trace::OpKind;
 
 /// The faults that are switched on.
@@ -26,6 +27,8 @@ pub(crate) struct Faults {
     pub(crate) outages: Vec<Rc<Way>>,
     /// Reads of these fail.
     pub(crate) unreadable: Ranges,
+    /// Writes of these fail, again and again.
+    pub(crate) unwritable: Ranges,
     /// Errors for the next operations of a kind.
     pub(crate) errors: VecDeque<(OpKind, DriveError)>,
     /// Writes that will be acknowledged and forgotten.
@@ -59,12 +62,15 @@ impl Faults {
         }
     }
 
-    pub(crate) fn error_for(&mut self, kind: OpKind) -> Option<DriveError> {
-        if self.errors.is_empty() {
-            return None;
+    /// What an operation ends with that fails for itself.
+    pub(crate) fn error_for(&mut self, request: &Request) -> Option<DriveError> {
+        if let Some(position) = self.errors.iter().position(|(of, _)| *of == request.kind()) {
+            return self.errors.remove(position).map(|(_, error)| error);
         }
-        let position = self.errors.iter().position(|(of, _)| *of == kind)?;
-        self.errors.remove(position).map(|(_, error)| error)
+        let Request::Write { offset, data, .. } = request else { return None };
+        let len: usize = data.iter().map(|part| part.len()).sum();
+        let bad = self.unwritable.first_within(*offset..*offset + len as u64)?;
+        Some(DriveError::Media { offset: bad.start, len: bad.end - bad.start })
     }
 }
 

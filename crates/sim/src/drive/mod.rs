@@ -273,6 +273,12 @@ impl SimDrive {
         self.state.inner.borrow_mut().faults.unreadable.insert(whole);
     }
 
+    /// Writes that touch this range of bytes fail as a medium does that has no spare sectors left, until [`SimDrive::revive`]. Any part of
+    /// their sectors is changed.
+    pub fn refuse_writes(&self, range: Range<u64>) {
+        self.state.inner.borrow_mut().faults.unwritable.insert(range);
+    }
+
     /// The next operation of a kind fails with `error`. If it would have changed something, any part of its sectors
     /// is changed. Several calls fail several operations.
     pub fn error_next(&self, kind: OpKind, error: DriveError) {

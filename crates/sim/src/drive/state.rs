@@ -469,7 +469,7 @@ impl Inner {
                 _ => Err(error),
             };
         }
-        if let Some(error) = self.faults.error_for(request.kind()) {
+        if let Some(error) = self.faults.error_for(&request) {
             self.apply_partly(info, &request, &mut |rng, _| rng.chance(1, 2), false);
             return Err(error);
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use drive::{BlockError, Buf, BufMut, DriveError, Env};
 use format::{BLOCK, CrashSafety, Level};
-use sim::{OpKind, Rng, Sim, SimDrive};
+use sim::{OpKind, Rng, Sim};
 
 use crate::group::*;
 
@@ -87,28 +87,48 @@ fn a_write_that_a_needed_member_refuses_changes_no_block_that_nobody_wrote() {
 }
 
 #[test]
-fn sets_that_are_well_go_on_beside_one_that_takes_no_writes_any_more() {
-    for (level, sets, members) in [(Level::Raid10, 2, 4), (Level::Raid50, 2, 6), (Level::Raid60, 2, 8)] {
-        let shape = match level {
-            Level::Raid10 => shape(level, members, None, None, None, 4096),
-            _ => shape(level, members, None, None, Some(sets), 4096),
-        };
+fn sets_that_are_well_go_on_beside_one_whose_media_take_no_writes_any_more() {
+    // What is kept for the broken set holds records open, of which a shard has 255, the log's room, and what a power cut may make unknown: more
+    // than 508 of these the group cannot list. All of it is needed by the others, too.
+    let raid60 = shape(Level::Raid60, 8, None, None, Some(2), 4096);
+    for (shape, shards, drive_mib) in [
+        (shape(Level::Raid10, 4, None, None, None, 4096), 1, 24),
+        (shape(Level::Raid50, 6, None, None, Some(2), 4096), 1, 24),
+        (raid60, 1, 24),
+        (raid60, 4, 48),
+    ] {
         let sim = Sim::new(3);
-        let mut rng = sim.rng();
-        let (group, mut model) = filled(&sim, shape, Protection::DEFAULT, &mut rng);
+        let drives = new_drives(&sim, usize::from(shape.members), drive_mib << 20, 4096);
+        let group = Group::create(&sim, shape, drives, shards);
+        let mut model = Model::new(group.size());
         let geometry = group.leader().shared().geometry.clone();
-        let broken = |drive: &SimDrive| (0..100_000).for_each(|_| drive.error_next(OpKind::Write, ERROR));
-        group.drives[..shape.members_per_set()].iter().for_each(broken);
+        assert!(geometry.bands > 150, "a set has many units: {}", geometry.bands);
+        let stripe = geometry.data * BLOCK;
+        // Of the two sets in turn, one or two of each unit.
+        let first_stripes = (0..group.size()).step_by(stripe).filter(|at| geometry.place(*at).x < 8 * KIB);
+        sim.block_on(async {
+            for at in first_stripes.clone() {
+                group.leader().write(at, Buf::zeroes(stripe), false).await.expect("writable");
+            }
+            group.leader().flush().await.expect("flushes");
+        });
+        let data = geometry.data_start..geometry.data_start + geometry.bands * geometry.unit;
+        group.drives[..shape.members_per_set()].iter().for_each(|drive| drive.refuse_writes(data.clone()));
         let (mut refused, mut taken) = (0, 0);
         sim.block_on(async {
-            for round in 0..4 {
-                for at in (0..group.size()).step_by(BLOCK) {
-                    let new = vec![round; BLOCK];
-                    let well = geometry.place(at).unit.0 % geometry.sets != 0;
-                    match group.leader().write(at, Buf::from(new.clone()), false).await {
+            for round in 1..=3_u8 {
+                for (index, at) in first_stripes.clone().enumerate() {
+                    let well = !geometry.place(at).unit.0.is_multiple_of(geometry.sets);
+                    // Whole stripes leave a question open, single blocks do not.
+                    let len = if !well || index / 2 % 2 == 0 { stripe } else { BLOCK };
+                    let new = vec![round; len];
+                    if !well && round > 1 && index % 64 != 0 {
+                        continue;
+                    }
+                    match group.shards[index % shards].write(at, Buf::from(new.clone()), false).await {
                         Ok(()) => {
-                            assert!(well, "{shape}: the drives take nothing");
-                            model.bytes[at as usize..at as usize + BLOCK].copy_from_slice(&new);
+                            assert!(well, "{shape}: the media take nothing");
+                            model.bytes[at as usize..at as usize + len].copy_from_slice(&new);
                             taken += 1;
                         }
                         Err(error) => {
@@ -118,13 +138,13 @@ fn sets_that_are_well_go_on_beside_one_that_takes_no_writes_any_more() {
                     }
                 }
             }
-            for at in (0..group.size()).step_by(BLOCK) {
-                if geometry.place(at).unit.0 % geometry.sets != 0 {
-                    let read = group.leader().read(at, BufMut::zeroed(BLOCK)).await.expect("readable");
-                    same(&read, block_of(&model, at), at);
+            for at in first_stripes {
+                if !geometry.place(at).unit.0.is_multiple_of(geometry.sets) {
+                    let read = group.leader().read(at, BufMut::zeroed(stripe)).await.expect("readable");
+                    same(&read, &model.bytes[at as usize..at as usize + stripe], at);
                 }
             }
         });
-        assert!(refused > 200 && taken > 200, "{shape}: {refused} refused, {taken} taken");
+        assert!(refused > 150 && taken > 500, "{shape}: {refused} refused, {taken} taken");
     }
 }
