@@ -71,6 +71,7 @@ mod unsealed;
 mod verify;
 mod version;
 mod watch;
+mod weigh;
 mod write;
 
 pub use array::{Array, Place};

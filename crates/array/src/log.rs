@@ -179,6 +179,8 @@ pub(crate) struct Log {
     pending: RefCell<VecDeque<Pending>>,
     writing: Cell<bool>,
     retiring: Cell<bool>,
+    /// Somebody seals what is settled, after a while.
+    lingering: Cell<bool>,
     /// Who waits for a record to be settled or retired.
     waiting: RefCell<Vec<Sender<()>>>,
 }
@@ -207,6 +209,7 @@ impl Log {
             pending: RefCell::default(),
             writing: Cell::new(false),
             retiring: Cell::new(false),
+            lingering: Cell::new(false),
             waiting: RefCell::default(),
         })
     }
@@ -424,6 +427,7 @@ impl<E: Env> Inner<E> {
         let (done, receiver) = oneshot();
         let open = log.begin(&mut record, turn);
         log.pending.borrow_mut().push_back(Pending { record, open, done });
+        self.seal_later(log);
         if !log.writing.replace(true) {
             let (inner, log) = (self.clone(), log.clone());
             self.env.spawn(async move {

@@ -30,7 +30,7 @@ const LOOK: Duration = Duration::from_micros(100);
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
     open: AtomicUsize,
-    /// Some shard is about to answer what it can.
+    /// Some shard flushes and seals in the background.
     answering: AtomicBool,
 }
 
@@ -101,17 +101,25 @@ impl<E: Env> Inner<E> {
 
     /// Flushes and seals the group in the background.
     fn answer_soon(self: &Rc<Self>) {
-        if self.shared.questions.answering.swap(true, Ordering::AcqRel) {
+        if self.shared.questions.answering.load(Ordering::Acquire) {
             return;
         }
         let inner = self.clone();
         self.env.spawn(async move {
             // Without success the next one that needs room sees why.
-            if !inner.shared.is_stopped() {
-                let _ = inner.flush().await;
-            }
-            inner.shared.questions.answering.store(false, Ordering::Release);
+            inner.in_background(async || inner.flush().await).await;
         });
+    }
+
+    /// Does something that a stop of the group waits for ([`Inner::answered`]). `None` if the group was stopped, or somebody is at it.
+    pub async fn in_background<T>(&self, work: impl AsyncFnOnce() -> T) -> Option<T> {
+        let questions = &self.shared.questions;
+        if questions.answering.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        let done = if self.shared.is_stopped() { None } else { Some(work().await) };
+        questions.answering.store(false, Ordering::Release);
+        done
     }
 }
 

@@ -33,11 +33,11 @@ pub struct Replayed {
 }
 
 /// A stripe's strips over some columns.
-struct Row {
+pub(crate) struct Row {
     /// By role; `None` if it could not be read or its member is not in sync.
-    strips: Vec<Option<BufMut>>,
+    pub strips: Vec<Option<BufMut>>,
     /// By role: read, but not to be believed.
-    doubtful: Vec<Option<BufMut>>,
+    pub doubtful: Vec<Option<BufMut>>,
 }
 
 /// A member's drive and state, if it is there.
@@ -208,24 +208,13 @@ impl<'a, E: Env> Replay<'a, E> {
                 }
             }
         }
-        let lost: Vec<Role> = (0..data).filter(|&role| overwritten(role) && row.strips[role].is_none()).collect();
-        if !lost.is_empty() && unknown.is_empty() {
-            let alone = entry.overwritten.count_ones() == 1 && entry.restated == 0;
-            let syndromes: Vec<Role> = match alone {
-                true => (data..strips).filter(|&role| row.strips[role].is_some()).take(1).collect(),
-                false => self.verified(&row, entry, record.piece_bytes, columns),
-            };
-            match self.by_syndromes(&row, &lost, &syndromes, columns) {
-                Some(solved) => {
-                    for (role, strip) in lost.into_iter().zip(solved) {
-                        row.strips[role] = Some(strip);
-                    }
-                }
-                None => unknown.extend(lost),
-            }
-        } else {
-            unknown.extend(lost);
+        if entry.overwritten.count_ones() == 1 && entry.restated == 0 {
+            let role = entry.overwritten.trailing_zeros() as Role;
+            self.weigh(&mut row, record.unit, role, &bases, columns).await?;
+        } else if unknown.is_empty() {
+            self.complete(&mut row, entry, record.piece_bytes, columns);
         }
+        unknown.extend((0..data).filter(|&role| overwritten(role) && row.strips[role].is_none()));
         if !unknown.is_empty() {
             let range = |&role: &Role| (geometry.offset(record.unit, role, columns.start), columns.len());
             let ranges: Vec<(u64, u64)> = unknown.iter().map(range).collect();
@@ -392,7 +381,13 @@ impl<'a, E: Env> Replay<'a, E> {
         self.solve(wanted, source, columns.len() as usize)
     }
 
-    fn solve<'b>(&self, wanted: &[Role], source: impl Fn(Role) -> Option<&'b [u8]>, len: usize) -> Option<Vec<BufMut>> {
+    /// Strips from those that `source` gives. `None` if those are too few.
+    pub fn solve<'b>(
+        &self,
+        wanted: &[Role],
+        source: impl Fn(Role) -> Option<&'b [u8]>,
+        len: usize,
+    ) -> Option<Vec<BufMut>> {
         let lost: Vec<Role> = (0..self.shared.geometry.strips()).filter(|&role| source(role).is_none()).collect();
         let decoder = self.shared.code.decoder_for(&lost, wanted).ok()?;
         let sources: Vec<&[u8]> = decoder.sources().iter().map(|&role| source(role)).collect::<Option<_>>()?;
@@ -401,13 +396,36 @@ impl<'a, E: Env> Replay<'a, E> {
         Some(out)
     }
 
-    /// The syndromes that are the new ones, if every overwritten strip that is there is new as well; else none.
-    fn verified(&self, row: &Row, entry: &Entry, piece_bytes: u64, columns: Range) -> Vec<Role> {
+    /// Computes the overwritten strips that are not there, or not as they were to be, from those and the syndromes that are. Leaves
+    /// the row as it is if that is too little.
+    fn complete(&self, row: &mut Row, entry: &Entry, piece_bytes: u64, columns: Range) {
+        let data = self.shared.geometry.data;
+        let right = self.as_announced(row, entry, piece_bytes, columns);
+        let wrong: Vec<Role> = (0..data).filter(|role| entry.overwritten >> role & 1 == 1 && !right[*role]).collect();
+        let syndromes: Vec<Role> = (data..right.len()).filter(|&role| right[role]).collect();
+        if wrong.is_empty() || syndromes.is_empty() {
+            return;
+        }
+        let before: Vec<Option<BufMut>> = wrong.iter().map(|&role| row.strips[role].take()).collect();
+        let solved = self.by_syndromes(row, &wrong, &syndromes, columns);
+        match solved {
+            Some(solved) => {
+                for ((role, strip), before) in wrong.into_iter().zip(solved).zip(before) {
+                    row.strips[role] = Some(strip);
+                    row.doubtful[role] = before;
+                }
+            }
+            None => wrong.into_iter().zip(before).for_each(|(role, before)| row.strips[role] = before),
+        }
+    }
+
+    /// Which overwritten strips and syndromes fit the checksums of an entry: as they were to be. None of an entry without.
+    fn as_announced(&self, row: &Row, entry: &Entry, piece_bytes: u64, columns: Range) -> Vec<bool> {
         let geometry = &self.shared.geometry;
         let (data, strips) = (geometry.data, geometry.strips());
         let named: Vec<Role> =
             (0..data).filter(|role| entry.overwritten >> role & 1 == 1).chain(data..strips).collect();
-        let mut right = vec![true; strips];
+        let mut right = vec![!entry.checksums.is_empty(); strips];
         for (index, sums) in entry.checksums.chunks_exact(named.len()).enumerate() {
             let start = entry.x + index as u64 * piece_bytes;
             let piece = Range::new(start, (start + piece_bytes).min(entry.x + u64::from(entry.len)));
@@ -416,18 +434,11 @@ impl<'a, E: Env> Replay<'a, E> {
             }
             let whole = columns.contains(piece);
             for (&role, &sum) in named.iter().zip(sums) {
-                let strip = row.strips[role].as_deref();
-                let matches = |strip: &[u8]| whole && gf::crc32c(&strip[piece.relative(columns.start)]) == sum;
-                right[role] &= match strip {
-                    Some(strip) => matches(strip),
-                    None => role < data,
-                };
+                let matches = |strip: &BufMut| whole && gf::crc32c(&strip[piece.relative(columns.start)]) == sum;
+                right[role] &= row.strips[role].as_ref().is_some_and(matches);
             }
         }
-        if entry.checksums.is_empty() || !named.iter().filter(|&&role| role < data).all(|&role| right[role]) {
-            return Vec::new();
-        }
-        (data..strips).filter(|&role| right[role]).collect()
+        right
     }
 
     /// Writes syndromes and restated strips where they are not what they should be, and what members that are being

@@ -29,15 +29,27 @@ impl<E: Env> Replay<'_, E> {
     /// The bytes are what the member was last given there, as far as its sums tell. Right for strips that no record names
     /// there. What cannot be read is not believed.
     pub async fn is_genuine(&self, member: MemberIndex, drive: &Bounded<'_, E>, offset: u64, bytes: &[u8]) -> bool {
-        let Some(region) = self.superblock.layout.checksums else { return true };
+        self.genuine_blocks(member, drive, offset, bytes).await.into_iter().all(|is_genuine| is_genuine)
+    }
+
+    /// As [`Replay::is_genuine`], of each block ([`Geometry::sector`](crate::geometry::Geometry::sector)).
+    pub async fn genuine_blocks(
+        &self,
+        member: MemberIndex,
+        drive: &Bounded<'_, E>,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Vec<bool> {
+        let blocks = bytes.len() / self.shared.geometry.sector as usize;
+        let Some(region) = self.superblock.layout.checksums else { return vec![true; blocks] };
         let (block, first) = sum_place(&self.superblock.layout, offset);
         if self.load(region, member, drive, block).await.is_err() {
-            return false;
+            return vec![false; blocks];
         }
         let resums = self.resums.0.borrow();
         let (sums, _) = &resums[&(member, block)];
         let sums = sums[first * 4..].chunks_exact(4);
-        sums_of(bytes).iter().zip(sums).all(|(sum, bytes)| sum.to_le_bytes() == bytes)
+        sums_of(bytes).iter().zip(sums).map(|(sum, bytes)| sum.to_le_bytes() == bytes).collect()
     }
 
     /// Notes what a member holds from a byte of its data region on.

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use drive::{BlockError, BufMut, DriveError, Env, join_all};
 use format::log::{FrameHead, SEALS, encode_seal, seal_offset};
@@ -13,7 +14,67 @@ use crate::geometry::MemberIndex;
 use crate::leader::write_retried;
 use crate::shared::{DriveId, Slot};
 
+/// How often it is looked whether records can be sealed that nobody asked to flush.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// While records keep coming, every so many looks they are sealed all the same.
+const BUSY_LOOKS: u32 = 5;
+
+impl Log {
+    /// Nothing that was begun since a flush began, or was open then, wants to be sealed.
+    fn is_quiet_since(&self, mark: &FlushMark) -> bool {
+        mark.open.is_empty() && mark.below == self.next.get()
+    }
+}
+
 impl<E: Env> Inner<E> {
+    /// Flushes and seals in the background what is settled, once no more comes for a second, at the latest after a few.
+    ///
+    /// A recovery that finds a record in force has to believe the drives' word for what it names, since the checksums there may be behind.
+    /// What nobody writes any more shall not depend on that.
+    pub fn seal_later(self: &Rc<Self>, log: &Log) {
+        if log.lingering.replace(true) {
+            return;
+        }
+        // A group that is let go of meanwhile is not held.
+        let (env, inner) = (self.env.clone(), Rc::downgrade(self));
+        let mut before = log.next.get();
+        self.env.spawn(async move {
+            let mut looks = 0;
+            loop {
+                env.sleep(LOOK).await;
+                let Some(inner) = inner.upgrade() else { return };
+                let Some(log) = inner.log.as_ref().filter(|_| !inner.shared.is_stopped()) else { return };
+                looks += 1;
+                let is_busy = log.next.get() != before && looks < BUSY_LOOKS;
+                before = log.next.get();
+                if !is_busy {
+                    looks = 0;
+                    if inner.seal_in_background(log).await {
+                        log.lingering.set(false);
+                        return;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Says whether nothing is left to seal.
+    async fn seal_in_background(self: &Rc<Self>, log: &Log) -> bool {
+        self.in_background(async || {
+            log.doubt();
+            let mark = log.flush_begins();
+            // Without success the next look tries again, and requests see why.
+            if self.flush_members().await.is_err() {
+                return false;
+            }
+            log.flush_ended(&mark);
+            self.try_seal(log, &mark).await.is_empty() && log.is_quiet_since(&mark)
+        })
+        .await
+        .unwrap_or(false)
+    }
+
     /// Flushes all members, and makes durable that everything that was written to units of this shard before needs no
     /// recovery.
     pub async fn flush_and_seal(self: &Rc<Self>) -> Result<(), BlockError> {

@@ -12,11 +12,11 @@ use crate::group::*;
 use crate::history::{History, Request, perform, settle, verify_latest};
 use crate::rebuild::until_in_sync;
 
-const BLOCK: u64 = format::BLOCK as u64;
+pub(crate) const BLOCK: u64 = format::BLOCK as u64;
 const DRIVE_BYTES: u64 = 640 * KIB;
 
 /// Every level that can compute a strip from others: the strips of a row are `k` data strips and `m` syndromes.
-fn redundant_shapes(strip: u64) -> Vec<Shape> {
+pub(crate) fn redundant_shapes(strip: u64) -> Vec<Shape> {
     every_level(strip).into_iter().filter(|shape| shape.survives() > 0).collect()
 }
 
@@ -33,22 +33,22 @@ fn filled_with(sim: &Sim, shape: Shape, protection: Protection, rng: &mut Rng) -
     (group, model)
 }
 
-fn filled(sim: &Sim, shape: Shape, rng: &mut Rng) -> (Group, Model) {
+pub(crate) fn filled(sim: &Sim, shape: Shape, rng: &mut Rng) -> (Group, Model) {
     let (group, model) = filled_with(sim, shape, Protection::DEFAULT, rng);
     assert!(superblock(&group.drives[0]).layout.checksums.is_some(), "{shape} has checksums");
     (group, model)
 }
 
 /// The blocks of all strips at one column of a row.
-struct Row {
-    unit: UnitIndex,
-    x: u64,
+pub(crate) struct Row {
+    pub(crate) unit: UnitIndex,
+    pub(crate) x: u64,
     /// By role: the member, and the byte on it.
-    blocks: Vec<(usize, u64)>,
+    pub(crate) blocks: Vec<(usize, u64)>,
 }
 
 impl Row {
-    fn pick(group: &Group, rng: &mut Rng) -> Row {
+    pub(crate) fn pick(group: &Group, rng: &mut Rng) -> Row {
         let geometry = &group.leader().shared().geometry;
         let place = geometry.place(rng.below(group.size() / BLOCK) * BLOCK);
         let block = |role| {
@@ -59,20 +59,20 @@ impl Row {
     }
 
     /// `count` of its strips.
-    fn roles(&self, rng: &mut Rng, count: usize) -> Vec<usize> {
+    pub(crate) fn roles(&self, rng: &mut Rng, count: usize) -> Vec<usize> {
         let mut roles: Vec<usize> = (0..self.blocks.len()).collect();
         rng.shuffle(&mut roles);
         roles.truncate(count);
         roles
     }
 
-    fn read_raw(&self, group: &Group, role: usize) -> Vec<u8> {
+    pub(crate) fn read_raw(&self, group: &Group, role: usize) -> Vec<u8> {
         let (member, at) = self.blocks[role];
         group.member(member).read_raw(at, BLOCK)
     }
 
     /// Damages a sector of a strip's block. Gives what the block held.
-    fn rot(&self, group: &Group, role: usize, rng: &mut Rng) -> Vec<u8> {
+    pub(crate) fn rot(&self, group: &Group, role: usize, rng: &mut Rng) -> Vec<u8> {
         let before = self.read_raw(group, role);
         let (member, at) = self.blocks[role];
         group.member(member).corrupt(at + rng.below(8) * 512, 512);
@@ -80,7 +80,7 @@ impl Row {
     }
 
     /// Where a data strip's block lies in the group.
-    fn offset(&self, group: &Group, role: usize) -> u64 {
+    pub(crate) fn offset(&self, group: &Group, role: usize) -> u64 {
         group.leader().shared().geometry.offset(self.unit, role, self.x)
     }
 }
@@ -95,7 +95,7 @@ fn data_region(group: &Group) -> Range<usize> {
     start..start + (geometry.bands * geometry.unit) as usize
 }
 
-async fn scrub(group: &Group, mode: ScrubMode) -> JobStatus {
+pub(crate) async fn scrub(group: &Group, mode: ScrubMode) -> JobStatus {
     assert!(group.leader().start_scrub(mode));
     group.jobs_end().await;
     let job = group.leader().status().jobs.pop().expect("the scrub");
@@ -104,7 +104,7 @@ async fn scrub(group: &Group, mode: ScrubMode) -> JobStatus {
 }
 
 /// Everything is right, on every drive: nothing is found, and nothing is missed without as many members as can be lost.
-fn is_whole(sim: &Sim, group: Group, shape: Shape, model: &Model, rng: &mut Rng) {
+pub(crate) fn is_whole(sim: &Sim, group: Group, shape: Shape, model: &Model, rng: &mut Rng) {
     sim.block_on(async {
         assert_eq!(scrub(&group, ScrubMode::Report).await.found, 0, "{shape}");
         verify(&group, model, rng).await;

@@ -262,8 +262,15 @@ fn a_write_with_fua_to_allocated_space_needs_no_flush() {
 fn an_idle_group_asks_its_drives_nothing() {
     let sim = Sim::new(10);
     let group = full_group(&sim, parity(Level::Raid6, 6, 16 * KIB), CrashSafety::On);
-    sim.run_for(Duration::from_secs(1));
+    sim.run_for(Duration::from_secs(3));
     group.take_counts();
+    sim.block_on(group.leader().write(0, Buf::from(vec![1; BLOCK as usize]), false)).expect("writable");
+    let counts = group.take_counts();
+    assert_eq!((counts.reads, counts.writes, counts.flushes), (3, 3 + 2, 0));
+    // Soon the members say that no recovery has to look at it.
+    sim.run_for(Duration::from_secs(3));
+    let counts = group.take_counts();
+    assert_eq!((counts.reads, counts.writes, counts.flushes), (0, 6, 6));
     sim.run_for(Duration::from_secs(3600));
     assert_eq!(group.take_counts().total(), 0);
 }

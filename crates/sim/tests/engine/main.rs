@@ -11,6 +11,7 @@ mod dying;
 mod errors;
 mod fuzz;
 mod levels;
+mod overwritten;
 mod rebuild;
 mod returns;
 mod scrub;
