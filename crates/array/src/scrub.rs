@@ -146,7 +146,7 @@ impl<E: Env> Inner<E> {
 
     /// Flushes, and tells the members that nothing that was logged so far is needed any more. A frame that a drive lost
     /// without a word would show only in a recovery, and there an older record of the same blocks would count in its place.
-    async fn forget_logs(self: &Rc<Self>) -> Result<(), BlockError> {
+    pub(crate) async fn forget_logs(self: &Rc<Self>) -> Result<(), BlockError> {
         let sealed = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::SealAll))).await;
         sealed.into_iter().try_for_each(|sealed| sealed.map(|_| ()))
     }
