@@ -2,7 +2,7 @@
 
 use std::io;
 
-use drive::DriveError;
+use drive::{BlockError, DriveError};
 use nvme::Status;
 use nvme::host::HostError;
 use nvme::tcp::Violation;
@@ -209,6 +209,23 @@ pub enum IoError {
 }
 
 impl IoError {
+    /// In the words of a volume.
+    pub fn as_block_error(&self) -> BlockError {
+        match *self {
+            IoError::Gone(_) => BlockError::Stopped,
+            IoError::NoSpace => BlockError::NoSpace,
+            IoError::ReadOnly => BlockError::ReadOnly { reason: "the namespace is write protected" },
+            IoError::OutOfRange { offset, len, size } => BlockError::OutOfRange { offset, len, size },
+            // A host sees a medium that cannot be read or written, whatever is wrong: its own redundancy is to help.
+            IoError::Media(_)
+            | IoError::Misaligned { .. }
+            | IoError::Differs
+            | IoError::Unsupported(_)
+            | IoError::Reserved
+            | IoError::Failed(_) => BlockError::Lost { lost: 1, survives: 0 },
+        }
+    }
+
     /// In the words of a drive. `offset` and `len`: of what failed.
     pub fn as_drive_error(&self, offset: u64, len: u64) -> DriveError {
         const EIO: i32 = 5;

@@ -1,6 +1,7 @@
 //! What stays of a namespace without its connections.
 
 use drive::DriveInfo;
+use nvme::Nqn;
 use nvme::host::{ControllerInfo, NamespaceInfo};
 
 use crate::Options;
@@ -37,6 +38,11 @@ impl Known {
             discards: about.has_dataset_management(),
         };
         Known { addresses: addresses.to_vec(), options, info, about, drive, transfer_bytes_max }
+    }
+
+    /// Name of its subsystem.
+    pub fn subsystem(&self) -> &Nqn {
+        &self.options.subsystem
     }
 
     /// What the namespace said.

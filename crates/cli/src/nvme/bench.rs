@@ -1,4 +1,4 @@
-//! `purlin nvme bench`: on Linux over a shard's io_uring, as the daemon's host is, elsewhere over tokio.
+//! `purlin nvme bench`.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -9,6 +9,7 @@ use drive::{Buf, Segments, join_all, oneshot};
 use hdrhistogram::Histogram;
 use initiator::{Address, IoError, Namespace, Network, Options};
 
+use super::io_loop::IoLoop;
 use super::reports::{NvmeBench, NvmeLatency};
 use super::{connect, connection_options};
 use crate::Failure;
@@ -70,14 +71,8 @@ pub(super) async fn run(common: &Common, args: BenchArgs) -> Result<(), Failure>
     let share = args.depth.div_ceil(options.queues);
     options.queue_entries = options.queue_entries.max(share.saturating_add(1)).min(1024);
     let bench = Bench { common: common.clone(), args, pattern, options };
-    #[cfg(target_os = "linux")]
-    let measured = super::ring::run(bench).await;
-    #[cfg(not(target_os = "linux"))]
-    let measured = {
-        let addresses = bench.args.addresses.clone();
-        bench.run(initiator::tokio::TokioNetwork::new(), &addresses).await
-    };
-    show(common, &measured?, text)
+    let measured = IoLoop::start()?.bench(bench).await?;
+    show(common, &measured, text)
 }
 
 /// A benchmark that is to be run.

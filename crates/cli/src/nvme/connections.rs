@@ -119,7 +119,7 @@ async fn answer(stream: TcpStream, served: &Served, secret: &str) -> io::Result<
     BufReader::new(reader.take(QUESTION_BYTES_MAX)).read_line(&mut question).await?;
     let Some(wish) = question.trim_end().strip_prefix(secret) else { return Ok(()) };
     let answer = match wish {
-        " status" => Answer::Status(Box::new(served.report())),
+        " status" => Answer::Status(Box::new(served.report().await)),
         " disconnect" if served.clients() > 0 => Answer::Busy(served.clients()),
         " disconnect" | " disconnect --force" => Answer::Ending,
         _ => return Ok(()),

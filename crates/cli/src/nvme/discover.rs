@@ -3,11 +3,11 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use comfy_table::Cell;
-use initiator::tokio::TokioNetwork;
-use initiator::{Address, discover};
+use initiator::Address;
 use nvme::DISCOVERY_NQN;
 use nvme::host::Found;
 
+use super::io_loop::IoLoop;
 use super::reports::{NvmeDiscovery, NvmeSubsystem, NvmeUnreachable};
 use super::{explained, options};
 use crate::Failure;
@@ -21,8 +21,8 @@ const SERVICES_MAX: usize = 64;
 
 pub(super) async fn run(common: &Common, address: &Address, follow: bool, host: &HostArgs) -> Result<(), Failure> {
     let options = options(host, DISCOVERY_NQN.parse().expect("a name of the specification"))?;
-    let network = TokioNetwork::new();
-    let found = discover(&network, address, &options).await;
+    let io_loop = IoLoop::start()?;
+    let found = io_loop.discover(address, &options).await;
     let found = found.map_err(|error| explained(&error, &options.host, options.tls.is_some()))?;
     let mut report = NvmeDiscovery {
         address: address.to_string(),
@@ -40,7 +40,7 @@ pub(super) async fn run(common: &Common, address: &Address, follow: bool, host: 
         if !asked.insert(next.clone()) {
             continue;
         }
-        match discover(&network, &next, &options).await {
+        match io_loop.discover(&next, &options).await {
             Ok(found) => {
                 unasked.extend(referrals(&found.entries));
                 report.subsystems.extend(found.entries.iter().map(|found| subsystem(&next, found)));

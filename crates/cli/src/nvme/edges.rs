@@ -6,16 +6,22 @@
 
 use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 
-use drive::{Buf, BufMut, Receiver, Segments, Sender, oneshot};
-use initiator::tokio::TokioNetwork;
-use initiator::{IoError, Namespace};
+use drive::{Block, BlockError, Buf, BufMut, Extent, Receiver, Segments, Sender, WriteZeroes, oneshot};
+use initiator::{IoError, Namespace, Network};
 
-/// A namespace, byte by byte.
-pub(super) struct Edges {
-    disk: Namespace<TokioNetwork>,
+/// A namespace, byte by byte. A handle.
+pub(super) struct Edges<N: Network> {
+    disk: Namespace<N>,
     block: u64,
-    changing: RefCell<Changing>,
+    changing: Rc<RefCell<Changing>>,
+}
+
+impl<N: Network> Clone for Edges<N> {
+    fn clone(&self) -> Self {
+        Edges { disk: self.disk.clone(), block: self.block, changing: self.changing.clone() }
+    }
 }
 
 #[derive(Default)]
@@ -26,14 +32,14 @@ struct Changing {
 
 /// Blocks that nobody else changes until this is dropped.
 struct Held<'a> {
-    edges: &'a Edges,
+    changing: &'a RefCell<Changing>,
     range: Range<u64>,
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         let waiting = {
-            let mut changing = self.edges.changing.borrow_mut();
+            let mut changing = self.changing.borrow_mut();
             let at = changing.ranges.iter().position(|range| *range == self.range);
             changing.ranges.swap_remove(at.expect("it was held"));
             std::mem::take(&mut changing.waiting)
@@ -42,13 +48,13 @@ impl Drop for Held<'_> {
     }
 }
 
-impl Edges {
-    pub fn new(disk: Namespace<TokioNetwork>) -> Edges {
+impl<N: Network> Edges<N> {
+    pub fn new(disk: Namespace<N>) -> Edges<N> {
         let block = disk.info().block_bytes.into();
-        Edges { disk, block, changing: RefCell::default() }
+        Edges { disk, block, changing: Rc::default() }
     }
 
-    pub fn disk(&self) -> &Namespace<TokioNetwork> {
+    pub fn disk(&self) -> &Namespace<N> {
         &self.disk
     }
 
@@ -70,7 +76,7 @@ impl Edges {
             // Nobody tells who is not there any more, and then there is nothing to wait for.
             let _ = wait.await;
         }
-        Held { edges: self, range }
+        Held { changing: &self.changing, range }
     }
 
     /// Holds a range, or gives what to wait for before the next try.
@@ -85,15 +91,19 @@ impl Edges {
         None
     }
 
-    pub async fn read(&self, offset: u64, len: usize) -> Result<Buf, IoError> {
+    async fn read_any(&self, offset: u64, mut buf: BufMut) -> Result<BufMut, IoError> {
+        let len = buf.len();
         let around = self.around(offset, len as u64);
-        let buf = BufMut::zeroed((around.end - around.start) as usize);
-        let read = self.disk.read(around.start, buf).await?.freeze();
+        if around == (offset..offset + len as u64) {
+            return self.disk.read(offset, buf).await;
+        }
+        let whole = self.disk.read(around.start, BufMut::zeroed((around.end - around.start) as usize)).await?;
         let from = (offset - around.start) as usize;
-        Ok(read.slice(from..from + len))
+        buf.copy_from_slice(&whole[from..from + len]);
+        Ok(buf)
     }
 
-    pub async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), IoError> {
+    async fn write_any(&self, offset: u64, data: Buf, fua: bool) -> Result<(), IoError> {
         let len = data.len() as u64;
         let around = self.around(offset, len);
         let _held = self.hold(around.clone()).await;
@@ -120,30 +130,86 @@ impl Edges {
         Ok(whole.freeze())
     }
 
-    pub async fn write_zeroes(&self, offset: u64, len: u64, fua: bool, deallocate: bool) -> Result<(), IoError> {
+    async fn zero_any(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), IoError> {
         let inside = self.inside(offset, len);
         let end = offset + len;
         if inside.is_empty() {
             // In one block, or in two of which none is whole.
-            return self.write(offset, Buf::zeroes(len as usize), fua).await;
+            return self.write_any(offset, Buf::zeroes(len as usize), how.fua).await;
         }
         if offset < inside.start {
-            self.write(offset, Buf::zeroes((inside.start - offset) as usize), fua).await?;
+            self.write_any(offset, Buf::zeroes((inside.start - offset) as usize), how.fua).await?;
         }
         if inside.end < end {
-            self.write(inside.end, Buf::zeroes((end - inside.end) as usize), fua).await?;
+            self.write_any(inside.end, Buf::zeroes((end - inside.end) as usize), how.fua).await?;
         }
         let _held = self.hold(inside.clone()).await;
-        self.disk.write_zeroes(inside.start, inside.end - inside.start, fua, deallocate).await
+        self.disk.write_zeroes(inside.start, inside.end - inside.start, how.fua, !how.keep_allocated).await
     }
 
     /// Gives back the whole blocks of a range.
-    pub async fn trim(&self, offset: u64, len: u64) -> Result<(), IoError> {
+    async fn deallocate_any(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let inside = self.inside(offset, len);
         if inside.is_empty() {
             return Ok(());
         }
         let _held = self.hold(inside.clone()).await;
         self.disk.deallocate(inside.start, inside.end - inside.start).await
+    }
+
+    fn check(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        let size = self.disk.size_bytes();
+        match offset.checked_add(len) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(BlockError::OutOfRange { offset, len, size }),
+        }
+    }
+}
+
+impl<N: Network> Block for Edges<N> {
+    fn size_bytes(&self) -> u64 {
+        self.disk.size_bytes()
+    }
+
+    fn optimal_io_bytes(&self) -> u32 {
+        self.disk.info().block_bytes
+    }
+
+    async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, BlockError> {
+        self.check(offset, buf.len() as u64)?;
+        self.read_any(offset, buf).await.map_err(|error| error.as_block_error())
+    }
+
+    async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
+        self.check(offset, data.len() as u64)?;
+        self.write_any(offset, data, fua).await.map_err(|error| error.as_block_error())
+    }
+
+    async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
+        self.check(offset, len)?;
+        if how.only_fast && !self.disk.known().about().has_write_zeroes() {
+            return Err(BlockError::NotFast);
+        }
+        self.zero_any(offset, len, how).await.map_err(|error| error.as_block_error())
+    }
+
+    async fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
+        self.check(offset, len)?;
+        self.deallocate_any(offset, len).await.map_err(|error| error.as_block_error())
+    }
+
+    /// What is left of blocks that are not given back whole stays as it is.
+    fn discarded_reads_zeroes(&self) -> bool {
+        false
+    }
+
+    async fn flush(&self) -> Result<(), BlockError> {
+        self.disk.flush().await.map_err(|error| error.as_block_error())
+    }
+
+    /// What was ever written is not known.
+    fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+        self.check(offset, len)?;
+        Ok(vec![Extent { len, allocated: true }])
     }
 }

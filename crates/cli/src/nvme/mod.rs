@@ -6,11 +6,16 @@ mod device;
 mod discover;
 mod edges;
 mod host;
+#[cfg(target_os = "linux")]
+#[path = "ring.rs"]
+mod io_loop;
+#[cfg(not(target_os = "linux"))]
+#[path = "tokio_loop.rs"]
+mod io_loop;
 mod mdns;
+#[cfg(not(target_os = "linux"))]
 mod nbd_server;
 pub mod reports;
-#[cfg(target_os = "linux")]
-mod ring;
 mod serve;
 
 use std::time::Duration;

@@ -9,9 +9,8 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use drive::{Buf, BufMut};
-use initiator::IoError;
-use initiator::tokio::send_all;
+use drive::{Block, BlockError, Buf, BufMut, WriteZeroes};
+use initiator::tokio::{TokioNetwork, send_all};
 use nbd::{
     Command, Descriptor, Directory, Errno, ExportInfo, Handshake, Listed, Progress, Refusal, Replies, Request, Step,
     TlsPolicy, Transmission,
@@ -20,6 +19,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::edges::Edges;
+use super::serve::export_name;
+
+type Disk = Edges<TokioNetwork>;
 
 /// What one connection may hold in requests, in units of [`UNIT_BYTES`]: 64 MiB and a bit, so that the longest request fits twice.
 const BUDGET: usize = (64 << 20) / UNIT_BYTES + REQUESTS_MAX;
@@ -66,10 +68,11 @@ impl Directory for Only<'_> {
 }
 
 /// What a client is told about a namespace.
-pub(super) fn export_info(edges: &Edges, description: String) -> ExportInfo {
+fn export_info(edges: &Disk) -> ExportInfo {
     let disk = edges.disk();
+    let (name, description) = export_name(disk);
     ExportInfo {
-        name: format!("nsid{}", disk.info().nsid),
+        name,
         description,
         size_bytes: disk.size_bytes(),
         read_only: disk.is_read_only(),
@@ -83,11 +86,12 @@ pub(super) fn export_info(edges: &Edges, description: String) -> ExportInfo {
 ///
 /// # Errors
 /// [`Broken`]
-pub(super) async fn serve<R, W>(reader: R, mut writer: W, edges: Rc<Edges>, info: ExportInfo) -> Result<(), Broken>
+pub(super) async fn serve<R, W>(reader: R, mut writer: W, edges: Disk) -> Result<(), Broken>
 where
     R: AsyncRead + Unpin,
     W: AsyncWrite + Unpin + 'static,
 {
+    let info = export_info(&edges);
     let mut receiving = Receiving { reader, input: Vec::with_capacity(INPUT_BYTES), at: 0 };
     let Some(machine) = haggle(&mut receiving, &mut writer, &info).await? else { return Ok(()) };
     let (answers, outbox) = mpsc::unbounded_channel();
@@ -155,7 +159,7 @@ where
 }
 
 struct Client {
-    edges: Rc<Edges>,
+    edges: Disk,
     replies: Replies,
     answers: mpsc::UnboundedSender<Answer>,
     budget: Arc<Semaphore>,
@@ -260,22 +264,25 @@ impl Client {
         }
     }
 
-    async fn execute(&self, command: Command, data: Option<Buf>) -> Result<Option<Buf>, IoError> {
-        let edges = &*self.edges;
+    async fn execute(&self, command: Command, data: Option<Buf>) -> Result<Option<Buf>, BlockError> {
+        let edges = &self.edges;
         match command {
-            Command::Read { offset, len, .. } if len > 0 => return edges.read(offset, len as usize).await.map(Some),
+            Command::Read { offset, len, .. } if len > 0 => {
+                let read = edges.read(offset, BufMut::zeroed(len as usize)).await?;
+                return Ok(Some(read.freeze()));
+            }
             Command::Write { offset, len, fua } if len > 0 => {
                 edges.write(offset, data.expect("a write brings data"), fua).await?;
             }
-            Command::Flush => edges.disk().flush().await?,
+            Command::Flush => edges.flush().await?,
             Command::Trim { offset, len, fua } => {
-                edges.trim(offset, len.into()).await?;
+                edges.discard(offset, len.into()).await?;
                 if fua {
-                    edges.disk().flush().await?;
+                    edges.flush().await?;
                 }
             }
-            Command::WriteZeroes { offset, len, fua, keep_allocated, .. } if len > 0 => {
-                edges.write_zeroes(offset, len.into(), fua, !keep_allocated).await?;
+            Command::WriteZeroes { offset, len, fua, keep_allocated, only_fast } if len > 0 => {
+                edges.write_zeroes(offset, len.into(), WriteZeroes { fua, keep_allocated, only_fast }).await?;
             }
             // Nothing to do, or answered by the caller.
             Command::Read { .. }
@@ -289,13 +296,14 @@ impl Client {
 }
 
 /// The error of the protocol ("Error values").
-fn errno(error: &IoError) -> Errno {
+fn errno(error: &BlockError) -> Errno {
     match error {
-        IoError::NoSpace => Errno::NoSpc,
-        IoError::ReadOnly => Errno::Perm,
-        IoError::OutOfRange { .. } | IoError::Misaligned { .. } => Errno::Inval,
-        IoError::Unsupported(_) => Errno::NotSup,
-        IoError::Gone(_) | IoError::Media(_) | IoError::Differs | IoError::Reserved | IoError::Failed(_) => Errno::Io,
+        BlockError::NoSpace => Errno::NoSpc,
+        BlockError::ReadOnly { .. } => Errno::Perm,
+        BlockError::OutOfRange { .. } => Errno::Inval,
+        BlockError::NotFast => Errno::NotSup,
+        BlockError::Stopped => Errno::Shutdown,
+        BlockError::Lost { .. } | BlockError::Unknown { .. } => Errno::Io,
     }
 }
 

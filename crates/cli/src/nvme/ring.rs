@@ -1,49 +1,219 @@
-//! What `purlin nvme` runs on a shard of its own: one thread with an io_uring.
+//! What the host of `purlin nvme` runs on under Linux: a shard of its own, which is one thread with an io_uring, as the daemon's are.
 
-use initiator::Address;
-use runtime::{Config, Runtime, ShardEnv};
+use std::cell::RefCell;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use api::NbdAddress;
+use drive::{Block, race, within};
+use export::{ExportState, Exports, ServerConfig};
+use initiator::{Address, ConnectError, Discovered, Options, discover};
+use runtime::{Bound, Config, ListenOn, Listener, Runtime, ShardEnv};
 use tokio::net::{TcpStream, lookup_host};
+use tokio::sync::{Notify, oneshot};
 
 use super::bench::Bench;
+use super::connect;
+use super::edges::Edges;
 use super::reports::NvmeBench;
+use super::serve::{DiskState, ENDING_MAX, Wanted, export_name};
 use crate::Failure;
 
 /// Memory for what is in flight: more is taken from the heap.
 const ARENA_BYTES: usize = 16 << 20;
 
-/// Runs a benchmark on a shard.
-///
-/// # Errors
-/// [`Failure`]: there is no io_uring, or the benchmark failed.
-pub(super) async fn run(bench: Bench) -> Result<NvmeBench, Failure> {
-    let addresses = resolved(&bench.args.addresses).await?;
-    let Config { mut cores, .. } = Config::default();
-    cores.truncate(1);
-    // Which core has nothing else to do the scheduler knows better.
-    let config = Config { cores, pinned: false, arena_bytes: ARENA_BYTES, ..Config::default() };
-    let runtime = Runtime::start(config).map_err(|error| Failure::Ended(error.to_string()))?;
-    let running = runtime.shard(0).call(move || async move { bench.run(ShardEnv::current(), &addresses).await });
-    running.await.map_err(|_| Failure::Ended("the benchmark was cut off".to_owned()))?
+/// Permissions of a socket's file: what is served is for this user.
+const SOCKET_MODE: u32 = 0o600;
+
+/// How long it is waited for a socket that somebody has, and how often it is looked.
+const IN_USE_MAX: Duration = Duration::from_secs(1);
+const IN_USE_PAUSE: Duration = Duration::from_millis(50);
+
+thread_local! {
+    /// What the shard offers. Blocks belong to their shard.
+    static EXPORTS: Exports<Edges<ShardEnv>> = Exports::default();
+    /// The same, also when no new client finds it any more.
+    static SERVED: RefCell<Option<Edges<ShardEnv>>> = const { RefCell::new(None) };
 }
 
-/// The addresses with names looked up: a shard connects to IP addresses only, since looking a name up would hold it up. Of several
-/// that a name has, the first that somebody listens at.
-async fn resolved(addresses: &[Address]) -> Result<Vec<Address>, Failure> {
-    let mut resolved = Vec::new();
-    for address in addresses {
-        let fail = |source| Failure::Local { what: format!("cannot find {}", address.host), source };
-        let all: Vec<_> = lookup_host((address.host.as_str(), address.port)).await.map_err(fail)?.collect();
-        let mut found = all.first().copied();
-        if all.len() > 1 {
-            for other in all {
-                if TcpStream::connect(other).await.is_ok() {
-                    found = Some(other);
-                    break;
+/// The shard. It ends when this is dropped.
+pub(super) struct IoLoop {
+    runtime: Runtime,
+}
+
+impl IoLoop {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// [`Failure`]: there is no io_uring.
+    pub fn start() -> Result<IoLoop, Failure> {
+        let Config { mut cores, .. } = Config::default();
+        cores.truncate(1);
+        // Which core has nothing else to do the scheduler knows better.
+        let config = Config { cores, pinned: false, arena_bytes: ARENA_BYTES, ..Config::default() };
+        let runtime = Runtime::start(config).map_err(|error| Failure::Ended(error.to_string()))?;
+        Ok(IoLoop { runtime })
+    }
+
+    async fn call<T, F>(&self, make: impl FnOnce(ShardEnv) -> F + Send + 'static) -> T
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let called = self.runtime.shard(0).call(move || make(ShardEnv::current())).await;
+        called.expect("a shard runs as long as its runtime is there, and a panic ends the process")
+    }
+
+    /// Runs a benchmark.
+    ///
+    /// # Errors
+    /// [`Failure`], one sentence.
+    pub async fn bench(&self, bench: Bench) -> Result<NvmeBench, Failure> {
+        let addresses = all_resolved(&bench.args.addresses).await?;
+        self.call(move |env| async move { bench.run(env, &addresses).await }).await
+    }
+
+    /// As [`initiator::discover`].
+    ///
+    /// # Errors
+    /// [`ConnectError`]
+    pub async fn discover(&self, address: &Address, options: &Options) -> Result<Discovered, ConnectError> {
+        let unreachable = |source| ConnectError::Unreachable { address: address.clone(), source };
+        let at = resolved(address).await.map_err(unreachable)?;
+        let options = options.clone();
+        self.call(move |env| async move { discover(&env, &at, &options).await }).await
+    }
+
+    /// Connects a namespace, and serves it to NBD clients until [`Disk::end`].
+    ///
+    /// # Errors
+    /// [`Failure`], one sentence.
+    pub async fn serve(self, place: Place, wanted: Wanted) -> Result<Disk, Failure> {
+        let Wanted { addresses, nsid, options } = wanted;
+        let addresses = all_resolved(&addresses).await?;
+        let (end, ended) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let (told, over) = (end.clone(), ended.clone());
+        let (connected, export) = oneshot::channel();
+        let run = move || async move {
+            let env = ShardEnv::current();
+            // The file of a Unix socket goes with it, however this ends.
+            let listener = Listener::new(&env, place.0);
+            let disk = match connect(&env, &addresses, nsid, options).await {
+                Ok(disk) => disk,
+                Err(error) => return drop(connected.send(Err(error))),
+            };
+            let (name, description) = export_name(&disk);
+            let export = ExportState::new(name, description, disk.is_read_only());
+            let edges = Edges::new(disk);
+            EXPORTS.with(|exports| exports.add(edges.clone(), export.clone()));
+            SERVED.set(Some(edges.clone()));
+            let catalog = || EXPORTS.with(Exports::clone);
+            // Whoever asked may have gone meanwhile.
+            let _ = connected.send(Ok(export.clone()));
+            let serving = export::serve(env.clone(), listener, Vec::new(), ServerConfig::default(), catalog);
+            race(serving, told.notified()).await;
+            export.stop();
+            let _ = within(&env, ENDING_MAX, async {
+                export.stopped().await;
+                edges.flush().await
+            })
+            .await;
+            edges.disk().close().await;
+            over.notify_one();
+        };
+        let gone = || Failure::Ended("the connection was cut off".to_owned());
+        self.runtime.shard(0).spawn(run).map_err(|_| gone())?;
+        let export = export.await.map_err(|_| gone())??;
+        Ok(Disk { io_loop: self, export, end, ended })
+    }
+}
+
+/// Where NBD clients come to.
+pub(super) struct Place(Bound);
+
+impl Place {
+    /// Listens there.
+    ///
+    /// # Errors
+    /// [`Failure::Local`]
+    pub async fn bind(address: &NbdAddress) -> Result<Place, Failure> {
+        let fail = |source| Failure::Local { what: format!("cannot listen at {address}"), source };
+        let places: Vec<ListenOn> = match address {
+            NbdAddress::Unix(path) => vec![ListenOn::Unix { path: path.clone(), mode: SOCKET_MODE }],
+            NbdAddress::Tcp { host, port } => {
+                lookup_host((host.as_str(), *port)).await.map_err(fail)?.map(ListenOn::Tcp).collect()
+            }
+        };
+        let start = Instant::now();
+        loop {
+            let mut last = io::Error::other("the name has no address");
+            for place in &places {
+                match Bound::new(place.clone()) {
+                    Ok(bound) => return Ok(Place(bound)),
+                    Err(error) => last = error,
                 }
             }
+            // The kernel takes the ring of a process that was killed apart, with its sockets, after it has gone.
+            if last.kind() != io::ErrorKind::AddrInUse || start.elapsed() >= IN_USE_MAX {
+                return Err(fail(last));
+            }
+            tokio::time::sleep(IN_USE_PAUSE).await;
         }
-        let found = found.ok_or_else(|| fail(std::io::Error::other("the name has no address")))?;
-        resolved.push(Address { host: found.ip().to_string(), port: found.port() });
     }
-    Ok(resolved)
+}
+
+/// A namespace that the shard serves.
+pub(super) struct Disk {
+    io_loop: IoLoop,
+    export: Arc<ExportState>,
+    end: Arc<Notify>,
+    ended: Arc<Notify>,
+}
+
+impl Disk {
+    /// NBD clients that are connected.
+    pub fn clients(&self) -> u64 {
+        self.export.connections().len() as u64
+    }
+
+    /// How it is now.
+    pub async fn state(&self) -> DiskState {
+        let state = || SERVED.with_borrow(|served| served.as_ref().map(|edges| DiskState::of(edges.disk())));
+        self.io_loop.call(move |_| async move { state().expect("set before there is a `Disk`") }).await
+    }
+
+    /// Takes no more clients, ends those that there are, flushes, and disconnects.
+    pub async fn end(&self) {
+        self.end.notify_one();
+        self.ended.notified().await;
+    }
+}
+
+/// The addresses with names looked up: a shard connects to IP addresses only, since looking a name up would hold it up.
+async fn all_resolved(addresses: &[Address]) -> Result<Vec<Address>, Failure> {
+    let mut all = Vec::new();
+    for address in addresses {
+        let fail = |source| Failure::Local { what: format!("cannot find {}", address.host), source };
+        all.push(resolved(address).await.map_err(fail)?);
+    }
+    Ok(all)
+}
+
+/// An address with its name looked up; of several that a name has, the first that somebody listens at.
+async fn resolved(address: &Address) -> io::Result<Address> {
+    let all: Vec<SocketAddr> = lookup_host((address.host.as_str(), address.port)).await?.collect();
+    let mut found = all.first().copied();
+    if all.len() > 1 {
+        for other in all {
+            if TcpStream::connect(other).await.is_ok() {
+                found = Some(other);
+                break;
+            }
+        }
+    }
+    let found = found.ok_or_else(|| io::Error::other("the name has no address"))?;
+    Ok(Address { host: found.ip().to_string(), port: found.port() })
 }

@@ -5,10 +5,9 @@
 use std::rc::Rc;
 
 use drive::{Block, BlockError, Buf, BufMut, Extent, Segments, WriteZeroes};
-use initiator::{IoError, Known, Namespace, PathStatus};
+use initiator::{Known, Namespace, PathStatus};
 use runtime::ShardEnv;
 
-use super::raw;
 use super::remote::Attached;
 
 /// A namespace that is connected on the calling shard. A handle; when the last one is dropped, its connections are closed.
@@ -41,13 +40,6 @@ impl Connected {
     }
 }
 
-fn error(error: &IoError, offset: u64, len: u64) -> BlockError {
-    match error {
-        IoError::Gone(_) => BlockError::Stopped,
-        error => raw::error(error.as_drive_error(offset, len)),
-    }
-}
-
 impl Block for Connected {
     fn size_bytes(&self) -> u64 {
         self.namespace().size_bytes()
@@ -58,14 +50,12 @@ impl Block for Connected {
     }
 
     async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, BlockError> {
-        let len = buf.len() as u64;
-        self.namespace().read(offset, buf).await.map_err(|failed| error(&failed, offset, len))
+        self.namespace().read(offset, buf).await.map_err(|error| error.as_block_error())
     }
 
     async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
-        let len = data.len() as u64;
         let written = self.namespace().write(offset, Segments::from_iter([data]), fua).await;
-        written.map_err(|failed| error(&failed, offset, len))
+        written.map_err(|error| error.as_block_error())
     }
 
     async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
@@ -73,11 +63,11 @@ impl Block for Connected {
             return Err(BlockError::NotFast);
         }
         let done = self.namespace().write_zeroes(offset, len, how.fua, !how.keep_allocated).await;
-        done.map_err(|failed| error(&failed, offset, len))
+        done.map_err(|error| error.as_block_error())
     }
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
-        self.namespace().deallocate(offset, len).await.map_err(|failed| error(&failed, offset, len))
+        self.namespace().deallocate(offset, len).await.map_err(|error| error.as_block_error())
     }
 
     fn discarded_reads_zeroes(&self) -> bool {
@@ -85,7 +75,7 @@ impl Block for Connected {
     }
 
     async fn flush(&self) -> Result<(), BlockError> {
-        self.namespace().flush().await.map_err(|failed| error(&failed, 0, 0))
+        self.namespace().flush().await.map_err(|error| error.as_block_error())
     }
 
     /// What was ever written is not known.
