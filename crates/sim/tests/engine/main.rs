@@ -13,6 +13,7 @@ mod fuzz;
 mod levels;
 mod overwritten;
 mod rebuild;
+mod records;
 mod returns;
 mod scrub;
 mod scrub_job;
