@@ -14,6 +14,7 @@ use initiator::{Address, ConnectError, Discovered, Options, discover};
 use runtime::{Bound, Config, ListenOn, Listener, Runtime, ShardEnv};
 use tokio::net::{TcpStream, lookup_host};
 use tokio::sync::{Notify, oneshot};
+use tokio::time::{sleep, timeout};
 
 use super::bench::Bench;
 use super::connect;
@@ -31,6 +32,9 @@ const SOCKET_MODE: u32 = 0o600;
 /// How long it is waited for a socket that somebody has, and how often it is looked.
 const IN_USE_MAX: Duration = Duration::from_secs(1);
 const IN_USE_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long one of several addresses of a name is tried.
+const TRY_MAX: Duration = Duration::from_secs(3);
 
 thread_local! {
     /// What the shard offers. Blocks belong to their shard.
@@ -160,7 +164,7 @@ impl Place {
             if last.kind() != io::ErrorKind::AddrInUse || start.elapsed() >= IN_USE_MAX {
                 return Err(fail(last));
             }
-            tokio::time::sleep(IN_USE_PAUSE).await;
+            sleep(IN_USE_PAUSE).await;
         }
     }
 }
@@ -208,7 +212,7 @@ async fn resolved(address: &Address) -> io::Result<Address> {
     let mut found = all.first().copied();
     if all.len() > 1 {
         for other in all {
-            if TcpStream::connect(other).await.is_ok() {
+            if let Ok(Ok(_)) = timeout(TRY_MAX, TcpStream::connect(other)).await {
                 found = Some(other);
                 break;
             }

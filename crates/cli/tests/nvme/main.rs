@@ -66,11 +66,15 @@ fn discovery_prints_what_the_host_may_use() {
     let table = home.ok(&format!("nvme discover {} {HOST}", target.address));
     let nqn = subsystem();
     assert!(table.contains("KIND") && table.contains(nqn.as_str()), "{table}");
-    let json = home.ok(&format!("nvme discover {} {HOST} --output json", target.address));
+    let by_name = format!("localhost:{}", target.address.port());
+    let json = home.ok(&format!("nvme discover {by_name} {HOST} --output json"));
     let found: NvmeDiscovery = serde_json::from_str(&json).unwrap();
     let offered = found.subsystems.iter().find(|subsystem| subsystem.kind == "nvme").unwrap();
     assert_eq!((offered.nqn.as_str(), offered.transport.as_str()), (nqn.as_str(), "tcp"));
     assert_eq!(format!("{}:{}", offered.address, offered.port), target.address.to_string());
+    assert_eq!(found.address, by_name);
+    let said = home.fails(&format!("nvme discover nobody.invalid {HOST}"));
+    assert!(said.contains("cannot reach nobody.invalid:4420"), "{said}");
 }
 
 #[test]
