@@ -19,6 +19,7 @@ use crate::bounded::Bounded;
 use crate::geometry::{Geometry, MemberIndex};
 use crate::kept::{KeptGroup, zone_count};
 use crate::leader::{GroupState, Leader, read_retried};
+use crate::lock::Turnstile;
 use crate::lost::{LostCells, load_lost};
 use crate::message::Peers;
 use crate::probe::{Probe, probe_bounded};
@@ -160,7 +161,8 @@ async fn take_over<E: Env>(
     let lost = if logs && crashed {
         let members = RefCell::new(members(superblock, &assembly.members, drives));
         let (lost, resums) = (RefCell::new(lost), Resums::default());
-        let replay = Replay { env, superblock, shared: &shared, members, lost, resums, kept: settled };
+        let listing = Turnstile::default();
+        let replay = Replay { env, superblock, shared: &shared, members, lost, listing, resums, kept: settled };
         replayed = Some(replay.run(&new_zones).await.map_err(AssembleError::Block)?);
         replay.lost.into_inner()
     } else {

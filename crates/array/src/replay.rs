@@ -2,7 +2,7 @@
 //!
 //! `docs/format/log.md`, "Recovery", has the rules. Nothing here has to be atomic: every step can be done again.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use drive::{BlockError, Buf, BufMut, Drive, Env, join_all};
@@ -13,11 +13,18 @@ use crate::bounded::Bounded;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::kept::KeptGroup;
 use crate::leader::{flush_retried, read_retried, write_retried};
+use crate::lock::Turnstile;
 use crate::lost::listable;
 use crate::ranges::{Range, Ranges};
 use crate::replay_log::Record;
 use crate::resum::Resums;
 use crate::shared::Shared;
+
+/// Units that are put right at the same time: a drive answers many as fast as one, and every answer looks after all of them.
+const UNITS_AT_ONCE: usize = 16;
+
+/// Bytes of the strips of these units. A single one may have more.
+const BYTES_AT_ONCE: u64 = 64 << 20;
 
 /// What a replay did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -43,6 +50,20 @@ pub(crate) struct Row {
 /// A member's drive and state, if it is there.
 pub(crate) type Present<'a, D> = Option<(&'a D, MemberState)>;
 
+/// What a record has to say that no newer one does.
+struct Work {
+    record: Record,
+    pieces: Vec<Piece>,
+}
+
+struct Piece {
+    /// Of the record's entries.
+    entry: usize,
+    /// Of the entry in the payloads.
+    offset: usize,
+    columns: Range,
+}
+
 pub(crate) struct Replay<'a, E: Env> {
     pub env: &'a E,
     pub superblock: &'a Superblock,
@@ -51,6 +72,8 @@ pub(crate) struct Replay<'a, E: Env> {
     pub members: RefCell<Vec<Present<'a, Bounded<'a, E>>>>,
     /// The list of lost blocks, as the members have it.
     pub lost: RefCell<LostBlocks>,
+    /// Held by whoever changes the list.
+    pub listing: Turnstile,
     /// Checksums of the columns that were being written.
     pub resums: Resums,
     /// After a kill: what the log was in memory.
@@ -64,43 +87,27 @@ impl<'a, E: Env> Replay<'a, E> {
     /// # Errors
     /// [`BlockError`] if more members fail than the level survives: what was done can be done again.
     pub async fn run(&self, new_zones: &[u64]) -> Result<Replayed, BlockError> {
-        let mut done = Replayed::default();
         let before = self.live();
-        for &zone in new_zones {
-            done.bytes += self.resum_zone(zone).await?;
-        }
-        let mut covered: BTreeMap<UnitIndex, Ranges> = BTreeMap::new();
+        let resum = async |&zone: &u64| self.resum_zone(zone).await;
+        let zones = all_of(self.units_at_once(self.shared.geometry.zone), new_zones.iter(), resum).await?;
+        let mut done = Replayed { bytes: zones.iter().sum(), ..Replayed::default() };
         let mut records = self.records().await?;
         // Before any is applied: of a member that fails meanwhile nobody could tell any more that it lacks its part.
         records.retain(|_, record| self.is_complete(record));
-        // The newest first, so that older ones find what is covered.
-        for ((_, _), mut record) in records.into_iter().rev() {
-            let mut offset = 0;
-            let mut todo = Vec::new();
-            for (index, entry) in record.entries.iter().enumerate() {
-                let range = Range::new(entry.x, entry.x + u64::from(entry.len));
-                let covered = covered.entry(record.unit).or_default();
-                let open = covered.gaps(range);
-                covered.add(range);
-                for open in open.iter().filter(|_| !entry.is_void()) {
-                    todo.extend(self.allocated(record.unit, open).iter().map(|columns| (index, offset, columns)));
-                }
-                let has_payload = record.whole || entry.has_base(self.shared.geometry.data);
-                offset += if has_payload { entry.len as usize } else { 0 };
-            }
-            if !todo.is_empty() {
-                self.fetch(&mut record).await;
-            }
-            for (index, offset, columns) in todo {
-                self.put_right(&record, &record.entries[index], offset, columns, &mut done).await?;
-                done.bytes += columns.len();
-            }
-            done.records += 1;
+        done.records = records.len() as u64;
+        let units = self.by_unit(records.into_values());
+        let largest = units.iter().flatten().flat_map(|work| &work.pieces).map(|piece| piece.columns.len()).max();
+        let put_right = async |unit: Vec<Work>| self.put_unit_right(unit).await;
+        for part in all_of(self.units_at_once(largest.unwrap_or(0)), units.into_iter(), put_right).await? {
+            done.bytes += part.bytes;
+            done.lost += part.lost;
         }
         if done.bytes > 0 {
             self.save_sums().await?;
-            for (member, drive) in self.live() {
-                if flush_retried(drive).await.is_err() {
+            let live = self.live();
+            let flushed = join_all(live.iter().map(|(_, drive)| flush_retried(*drive))).await;
+            for ((member, _), flushed) in live.into_iter().zip(flushed) {
+                if flushed.is_err() {
                     self.give_up(member)?;
                 }
             }
@@ -108,6 +115,49 @@ impl<'a, E: Env> Replay<'a, E> {
         let live = self.live();
         let failed = before.iter().filter(|(member, _)| !live.iter().any(|(other, _)| other == member));
         done.failed = failed.map(|(member, _)| *member).collect();
+        Ok(done)
+    }
+
+    /// What has to be done by unit: each column once, by its newest record. `records`: in their order.
+    fn by_unit(&self, records: impl DoubleEndedIterator<Item = Record>) -> Vec<Vec<Work>> {
+        let mut units: BTreeMap<UnitIndex, (Ranges, Vec<Work>)> = BTreeMap::new();
+        for record in records.rev() {
+            let (covered, works) = units.entry(record.unit).or_default();
+            let mut offset = 0;
+            let mut pieces = Vec::new();
+            for (entry, said) in record.entries.iter().enumerate() {
+                let range = Range::new(said.x, said.x + u64::from(said.len));
+                let open = covered.gaps(range);
+                covered.add(range);
+                for open in open.iter().filter(|_| !said.is_void()) {
+                    let allocated = self.allocated(record.unit, open);
+                    pieces.extend(allocated.iter().map(|columns| Piece { entry, offset, columns }));
+                }
+                let has_payload = record.whole || said.has_base(self.shared.geometry.data);
+                offset += if has_payload { said.len as usize } else { 0 };
+            }
+            if !pieces.is_empty() {
+                works.push(Work { record, pieces });
+            }
+        }
+        units.into_values().map(|(_, works)| works).filter(|works| !works.is_empty()).collect()
+    }
+
+    /// Units that fit into the memory that a replay takes. `len`: columns of the longest piece, or more.
+    fn units_at_once(&self, len: u64) -> usize {
+        let row = self.shared.geometry.strips() as u64 * len.max(1);
+        (BYTES_AT_ONCE / row).clamp(1, UNITS_AT_ONCE as u64) as usize
+    }
+
+    async fn put_unit_right(&self, works: Vec<Work>) -> Result<Replayed, BlockError> {
+        let mut done = Replayed::default();
+        for Work { mut record, pieces } in works {
+            self.fetch(&mut record).await;
+            for Piece { entry, offset, columns } in pieces {
+                self.put_right(&record, &record.entries[entry], offset, columns, &mut done).await?;
+                done.bytes += columns.len();
+            }
+        }
         Ok(done)
     }
 
@@ -123,14 +173,23 @@ impl<'a, E: Env> Replay<'a, E> {
         (0..count).map(MemberIndex).filter_map(|member| Some((member, self.drive(member, None)?))).collect()
     }
 
-    /// Goes on without a member that failed.
+    /// Goes on without a member that failed. One that the group cannot do without stays: what others who are at work cannot read of it must
+    /// not look lost to them.
+    ///
+    /// # Errors
+    /// [`BlockError::Lost`] if the group cannot do without it.
     pub fn give_up(&self, member: MemberIndex) -> Result<(), BlockError> {
-        self.members.borrow_mut()[usize::from(member.0)] = None;
         let (strips, survives) = (self.shared.geometry.strips(), self.shared.geometry.syndromes);
         let first = usize::from(member.0) / strips * strips;
-        let members = &self.members.borrow()[first..first + strips];
-        let lost = members.iter().filter(|member| !matches!(member, Some((_, MemberState::InSync)))).count();
-        if lost > survives { Err(BlockError::Lost { lost, survives }) } else { Ok(()) }
+        let is_lost = |index: &usize| {
+            *index == usize::from(member.0) || !matches!(self.members.borrow()[*index], Some((_, MemberState::InSync)))
+        };
+        let lost = (first..first + strips).filter(is_lost).count();
+        if lost > survives {
+            return Err(BlockError::Lost { lost, survives });
+        }
+        self.members.borrow_mut()[usize::from(member.0)] = None;
+        Ok(())
     }
 
     /// Writes to a member, twice if need be. Without success the member is given up.
@@ -268,6 +327,7 @@ impl<'a, E: Env> Replay<'a, E> {
 
     /// Adds to the list of lost blocks, durably.
     async fn list_lost(&self, ranges: Vec<(u64, u64)>) -> Result<(), BlockError> {
+        let _turn = self.listing.enter().await;
         let mut list = self.lost.borrow().clone();
         list.sequence += 1;
         list.ranges = listable(list.ranges.into_iter().chain(ranges).collect());
@@ -311,7 +371,6 @@ impl<'a, E: Env> Replay<'a, E> {
             async move { read_retried(drive?, offset, || self.env.alloc(columns.len() as usize)).await.ok() }
         };
         let mut strips: Vec<Option<BufMut>> = join_all((0..geometry.strips()).map(read)).await;
-        let mut doubtful: Vec<Option<BufMut>> = Vec::with_capacity(strips.len());
         for (role, strip) in strips.iter_mut().enumerate() {
             let (member, drive) = in_sync(role);
             if strip.is_none() && drive.is_some() {
@@ -320,19 +379,19 @@ impl<'a, E: Env> Replay<'a, E> {
                 self.look_after(member).await?;
                 *strip = read(role).await;
             }
-            let is_damaged = match (&strip, drive) {
-                (Some(bytes), Some(drive))
-                    if role < geometry.data && (entry.overwritten | entry.restated) >> role & 1 == 0 =>
-                {
-                    !self.is_genuine(member, drive, offset, bytes).await
-                }
-                _ => false,
-            };
+        }
+        let is_damaged = join_all(strips.iter().enumerate().map(|(role, strip)| async move {
+            let named = entry.overwritten | entry.restated;
+            let ((member, Some(drive)), Some(bytes)) = (in_sync(role), strip) else { return false };
+            role < geometry.data && named >> role & 1 == 0 && !self.is_genuine(member, drive, offset, bytes).await
+        }));
+        let mut doubtful: Vec<Option<BufMut>> = Vec::with_capacity(strips.len());
+        for (role, is_damaged) in is_damaged.await.into_iter().enumerate() {
             if is_damaged {
-                self.look_after(member).await?;
+                self.look_after(in_sync(role).0).await?;
             }
             let doubted = is_damaged || (!settled && entry.restated >> role & 1 == 1);
-            doubtful.push(if doubted { strip.take() } else { None });
+            doubtful.push(if doubted { strips[role].take() } else { None });
         }
         Ok(Row { strips, doubtful })
     }
@@ -458,21 +517,40 @@ impl<'a, E: Env> Replay<'a, E> {
             (0..geometry.syndromes).map(|_| self.env.alloc(columns.len() as usize)).collect();
         self.shared.code.encode(&sources, &mut syndromes.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
         let offset = geometry.member_offset(unit, columns.start);
-        for (role, strip) in data.into_iter().chain(syndromes).enumerate() {
-            let member = geometry.member(unit, columns.start, role);
-            let differs = match &before[role] {
-                _ if self.drive(member, Some(MemberState::Rebuilding)).is_some() => true,
-                Some(before) => **before != *strip,
-                // A data strip as it was read, or a strip that could not be: what is written there heals it.
-                None => role >= geometry.data,
-            };
-            self.note_sums(member, offset, &strip).await?;
-            if differs {
-                self.write(member, offset, strip.freeze(), false).await?;
-            }
+        let written =
+            data.into_iter().chain(syndromes).zip(before).enumerate().map(|(role, (strip, before))| async move {
+                let member = geometry.member(unit, columns.start, role);
+                let differs = match before {
+                    _ if self.drive(member, Some(MemberState::Rebuilding)).is_some() => true,
+                    Some(before) => *before != *strip,
+                    // A data strip as it was read, or a strip that could not be: what is written there heals it.
+                    None => role >= geometry.data,
+                };
+                self.note_sums(member, offset, &strip).await?;
+                if differs { self.write(member, offset, strip.freeze(), false).await } else { Ok(()) }
+            });
+        join_all(written).await.into_iter().collect()
+    }
+}
+
+/// Works on so many items at the same time, and begins no more after an error.
+async fn all_of<T, R>(
+    at_once: usize,
+    items: impl Iterator<Item = T>,
+    work: impl AsyncFn(T) -> Result<R, BlockError>,
+) -> Result<Vec<R>, BlockError> {
+    let (items, failed, results) = (RefCell::new(items), Cell::new(false), RefCell::new(Vec::new()));
+    let worker = async || {
+        while !failed.get() {
+            let Some(item) = items.borrow_mut().next() else { break };
+            let result = work(item).await;
+            failed.set(failed.get() || result.is_err());
+            results.borrow_mut().push(result?);
         }
         Ok(())
-    }
+    };
+    join_all((0..at_once).map(|_| worker())).await.into_iter().collect::<Result<(), _>>()?;
+    Ok(results.into_inner())
 }
 
 /// The members of an assembled group as a replay sees them.

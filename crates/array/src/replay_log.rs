@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 
-use drive::{BlockError, Drive, Env, join_all};
+use drive::{BlockError, BufMut, Drive, Env, join_all};
 use format::log::{Entry, Frame, Part};
 use format::{BLOCK, MemberState, Region};
 
@@ -67,13 +67,15 @@ struct Window<'a, E: Env> {
     start: u64,
     /// All of it could be read so far.
     readable: bool,
+    /// What the last piece was read into.
+    buffer: Option<BufMut>,
 }
 
 impl<'a, E: Env> Window<'a, E> {
     fn new(env: &'a E, drive: &'a Bounded<'a, E>, region: Region) -> Self {
         // Small logs in several steps too, so that a frame across two windows is nothing special.
         let step = (region.len / 8 / BLOCK as u64 * BLOCK as u64).clamp(BLOCK as u64, WINDOW_BYTES_MAX);
-        Window { env, drive, region, step, held: Vec::new(), start: region.offset, readable: true }
+        Window { env, drive, region, step, held: Vec::new(), start: region.offset, readable: true, buffer: None }
     }
 
     /// `len` bytes from `offset` on, which lie in the region. What is before them is let go. What cannot be read is zero.
@@ -92,8 +94,10 @@ impl<'a, E: Env> Window<'a, E> {
     }
 
     async fn read(&mut self, offset: u64, len: usize) {
-        if let Ok(read) = self.drive.read(offset, self.env.alloc(len)).await {
+        let buffer = self.buffer.take().filter(|buffer| buffer.len() == len);
+        if let Ok(read) = self.drive.read(offset, buffer.unwrap_or_else(|| self.env.alloc(len))).await {
             self.held.extend_from_slice(&read);
+            self.buffer = Some(read);
             return;
         }
         for block in (0..len).step_by(BLOCK) {

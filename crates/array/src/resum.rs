@@ -1,9 +1,9 @@
 //! Checksums during the replay of the log: read to know which strips to believe, and computed anew for the columns that
 //! were being written.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::mem;
 
 use drive::{BlockError, BufMut, Drive, DriveError, Env, join_all};
 use format::sums::{sum_block_offset, sum_place};
@@ -12,6 +12,7 @@ use format::{BLOCK, Region};
 use crate::bounded::Bounded;
 use crate::geometry::MemberIndex;
 use crate::leader::read_retried;
+use crate::lock::Turnstile;
 use crate::replay::Replay;
 use crate::verify::{read_sums, sums_of};
 
@@ -21,9 +22,16 @@ const BLOCKS_MAX: usize = 4096;
 /// A block of sums, and whether it changed.
 type Sums = (Vec<u8>, bool);
 
-/// Blocks of sums by member and number.
+/// Blocks of sums in memory, for a replay.
 #[derive(Default)]
-pub(crate) struct Resums(RefCell<BTreeMap<(MemberIndex, u64), Sums>>);
+pub(crate) struct Resums {
+    /// By member and number.
+    blocks: RefCell<BTreeMap<(MemberIndex, u64), Sums>>,
+    /// How often blocks were forgotten: what was read from drives before may be from before they were written.
+    forgotten: Cell<u64>,
+    /// Held by whoever writes them.
+    saving: Turnstile,
+}
 
 impl<E: Env> Replay<'_, E> {
     /// The bytes are what the member was last given there, as far as its sums tell. Right for strips that no record names
@@ -46,7 +54,7 @@ impl<E: Env> Replay<'_, E> {
         if self.load(region, member, drive, block).await.is_err() {
             return vec![false; blocks];
         }
-        let resums = self.resums.0.borrow();
+        let resums = self.resums.blocks.borrow();
         let (sums, _) = &resums[&(member, block)];
         let sums = sums[first * 4..].chunks_exact(4);
         sums_of(bytes).iter().zip(sums).map(|(sum, bytes)| sum.to_le_bytes() == bytes).collect()
@@ -59,15 +67,14 @@ impl<E: Env> Replay<'_, E> {
     pub async fn note_sums(&self, member: MemberIndex, offset: u64, bytes: &[u8]) -> Result<(), BlockError> {
         let Some(region) = self.superblock.layout.checksums else { return Ok(()) };
         let Some(drive) = self.drive(member, None) else { return Ok(()) };
-        if self.resums.0.borrow().len() >= BLOCKS_MAX {
-            self.save_sums().await?;
-            self.resums.0.borrow_mut().clear();
+        if self.resums.blocks.borrow().len() >= BLOCKS_MAX {
+            self.make_room().await?;
         }
         let (block, first) = sum_place(&self.superblock.layout, offset);
         if self.load(region, member, drive, block).await.is_err() {
             return self.give_up(member);
         }
-        let mut resums = self.resums.0.borrow_mut();
+        let mut resums = self.resums.blocks.borrow_mut();
         let (sums, changed) = resums.get_mut(&(member, block)).expect("it was loaded");
         for (place, sum) in sums[first * 4..].chunks_exact_mut(4).zip(sums_of(bytes)) {
             *changed |= place != sum.to_le_bytes();
@@ -119,20 +126,38 @@ impl<E: Env> Replay<'_, E> {
     /// # Errors
     /// As for [`Replay::note_sums`].
     pub async fn save_sums(&self) -> Result<(), BlockError> {
-        let Some(region) = self.superblock.layout.checksums else { return Ok(()) };
-        let changed: Vec<(MemberIndex, u64, BufMut)> = {
-            let mut resums = self.resums.0.borrow_mut();
-            let changed = resums.iter_mut().filter(|(_, (_, changed))| *changed);
-            let taken = changed.map(|(&(member, block), (sums, changed))| {
-                *changed = false;
-                (member, block, BufMut::copy_of(sums))
-            });
-            taken.collect()
-        };
-        for (member, block, sums) in changed {
-            self.write(member, sum_block_offset(&region, block), sums.freeze(), false).await?;
+        let _turn = self.resums.saving.enter().await;
+        self.write_changed().await
+    }
+
+    /// Writes those that changed, and forgets all that did not change again meanwhile.
+    async fn make_room(&self) -> Result<(), BlockError> {
+        let _turn = self.resums.saving.enter().await;
+        // Others who wanted the same may have waited.
+        if self.resums.blocks.borrow().len() >= BLOCKS_MAX {
+            self.write_changed().await?;
+            self.resums.blocks.borrow_mut().retain(|_, (_, changed)| *changed);
+            self.resums.forgotten.set(self.resums.forgotten.get() + 1);
         }
         Ok(())
+    }
+
+    async fn write_changed(&self) -> Result<(), BlockError> {
+        let Some(region) = self.superblock.layout.checksums else { return Ok(()) };
+        // By member, each of which writes one after the other.
+        let mut taken: BTreeMap<MemberIndex, Vec<(u64, BufMut)>> = BTreeMap::new();
+        for (&(member, block), (sums, changed)) in self.resums.blocks.borrow_mut().iter_mut() {
+            if mem::take(changed) {
+                taken.entry(member).or_default().push((block, BufMut::copy_of(sums)));
+            }
+        }
+        let written = taken.into_iter().map(|(member, blocks)| async move {
+            for (block, sums) in blocks {
+                self.write(member, sum_block_offset(&region, block), sums.freeze(), false).await?;
+            }
+            Ok(())
+        });
+        join_all(written).await.into_iter().collect()
     }
 
     async fn load(
@@ -142,18 +167,18 @@ impl<E: Env> Replay<'_, E> {
         drive: &Bounded<'_, E>,
         block: u64,
     ) -> Result<(), DriveError> {
-        if self.resums.0.borrow().contains_key(&(member, block)) {
-            return Ok(());
-        }
-        let know = (&self.superblock.layout, &self.shared.geometry, &self.shared.map);
-        let (mut sums, mut computed) = read_sums(self.env, drive, &region, know, member, block).await?;
-        if computed {
-            // Of a drive that was gone for a moment, they would replace those that are right.
-            self.look_after(member).await.map_err(|_| DriveError::Gone)?;
-            (sums, computed) = read_sums(self.env, drive, &region, know, member, block).await?;
-        }
-        if let Entry::Vacant(place) = self.resums.0.borrow_mut().entry((member, block)) {
-            place.insert((sums, computed));
+        while !self.resums.blocks.borrow().contains_key(&(member, block)) {
+            let forgotten = self.resums.forgotten.get();
+            let know = (&self.superblock.layout, &self.shared.geometry, &self.shared.map);
+            let (mut sums, mut computed) = read_sums(self.env, drive, &region, know, member, block).await?;
+            if computed {
+                // Of a drive that was gone for a moment, they would replace those that are right.
+                self.look_after(member).await.map_err(|_| DriveError::Gone)?;
+                (sums, computed) = read_sums(self.env, drive, &region, know, member, block).await?;
+            }
+            if self.resums.forgotten.get() == forgotten {
+                self.resums.blocks.borrow_mut().entry((member, block)).or_insert((sums, computed));
+            }
         }
         Ok(())
     }
