@@ -6,29 +6,26 @@ start_daemon
 p group create big --level raid6 --drives "$(join "${files[@]}")" --create-files 2TiB --yes >/dev/null
 p volume create big/v --size 15TiB >/dev/null
 p export create big/v --nbd "unix:$NBD" >/dev/null
-uri="nbd+unix:///big/v?socket=$NBD"
-# fio_job NAME OPTIONS: writes to places anywhere in its part of the volume.
-fio_job() {
-    fio --name="$1" --ioengine=nbd --uri="$uri" --rw=randwrite --bs=4k --iodepth=32 --norandommap --verify_state_save=0 --minimal "${@:2}" >"$DIR/fio-$1" 2>&1
-}
-flushed=(kept --size=7t --io_size=16m --randseed=7 --verify=crc32c --verify_fatal=1)
-fio_job "${flushed[@]}" --do_verify=0 --end_fsync=1 || fail "fio: $(cat "$DIR/fio-kept")"
+load=(fio --ioengine=nbd "--uri=nbd+unix:///big/v?socket=$NBD" --rw=randwrite --bs=4k --iodepth=32 --norandommap --verify_state_save=0 --minimal)
+flushed=("${load[@]}" --name=kept --size=7t --io_size=16m --randseed=7 --verify=crc32c --verify_fatal=1)
+"${flushed[@]}" --do_verify=0 --end_fsync=1 >"$DIR/fio" 2>&1 || fail "fio: $(cat "$DIR/fio")"
 # What overwrites something has to be put right after a crash: fio takes the same places each time.
-noise=(noise --offset=7t --size=8t --randseed=8)
-fio_job "${noise[@]}" --io_size=32m --end_fsync=1 || fail "fio: $(cat "$DIR/fio-noise")"
+noise=("${load[@]}" --name=noise --offset=7t --size=8t --randseed=8)
+"${noise[@]}" --io_size=32m --end_fsync=1 >"$DIR/fio" 2>&1 || fail "fio: $(cat "$DIR/fio")"
 
 milliseconds() { echo $(($(date +%s%N) / 1000000)); }
 # crash WHAT WRITES_A_SECOND: kills the daemon under so much load, and measures until the group is there again, in $took. WHAT: `kept` or `lost`
 # is what the daemon kept in memory.
 crash() {
-    fio_job "${noise[@]}" --thread --rate_iops="$2" --time_based --runtime=300 &
-    HELPERS+=($!)
+    "${noise[@]}" --thread --rate_iops="$2" --time_based --runtime=300 >/dev/null 2>&1 &
+    local fio=$!
+    HELPERS+=("$fio")
     sleep 2
-    kill -0 "${HELPERS[-1]}" || fail "fio ended before the daemon was killed: $(cat "$DIR/fio-noise")"
+    kill -0 "$fio" || fail "fio ended before the daemon was killed"
     stop_daemon KILL
     # It may go on for ever without its server.
-    kill -s KILL "${HELPERS[-1]}" 2>/dev/null || true
-    wait "${HELPERS[-1]}" || true
+    kill -s KILL "$fio" 2>/dev/null || true
+    wait "$fio" 2>/dev/null || true
     [[ $1 == kept ]] || rm "$STATE"/*.kept
     local began
     began=$(milliseconds)
@@ -49,4 +46,4 @@ for memory in kept lost; do
     # What was in flight comes on top of that.
     crash "$memory" 1000000
 done
-fio_job "${flushed[@]}" --verify_only=1 || fail "fio does not find what it flushed: $(cat "$DIR/fio-kept")"
+"${flushed[@]}" --verify_only=1 >"$DIR/fio" 2>&1 || fail "fio does not find what it flushed: $(head -n 5 "$DIR/fio")"
