@@ -202,7 +202,7 @@ fn refusal(error: SuperblockError, foreign: &[format::foreign::Foreign]) -> Refu
     }
 }
 
-/// No drive went on without all of the members that the newest superblock counts on. That takes a level that survives
+/// No drive went on without all of the members that the newest superblock counts on, in another line of runs. That takes a level that survives
 /// the loss of half of its members, two runs with one half each, and a third with both.
 fn check_one_line(
     newest: &Superblock,
@@ -214,7 +214,7 @@ fn check_one_line(
         superblock.members.iter().filter(is_live).map(|entry| entry.uuid).collect()
     };
     let current = live(newest);
-    for (index, own) in found {
+    for (index, own) in found.iter().filter(|(_, own)| !newest.follows(own)) {
         let believed = live(own);
         let apart = believed.contains(&own.drive) && !believed.iter().any(|uuid| current.contains(uuid));
         let without = own.members.iter().filter(|entry| !is_live(entry)).map(|entry| entry.uuid);

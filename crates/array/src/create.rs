@@ -2,8 +2,8 @@
 
 use drive::{Drive, DriveError, Env, Segments, join_all};
 use format::{
-    BLOCK, CrashSafety, Features, Layout, LayoutError, MemberEntry, MemberState, Role, SUPERBLOCK_VERSION, Shape,
-    Superblock, Uuid, superblock_offsets,
+    BLOCK, CrashSafety, Features, Layout, LayoutError, MemberEntry, MemberState, Role, Run, Runs, SUPERBLOCK_VERSION,
+    Shape, Superblock, Uuid, superblock_offsets,
 };
 use thiserror::Error;
 
@@ -89,6 +89,7 @@ pub fn plan<D: Drive>(new: &NewGroup, drives: &[D]) -> Result<Superblock, Create
         clean: true,
         crash_safety,
         log_generation: 0,
+        runs: Runs { this: Run { first_epoch: 1, members: u64::MAX >> (64 - members) }, ..Runs::default() },
         shape: new.shape,
         members: new.drives[..members].iter().map(entry).collect(),
         spares: new.drives[members..].to_vec(),

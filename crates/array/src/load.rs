@@ -184,7 +184,9 @@ async fn take_over<E: Env>(
     // A crash can leave one drive an epoch ahead of the others. If it is not among these, it must not be taken for as
     // new as them when it comes back.
     let log_generation = if logs { shared.log_generation } else { superblock.log_generation };
-    let ahead = Superblock { epoch: superblock.epoch + 1, log_generation, ..superblock.clone() };
+    let there = (0..assembly.members.len()).filter(|&place| assembly.members[place].is_some());
+    let runs = superblock.next_runs(there);
+    let ahead = Superblock { epoch: superblock.epoch + 1, log_generation, runs, ..superblock.clone() };
     let failed = crashed.then(|| replayed.iter().flat_map(|replayed| replayed.failed.clone()).collect());
     let crash = (failed, lost.sequence);
     let needs_resync = !logs && !superblock.clean && superblock.shape.survives() > 0;

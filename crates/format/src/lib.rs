@@ -50,7 +50,7 @@ pub use shape::{
     ShapeError, UnknownLevel,
 };
 pub use superblock::{
-    Copies, CrashSafety, Features, MemberEntry, MemberState, NAME_BYTES_MAX, Rebuild, Role, SPARES_MAX,
+    Copies, CrashSafety, Features, MemberEntry, MemberState, NAME_BYTES_MAX, Rebuild, Role, Run, Runs, SPARES_MAX,
     SUPERBLOCK_VERSION, Superblock, SuperblockError, check_name, newest, superblock_offsets,
 };
 pub use uuid::{BadUuid, Uuid};

@@ -8,9 +8,11 @@
 //! 2. There is one entry per member, and the drive is listed in the slot or among the spares that its role says.
 //! 3. No two present drives of the array have one identity.
 //! 4. A rebuild checkpoint names a member that is being rebuilt, and a zone of the group.
+//! 5. A run begins no later than what it writes, and after the run before.
 
 mod copies;
 mod disk;
+mod runs;
 mod show;
 
 use thiserror::Error;
@@ -21,6 +23,7 @@ use crate::uuid::Uuid;
 
 pub use copies::{Copies, newest, superblock_offsets};
 pub use disk::SUPERBLOCK_VERSION;
+pub use runs::{Run, Runs};
 
 /// Longest name of an array, volume or export, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
@@ -174,6 +177,8 @@ pub struct Superblock {
     pub crash_safety: CrashSafety,
     /// Frames of the log with another generation mean nothing.
     pub log_generation: u64,
+    /// Who wrote this.
+    pub runs: Runs,
     /// How data is spread.
     pub shape: Shape,
     /// One entry per slot.
@@ -237,6 +242,7 @@ impl Superblock {
         holds(check_name(&self.name).is_ok(), "name")?;
         holds(!self.drive.is_nil(), "drive")?;
         holds(self.epoch > 0, "epoch")?;
+        holds(self.runs_are_in_order(), "runs")?;
         let logs = self.features.incompatible & Features::LOG != 0;
         holds(logs == (self.crash_safety != CrashSafety::Off), "crash_safety")?;
         let sums = self.features.incompatible & Features::CHECKSUMS != 0;

@@ -231,12 +231,12 @@ impl Group {
     }
 }
 
-/// A drive that went on without another that the newest superblock counts in, while that went on without it. Then none
+/// A drive that went on without another that the newest superblock counts in, while that went on without it, in another line of runs. Then none
 /// of the drives that it counted in is counted in now.
 fn divided(newest: &Superblock, found: &[(usize, &Superblock)]) -> Option<(usize, usize)> {
     found.iter().find_map(|(index, own)| {
         let counts_itself = live(own).any(|uuid| uuid == own.drive);
-        if !counts_itself || live(own).any(|uuid| live(newest).any(|other| other == uuid)) {
+        if newest.follows(own) || !counts_itself || live(own).any(|uuid| live(newest).any(|other| other == uuid)) {
             return None;
         }
         let without = own.members.iter().filter(|entry| !is_live(entry)).map(|entry| entry.uuid);

@@ -493,6 +493,31 @@ fn a_moment_without_any_drive_takes_no_member_out_of_its_group() {
 }
 
 #[test]
+fn a_group_without_any_drive_for_a_moment_is_one_group_when_it_is_assembled_again() {
+    // The story (seed 900298): the drives came back one by one while superblocks were tried that said who had left. One had a superblock in
+    // which it went on alone, another a newer one likewise, and the group counted as divided between those.
+    let ask = |start, len| Ask { request: Request::Write { fua: true }, start, len, shard: 0, pause_us: 150 };
+    let work = (0..12).map(|index| ask(index * 64 * 1024, 4096)).collect::<Vec<_>>();
+    let mirrors = [
+        shape(Level::Raid1, 3, None, None, None, 4096),
+        shape(Level::Raid1, 4, None, None, None, 4096),
+        shape(Level::Raid10, 6, None, Some(3), None, 4096),
+    ];
+    for shape in mirrors {
+        for seed in 0..60 {
+            let steps = vec![
+                outage(&shape, Broken::Errors, false, seed % 7, 2000 + 1000 * (seed % 31)),
+                Step::Work(work.clone()),
+                Step::Restart { without: vec![], shards: 1 },
+                Step::Work(work.clone()),
+            ];
+            let program = program(seed, shape, Protection::plain(CrashSafety::On), 4096, steps);
+            execute(&Program { setup: Setup { pace: Pace::Spikes, ..program.setup }, ..program }, false);
+        }
+    }
+}
+
+#[test]
 fn a_rebuild_goes_on_after_a_moment_without_any_drive() {
     // The story: it stopped since too little could be read, and was not begun again before the group was.
     let ask = |start, len| Ask { request: Request::Write { fua: false }, start, len, shard: 0, pause_us: 0 };

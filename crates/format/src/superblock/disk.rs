@@ -6,7 +6,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::{
-    CrashSafety, Features, MemberEntry, MemberState, NAME_BYTES_MAX, Rebuild, Role, SPARES_MAX, Superblock,
+    CrashSafety, Features, MemberEntry, MemberState, NAME_BYTES_MAX, Rebuild, Role, Run, Runs, SPARES_MAX, Superblock,
     SuperblockError,
 };
 use crate::BLOCK;
@@ -46,6 +46,14 @@ struct DiskMember {
     reserved: [u8; 7],
 }
 
+/// First epoch 0: an unknown run.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy)]
+#[repr(C)]
+struct DiskRun {
+    first_epoch: U64,
+    members: U64,
+}
+
 /// The first 16 bytes have this meaning in every version: magic, version, checksum over the whole block.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
@@ -82,7 +90,8 @@ struct DiskSuperblock {
     regions: [DiskRegion; REGION_SLOTS],
     members: [DiskMember; MEMBERS_MAX as usize],
     spares: [[u8; 16]; SPARES_MAX],
-    reserved_c: [u8; 1680],
+    runs: [DiskRun; 2],
+    reserved_c: [u8; 1648],
 }
 
 const _: () = {
@@ -111,7 +120,8 @@ const _: () = {
     assert!(offset_of!(DiskSuperblock, regions) == 240);
     assert!(offset_of!(DiskSuperblock, members) == 624);
     assert!(offset_of!(DiskSuperblock, spares) == 2160);
-    assert!(offset_of!(DiskSuperblock, reserved_c) == 2416);
+    assert!(offset_of!(DiskSuperblock, runs) == 2416);
+    assert!(offset_of!(DiskSuperblock, reserved_c) == 2448);
 };
 
 impl Superblock {
@@ -141,6 +151,8 @@ impl Superblock {
         disk.flags = if self.clean { FLAG_CLEAN } else { 0 }.into();
         disk.log_generation = self.log_generation.into();
         disk.crash_safety = self.crash_safety as u8;
+        let runs = [self.runs.this, self.runs.before];
+        disk.runs = runs.map(|run| DiskRun { first_epoch: run.first_epoch.into(), members: run.members.into() });
         encode_shape(&mut disk, &self.shape);
         encode_layout(&mut disk, &self.layout);
         disk.rebuild_member = self.rebuild.map_or(NO_MEMBER, |rebuild| rebuild.member).into();
@@ -198,6 +210,7 @@ impl Superblock {
             crash_safety: CrashSafety::from_number(disk.crash_safety)
                 .ok_or(SuperblockError::Invalid { field: "crash_safety" })?,
             log_generation: disk.log_generation.get(),
+            runs: Runs { this: disk.runs[0].decode(), before: disk.runs[1].decode() },
             shape: decode_shape(disk)?,
             members: decode_members(disk)?,
             spares: decode_spares(disk)?,
@@ -210,6 +223,12 @@ impl Superblock {
         };
         superblock.check()?;
         Ok(superblock)
+    }
+}
+
+impl DiskRun {
+    fn decode(self) -> Run {
+        Run { first_epoch: self.first_epoch.get(), members: self.members.get() }
     }
 }
 
@@ -297,7 +316,7 @@ pub(crate) mod tests {
         bytes[12..16].copy_from_slice(&sum.to_le_bytes());
     }
 
-    fn sample() -> Superblock {
+    pub(crate) fn sample() -> Superblock {
         let shape = Shape::new(Level::Raid5, 3, None, None, None, 4096).unwrap();
         let layout = Layout::plan(&shape, 1 << 20, false).unwrap();
         let uuid = |n| Uuid::from_bytes([n; 16]);
@@ -313,6 +332,7 @@ pub(crate) mod tests {
             clean: true,
             crash_safety: CrashSafety::Off,
             log_generation: 0,
+            runs: Runs::default(),
             shape,
             members: vec![entry(1), entry(2), entry(3)],
             spares: vec![],

@@ -2,9 +2,9 @@
 
 use format::{
     AnaRecord, Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level,
-    LimitOf, LimitRecord, MapBlock, MemberEntry, MemberState, Rebuild, RegistrantRecord, ReservationRecord, Role,
-    SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, Superblock, TlsFiles,
-    Uuid, VolumeKind, VolumeRecord,
+    LimitOf, LimitRecord, MapBlock, MemberEntry, MemberState, Rebuild, RegistrantRecord, ReservationRecord, Role, Run,
+    Runs, SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, Superblock,
+    TlsFiles, Uuid, VolumeKind, VolumeRecord,
 };
 
 /// A UUID whose bytes count up from `first`.
@@ -41,6 +41,10 @@ pub fn superblock() -> Superblock {
         clean: true,
         crash_safety: CrashSafety::On,
         log_generation: 77,
+        runs: Runs {
+            this: Run { first_epoch: 0x0123_4567_89AB_0000, members: 0b11_0101 },
+            before: Run { first_epoch: 0x0123_0000_0000_0000, members: 0b11_1111 },
+        },
         shape,
         members: states.into_iter().enumerate().map(entry).collect(),
         spares: vec![uuid(0xC0), uuid(0xD0)],
@@ -59,6 +63,7 @@ pub fn superblock_of_a_spare() -> Superblock {
         drive: uuid(0xC0),
         role: Role::Spare,
         epoch: 1,
+        runs: Runs::default(),
         clean: false,
         shape,
         members: vec![MemberEntry { uuid: uuid(1), state: MemberState::InSync }, missing],

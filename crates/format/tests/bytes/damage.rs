@@ -5,8 +5,8 @@ use crate::common::{
     uuid,
 };
 use format::{
-    BLOCK, Catalogue, Layout, Level, MapBlock, MapError, Shape, SlotError, Superblock, TooLarge, decode_slot,
-    encode_slot,
+    BLOCK, Catalogue, Layout, Level, MapBlock, MapError, Run, Runs, Shape, SlotError, Superblock, TooLarge,
+    decode_slot, encode_slot,
 };
 use proptest::prelude::*;
 
@@ -202,6 +202,10 @@ proptest! {
         let superblock = Superblock {
             name,
             epoch,
+            runs: Runs {
+                this: Run { first_epoch: epoch - epoch / 3, members: created_unix_s },
+                before: Run { first_epoch: epoch / 3, members: !created_unix_s },
+            },
             clean,
             created_unix_s,
             drive: members[usize::from(slot % shape.members)].uuid,

@@ -2,9 +2,9 @@
 
 use format::{
     Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level, LimitOf,
-    LimitRecord, MemberEntry, MemberState, Rebuild, RegistrantRecord, ReservationRecord, Role, SUPERBLOCK_VERSION,
-    ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, Superblock, TlsFiles, Uuid, VolumeKind,
-    VolumeRecord,
+    LimitRecord, MemberEntry, MemberState, Rebuild, RegistrantRecord, ReservationRecord, Role, Run, Runs,
+    SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, Superblock, TlsFiles,
+    Uuid, VolumeKind, VolumeRecord,
 };
 
 pub(super) const ARRAY: Uuid = Uuid::from_bytes(*b"an array's uuid.");
@@ -31,6 +31,7 @@ pub(super) fn superblock(shape: Shape, member_bytes: u64) -> Superblock {
         created_unix_s: 1_700_000_000,
         crash_safety: CrashSafety::default(),
         log_generation: 3,
+        runs: Runs { this: Run { first_epoch: 5, members: 0b111 }, before: Run { first_epoch: 1, members: 0b1111 } },
     }
 }
 

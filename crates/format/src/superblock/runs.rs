@@ -1,0 +1,77 @@
+//! Runs: what tells a drive that was left behind from one that went on by itself.
+//!
+//! While an array runs, one leader writes all of its superblocks, and drives that do not take one are left with an older one. That may be one
+//! which came to nothing: it says that others left, and before it was on enough drives, the leader went on with those others. Of a single
+//! run all of them are one line, and the newest is true. Two runs that each had other drives at their start are two lines.
+
+use super::Superblock;
+
+/// One run of an array: from where it was made or assembled to its end. The next run with the same drives begins at a higher epoch, if this
+/// one wrote any; and one with others has other members. So no two runs that write are alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Run {
+    /// The first epoch that it writes. 0: unknown, as in arrays of older versions.
+    pub first_epoch: u64,
+    /// The slots whose drives it had at its start: bit `i` for slot `i`.
+    pub members: u64,
+}
+
+/// The run that wrote a superblock, and the one that it took over from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Runs {
+    /// The run that wrote the superblock.
+    pub this: Run,
+    /// The one before: what it wrote below [`Run::first_epoch`] of this one was there when this one began.
+    pub before: Run,
+}
+
+impl Superblock {
+    /// The runs that a run has to write which takes the array over from this superblock. `slots`: those whose drives it has.
+    pub fn next_runs(&self, slots: impl Iterator<Item = usize>) -> Runs {
+        let members = slots.fold(0, |bits, slot| bits | 1 << slot);
+        Runs { this: Run { first_epoch: self.epoch + 1, members }, before: self.runs.this }
+    }
+
+    /// The older superblock is from the line that led to this one: nobody went on with it in another. `false` where that is not known.
+    pub fn follows(&self, older: &Superblock) -> bool {
+        let Runs { this, before } = self.runs;
+        let run = older.runs.this;
+        run.first_epoch > 0
+            && older.epoch <= self.epoch
+            && (run == this || (run == before && older.epoch < this.first_epoch))
+    }
+
+    /// Runs begin one after the other, and before what they write.
+    pub(super) fn runs_are_in_order(&self) -> bool {
+        let Runs { this, before } = self.runs;
+        this.first_epoch <= self.epoch
+            && (before.first_epoch < this.first_epoch || before == this && before == Run::default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::superblock::disk::tests::sample;
+
+    #[test]
+    fn what_one_run_wrote_is_one_line_and_what_two_wrote_side_by_side_is_not() {
+        let made = sample();
+        let written = |epoch, runs| Superblock { epoch, runs, ..made.clone() };
+        let first = written(5, Runs { this: Run { first_epoch: 1, members: 0b111 }, ..Runs::default() });
+        assert!(first.follows(&written(4, first.runs)) && !written(4, first.runs).follows(&first));
+        let left = written(7, first.next_runs([0, 1].into_iter()));
+        let right = written(9, first.next_runs([2].into_iter()));
+        for half in [&left, &right] {
+            assert!(half.follows(&first) && half.check().is_ok());
+            // The run before went on after it was taken over, on drives that were not there.
+            assert!(!half.follows(&written(6, first.runs)));
+        }
+        assert!(!right.follows(&left) && !left.follows(&right));
+        // Two runs later nobody knows.
+        let later = written(20, right.next_runs([0, 1, 2].into_iter()));
+        assert!(later.follows(&right) && !later.follows(&first));
+        let unknown = written(5, Runs::default());
+        assert!(!first.follows(&unknown) && !unknown.follows(&unknown));
+    }
+}
