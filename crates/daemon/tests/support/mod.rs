@@ -4,9 +4,11 @@
 //! `/drives` exist and have 1 GiB, except `/drives/ext4`, which holds something else, and `/drives/gone-*`. Each look at
 //! a group moves its jobs on by half. Creating the group `slow` takes a while.
 
+mod drives;
 mod hosts;
 mod imports;
 mod limits;
+mod scrubs;
 mod shares;
 mod state;
 
@@ -17,7 +19,7 @@ use api::*;
 use async_trait::async_trait;
 use daemon::http::{Answer, Control, ControlError, require_confirmation};
 use format::Shape;
-use state::{GIB, NOW, State, drive_bytes, new_group, plain_name, refuse};
+use state::{NOW, State, drive_bytes, new_group, plain_name, refuse};
 
 /// The name of every subsystem.
 const NQN: &str = "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-4000-8000-000000000001";
@@ -187,63 +189,7 @@ impl Control for MemoryControl {
     }
 
     async fn scrub(&self, group: &str, request: ScrubRequest) -> Answer<Scrub> {
-        let mut state = self.state();
-        let there = state.group(group)?;
-        let last = there.jobs.iter().filter(|job| job.kind == JobKind::Scrub).max_by_key(|job| job.id).cloned();
-        let schedule = there.scrub.clone();
-        let running = last.as_ref().is_some_and(|job| !job.state.has_ended());
-        let paused = last.as_ref().is_some_and(|job| job.state == JobState::Paused);
-        let answer = |state: &mut State, job_state: JobState| {
-            let group = state.group(group)?;
-            let job = group.jobs.iter_mut().find(|job| job.kind == JobKind::Scrub).expect("one is there");
-            job.state = job_state;
-            group.scrub.paused = job_state == JobState::Paused;
-            group.scrub.active = !job_state.has_ended();
-            Ok(Scrub { job: Some(job.clone()), schedule: group.scrub.clone() })
-        };
-        match request.action {
-            ScrubAction::Status => Ok(Scrub { job: last, schedule }),
-            ScrubAction::Start if running => {
-                refuse(ErrorCode::WrongState, format!("a scrub of the group {group:?} is running already"))
-            }
-            ScrubAction::Start => {
-                // The group named "rotten" has one wrong strip.
-                let rotten = u64::from(group == "rotten");
-                let place = ScrubPlace {
-                    offset_bytes: 65536,
-                    member_offset_bytes: 1 << 20,
-                    slot: Some(1),
-                    drive: Some("mem:b".into()),
-                    fault: PlaceFault::Damaged,
-                    content: PlaceContent::Data,
-                    volumes: vec![VolumePlace { volume: "rotten/db".into(), offset_bytes: 4096 }],
-                    repaired: request.repair,
-                };
-                let findings = ScrubFindings {
-                    repair: request.repair,
-                    mismatch_count: rotten,
-                    repaired_count: rotten * u64::from(request.repair),
-                    unchecked_count: 0,
-                    places: vec![place; rotten as usize],
-                };
-                let job = state.start(group, JobKind::Scrub, None, Some(findings));
-                let scrub = &mut state.group(group)?.scrub;
-                scrub.active = true;
-                Ok(Scrub { job: Some(job), schedule: scrub.clone() })
-            }
-            ScrubAction::Pause if !running || paused => {
-                refuse(ErrorCode::WrongState, format!("no scrub of the group {group:?} is running"))
-            }
-            ScrubAction::Resume if !paused => {
-                refuse(ErrorCode::WrongState, format!("no scrub of the group {group:?} is paused"))
-            }
-            ScrubAction::Pause => answer(&mut state, JobState::Paused),
-            ScrubAction::Resume => answer(&mut state, JobState::Running),
-            ScrubAction::Stop if !running => {
-                refuse(ErrorCode::WrongState, format!("no scrub of the group {group:?} is running"))
-            }
-            ScrubAction::Stop => answer(&mut state, JobState::Stopped),
-        }
+        scrubs::scrub(&mut self.state(), group, &request)
     }
 
     async fn imports(&self) -> Answer<Vec<Import>> {
@@ -284,142 +230,27 @@ impl Control for MemoryControl {
     }
 
     async fn drives(&self) -> Answer<Vec<Drive>> {
-        let state = self.state();
-        let drive = |name: &str, group: &Group, slot: Option<u32>, size_bytes: Option<u64>, state: DriveState| Drive {
-            name: name.to_owned(),
-            kind: match name.parse() {
-                Ok(DriveSpec::Memory { .. }) => DriveKind::Memory,
-                Ok(DriveSpec::Nvme(_)) => DriveKind::Remote,
-                _ => DriveKind::File,
-            },
-            state,
-            role: if slot.is_some() { DriveRole::Member } else { DriveRole::Spare },
-            group: Some(group.name.clone()),
-            slot,
-            size_bytes,
-            sector_bytes: Some(4096),
-            io: IoCounters { read_count: 7, read_bytes: 28672, ..IoCounters::default() },
-            errors: ErrorCounts::default(),
-            read_latency_us: Some(LatencyUs { p50: 70.0, p99: 140.0, max: 900.0 }),
-            write_latency_us: None,
-            note: None,
-        };
-        let mut drives = Vec::new();
-        for group in state.groups.values() {
-            for member in &group.members {
-                let health = if member.state == MemberState::Faulty { DriveState::Faulty } else { DriveState::Online };
-                let name = member.drive.as_deref().unwrap_or("?");
-                drives.push(drive(name, group, Some(member.slot), member.size_bytes, health));
-            }
-            for spare in &group.spares {
-                drives.push(drive(&spare.drive, group, None, Some(spare.size_bytes), DriveState::Online));
-            }
-        }
-        Ok(drives)
+        drives::list(&self.state())
     }
 
     async fn drive(&self, drive: &str) -> Answer<DriveDetails> {
-        let found = self.drives().await?.into_iter().find(|known| known.name == drive);
-        let drive = found.ok_or_else(|| ControlError::drive_not_found(drive))?;
-        let health = DriveHealth {
-            critical_warning: 1,
-            temperature_c: Some(38),
-            used_percent: 3,
-            spare_percent: 9,
-            spare_threshold_percent: 10,
-            read_bytes: 1_024_000,
-            written_bytes: 1_536_000,
-            power_on_hours: 8760,
-            unsafe_shutdown_count: 5,
-            media_error_count: 0,
-            warnings: vec!["its spare blocks run out".into()],
-        };
-        let is_first = drive.slot == Some(0);
-        Ok(DriveDetails {
-            model: is_first.then(|| "Model X".into()),
-            serial: is_first.then(|| "S1".into()),
-            firmware: is_first.then(|| "1.0".into()),
-            identity: is_first.then(|| "eui.0025385b71b00a55".into()),
-            passthrough: (drive.kind == DriveKind::File).then(|| DrivePassthrough {
-                node: None,
-                refusal: Some("it is no NVMe namespace".into()),
-                command_count: 0,
-            }),
-            health: is_first.then_some(health),
-            drive,
-        })
+        drives::show(&self.state(), drive)
     }
 
     async fn member_fail(&self, group: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>> {
-        let mut state = self.state();
-        state.member(group, slot)?;
-        let now = state.settle(group);
-        let member = state.member(group, slot)?;
-        if member.state == MemberState::InSync && now.losses_left == 0 {
-            return refuse(
-                ErrorCode::WouldLoseData,
-                format!("the group {group:?} cannot lose slot {slot}: its data need every member that is left"),
-            );
-        }
-        let steps = vec![format!("stop using {}", member.drive.clone().unwrap_or_default())];
-        if request.dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        member.state = MemberState::Faulty;
-        state.take_spare(group);
-        Ok(Changed::done(steps, state.settle(group)))
+        drives::fail(&mut self.state(), group, slot, &request)
     }
 
     async fn member_replace(&self, group: &str, slot: u32, request: MemberReplace) -> Answer<Changed<Group>> {
-        let mut state = self.state();
-        state.member(group, slot)?;
-        let drive = plain_name(&request.with);
-        state.check_unused(&drive)?;
-        let size_bytes = drive_bytes(&request.with, request.create_files_bytes, request.wipe_foreign)?;
-        let member = state.member(group, slot)?;
-        if member.size_bytes.is_some_and(|needed| size_bytes < needed) {
-            return refuse(
-                ErrorCode::DriveUnfit,
-                format!("{drive} is too small for the group {group:?}: {} of {GIB} bytes", size_bytes),
-            );
-        }
-        let steps = vec![format!("write a superblock to {drive}"), format!("rebuild slot {slot} onto {drive}")];
-        if request.dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        (member.drive, member.size_bytes) = (Some(drive), Some(size_bytes));
-        member.state = MemberState::Rebuilding;
-        state.start(group, JobKind::Rebuild, Some(slot), None);
-        Ok(Changed::done(steps, state.settle(group)))
+        drives::replace(&mut self.state(), group, slot, &request)
     }
 
     async fn spare_add(&self, group: &str, request: SpareAdd) -> Answer<Changed<Group>> {
-        let mut state = self.state();
-        state.group(group)?;
-        let drive = plain_name(&request.drive);
-        state.check_unused(&drive)?;
-        let size_bytes = drive_bytes(&request.drive, request.create_files_bytes, request.wipe_foreign)?;
-        let steps = vec![format!("write a superblock to {drive}")];
-        if request.dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        state.group(group)?.spares.push(Spare { drive, size_bytes });
-        state.take_spare(group);
-        Ok(Changed::done(steps, state.settle(group)))
+        drives::add_spare(&mut self.state(), group, &request)
     }
 
     async fn spare_remove(&self, group: &str, drive: &str, dry_run: bool) -> Answer<Changed<Group>> {
-        let mut state = self.state();
-        let there = state.group(group)?;
-        let Some(index) = there.spares.iter().position(|spare| spare.drive == plain_name(drive)) else {
-            return refuse(ErrorCode::DriveNotFound, format!("the group {group:?} has no spare {drive:?}"));
-        };
-        let steps = vec![format!("erase the superblock of {drive}")];
-        if dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        there.spares.remove(index);
-        Ok(Changed::done(steps, state.settle(group)))
+        drives::remove_spare(&mut self.state(), group, drive, dry_run)
     }
 
     async fn volumes(&self) -> Answer<Vec<Volume>> {
