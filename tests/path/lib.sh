@@ -101,6 +101,8 @@ new_network() {
     NETWORKS+=("${!1}")
 }
 
+milliseconds() { echo $(($(date +%s%N) / 1000000)); }
+
 join() {
     local IFS=,
     echo "$*"

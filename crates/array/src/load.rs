@@ -147,8 +147,8 @@ async fn take_over<E: Env>(
     let mut shared = Shared::new(superblock, geometry, &slots, drives.len() as u16);
     let in_use: Vec<&Bounded<'_, E>> = live.iter().map(|&index| &drives[index]).collect();
     let is_in_sync = |place: usize| superblock.members[place].state == MemberState::InSync;
-    let present = (0..assembly.members.len()).filter(|&place| assembly.members[place].is_some());
-    let sources = Sources { drives: in_use, in_sync: present.map(is_in_sync).collect() };
+    let present = || (0..assembly.members.len()).filter(|&place| assembly.members[place].is_some());
+    let sources = Sources { drives: in_use, in_sync: present().map(is_in_sync).collect() };
     let logs = superblock.crash_safety != CrashSafety::Off;
     let sequences = load_map(env, superblock, &sources, &shared).await?;
     // Without a log nothing is ever listed.
@@ -184,8 +184,7 @@ async fn take_over<E: Env>(
     // A crash can leave one drive an epoch ahead of the others. If it is not among these, it must not be taken for as
     // new as them when it comes back.
     let log_generation = if logs { shared.log_generation } else { superblock.log_generation };
-    let there = (0..assembly.members.len()).filter(|&place| assembly.members[place].is_some());
-    let runs = superblock.next_runs(there);
+    let runs = superblock.next_runs(present());
     let ahead = Superblock { epoch: superblock.epoch + 1, log_generation, runs, ..superblock.clone() };
     let failed = crashed.then(|| replayed.iter().flat_map(|replayed| replayed.failed.clone()).collect());
     let crash = (failed, lost.sequence);

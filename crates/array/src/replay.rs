@@ -24,7 +24,7 @@ use crate::shared::Shared;
 const UNITS_AT_ONCE: usize = 16;
 
 /// Bytes of the strips of these units. A single one may have more.
-const BYTES_AT_ONCE: u64 = 64 << 20;
+const BYTES_AT_ONCE: u64 = 16 << 20;
 
 /// What a replay did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

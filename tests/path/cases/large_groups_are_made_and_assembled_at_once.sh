@@ -2,7 +2,6 @@
 files=()
 for index in $(seq 10); do files+=("$DIR/big-$index"); done
 start_daemon
-milliseconds() { echo $(($(date +%s%N) / 1000000)); }
 began=$(milliseconds)
 p group create big --level raid6 --drives "$(join "${files[@]}")" --create-files 2TiB --yes >/dev/null
 made=$(($(milliseconds) - began))

@@ -13,7 +13,8 @@ flushed=("${load[@]}" --name=kept --size=7t --io_size=16m --randseed=7 --verify=
 noise=("${load[@]}" --name=noise --offset=7t --size=8t --randseed=8)
 "${noise[@]}" --io_size=32m --end_fsync=1 >"$DIR/fio" 2>&1 || fail "fio: $(cat "$DIR/fio")"
 
-milliseconds() { echo $(($(date +%s%N) / 1000000)); }
+# peak_mib: the most memory that the daemon ever had.
+peak_mib() { echo $(($(awk '/^VmHWM:/ {print $2}' "/proc/$DAEMON/status") >> 10)); }
 # crash WHAT WRITES_A_SECOND: kills the daemon under so much load, and measures until the group is there again, in $took. WHAT: `kept` or `lost`
 # is what the daemon kept in memory.
 crash() {
@@ -28,12 +29,14 @@ crash() {
     wait "$fio" 2>/dev/null || true
     [[ $1 == kept ]] || rm "$STATE"/*.kept
     local began
+    # What it says from now on is of this recovery.
+    : >"$DIR/daemon.log"
     began=$(milliseconds)
     start_daemon
     p group show big >/dev/null
     took=$(($(milliseconds) - began))
-    records=$(grep -o ' records=.*' "$DIR/daemon.log" | tail -n 1 | cut -d= -f2)
-    echo "measured: there again $took ms after a crash at up to $2 writes a second, memory $1, $records records"
+    records=$(grep -o ' records=.*' "$DIR/daemon.log" | cut -d= -f2 || true)
+    echo "measured: there again $took ms after a crash at up to $2 writes a second, memory $1, ${records:=0} records, $(peak_mib) MiB at most"
 }
 for memory in kept lost; do
     # A machine may be busy with something else.
