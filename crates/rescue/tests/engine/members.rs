@@ -1,7 +1,7 @@
 //! Which drives are believed.
 
 use array::MemberIndex;
-use format::{Level, superblock_offsets};
+use format::{BLOCK, Level, MemberState, Superblock, superblock_offsets};
 use rescue::{DriveRole, Health, RescueError, list};
 use sim::Sim;
 use sim::engine::{Group, KIB, shape, work};
@@ -52,6 +52,38 @@ fn a_group_that_was_run_by_halves_is_refused_and_each_half_can_be_read() {
     for (image, bytes) in images.iter().zip(bytes) {
         let (read, _) = extract(std::slice::from_ref(image), "db", false).unwrap();
         same(&read, &content(&catalogue, "db", &bytes), &image.name);
+    }
+}
+
+#[test]
+fn drives_that_one_run_left_believing_that_they_go_on_alone_are_one_group() {
+    let sim = Sim::new(5);
+    let mut rng = sim.rng();
+    let (group, catalogue, model) =
+        working(&sim, shape(Level::Raid1, 3, None, None, None, 64 * KIB), 1024 * KIB, &mut rng);
+    let drives = sim.block_on(group.stop());
+    // Superblocks that came to nothing while all drives were away, and one of another run that had only its own drive.
+    let mut images = images(&drives);
+    for (image, member, ahead) in [(0, 0, 2), (2, 2, 1)] {
+        rewrite(&mut images[image], |own| {
+            own.epoch += ahead;
+            let others = own.members.iter_mut().enumerate().filter(|(other, _)| *other != member);
+            others.for_each(|(_, entry)| entry.state = MemberState::Faulty);
+        });
+    }
+    let (read, _) = extract(&images, "db", false).unwrap();
+    same(&read, &content(&catalogue, "db", &model.bytes), "one run");
+    rewrite(&mut images[2], |own| own.runs.this.members = 1 << 2);
+    let refused = extract(&images, "db", false);
+    assert!(matches!(refused, Err(RescueError::Divided { .. })), "{refused:?}");
+}
+
+/// Changes what both superblocks of a drive say.
+fn rewrite(image: &mut Image, change: impl FnOnce(&mut Superblock)) {
+    let mut own = Superblock::decode(&image.bytes[..BLOCK]).unwrap();
+    change(&mut own);
+    for at in superblock_offsets(image.bytes.len() as u64) {
+        image.bytes[at as usize..][..BLOCK].copy_from_slice(&own.encode());
     }
 }
 
