@@ -1,10 +1,14 @@
 //! A volume in place: a list of ranges of the group.
 
+//!
+//! A request goes to where the volume lay when it came, part by part, and holds that place until it is answered. So whoever moves the
+//! volume, or takes it away, knows when nothing can arrive any more in space that it gives to another one.
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use array::Array;
-use drive::{Block, BlockError, Buf, BufMut, Env, Extent, WriteZeroes};
+use drive::{Block, BlockError, Buf, BufMut, Env, Extent, Receiver, Sender, WriteZeroes, oneshot};
 use format::ExtentRecord;
 
 /// A direct volume on one shard. A handle: clones are the same volume.
@@ -12,12 +16,17 @@ pub struct Direct<E: Env>(Rc<Inner<E>>);
 
 struct Inner<E: Env> {
     array: Array<E>,
-    place: RefCell<Place>,
+    place: RefCell<Rc<Place>>,
+    /// Says that nobody holds the present place any more, once another has taken its place.
+    left: RefCell<Receiver<()>>,
 }
 
+/// Where the volume lies. Held by every request that goes there.
 struct Place {
     size_bytes: u64,
     extents: Vec<ExtentRecord>,
+    /// Gone with the last holder, which is what tells [`Inner::left`].
+    _held: Sender<()>,
 }
 
 impl<E: Env> Clone for Direct<E> {
@@ -26,32 +35,21 @@ impl<E: Env> Clone for Direct<E> {
     }
 }
 
-impl<E: Env> Direct<E> {
-    /// The volume of `size_bytes` that lies in `extents`, in their order.
-    pub fn new(array: Array<E>, size_bytes: u64, extents: Vec<ExtentRecord>) -> Self {
-        Direct(Rc::new(Inner { array, place: RefCell::new(Place { size_bytes, extents }) }))
-    }
-
-    /// Lets the volume lie elsewhere from now on: after a resize. Requests that are under way go on where they began.
-    pub fn resize(&self, size_bytes: u64, extents: Vec<ExtentRecord>) {
-        self.0.place.replace(Place { size_bytes, extents });
-    }
-
-    /// The group it lies in.
-    pub fn array(&self) -> &Array<E> {
-        &self.0.array
+impl Place {
+    fn new(size_bytes: u64, extents: Vec<ExtentRecord>) -> (Rc<Place>, Receiver<()>) {
+        let (held, left) = oneshot();
+        (Rc::new(Place { size_bytes, extents, _held: held }), left)
     }
 
     /// Where the volume's byte `offset` lies, and how many bytes follow it there.
     #[inline]
     fn locate(&self, offset: u64, len: u64) -> Result<(u64, u64), BlockError> {
-        let place = self.0.place.borrow();
-        let size = place.size_bytes;
+        let size = self.size_bytes;
         if offset.checked_add(len).is_none_or(|end| end > size) {
             return Err(BlockError::OutOfRange { offset, len, size });
         }
         let mut start = 0;
-        for extent in &place.extents {
+        for extent in &self.extents {
             if offset < start + extent.len_bytes {
                 let within = offset - start;
                 return Ok((extent.start_byte + within, extent.len_bytes - within));
@@ -63,6 +61,7 @@ impl<E: Env> Direct<E> {
 
     /// The parts of a range, as (place in the group, offset in the range, length).
     fn parts(&self, offset: u64, len: u64) -> Result<Vec<(u64, u64, u64)>, BlockError> {
+        self.locate(offset, len)?;
         let mut parts = Vec::with_capacity(1);
         let mut done = 0;
         while done < len {
@@ -72,6 +71,40 @@ impl<E: Env> Direct<E> {
             done += step;
         }
         Ok(parts)
+    }
+}
+
+impl<E: Env> Direct<E> {
+    /// The volume of `size_bytes` that lies in `extents`, in their order.
+    pub fn new(array: Array<E>, size_bytes: u64, extents: Vec<ExtentRecord>) -> Self {
+        let (place, left) = Place::new(size_bytes, extents);
+        Direct(Rc::new(Inner { array, place: RefCell::new(place), left: RefCell::new(left) }))
+    }
+
+    /// Lets the volume lie elsewhere from now on: after a resize. Requests that are under way go on where they began; returns when the last
+    /// of them has been answered, so that what the volume has left may be given to another one. One change at a time.
+    pub async fn resize(&self, size_bytes: u64, extents: Vec<ExtentRecord>) {
+        let (place, left) = Place::new(size_bytes, extents);
+        drop(self.0.place.replace(place));
+        let left = self.0.left.replace(left);
+        // The sender never sends; it goes with the last holder.
+        let _ = left.await;
+    }
+
+    /// Takes the volume away: every request is refused from now on as beyond its end. Returns when those under way have been answered.
+    pub async fn close(&self) {
+        self.resize(0, Vec::new()).await;
+    }
+
+    /// The group it lies in.
+    pub fn array(&self) -> &Array<E> {
+        &self.0.array
+    }
+
+    /// Where the volume lies now, and will lie for the request that holds this.
+    #[inline]
+    fn place(&self) -> Rc<Place> {
+        self.0.place.borrow().clone()
     }
 }
 
@@ -85,13 +118,13 @@ impl<E: Env> Block for Direct<E> {
     }
 
     async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, BlockError> {
-        let len = buf.len() as u64;
-        let (at, left) = self.locate(offset, len)?;
+        let (len, place) = (buf.len() as u64, self.place());
+        let (at, left) = place.locate(offset, len)?;
         if len <= left {
             return self.0.array.read(at, buf).await;
         }
         let mut buf = buf;
-        for (at, from, len) in self.parts(offset, len)? {
+        for (at, from, len) in place.parts(offset, len)? {
             let part = self.0.array.read(at, BufMut::zeroed(len as usize)).await?;
             buf[from as usize..(from + len) as usize].copy_from_slice(&part);
         }
@@ -99,28 +132,28 @@ impl<E: Env> Block for Direct<E> {
     }
 
     async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
-        let len = data.len() as u64;
-        let (at, left) = self.locate(offset, len)?;
+        let (len, place) = (data.len() as u64, self.place());
+        let (at, left) = place.locate(offset, len)?;
         if len <= left {
             return self.0.array.write(at, data, fua).await;
         }
-        for (at, from, len) in self.parts(offset, len)? {
+        for (at, from, len) in place.parts(offset, len)? {
             self.0.array.write(at, data.slice(from as usize..(from + len) as usize), fua).await?;
         }
         Ok(())
     }
 
     async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
-        self.locate(offset, len)?;
-        for (at, _, len) in self.parts(offset, len)? {
+        let place = self.place();
+        for (at, _, len) in place.parts(offset, len)? {
             self.0.array.write_zeroes(at, len, how).await?;
         }
         Ok(())
     }
 
     async fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
-        self.locate(offset, len)?;
-        for (at, _, len) in self.parts(offset, len)? {
+        let place = self.place();
+        for (at, _, len) in place.parts(offset, len)? {
             self.0.array.discard(at, len).await?;
         }
         Ok(())
@@ -135,7 +168,7 @@ impl<E: Env> Block for Direct<E> {
     }
 
     fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
-        let (at, left) = self.locate(offset, len)?;
+        let (at, left) = self.0.place.borrow().locate(offset, len)?;
         self.0.array.extents(at, len.min(left))
     }
 }

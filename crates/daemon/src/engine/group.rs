@@ -345,9 +345,20 @@ impl Group {
 
     /// Does something on every shard, one after the other.
     pub async fn on_all(&self, act: impl Fn() + Clone + Send + 'static) -> Answer<()> {
+        self.await_all(move || {
+            act();
+            std::future::ready(())
+        })
+        .await
+    }
+
+    /// As [`Group::on_all`], for what takes its time.
+    pub async fn await_all<F: Future<Output = ()> + 'static>(
+        &self,
+        act: impl Fn() -> F + Clone + Send + 'static,
+    ) -> Answer<()> {
         for handle in &self.shards {
-            let act = act.clone();
-            handle.call(move || async move { act() }).await.map_err(|_| stopping())?;
+            handle.call(act.clone()).await.map_err(|_| stopping())?;
         }
         Ok(())
     }
@@ -477,7 +488,7 @@ impl Group {
         host_keys::load(&self.secrets, group, &catalogue.secrets);
         host_tls_keys::load(&self.secrets, group, &catalogue.tls_keys);
         for volume in catalogue.volumes {
-            self.on_all(move || shard::set_volume(key, &volume)).await?;
+            self.await_all(move || shard::set_volume(key, volume.clone())).await?;
         }
         Ok(())
     }

@@ -101,22 +101,25 @@ pub(super) fn uninstall_drive(key: GroupKey, id: DriveId) {
     }
 }
 
-/// Adds a volume, or lets one lie elsewhere.
-pub(super) fn set_volume(key: GroupKey, record: &format::VolumeRecord) {
+/// Adds a volume, or lets one lie elsewhere; then no request goes to where it was any more when this returns.
+pub(super) async fn set_volume(key: GroupKey, record: format::VolumeRecord) {
     let Some(array) = group(key) else { return };
     let known = OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, record.id)).cloned());
     match known {
-        Some(volume) => volume.resize(record.size_bytes, record.extents.clone()),
+        Some(volume) => volume.resize(record.size_bytes, record.extents).await,
         None => {
-            let volume = Direct::new(array, record.size_bytes, record.extents.clone());
+            let volume = Direct::new(array, record.size_bytes, record.extents);
             OBJECTS.with_borrow_mut(|objects| objects.volumes.insert((key, record.id), volume));
         }
     }
 }
 
-pub(super) fn remove_volume(key: GroupKey, id: u64) {
+/// Takes a volume away. No request goes to where it was any more when this returns.
+pub(super) async fn remove_volume(key: GroupKey, id: u64) {
     let gone = OBJECTS.with_borrow_mut(|objects| objects.volumes.remove(&(key, id)));
-    drop(gone);
+    if let Some(volume) = gone {
+        volume.close().await;
+    }
 }
 
 /// A volume of a group, or of an import, on the calling shard.

@@ -47,7 +47,7 @@ impl Engine {
         })
         .await?;
         let (key, shown) = (group.key, record.clone());
-        group.on_all(move || shard::set_volume(key, &shown)).await?;
+        group.await_all(move || shard::set_volume(key, shown.clone())).await?;
         tracing::info!(volume = %request.name(), size_bytes = request.size_bytes, "created");
         Ok(Changed::done(steps, self.look_at_volume(&group, &record).await?))
     }
@@ -95,7 +95,7 @@ impl Engine {
         })
         .await?;
         let (key, shown) = (group.key, resized.clone());
-        group.on_all(move || shard::set_volume(key, &shown)).await?;
+        group.await_all(move || shard::set_volume(key, shown.clone())).await?;
         group.release(freed).await?;
         self.tell_namespaces(&group, resized.id);
         tracing::info!(volume = %name, size_bytes = request.size_bytes, "resized");
@@ -162,7 +162,7 @@ impl Engine {
         group.forget_namespace(record.id);
         group.forget_limiter(record.id);
         let key = group.key;
-        group.on_all(move || shard::remove_volume(key, record.id)).await?;
+        group.await_all(move || shard::remove_volume(key, record.id)).await?;
         group.release(record.extents).await?;
         tracing::info!(volume = %name, "deleted");
         Ok(Changed::gone(steps))

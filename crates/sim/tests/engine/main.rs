@@ -24,6 +24,7 @@ mod slow;
 mod unended;
 mod unknown;
 mod unstarted;
+mod volumes;
 
 use sim::engine as group;
 use sim::engine::history;
