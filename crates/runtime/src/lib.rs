@@ -39,6 +39,7 @@ mod env;
 mod files;
 mod kept;
 mod mailbox;
+mod nap;
 mod net;
 mod nvme;
 mod op;

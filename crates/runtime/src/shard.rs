@@ -1,5 +1,7 @@
 //! The loop of one shard.
 
+mod wait;
+
 use std::cell::{Cell, RefCell, RefMut};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -18,10 +20,11 @@ use crate::arena::{self, Arena};
 use crate::clock;
 use crate::env::ShardEnv;
 use crate::files::{FileTable, Target};
+use crate::nap::Naps;
 use crate::op::{Completed, Op, OpKey, OpSlab, Payload};
 use crate::remote::{Item, Remote, ShardHandle};
 use crate::ring::{BELL, IGNORED, Ring};
-use crate::spin::{self, Spinner};
+use crate::spin::Spinner;
 use crate::system;
 use crate::task::{LocalFuture, TaskHeader, TaskKey, TaskSlab};
 use crate::timer::Timers;
@@ -74,6 +77,7 @@ pub(crate) struct Shard {
     /// Receives in flight from clients that may ask again at once.
     prompt_receives: Cell<u32>,
     spinner: RefCell<Spinner>,
+    naps: RefCell<Naps>,
     stopping: Cell<bool>,
 }
 
@@ -140,6 +144,7 @@ impl Shard {
             spin: setup.spin,
             prompt_receives: Cell::new(0),
             spinner: RefCell::default(),
+            naps: RefCell::default(),
             stopping: Cell::new(false),
         });
         shard.arm_bell();
@@ -406,76 +411,6 @@ impl Shard {
             // The borrow ends before the waker runs.
             let Some(waker) = self.timers.borrow_mut().pop_due(now) else { return };
             waker.wake();
-        }
-    }
-
-    /// Submits what the turn asked for, and waits where nothing is left to do.
-    fn enter(&self) {
-        let mut ring = self.ring.borrow_mut();
-        let busy = !self.ready.borrow().is_empty() || self.remote.has_items() || self.stopping.get();
-        if busy {
-            if ring.wants_enter() {
-                self.entered(ring.enter());
-            }
-            return;
-        }
-        let deadline = self.timers.borrow().next_deadline();
-        if !self.spin.is_zero() && self.drive_ops.get() > 0 {
-            let window = self.spin.as_nanos() as u64;
-            if self.spin_for_completion(&mut ring, deadline, window) {
-                return;
-            }
-        }
-        if self.prompt_receives.get() == 0 {
-            return self.sleep(&mut ring, deadline);
-        }
-        let mut spinner = self.spinner.borrow_mut();
-        let looks = spinner.tries();
-        let begin = clock::now();
-        if !(looks && self.spin_for_completion(&mut ring, deadline, spin::WINDOW)) {
-            self.sleep(&mut ring, deadline);
-        }
-        spinner.waited(clock::now().saturating_sub(begin), looks);
-    }
-
-    /// Submits, and waits for a completion, a message, or `deadline`.
-    fn sleep(&self, ring: &mut Ring, deadline: Option<Nanos>) {
-        let limit = match deadline {
-            None => None,
-            Some(deadline) => match deadline.checked_sub(clock::now()) {
-                Some(left) if left > 0 => Some(Duration::from_nanos(left)),
-                _ => {
-                    self.entered(ring.enter());
-                    return;
-                }
-            },
-        };
-        if self.remote.may_sleep() {
-            count(&self.remote.counters.sleeps, 1);
-            let result = ring.enter_and_wait(limit);
-            self.remote.awake();
-            self.entered(result);
-        }
-    }
-
-    /// Submits, and looks for completions for a while before the shard sleeps. Returns whether there is work.
-    fn spin_for_completion(&self, ring: &mut Ring, deadline: Option<Nanos>, window: Nanos) -> bool {
-        self.entered(ring.enter());
-        let mut end = clock::now() + window;
-        if let Some(deadline) = deadline {
-            end = end.min(deadline);
-        }
-        loop {
-            if ring.has_completions() || self.remote.has_items() {
-                if ring.wants_enter() {
-                    self.entered(ring.enter());
-                }
-                return true;
-            }
-            if clock::now() >= end {
-                return false;
-            }
-            std::hint::spin_loop();
         }
     }
 

@@ -5,6 +5,8 @@ use std::io::{self, Write};
 use std::mem;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use ::drive::Nanos;
+
 /// Turns the -1 of a system call into its errno.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
@@ -64,6 +66,14 @@ pub(crate) fn socket_option(fd: BorrowedFd<'_>, option: libc::c_int) -> io::Resu
     let result =
         unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, option, (&raw mut value).cast(), &mut len) };
     check(result).map(|_| value)
+}
+
+/// Processor time that the calling thread has had.
+pub(crate) fn thread_cpu_time() -> Nanos {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `time` is valid for writes of its own size. The clock of the own thread is always there.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos
 }
 
 /// The user whose rights this process has.
