@@ -7,8 +7,8 @@
 //! 4. A device is never larger than what it serves: that grows first, on all shards, and the device after it. A daemon that is killed in between
 //!    leaves a device that is too small, which the next one puts right when it takes the device over.
 
-use std::fs::OpenOptions;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, symlink};
+use std::fs::{OpenOptions, Permissions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -348,7 +348,11 @@ pub(super) fn refuse_in_use(number: u32, volume: &str) -> Answer<()> {
 fn link(volume: &str, number: u32) {
     let path = stable_path(volume);
     let make = || {
-        std::fs::create_dir_all(path.parent().unwrap_or(Path::new(NAMES)))?;
+        for folder in [Path::new(NAMES), path.parent().unwrap_or(Path::new(NAMES))] {
+            // Names are for everybody, whatever this process keeps to itself; who may use a device the device says.
+            std::fs::create_dir_all(folder)?;
+            std::fs::set_permissions(folder, Permissions::from_mode(0o755))?;
+        }
         match std::fs::remove_file(&path) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
             _ => {}

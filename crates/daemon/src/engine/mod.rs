@@ -353,12 +353,16 @@ impl Engine {
 
     /// Ends an export's service; its clients lose their connections. A block device goes, or stays for the next daemon.
     async fn end_export(&self, group: &Group, running: &RunningExport, device: DeviceEnd) -> Answer<()> {
-        if running.failure.is_none() {
-            match &running.record.kind {
-                ExportKind::Nbd { address, .. } => self.listeners.withdraw(address, &running.state).await,
-                ExportKind::Ublk { number, .. } => self.devices.withdraw(*number, &running.state, device).await?,
-                ExportKind::NvmeTcp { .. } => self.withdraw_namespace(group, &running.record, &running.state).await,
+        let record = &running.record;
+        match (&record.kind, &running.failure) {
+            (ExportKind::Nbd { address, .. }, None) => self.listeners.withdraw(address, &running.state).await,
+            (ExportKind::Ublk { number, .. }, None) => self.devices.withdraw(*number, &running.state, device).await?,
+            (ExportKind::NvmeTcp { .. }, None) => self.withdraw_namespace(group, record, &running.state).await,
+            // What is asked of a device that was left waits for ever where nobody serves it any more.
+            (ExportKind::Ublk { .. }, Some(_)) if device == DeviceEnd::Goes => {
+                self.devices.discard(&group.uuid, record, running.state.name()).await?;
             }
+            (_, Some(_)) => {}
         }
         group.exports_mut().remove(&running.record.id);
         Ok(())
