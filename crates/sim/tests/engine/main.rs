@@ -14,6 +14,7 @@ mod levels;
 mod overwritten;
 mod rebuild;
 mod records;
+mod resumed;
 mod returns;
 mod scrub;
 mod scrub_job;
