@@ -12,6 +12,7 @@ mod errors;
 mod fuzz;
 mod levels;
 mod overwritten;
+mod paper;
 mod rebuild;
 mod records;
 mod resumed;
