@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::time::Duration;
 
 use drive::{Env, Nanos};
 
@@ -18,6 +19,9 @@ pub(crate) const FINDINGS_MAX: usize = 256;
 
 /// Span over which a job's rate is taken.
 const RATE_SPAN: Nanos = 3_000_000_000;
+
+/// How often a stop looks whether the jobs have ended.
+const END_LOOK: Duration = Duration::from_micros(100);
 
 /// A job and its progress.
 pub(crate) struct Job {
@@ -122,6 +126,18 @@ impl<E: Env> Inner<E> {
         jobs.retain(|job| job.ended.get().is_none());
         jobs.push(job.clone());
         job
+    }
+
+    /// Returns once no job of a group that takes no more requests is at work. Each ends at its next unit; one that is past its last unit
+    /// comes to its end, which is in the superblocks and the logs: nothing may be written after the group was stopped.
+    pub async fn jobs_ended(&self) {
+        let Some(leader) = &self.leader else { return };
+        // Also of a rebuild that is no job yet, or whose turn is yet to come.
+        drop(leader.rebuild_lock.enter().await);
+        let is_at_work = |job: &Rc<Job>| job.ended.get().is_none() && !job.is_parked();
+        while leader.jobs.borrow().iter().any(is_at_work) {
+            self.env.sleep(END_LOOK).await;
+        }
     }
 
     /// The first unit at or after `from` that has allocated zones, in one set or in any.

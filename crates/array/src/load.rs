@@ -265,6 +265,7 @@ impl<E: Env> Array<E> {
         self.0.shared.stop();
         self.0.barrier().await;
         self.0.answered().await;
+        self.0.jobs_ended().await;
         if let Some(leader) = &self.0.leader {
             // Whoever is about to change the superblocks or the map sees that it has ended, or has come first.
             drop((leader.state_lock.enter().await, leader.map_lock.enter().await));
@@ -283,6 +284,7 @@ impl<E: Env> Array<E> {
             .to_the_end(async move {
                 inner.barrier().await;
                 inner.answered().await;
+                inner.jobs_ended().await;
                 let mended = inner.mend(|_| true).await;
                 if inner.leader.is_none() {
                     return Ok(());

@@ -90,20 +90,23 @@ pub fn shape(
     Shape::new(level, members, parity, copies, sets, strip as u32).expect("a valid shape")
 }
 
-/// Every level, on few drives.
+/// Every level, on few drives: as few and as many copies and syndromes as there may be of those that may be chosen.
 pub fn every_level(strip: u64) -> Vec<Shape> {
     vec![
         shape(Level::Raid0, 3, None, None, None, strip),
         shape(Level::Raid1, 2, None, None, None, strip),
+        shape(Level::Raid1, 3, None, None, None, strip),
         shape(Level::Raid1, 4, None, None, None, strip),
         shape(Level::Raid10, 4, None, None, None, strip),
         shape(Level::Raid10, 6, None, Some(3), None, strip),
+        shape(Level::Raid10, 8, None, Some(4), None, strip),
         shape(Level::Raid5, 3, None, None, None, strip),
         shape(Level::Raid5, 5, None, None, None, strip),
         shape(Level::Raid6, 4, None, None, None, strip),
         shape(Level::Raid6, 6, None, None, None, strip),
         shape(Level::Raid7, 6, None, None, None, strip),
         shape(Level::Nm, 8, Some(4), None, None, strip),
+        shape(Level::Nm, 10, Some(8), None, None, strip),
         shape(Level::Raid50, 6, None, None, Some(2), strip),
         shape(Level::Raid60, 8, None, None, Some(2), strip),
     ]
@@ -445,4 +448,19 @@ pub fn subsets(count: usize, most: usize) -> Vec<Vec<usize>> {
         .filter(|set| set.count_ones() as usize <= most)
         .map(|set| (0..count).filter(|index| set & 1 << index != 0).collect())
         .collect()
+}
+
+/// Every set of members with at most `most` in each set of the group: with what the level survives, all losses that it survives.
+pub fn lost_sets(shape: &Shape, most: usize) -> Vec<Vec<usize>> {
+    let per_set = shape.members_per_set();
+    let mut all: Vec<Vec<usize>> = vec![Vec::new()];
+    for set in 0..usize::from(shape.sets) {
+        let of_set = subsets(per_set, most);
+        let with = |lost: &Vec<usize>| {
+            let also = of_set.iter().map(|more| more.iter().map(|local| set * per_set + local));
+            also.map(|more| lost.iter().copied().chain(more).collect()).collect::<Vec<Vec<usize>>>()
+        };
+        all = all.iter().flat_map(with).collect();
+    }
+    all
 }

@@ -20,7 +20,7 @@ pub use self::programs::{Before, Case, Op, alphabet, programs, shapes};
 use self::states::{BLOCK_BYTES, Drives, Page, Place, State};
 use crate::campaign::{attempt, keep_memory};
 use crate::engine::history::{History, Loss, Request, Shared, Violation, perform};
-use crate::engine::{Group, KIB, Protection, subsets};
+use crate::engine::{Group, KIB, Protection, lost_sets};
 use crate::rng::mix;
 use crate::trace::TapeEvent;
 use crate::{DriveOptions, Latency, PageRc, Sim, SimDrive, SimEnv};
@@ -182,18 +182,6 @@ impl Extent {
         }
         violations
     }
-}
-
-/// Sets of members, at most `most` in each set of the group.
-fn lost_sets(shape: &Shape, most: usize) -> Vec<Vec<usize>> {
-    let per_set = shape.members_per_set();
-    let few = |set: &Vec<usize>| {
-        let count = |first| set.iter().filter(|&&member| member / per_set == first).count();
-        (0..usize::from(shape.sets)).all(|first| count(first) <= most)
-    };
-    let mut sets = subsets(usize::from(shape.members), most * usize::from(shape.sets));
-    sets.retain(few);
-    sets
 }
 
 /// The smallest drive that a group of this shape can have, with two units.

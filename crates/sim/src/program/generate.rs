@@ -1,6 +1,6 @@
 //! Drawing a program from a seed.
 
-use format::{CrashSafety, Level, Shape};
+use format::{CrashSafety, Level, PARITY_MAX, Shape};
 
 use super::promise::{Ledger, PAUSE_US_MAX, fires_cut};
 use super::{Ask, CrashKind, Mishap, Pace, Program, Remote, Setup, Silent, Step};
@@ -86,12 +86,15 @@ fn any_shape(rng: &mut Rng, strip: u64) -> Shape {
         0 => shape(Level::Raid0, more(rng, 2, 4), None, None, None, strip),
         1 => shape(Level::Raid1, more(rng, 2, 4), None, None, None, strip),
         2 => shape(Level::Raid10, 4, None, None, None, strip),
-        3 => shape(Level::Raid10, 6, None, Some(3), None, strip),
+        3 => {
+            let copies = more(rng, 3, 4);
+            shape(Level::Raid10, 2 * copies, None, Some(copies as u8), None, strip)
+        }
         4..6 => shape(Level::Raid5, more(rng, 3, 6), None, None, None, strip),
         6..8 => shape(Level::Raid6, more(rng, 4, 7), None, None, None, strip),
         8..10 => shape(Level::Raid7, more(rng, 5, 8), None, None, None, strip),
         10 => {
-            let parity = more(rng, 2, 4);
+            let parity = more(rng, 2, u16::from(PARITY_MAX));
             shape(Level::Nm, parity + more(rng, 2, 4), Some(parity as u8), None, None, strip)
         }
         11 => shape(Level::Raid50, 6, None, None, Some(2), strip),

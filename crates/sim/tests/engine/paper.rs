@@ -1,0 +1,303 @@
+//! What a write costs where the group keeps a log and checksums, and where crash safety is strict: worked out on paper, and counted.
+//!
+//! Of `k` data strips and `m` syndromes (a mirror: `k` = 1, and `m` copies beside it), `d` data strips are written by a write of whole strips
+//! or one block. What the drives are asked before the log and after it, the *strips*, is what it is without a log (`counts.rs`). Frames of the
+//! log are one write for each holder ([log](../../../../docs/format/log.md), *Order of writing*): 4 KiB and its payload.
+//!
+//! | what is written | holders | payload of each |
+//! |---|---|---|
+//! | without checksums | the `m` syndromes | base syndrome, as long as the columns written; none where all data strips are overwritten |
+//! | with checksums | the `m` syndromes, one data strip | the same; none for the data strip |
+//! | strict, `d` > 1 and `k` > 1 | the `d` data strips, the `m` syndromes | the new content, as long as the columns written |
+//! | strict, else | as without strict; without checksums one data strip more where an older whole record of the unit may lie in the log | the same |
+//!
+//! A strip that is lost is none of the holders, and is not overwritten: its data strip is *restated*, so that the base syndromes are needed.
+//! All frames are written at the same time, so the log takes one tick.
+//!
+//! A flush writes, one after the other, each at the same time on all drives:
+//!
+//! | step | writes | |
+//! |---|---|---|
+//! | sums ([checksums](../../../../docs/format/checksums.md), *Writing* 1) | one for each strip that was written, here where a member has one block of sums | with checksums |
+//! | flushes | one for each member that is there | |
+//! | a seal | one for each member that is there | where a record overwrites several strips in place, and is not whole ([write-hole](../../../../docs/decisions/write-hole.md)) |
+
+use array::UnitIndex;
+use drive::Buf;
+use format::{CrashSafety, Layout, Level, Shape};
+use sim::{Latency, OpKind, Phase, Sim, TraceEntry};
+
+use crate::group::*;
+
+const BLOCK: u64 = 4096;
+const TICK: u64 = 10_000;
+const STRIP: u64 = 16 * KIB;
+
+/// Log and checksums: what users get who ask for nothing else.
+const DEFAULT: Protection = Protection::DEFAULT;
+const STRICT: Protection = Protection { safety: CrashSafety::Strict, checksums: true };
+const STRICT_PLAIN: Protection = Protection { safety: CrashSafety::Strict, checksums: false };
+
+/// What a write costs until it is answered.
+#[derive(Debug, PartialEq, Eq)]
+struct Write {
+    /// Strips, or parts of them, that are read.
+    reads: u64,
+    /// Frames of the log, and their KiB.
+    frames: u64,
+    frames_kib: u64,
+    /// Strips, or parts of them, that are written.
+    strips: u64,
+    /// Operations one after the other.
+    ticks: u64,
+}
+
+/// What the flush after it costs.
+#[derive(Debug, PartialEq, Eq)]
+struct Flush {
+    sums: u64,
+    flushes: u64,
+    seals: u64,
+    ticks: u64,
+}
+
+const fn write(reads: u64, (frames, frames_kib): (u64, u64), strips: u64, ticks: u64) -> Write {
+    Write { reads, frames, frames_kib, strips, ticks }
+}
+
+const fn flush(sums: u64, flushes: u64, seals: u64, ticks: u64) -> Flush {
+    Flush { sums, flushes, seals, ticks }
+}
+
+/// What is written.
+#[derive(Debug, Clone, Copy)]
+enum What {
+    /// Some 4 KiB.
+    Block,
+    /// So many whole strips of a stripe, side by side.
+    Strips(u64),
+}
+
+/// What a lost member holds of the stripe, whose first strip is written, too.
+#[derive(Debug, Clone, Copy)]
+enum Lost {
+    Nobody,
+    /// This strip.
+    Role(usize),
+}
+
+fn parity(level: Level, members: u16) -> Shape {
+    shape(level, members, None, None, None, STRIP)
+}
+
+/// A group in which everything was written, as a whole, so that there is nothing in the log; each operation takes one tick.
+fn full_group(sim: &Sim, shape: Shape, protection: Protection) -> Group {
+    let drives = new_drives(sim, usize::from(shape.members), 2 * MIB, 512);
+    drives.iter().for_each(|drive| drive.set_latency(Latency::between(TICK, TICK)));
+    let group = Group::create_with(sim, shape, protection, drives, 1);
+    let all = Buf::from(vec![7; group.size() as usize]);
+    sim.block_on(async {
+        group.leader().write(0, all, false).await.expect("writable");
+        group.leader().flush().await.expect("flushes");
+    });
+    group
+}
+
+/// Counts what is in a trace: reads and writes of data, writes to logs and their bytes, writes of sums, flushes.
+fn tally(trace: &[TraceEntry], layout: &Layout) -> (u64, u64, u64, u64, u64, u64) {
+    let (mut reads, mut strips, mut logs, mut log_bytes, mut sums, mut flushes) = (0, 0, 0, 0, 0, 0);
+    for entry in trace.iter().filter(|entry| entry.phase == Phase::Start) {
+        let is_in = |offset: u64, len: u64| (offset..offset + len).contains(&entry.offset);
+        let is_data = is_in(layout.data.offset, layout.data.len);
+        match entry.kind {
+            OpKind::Read if is_data => reads += 1,
+            OpKind::Write if is_data => strips += 1,
+            OpKind::Write if is_in(layout.log.offset, layout.log.len) => {
+                logs += 1;
+                log_bytes += entry.len;
+            }
+            OpKind::Write if layout.checksums.is_some_and(|region| is_in(region.offset, region.len)) => sums += 1,
+            OpKind::Flush => flushes += 1,
+            _ => panic!("nobody asked for this: {entry}"),
+        }
+    }
+    (reads, strips, logs, log_bytes, sums, flushes)
+}
+
+/// Writes somewhere in a full group, then flushes. Each time in a group of its own, so that nothing that was written before is in the log.
+fn costs(shape: Shape, protection: Protection, lost: Lost, what: What, seed: u64) -> (Write, Flush) {
+    let sim = Sim::new(seed);
+    let group = full_group(&sim, shape, protection);
+    let geometry = group.leader().shared().geometry.clone();
+    let (at, len) = match (lost, what) {
+        (Lost::Nobody, What::Block) => (sim.rng().below(group.size() / BLOCK) * BLOCK, BLOCK),
+        (Lost::Nobody, What::Strips(count)) => {
+            let stripe = sim.rng().below(group.size() / geometry.stripe_data()) * geometry.stripe_data();
+            (stripe + sim.rng().below(geometry.data as u64 - count + 1) * STRIP, count * STRIP)
+        }
+        (Lost::Role(_), What::Block) => (geometry.offset(UnitIndex(0), 0, 0), BLOCK),
+        (Lost::Role(_), What::Strips(count)) => (geometry.offset(UnitIndex(0), 0, 0), count * STRIP),
+    };
+    if let Lost::Role(role) = lost {
+        let member = geometry.member(UnitIndex(0), 0, role);
+        sim.block_on(group.leader().fail_member(member)).expect("one may be lost");
+    }
+    written(&sim, &group, at, len)
+}
+
+fn written(sim: &Sim, group: &Group, at: u64, len: u64) -> (Write, Flush) {
+    sim.block_on(group.leader().flush()).expect("flushes");
+    let layout = superblock(&group.drives[0]).layout;
+    sim.trace_start();
+    sim.trace_take();
+    let began = sim.now();
+    sim.block_on(group.leader().write(at, Buf::from(vec![9; len as usize]), false)).expect("writable");
+    let ticks = (sim.now() - began) / TICK;
+    let (reads, strips, frames, log_bytes, sums, flushes) = tally(&sim.trace_take(), &layout);
+    let write = write(reads, (frames, log_bytes / KIB), strips, ticks);
+    assert_eq!((sums, flushes), (0, 0), "nobody asked for a flush");
+    let began = sim.now();
+    sim.block_on(group.leader().flush()).expect("flushes");
+    let ticks = (sim.now() - began) / TICK;
+    let (reads, strips, seals, _, sums, flushes) = tally(&sim.trace_take(), &layout);
+    assert_eq!((reads, strips), (0, 0), "a flush writes no data");
+    (write, flush(sums, flushes, seals, ticks))
+}
+
+/// Compares with what is written on the paper: for the default, strict, and strict without checksums.
+fn check(shape: Shape, lost: Lost, what: What, paper: [(Write, Flush); 3]) {
+    for (protection, expected) in [DEFAULT, STRICT, STRICT_PLAIN].into_iter().zip(paper) {
+        for seed in 0..3 {
+            let counted = costs(shape, protection, lost, what, seed);
+            assert_eq!(counted, expected, "{shape}, {protection}, {what:?}, lost: {lost:?}");
+        }
+    }
+}
+
+#[test]
+fn a_small_write_to_parity_with_log_and_checksums_costs_what_the_paper_says() {
+    for (shape, m) in [
+        (parity(Level::Raid5, 5), 1),
+        (parity(Level::Raid6, 6), 2),
+        (parity(Level::Raid7, 11), 3),
+        (shape(Level::Nm, 13, Some(4), None, None, STRIP), 4),
+    ] {
+        let members = u64::from(shape.members);
+        // The base syndrome is one block, behind the block of the frame's head.
+        let with_sums = || (write(m + 1, (m + 1, m * 8 + 4), m + 1, 3), flush(m + 1, members, 0, 2));
+        let plain = (write(m + 1, (m, m * 8), m + 1, 3), flush(0, members, 0, 1));
+        check(shape, Lost::Nobody, What::Block, [with_sums(), with_sums(), plain]);
+    }
+}
+
+#[test]
+fn a_write_to_mirrors_with_log_and_checksums_costs_what_the_paper_says() {
+    for (shape, copies, what) in [
+        (parity(Level::Raid1, 2), 2, What::Block),
+        (parity(Level::Raid10, 4), 2, What::Block),
+        (parity(Level::Raid10, 4), 2, What::Strips(1)),
+        (shape(Level::Raid10, 6, None, Some(3), None, STRIP), 3, What::Block),
+    ] {
+        let members = u64::from(shape.members);
+        // All data strips, the only one, are overwritten: there is no payload, and never a whole record.
+        let with_sums = || (write(0, (copies, copies * 4), copies, 2), flush(copies, members, 0, 2));
+        let plain = (write(0, (copies - 1, (copies - 1) * 4), copies, 2), flush(0, members, 0, 1));
+        check(shape, Lost::Nobody, what, [with_sums(), with_sums(), plain]);
+    }
+}
+
+#[test]
+fn a_full_stripe_with_log_and_checksums_costs_what_the_paper_says() {
+    for (shape, k, m) in [
+        (parity(Level::Raid5, 5), 4, 1),
+        (parity(Level::Raid6, 6), 4, 2),
+        (parity(Level::Raid7, 8), 5, 3),
+        (shape(Level::Raid60, 8, None, None, Some(2), STRIP), 2, 2),
+    ] {
+        let (members, strips) = (u64::from(shape.members), k + m);
+        let default = (write(0, (m + 1, (m + 1) * 4), strips, 2), flush(strips, members, members, 3));
+        // Everything twice.
+        let whole = || write(0, (strips, strips * 20), strips, 2);
+        let strict = (whole(), flush(strips, members, 0, 2));
+        check(shape, Lost::Nobody, What::Strips(k), [default, strict, (whole(), flush(0, members, 0, 1))]);
+    }
+}
+
+#[test]
+fn a_write_of_several_strips_with_log_and_checksums_costs_what_the_paper_says() {
+    for (shape, d, m, reads) in [
+        // Old data and old syndromes, or, where those are fewer, the strips that are not written.
+        (parity(Level::Raid5, 6), 2, 1, 3),
+        (parity(Level::Raid5, 5), 3, 1, 1),
+        (parity(Level::Raid6, 10), 2, 2, 4),
+        (parity(Level::Raid6, 10), 6, 2, 2),
+        (parity(Level::Raid7, 11), 2, 3, 5),
+    ] {
+        let (members, strips) = (u64::from(shape.members), d + m);
+        let default = (write(reads, (m + 1, m * 20 + 4), strips, 3), flush(strips, members, members, 3));
+        let whole = || write(reads, (strips, strips * 20), strips, 3);
+        let strict = (whole(), flush(strips, members, 0, 2));
+        check(shape, Lost::Nobody, What::Strips(d), [default, strict, (whole(), flush(0, members, 0, 1))]);
+    }
+}
+
+#[test]
+fn a_degraded_write_with_log_and_checksums_costs_what_the_paper_says() {
+    // RAID 6 of four data strips, of which the first is written.
+    let raid6 = parity(Level::Raid6, 6);
+    for (role, reads, m, strips) in [
+        // The strip itself is lost: the three others are read, and both syndromes say what it is.
+        (0, 3, 2, 2),
+        // Another data strip.
+        (2, 3, 2, 3),
+        // A syndrome.
+        (5, 2, 1, 2),
+    ] {
+        let with_sums = || (write(reads, (m + 1, m * 8 + 4), strips, 3), flush(strips, 5, 0, 2));
+        let plain = (write(reads, (m, m * 8), strips, 3), flush(0, 5, 0, 1));
+        check(raid6, Lost::Role(role), What::Block, [with_sums(), with_sums(), plain]);
+    }
+    // All four strips, one of them lost and restated.
+    let default = (write(0, (3, 2 * 20 + 4), 5, 2), flush(5, 5, 5, 3));
+    let whole = || write(0, (5, 5 * 20), 5, 2);
+    let paper = [default, (whole(), flush(5, 5, 0, 2)), (whole(), flush(0, 5, 0, 1))];
+    check(raid6, Lost::Role(1), What::Strips(4), paper);
+    // RAID 5 whose only syndrome is lost: where there are checksums, somebody has to say which may be behind.
+    let with_sums = || (write(0, (1, 4), 1, 2), flush(1, 4, 0, 2));
+    let paper = [with_sums(), with_sums(), (write(0, (0, 0), 1, 1), flush(0, 4, 0, 1))];
+    check(parity(Level::Raid5, 5), Lost::Role(4), What::Block, paper);
+    // A mirror with one copy left.
+    let with_sums = || (write(0, (1, 4), 1, 2), flush(1, 3, 0, 2));
+    let paper = [with_sums(), with_sums(), (write(0, (0, 0), 1, 1), flush(0, 3, 0, 1))];
+    check(parity(Level::Raid10, 4), Lost::Role(1), What::Block, paper);
+}
+
+#[test]
+fn a_small_write_after_a_whole_record_has_one_holder_more_where_none_is_there_for_checksums() {
+    for (protection, holders) in [(STRICT, 3), (STRICT_PLAIN, 3), (Protection::plain(CrashSafety::On), 2)] {
+        let sim = Sim::new(1);
+        let group = full_group(&sim, parity(Level::Raid6, 6), protection);
+        written(&sim, &group, 0, group.leader().shared().geometry.stripe_data());
+        let (counted, _) = written(&sim, &group, 0, BLOCK);
+        let data_holders = holders - 2;
+        assert_eq!(counted, write(3, (holders, 2 * 8 + data_holders * 4), 3, 3), "{protection}");
+    }
+}
+
+#[test]
+fn a_write_with_fua_with_log_and_checksums_needs_neither_flush_nor_sums_nor_seal() {
+    for (protection, stripe_frames) in [(DEFAULT, 3), (STRICT, 6)] {
+        let sim = Sim::new(9);
+        let group = full_group(&sim, parity(Level::Raid6, 6), protection);
+        let layout = superblock(&group.drives[0]).layout;
+        let stripe = group.leader().shared().geometry.stripe_data();
+        sim.trace_start();
+        let fua = |len: u64| {
+            sim.block_on(group.leader().write(0, Buf::from(vec![1; len as usize]), true)).expect("writable");
+            let (reads, strips, frames, _, sums, flushes) = tally(&sim.trace_take(), &layout);
+            (reads, frames, strips, sums, flushes)
+        };
+        assert_eq!(fua(BLOCK), (3, 3, 3, 0, 0), "{protection}");
+        assert_eq!(fua(stripe), (0, stripe_frames, 6, 0, 0), "{protection}");
+    }
+}
