@@ -286,7 +286,7 @@ listed, and why it cannot be read. docs/import-md.md says more.")]
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Destroy a group and every volume in it
+    /// Destroy a group and every volume in it, with their exports; refused while clients are connected
     #[command(after_help = "Examples:\n  purlin group delete tank --dry-run\n  purlin group delete tank --yes")]
     Delete {
         /// The group
