@@ -62,6 +62,20 @@ fn refuse_clients(group: &super::Group, or: &str) -> Answer<()> {
     ))
 }
 
+/// Refuses to take out a member without which its set could not give its data any more.
+async fn refuse_loss(group: &super::Group, member: &array::MemberStatus) -> Answer<()> {
+    let in_sync = |member: &array::MemberStatus| member.state == format::MemberState::InSync;
+    let status = group.status().await?;
+    let (shape, index) = (status.superblock.shape, usize::from(member.member.0));
+    let set = status.members.chunks(shape.members_per_set()).nth(index / shape.members_per_set()).unwrap_or(&[]);
+    let lost = set.iter().filter(|member| !in_sync(member)).count();
+    if !in_sync(member) || lost < shape.survives() {
+        return Ok(());
+    }
+    let message = format!("the group {:?} cannot do without slot {index}: data would be lost", group.name);
+    Err(ControlError::new(ErrorCode::WouldLoseData, message))
+}
+
 impl Engine {
     /// Opens and inspects drives for a request. Gives what would be lost on them.
     async fn take(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
@@ -211,10 +225,14 @@ impl Control for Engine {
                 request.spares.len()
             ),
             format!(
-                "{} of {} usable, any {} members may be lost",
+                "{} of {} usable, {} may be lost",
                 shape.level,
                 format_bytes(superblock.layout.capacity_bytes(&shape)),
-                shape.survives()
+                match shape.survives() {
+                    0 => "no member".to_owned(),
+                    1 => "any member".to_owned(),
+                    count => format!("any {count} members"),
+                }
             ),
         ];
         steps.push(format!("checksums {}", view::checksums(&superblock).note));
@@ -358,6 +376,7 @@ impl Control for Engine {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
         let member = self.member(&group, slot).await?;
+        refuse_loss(&group, &member).await?;
         let drive = member.drive.and_then(|id| group.drive(id)).map_or("no drive".to_owned(), |drive| drive.name);
         let steps = vec![format!("take member {slot} ({drive}) out of the group {name:?}")];
         if request.dry_run {
