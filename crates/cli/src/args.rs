@@ -607,7 +607,7 @@ Nothing is written to a drive, and nobody else on this machine may use it. What 
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Put another drive in a slot and rebuild onto it
+    /// Put another drive in the place of a lost member and rebuild onto it; one that works is taken out first, with drive fail
     #[command(after_help = "\
 Examples:
   purlin drive replace tank 2 --with /dev/nvme9n1
