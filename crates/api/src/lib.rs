@@ -78,7 +78,7 @@ pub use upkeep::{
     CLIENT_P99_US_MAX, CLIENT_P99_US_MIN, GroupSettings, GroupUpdate, LastScrub, SCRUB_EVERY_S_MAX, SCRUB_EVERY_S_MIN,
     ScrubSchedule,
 };
-pub use volume::{Volume, VolumeCreate, VolumeKind, VolumeList, VolumeUpdate};
+pub use volume::{Volume, VolumeCreate, VolumeKind, VolumeList, VolumeUpdate, volume_bytes};
 
 /// The path that every versioned route starts with.
 pub const ROOT: &str = "/v1";

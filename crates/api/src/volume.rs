@@ -87,6 +87,14 @@ impl VolumeCreate {
     }
 }
 
+/// A volume has whole blocks of this size.
+const BLOCK_BYTES: u64 = 4096;
+
+/// The capacity of a volume for which this much is asked: whole blocks. `None` beyond what 64 bits hold.
+pub fn volume_bytes(asked_bytes: u64) -> Option<u64> {
+    asked_bytes.checked_next_multiple_of(BLOCK_BYTES)
+}
+
 fn check_size(size_bytes: u64) -> Result<(), Invalid> {
     if size_bytes == 0 {
         return Err(Invalid::new("a volume of 0 bytes holds nothing: give it a size"));

@@ -286,7 +286,7 @@ listed, and why it cannot be read. docs/import-md.md says more.")]
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Destroy a group and every volume in it
+    /// Destroy a group and every volume in it, with their exports; refused while clients are connected
     #[command(after_help = "Examples:\n  purlin group delete tank --dry-run\n  purlin group delete tank --yes")]
     Delete {
         /// The group
@@ -607,7 +607,7 @@ Nothing is written to a drive, and nobody else on this machine may use it. What 
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Put another drive in a slot and rebuild onto it
+    /// Put another drive in the place of a lost member and rebuild onto it; one that works is taken out first, with drive fail
     #[command(after_help = "\
 Examples:
   purlin drive replace tank 2 --with /dev/nvme9n1

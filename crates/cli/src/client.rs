@@ -243,6 +243,11 @@ impl Client {
         self.request(Method::POST, "/v1/exports", Some(request)).await
     }
 
+    /// One export.
+    pub async fn export(&self, id: &str) -> Result<Export, Failure> {
+        self.get(&format!("/v1/exports/{}", encoded(id))).await
+    }
+
     /// Changes an export.
     pub async fn export_set(&self, id: &str, request: &ExportUpdate) -> Result<Changed<Export>, Failure> {
         self.request(Method::PATCH, &format!("/v1/exports/{}", encoded(id)), Some(request)).await

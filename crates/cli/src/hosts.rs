@@ -44,7 +44,7 @@ pub fn one(colour: bool, host: &Host) -> String {
     };
     let side = |count, bytes, us| format!("{count}, {}{}", format_bytes(bytes), latency(us));
     let IoCounters { read_count, read_bytes, write_count, write_bytes, .. } = host.io;
-    let mut text = pairs(&[
+    let mut lines = vec![
         ("host", host.nqn.clone()),
         ("controllers", host.controller_count.to_string()),
         ("I/O queues", host.queue_count.to_string()),
@@ -52,16 +52,17 @@ pub fn one(colour: bool, host: &Host) -> String {
         ("reads", side(read_count, read_bytes, host.read_latency_us)),
         ("writes", side(write_count, write_bytes, host.write_latency_us)),
         ("errors", host.error_count.to_string()),
-    ]);
+    ];
     let of = |group: &Option<String>| group.clone().unwrap_or_else(|| "shared drives".to_owned());
     for HostKey { group, mutual, dh_group } in &host.keys {
         let way = if *mutual { "both ways" } else { "one way" };
-        text.push_str(&pairs(&[("authenticates", format!("for {}, {way}, {dh_group}", of(group)))]));
+        lines.push(("authenticates", format!("for {}, {way}, {dh_group}", of(group))));
     }
     for HostTlsKey { group, key_count } in &host.tls_keys {
         let keys = if *key_count > 1 { ", one key is being exchanged for another" } else { "" };
-        text.push_str(&pairs(&[("uses TLS", format!("for {}{keys}", of(group)))]));
+        lines.push(("uses TLS", format!("for {}{keys}", of(group))));
     }
+    let mut text = pairs(&lines);
     if !host.shares.is_empty() {
         text.push('\n');
         text.push_str(&shared(colour, &host.shares));

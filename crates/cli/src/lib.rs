@@ -12,6 +12,8 @@ mod ask;
 mod client;
 mod commands;
 mod ending;
+#[cfg(test)]
+mod examples;
 mod failure;
 mod host_args;
 mod hosts;

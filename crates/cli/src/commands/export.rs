@@ -1,6 +1,6 @@
 //! `purlin export`.
 
-use api::{ErrorCode, ExportCreate, ExportTls, ExportUpdate, NbdAddress, NvmeTcpCreate, Protocol, UblkCreate};
+use api::{ExportCreate, ExportTls, ExportUpdate, NbdAddress, NvmeTcpCreate, Protocol, UblkCreate};
 
 use super::absolute;
 use crate::args::{Common, ExportCommand, ExportCreateArgs};
@@ -13,14 +13,7 @@ pub(super) async fn run(common: &Common, client: &Client, command: ExportCommand
         ExportCommand::List => {
             show(common, &client.exports().await?, |list| table::exports(has_colour(), &list.exports))
         }
-        ExportCommand::Show { id } => {
-            let export = client.exports().await?.exports.into_iter().find(|export| export.id == id);
-            let export = export.ok_or_else(|| Failure::Refused {
-                code: ErrorCode::ExportNotFound,
-                message: format!("there is no export \"{id}\""),
-            })?;
-            show(common, &export, table::export)
-        }
+        ExportCommand::Show { id } => show(common, &client.export(&id).await?, table::export),
         ExportCommand::Set { id, ana, dry_run } => {
             let request = ExportUpdate { ana: Some(ana), dry_run: dry_run.dry_run };
             let changed = client.export_set(&id, &request).await?;

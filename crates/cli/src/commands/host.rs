@@ -103,10 +103,6 @@ pub(super) fn read_tls_key(key: &KeyArgs, keep_old: bool) -> Result<Option<HostT
 
 /// The group that an export's volume is in.
 async fn group_of(client: &Client, export: &str) -> Result<String, Failure> {
-    let found = client.exports().await?.exports.into_iter().find(|known| known.id == export);
-    let found = found.ok_or_else(|| Failure::Refused {
-        code: ErrorCode::ExportNotFound,
-        message: format!("there is no export {export:?}"),
-    })?;
+    let found = client.export(export).await?;
     Ok(found.volume.split_once('/').map_or(found.volume.clone(), |(group, _)| group.to_owned()))
 }

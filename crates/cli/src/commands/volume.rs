@@ -1,6 +1,6 @@
 //! `purlin volume`.
 
-use api::{Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes};
+use api::{Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
 
 use super::limited;
 use crate::args::{Common, VolumeCommand};
@@ -48,8 +48,10 @@ async fn resize(
     let mut request = VolumeUpdate { size_bytes, confirm: None, dry_run };
     request.validate()?;
     let before = client.volume(name).await?.size_bytes;
-    if size_bytes < before && !dry_run {
-        let lost = format_bytes(before - size_bytes);
+    // What is beyond all numbers is refused by the daemon.
+    let after = volume_bytes(size_bytes).unwrap_or(size_bytes);
+    if after < before && !dry_run {
+        let lost = format_bytes(before - after);
         consent(common, &format!("this destroys the last {lost} of volume {name}"))?;
         request.confirm = Some(name.to_string());
     }

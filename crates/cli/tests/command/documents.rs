@@ -87,38 +87,40 @@ fn the_examples_are_exactly_what_the_types_say() {
 
 #[test]
 fn json_is_what_the_daemon_says() {
-    let daemon = Daemon::filled();
+    let daemon = Daemon::start();
+    daemon.foreign("ext4");
     let json = |line: &str| daemon.ok(&format!("{line} --output json"));
+    // Before there is a group in memory, which would be lost.
+    daemon.program("next");
+    is_exactly::<Changed<Upgrade>>(&json("upgrade --program DIR/next --dry-run"));
+    is_exactly::<Imported>(&json("group import-md --drives DIR/ext4 --dry-run"));
+    is_exactly::<ImportList>(&json("import list"));
+    daemon.fill();
     is_exactly::<Status>(&json("status"));
     is_exactly::<GroupList>(&json("group list"));
     is_exactly::<Group>(&json("group show tank"));
     is_exactly::<Scrub>(&json("group scrub tank --status"));
     is_exactly::<DriveList>(&json("drive list"));
-    is_exactly::<DriveDetails>(&json("drive show /drives/0"));
+    is_exactly::<DriveDetails>(&json("drive show mem:0###"));
     is_exactly::<VolumeList>(&json("volume list"));
     is_exactly::<Volume>(&json("volume show tank/db"));
     is_exactly::<ExportList>(&json("export list"));
+    is_exactly::<Export>(&json("export show tank-2"));
     let host = "nqn.2026-11.com.example:a";
-    daemon.ok(&format!("export create tank/db --nvme-tcp --host {host} --host nqn.2026-11.com.example:b"));
+    daemon.ok(&format!("export create tank/db --nvme-tcp HOST:4420 --host {host} --host nqn.2026-11.com.example:b"));
     is_exactly::<Changed<Volume>>(&json("volume limit tank/db --iops 5k"));
-    is_exactly::<Changed<Export>>(&json(&format!("host limit {host} 3 --iops 5k")));
+    is_exactly::<Changed<Export>>(&json(&format!("host limit {host} tank-3 --iops 5k")));
     is_exactly::<HostList>(&json("host list"));
     is_exactly::<Host>(&json(&format!("host show {host}")));
-    is_exactly::<Changed<Volume>>(&json("volume create tank/a --size 1GiB"));
-    is_exactly::<Changed<Volume>>(&json("volume resize tank/a --size 2GiB --dry-run"));
+    is_exactly::<Changed<Volume>>(&json("volume create tank/a --size 1MiB"));
+    is_exactly::<Changed<Volume>>(&json("volume resize tank/a --size 2MiB --dry-run"));
     is_exactly::<Changed<Group>>(&json("drive fail tank 1"));
+    is_exactly::<Scrub>(&json("group scrub tank --status"));
     is_exactly::<Changed<Group>>(&json("group set tank --client-p99 5ms"));
     is_exactly::<Changed<Referral>>(&json("referral add 10.0.0.6:4420"));
     is_exactly::<ReferralList>(&json("referral list"));
     is_exactly::<Changed<Referral>>(&json("referral remove 10.0.0.6:4420"));
-    is_exactly::<Changed<Export>>(&json("export delete 2"));
-    is_exactly::<Changed<Upgrade>>(&json("upgrade --dry-run"));
-    is_exactly::<Upgrade>(&json("upgrade"));
-    is_exactly::<Imported>(&json("group import-md --drives /drives/a,/drives/b --dry-run"));
-    is_exactly::<Imported>(&json("group import-md --drives /drives/a,/drives/b"));
-    is_exactly::<ImportList>(&json("import list"));
-    is_exactly::<Import>(&json("import show old"));
-    is_exactly::<Changed<Import>>(&json("import forget old"));
+    is_exactly::<Changed<Export>>(&json("export delete tank-2"));
     let gone: Changed<Volume> = serde_json::from_str(&json("volume delete tank/a --yes")).unwrap();
     assert!(!gone.dry_run && gone.object.is_none() && !gone.steps.is_empty());
 }

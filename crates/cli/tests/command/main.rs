@@ -1,13 +1,20 @@
-//! The command against a daemon's real HTTP side on a Unix socket, over a control without drives.
+//! The command against a daemon: the engine with its HTTP side on a Unix socket, over drives in memory and in files.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-#[path = "../../../daemon/tests/support/mod.rs"]
-mod support;
+#[path = "../../../daemon/tests/engine/bench.rs"]
+#[allow(dead_code, reason = "the engine's tests use all of it")]
+mod bench;
+#[path = "../../../daemon/tests/engine/client.rs"]
+#[allow(dead_code, reason = "the engine's tests use all of it")]
+mod client;
 
+mod answers;
+mod devices;
 mod documents;
 mod refusals;
 mod tables;
+mod upgrade;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,14 +22,18 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 
+use bench::{Bench, end};
 use daemon::http::{HttpOptions, Server};
-use support::MemoryControl;
 use tokio::sync::watch;
 
-/// A server on a socket in a folder of its own; both go with it.
+/// A daemon on a socket in a folder of its own; both go with it.
+///
+/// In lines for it, and in what it says, `DIR` is that folder, `HOST` a loopback address of its own, and `###` the end of the names of its
+/// memory drives: those are known in the whole process. It is as long as what it stands for, so that tables stay aligned.
 struct Daemon {
-    folder: PathBuf,
-    control: Arc<MemoryControl>,
+    bench: Arc<Bench>,
+    host: String,
+    mark: String,
     stop: watch::Sender<bool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
@@ -39,51 +50,93 @@ impl Daemon {
     fn start() -> Daemon {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = std::env::temp_dir().join(format!("purlin-cli-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&folder).unwrap();
+        let bench = Arc::new(Bench::new());
         let options = HttpOptions {
-            socket: folder.join("purlind.sock"),
+            socket: bench.directory.join("purlind.sock"),
             http: None,
             http_tls_cert: None,
             http_tls_key: None,
             http_token_file: None,
         };
-        let control = Arc::new(MemoryControl::default());
-        let served = control.clone();
+        let served = bench.clone();
         let (stop, stopped) = watch::channel(false);
         let (ready, is_ready) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
+                let engine = served.engine().await;
+                engine.start_sampling();
+                engine.start_upkeep();
                 let server = Server::bind(&options).await.unwrap();
                 ready.send(()).unwrap();
-                server.run(served, stopped).await;
+                server.run(engine.clone(), stopped).await;
+                end(engine).await;
             });
         });
         is_ready.recv().unwrap();
-        Daemon { folder, control, stop, thread: Some(thread) }
+        let host = bench.address().trim_end_matches(":4420").to_owned();
+        Daemon { bench, host, mark: format!("_{number:02}"), stop, thread: Some(thread) }
     }
 
-    /// A daemon with the group tank, the volume tank/db and its export 2.
+    /// A daemon with the group tank of six drives, the volume tank/db and its export tank-2.
     fn filled() -> Daemon {
         let daemon = Daemon::start();
-        for line in [
-            "group create tank --level raid6 --drives /drives/0,/drives/1,/drives/2,/drives/3,/drives/4,/drives/5 --yes",
-            "volume create tank/db --size 1GiB",
-            "export create tank/db --nbd unix:/run/db.sock",
-        ] {
-            daemon.ok(line);
-        }
+        daemon.fill();
         daemon
     }
 
-    fn socket(&self) -> PathBuf {
-        self.folder.join("purlind.sock")
+    fn fill(&self) {
+        let drives: Vec<String> = (0..6).map(|drive| format!("mem:{drive}###:64MiB")).collect();
+        for line in [
+            &format!("group create tank --level raid6 --strip 64KiB --yes --drives {}", drives.join(",")),
+            "volume create tank/db --size 64MiB",
+            "export create tank/db --nbd unix:DIR/db.sock",
+        ] {
+            self.ok(line);
+        }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        self.bench.directory.join(name)
+    }
+
+    /// A file of 64 MiB that begins as an ext4 file system does.
+    fn foreign(&self, name: &str) {
+        use std::os::unix::fs::FileExt;
+        let file = std::fs::File::create(self.file(name)).unwrap();
+        file.set_len(64 << 20).unwrap();
+        // Linux documentation, filesystems/ext4, "Super Block": magic, incompatible features (extents), name.
+        for (offset, bytes) in [(0x38, &[0x53, 0xEF][..]), (0x60, &[0x40]), (0x78, b"home")] {
+            file.write_all_at(bytes, 1024 + offset).unwrap();
+        }
+    }
+
+    /// An empty file of 64 MiB.
+    fn empty_file(&self, name: &str) {
+        std::fs::File::create(self.file(name)).unwrap().set_len(64 << 20).unwrap();
+    }
+
+    /// A program that says that it is another version of the daemon.
+    fn program(&self, name: &str) {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::write(self.file(name), "#!/bin/sh\necho purlind 9.8.7\n").unwrap();
+        std::fs::set_permissions(self.file(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    /// The words of a line with what stands for names of this test.
+    fn words(&self, line: &str) -> String {
+        let folder = self.bench.directory.display().to_string();
+        line.replace("DIR", &folder).replace("HOST", &self.host).replace("###", &self.mark)
     }
 
     /// Runs a command line; words are separated by spaces.
     fn run(&self, line: &str) -> Said {
-        purlin(&self.socket(), line)
+        let mut said = purlin(&self.file("purlind.sock"), &self.words(line));
+        let folder = self.bench.directory.display().to_string();
+        for text in [&mut said.out, &mut said.err] {
+            *text = text.replace(&folder, "DIR").replace(&self.host, "HOST").replace(&self.mark, "###");
+        }
+        said
     }
 
     /// Runs a command that must succeed and say nothing on stderr; gives its output.
@@ -107,8 +160,30 @@ impl Drop for Daemon {
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
         }
-        let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+/// A text with columns two spaces apart: where what stands for names of a test is longer or shorter than those.
+fn narrow(text: &str) -> String {
+    let line =
+        |line: &str| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>().join("  ");
+    text.lines().map(|text| line(text) + "\n").collect()
+}
+
+/// A text with each random identity written as zeroes.
+fn without_identities(text: &str) -> String {
+    let mut shown = text.to_owned();
+    let zero = "00000000-0000-0000-0000-000000000000";
+    for at in 0..shown.len().saturating_sub(zero.len() - 1) {
+        let is_identity = shown.as_bytes()[at..].iter().zip(zero.bytes()).all(|(byte, zero)| match zero {
+            b'-' => *byte == b'-',
+            _ => byte.is_ascii_hexdigit(),
+        });
+        if is_identity {
+            shown.replace_range(at..at + zero.len(), zero);
+        }
+    }
+    shown
 }
 
 /// Runs `purlin` with nothing on stdin and no terminal.

@@ -38,18 +38,69 @@ fn create_error(error: &CreateError) -> ControlError {
     ControlError::new(code, error.to_string())
 }
 
+/// Refuses while clients use exports of a group: what they have would be gone. `or` is what else than disconnecting them helps.
+fn refuse_clients(group: &super::Group, or: &str) -> Answer<()> {
+    let used: Vec<(String, usize)> = group
+        .exports()
+        .values()
+        .map(|running| (view::export_id(group, running.record.id), running.clients()))
+        .filter(|(_, clients)| *clients > 0)
+        .collect();
+    let (clients, them) = match used.iter().map(|(_, clients)| clients).sum() {
+        0 => return Ok(()),
+        1 => ("1 client is".to_owned(), "it"),
+        count => (format!("{count} clients are"), "them"),
+    };
+    let exports: Vec<&str> = used.iter().map(|(id, _)| id.as_str()).collect();
+    let name = &group.name;
+    Err(ControlError::new(
+        ErrorCode::Busy,
+        format!(
+            "{clients} connected to volumes of the group {name:?}, as {}: disconnect {them}, or {or}",
+            exports.join(", ")
+        ),
+    ))
+}
+
+/// Refuses to take out a member without which its set could not give its data any more.
+async fn refuse_loss(group: &super::Group, member: &array::MemberStatus) -> Answer<()> {
+    let in_sync = |member: &array::MemberStatus| member.state == format::MemberState::InSync;
+    let status = group.status().await?;
+    let (shape, index) = (status.superblock.shape, usize::from(member.member.0));
+    let set = status.members.chunks(shape.members_per_set()).nth(index / shape.members_per_set()).unwrap_or(&[]);
+    let lost = set.iter().filter(|member| !in_sync(member)).count();
+    if !in_sync(member) || lost < shape.survives() {
+        return Ok(());
+    }
+    let message = format!("the group {:?} cannot do without slot {index}: data would be lost", group.name);
+    Err(ControlError::new(ErrorCode::WouldLoseData, message))
+}
+
 impl Engine {
     /// Opens and inspects drives for a request. Gives what would be lost on them.
     async fn take(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
         let (mut taken, mut lost) = (Vec::new(), Vec::new());
         for text in texts {
             self.refuse_own_device(text)?;
+            self.refuse_own_drive(text)?;
             let drive = drives::open(&self.opener, text, Some(consent)).await?;
             self.refuse_imported(&drive)?;
             lost.extend(drives::inspect(&self.shards[0], &drive, consent).await?);
             taken.push(drive);
         }
         Ok((taken, lost))
+    }
+
+    /// Refuses a drive that a running group has, under the name that it has there. Under another one the system says that it is in use.
+    fn refuse_own_drive(&self, text: &str) -> Answer<()> {
+        let name = drives::name_of(text)?;
+        match self.all().iter().find(|group| group.drive_id(&name).is_some()) {
+            Some(group) => Err(ControlError::new(
+                ErrorCode::DriveInUse,
+                format!("{name} is part of the group {:?} already", group.name),
+            )),
+            None => Ok(()),
+        }
     }
 
     /// A drive that can join a running group.
@@ -174,10 +225,14 @@ impl Control for Engine {
                 request.spares.len()
             ),
             format!(
-                "{} of {} usable, any {} members may be lost",
+                "{} of {} usable, {} may be lost",
                 shape.level,
                 format_bytes(superblock.layout.capacity_bytes(&shape)),
-                shape.survives()
+                match shape.survives() {
+                    0 => "no member".to_owned(),
+                    1 => "any member".to_owned(),
+                    count => format!("any {count} members"),
+                }
             ),
         ];
         steps.push(format!("checksums {}", view::checksums(&superblock).note));
@@ -223,14 +278,8 @@ impl Control for Engine {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
         offer::refuse_used_devices(group.exports().values())?;
-        let busy: usize = group.exports().values().map(|running| running.clients()).sum();
-        if busy > 0 && !request.force {
-            return Err(ControlError::new(
-                ErrorCode::Busy,
-                format!(
-                    "{busy} clients are connected to volumes of the group {name:?}: disconnect them, or say --force"
-                ),
-            ));
+        if !request.force {
+            refuse_clients(&group, "say --force")?;
         }
         let steps = vec![format!("end {} exports and stop the group {name:?}; its data stay", group.exports().len())];
         if request.dry_run {
@@ -246,6 +295,7 @@ impl Control for Engine {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
         offer::refuse_used_devices(group.exports().values())?;
+        refuse_clients(&group, "delete the exports first")?;
         let volumes = group.catalogue().await?.volumes.len();
         let opens: Vec<super::group::GroupDrive> = group.drives().iter().flatten().cloned().collect();
         let steps = vec![
@@ -326,6 +376,7 @@ impl Control for Engine {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
         let member = self.member(&group, slot).await?;
+        refuse_loss(&group, &member).await?;
         let drive = member.drive.and_then(|id| group.drive(id)).map_or("no drive".to_owned(), |drive| drive.name);
         let steps = vec![format!("take member {slot} ({drive}) out of the group {name:?}")];
         if request.dry_run {
@@ -390,12 +441,10 @@ impl Control for Engine {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
         let drive = drives::name_of(drive)?;
-        let id = group.drive_id(&drive).ok_or_else(|| ControlError::drive_not_found(&drive))?;
+        let no_spare = |code| ControlError::new(code, format!("{drive} is not a spare of the group {name:?}"));
+        let id = group.drive_id(&drive).ok_or_else(|| no_spare(ErrorCode::DriveNotFound))?;
         if !group.status().await?.spares.contains(&id) {
-            return Err(ControlError::new(
-                ErrorCode::WrongState,
-                format!("{drive} is not a spare of the group {name:?}"),
-            ));
+            return Err(no_spare(ErrorCode::WrongState));
         }
         let steps = vec![format!("take the spare {drive} from the group {name:?} and erase it")];
         if dry_run {

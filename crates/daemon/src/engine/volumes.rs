@@ -1,6 +1,6 @@
 //! Volumes of groups: made, resized, deleted.
 
-use api::{Changed, ErrorCode, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes};
+use api::{Changed, ErrorCode, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
 use format::{ExportKind, ExportRecord, ExtentRecord, LimitOf, VolumeKind, VolumeRecord};
 
 use super::devices::Backing;
@@ -8,11 +8,10 @@ use super::{Engine, Group, shard, view};
 use crate::http::{Answer, ControlError, require_confirmation};
 
 impl Engine {
-    fn no_room(group: &str, wanted: u64, free: u64) -> ControlError {
-        ControlError::new(
-            ErrorCode::NoSpace,
-            format!("the group {group:?} has {} free, not {}", format_bytes(free), format_bytes(wanted)),
-        )
+    fn no_room(volume: &VolumeName, needed: &str, free_bytes: u64) -> ControlError {
+        let (group, free) = (&volume.group, format_bytes(free_bytes));
+        let message = format!("the volume \"{volume}\" needs {needed}, and the group {group:?} has {free} free");
+        ControlError::new(ErrorCode::NoSpace, message)
     }
 
     pub(super) async fn create_volume(&self, request: VolumeCreate) -> Answer<Changed<Volume>> {
@@ -23,10 +22,11 @@ impl Engine {
             return Err(ControlError::volume_exists(&request.name()));
         }
         let (space, used) = view::space(&group, &catalogue);
-        let extents = volume::allocate(space, &used, request.size_bytes);
-        let extents =
-            extents.ok_or_else(|| Self::no_room(&request.group, request.size_bytes, space.free_bytes(&used)))?;
-        let steps = vec![format!("make the volume \"{}\" of {}", request.name(), format_bytes(request.size_bytes))];
+        let needed = format_bytes(request.size_bytes);
+        let no_room = || Self::no_room(&request.name(), &needed, space.free_bytes(&used));
+        let size_bytes = volume_bytes(request.size_bytes).ok_or_else(no_room)?;
+        let extents = volume::allocate(space, &used, size_bytes).ok_or_else(no_room)?;
+        let steps = vec![format!("make the volume \"{}\" of {}", request.name(), format_bytes(size_bytes))];
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
@@ -34,7 +34,7 @@ impl Engine {
             id: catalogue.next_id,
             name: request.volume.clone(),
             kind: VolumeKind::Direct,
-            size_bytes: request.size_bytes,
+            size_bytes,
             created_unix_s: self.clock.unix_s(),
             extents,
         };
@@ -48,7 +48,7 @@ impl Engine {
         .await?;
         let (key, shown) = (group.key, record.clone());
         group.await_all(move || shard::set_volume(key, shown.clone())).await?;
-        tracing::info!(volume = %request.name(), size_bytes = request.size_bytes, "created");
+        tracing::info!(volume = %request.name(), size_bytes, "created");
         Ok(Changed::done(steps, self.look_at_volume(&group, &record).await?))
     }
 
@@ -56,32 +56,34 @@ impl Engine {
         let _one = self.changes.lock().await;
         let (group, record) = self.find_volume(name).await?;
         let catalogue = group.catalogue().await?;
+        let (space, used) = view::space(&group, &catalogue);
+        let no_room = |needed: &str| Self::no_room(name, needed, space.free_bytes(&used));
+        let size_bytes = volume_bytes(request.size_bytes).ok_or_else(|| no_room(&format_bytes(request.size_bytes)))?;
         let is_device = |export: &&ExportRecord| matches!(export.kind, ExportKind::Ublk { .. });
         let device = catalogue.exports.iter().filter(is_device).find(|export| export.volume == record.id);
         if let Some(device) = device {
-            self.check_device_grows(&group, name, &record, device, &request).await?;
+            self.check_device_grows(&group, name, device, size_bytes < record.size_bytes).await?;
         }
-        let (space, used) = view::space(&group, &catalogue);
-        let (extents, freed) = if request.size_bytes >= record.size_bytes {
-            let grown = volume::extend(space, &used, &record.extents, request.size_bytes);
-            let more = request.size_bytes - record.size_bytes;
-            (grown.ok_or_else(|| Self::no_room(&name.group, more, space.free_bytes(&used)))?, Vec::new())
+        let (extents, freed) = if size_bytes >= record.size_bytes {
+            let grown = volume::extend(space, &used, &record.extents, size_bytes);
+            let more = format!("{} more", format_bytes(size_bytes - record.size_bytes));
+            (grown.ok_or_else(|| no_room(&more))?, Vec::new())
         } else {
             if !request.dry_run {
-                let lost = format!("everything past {} of \"{name}\"", format_bytes(request.size_bytes));
+                let lost = format!("everything past {} of \"{name}\"", format_bytes(size_bytes));
                 require_confirmation(&name.to_string(), &lost, request.confirm.as_deref())?;
             }
-            volume::shrink(&record.extents, request.size_bytes)
+            volume::shrink(&record.extents, size_bytes)
         };
         let steps = vec![format!(
             "resize the volume \"{name}\" from {} to {}",
             format_bytes(record.size_bytes),
-            format_bytes(request.size_bytes)
+            format_bytes(size_bytes)
         )];
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
-        let resized = VolumeRecord { size_bytes: request.size_bytes, extents, ..record.clone() };
+        let resized = VolumeRecord { size_bytes, extents, ..record.clone() };
         if freed.is_empty() {
             let new: Vec<ExtentRecord> =
                 resized.extents.iter().filter(|extent| !record.extents.contains(extent)).copied().collect();
@@ -98,7 +100,7 @@ impl Engine {
         group.await_all(move || shard::set_volume(key, shown.clone())).await?;
         group.release(freed).await?;
         self.tell_namespaces(&group, resized.id);
-        tracing::info!(volume = %name, size_bytes = request.size_bytes, "resized");
+        tracing::info!(volume = %name, size_bytes, "resized");
         let mut warnings = Vec::new();
         if let Some(device) = device
             && let Err(error) = self.tell_device(&group, name, device).await
@@ -115,11 +117,10 @@ impl Engine {
         &self,
         group: &Group,
         name: &VolumeName,
-        record: &VolumeRecord,
         device: &ExportRecord,
-        request: &VolumeUpdate,
+        shrinks: bool,
     ) -> Answer<()> {
-        let can = if request.size_bytes < record.size_bytes {
+        let can = if shrinks {
             "can only grow"
         } else if self.devices.can_resize().await? {
             return Ok(());

@@ -162,6 +162,11 @@ pub trait Control: Send + Sync + 'static {
 
     /// All exports, by identity.
     async fn exports(&self) -> Answer<Vec<Export>>;
+    /// One export.
+    async fn export(&self, id: &str) -> Answer<Export> {
+        let found = self.exports().await?.into_iter().find(|export| export.id == id);
+        found.ok_or_else(|| ControlError::export_not_found(id))
+    }
     /// Offers a volume to clients. `volume` and `place` are the parts of the request.
     async fn export_create(
         &self,

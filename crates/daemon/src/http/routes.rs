@@ -131,7 +131,7 @@ async fn group_stop(
     carried(async move { control.group_stop(&group, request).await }).await.map(Json)
 }
 
-/// Destroy a group and every volume in it.
+/// Destroy a group and every volume in it, with their exports. Refused while clients are connected.
 #[utoipa::path(delete, path = "/v1/groups/{group}", tag = "group",
     params(("group" = String, Path, description = "Its name"), Destroy),
     responses((status = 200, body = Changed<Group>),
@@ -249,7 +249,7 @@ async fn member_fail(
     carried(async move { control.member_fail(&group, slot, request).await }).await.map(Json)
 }
 
-/// Put another drive in a slot and rebuild onto it. Returns at once; the rebuild is a job of the group.
+/// Put another drive in the slot of a lost member and rebuild onto it. Returns at once; the rebuild is a job of the group.
 #[utoipa::path(post, path = "/v1/groups/{group}/members/{slot}/replace", tag = "drive", request_body = MemberReplace,
     params(("group" = String, Path, description = "Its group"), ("slot" = u32, Path, description = "Its slot, from 0")),
     responses((status = 200, body = Changed<Group>),
@@ -370,6 +370,13 @@ async fn export_list(State(control): State<Shared>) -> Answer<Json<ExportList>> 
     Ok(Json(ExportList { exports: control.exports().await? }))
 }
 
+/// One export.
+#[utoipa::path(get, path = "/v1/exports/{id}", tag = "export", params(("id" = String, Path, description = "Its identity")),
+    responses((status = 200, body = Export), (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn export_show(State(control): State<Shared>, Segments(id): Segments<String>) -> Answer<Json<Export>> {
+    Ok(Json(control.export(&id).await?))
+}
+
 /// Offer a volume to clients.
 #[utoipa::path(post, path = "/v1/exports", tag = "export", request_body = ExportCreate,
     responses((status = 201, body = Changed<Export>, description = "Made"),
@@ -475,6 +482,7 @@ handlers!(
     volume_delete,
     export_list,
     export_create,
+    export_show,
     export_delete,
     export_set,
     share_list,

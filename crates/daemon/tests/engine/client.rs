@@ -11,7 +11,7 @@ use nbd::wire::rep;
 const STEP: usize = 1 << 20;
 
 /// A connection in its transmission phase.
-fn connect(socket: &Path, export: &str) -> io::Result<UnixStream> {
+pub fn connect(socket: &Path, export: &str) -> io::Result<UnixStream> {
     let mut stream = UnixStream::connect(socket)?;
     let mut greeting = [0; 18];
     stream.read_exact(&mut greeting)?;

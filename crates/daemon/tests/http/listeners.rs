@@ -16,7 +16,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::support::MemoryControl;
+use crate::bench::PATIENCE;
+use crate::{Machine, empty};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
@@ -54,14 +55,16 @@ struct Running {
     stop: watch::Sender<bool>,
     task: JoinHandle<()>,
     tcp: Option<SocketAddr>,
+    machine: Machine,
 }
 
 async fn start(options: &HttpOptions) -> Running {
     let server = Server::bind(options).await.unwrap();
     let tcp = server.tcp_address();
     let (stop, stopped) = watch::channel(false);
-    let task = tokio::spawn(server.run(Arc::new(MemoryControl::default()), stopped));
-    Running { stop, task, tcp }
+    let machine = empty().await;
+    let task = tokio::spawn(server.run(machine.engine.clone(), stopped));
+    Running { stop, task, tcp, machine }
 }
 
 /// One request over any stream: status and body.
@@ -117,23 +120,38 @@ async fn a_socket_left_behind_is_replaced_and_a_file_is_not() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "text");
 }
 
+/// A request to make a mirror, as bytes.
+fn to_create(name: &str, drives: &[String]) -> Vec<u8> {
+    let body = serde_json::json!({ "name": name, "level": "raid1", "drives": drives }).to_string();
+    format!("POST /v1/groups HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes()
+}
+
 #[tokio::test]
 async fn an_operation_goes_on_when_its_client_goes_away() {
     let folder = Folder::new("carried");
     let socket = folder.0.join("purlind.sock");
-    let _running = start(&options(socket.clone())).await;
-    let body = r#"{"name":"slow","level":"raid1","drives":["/drives/a","/drives/b"]}"#;
+    let running = start(&options(socket.clone())).await;
+    let [a, b, c] = running.machine.drives(&["a", "b", "c"]).try_into().unwrap();
+    // One change at a time: a drive of another machine that does not say a word holds up the next.
+    let address = running.machine.bench.address();
+    let silent = tokio::net::TcpListener::bind(&address).await.unwrap();
+    let remote = format!("nvme-tcp://{address}/nqn.2026-11.com.example:silent?nsid=1&loss=2s");
+    let mut before = UnixStream::connect(&socket).await.unwrap();
+    before.write_all(&to_create("before", &[remote, a])).await.unwrap();
+    let heard = silent.accept().await.unwrap();
+
     let mut stream = UnixStream::connect(&socket).await.unwrap();
-    let request = format!("POST /v1/groups HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
-    stream.write_all(request.as_bytes()).await.unwrap();
+    stream.write_all(&to_create("slow", &[b, c])).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     drop(stream);
+    assert_eq!(get(UnixStream::connect(&socket).await.unwrap(), "/v1/groups/slow", None).await.0, 404);
+    drop((heard, silent));
     let there = async {
         while get(UnixStream::connect(&socket).await.unwrap(), "/v1/groups/slow", None).await.0 != 200 {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), there).await.expect("the group was made all the same");
+    tokio::time::timeout(PATIENCE, there).await.expect("the group was made all the same");
 }
 
 #[tokio::test]

@@ -18,6 +18,7 @@ async fn what_is_not_there_is_named() {
     for (method, path, sentence) in [
         ("GET", "/v1/groups/lake", "404 group_not_found: there is no group \"lake\""),
         ("GET", "/v1/volumes/tank/x", "404 volume_not_found: there is no volume \"tank/x\""),
+        ("GET", "/v1/exports/9", "404 export_not_found: there is no export \"9\""),
         ("DELETE", "/v1/exports/9", "404 export_not_found: there is no export \"9\""),
         (
             "POST",
@@ -100,7 +101,7 @@ async fn what_makes_no_sense_is_refused_with_the_rule() {
 #[tokio::test]
 async fn what_is_in_the_way_is_named() {
     let router = filled().await;
-    let drives = ["/drives/a", "/drives/b", "/drives/c", "/drives/d"];
+    let drives = router.drives(&["a", "b", "c", "d"]);
     for (method, path, body, sentence) in [
         (
             "POST",
@@ -111,8 +112,8 @@ async fn what_is_in_the_way_is_named() {
         (
             "POST",
             "/v1/groups",
-            json!({"name": "new", "level": "raid0", "drives": ["/drives/a", "/drives/0"]}),
-            "409 drive_in_use: /drives/0 belongs to the group \"tank\"",
+            json!({"name": "new", "level": "raid0", "drives": router.drives(&["a", "0"])}),
+            &format!("409 drive_in_use: {} is part of the group \"tank\" already", router.drive("0")),
         ),
         (
             "POST",
@@ -124,19 +125,32 @@ async fn what_is_in_the_way_is_named() {
             "POST",
             "/v1/volumes",
             json!({"group": "tank", "volume": "big", "size_bytes": 1u64 << 40}),
-            "507 no_space: the volume \"tank/big\" needs 1 TiB, and the group \"tank\" has 3 GiB free",
+            "507 no_space: the volume \"tank/big\" needs 1 TiB, and the group \"tank\" has 189 MiB free",
+        ),
+        // More than there are numbers for, once it is whole blocks.
+        (
+            "POST",
+            "/v1/volumes",
+            json!({"group": "tank", "volume": "big", "size_bytes": u64::MAX}),
+            "507 no_space: the volume \"tank/big\" needs 16 EiB, and the group \"tank\" has 189 MiB free",
+        ),
+        (
+            "PATCH",
+            "/v1/volumes/tank/db",
+            json!({"size_bytes": u64::MAX}),
+            "507 no_space: the volume \"tank/db\" needs 16 EiB, and the group \"tank\" has 189 MiB free",
         ),
         (
             "POST",
             "/v1/exports",
-            json!({"volume": "tank/db", "nbd": "unix:/run/db.sock"}),
-            "409 export_exists: the export \"2\" listens on unix:/run/db.sock already",
+            json!({"volume": "tank/db", "nbd": router.socket()}),
+            &format!("409 export_exists: the volume \"tank/db\" is exported at {} already", router.socket()),
         ),
         (
             "DELETE",
-            "/v1/groups/tank?confirm=tank",
+            "/v1/volumes/tank/db?confirm=tank%2Fdb",
             Value::Null,
-            "409 busy: the volume \"tank/db\" is exported as \"2\": delete that first",
+            "409 busy: the volume \"tank/db\" is exported as tank-2: delete that first",
         ),
     ] {
         assert_eq!(refuse(&router, method, path, body).await, sentence);
@@ -146,7 +160,7 @@ async fn what_is_in_the_way_is_named() {
 #[tokio::test]
 async fn nothing_is_destroyed_without_its_name() {
     let router = filled().await;
-    call(&router, "DELETE", "/v1/exports/2", Value::Null).await;
+    call(&router, "DELETE", "/v1/exports/tank-2", Value::Null).await;
     for (path, sentence) in [
         (
             "/v1/groups/tank",
@@ -169,10 +183,10 @@ async fn nothing_is_destroyed_without_its_name() {
     let shrink = json!({"size_bytes": 4096});
     assert_eq!(
         refuse(&router, "PATCH", "/v1/volumes/tank/db", shrink).await,
-        "400 confirmation_needed: this destroys the last 1 GiB of the volume \"tank/db\": confirm it with the name \
+        "400 confirmation_needed: this destroys everything past 4 KiB of \"tank/db\": confirm it with the name \
          \"tank/db\""
     );
-    assert_eq!(call(&router, "GET", "/v1/volumes/tank/db", Value::Null).await.1["size_bytes"], 1 << 30);
+    assert_eq!(call(&router, "GET", "/v1/volumes/tank/db", Value::Null).await.1["size_bytes"], 64 << 20);
 
     let (status, _) = call(&router, "DELETE", "/v1/volumes/tank/db?confirm=tank%2Fdb", Value::Null).await;
     assert_eq!(status, 200);
@@ -184,17 +198,19 @@ async fn nothing_is_destroyed_without_its_name() {
 #[tokio::test]
 async fn a_dry_run_says_the_steps_and_changes_nothing() {
     let router = filled().await;
+    call(&router, "POST", "/v1/groups/tank/members/5/fail", json!({})).await;
     let before = call(&router, "GET", "/v1/groups", Value::Null).await.1;
-    let drives = ["/drives/a", "/drives/b", "/drives/c", "/drives/d"];
+    let spare = &router.drives(&["x"])[0];
+    let drives = router.drives(&["a", "b", "c", "d"]);
     for (method, path, body) in [
         ("POST", "/v1/groups", json!({"name": "new", "level": "raid6", "drives": drives, "dry_run": true})),
         ("POST", "/v1/groups/tank/stop", json!({"dry_run": true})),
         ("POST", "/v1/groups/tank/members/0/fail", json!({"dry_run": true})),
-        ("POST", "/v1/groups/tank/members/0/replace", json!({"with": "/drives/x", "dry_run": true})),
-        ("POST", "/v1/groups/tank/spares", json!({"drive": "/drives/x", "dry_run": true})),
+        ("POST", "/v1/groups/tank/members/5/replace", json!({"with": spare, "dry_run": true})),
+        ("POST", "/v1/groups/tank/spares", json!({"drive": spare, "dry_run": true})),
         ("POST", "/v1/volumes", json!({"group": "tank", "volume": "new", "size_bytes": 4096, "dry_run": true})),
         ("PATCH", "/v1/volumes/tank/db", json!({"size_bytes": 4096, "dry_run": true})),
-        ("POST", "/v1/upgrade", json!({"dry_run": true})),
+        ("DELETE", "/v1/groups/tank?dry_run=true", Value::Null),
     ] {
         let (status, answer) = call(&router, method, path, body).await;
         assert_eq!(status, 200, "{path}: {answer}");
@@ -207,15 +223,34 @@ async fn a_dry_run_says_the_steps_and_changes_nothing() {
 #[tokio::test]
 async fn a_request_beyond_a_mebibyte_is_refused() {
     let body = format!("{{\"name\": \"{}\"}}", "x".repeat(1 << 20));
-    let (status, text) = send(&empty(), "POST", "/v1/groups", &body).await;
+    let machine = empty().await;
+    let (status, text) = send(&machine, "POST", "/v1/groups", &body).await;
     assert_eq!(status, 413);
     assert_eq!(text, r#"{"error":{"code":"too_large","message":"the request is larger than 1048576 bytes"}}"#);
 }
 
 #[tokio::test]
 async fn a_refusal_that_quotes_control_characters_writes_them_out() {
-    let (status, answer) = call(&empty(), "POST", "/v1/volumes", json!({"\u{1b}[2Jsize": 1})).await;
+    let machine = empty().await;
+    let (status, answer) = call(&machine, "POST", "/v1/volumes", json!({"\u{1b}[2Jsize": 1})).await;
     let message = answer["error"]["message"].as_str().unwrap();
     assert_eq!(status, 400);
     assert!(message.contains("unknown field `\\u{1b}[2Jsize`"), "{message}");
+}
+
+#[tokio::test]
+async fn a_volumes_size_is_rounded_up_to_whole_blocks_of_4_kib() {
+    let router = filled().await;
+    let new = |size_bytes: u64| json!({"group": "tank", "volume": "odd", "size_bytes": size_bytes});
+    assert_eq!(call(&router, "POST", "/v1/volumes", new(10_000)).await.1["object"]["size_bytes"], 12_288);
+    let sized = async |size_bytes: u64| {
+        call(&router, "PATCH", "/v1/volumes/tank/odd", json!({ "size_bytes": size_bytes })).await
+    };
+    assert_eq!(sized(12_289).await.1["object"]["size_bytes"], 16_384);
+    // Nothing is lost of what is rounded to what it is.
+    assert_eq!(sized(12_289).await.1["object"]["size_bytes"], 16_384);
+    let (status, refused) = sized(12_288).await;
+    assert_eq!((status.as_u16(), &refused["error"]["code"]), (400, &json!("confirmation_needed")));
+    let group = call(&router, "GET", "/v1/groups/tank", Value::Null).await.1;
+    assert_eq!(group["allocated_bytes"], (64 << 20) + 16_384);
 }

@@ -1,0 +1,138 @@
+//! The examples of docs/cli/json.md as people see them: what no drive and no load of a test has, such as wear, latencies, a job half way,
+//! hosts with reservations. What a daemon says of itself is in `tests/command`.
+
+use api::*;
+use insta::assert_snapshot;
+use serde::de::DeserializeOwned;
+
+use crate::{hosts, imported, screen, table, upkeep};
+
+fn example<T: DeserializeOwned>(name: &str) -> T {
+    let page = include_str!("../../../docs/cli/json.md");
+    let (_, rest) = page.split_once(&format!("<!-- type: {name} -->\n```json\n")).expect("it is on the page");
+    serde_json::from_str(rest.split("```").next().expect("it ends")).expect("a test says that it is one")
+}
+
+#[test]
+fn the_status_shows_health_load_and_a_rebuild_without_a_terminals_codes() {
+    let text = screen::render(false, &example("Status"));
+    assert!(!text.contains('\x1b'), "{text:?}");
+    assert_snapshot!("status", text);
+}
+
+#[test]
+fn a_group_shows_members_spares_and_what_is_wrong() {
+    let groups = example::<GroupList>("GroupList").groups;
+    assert_snapshot!("group_list", table::groups(false, &groups));
+    assert_snapshot!("group_show", table::group(false, &groups[0]));
+}
+
+#[test]
+fn drives_are_shown_with_their_latencies_and_what_they_say_of_themselves() {
+    assert_snapshot!("drive_list", table::drives(false, &example::<DriveList>("DriveList").drives));
+    let details: DriveDetails = example("DriveDetails");
+    assert_snapshot!("drive_show", table::drive(&details));
+    let refusal = Some("it is no NVMe namespace".to_owned());
+    let passthrough = Some(DrivePassthrough { node: None, refusal, command_count: 0 });
+    let shown = table::drive(&DriveDetails { passthrough, health: None, ..details });
+    assert!(shown.contains("block device /dev/nvme0n1; no pass-through: it is no NVMe namespace\n"), "{shown}");
+    assert!(shown.contains("temperature          not said by this drive\n"), "{shown}");
+}
+
+#[test]
+fn volumes_are_shown_with_how_requests_have_waited_for_their_limits() {
+    let volumes = example::<VolumeList>("VolumeList").volumes;
+    assert_snapshot!("volume_list", table::volumes(false, &volumes));
+    assert_snapshot!("volume_show", table::volume(&volumes[0]));
+}
+
+#[test]
+fn exports_say_how_they_are_reached_and_who_has_reserved_what() {
+    let nbd = example::<ExportList>("ExportList").exports.remove(0);
+    let mutual = nbd.tls.clone().map(|tls| ExportTls { ca: Some("/etc/purlin/ca.pem".into()), ..tls });
+    let nqn = "nqn.2014-08.org.nvmexpress:uuid:5b5b5b5b-5b5b-5b5b-5b5b-5b5b5b5b5b5b";
+    let [a, b] = ["nqn.2026-11.com.example:a", "nqn.2026-11.com.example:b"].map(str::to_owned);
+    let registrant = |host: Option<&String>, key: &str| Registrant {
+        host_id: "0123456789abcdef0123456789abcdef".into(),
+        host: host.cloned(),
+        key: key.into(),
+        is_holder: host == Some(&a),
+    };
+    let namespace = Export {
+        id: "tank-3".into(),
+        protocol: Protocol::NvmeTcp,
+        address: "10.0.0.5:4420".into(),
+        uri: format!("nvme-tcp://10.0.0.5:4420/{nqn}?nsid=1"),
+        tls: None,
+        block_bytes: Some(4096),
+        atomic_bytes: Some(512),
+        nqn: Some(nqn.into()),
+        nsid: Some(1),
+        ana: Some(AnaState::Optimized),
+        hosts: Some(vec![a.clone(), b.clone()]),
+        reservation: Some(Reservation {
+            kind: Some(ReservationKind::WriteExclusive),
+            persists: true,
+            registrants: vec![registrant(Some(&a), "0x10"), registrant(Some(&b), "0x11"), registrant(None, "0x12")],
+        }),
+        ..nbd.clone()
+    };
+    assert_snapshot!("export_show", table::export(&namespace));
+    let anywhere = table::export(&Export { address: "0.0.0.0:4420".into(), ..namespace.clone() });
+    assert!(anywhere.contains("nvme connect -t tcp -a ADDRESS -s 4420 "), "{anywhere}");
+    let gone = Export { listening: false, message: Some("the address is in use".into()), ..nbd.clone() };
+    let read_only = Export { tls: mutual, read_only: true, ..nbd.clone() };
+    assert_snapshot!("export_list", table::exports(false, &[nbd, read_only, gone, namespace]));
+}
+
+#[test]
+fn hosts_are_shown_with_what_they_may_use_and_what_they_did() {
+    let mut hosts = example::<HostList>("HostList").hosts;
+    let limit = example::<VolumeList>("VolumeList").volumes[0].limit;
+    hosts[0].exports[0].limit = limit;
+    assert_snapshot!("host_list", hosts::list(false, &hosts));
+    assert_snapshot!("host_show", hosts::one(false, &hosts[0]));
+}
+
+#[test]
+fn an_import_is_shown_with_what_is_left_out() {
+    let imports = example::<ImportList>("ImportList").imports;
+    assert_snapshot!("import_list", imported::imports(false, &imports));
+    assert_snapshot!("import_show", imported::import(false, &imports[0]));
+    assert_snapshot!("imported", imported::answer(false, &example("Imported")));
+}
+
+#[test]
+fn a_scrub_shows_how_far_it_is_and_what_it_found() {
+    let done: Scrub = example("Scrub");
+    assert_snapshot!("scrub_done", upkeep::scrub("tank", &done));
+    let at = |state: JobState, left_s: Option<u64>, message: Option<&str>| {
+        let job = done.job.clone().map(|job| Job {
+            state,
+            done_percent: 50.0,
+            left_s,
+            findings: job.findings.clone().map(|findings| ScrubFindings {
+                mismatch_count: 0,
+                places: vec![],
+                ..findings
+            }),
+            message: message.map(str::to_owned),
+            ..job
+        });
+        upkeep::scrub("tank", &Scrub { job, ..done.clone() })
+    };
+    let bar = "[###############...............]  50.0%";
+    for (shown, line) in [
+        (at(JobState::Running, Some(2), None), format!("{bar}  512 MiB/s  2s left, no differences")),
+        (at(JobState::Running, None, None), format!("{bar}  512 MiB/s  ? left, no differences")),
+        (at(JobState::Paused, None, None), format!("{bar}  paused, no differences")),
+        (
+            at(JobState::Waiting, None, Some("slot 1 is being rebuilt")),
+            format!("{bar}  waits: slot 1 is being rebuilt"),
+        ),
+        (at(JobState::Stopped, None, None), "stopped at 50.0%, no differences".to_owned()),
+        (at(JobState::Failed, None, Some("no drive answers")), "failed at 50.0%: no drive answers".to_owned()),
+    ] {
+        assert_eq!(shown.lines().next(), Some(format!("tank: scrub  {line}").as_str()));
+    }
+}
