@@ -1,0 +1,159 @@
+//! A control that does nothing and notes what it is asked to change: what a client's bytes come down to behind the API.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use api::{
+    Changed, Drive, DriveDetails, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble, GroupCreate,
+    GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd,
+    ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, Scrub, ScrubRequest, ScrubSchedule, Share,
+    ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+};
+use async_trait::async_trait;
+use daemon::http::{Answer, Control, ControlError};
+use format::Shape;
+
+/// See the head of this file.
+#[derive(Default)]
+pub(super) struct Noting {
+    changes: AtomicU64,
+}
+
+impl Noting {
+    /// How often it was asked to change something.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Relaxed)
+    }
+
+    fn note(&self) {
+        self.changes.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Methods that change something: each is noted, and answered as planned.
+macro_rules! changes {
+    ($($name:ident($($argument:ident: $kind:ty),*) -> $what:ty;)*) => {
+        #[async_trait]
+        impl Control for Noting {
+            $(
+                async fn $name(&self, $($argument: $kind),*) -> Answer<Changed<$what>> {
+                    let _ = ($($argument,)*);
+                    self.note();
+                    Ok(Changed::planned(vec![stringify!($name).to_owned()]))
+                }
+            )*
+
+            async fn import_md(&self, request: ImportMd) -> Answer<Imported> {
+                self.note();
+                let (steps, warnings, found, others) = Default::default();
+                Ok(Imported { dry_run: request.dry_run, steps, warnings, found, others, object: None })
+            }
+
+            async fn scrub(&self, group: &str, request: ScrubRequest) -> Answer<Scrub> {
+                let _ = (group, request);
+                self.note();
+                let schedule =
+                    ScrubSchedule { last: None, next_unix_s: None, active: false, paused: false, waits_for: None };
+                Ok(Scrub { job: None, schedule })
+            }
+
+            async fn status(&self) -> Answer<Status> {
+                Ok(Status {
+                    version: "0".to_owned(),
+                    uptime_s: 0,
+                    pid: 1,
+                    resident_bytes: 0,
+                    shards: Vec::new(),
+                    groups: Vec::new(),
+                    exports: Vec::new(),
+                    hosts: Vec::new(),
+                })
+            }
+
+            async fn group(&self, group: &str) -> Answer<Group> {
+                Err(ControlError::group_not_found(group))
+            }
+
+            async fn import(&self, import: &str) -> Answer<Import> {
+                Err(ControlError::group_not_found(import))
+            }
+
+            async fn drive(&self, drive: &str) -> Answer<DriveDetails> {
+                Err(ControlError::drive_not_found(drive))
+            }
+
+            async fn volume(&self, name: &VolumeName) -> Answer<Volume> {
+                Err(ControlError::volume_not_found(name))
+            }
+
+            async fn groups(&self) -> Answer<Vec<Group>> {
+                Ok(Vec::new())
+            }
+
+            async fn imports(&self) -> Answer<Vec<Import>> {
+                Ok(Vec::new())
+            }
+
+            async fn drives(&self) -> Answer<Vec<Drive>> {
+                Ok(Vec::new())
+            }
+
+            async fn volumes(&self) -> Answer<Vec<Volume>> {
+                Ok(Vec::new())
+            }
+
+            async fn exports(&self) -> Answer<Vec<Export>> {
+                Ok(Vec::new())
+            }
+
+            async fn hosts(&self) -> Answer<Vec<Host>> {
+                Ok(Vec::new())
+            }
+
+            async fn shares(&self) -> Answer<Vec<Share>> {
+                Ok(Vec::new())
+            }
+
+            async fn referrals(&self) -> Answer<Vec<Referral>> {
+                Ok(Vec::new())
+            }
+
+            async fn upgrade_state(&self) -> Answer<Upgrade> {
+                Ok(Upgrade::default())
+            }
+        }
+    };
+}
+
+changes! {
+    group_create(request: GroupCreate, shape: Shape) -> Group;
+    group_assemble(request: GroupAssemble) -> Group;
+    group_stop(group: &str, request: GroupStop) -> Group;
+    group_delete(group: &str, dry_run: bool) -> Group;
+    group_update(group: &str, request: GroupUpdate) -> Group;
+    import_nvme(request: ImportNvme) -> Import;
+    import_forget(import: &str, request: ImportForget) -> Import;
+    member_fail(group: &str, slot: u32, request: MemberFail) -> Group;
+    member_replace(group: &str, slot: u32, request: MemberReplace) -> Group;
+    spare_add(group: &str, request: SpareAdd) -> Group;
+    spare_remove(group: &str, drive: &str, dry_run: bool) -> Group;
+    volume_create(request: VolumeCreate) -> Volume;
+    volume_resize(name: &VolumeName, request: VolumeUpdate) -> Volume;
+    volume_limit(name: &VolumeName, request: LimitUpdate) -> Volume;
+    volume_delete(name: &VolumeName, dry_run: bool) -> Volume;
+    export_create(request: ExportCreate, volume: VolumeName, place: ExportPlace) -> Export;
+    export_delete(id: &str) -> Export;
+    export_set(id: &str, request: ExportUpdate) -> Export;
+    share_create(request: ShareCreate) -> ShareList;
+    share_delete(id: &str) -> Share;
+    host_allow(id: &str, host: &str) -> Export;
+    host_deny(id: &str, host: &str) -> Export;
+    host_limit(id: &str, host: &str, request: LimitUpdate) -> Export;
+    referral_add(address: SocketAddr) -> Referral;
+    referral_remove(address: SocketAddr) -> Referral;
+    host_key_set(group: Option<&str>, host: &str, request: HostKeySet) -> HostKey;
+    host_key_remove(group: Option<&str>, host: &str) -> HostKey;
+    host_tls_key_set(group: Option<&str>, host: &str, request: HostTlsKeySet) -> HostTlsKey;
+    host_tls_key_remove(group: Option<&str>, host: &str) -> HostTlsKey;
+    upgrade(request: UpgradeRequest) -> Upgrade;
+}
