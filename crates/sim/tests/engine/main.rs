@@ -9,6 +9,7 @@ mod counts;
 mod crash;
 mod dying;
 mod errors;
+mod fast_zeroes;
 mod fuzz;
 mod levels;
 mod overwritten;
