@@ -15,6 +15,7 @@ use drive::{Env, Nanos};
 use format::MemberState;
 
 use crate::array::Inner;
+use crate::cause::Cause;
 use crate::errors::Failed;
 use crate::geometry::MemberIndex;
 use crate::shared::{DriveId, Shared, Slot};
@@ -25,6 +26,8 @@ const SECONDS_REPORTED: u32 = 5;
 
 /// Slow seconds before a member is retired: rebuilding costs more than a bad half minute.
 const SECONDS_RETIRED: u32 = 60;
+
+const SECOND_NANOS: Nanos = 1_000_000_000;
 
 /// What is told within this time counts as one second.
 const SECOND: Nanos = 900_000_000;
@@ -56,7 +59,7 @@ impl Shared {
         drives.filter_map(|drive| drive.checked_sub(1)).map(|drive| DriveId(drive as u16)).collect()
     }
 
-    fn is_given_up(&self, member: MemberIndex, drive: DriveId) -> bool {
+    pub(crate) fn is_given_up(&self, member: MemberIndex, drive: DriveId) -> bool {
         self.given_up[usize::from(member.0)].load(Ordering::Acquire) == u32::from(drive.0) + 1
     }
 
@@ -96,7 +99,7 @@ impl<E: Env> Inner<E> {
             (leader.listener)(Event::MemberRetired { member, drive });
             let inner = self.clone();
             self.env.spawn(async move {
-                inner.fail_in_place(member, drive).await;
+                inner.fail_in_place(member, drive, Cause::Slow).await;
             });
         }
     }
@@ -107,6 +110,11 @@ impl<E: Env> Inner<E> {
         let now = self.env.now();
         let is_recent = |last: Nanos| now.saturating_sub(last) <= FORGIVEN_AFTER;
         slow.get(&drive).is_some_and(|seconds| seconds.reported && seconds.last.is_some_and(is_recent))
+    }
+
+    /// Why a member leaves that is given up.
+    pub fn silent(&self) -> Cause {
+        Cause::Silent { seconds: self.shared.settings.time_limit() / SECOND_NANOS }
     }
 
     /// A member has not answered within the time limit. Says no if the group cannot do without it. Leader only.
@@ -130,14 +138,14 @@ impl<E: Env> Inner<E> {
             };
             let left = (first..first + strips).filter(is_left).count();
             if left <= shared.geometry.data {
-                (self.leader().listener)(Event::MemberNeeded { member, drive });
+                (self.leader().listener)(Event::MemberNeeded { member, drive, cause: self.silent() });
                 return false;
             }
         }
         shared.set_given_up(member, Some(drive));
         let inner = self.clone();
         self.env.spawn(async move {
-            if !inner.fail_in_place(member, drive).await {
+            if !inner.fail_in_place(member, drive, inner.silent()).await {
                 inner.shared.set_given_up(member, None);
             }
         });

@@ -429,7 +429,13 @@ impl<E: Env> Inner<E> {
                 self.barrier().await;
                 Ok(Outcome::Done)
             }
-            Request::Fail(member, drive) => Ok(Outcome::Accepted(self.fail_in_place(member, drive).await)),
+            Request::Fail(member, drive, cause) => {
+                Ok(Outcome::Accepted(self.fail_in_place(member, drive, cause).await))
+            }
+            Request::Tell(event) => {
+                self.tell(event);
+                Ok(Outcome::Done)
+            }
             Request::Silent(member, drive) => Ok(Outcome::Accepted(self.give_up(member, drive))),
             Request::Slow(member, drive) => {
                 self.note_slow(member, drive);

@@ -13,6 +13,7 @@ use drive::{BlockError, BufMut, Drive, DriveError, Env};
 use format::BLOCK;
 
 use crate::array::Inner;
+use crate::cause::{Cause, Failure, Flaw};
 use crate::errors::Failed;
 use crate::geometry::{Role, UnitIndex};
 use crate::plan::Strip;
@@ -100,13 +101,17 @@ impl<E: Env> Inner<E> {
             };
             if fault == Fault::Damaged {
                 self.shared.count_damaged(strip.member);
+                self.tell_flaw(strip, offset, BLOCK_BYTES, Flaw::Damaged);
             }
             // Nobody has to be asked about a block that cannot be read: there is nothing in it to keep.
             let repaired = match right {
                 Some(right) if mode == ScrubMode::Repair || fault == Fault::Unreadable => {
                     let right = BufMut::copy_of(right).freeze();
                     // Writing it notes its checksum, too.
-                    self.put_right(unit, view, role, x, right).await?;
+                    let written = self.put_right(unit, view, role, x, right).await?;
+                    if written && fault != Fault::Checksum {
+                        self.tell_healed(strip, unit, x, BLOCK_BYTES);
+                    }
                     true
                 }
                 _ => false,
@@ -178,18 +183,20 @@ impl<E: Env> Inner<E> {
             Err(error) => {
                 self.shared.count_error(strip.member, Failed::Read);
                 if matches!(error, DriveError::Gone) {
-                    self.fail(strip.member, strip.id).await;
+                    self.fail(strip.member, strip.id, Cause::of(Failure::read(offset, error))).await;
                     return lost(bytes);
                 }
                 // Block by block, to see which.
                 let mut unreadable = vec![false; blocks];
                 for (index, unreadable) in unreadable.iter_mut().enumerate() {
                     let block = &mut bytes[index * BLOCK..][..BLOCK];
-                    match drive.read(offset + (index * BLOCK) as u64, self.env.alloc(BLOCK)).await {
+                    let offset = offset + (index * BLOCK) as u64;
+                    match drive.read(offset, self.env.alloc(BLOCK)).await {
                         Ok(read) => block.copy_from_slice(&read),
-                        Err(_) => {
+                        Err(error) => {
                             block.fill(0);
                             *unreadable = true;
+                            self.tell_flaw(strip, offset, BLOCK_BYTES, Flaw::Unreadable(error));
                         }
                     }
                 }

@@ -116,7 +116,7 @@ pub async fn create<E: Env>(new: &NewGroup, drives: &[E::Drive]) -> Result<Super
         let role = if index < usize::from(members) { Role::Member(index as u16) } else { Role::Spare };
         let own = Superblock { role, drive: new.drives[index], ..superblock.clone() };
         let drive = drive.clone();
-        async move { write_superblock(&drive, &own).await }
+        async move { write_superblock(&drive, &own).await.map_err(|failure| failure.error) }
     };
     let results = join_all(drives.iter().enumerate().map(write)).await;
     let failed = drives.iter().zip(results).find_map(|(drive, result)| result.err().map(|error| (drive, error)));

@@ -24,6 +24,7 @@ use smallvec::smallvec;
 
 use crate::ailing::SlowDrives;
 use crate::array::Inner;
+use crate::cause::{Cause, Failure};
 use crate::errors::Failed;
 use crate::geometry::MemberIndex;
 use crate::governor::Governor;
@@ -176,7 +177,7 @@ impl<E: Env> Inner<E> {
                 async move {
                     match drive {
                         Some(drive) => write_superblock(&drive, &own).await,
-                        None => Err(DriveError::Gone),
+                        None => Err(Failure::write(0, DriveError::Gone)),
                     }
                 }
             };
@@ -190,10 +191,10 @@ impl<E: Env> Inner<E> {
             }
             let taken = targets.iter().zip(&results).filter(|(_, result)| result.is_ok());
             self.leader().held.borrow_mut().extend(taken.map(|((_, drive), _)| (*drive, epoch)));
-            let failed = targets.into_iter().zip(results).filter_map(|(target, result)| result.err().map(|_| target));
+            let failed = targets.into_iter().zip(results).filter_map(|(target, result)| Some((target, result.err()?)));
             let mut left = false;
-            for (role, id) in failed {
-                let has_left = self.leave(&mut state, role, id);
+            for ((role, id), failure) in failed {
+                let has_left = self.leave(&mut state, role, id, Cause::of(failure));
                 left |= has_left;
                 if let (true, Role::Member(index)) = (has_left, role) {
                     self.settle_without(&mut state, MemberIndex(index)).await;
@@ -366,15 +367,18 @@ impl<E: Env> Inner<E> {
         });
         let flush = |(member, id, drive): (MemberIndex, DriveId, Handle<E::Drive>)| async move {
             let mut result = drive.flush().await;
-            if result.as_ref().is_err_and(|error| !matches!(error, DriveError::Gone)) {
+            if let Err(error) = &result
+                && !matches!(error, DriveError::Gone)
+            {
                 self.shared.count_error(member, Failed::Retried);
+                self.tell_retry(member, id, Failure::flush(error.clone()));
                 result = drive.flush().await;
             }
             match result {
                 Ok(()) => Ok(()),
                 Err(error) => {
                     self.shared.count_error(member, Failed::Other);
-                    self.fail_or_refuse(member, id, &error).await
+                    self.fail_or_refuse(member, id, Failure::flush(error)).await
                 }
             }
         };
@@ -432,7 +436,7 @@ impl<E: Env> Inner<E> {
                     Ok(()) => Ok(()),
                     Err(error) => {
                         self.shared.count_error(member, Failed::Write);
-                        self.fail_or_refuse(member, id, &error).await
+                        self.fail_or_refuse(member, id, Failure::write(offset, error)).await
                     }
                 }
             }
@@ -495,7 +499,7 @@ impl<E: Env> Inner<E> {
 
 /// Writes a superblock at the tail and the head of a drive, durably, one after the other: first where the copy is older or
 /// damaged, since a crash may tear what is being written.
-pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superblock) -> Result<(), DriveError> {
+pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superblock) -> Result<(), Failure> {
     let bytes = BufMut::copy_of(&superblock.encode()).freeze();
     debug_assert_eq!(bytes.len(), BLOCK);
     let [head, tail] = superblock_offsets(drive.info().size_bytes);
@@ -504,14 +508,15 @@ pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superbloc
     for (copy, offset) in copies.iter_mut().zip([head, tail]) {
         match read(offset).await {
             Ok(read) => copy.extend_from_slice(&read),
-            Err(DriveError::Gone) => return Err(DriveError::Gone),
+            Err(DriveError::Gone) => return Err(Failure::read(offset, DriveError::Gone)),
             // Damaged: written first, it is there again.
             Err(_) => {}
         }
     }
     let head_first = newest(&copies[0], &copies[1]).is_ok_and(|copies| copies.head_stale);
     for offset in if head_first { [head, tail] } else { [tail, head] } {
-        write_retried(drive, offset, bytes.clone(), true).await?;
+        let written = write_retried(drive, offset, bytes.clone(), true).await;
+        written.map_err(|error| Failure::write(offset, error))?;
     }
     Ok(())
 }

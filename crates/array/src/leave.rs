@@ -13,6 +13,7 @@ use drive::{BlockError, DriveError, Env, join_all};
 use format::{MemberState, Role};
 
 use crate::array::Inner;
+use crate::cause::{Cause, Failure};
 use crate::errors::Failed;
 use crate::geometry::MemberIndex;
 use crate::leader::{GroupState, flush_retried};
@@ -22,7 +23,7 @@ use crate::status::Event;
 
 impl<E: Env> Inner<E> {
     /// Marks a member faulty, and gives its place to a spare if there is one. Says no if the group cannot do without it.
-    pub async fn fail_in_place(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> bool {
+    pub async fn fail_in_place(self: &Rc<Self>, member: MemberIndex, drive: DriveId, cause: Cause) -> bool {
         let leader = self.leader();
         let _turn = leader.state_lock.enter().await;
         let slot = self.shared.slot(member);
@@ -32,11 +33,11 @@ impl<E: Env> Inner<E> {
         let set = u64::from(member.0) / self.shared.geometry.strips() as u64;
         let lost = self.shared.lost_in_set(set) + usize::from(slot.state == MemberState::InSync);
         if lost > self.shared.geometry.syndromes {
-            (leader.listener)(Event::MemberNeeded { member, drive });
+            (leader.listener)(Event::MemberNeeded { member, drive, cause: self.true_cause(member, drive, cause) });
             return false;
         }
         let mut state = self.state();
-        self.call_faulty(&mut state, member);
+        self.call_faulty(&mut state, member, cause);
         self.settle_without(&mut state, member).await;
         if self.commit(state).await.is_err() {
             self.shared.end_doubt();
@@ -57,8 +58,8 @@ impl<E: Env> Inner<E> {
         let mut state = GroupState { clean: false, ..self.state() };
         for &member in failed {
             let Slot { drive, .. } = state.slots[usize::from(member.0)];
-            if !self.leave(&mut state, Role::Member(member.0), drive) {
-                (leader.listener)(Event::MemberNeeded { member, drive });
+            if !self.leave(&mut state, Role::Member(member.0), drive, Cause::Recovery) {
+                (leader.listener)(Event::MemberNeeded { member, drive, cause: Cause::Recovery });
                 let survives = self.shared.geometry.syndromes;
                 return Err(BlockError::Lost { lost: survives + 1, survives });
             }
@@ -72,12 +73,12 @@ impl<E: Env> Inner<E> {
         if unheld > 0 { Err(BlockError::Lost { lost: survives + unheld, survives }) } else { Ok(()) }
     }
 
-    /// Takes a drive that refused its superblock out of a state. Says no if the group cannot do without it.
-    pub fn leave(&self, state: &mut GroupState, role: Role, id: DriveId) -> bool {
+    /// Takes a drive out of a state, which it refused as its superblock or which could not be made durable there. Says no if the group cannot do without it.
+    pub fn leave(&self, state: &mut GroupState, role: Role, id: DriveId, cause: Cause) -> bool {
         match role {
             Role::Spare => {
                 state.spares.retain(|&spare| spare != id);
-                (self.leader().listener)(Event::SpareFailed { drive: id });
+                (self.leader().listener)(Event::SpareFailed { drive: id, cause });
                 true
             }
             Role::Member(index) => {
@@ -91,18 +92,24 @@ impl<E: Env> Inner<E> {
                     return false;
                 }
                 debug_assert_eq!(state.slots[index].drive, id);
-                self.call_faulty(state, MemberIndex(index as u16));
+                self.call_faulty(state, MemberIndex(index as u16), cause);
                 true
             }
         }
     }
 
-    fn call_faulty(&self, state: &mut GroupState, member: MemberIndex) {
+    fn call_faulty(&self, state: &mut GroupState, member: MemberIndex, cause: Cause) {
         let slot = &mut state.slots[usize::from(member.0)];
         slot.state = MemberState::Faulty;
         let drive = slot.drive;
         state.rebuild = state.rebuild.filter(|rebuild| rebuild.member != member.0);
-        (self.leader().listener)(Event::MemberFailed { member, drive });
+        let cause = self.true_cause(member, drive, cause);
+        (self.leader().listener)(Event::MemberFailed { member, drive, cause });
+    }
+
+    /// Why a member leaves: of one that was given up all operations end as if it were gone.
+    fn true_cause(&self, member: MemberIndex, drive: DriveId, cause: Cause) -> Cause {
+        if self.shared.is_given_up(member, drive) { self.silent() } else { cause }
     }
 
     /// Makes what was written together with a member that is leaving durable on the others, before the superblocks say
@@ -127,9 +134,10 @@ impl<E: Env> Inner<E> {
             };
             let results = join_all(staying.iter().map(flush)).await;
             let mut left = false;
-            for (&(index, id), _) in staying.iter().zip(&results).filter(|(_, result)| result.is_err()) {
+            for (&(index, id), result) in staying.iter().zip(results) {
+                let Err(error) = result else { continue };
                 self.shared.count_error(MemberIndex(index as u16), Failed::Other);
-                if self.leave(state, Role::Member(index as u16), id) {
+                if self.leave(state, Role::Member(index as u16), id, Cause::of(Failure::flush(error))) {
                     self.shared.doubt(MemberIndex(index as u16));
                     left = true;
                 }
@@ -148,16 +156,16 @@ impl<E: Env> Inner<E> {
         }
         self.dawdle("superblocks say who left, and nothing is sealed").await;
         let unsealed = (0..self.shards).filter(|&shard| self.shared.is_unsealed(shard));
-        let mut failed: Vec<(MemberIndex, DriveId)> = Vec::new();
+        let mut failed: Vec<(MemberIndex, DriveId, Failure)> = Vec::new();
         for sealed in join_all(unsealed.map(|shard| self.on_shard(shard, Request::SealQuietly))).await {
             if let Ok(Outcome::Sealed { failed: of_shard }) = sealed {
                 failed.extend(of_shard);
             }
         }
         let mut left = false;
-        for (member, drive) in failed {
+        for (member, drive, failure) in failed {
             let is_in_sync = state.slots[usize::from(member.0)] == Slot { drive, state: MemberState::InSync };
-            if is_in_sync && self.leave(state, Role::Member(member.0), drive) {
+            if is_in_sync && self.leave(state, Role::Member(member.0), drive, Cause::of(failure)) {
                 self.shared.count_error(member, Failed::Other);
                 self.settle_without(state, member).await;
                 left = true;
@@ -168,24 +176,23 @@ impl<E: Env> Inner<E> {
 
     /// As [`Inner::flush_and_seal`], without those that are leaving, and without asking the leader for anything, who waits for this. Where
     /// members cannot save their checksums or flush, nothing is sealed: gives those.
-    pub async fn seal_quietly(self: &Rc<Self>) -> Vec<(MemberIndex, DriveId)> {
+    pub async fn seal_quietly(self: &Rc<Self>) -> Vec<(MemberIndex, DriveId, Failure)> {
         let Some(log) = self.log.as_ref().filter(|log| log.is_unsealed()) else { return Vec::new() };
         let mark = log.flush_begins();
         let saved = self.save_sums(|member| !self.shared.is_doubted(member)).await;
-        let mut failed: Vec<(MemberIndex, DriveId)> =
-            saved.into_iter().map(|(member, drive, _)| (member, drive)).collect();
+        let mut failed = saved;
         let flush = |(member, slot): (MemberIndex, Slot)| {
             let drive = self.drive(slot.drive);
             async move {
                 let flushed = match drive {
-                    Some(drive) => flush_retried(&drive).await.is_ok(),
-                    None => false,
+                    Some(drive) => flush_retried(&drive).await,
+                    None => Err(DriveError::Gone),
                 };
-                (member, slot.drive, flushed)
+                Some((member, slot.drive, Failure::flush(flushed.err()?)))
             }
         };
         let flushed = join_all(self.shared.staying().map(flush)).await;
-        failed.extend(flushed.into_iter().filter(|(.., flushed)| !flushed).map(|(member, drive, _)| (member, drive)));
+        failed.extend(flushed.into_iter().flatten());
         if failed.is_empty() {
             // Too few members to hold the seal are too few for the group: the next request says so.
             let _ = self.try_seal(log, &mark).await;

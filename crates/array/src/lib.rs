@@ -24,6 +24,7 @@ mod array;
 mod assemble;
 mod audit;
 mod bounded;
+mod cause;
 mod compute;
 mod create;
 mod errors;
@@ -76,6 +77,7 @@ mod write;
 
 pub use array::{Array, Place};
 pub use assemble::{AssembleError, Assembly, Refusal, assemble};
+pub use cause::{Cause, Failure, Flaw, Operation};
 pub use create::{CreateError, NewGroup, create, erase, plan};
 pub use errors::MemberErrors;
 pub use geometry::{Geometry, MemberIndex, Role, UnitIndex};

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use drive::{BlockError, BufMut, Drive, DriveError, Env, Segments};
 
 use crate::array::Inner;
+use crate::cause::{Cause, Failure, Flaw};
 use crate::errors::Failed;
 use crate::geometry::{MemberIndex, UnitIndex};
 use crate::handle::Handle;
@@ -36,27 +37,36 @@ impl<E: Env> Inner<E> {
         let offset = self.shared.geometry.member_offset(unit, x);
         let drive = view.drive.as_ref().expect("a good strip has a drive");
         self.expect_sums(view.id, offset);
-        let mut last = DriveError::Gone;
+        let mut last = Failure::read(offset, DriveError::Gone);
         for attempt in 1..=ATTEMPTS {
             let read = match drive.read(offset, self.env.alloc(len)).await {
-                Ok(buf) => self.is_genuine(view.id, offset, &buf).await.map(|genuine| (buf, genuine)),
-                Err(error) => Err(error),
+                Ok(buf) => match self.is_genuine(view.id, offset, &buf).await {
+                    Ok(genuine) => Ok((buf, genuine)),
+                    Err(error) => Err(Failure::read(self.sums_offset(offset), error)),
+                },
+                Err(error) => Err(Failure::read(offset, error)),
             };
             match read {
                 Ok((buf, true)) => return Ok(buf),
                 Ok((_, false)) => {
                     self.shared.count_damaged(view.member);
+                    self.tell_flaw(view, offset, len as u64, Flaw::Damaged);
                     return Err(ReadFailure::Unreadable);
                 }
-                Err(error) => last = error,
+                Err(failure) => last = failure,
             }
-            if self.is_final(view.member, attempt, &last) {
+            if self.is_final(view.member, view.id, attempt, &last) {
                 break;
             }
         }
         self.shared.count_error(view.member, Failed::Read);
-        let faulty = !matches!(last, DriveError::Media { .. }) && self.fail(view.member, view.id).await;
-        Err(if faulty { ReadFailure::Faulty } else { ReadFailure::Unreadable })
+        let error = last.error.clone();
+        let is_medium = matches!(error, DriveError::Media { .. });
+        if !is_medium && self.fail(view.member, view.id, Cause::of(last)).await {
+            return Err(ReadFailure::Faulty);
+        }
+        self.tell_flaw(view, offset, len as u64, Flaw::Unreadable(error));
+        Err(ReadFailure::Unreadable)
     }
 
     /// Writes to a member. On failure the member is faulty, and the superblocks say so, before this returns false.
@@ -94,7 +104,8 @@ impl<E: Env> Inner<E> {
             Ok(()) => Ok(true),
             Err(error) => {
                 self.shared.count_error(member, Failed::Write);
-                self.fail_or_refuse(member, id, &error).await.map(|()| false)
+                let failure = Failure::read(self.sums_offset(offset), error);
+                self.fail_or_refuse(member, id, failure).await.map(|()| false)
             }
         }
     }
@@ -109,33 +120,34 @@ impl<E: Env> Inner<E> {
         data: &Segments,
         fua: bool,
     ) -> Result<bool, BlockError> {
-        let mut last = DriveError::Gone;
+        let mut last = Failure::write(offset, DriveError::Gone);
         for attempt in 1..=ATTEMPTS {
             match drive.write(offset, data.clone(), fua).await {
                 Ok(()) => return Ok(true),
-                Err(error) => last = error,
+                Err(error) => last.error = error,
             }
-            if self.is_final(member, attempt, &last) {
+            if self.is_final(member, id, attempt, &last) {
                 break;
             }
         }
         self.shared.count_error(member, Failed::Write);
-        self.fail_or_refuse(member, id, &last).await.map(|()| false)
+        self.fail_or_refuse(member, id, last).await.map(|()| false)
     }
 
-    /// Whether an operation that failed is not tried again. Counts the retry if it is.
-    fn is_final(&self, member: MemberIndex, attempt: usize, error: &DriveError) -> bool {
-        let is_final = attempt == ATTEMPTS || matches!(error, DriveError::Gone);
+    /// Whether an operation that failed is not tried again. Counts and tells the retry if it is.
+    fn is_final(self: &Rc<Self>, member: MemberIndex, id: DriveId, attempt: usize, failure: &Failure) -> bool {
+        let is_final = attempt == ATTEMPTS || matches!(failure.error, DriveError::Gone);
         if !is_final {
             self.shared.count_error(member, Failed::Retried);
+            self.tell_retry(member, id, failure.clone());
         }
         is_final
     }
 
     /// Marks a member faulty, on all shards and in the superblocks. Says no if the group cannot do without it: then the
     /// member stays, and operations on it fail one by one.
-    pub async fn fail(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> bool {
-        matches!(self.on_leader(Request::Fail(member, drive)).await, Ok(Outcome::Accepted(true)))
+    pub async fn fail(self: &Rc<Self>, member: MemberIndex, drive: DriveId, cause: Cause) -> bool {
+        matches!(self.on_leader(Request::Fail(member, drive, cause)).await, Ok(Outcome::Accepted(true)))
     }
 
     /// As [`Inner::fail`], for an operation that cannot be left out.
@@ -143,12 +155,13 @@ impl<E: Env> Inner<E> {
         self: &Rc<Self>,
         member: MemberIndex,
         drive: DriveId,
-        error: &DriveError,
+        failure: Failure,
     ) -> Result<(), BlockError> {
-        if self.fail(member, drive).await {
+        let is_full = matches!(failure.error, DriveError::NoSpace);
+        if self.fail(member, drive, Cause::of(failure)).await {
             return Ok(());
         }
-        if matches!(error, DriveError::NoSpace) {
+        if is_full {
             return Err(BlockError::NoSpace);
         }
         let set = u64::from(member.0) / self.shared.geometry.strips() as u64;

@@ -6,11 +6,13 @@
 use drive::{BlockError, BufMut};
 use smallvec::SmallVec;
 
+use crate::cause::{Cause, Failure};
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::overlay::Content;
 use crate::ranges::Range;
 use crate::scrub::{ScrubMode, ScrubReport};
 use crate::shared::DriveId;
+use crate::status::Event;
 
 /// The way to the other shards. The environment delivers what is sent by [`crate::Array::deliver`] on the shard `to`.
 pub trait Peers {
@@ -63,8 +65,10 @@ pub(crate) enum Request {
     MarkDirty,
     /// Of any shard: wait until what is queued for its units now has been done.
     Barrier,
-    /// Of the leader: this drive failed in this place.
-    Fail(MemberIndex, DriveId),
+    /// Of the leader: this drive failed in this place, because of this.
+    Fail(MemberIndex, DriveId, Cause),
+    /// Of the leader: its listener is to hear of this.
+    Tell(Event),
     /// Of the leader: this drive has not answered within the time limit.
     Silent(MemberIndex, DriveId),
     /// Of the leader: reads of this drive are late.
@@ -109,6 +113,6 @@ pub(crate) enum Outcome {
     Accepted(bool),
     /// These members would have had to make something durable, and could not: then nothing is sealed.
     Sealed {
-        failed: Vec<(MemberIndex, DriveId)>,
+        failed: Vec<(MemberIndex, DriveId, Failure)>,
     },
 }

@@ -6,9 +6,10 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use drive::{BlockError, BufMut, Drive, Env, Segments, join_all};
+use drive::{BlockError, BufMut, Drive, DriveError, Env, Segments, join_all};
 
 use crate::array::{Array, Inner};
+use crate::cause::Failure;
 use crate::geometry::{Place, Role, UnitIndex};
 use crate::hedge::{Direct, Spot};
 use crate::member::ReadFailure;
@@ -184,6 +185,10 @@ impl<E: Env> Inner<E> {
                     }
                     Err(error) => {
                         buf = self.env.alloc(len);
+                        if let Some(member) = shared.member_of(id).filter(|_| !matches!(error, DriveError::Gone)) {
+                            // The owner does.
+                            self.tell_retry(member, id, Failure::read(offset, error.clone()));
+                        }
                         genuine = Err(error);
                     }
                 }
@@ -343,6 +348,7 @@ impl<E: Env> Inner<E> {
                     let data = Segments::from_iter([restored.clone()]);
                     if self.write_member(&view.0[role], unit, columns.start, &data, false).await? {
                         self.counters().healed.count();
+                        self.tell_healed(&view.0[role], unit, columns.start, columns.len());
                     }
                     let mut copy = self.env.alloc(restored.len());
                     copy.copy_from_slice(&restored);

@@ -17,6 +17,7 @@ use drive::{BlockError, Drive, DriveError, Env, Nanos, Receiver, Segments, join_
 use format::{MemberState, Rebuild, Uuid};
 
 use crate::array::{Array, Inner};
+use crate::cause::{Cause, Failure};
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::job::Job;
 use crate::leader::GroupState;
@@ -149,7 +150,7 @@ impl<E: Env> Array<E> {
             .await
     }
 
-    /// Takes a member out of service as if it had failed. Leader only.
+    /// Takes a member out of service as if it had failed, because an operator says so. Leader only.
     ///
     /// # Errors
     /// [`JoinError::NoMember`]; [`BlockError::Lost`] if the group cannot do without it.
@@ -157,17 +158,30 @@ impl<E: Env> Array<E> {
         let Some((_, slot)) = self.0.shared.slots().nth(usize::from(member.0)) else {
             return Err(JoinError::NoMember(member.0));
         };
-        self.fail_member_on(member, slot.drive).await
+        self.fail_member_because(member, slot.drive, Cause::Operator).await
     }
 
-    /// As [`Array::fail_member`], if the member is still on this drive: who looked at the drive may be late, and a spare may have
-    /// taken its place.
+    /// As [`Array::fail_member`], of a drive that was pulled, if the member is still on it: who looked at the drive may be late, and a spare
+    /// may have taken its place.
     ///
     /// # Errors
     /// As for [`Array::fail_member`].
     pub async fn fail_member_on(&self, member: MemberIndex, drive: DriveId) -> Result<(), JoinError> {
+        self.fail_member_because(member, drive, Cause::Pulled).await
+    }
+
+    /// As [`Array::fail_member_on`], for another reason.
+    ///
+    /// # Errors
+    /// As for [`Array::fail_member`].
+    pub async fn fail_member_because(
+        &self,
+        member: MemberIndex,
+        drive: DriveId,
+        cause: Cause,
+    ) -> Result<(), JoinError> {
         let inner = self.0.clone();
-        let failed = self.0.to_the_end(async move { Ok(inner.fail_in_place(member, drive).await) });
+        let failed = self.0.to_the_end(async move { Ok(inner.fail_in_place(member, drive, cause).await) });
         if failed.await.map_err(JoinError::Block)? {
             return Ok(());
         }
@@ -293,11 +307,11 @@ impl<E: Env> Inner<E> {
             return Err(JoinError::Busy(member.0));
         }
         let is_back = self.is_back(member, drive).await;
-        if self.forget_structures(drive).await.is_err() {
+        if let Err(failure) = self.forget_structures(drive).await {
             if state.spares.contains(&drive) {
                 state.spares.retain(|&spare| spare != drive);
                 self.commit(state).await?;
-                (leader.listener)(Event::SpareFailed { drive });
+                (leader.listener)(Event::SpareFailed { drive, cause: Cause::Failed(failure) });
             }
             return Err(JoinError::Block(BlockError::Stopped));
         }
@@ -318,13 +332,14 @@ impl<E: Env> Inner<E> {
 
     /// Erases map, log and catalogue of a drive that was a member before: what it missed could look newer than what the
     /// others have.
-    async fn forget_structures(&self, drive: DriveId) -> Result<(), DriveError> {
-        let drive = self.drive(drive).ok_or(DriveError::Gone)?;
+    async fn forget_structures(&self, drive: DriveId) -> Result<(), Failure> {
+        let drive = self.drive(drive).ok_or_else(|| Failure::write(0, DriveError::Gone))?;
         let layout = &self.leader().layout;
         for region in [layout.map, layout.log, layout.catalogue] {
-            drive.write_zeroes(region.offset, region.len).await?;
+            let zeroed = drive.write_zeroes(region.offset, region.len).await;
+            zeroed.map_err(|error| Failure::write(region.offset, error))?;
         }
-        drive.flush().await
+        drive.flush().await.map_err(Failure::flush)
     }
 
     /// Fills a member from where its last checkpoint says to the end.

@@ -259,15 +259,17 @@ impl<E: Env> Inner<E> {
             let mut out: Vec<BufMut> = lost.iter().map(|_| self.env.alloc(columns.len() as usize)).collect();
             decoder.reconstruct(&sources, &mut out.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
             for (role, strip) in lost.into_iter().zip(out) {
-                if view.0[role].strip == Strip::Unreadable {
-                    self.put_right(unit, &view, role, columns.start, strip.freeze()).await?;
+                if view.0[role].strip == Strip::Unreadable
+                    && self.put_right(unit, &view, role, columns.start, strip.freeze()).await?
+                {
+                    self.tell_healed(&view.0[role], unit, columns.start, columns.len());
                 }
             }
             return Ok(());
         }
     }
 
-    /// Writes a strip that was found wrong or unreadable.
+    /// Writes a strip that was found wrong or unreadable. Says no if its member failed meanwhile.
     pub async fn put_right(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -275,11 +277,12 @@ impl<E: Env> Inner<E> {
         role: Role,
         x: u64,
         strip: Buf,
-    ) -> Result<(), BlockError> {
-        if self.write_member(&view.0[role], unit, x, &Segments::from_iter([strip]), false).await? {
+    ) -> Result<bool, BlockError> {
+        let written = self.write_member(&view.0[role], unit, x, &Segments::from_iter([strip]), false).await?;
+        if written {
             self.counters().healed.count();
         }
-        Ok(())
+        Ok(written)
     }
 
     async fn compare(

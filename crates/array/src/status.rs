@@ -4,6 +4,7 @@ use drive::{BlockError, Env, Nanos};
 use format::{Catalogue, MemberState, Superblock, Uuid};
 
 use crate::array::{Array, Inner};
+use crate::cause::{Cause, Failure, Flaw};
 use crate::errors::MemberErrors;
 use crate::geometry::MemberIndex;
 use crate::scrub::Finding;
@@ -12,12 +13,14 @@ use crate::shared::{DriveId, Slot};
 /// Something happened to a drive or a job. Told once, when it happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A member failed, and the group goes on without it.
+    /// A member failed or was taken out, and the group goes on without it.
     MemberFailed {
         /// Its place.
         member: MemberIndex,
         /// The drive that was there.
         drive: DriveId,
+        /// Why.
+        cause: Cause,
     },
     /// A member failed an operation, but the group cannot do without it: it stays, and that operation failed.
     MemberNeeded {
@@ -25,6 +28,8 @@ pub enum Event {
         member: MemberIndex,
         /// The drive there.
         drive: DriveId,
+        /// Why it should have left.
+        cause: Cause,
     },
     /// A member's reads have been far slower than the others' again and again. It stays. Told once, until it has been
     /// well for a minute.
@@ -46,6 +51,41 @@ pub enum Event {
     SpareFailed {
         /// The drive.
         drive: DriveId,
+        /// Why.
+        cause: Cause,
+    },
+    /// An operation on a member failed, and is tried again. Told each time.
+    Retried {
+        /// Its place.
+        member: MemberIndex,
+        /// The drive there.
+        drive: DriveId,
+        /// What failed.
+        failure: Failure,
+    },
+    /// Bytes of a member are damaged, or cannot be read: they are computed from the other members. Told each time.
+    BytesFlawed {
+        /// Its place.
+        member: MemberIndex,
+        /// The drive there.
+        drive: DriveId,
+        /// Where on the drive, in bytes.
+        offset: u64,
+        /// Length of what was read, in bytes.
+        len: u64,
+        /// What is wrong.
+        flaw: Flaw,
+    },
+    /// Such bytes were computed from the other members and written back. Told each time.
+    BytesHealed {
+        /// Its place.
+        member: MemberIndex,
+        /// The drive there.
+        drive: DriveId,
+        /// Where on the drive, in bytes.
+        offset: u64,
+        /// Length in bytes.
+        len: u64,
     },
     /// A drive took a member's place and is being filled.
     RebuildStarted {

@@ -16,6 +16,7 @@ use format::{BLOCK, Layout, MemberState, Region, superblock_offsets};
 use smallvec::SmallVec;
 
 use crate::array::Inner;
+use crate::cause::Failure;
 use crate::errors::Failed;
 use crate::geometry::{Geometry, MemberIndex, UnitIndex};
 use crate::leader::{read_retried, write_retried};
@@ -64,7 +65,7 @@ pub(crate) fn sums_of(bytes: &[u8]) -> Sums {
 }
 
 /// A member that could not take its sums.
-pub(crate) type Unsaved = (MemberIndex, DriveId, DriveError);
+pub(crate) type Unsaved = (MemberIndex, DriveId, Failure);
 
 impl<E: Env> Inner<E> {
     /// Where the sums of a byte of a drive's data region are: their block, and the number of the first in it.
@@ -72,6 +73,13 @@ impl<E: Env> Inner<E> {
     fn sum_key(&self, id: DriveId, offset: u64) -> (SumKey, usize) {
         let (block, first) = sum_place(&self.shared.layout, offset);
         (SumKey { drive: id, block }, first)
+    }
+
+    /// Where on a member the sums of a byte of its data region are, for who could not read them.
+    pub fn sums_offset(&self, offset: u64) -> u64 {
+        let checksums = self.shared.checksums.as_ref();
+        let (block, _) = sum_place(&self.shared.layout, offset);
+        checksums.map_or(offset, |checksums| sum_block_offset(&checksums.region, block))
     }
 
     /// The sums of a place of a drive will be needed: has them brought nearer while its bytes are read, from the member or
@@ -293,7 +301,7 @@ impl<E: Env> Inner<E> {
             saving.copy_to(&mut bytes);
             let offset = sum_block_offset(&checksums.region, saving.key.block);
             if let Err(error) = write_retried(&drive, offset, bytes.freeze(), false).await {
-                return Err((member, id, error));
+                return Err((member, id, Failure::write(offset, error)));
             }
         }
         saving.saved();
@@ -305,10 +313,10 @@ impl<E: Env> Inner<E> {
     /// # Errors
     /// [`BlockError`] if the group cannot do without one of them.
     pub async fn save_sums_or_fail(self: &Rc<Self>) -> Result<(), BlockError> {
-        for (member, id, error) in self.save_sums(|_| true).await {
+        for (member, id, failure) in self.save_sums(|_| true).await {
             self.shared.count_error(member, Failed::Write);
             // In a box, since the leader flushes on its way to a new state.
-            Box::pin(self.fail_or_refuse(member, id, &error)).await?;
+            Box::pin(self.fail_or_refuse(member, id, failure)).await?;
         }
         Ok(())
     }

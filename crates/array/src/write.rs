@@ -311,6 +311,9 @@ impl<E: Env> Inner<E> {
                     return Err(error);
                 }
             };
+            if !unreadable.is_empty() {
+                self.tell_healed_by(unit, &view, &writes, &failed);
+            }
             if let Logged::Durable(open, overwritten) = logged
                 && self.has_lost_any(&overwritten)
             {

@@ -9,6 +9,7 @@ use format::log::{FrameHead, SEALS, encode_seal, seal_offset};
 
 use super::{FlushMark, Log};
 use crate::array::Inner;
+use crate::cause::Failure;
 use crate::errors::Failed;
 use crate::geometry::MemberIndex;
 use crate::leader::write_retried;
@@ -89,22 +90,22 @@ impl<E: Env> Inner<E> {
     /// could take all of those, the others leave the group.
     ///
     /// # Errors
-    /// [`BlockError::Lost`] if the group cannot do without them.
+    /// [`BlockError::Lost`] if the group cannot do without them; [`BlockError::NoSpace`] likewise.
     pub async fn seal(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Result<(), BlockError> {
         loop {
             let refused = self.try_seal(log, mark).await;
             if refused.is_empty() {
                 return Ok(());
             }
-            for (member, drive) in refused {
+            for (member, drive, failure) in refused {
                 self.shared.count_error(member, Failed::Write);
-                self.fail_or_refuse(member, drive, &DriveError::Gone).await?;
+                self.fail_or_refuse(member, drive, failure).await?;
             }
         }
     }
 
     /// As [`Inner::seal`], asking the leader for nothing. Gives the members that did not take it, of sets in which those are too many.
-    pub async fn try_seal(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Vec<(MemberIndex, DriveId)> {
+    pub async fn try_seal(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Vec<(MemberIndex, DriveId, Failure)> {
         if !log.wants_seal(mark) {
             return Vec::new();
         }
@@ -121,10 +122,11 @@ impl<E: Env> Inner<E> {
         let write = |(member, slot): (MemberIndex, Slot)| {
             let (drive, bytes) = (self.drive(slot.drive), bytes.clone());
             async move {
-                match drive {
-                    Some(drive) => (member, slot.drive, write_retried(&drive, offset, bytes, true).await.is_ok()),
-                    None => (member, slot.drive, false),
-                }
+                let written = match drive {
+                    Some(drive) => write_retried(&drive, offset, bytes, true).await,
+                    None => Err(DriveError::Gone),
+                };
+                (member, slot.drive, written.map_err(|error| Failure::write(offset, error)))
             }
         };
         // A member that does not take it shows that at its next write.
@@ -133,11 +135,14 @@ impl<E: Env> Inner<E> {
         let mut refused = Vec::new();
         for set in 0..self.shared.geometry.sets as usize {
             let of_set = |member: &MemberIndex| usize::from(member.0) / strips == set;
-            let took = written.iter().filter(|(member, _, took)| *took && of_set(member)).count();
+            let took = written.iter().filter(|(member, _, took)| took.is_ok() && of_set(member)).count();
             let lost = strips - members.iter().filter(|(member, _)| of_set(member)).count();
             if took + lost <= survives {
-                let others = written.iter().filter(|(member, _, took)| !took && of_set(member));
-                refused.extend(others.map(|&(member, drive, _)| (member, drive)));
+                let others = written.iter().filter(|(member, ..)| of_set(member));
+                let refusal = |(member, drive, took): &(MemberIndex, DriveId, Result<(), Failure>)| {
+                    Some((*member, *drive, took.as_ref().err()?.clone()))
+                };
+                refused.extend(others.filter_map(refusal));
             }
         }
         if refused.is_empty() {

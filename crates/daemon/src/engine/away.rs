@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use ::drive::join_all;
 use api::ErrorCode;
+use array::{Array, Cause};
+use runtime::ShardEnv;
 
 use super::drives::{self, stopping};
 use super::group::{Group, join_error};
@@ -108,7 +110,10 @@ impl Engine {
             match status.members.iter().find(|member| member.drive == Some(id)) {
                 Some(member) if is_live(member.state) && reach.is_lost => {
                     let index = member.member;
-                    let failed = group.lead(move |array| async move { array.fail_member_on(index, id).await }).await?;
+                    let out = move |array: Array<ShardEnv>| async move {
+                        array.fail_member_because(index, id, Cause::OutOfReach).await
+                    };
+                    let failed = group.lead(out).await?;
                     if let Err(error) = failed {
                         let error = join_error(&group.name, &error);
                         tracing::debug!(group = group.name, drive = drive.name, %error, "out of reach, and needed");

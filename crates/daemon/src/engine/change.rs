@@ -9,7 +9,7 @@ use api::{
     Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName,
     VolumeUpdate, format_bytes,
 };
-use array::{CreateError, NewGroup, create, erase};
+use array::{Cause, CreateError, NewGroup, create, erase};
 use async_trait::async_trait;
 use format::{Catalogue, CrashSafety, SettingsRecord, Shape, Uuid};
 use runtime::{OpenDrive, ShardEnv, forget_memory};
@@ -382,10 +382,11 @@ impl Control for Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
+        tracing::info!(group = name, slot, drive, "an operator takes a member out");
         let (index, drive) = (member.member, member.drive);
         let fail = move |array: array::Array<runtime::ShardEnv>| async move {
             match drive {
-                Some(drive) => array.fail_member_on(index, drive).await,
+                Some(drive) => array.fail_member_because(index, drive, Cause::Operator).await,
                 None => array.fail_member(index).await,
             }
         };
@@ -412,6 +413,7 @@ impl Control for Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
+        tracing::info!(group = name, slot, drive = taken.name, "an operator replaces a member");
         Self::put_in_place(&group, &member, taken).await?;
         self.remember();
         Ok(Changed::done(steps, self.look_at_group(&group).await?))
@@ -426,6 +428,7 @@ impl Control for Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
+        tracing::info!(group = name, drive = taken.name, "an operator adds a spare");
         let (id, identity) = (group.take_in(taken).await?, new_uuid()?);
         let added = group.lead(move |array| async move { array.add_spare(id, identity).await }).await?;
         if let Err(error) = added {
@@ -450,6 +453,7 @@ impl Control for Engine {
         if dry_run {
             return Ok(Changed::planned(steps));
         }
+        tracing::info!(group = name, drive, "an operator removes a spare");
         let removed = group.lead(move |array| async move { array.remove_spare(id).await }).await?;
         removed.map_err(|error| join_error(name, &error))?;
         let open = group.drive(id).map(|drive| drive.open);

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 
 use api::ErrorCode;
 use array::{
-    Array, AssembleError, Assembly, DriveId, Event, GroupStatus, JoinError, Place as ShardPlace, Refusal, Replayed,
-    Shared, assemble, kept_words, load,
+    Array, AssembleError, Assembly, DriveId, GroupStatus, JoinError, Place as ShardPlace, Refusal, Replayed, Shared,
+    assemble, kept_words, load,
 };
 use drive::{BlockError, Env};
 use export::{HostSecrets, Limiter, SharedNamespace};
@@ -20,7 +20,7 @@ use super::exports::RunningExport;
 use super::memory::Place;
 use super::shard::{self, GroupKey, Mail, Post};
 use super::upkeep::Upkeep;
-use super::{host_keys, host_tls_keys, identity, offer, settings};
+use super::{host_keys, host_tls_keys, identity, offer, settings, told};
 use crate::http::{Answer, ControlError};
 
 /// Bytes that are given back by one request: bounds the memory that its work takes.
@@ -144,7 +144,7 @@ pub(super) async fn start(
     let is_part = |index: usize| in_group.contains(&index);
     drives.iter_mut().enumerate().filter(|(index, _)| !is_part(*index)).for_each(|(_, drive)| *drive = None);
     let drives = Arc::new(RwLock::new(drives));
-    let listener = log_events(name.clone(), drives.clone());
+    let listener = told::log_events(name.clone(), drives.clone());
     let post = Post { key, senders: senders.to_vec() };
     let shard_count = shards.len();
     let leading = opens.clone();
@@ -208,58 +208,6 @@ pub(super) async fn start(
             Err(error)
         }
     }
-}
-
-/// Says in the log what happened to which drive.
-fn log_events(group: String, drives: Arc<RwLock<Vec<Option<GroupDrive>>>>) -> Box<dyn Fn(Event) + Send> {
-    let name = move |id: DriveId| {
-        let drives = drives.read().unwrap_or_else(PoisonError::into_inner);
-        drives.get(usize::from(id.0)).and_then(|drive| drive.as_ref().map(|drive| drive.name.clone()))
-    };
-    let name = move |id| name(id).unwrap_or_else(|| "unknown".into());
-    Box::new(move |event| match event {
-        Event::MemberFailed { member, drive } => {
-            tracing::error!(group, slot = member.0, drive = name(drive), "member failed: the group goes on without it");
-        }
-        Event::MemberNeeded { member, drive } => {
-            tracing::error!(
-                group,
-                slot = member.0,
-                drive = name(drive),
-                "member fails, and the group cannot do without it"
-            );
-        }
-        Event::MemberSlow { member, drive } => {
-            tracing::warn!(group, slot = member.0, drive = name(drive), "member is far slower than the others");
-        }
-        Event::MemberRetired { member, drive } => {
-            tracing::error!(
-                group,
-                slot = member.0,
-                drive = name(drive),
-                "slow member is retired: a spare takes its place"
-            );
-        }
-        Event::SpareFailed { drive } => tracing::error!(group, drive = name(drive), "spare failed"),
-        Event::RebuildStarted { member, drive, missed_bytes: None } => {
-            tracing::info!(group, slot = member.0, drive = name(drive), "rebuild started");
-        }
-        Event::RebuildStarted { member, drive, missed_bytes: Some(missed_bytes) } => {
-            tracing::info!(group, slot = member.0, drive = name(drive), missed_bytes, "back: gets what it missed");
-        }
-        Event::RebuildFinished { member, drive } => {
-            tracing::info!(group, slot = member.0, drive = name(drive), "rebuild finished");
-        }
-        Event::RebuildStopped { member, reason } => {
-            tracing::error!(group, slot = member.0, reason, "rebuild stopped");
-        }
-        Event::ScrubFinished { found: 0, repaired } => {
-            tracing::info!(group, repaired, "scrub finished: data and parity agree");
-        }
-        Event::ScrubFinished { found, repaired } => {
-            tracing::warn!(group, found, repaired, "scrub finished: data and parity differed");
-        }
-    })
 }
 
 impl Group {

@@ -47,6 +47,7 @@ mod served;
 mod settings;
 mod shard;
 mod shares;
+mod told;
 mod uevent;
 mod upgrade;
 mod upkeep;

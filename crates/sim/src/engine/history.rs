@@ -249,6 +249,19 @@ impl History {
         self.under_way.retain(|piece| piece.start + piece.len <= start || start + len <= piece.start);
     }
 
+    /// It was refused: nothing of it is there, now or later.
+    pub fn refused(&mut self, start: u64, len: u64) {
+        self.failed(start, len);
+        for block in self.range(start, len) {
+            let entries = &mut self.blocks[block as usize];
+            let begun = entries.pop().expect("a request begins before it is refused");
+            assert_eq!(begun.done, UNDER_WAY, "what was answered cannot be refused");
+            if entries.len() == 1 {
+                self.unsettled.remove(&block);
+            }
+        }
+    }
+
     /// Answers so far: what [`History::flushed`] takes, noted when the flush is given to the group.
     pub fn now(&self) -> u64 {
         self.now

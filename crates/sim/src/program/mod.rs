@@ -280,6 +280,8 @@ impl fmt::Display for Ask {
             Request::WriteZeroes { fua: true, .. } => "zeroes-fua",
             Request::WriteZeroes { keep: true, .. } => "zeroes-keep",
             Request::WriteZeroes { .. } => "zeroes",
+            Request::FastZeroes { fua: true } => "fast-zeroes-fua",
+            Request::FastZeroes { fua: false } => "fast-zeroes",
             Request::Flush => "flush",
             Request::Read => "read",
         };

@@ -4,11 +4,13 @@
 //! `PURLIN_SIM_SEED=17` only the one that failed.
 
 mod assembly;
+mod causes;
 mod checksums;
 mod counts;
 mod crash;
 mod dying;
 mod errors;
+mod fast_zeroes;
 mod fuzz;
 mod levels;
 mod overwritten;

@@ -239,7 +239,8 @@ fn a_member_that_is_needed_stays_and_is_waited_for() {
     seen.sort_by_key(|(what, _)| *what);
     let lost = Err(BlockError::Lost { lost: 2, survives: 1 });
     assert_eq!(seen, [("flush", lost.clone()), ("read", lost)]);
-    assert!(group.events.borrow().contains(&Event::MemberNeeded { member: MemberIndex(1), drive: array::DriveId(1) }));
+    let (member, drive, cause) = (MemberIndex(1), array::DriveId(1), array::Cause::Silent { seconds: 30 });
+    assert!(group.events.borrow().contains(&Event::MemberNeeded { member, drive, cause }));
     // A whole stripe: a part of one would be read for first, and that fails.
     let stripe = geometry.stripe_data();
     let there = there / stripe * stripe;

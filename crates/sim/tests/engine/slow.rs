@@ -302,7 +302,7 @@ fn a_member_that_stays_slow_gives_its_place_to_a_spare_if_asked() {
     let expected = [
         Event::MemberSlow { member, drive },
         Event::MemberRetired { member, drive },
-        Event::MemberFailed { member, drive },
+        Event::MemberFailed { member, drive, cause: array::Cause::Slow },
         Event::RebuildStarted { member, drive: spare, missed_bytes: None },
         Event::RebuildFinished { member, drive: spare },
     ];

@@ -124,6 +124,11 @@ pub enum Request {
         /// Keep the space allocated.
         keep: bool,
     },
+    /// Write zeroes if no data has to be written for that: else it is refused, and changes nothing.
+    FastZeroes {
+        /// Durable when it is answered.
+        fua: bool,
+    },
     /// Make what was answered durable.
     Flush,
     /// Read, and compare.
@@ -161,6 +166,16 @@ pub async fn perform(
             let how = WriteZeroes { fua, keep_allocated: keep, only_fast: false };
             history.borrow_mut().begin(start, len, Version::ZERO);
             note_end(history, start, len, fua, array.write_zeroes(start, len, how).await)?;
+        }
+        Request::FastZeroes { fua } => {
+            let how = WriteZeroes { fua, keep_allocated: false, only_fast: true };
+            history.borrow_mut().begin(start, len, Version::ZERO);
+            let result = array.write_zeroes(start, len, how).await;
+            if result == Err(BlockError::NotFast) {
+                history.borrow_mut().refused(start, len);
+                return result;
+            }
+            note_end(history, start, len, fua, result)?;
         }
         Request::Flush => {
             let since = history.borrow().now();

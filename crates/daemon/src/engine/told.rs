@@ -1,0 +1,164 @@
+//! What a group tells of its drives, in the log: a drive that left with the reason why, and what was noticed of one that stays.
+//!
+//! A bad drive can fail thousands of operations a second. Of what repeats, one line for each drive and kind of event is written in
+//! [`EVERY`], with how often it has happened since the last one.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use array::{Cause, DriveId, Event};
+
+use super::group::GroupDrive;
+
+/// How often at most the same is said of a drive.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Something that is said seldom, and how often it has happened since.
+#[derive(Debug, Default)]
+struct Seldom {
+    said: Option<Instant>,
+    count: u64,
+}
+
+impl Seldom {
+    /// It has happened. `Some` if that is to be said: how often, since it was said last.
+    fn happened(&mut self, now: Instant) -> Option<u64> {
+        self.count += 1;
+        if self.said.is_some_and(|said| now.duration_since(said) < EVERY) {
+            return None;
+        }
+        self.said = Some(now);
+        Some(std::mem::take(&mut self.count))
+    }
+}
+
+/// What repeats.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Repeated {
+    Needed,
+    Retried,
+    Flawed,
+    Healed,
+}
+
+/// The log of one group.
+struct Log {
+    group: String,
+    drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
+    seldom: RefCell<BTreeMap<(DriveId, Repeated), Seldom>>,
+}
+
+/// Says in the log what happened to which drive.
+pub(super) fn log_events(group: String, drives: Arc<RwLock<Vec<Option<GroupDrive>>>>) -> Box<dyn Fn(Event) + Send> {
+    let log = Log { group, drives, seldom: RefCell::default() };
+    Box::new(move |event| log.say(event))
+}
+
+impl Log {
+    fn name(&self, id: DriveId) -> String {
+        let drives = self.drives.read().unwrap_or_else(PoisonError::into_inner);
+        let name = drives.get(usize::from(id.0)).and_then(|drive| drive.as_ref().map(|drive| drive.name.clone()));
+        name.unwrap_or_else(|| "unknown".into())
+    }
+
+    /// How often it has happened, if that is to be said now.
+    fn times(&self, drive: DriveId, what: Repeated) -> Option<u64> {
+        self.seldom.borrow_mut().entry((drive, what)).or_default().happened(Instant::now())
+    }
+
+    fn say(&self, event: Event) {
+        let group = &self.group;
+        match event {
+            Event::MemberFailed { member, drive, cause: cause @ Cause::Operator } => {
+                let drive = self.name(drive);
+                tracing::warn!(group, slot = member.0, drive, %cause, "member was taken out: the group goes on without it");
+            }
+            Event::MemberFailed { member, drive, cause } => {
+                let drive = self.name(drive);
+                tracing::error!(group, slot = member.0, drive, %cause, "member failed: the group goes on without it");
+            }
+            Event::MemberNeeded { member, drive, cause } => {
+                let Some(times) = self.times(drive, Repeated::Needed) else { return };
+                let (slot, drive) = (member.0, self.name(drive));
+                tracing::error!(group, slot, drive, %cause, times, "member fails, and the group cannot do without it");
+            }
+            Event::MemberSlow { member, drive } => {
+                tracing::warn!(
+                    group,
+                    slot = member.0,
+                    drive = self.name(drive),
+                    "member is far slower than the others"
+                );
+            }
+            Event::MemberRetired { member, drive } => {
+                tracing::error!(
+                    group,
+                    slot = member.0,
+                    drive = self.name(drive),
+                    "slow member is retired: a spare takes its place"
+                );
+            }
+            Event::SpareFailed { drive, cause } => {
+                tracing::error!(group, drive = self.name(drive), %cause, "spare failed");
+            }
+            Event::Retried { member, drive, failure } => {
+                let Some(times) = self.times(drive, Repeated::Retried) else { return };
+                let (slot, drive) = (member.0, self.name(drive));
+                tracing::warn!(group, slot, drive, %failure, times, "operation failed, and is tried again");
+            }
+            Event::BytesFlawed { member, drive, offset, len, flaw } => {
+                let Some(times) = self.times(drive, Repeated::Flawed) else { return };
+                let (slot, drive) = (member.0, self.name(drive));
+                tracing::warn!(group, slot, drive, offset, len, %flaw, times, "bytes cannot be used as they are read");
+            }
+            Event::BytesHealed { member, drive, offset, len } => {
+                let Some(times) = self.times(drive, Repeated::Healed) else { return };
+                let (slot, drive) = (member.0, self.name(drive));
+                tracing::warn!(
+                    group,
+                    slot,
+                    drive,
+                    offset,
+                    len,
+                    times,
+                    "bytes were computed from the other members and written back"
+                );
+            }
+            Event::RebuildStarted { member, drive, missed_bytes: None } => {
+                tracing::info!(group, slot = member.0, drive = self.name(drive), "rebuild started");
+            }
+            Event::RebuildStarted { member, drive, missed_bytes: Some(missed_bytes) } => {
+                let drive = self.name(drive);
+                tracing::info!(group, slot = member.0, drive, missed_bytes, "back: gets what it missed");
+            }
+            Event::RebuildFinished { member, drive } => {
+                tracing::info!(group, slot = member.0, drive = self.name(drive), "rebuild finished");
+            }
+            Event::RebuildStopped { member, reason } => {
+                tracing::error!(group, slot = member.0, reason, "rebuild stopped");
+            }
+            Event::ScrubFinished { found: 0, repaired } => {
+                tracing::info!(group, repaired, "scrub finished: data and parity agree");
+            }
+            Event::ScrubFinished { found, repaired } => {
+                tracing::warn!(group, found, repaired, "scrub finished: data and parity differed");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happens_often_to_a_drive_is_said_seldom_and_with_its_number() {
+        let (mut seldom, now) = (Seldom::default(), Instant::now());
+        assert_eq!(seldom.happened(now), Some(1));
+        assert_eq!((seldom.happened(now), seldom.happened(now + EVERY / 2)), (None, None));
+        assert_eq!(seldom.happened(now + EVERY), Some(3));
+        assert_eq!(seldom.happened(now + EVERY), None);
+    }
+}

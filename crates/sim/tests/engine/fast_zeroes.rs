@@ -1,0 +1,165 @@
+//! Zeroes that are wanted only if they are fast: no data is written for them, or nothing is done at all.
+
+use drive::{BlockError, Buf, BufMut, WriteZeroes};
+use format::Shape;
+use sim::{OpKind, Phase, Sim};
+
+use crate::group::*;
+use crate::history::{History, Request, perform, settle};
+
+const FAST: WriteZeroes = WriteZeroes { fua: false, keep_allocated: false, only_fast: true };
+
+/// Bytes of the group that lie in one band of units: what is given back without a look at what is around it.
+fn band(group: &Group) -> u64 {
+    let geometry = &group.leader().shared().geometry;
+    geometry.stripe_data() * geometry.rows() * geometry.sets
+}
+
+/// A group of which everything but the last band was written.
+fn nearly_full(sim: &Sim, shape: Shape, protection: Protection) -> (Group, Vec<u8>) {
+    let drives = new_drives(sim, usize::from(shape.members), MIB, 512);
+    let group = Group::create_with(sim, shape, protection, drives, 1 + sim.seed() as usize % 3);
+    let mut bytes = vec![0; group.size() as usize];
+    let written = (group.size() - band(&group)) as usize;
+    sim.rng().fill(&mut bytes[..written]);
+    sim.block_on(async {
+        group.leader().write(0, Buf::from(bytes[..written].to_vec()), false).await.expect("writable");
+        group.leader().flush().await.expect("flushes");
+    });
+    (group, bytes)
+}
+
+async fn check(group: &Group, bytes: &[u8]) {
+    let read = group.leader().read(0, BufMut::zeroed(bytes.len())).await.expect("readable");
+    same(&read, bytes, 0);
+}
+
+#[test]
+fn zeroes_that_would_not_be_fast_are_refused_and_change_nothing_not_even_on_the_drives() {
+    for (seed, shape) in every_level(8 * KIB).into_iter().enumerate() {
+        let sim = Sim::new(seed as u64);
+        let (group, bytes) = nearly_full(&sim, shape, Protection::DEFAULT);
+        let band = band(&group);
+        let allocated = group.leader().shared().map.allocated();
+        sim.trace_start();
+        sim.block_on(async {
+            for shard in &group.shards {
+                for (offset, len) in [
+                    // A block, a band but for a block at either end, and what begins in a hole and ends elsewhere.
+                    (0, 4096),
+                    (4096, band - 4096),
+                    (band, band - 512),
+                    (band - 4096, band),
+                    (group.size() - band - 4096, band + 4096),
+                ] {
+                    let refused = shard.write_zeroes(offset, len, FAST).await;
+                    assert_eq!(refused, Err(BlockError::NotFast), "{shape}: {offset}+{len}");
+                }
+                // What is to stay allocated has to be written.
+                for (offset, len) in [(0, 4096), (0, band), (group.size() - band, band)] {
+                    let keep = WriteZeroes { keep_allocated: true, ..FAST };
+                    let refused = shard.write_zeroes(offset, len, keep).await;
+                    assert_eq!(refused, Err(BlockError::NotFast), "{shape}: {offset}+{len}, to be kept");
+                }
+            }
+        });
+        sim.run_for(std::time::Duration::from_millis(200));
+        assert_eq!(sim.trace_take(), [], "{shape}: a refusal asks the drives nothing");
+        assert_eq!(group.leader().shared().map.allocated(), allocated, "{shape}");
+        sim.block_on(check(&group, &bytes));
+        sim.block_on(group.leader().flush()).expect("flushes");
+        let group = group.power_cut(&sim);
+        sim.block_on(check(&group, &bytes));
+    }
+}
+
+#[test]
+fn zeroes_that_are_fast_read_as_zeroes_and_no_data_is_written_for_them() {
+    for (seed, shape) in every_level(8 * KIB).into_iter().enumerate() {
+        for fua in [false, true] {
+            let sim = Sim::new(seed as u64);
+            let (group, mut bytes) = nearly_full(&sim, shape, Protection::DEFAULT);
+            let band = band(&group);
+            let geometry = group.leader().shared().geometry.clone();
+            let allocated = group.leader().shared().map.allocated();
+            let zones_of_band = geometry.zones_per_unit() * geometry.sets;
+            sim.trace_start();
+            sim.block_on(async {
+                let how = WriteZeroes { fua, ..FAST };
+                // A band, two of them, and any part of what was never written.
+                for (shard, (offset, len)) in
+                    group.shards.iter().cycle().zip([(band, band), (2 * band, 2 * band), (group.size() - 5000, 4999)])
+                {
+                    shard.write_zeroes(offset, len, how).await.expect("it is fast");
+                    bytes[offset as usize..(offset + len) as usize].fill(0);
+                    check(&group, &bytes).await;
+                }
+            });
+            let is_data = |offset: u64| {
+                (geometry.data_start..geometry.data_start + geometry.bands * geometry.unit).contains(&offset)
+            };
+            let writes = sim.trace_take().into_iter().filter(|entry| {
+                entry.phase == Phase::Start
+                    && matches!(entry.kind, OpKind::Write | OpKind::Zeroes)
+                    && is_data(entry.offset)
+            });
+            assert_eq!(writes.map(|entry| entry.to_string()).collect::<Vec<_>>(), [""; 0], "{shape}, FUA: {fua}");
+            let now = group.leader().shared().map.allocated();
+            assert_eq!(allocated - now, 3 * zones_of_band, "{shape}: the space came back");
+            if !fua {
+                sim.block_on(group.leader().flush()).expect("flushes");
+            }
+            let group = group.power_cut(&sim);
+            assert_eq!(group.leader().shared().map.allocated(), now, "{shape}, FUA: {fua}");
+            sim.block_on(check(&group, &bytes));
+        }
+    }
+}
+
+#[test]
+fn fast_zeroes_that_a_power_cut_interrupts_are_there_or_not_and_with_fua_they_are() {
+    let mut refused = 0;
+    for seed in seeds(120) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shape = *rng.pick(&every_level(4 * KIB));
+        let protection = *rng.pick(&[Protection::DEFAULT, Protection::plain(format::CrashSafety::Strict)]);
+        let drives = new_drives(&sim, usize::from(shape.members), 512 * KIB, 512);
+        let group = Group::create_with(&sim, shape, protection, drives, 1 + rng.index(3));
+        let history = History::shared(&group);
+        let band = band(&group);
+        let bands = group.size() / band;
+        sim.block_on(async {
+            for _ in 0..4 {
+                let write = Request::Write { fua: rng.chance(1, 2) };
+                let at = rng.below(bands) * band;
+                perform(group.leader(), &history, write, at, band).await.expect("writable");
+            }
+        });
+        sim.stop_after(rng.below(60));
+        let mut fork = rng.fork();
+        let work = async {
+            for _ in 0..6 {
+                let (at, fua) = (fork.below(bands) * band, fork.chance(1, 2));
+                let array = fork.pick(&group.shards);
+                let whole = fork.chance(3, 4);
+                let len = if whole { band } else { 4096 };
+                match perform(array, &history, Request::FastZeroes { fua }, at, len).await {
+                    Err(BlockError::NotFast) => refused += 1,
+                    other => other.expect("nothing but the power fails"),
+                }
+                let write = Request::Write { fua: false };
+                perform(array, &history, write, fork.below(bands) * band, 4096).await.expect("writable");
+            }
+        };
+        sim.try_block_on(work);
+        let group = group.power_cut(&sim);
+        sim.block_on(settle(&group, &history, &mut rng));
+        if shape.survives() > 0 {
+            assert_eq!(sim.block_on(group.differences()), 0, "seed {seed}");
+        }
+    }
+    if seeds(120).end > 60 {
+        assert!(refused > 10, "only {refused} were refused: the test is blind");
+    }
+}
