@@ -13,11 +13,11 @@ stop_daemon KILL
 # Somebody else holds the server's end.
 hold() { exec 9<>/dev/ublkc0; }
 wait_for 20 hold
-start_daemon
+start_daemon 9>&-
 id=$(json '.exports[0].id' export list)
 p export show "$id" >&2
 [[ -e /sys/block/ublkb0 ]] || fail "the device has gone with its daemon"
-dd if=/dev/ublkb0 of=/dev/null bs=4k count=1 iflag=direct status=none 2>/dev/null &
+dd if=/dev/ublkb0 of=/dev/null bs=4k count=1 iflag=direct status=none 2>/dev/null 9>&- &
 reader=$!
 exec 9>&-
 sleep 1
