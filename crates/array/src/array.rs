@@ -274,8 +274,8 @@ impl<E: Env> Array<E> {
         next.map_or(self.size_bytes(), |next| next * band_bytes) - offset
     }
 
-    /// Zeroing needs no data to be written: everything is unallocated, or the range is made of whole units.
-    fn is_fast_to_zero(&self, offset: u64, len: u64) -> bool {
+    /// Whether zeroing a range needs no data to be written: everything is unallocated, or the range is made of whole units.
+    pub fn is_fast_to_zero(&self, offset: u64, len: u64) -> bool {
         let geometry = &self.0.shared.geometry;
         let stripe = geometry.stripe_data() * geometry.rows() * geometry.sets;
         let whole = offset.is_multiple_of(stripe) && len.is_multiple_of(stripe);

@@ -88,6 +88,7 @@ fn which_of_two_lost_members_gets_the_only_spare_is_the_groups_choice() {
         shards: 1,
         pace: Pace::Immediate,
         trouble: false,
+        in_pieces: false,
         remote: Remote::default(),
     };
     let programs = [
@@ -146,6 +147,7 @@ fn a_durable_block_is_not_rolled_back_to_an_older_whole_record_when_its_own_reco
                 shards: 1,
                 pace: Pace::Immediate,
                 trouble: false,
+                in_pieces: false,
                 remote: Remote::default(),
             },
             steps: vec![
@@ -171,6 +173,7 @@ fn program(seed: u64, shape: Shape, protection: Protection, sector_bytes: u32, s
         shards: 1,
         pace,
         trouble: false,
+        in_pieces: false,
         remote: Remote::default(),
     };
     Program { seed, setup, steps }

@@ -145,7 +145,12 @@ impl<E: Env> Block for Direct<E> {
 
     async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
         let place = self.place();
-        for (at, _, len) in place.parts(offset, len)? {
+        let parts = place.parts(offset, len)?;
+        // What is refused changes nothing, also where one part could be done.
+        if how.only_fast && !parts.iter().all(|&(at, _, len)| self.0.array.is_fast_to_zero(at, len)) {
+            return Err(BlockError::NotFast);
+        }
+        for (at, _, len) in parts {
             self.0.array.write_zeroes(at, len, how).await?;
         }
         Ok(())

@@ -23,7 +23,7 @@ use ::drive::Drive;
 use array::{Geometry, MemberIndex, UnitIndex};
 use smallvec::{SmallVec, smallvec};
 
-pub use self::requests::{Request, perform, settle, settle_with, verify_latest, work_for_a_crash};
+pub use self::requests::{Asked, Request, perform, perform_on, settle, settle_with, verify_latest, work_for_a_crash};
 use super::exact::Model;
 use super::group::Group;
 use crate::rng::GOLDEN;

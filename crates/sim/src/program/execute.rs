@@ -14,7 +14,7 @@ use format::{BLOCK, CrashSafety, MemberState};
 
 use super::promise::{Fault, Ledger, fires_cut, is_promised};
 use super::{Ask, CrashKind, Pace, Program, Setup, Step};
-use crate::engine::history::{self, History, Loss, Request, perform};
+use crate::engine::history::{self, Asked, History, Loss, Request, perform, perform_on};
 use crate::engine::{Group, subsets};
 use crate::{DriveOptions, Latency, Outage, PageRc, Rng, Shelf, Sim, SimDrive, SimEnv, Ways};
 
@@ -323,6 +323,7 @@ impl Run {
             }
             let group = self.group();
             let array = group.shards[ask.shard % group.shards.len()].clone();
+            let asked = if self.setup.in_pieces { Asked::pieces(&array) } else { Asked::group(&array) };
             let (history, env, tally) = (self.history.clone(), self.sim.env(), self.tally.clone());
             let (noticed, ask, excuse) = (self.noticed.clone(), *ask, excuse.clone());
             requests.push(async move {
@@ -331,7 +332,7 @@ impl Run {
                 }
                 noticed.look(&array, &history);
                 let excused = !excuse.iter().all(Outage::is_over);
-                let result = perform(&array, &history, ask.request, start, len).await;
+                let result = perform_on(&asked, &history, ask.request, start, len).await;
                 noticed.look(&array, &history);
                 match result {
                     Ok(()) => tally.borrow_mut().requests += 1,

@@ -76,6 +76,7 @@ fn setup(rng: &mut Rng) -> Setup {
         shards: 1 + rng.index(3),
         pace: *rng.pick(&[Pace::Immediate, Pace::Immediate, Pace::Usual, Pace::Usual, Pace::Spikes]),
         trouble: rng.chance(1, 2),
+        in_pieces: rng.chance(1, 3),
         remote: Remote::default(),
     }
 }

@@ -43,6 +43,8 @@ pub struct Setup {
     pub pace: Pace,
     /// The engine takes turns that it hardly ever takes ([`Sim::look_for_trouble`](crate::Sim::look_for_trouble)).
     pub trouble: bool,
+    /// Users ask a volume that lies in the group in pieces, and not the group itself.
+    pub in_pieces: bool,
     /// Which members are on shelves.
     pub remote: Remote,
 }
@@ -385,15 +387,17 @@ impl fmt::Display for Step {
 
 impl fmt::Display for Program {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Setup { shape, protection, sector_bytes, drive_bytes, shards, pace, trouble, remote } = self.setup;
+        let Setup { shape, protection, sector_bytes, drive_bytes, shards, pace, trouble, in_pieces, remote } =
+            self.setup;
         writeln!(
             formatter,
             "seed {}: {shape}, {} members, {protection}, drives of {} with sectors of {sector_bytes}, {shards} shards, \
-             pace {pace:?}{}",
+             pace {pace:?}{}{}",
             self.seed,
             shape.members,
             Bytes(drive_bytes),
-            if trouble { ", looking for trouble" } else { "" }
+            if trouble { ", looking for trouble" } else { "" },
+            if in_pieces { ", asked as a volume in pieces" } else { "" }
         )?;
         if remote != Remote::default() {
             let members: Vec<usize> = (0..usize::from(shape.members)).filter(|&member| remote.has(member)).collect();

@@ -76,6 +76,9 @@ fn setups(setup: &Setup) -> Vec<Setup> {
     if setup.trouble {
         all.push(Setup { trouble: false, ..*setup });
     }
+    if setup.in_pieces {
+        all.push(Setup { in_pieces: false, ..*setup });
+    }
     if setup.pace != Pace::Immediate {
         all.push(Setup { pace: Pace::Immediate, ..*setup });
         if setup.pace == Pace::Spikes {

@@ -205,3 +205,23 @@ fn a_volume_ends_where_it_ends() {
         assert!(matches!(volume.read(0, BufMut::zeroed(512)).await, Err(BlockError::OutOfRange { size: 0, .. })));
     });
 }
+
+#[test]
+fn fast_zeroes_over_several_pieces_are_refused_as_a_whole() {
+    let sim = Sim::new(1);
+    let group = group(&sim, raid5());
+    let volume =
+        Direct::new(group.leader().clone(), 512 * KIB, vec![extent(0, 256 * KIB), extent(512 * KIB, 256 * KIB)]);
+    sim.block_on(async {
+        let data = vec![0x77; 512 * KIB as usize];
+        volume.write(0, Buf::from(data.clone()), false).await.expect("writable");
+        let fast = WriteZeroes { fua: false, keep_allocated: false, only_fast: true };
+        // The first piece is whole zones, which are given back; of the second one only a sector is asked for.
+        assert_eq!(volume.write_zeroes(0, 256 * KIB + 4096, fast).await, Err(BlockError::NotFast));
+        let read = volume.read(0, BufMut::zeroed(data.len())).await.expect("readable");
+        assert!(*read == data[..], "what was refused has changed something");
+        assert_eq!(volume.write_zeroes(0, 256 * KIB, fast).await, Ok(()));
+        let read = volume.read(0, BufMut::zeroed(256 * KIB as usize)).await.expect("readable");
+        assert!(read.iter().all(|&byte| byte == 0));
+    });
+}

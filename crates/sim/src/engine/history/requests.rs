@@ -1,7 +1,10 @@
 //! Requests of users beside their history, and reading everything.
 
-use ::drive::{BlockError, Buf, BufMut, Env, WriteZeroes, join_all};
+use ::drive::{Block, BlockError, Buf, BufMut, Env, WriteZeroes, join_all};
 use array::Array;
+use format::{BLOCK, ExtentRecord};
+use smallvec::SmallVec;
+use volume::Direct;
 
 use super::{Loss, Shared, Version, Violation};
 use crate::engine::exact::any_range;
@@ -135,7 +138,49 @@ pub enum Request {
     Read,
 }
 
-/// Does a request and keeps the history.
+/// Who is asked: a group, or a volume that lies in it. Either way through `volume`, whose arithmetic is done here once more for the history,
+/// which knows a block by its place in the group.
+pub struct Asked {
+    volume: Direct<SimEnv>,
+    extents: Vec<ExtentRecord>,
+}
+
+/// A part of a request: its place in the group, where it begins in the request, and its length.
+type Part = (u64, u64, u64);
+
+impl Asked {
+    /// The group on a shard, byte for byte.
+    pub fn group(array: &Array<SimEnv>) -> Asked {
+        Asked::new(array, vec![(0, array.size_bytes())])
+    }
+
+    /// A volume that takes the whole group, in four pieces out of order, short ones first: requests crowd there, and cross their ends.
+    pub fn pieces(array: &Array<SimEnv>) -> Asked {
+        let (size, block) = (array.size_bytes(), BLOCK as u64);
+        let half = size / 2 / block * block;
+        Asked::new(array, vec![(2 * block, 5 * block), (0, 2 * block), (half, size), (5 * block, half)])
+    }
+
+    fn new(array: &Array<SimEnv>, ranges: Vec<(u64, u64)>) -> Asked {
+        let extent = |(start, end): (u64, u64)| ExtentRecord { start_byte: start, len_bytes: end - start };
+        let extents: Vec<ExtentRecord> = ranges.into_iter().map(extent).collect();
+        Asked { volume: Direct::new(array.clone(), array.size_bytes(), extents.clone()), extents }
+    }
+
+    fn parts(&self, start: u64, len: u64) -> SmallVec<[Part; 2]> {
+        let (mut at, mut parts) = (0, SmallVec::new());
+        for extent in &self.extents {
+            let (from, to) = (start.max(at), (start + len).min(at + extent.len_bytes));
+            if from < to {
+                parts.push((extent.start_byte + from - at, from - start, to - from));
+            }
+            at += extent.len_bytes;
+        }
+        parts
+    }
+}
+
+/// Does a request on a group and keeps the history.
 ///
 /// # Errors
 /// As the group answers.
@@ -149,57 +194,76 @@ pub async fn perform(
     start: u64,
     len: u64,
 ) -> Result<(), BlockError> {
+    perform_on(&Asked::group(array), history, request, start, len).await
+}
+
+/// As [`perform`], of whoever is asked.
+///
+/// # Errors
+/// As the group answers.
+///
+/// # Panics
+/// If a read gives something that it may not give.
+pub async fn perform_on(
+    asked: &Asked,
+    history: &Shared,
+    request: Request,
+    start: u64,
+    len: u64,
+) -> Result<(), BlockError> {
+    let (volume, parts) = (&asked.volume, asked.parts(start, len));
+    let begin = |version| parts.iter().for_each(|&(at, _, len)| history.borrow_mut().begin(at, len, version));
     match request {
         Request::Write { fua } => {
             let version = history.borrow_mut().next_version();
             let mut bytes = BufMut::zeroed(len as usize);
-            version.fill(start, &mut bytes);
-            history.borrow_mut().begin(start, len, version);
+            for &(at, from, len) in &parts {
+                version.fill(at, &mut bytes[from as usize..(from + len) as usize]);
+            }
+            begin(version);
             let bytes: Buf = bytes.freeze();
-            note_end(history, start, len, fua, array.write(start, bytes, fua).await)?;
+            note_end(history, &parts, fua, volume.write(start, bytes, fua).await)?;
         }
         Request::Discard => {
-            history.borrow_mut().begin(start, len, Version::ZERO);
-            note_end(history, start, len, false, array.discard(start, len).await)?;
+            begin(Version::ZERO);
+            note_end(history, &parts, false, volume.discard(start, len).await)?;
         }
         Request::WriteZeroes { fua, keep } => {
             let how = WriteZeroes { fua, keep_allocated: keep, only_fast: false };
-            history.borrow_mut().begin(start, len, Version::ZERO);
-            note_end(history, start, len, fua, array.write_zeroes(start, len, how).await)?;
+            begin(Version::ZERO);
+            note_end(history, &parts, fua, volume.write_zeroes(start, len, how).await)?;
         }
         Request::FastZeroes { fua } => {
             let how = WriteZeroes { fua, keep_allocated: false, only_fast: true };
-            history.borrow_mut().begin(start, len, Version::ZERO);
-            let result = array.write_zeroes(start, len, how).await;
+            begin(Version::ZERO);
+            let result = volume.write_zeroes(start, len, how).await;
             if result == Err(BlockError::NotFast) {
-                history.borrow_mut().refused(start, len);
+                parts.iter().for_each(|&(at, _, len)| history.borrow_mut().refused(at, len));
                 return result;
             }
-            note_end(history, start, len, fua, result)?;
+            note_end(history, &parts, fua, result)?;
         }
         Request::Flush => {
             let since = history.borrow().now();
-            array.flush().await?;
+            volume.flush().await?;
             history.borrow_mut().flushed(since);
         }
         Request::Read => {
-            let read = array.read(start, BufMut::zeroed(len as usize)).await?;
-            demand(history.borrow().check_latest(start, &read));
+            let read = volume.read(start, BufMut::zeroed(len as usize)).await?;
+            for &(at, from, len) in &parts {
+                demand(history.borrow().check_latest(at, &read[from as usize..(from + len) as usize]));
+            }
         }
     }
     Ok(())
 }
 
-fn note_end(
-    history: &Shared,
-    start: u64,
-    len: u64,
-    durable: bool,
-    result: Result<(), BlockError>,
-) -> Result<(), BlockError> {
-    match &result {
-        Ok(()) => history.borrow_mut().end(start, len, durable),
-        Err(_) => history.borrow_mut().failed(start, len),
+fn note_end(history: &Shared, parts: &[Part], durable: bool, result: Result<(), BlockError>) -> Result<(), BlockError> {
+    for &(at, _, len) in parts {
+        match &result {
+            Ok(()) => history.borrow_mut().end(at, len, durable),
+            Err(_) => history.borrow_mut().failed(at, len),
+        }
     }
     result
 }
