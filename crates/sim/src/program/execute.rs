@@ -354,6 +354,7 @@ impl Run {
     fn crash(&mut self) {
         let cut = self.cut.take().expect("there is a crash when the program says so");
         self.ledger.disarm();
+        self.note_crash();
         self.notice();
         let lost: Vec<SimDrive> = cut.lost.iter().filter_map(|&member| self.drive(member)).collect();
         let group = self.group.take().expect("there is a group between steps");

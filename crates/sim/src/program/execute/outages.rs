@@ -34,6 +34,8 @@ pub(super) struct Armed {
     outage: Outage,
     how: Broken,
     at_start: bool,
+    /// It had not begun when everything ended, so that it may come in the middle of the recovery.
+    in_recovery: bool,
     is_of_all: bool,
 }
 
@@ -77,7 +79,7 @@ impl Run {
                 armed.is_of_all = true;
             }
         }
-        self.outages.push(Armed { outage, how, at_start, is_of_all });
+        self.outages.push(Armed { outage, how, at_start, in_recovery: false, is_of_all });
     }
 
     /// What is due with a start begins to count.
@@ -98,9 +100,17 @@ impl Run {
         !self.outages.iter().all(|armed| armed.outage.is_over())
     }
 
-    /// The way to the drive failed at an attempt to start the group.
+    /// Everything has ended: outages that have not begun come while the group is started, or later.
+    pub(super) fn note_crash(&mut self) {
+        for armed in &mut self.outages {
+            armed.in_recovery |= !armed.outage.has_begun();
+        }
+    }
+
+    /// The way to the drive failed at an attempt to start the group, or may have.
     pub(super) fn failed_at_start(&self, drive: &SimDrive) -> bool {
-        self.outages.iter().any(|armed| armed.at_start && armed.outage.has_begun() && armed.outage.is_of(drive))
+        let of_starts = self.outages.iter().filter(|armed| armed.at_start || armed.in_recovery);
+        of_starts.into_iter().any(|armed| armed.outage.has_begun() && armed.outage.is_of(drive))
     }
 
     /// What has not begun does not begin any more, and what has, ends; `only_of_all`: for more members than the group survives.
