@@ -51,6 +51,10 @@ fn run(json: bool) -> Result<bool, Error> {
         eprintln!("measuring: {name}");
         match measure(name, &own.with_file_name(name)) {
             Ok((report, found)) => {
+                if found.is_empty() {
+                    eprintln!("{name}: its peer is missing, so its targets are not judged: see `./x bench {name}`");
+                    complete = false;
+                }
                 reports.push(report);
                 rows.extend(found);
             }
