@@ -211,7 +211,8 @@ impl<E: Env> Inner<E> {
         let (Some(before), Some(drive)) = (checksums.table.saved_copy(key), self.drive(key.drive)) else {
             return Ok(true);
         };
-        let found = drive.read(sum_block_offset(&checksums.region, key.block), self.env.alloc(BLOCK)).await?;
+        let offset = sum_block_offset(&checksums.region, key.block);
+        let found = read_retried(&drive, offset, || self.env.alloc(BLOCK)).await?;
         Ok(*found == *before || checksums.table.saved_copy(key).is_none_or(|after| after != before))
     }
 

@@ -11,13 +11,18 @@ use sim::program::shrink::shrink;
 use sim::program::{Ask, CrashKind, Pace, Program, Remote, Setup, Silent, Step};
 use sim::{Broken, OpKind};
 
+/// Drive operations that the random programs of a test run amount to at least.
+const OPERATIONS_MIN: u64 = 10_000_000;
+
 #[test]
-fn random_programs_within_the_table_of_faults_keep_every_promise() {
-    let runs = std::env::var("PURLIN_SIM_RUNS").ok().map_or(400, |runs| runs.parse().expect("a number"));
+fn ten_million_operations_of_random_programs_within_the_table_of_faults_keep_every_promise() {
+    const RUNS: u64 = 4400;
+    let runs = std::env::var("PURLIN_SIM_RUNS").ok().map_or(RUNS, |runs| runs.parse().expect("a number"));
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let outcome = Campaign { from: 0, runs, time: None, jobs, progress: false, remote: false }.run();
     println!("{}", outcome.summary());
     assert!(outcome.failures.is_empty(), "{}", outcome.summary());
+    assert!(runs < RUNS || outcome.tally.drive_ops >= OPERATIONS_MIN, "{}", outcome.summary());
     assert!(outcome.tally.faults.get(&Fault::Hang).is_some_and(|&count| count > runs / 20), "{}", outcome.summary());
     for fault in [Fault::Outage, Fault::OutageOfAll, Fault::OutageAtStart, Fault::OutageOfAllAtStart] {
         assert!(outcome.tally.faults.contains_key(&fault), "{fault:?} was never drawn: {}", outcome.summary());

@@ -1,9 +1,9 @@
 //! Bit rot is found, named where the syndromes can name it, and put right. What checksums add to that is in `checksums.rs`.
 
 use array::{Event, JobState, MemberIndex, ScrubMode, UnitIndex};
-use drive::{Buf, Env};
+use drive::{Buf, DriveError, Env};
 use format::{CrashSafety, Level, Shape};
-use sim::{Rng, Sim};
+use sim::{OpKind, Rng, Sim};
 
 use crate::group::*;
 
@@ -172,6 +172,23 @@ fn a_lost_or_misdirected_write_is_found_and_repaired() {
             assert_eq!(job.found, job.repaired);
             assert!(job.found > 0 || elsewhere == geometry.member_offset(place.unit, place.x));
             verify(&group, &model, &mut rng).await;
+        });
+    }
+}
+
+#[test]
+fn a_scrub_takes_no_read_that_fails_once_for_damage() {
+    // The story (seed 980): a block of checksums was read once, without a second attempt, and counted as unreadable.
+    for member in 0..3 {
+        let sim = Sim::new(member as u64);
+        let drives = new_drives(&sim, 3, 640 * KIB, 4096);
+        let group =
+            Group::create_with(&sim, shape(Level::Raid5, 3, None, None, None, 4096), Protection::DEFAULT, drives, 1);
+        sim.block_on(async {
+            group.leader().write(0, Buf::from(vec![7; 64 * KIB as usize]), true).await.expect("writable");
+            group.leader().flush().await.expect("flushes");
+            group.drives[member].error_next(OpKind::Read, DriveError::Os { operation: "simulated", errno: 5 });
+            assert_eq!(group.differences().await, 0, "member {member}");
         });
     }
 }
