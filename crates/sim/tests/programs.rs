@@ -446,6 +446,25 @@ fn members_that_never_answer_again_are_as_good_as_lost_through_crashes_restarts_
     }
 }
 
+#[test]
+fn a_member_that_dies_in_the_middle_of_a_start_is_one_of_which_the_group_may_not_know() {
+    // The story (seed 4482): the group was assembled before the member was dead, which the model held for noticed. Then another one failed for a moment
+    // and was let go of, and that was one too many.
+    let shape = shape(Level::Raid5, 4, None, None, None, 4096);
+    let ask = Ask { request: Request::Write { fua: false }, start: 0, len: 512, shard: 0, pause_us: 0 };
+    let after = |after| {
+        let steps = vec![
+            Step::Die { member: 3, after },
+            Step::Restart { without: vec![], shards: 1 },
+            Step::Outage { members: vec![2], how: Broken::Errors, at_start: false, after: 0, us: 0 },
+            Step::Work(vec![ask.clone()]),
+        ];
+        program(4482, shape, Protection::DEFAULT, 512, steps)
+    };
+    assert!(!is_promised(&after(2)));
+    execute(&after(0), false);
+}
+
 /// All ways to the members fail at the same time, for `us`.
 fn outage(shape: &Shape, how: Broken, at_start: bool, after: u64, us: u64) -> Step {
     Step::Outage { members: (0..usize::from(shape.members)).collect(), how, at_start, after, us }

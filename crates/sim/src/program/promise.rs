@@ -181,6 +181,8 @@ pub struct Ledger {
     lost: Vec<bool>,
     /// Lost, and the group may not know: it would let go of another one first.
     unnoticed: Vec<bool>,
+    /// Lost after some more operations: a group may have been assembled before.
+    dying: Vec<bool>,
     /// Being filled: not to be relied on, but not to be replaced either.
     filling: Vec<bool>,
     /// For which a spare was added. Which place a spare takes is the group's choice: one that was lost before the spare took
@@ -216,6 +218,7 @@ impl Ledger {
             remote: setup.remote,
             lost: none(),
             unnoticed: none(),
+            dying: none(),
             filling: none(),
             spared: none(),
             contested: false,
@@ -378,6 +381,7 @@ impl Ledger {
             Step::Die { member, .. } | Step::Hang { member, .. } | Step::Errors { member, .. } => {
                 self.lose(&[*member]);
                 self.unnoticed[*member] = true;
+                self.dying[*member] = matches!(step, Step::Die { after: 1.., .. } | Step::Hang { after: 1.., .. });
                 self.faltering |= matches!(step, Step::Errors { .. });
             }
             Step::Hiccup { member, .. } => self.hiccup[*member] = true,
@@ -387,7 +391,7 @@ impl Ledger {
             Step::Mishap { member, what, .. } => self.filling[*member] |= *what != Mishap::Reset,
             Step::Replace { member, spare } => {
                 (self.lost[*member], self.filling[*member]) = (false, true);
-                self.unnoticed[*member] = false;
+                (self.unnoticed[*member], self.dying[*member]) = (false, false);
                 self.spared[*member] |= *spare;
                 self.contested |= *spare && self.leaving;
             }
@@ -417,7 +421,7 @@ impl Ledger {
     /// The group is assembled, and finds who does not answer.
     fn start(&mut self) {
         if !self.faltering {
-            self.unnoticed.fill(false);
+            self.unnoticed.copy_from_slice(&self.dying);
         }
     }
 
