@@ -186,6 +186,8 @@ impl Run {
                 continue;
             }
             was_one = true;
+            // Whatever was to be filled there before is not there any more.
+            self.filling.retain(|&filling| filling != member);
             let drive = self.take_former(member).unwrap_or_else(|| new_drive(&self.sim, &self.setup, "n"));
             let identity = uuid(&mut self.rng);
             let group = self.group.as_mut().expect("there is a group between steps");
