@@ -21,7 +21,7 @@ use format::{Superblock, Uuid};
 
 use crate::geometry::Geometry;
 
-/// Magic, array (two words), zones, the epoch of the superblocks, and the epoch that they are being given or 0.
+/// Magic, array (two words), zones, the epoch of the superblocks, and the last epoch that they may have been given since, or 0.
 const HEAD_WORDS: usize = 8;
 const ARRAY: usize = 1;
 const ZONES: usize = 3;
@@ -106,8 +106,9 @@ impl KeptGroup {
         let is = |index: usize, value: u64| self.head(index).load(Ordering::SeqCst) == value;
         let [high, low] = halves(array);
         let same = is(0, MAGIC) && is(ARRAY, high) && is(ARRAY + 1, low) && is(ZONES, self.zone_count);
+        let [known, next] = [EPOCH, NEXT_EPOCH].map(|index| self.head(index).load(Ordering::SeqCst));
         // No superblock has epoch 0.
-        same && epoch != 0 && (is(EPOCH, epoch) || is(NEXT_EPOCH, epoch))
+        same && epoch != 0 && (known..=known.max(next)).contains(&epoch)
     }
 
     /// Begins to keep a group whose map has these bits, and of whose log nothing is needed.
@@ -123,7 +124,8 @@ impl KeptGroup {
         head.into_iter().for_each(|(index, value)| set(index, value));
     }
 
-    /// The superblocks are about to be given another epoch. Until they all have it either is right.
+    /// The superblocks are about to be given a higher epoch. Until they all have it the one before is right as well, and all in between: nobody may
+    /// be known to have taken those, and somebody has.
     pub fn expect_epoch(&self, epoch: u64) {
         self.head(NEXT_EPOCH).store(epoch, Ordering::SeqCst);
     }
@@ -214,8 +216,11 @@ mod tests {
         assert!(!group.is_of(&array, 6) && !group.is_of(&array, 8) && !group.is_of(&array, 0));
         assert!(!group.is_of(&other, 7));
         assert!(!KeptGroup::new(group.memory.clone(), 99).unwrap().is_of(&array, 7));
+        group.expect_epoch(8);
+        assert!(group.is_of(&array, 7) && group.is_of(&array, 8), "a crash in between leaves either");
         group.expect_epoch(9);
-        assert!(group.is_of(&array, 7) && group.is_of(&array, 9), "a crash in between leaves either");
+        assert!([7, 8, 9].iter().all(|&epoch| group.is_of(&array, epoch)), "what failed may be there");
+        assert!(!group.is_of(&array, 6) && !group.is_of(&array, 10));
         group.found_epoch(9);
         assert!(group.is_of(&array, 9) && !group.is_of(&array, 7));
         group.set(64);

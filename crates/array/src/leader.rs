@@ -304,7 +304,9 @@ impl<E: Env> Inner<E> {
         superblock.spares.extend(absent.copied().take(room).collect::<Vec<_>>());
         in_use.extend_from_slice(&superblock.spares);
         for entry in &mut superblock.members {
-            if !is_live(entry.state) && in_use.contains(&entry.uuid) {
+            // It forgot it with superblocks already that came to nothing.
+            let is_forgotten = entry.uuid.is_nil();
+            if !is_live(entry.state) && (is_forgotten || in_use.contains(&entry.uuid)) {
                 *entry = MemberEntry { uuid: Uuid::NIL, state: MemberState::Missing };
             }
         }

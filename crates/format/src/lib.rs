@@ -50,8 +50,8 @@ pub use shape::{
     ShapeError, UnknownLevel,
 };
 pub use superblock::{
-    Copies, CrashSafety, Features, MemberEntry, MemberState, NAME_BYTES_MAX, Rebuild, Role, Run, Runs, SPARES_MAX,
-    SUPERBLOCK_VERSION, Superblock, SuperblockError, check_name, newest, superblock_offsets,
+    Copies, CrashSafety, Features, MemberEntry, MemberState, NAME_BYTES_MAX, RUNS_BEFORE, Rebuild, Role, Run, Runs,
+    SPARES_MAX, SUPERBLOCK_VERSION, Superblock, SuperblockError, check_name, newest, superblock_offsets,
 };
 pub use uuid::{BadUuid, Uuid};
 

@@ -23,7 +23,7 @@ use crate::uuid::Uuid;
 
 pub use copies::{Copies, newest, superblock_offsets};
 pub use disk::SUPERBLOCK_VERSION;
-pub use runs::{Run, Runs};
+pub use runs::{RUNS_BEFORE, Run, Runs};
 
 /// Longest name of an array, volume or export, in bytes.
 pub const NAME_BYTES_MAX: usize = 64;

@@ -545,6 +545,47 @@ fn a_group_without_any_drive_for_a_moment_is_one_group_when_it_is_assembled_agai
 }
 
 #[test]
+fn a_kill_after_a_moment_without_any_drive_costs_nothing_that_was_acknowledged() {
+    // The story (seeds 18471, 22450): superblocks were tried twice that nobody was heard to have taken, and the first of them was on the drives. What
+    // is kept over a kill counted for the epochs before and after it, but not for that one.
+    let ask = |request, start| Ask { request, start, len: 512, shard: 0, pause_us: 0 };
+    let write = || Step::Work(vec![ask(Request::Write { fua: false }, 0)]);
+    for (level, members, sets) in [(Level::Raid50, 6, Some(2)), (Level::Raid5, 4, None), (Level::Raid1, 3, None)] {
+        let shape = shape(level, members, None, None, sets, 4096);
+        for after in 60..100 {
+            let steps = vec![
+                outage(&shape, Broken::Errors, false, after, 0),
+                write(),
+                Step::Work(vec![ask(Request::Discard, 18944)]),
+                Step::Crash { kind: CrashKind::Kill, after: 0, lost: vec![], again: vec![] },
+                write(),
+            ];
+            execute(&program(0, shape, Protection::DEFAULT, 4096, steps), false);
+        }
+    }
+}
+
+#[test]
+fn a_moment_without_any_drive_as_a_spare_takes_its_place_leaves_superblocks_that_can_be_written() {
+    // The story (seed 22812): the place of a member that was not there had no drive's identity any more, and was called faulty all the same. No such
+    // superblock may be written, and the program ended.
+    let shape = shape(Level::Raid7, 7, None, None, None, 4096);
+    let write =
+        || Step::Work(vec![Ask { request: Request::Write { fua: false }, start: 0, len: 512, shard: 0, pause_us: 0 }]);
+    for after in 0..12 {
+        let steps = vec![
+            write(),
+            Step::Errors { member: 3, kind: OpKind::Write, full: true },
+            Step::Restart { without: vec![], shards: 1 },
+            Step::Replace { member: 3, spare: true },
+            Step::Outage { members: vec![0, 1, 2, 4, 5, 6], how: Broken::Errors, at_start: false, after, us: 0 },
+            write(),
+        ];
+        execute(&program(2, shape, Protection::plain(CrashSafety::Off), 4096, steps), false);
+    }
+}
+
+#[test]
 fn a_rebuild_goes_on_after_a_moment_without_any_drive() {
     // The story: it stopped since too little could be read, and was not begun again before the group was.
     let ask = |start, len| Ask { request: Request::Write { fua: false }, start, len, shard: 0, pause_us: 0 };

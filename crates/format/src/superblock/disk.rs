@@ -6,8 +6,8 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::{
-    CrashSafety, Features, MemberEntry, MemberState, NAME_BYTES_MAX, Rebuild, Role, Run, Runs, SPARES_MAX, Superblock,
-    SuperblockError,
+    CrashSafety, Features, MemberEntry, MemberState, NAME_BYTES_MAX, RUNS_BEFORE, Rebuild, Role, Run, Runs, SPARES_MAX,
+    Superblock, SuperblockError,
 };
 use crate::BLOCK;
 use crate::checksum::crc32c_without;
@@ -90,8 +90,8 @@ struct DiskSuperblock {
     regions: [DiskRegion; REGION_SLOTS],
     members: [DiskMember; MEMBERS_MAX as usize],
     spares: [[u8; 16]; SPARES_MAX],
-    runs: [DiskRun; 2],
-    reserved_c: [u8; 1648],
+    runs: [DiskRun; 1 + RUNS_BEFORE],
+    reserved_c: [u8; 1424],
 }
 
 const _: () = {
@@ -121,7 +121,7 @@ const _: () = {
     assert!(offset_of!(DiskSuperblock, members) == 624);
     assert!(offset_of!(DiskSuperblock, spares) == 2160);
     assert!(offset_of!(DiskSuperblock, runs) == 2416);
-    assert!(offset_of!(DiskSuperblock, reserved_c) == 2448);
+    assert!(offset_of!(DiskSuperblock, reserved_c) == 2672);
 };
 
 impl Superblock {
@@ -151,8 +151,8 @@ impl Superblock {
         disk.flags = if self.clean { FLAG_CLEAN } else { 0 }.into();
         disk.log_generation = self.log_generation.into();
         disk.crash_safety = self.crash_safety as u8;
-        let runs = [self.runs.this, self.runs.before];
-        disk.runs = runs.map(|run| DiskRun { first_epoch: run.first_epoch.into(), members: run.members.into() });
+        disk.runs =
+            self.runs.all().map(|run| DiskRun { first_epoch: run.first_epoch.into(), members: run.members.into() });
         encode_shape(&mut disk, &self.shape);
         encode_layout(&mut disk, &self.layout);
         disk.rebuild_member = self.rebuild.map_or(NO_MEMBER, |rebuild| rebuild.member).into();
@@ -210,7 +210,7 @@ impl Superblock {
             crash_safety: CrashSafety::from_number(disk.crash_safety)
                 .ok_or(SuperblockError::Invalid { field: "crash_safety" })?,
             log_generation: disk.log_generation.get(),
-            runs: Runs { this: disk.runs[0].decode(), before: disk.runs[1].decode() },
+            runs: Runs::from_all(disk.runs.map(DiskRun::decode)),
             shape: decode_shape(disk)?,
             members: decode_members(disk)?,
             spares: decode_spares(disk)?,

@@ -16,36 +16,59 @@ pub struct Run {
     pub members: u64,
 }
 
-/// The run that wrote a superblock, and the one that it took over from.
+/// How many runs a superblock names besides its own.
+pub const RUNS_BEFORE: usize = 15;
+
+/// The run that wrote a superblock, and those before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Runs {
     /// The run that wrote the superblock.
     pub this: Run,
-    /// The one before: what it wrote below [`Run::first_epoch`] of this one was there when this one began.
-    pub before: Run,
+    /// The one that it took over from, the one that this took over from, and so on: what a run wrote below [`Run::first_epoch`] of the next
+    /// one was there when that began. Unknown ones at the end.
+    pub before: [Run; RUNS_BEFORE],
+}
+
+impl Runs {
+    /// From this one backwards.
+    pub(super) fn all(&self) -> [Run; 1 + RUNS_BEFORE] {
+        std::array::from_fn(|index| if index == 0 { self.this } else { self.before[index - 1] })
+    }
+
+    pub(super) fn from_all([this, before @ ..]: [Run; 1 + RUNS_BEFORE]) -> Self {
+        Runs { this, before }
+    }
 }
 
 impl Superblock {
     /// The runs that a run has to write which takes the array over from this superblock. `slots`: those whose drives it has.
     pub fn next_runs(&self, slots: impl Iterator<Item = usize>) -> Runs {
         let members = slots.fold(0, |bits, slot| bits | 1 << slot);
-        Runs { this: Run { first_epoch: self.epoch + 1, members }, before: self.runs.this }
+        let all = self.runs.all();
+        let before = std::array::from_fn(|index| all[index]);
+        Runs { this: Run { first_epoch: self.epoch + 1, members }, before }
     }
 
     /// The older superblock is from the line that led to this one: nobody went on with it in another. `false` where that is not known.
     pub fn follows(&self, older: &Superblock) -> bool {
-        let Runs { this, before } = self.runs;
         let run = older.runs.this;
-        run.first_epoch > 0
-            && older.epoch <= self.epoch
-            && (run == this || (run == before && older.epoch < this.first_epoch))
+        if run.first_epoch == 0 || older.epoch > self.epoch {
+            return false;
+        }
+        let all = self.runs.all();
+        match all.iter().position(|&known| known == run) {
+            Some(0) => true,
+            Some(index) => older.epoch < all[index - 1].first_epoch,
+            None => false,
+        }
     }
 
     /// Runs begin one after the other, and before what they write.
     pub(super) fn runs_are_in_order(&self) -> bool {
-        let Runs { this, before } = self.runs;
-        this.first_epoch <= self.epoch
-            && (before.first_epoch < this.first_epoch || before == this && before == Run::default())
+        let is_unknown = |run: &Run| *run == Run::default();
+        let in_order =
+            |pair: &[Run]| pair[1].first_epoch < pair[0].first_epoch || (is_unknown(&pair[0]) && is_unknown(&pair[1]));
+        self.runs.this.first_epoch <= self.epoch && self.runs.all().windows(2).all(in_order)
     }
 }
 
@@ -68,8 +91,13 @@ mod tests {
             assert!(!half.follows(&written(6, first.runs)));
         }
         assert!(!right.follows(&left) && !left.follows(&right));
-        // Two runs later nobody knows.
-        let later = written(20, right.next_runs([0, 1, 2].into_iter()));
+        // Runs that came to nothing, one after the other: the superblocks name so many, and no more.
+        let mut later = right.clone();
+        for run in 0..RUNS_BEFORE {
+            assert!(later.follows(&first) && !later.follows(&left), "{run} runs");
+            later = written(20 * (run as u64 + 1), later.next_runs([0, 1, 2].into_iter()));
+            assert_eq!(later.check(), Ok(()));
+        }
         assert!(later.follows(&right) && !later.follows(&first));
         let unknown = written(5, Runs::default());
         assert!(!first.follows(&unknown) && !unknown.follows(&unknown));

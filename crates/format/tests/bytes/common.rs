@@ -43,7 +43,10 @@ pub fn superblock() -> Superblock {
         log_generation: 77,
         runs: Runs {
             this: Run { first_epoch: 0x0123_4567_89AB_0000, members: 0b11_0101 },
-            before: Run { first_epoch: 0x0123_0000_0000_0000, members: 0b11_1111 },
+            before: std::array::from_fn(|index| match index as u64 {
+                before @ 0..9 => Run { first_epoch: 0x0123_0000_0000_0000 - before, members: 0b11_1111 >> before },
+                _ => Run::default(),
+            }),
         },
         shape,
         members: states.into_iter().enumerate().map(entry).collect(),

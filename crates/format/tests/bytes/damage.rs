@@ -204,7 +204,10 @@ proptest! {
             epoch,
             runs: Runs {
                 this: Run { first_epoch: epoch - epoch / 3, members: created_unix_s },
-                before: Run { first_epoch: epoch / 3, members: !created_unix_s },
+                before: std::array::from_fn(|index| {
+                    let first_epoch = (epoch / 3).saturating_sub(index as u64);
+                    Run { first_epoch, members: if first_epoch == 0 { 0 } else { !created_unix_s } }
+                }),
             },
             clean,
             created_unix_s,

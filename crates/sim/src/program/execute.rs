@@ -292,8 +292,8 @@ impl Run {
             Step::Scrub => self.scrub(),
             Step::Settle => self.settle(),
             Step::Verify => {
-                self.end_outages(true);
                 self.interruptible(async |run| {
+                    run.outages_end(true).await;
                     let mut rng = run.rng.clone();
                     history::verify_latest(run.group(), &run.history, &mut rng).await;
                 });

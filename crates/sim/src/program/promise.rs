@@ -291,8 +291,8 @@ impl Ledger {
             Step::Work(_) | Step::Verify => true,
             // What drives had cached that was acknowledged is not to be lost with their power alone.
             Step::Crash { kind: CrashKind::Kill, .. } if self.power_due => false,
-            // The superblocks that could not be written may say different things of who has left, until newer ones are written.
-            Step::Crash { .. } if self.torn && !self.torn_at_start => false,
+            // Members that left then did so before the others could be flushed.
+            Step::Crash { kind: CrashKind::PowerCut, .. } if self.torn && !self.torn_at_start => false,
             Step::Crash { lost, .. } => {
                 let degraded = self.whole() || self.promised(Fault::PowerCutDegraded);
                 let media = self.media.iter().any(|&media| media);

@@ -115,18 +115,25 @@ impl Run {
 
     /// What has not begun does not begin any more, and what has, ends; `only_of_all`: for more members than the group survives.
     pub(super) fn end_outages(&mut self, only_of_all: bool) {
+        // Where there is nothing to wait for, the machine may be stopped already.
+        if self.call_off_outages(only_of_all).iter().any(|outage| !outage.is_over()) {
+            self.sim.block_on(self.outages_end(only_of_all));
+        }
+    }
+
+    /// As [`Run::end_outages`], where the machine may be stopped meanwhile.
+    pub(super) async fn outages_end(&self, only_of_all: bool) {
+        let ending = self.call_off_outages(only_of_all);
+        while !ending.iter().all(Outage::is_over) {
+            self.sim.env().sleep(TRY_AGAIN).await;
+        }
+    }
+
+    fn call_off_outages(&self, only_of_all: bool) -> Vec<Outage> {
         let all = self.outages.iter().filter(|armed| armed.is_of_all || !only_of_all);
         let ending: Vec<Outage> = all.map(|armed| armed.outage.clone()).collect();
         ending.iter().for_each(Outage::call_off);
-        if ending.iter().all(Outage::is_over) {
-            return; // The machine may be stopped already.
-        }
-        let env = self.sim.env();
-        self.sim.block_on(async {
-            while !ending.iter().all(Outage::is_over) {
-                env.sleep(TRY_AGAIN).await;
-            }
-        });
+        ending
     }
 
     /// Starts the group, again and again while the way to its drives fails, as the daemon does.
