@@ -457,7 +457,7 @@ fn a_member_that_dies_in_the_middle_of_a_start_is_one_of_which_the_group_may_not
             Step::Die { member: 3, after },
             Step::Restart { without: vec![], shards: 1 },
             Step::Outage { members: vec![2], how: Broken::Errors, at_start: false, after: 0, us: 0 },
-            Step::Work(vec![ask.clone()]),
+            Step::Work(vec![ask]),
         ];
         program(4482, shape, Protection::DEFAULT, 512, steps)
     };
