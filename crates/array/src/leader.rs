@@ -136,6 +136,8 @@ pub(crate) struct GroupState {
     pub spares: Vec<DriveId>,
     pub clean: bool,
     pub rebuild: Option<Rebuild>,
+    /// What is to be told once the superblocks say so: who left.
+    pub news: Vec<Event>,
 }
 
 impl<E: Env> Inner<E> {
@@ -149,7 +151,8 @@ impl<E: Env> Inner<E> {
         // A drive that did not come back takes its checkpoint along: another one starts from the beginning.
         let rebuild = self.leader().superblock.borrow().rebuild;
         let rebuild = rebuild.filter(|rebuild| slots[usize::from(rebuild.member)].state == MemberState::Rebuilding);
-        GroupState { slots, spares: self.leader().spares.borrow().clone(), clean: self.shared.is_clean(), rebuild }
+        let spares = self.leader().spares.borrow().clone();
+        GroupState { slots, spares, clean: self.shared.is_clean(), rebuild, news: Vec::new() }
     }
 
     /// Writes a state to the superblocks of all members and spares, then makes it true on all shards. A drive that does
@@ -245,6 +248,7 @@ impl<E: Env> Inner<E> {
         if !state.clean {
             self.shared.set_announced(true);
         }
+        state.news.into_iter().for_each(|news| (self.leader().listener)(news));
     }
 
     /// Keeps track of what a member misses, now that all shards see its new state.

@@ -37,10 +37,11 @@ impl<E: Env> Inner<E> {
             return false;
         }
         let mut state = self.state();
-        self.call_faulty(&mut state, member, cause);
+        self.call_faulty(&mut state, member, cause.clone());
         self.settle_without(&mut state, member).await;
         if self.commit(state).await.is_err() {
             self.shared.end_doubt();
+            (leader.listener)(Event::MemberNeeded { member, drive, cause: self.true_cause(member, drive, cause) });
             return false;
         }
         self.start_repair();
@@ -78,7 +79,7 @@ impl<E: Env> Inner<E> {
         match role {
             Role::Spare => {
                 state.spares.retain(|&spare| spare != id);
-                (self.leader().listener)(Event::SpareFailed { drive: id, cause });
+                state.news.push(Event::SpareFailed { drive: id, cause });
                 true
             }
             Role::Member(index) => {
@@ -104,7 +105,7 @@ impl<E: Env> Inner<E> {
         let drive = slot.drive;
         state.rebuild = state.rebuild.filter(|rebuild| rebuild.member != member.0);
         let cause = self.true_cause(member, drive, cause);
-        (self.leader().listener)(Event::MemberFailed { member, drive, cause });
+        state.news.push(Event::MemberFailed { member, drive, cause });
     }
 
     /// Why a member leaves: of one that was given up all operations end as if it were gone.
