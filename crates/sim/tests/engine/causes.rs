@@ -301,3 +301,24 @@ fn causes_are_said_in_words() {
     let medium = Flaw::Unreadable(DriveError::Media { offset: 4096, len: 512 });
     assert_eq!(medium.to_string(), "media error at offset 4096, length 512");
 }
+
+#[test]
+fn a_moment_without_any_drive_is_told_as_operations_that_failed_and_not_as_members_that_left() {
+    // The story: superblocks were tried that said who had left, nobody took them, and nobody left; it had been told before they were tried.
+    for shape in every_level(16 * KIB).into_iter().filter(|shape| shape.survives() > 0) {
+        let sim = Sim::new(5);
+        let drives = new_drives(&sim, usize::from(shape.members), 640 * KIB, 4096);
+        let group = Group::create(&sim, shape, drives, 1);
+        sim.block_on(group.leader().write(0, Buf::from(vec![1; group.size() as usize]), true)).expect("writable");
+        for drive in group.drives.iter().flat_map(|drive| [drive; 200]) {
+            drive.error_next(OpKind::Write, DriveError::Os { operation: "simulated", errno: 5 });
+        }
+        sim.block_on(group.leader().write(0, Buf::from(vec![2; 4096]), true)).expect_err("no drive takes it");
+        group.drives.iter().for_each(|drive| drop(drive.revive()));
+        sim.block_on(group.leader().write(0, Buf::from(vec![3; 4096]), true)).expect("writable again");
+        assert!(group.all_in_sync(), "{shape}: {:?}", group.events.borrow());
+        let events = group.events.borrow();
+        assert!(!events.iter().any(|event| matches!(event, Event::MemberFailed { .. })), "{shape}: {events:?}");
+        assert!(events.iter().any(|event| matches!(event, Event::MemberNeeded { .. })), "{shape}: {events:?}");
+    }
+}
