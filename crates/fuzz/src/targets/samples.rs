@@ -2,7 +2,7 @@
 
 use format::{
     Catalogue, CrashSafety, ExportKind, ExportRecord, ExtentRecord, Features, HeldRecord, Layout, Level, LimitOf,
-    LimitRecord, MemberEntry, MemberState, Rebuild, RegistrantRecord, ReservationRecord, Role, Run, Runs,
+    LimitRecord, MemberEntry, MemberState, RUNS_BEFORE, Rebuild, RegistrantRecord, ReservationRecord, Role, Run, Runs,
     SUPERBLOCK_VERSION, ScrubEnd, ScrubPoint, ScrubRecord, SecretRecord, SettingsRecord, Shape, Superblock, TlsFiles,
     Uuid, VolumeKind, VolumeRecord,
 };
@@ -14,6 +14,8 @@ pub(super) fn superblock(shape: Shape, member_bytes: u64) -> Superblock {
     let layout = Layout::plan(&shape, member_bytes, false).expect("samples are large enough");
     let uuid = |n: u16| Uuid::from_random([n as u8 + 1; 16]);
     let members = (0..shape.members).map(|n| MemberEntry { uuid: uuid(n), state: MemberState::InSync }).collect();
+    let mut before = [Run::default(); RUNS_BEFORE];
+    before[0] = Run { first_epoch: 1, members: 0b1111 };
     Superblock {
         version: SUPERBLOCK_VERSION,
         features: Features::default(),
@@ -31,7 +33,7 @@ pub(super) fn superblock(shape: Shape, member_bytes: u64) -> Superblock {
         created_unix_s: 1_700_000_000,
         crash_safety: CrashSafety::default(),
         log_generation: 3,
-        runs: Runs { this: Run { first_epoch: 5, members: 0b111 }, before: Run { first_epoch: 1, members: 0b1111 } },
+        runs: Runs { this: Run { first_epoch: 5, members: 0b111 }, before },
     }
 }
 
