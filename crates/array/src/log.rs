@@ -139,8 +139,16 @@ struct Placed {
     len: u64,
     /// Its last record.
     last: u64,
-    /// The units of its parts.
-    units: Vec<UnitIndex>,
+    /// The units of its parts, and which of those are of whole records.
+    units: Vec<(UnitIndex, bool)>,
+}
+
+/// How many parts may still be found in rings.
+#[derive(Default)]
+struct Parts {
+    all: u32,
+    /// Of whole records.
+    whole: u32,
 }
 
 /// A member's ring. Frames lie in the order in which the head will come to them, the next one first.
@@ -168,7 +176,7 @@ pub(crate) struct Log {
     retired: Cell<u64>,
     rings: RefCell<BTreeMap<MemberIndex, Ring>>,
     /// Parts in the rings, by unit.
-    units: RefCell<UnitMap<u32>>,
+    units: RefCell<UnitMap<Parts>>,
     /// Entries by unit, until their strips are durable.
     recent: RefCell<UnitMap<SmallVec<[Recent; 1]>>>,
     /// Flushes that have begun.
@@ -224,6 +232,11 @@ impl Log {
     /// Records for the unit may be found in a ring.
     pub fn has(&self, unit: UnitIndex) -> bool {
         self.units.borrow().get(unit).is_some()
+    }
+
+    /// Whole records for the unit may be found in a ring.
+    pub fn has_whole(&self, unit: UnitIndex) -> bool {
+        self.units.borrow().get(unit).is_some_and(|parts| parts.whole > 0)
     }
 
     /// A flush of all members begins.
@@ -321,7 +334,7 @@ impl Log {
     }
 
     /// Finds room for a frame, or says that there is none before more is retired.
-    fn place(&self, member: MemberIndex, len: u64, last: u64, units: &[UnitIndex]) -> Option<u64> {
+    fn place(&self, member: MemberIndex, len: u64, last: u64, units: &[(UnitIndex, bool)]) -> Option<u64> {
         let mut rings = self.rings.borrow_mut();
         let ring = rings.entry(member).or_default();
         let mut start = ring.head;
@@ -339,16 +352,19 @@ impl Log {
         let mut counts = self.units.borrow_mut();
         while ring.frames.front().is_some_and(overlaps) {
             let gone = ring.frames.pop_front().expect("it is there");
-            for unit in gone.units {
-                let count = counts.get_mut(unit).expect("a part is counted as long as it can be found");
-                *count -= 1;
-                if *count == 0 {
+            for (unit, whole) in gone.units {
+                let parts = counts.get_mut(unit).expect("a part is counted as long as it can be found");
+                parts.all -= 1;
+                parts.whole -= u32::from(whole);
+                if parts.all == 0 {
                     counts.remove(unit);
                 }
             }
         }
-        for &unit in units {
-            *counts.or_default(unit) += 1;
+        for &(unit, whole) in units {
+            let parts = counts.or_default(unit);
+            parts.all += 1;
+            parts.whole += u32::from(whole);
         }
         ring.frames.push_back(Placed { start, len, last, units: units.to_vec() });
         ring.head = start + len;
@@ -494,7 +510,7 @@ impl<E: Env> Inner<E> {
             })
             .collect();
         let len = frame_len(&parts);
-        let units: Vec<UnitIndex> = parts.iter().map(|part| UnitIndex(part.unit)).collect();
+        let units: Vec<(UnitIndex, bool)> = parts.iter().map(|part| (UnitIndex(part.unit), part.whole)).collect();
         let last = parts.iter().map(|part| part.sequence).max().expect("a frame has parts");
         if self.env.trouble("a ring is full") && log.settled_below() > log.retired.get() {
             self.flush_for_log(log).await?;

@@ -79,7 +79,7 @@ impl<E: Env> Inner<E> {
         };
         let several = |entry: &Entry| geometry.data > 1 && is_open_question(entry);
         let whole = self.shared.crash_safety == CrashSafety::Strict && entries.iter().any(several);
-        if !whole && self.shared.crash_safety == CrashSafety::Strict && log.has(unit) {
+        if !whole && log.has_whole(unit) {
             // An older whole record of these columns may lie in the log, with data strips too. If every syndrome is lost in a
             // crash, this one must still be found, or that one would be rolled forward over it: as many may be lost as there
             // are syndromes, so one holder more survives.

@@ -205,6 +205,8 @@ pub struct Ledger {
     leaving: bool,
     /// Drives will have no power as the group is started the next time.
     power_due: bool,
+    /// Some drives will be out of reach then.
+    away_due: bool,
 }
 
 impl Ledger {
@@ -231,6 +233,7 @@ impl Ledger {
             faltering: false,
             leaving: false,
             power_due: false,
+            away_due: false,
         }
     }
 
@@ -247,6 +250,11 @@ impl Ledger {
     /// More than a set survives may be away if these are, too.
     pub fn is_too_many(&self, members: &[usize]) -> bool {
         !self.affords(members)
+    }
+
+    /// More than a set survives may be out of reach while the group runs.
+    fn is_torn_running(&self) -> bool {
+        self.torn && !self.torn_at_start
     }
 
     fn bad(&self, member: usize) -> bool {
@@ -292,7 +300,9 @@ impl Ledger {
             // What drives had cached that was acknowledged is not to be lost with their power alone.
             Step::Crash { kind: CrashKind::Kill, .. } if self.power_due => false,
             // Members that left then did so before the others could be flushed.
-            Step::Crash { kind: CrashKind::PowerCut, .. } if self.torn && !self.torn_at_start => false,
+            Step::Crash { kind: CrashKind::PowerCut, .. } if self.is_torn_running() => false,
+            // Those that the group went on with would be away, and the others know nothing of it.
+            Step::Crash { .. } if self.is_torn_running() && self.away_due => false,
             Step::Crash { lost, .. } => {
                 let degraded = self.whole() || self.promised(Fault::PowerCutDegraded);
                 let media = self.media.iter().any(|&media| media);
@@ -325,7 +335,7 @@ impl Ledger {
                 let in_place = *at_start || !how.is_away();
                 let harms = (*how == Broken::Power && self.cut_armed) || self.media.contains(&true);
                 let some = !members.is_empty() && members.iter().all(is_there);
-                let crashes = all && !*at_start && self.cut_armed;
+                let crashes = self.cut_armed && if *at_start { self.is_torn_running() } else { all };
                 some && in_place && !harms && !crashes && (all || self.may_lose(fault, members))
             }
             Step::Slow { member, factor } => known(member) && *factor > 0,
@@ -360,6 +370,7 @@ impl Ledger {
             Step::Outage { .. } if is_pause(step) => {}
             Step::Outage { members, how, at_start, .. } => {
                 self.power_due |= *how == Broken::Power;
+                self.away_due |= *at_start;
                 self.contested |= self.spared.contains(&true);
                 self.leaving = true;
                 if self.affords(members) {
@@ -373,7 +384,7 @@ impl Ledger {
             }
             Step::Crash { lost, .. } => {
                 self.cut_armed = true;
-                self.power_due = false;
+                (self.power_due, self.away_due) = (false, false);
                 self.resync_due = true;
                 self.lose(lost);
                 lost.iter().for_each(|&member| self.unnoticed[member] = true);
@@ -397,7 +408,7 @@ impl Ledger {
             }
             Step::Restart { without, .. } => {
                 self.lose(without);
-                self.power_due = false;
+                (self.power_due, self.away_due) = (false, false);
                 self.start();
             }
             Step::Settle => {
@@ -408,7 +419,7 @@ impl Ledger {
                 self.spared.fill(false);
                 self.filling.fill(false);
                 self.resync_due = false;
-                (self.torn, self.leaving, self.power_due) = (false, false, false);
+                (self.torn, self.leaving, self.power_due, self.away_due) = (false, false, false, false);
             }
             // With members lost, not everything can be compared.
             Step::Scrub if !self.torn && !self.lost.contains(&true) && !self.filling.contains(&true) => {

@@ -285,6 +285,19 @@ fn a_small_write_after_a_whole_record_has_one_holder_more_where_none_is_there_fo
 }
 
 #[test]
+fn a_small_write_after_another_one_has_no_holder_more_than_the_first() {
+    for (protection, holders) in [(STRICT, 3), (STRICT_PLAIN, 2), (Protection::plain(CrashSafety::On), 2)] {
+        let sim = Sim::new(1);
+        let group = full_group(&sim, parity(Level::Raid6, 6), protection);
+        for _ in 0..3 {
+            let (counted, _) = written(&sim, &group, 0, BLOCK);
+            let data_holders = holders - 2;
+            assert_eq!(counted, write(3, (holders, 2 * 8 + data_holders * 4), 3, 3), "{protection}");
+        }
+    }
+}
+
+#[test]
 fn a_write_with_fua_with_log_and_checksums_needs_neither_flush_nor_sums_nor_seal() {
     for (protection, stripe_frames) in [(DEFAULT, 3), (STRICT, 6)] {
         let sim = Sim::new(9);
