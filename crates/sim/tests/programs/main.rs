@@ -87,40 +87,36 @@ fn which_of_two_lost_members_gets_the_only_spare_is_the_groups_choice() {
     // The story (seeds 502556 and 505243): a second member was lost before a spare had taken the first one's place, and the
     // group gave the spare to the second. The ledger went on as if the first had it, and so did the end of the run.
     let write = |start, len, fua, pause_us| Ask { request: Request::Write { fua }, start, len, shard: 0, pause_us };
-    let setup = |level, members, sets| Setup {
-        shape: shape(level, members, None, None, sets, 4096),
-        protection: Protection::plain(CrashSafety::On),
-        sector_bytes: 4096,
-        drive_bytes: 512 * 1024,
-        shards: 1,
-        pace: Pace::Immediate,
-        trouble: false,
-        in_pieces: false,
-        remote: Remote::default(),
+    let of = |seed, level, members, sets, steps| {
+        program(seed, shape(level, members, None, None, sets, 4096), Protection::plain(CrashSafety::On), 4096, steps)
     };
     let programs = [
-        Program {
-            seed: 502_556,
-            setup: setup(Level::Raid6, 5, None),
-            steps: vec![
+        of(
+            502_556,
+            Level::Raid6,
+            5,
+            None,
+            vec![
                 Step::Die { member: 4, after: 0 },
                 Step::Work(vec![write(0, 512, true, 15), write(4096, 512, false, 2)]),
                 Step::Replace { member: 4, spare: true },
                 Step::Die { member: 0, after: 0 },
                 Step::Restart { without: vec![], shards: 1 },
             ],
-        },
-        Program {
-            seed: 0,
-            setup: setup(Level::Raid50, 6, Some(2)),
-            steps: vec![
+        ),
+        of(
+            0,
+            Level::Raid50,
+            6,
+            Some(2),
+            vec![
                 Step::Work(vec![write(0, 512, false, 0)]),
                 Step::Die { member: 5, after: 0 },
                 Step::Replace { member: 5, spare: true },
                 Step::Errors { member: 1, kind: OpKind::Write, full: false },
                 Step::Crash { kind: CrashKind::PowerCut, after: 0, lost: vec![], again: vec![] },
             ],
-        },
+        ),
     ];
     for program in programs {
         execute(&program, false);
@@ -144,27 +140,15 @@ fn a_durable_block_is_not_rolled_back_to_an_older_whole_record_when_its_own_reco
     let write =
         |start, len| Step::Work(vec![Ask { request: Request::Write { fua: true }, start, len, shard: 0, pause_us: 0 }]);
     for member in 0..3 {
-        let program = Program {
-            seed: 0,
-            setup: Setup {
-                shape: shape(Level::Raid5, 3, None, None, None, 4096),
-                protection: Protection::plain(CrashSafety::Strict),
-                sector_bytes: 4096,
-                drive_bytes: 512 * 1024,
-                shards: 1,
-                pace: Pace::Immediate,
-                trouble: false,
-                in_pieces: false,
-                remote: Remote::default(),
-            },
-            steps: vec![
-                write(0, 512),
-                write(8 * 1024, 8 * 1024),
-                write(8 * 1024, 512),
-                Step::Die { member, after: 0 },
-                Step::Crash { kind: CrashKind::PowerCut, after: 0, lost: vec![], again: vec![] },
-            ],
-        };
+        let steps = vec![
+            write(0, 512),
+            write(8 * 1024, 8 * 1024),
+            write(8 * 1024, 512),
+            Step::Die { member, after: 0 },
+            Step::Crash { kind: CrashKind::PowerCut, after: 0, lost: vec![], again: vec![] },
+        ];
+        let shape = shape(Level::Raid5, 3, None, None, None, 4096);
+        let program = program(0, shape, Protection::plain(CrashSafety::Strict), 4096, steps);
         execute(&program, false);
     }
 }
