@@ -14,13 +14,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use drive::{BlockError, Drive, DriveError, Env, Nanos, Receiver, Segments, join_all, oneshot};
-use format::{MemberState, Rebuild, Uuid};
+use format::{MemberState, Rebuild};
 
 use crate::array::{Array, Inner};
 use crate::cause::{Cause, Failure};
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::job::Job;
 use crate::leader::GroupState;
+use crate::membership::JoinError;
 use crate::message::{Op, Outcome, Request};
 use crate::ranges::Range;
 use crate::scrub::ScrubMode;
@@ -33,178 +34,7 @@ const REBUILD_AGAIN: Duration = Duration::from_secs(30);
 /// How often the superblocks note how far a rebuild is: what is done again after a crash.
 const CHECKPOINT_NANOS: Nanos = 10_000_000_000;
 
-/// Why a drive cannot take a member's place or wait for one.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum JoinError {
-    /// Smaller than the members' regions.
-    #[error("the drive has {have} bytes, a member of this group needs {need}")]
-    TooSmall {
-        /// Bytes needed.
-        need: u64,
-        /// Bytes there are.
-        have: u64,
-    },
-    /// Its logical blocks are larger than those the group was made for.
-    #[error("the drive has logical blocks of {have} bytes, the group was made for {need}")]
-    Sector {
-        /// Largest logical block size that works.
-        need: u64,
-        /// The drive's.
-        have: u32,
-    },
-    /// There is no such place.
-    #[error("the group has no member {0}: members are numbered from 0")]
-    NoMember(u16),
-    /// The place is taken by a member that works.
-    #[error("member {0} is in sync: fail it first")]
-    InSync(u16),
-    /// The place is being rebuilt on another drive.
-    #[error("member {0} is being rebuilt already")]
-    Busy(u16),
-    /// No more spares can be listed.
-    #[error("the group has {0} spares already, the most it can have")]
-    TooManySpares(usize),
-    /// Not a spare of this group.
-    #[error("the drive is not a spare of this group")]
-    NotASpare,
-    /// The level has nothing to rebuild from.
-    #[error("this level has no redundancy: a lost member cannot be rebuilt")]
-    NoRedundancy,
-    /// The superblocks could not be written.
-    #[error(transparent)]
-    Block(#[from] BlockError),
-}
-
-impl<E: Env> Array<E> {
-    /// Puts an installed drive in the place of a member that is faulty or missing, and begins to fill it. Leader only.
-    ///
-    /// # Errors
-    /// [`JoinError`]; nothing has changed then.
-    pub async fn replace(&self, member: MemberIndex, drive: DriveId, identity: Uuid) -> Result<(), JoinError> {
-        let inner = &self.0;
-        let Some(slot) = inner.shared.slots().nth(usize::from(member.0)).map(|(_, slot)| slot) else {
-            return Err(JoinError::NoMember(member.0));
-        };
-        if inner.shared.geometry.syndromes == 0 {
-            return Err(JoinError::NoRedundancy);
-        }
-        match slot.state {
-            MemberState::InSync => return Err(JoinError::InSync(member.0)),
-            MemberState::Rebuilding => return Err(JoinError::Busy(member.0)),
-            MemberState::Missing | MemberState::Faulty => {}
-        }
-        inner.check_fits(drive)?;
-        inner.leader().identities.borrow_mut().insert(drive, identity);
-        let inner = inner.clone();
-        self.0
-            .to_the_end(async move {
-                inner.take_place(member, drive, false).await?;
-                inner.start_rebuild(member);
-                Ok(())
-            })
-            .await
-    }
-
-    /// Lets an installed drive wait to replace a member. Leader only. It is put to use at once if one is needed.
-    ///
-    /// # Errors
-    /// [`JoinError`]; nothing has changed then.
-    pub async fn add_spare(&self, drive: DriveId, identity: Uuid) -> Result<(), JoinError> {
-        let inner = self.0.clone();
-        inner.check_fits(drive)?;
-        self.0
-            .to_the_end(async move {
-                let leader = inner.leader();
-                let turn = leader.state_lock.enter().await;
-                let mut state = inner.state();
-                if state.spares.len() >= format::SPARES_MAX {
-                    return Err(JoinError::TooManySpares(state.spares.len()));
-                }
-                leader.identities.borrow_mut().insert(drive, identity);
-                state.spares.push(drive);
-                inner.commit(state).await?;
-                drop(turn);
-                inner.start_repair();
-                Ok(())
-            })
-            .await
-    }
-
-    /// Lets go of a spare. Leader only. Its superblocks are left for the caller to erase.
-    ///
-    /// # Errors
-    /// [`JoinError::NotASpare`].
-    pub async fn remove_spare(&self, drive: DriveId) -> Result<(), JoinError> {
-        let inner = self.0.clone();
-        self.0
-            .to_the_end(async move {
-                let _turn = inner.leader().state_lock.enter().await;
-                let mut state = inner.state();
-                let before = state.spares.len();
-                state.spares.retain(|&spare| spare != drive);
-                if state.spares.len() == before {
-                    return Err(JoinError::NotASpare);
-                }
-                Ok(inner.commit(state).await?)
-            })
-            .await
-    }
-
-    /// Takes a member out of service as if it had failed, because an operator says so. Leader only.
-    ///
-    /// # Errors
-    /// [`JoinError::NoMember`]; [`BlockError::Lost`] if the group cannot do without it.
-    pub async fn fail_member(&self, member: MemberIndex) -> Result<(), JoinError> {
-        let Some((_, slot)) = self.0.shared.slots().nth(usize::from(member.0)) else {
-            return Err(JoinError::NoMember(member.0));
-        };
-        self.fail_member_because(member, slot.drive, Cause::Operator).await
-    }
-
-    /// As [`Array::fail_member`], of a drive that was pulled, if the member is still on it: who looked at the drive may be late, and a spare
-    /// may have taken its place.
-    ///
-    /// # Errors
-    /// As for [`Array::fail_member`].
-    pub async fn fail_member_on(&self, member: MemberIndex, drive: DriveId) -> Result<(), JoinError> {
-        self.fail_member_because(member, drive, Cause::Pulled).await
-    }
-
-    /// As [`Array::fail_member_on`], for another reason.
-    ///
-    /// # Errors
-    /// As for [`Array::fail_member`].
-    pub async fn fail_member_because(
-        &self,
-        member: MemberIndex,
-        drive: DriveId,
-        cause: Cause,
-    ) -> Result<(), JoinError> {
-        let inner = self.0.clone();
-        let failed = self.0.to_the_end(async move { Ok(inner.fail_in_place(member, drive, cause).await) });
-        if failed.await.map_err(JoinError::Block)? {
-            return Ok(());
-        }
-        let set = u64::from(member.0) / self.0.shared.geometry.strips() as u64;
-        let (lost, survives) = (self.0.shared.lost_in_set(set) + 1, self.0.shared.geometry.syndromes);
-        Err(JoinError::Block(BlockError::Lost { lost, survives }))
-    }
-}
-
 impl<E: Env> Inner<E> {
-    fn check_fits(&self, drive: DriveId) -> Result<(), JoinError> {
-        let drive = self.drive(drive).expect("a drive is installed before it is put to use");
-        let (info, need) = (drive.info(), self.leader().layout.member_bytes);
-        if info.size_bytes < need {
-            return Err(JoinError::TooSmall { need, have: info.size_bytes });
-        }
-        let sector = self.shared.geometry.sector;
-        if u64::from(info.sector_bytes) > sector {
-            return Err(JoinError::Sector { need: sector, have: info.sector_bytes });
-        }
-        Ok(())
-    }
-
     /// Gives the places of lost members to spares, as long as there are some, and fills them.
     pub fn start_repair(self: &Rc<Self>) {
         let inner = self.clone();
@@ -235,7 +65,7 @@ impl<E: Env> Inner<E> {
         matches!(self.shared.slot(member).state, MemberState::Faulty | MemberState::Missing)
     }
 
-    fn start_rebuild(self: &Rc<Self>, member: MemberIndex) {
+    pub fn start_rebuild(self: &Rc<Self>, member: MemberIndex) {
         let inner = self.clone();
         self.env.spawn(async move { inner.rebuild(member).await });
     }
@@ -290,7 +120,7 @@ impl<E: Env> Inner<E> {
         self.commit(GroupState { rebuild: None, ..state }).await
     }
 
-    async fn take_place(
+    pub async fn take_place(
         self: &Rc<Self>,
         member: MemberIndex,
         drive: DriveId,

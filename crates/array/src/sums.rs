@@ -552,6 +552,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "the table is what threads share")]
     fn shards_that_change_load_and_save_at_once_lose_no_sum() {
         const BLOCKS: u64 = 24;
         let table = SumTable::with_sets(2, 4);

@@ -111,7 +111,7 @@ impl Engine {
                 Some(member) if is_live(member.state) && reach.is_lost => {
                     let index = member.member;
                     let out = move |array: Array<ShardEnv>| async move {
-                        array.fail_member_because(index, id, Cause::OutOfReach).await
+                        array.fail_member_on(index, id, Cause::OutOfReach).await
                     };
                     let failed = group.lead(out).await?;
                     if let Err(error) = failed {

@@ -386,7 +386,7 @@ impl Control for Engine {
         let (index, drive) = (member.member, member.drive);
         let fail = move |array: array::Array<runtime::ShardEnv>| async move {
             match drive {
-                Some(drive) => array.fail_member_because(index, drive, Cause::Operator).await,
+                Some(drive) => array.fail_member_on(index, drive, Cause::Operator).await,
                 None => array.fail_member(index).await,
             }
         };

@@ -14,7 +14,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use api::ErrorCode;
-use array::MemberStatus;
+use array::{Cause, MemberStatus};
 use format::{MemberState, Superblock, SuperblockError};
 use runtime::{UEVENT_BYTES_MAX, UeventSocket};
 use tokio::io::unix::AsyncFd;
@@ -191,7 +191,8 @@ impl Engine {
         }
         let index = member.member;
         tracing::warn!(group = group.name, slot = index.0, drive = drive.name, "a member was pulled");
-        let failed = group.lead(move |array| async move { array.fail_member_on(index, id).await }).await?;
+        let failed =
+            group.lead(move |array| async move { array.fail_member_on(index, id, Cause::Pulled).await }).await?;
         failed.map_err(|error| join_error(&group.name, &error))
     }
 
@@ -318,7 +319,8 @@ impl Engine {
             };
             // It came faster than its going was noticed.
             let index = member.member;
-            let failed = group.lead(move |array| async move { array.fail_member_on(index, id).await }).await?;
+            let failed =
+                group.lead(move |array| async move { array.fail_member_on(index, id, Cause::Pulled).await }).await?;
             return Ok(Err(match failed {
                 Ok(()) => Outcome::NotYet(format!("member {slot} of the group {name:?}, whose place is taken")),
                 Err(_) => unused(format!(

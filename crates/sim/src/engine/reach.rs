@@ -29,7 +29,7 @@ impl Group {
                 && namespaces.iter().any(Namespace::is_lost)
             {
                 // If it is needed, it stays.
-                let _ = self.leader().fail_member_because(member, id, array::Cause::OutOfReach).await;
+                let _ = self.leader().fail_member_on(member, id, array::Cause::OutOfReach).await;
             }
         }
     }

@@ -118,8 +118,8 @@ fn who_took_a_member_out_is_told() {
     let (zero, one, two) = (MemberIndex(0), MemberIndex(1), MemberIndex(2));
     sim.block_on(async {
         group.leader().fail_member(zero).await.expect("two may be lost");
-        group.leader().fail_member_on(one, DriveId(1)).await.expect("two may be lost");
-        group.leader().fail_member_because(two, DriveId(2), Cause::OutOfReach).await.expect_err("no third");
+        group.leader().fail_member_on(one, DriveId(1), Cause::Pulled).await.expect("two may be lost");
+        group.leader().fail_member_on(two, DriveId(2), Cause::OutOfReach).await.expect_err("no third");
     });
     let expected = [
         Event::MemberFailed { member: zero, drive: DriveId(0), cause: Cause::Operator },

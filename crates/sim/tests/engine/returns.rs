@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use array::{Event, MemberIndex};
+use array::{Cause, Event, MemberIndex};
 use drive::{Buf, Env};
 use format::{CrashSafety, Shape};
 use sim::{OpKind, Phase, Rng, Sim, SimDrive};
@@ -188,7 +188,7 @@ fn who_hears_late_that_a_drive_was_pulled_does_no_harm_to_the_spare_in_its_place
             while group.leader().status().members[1].drive != Some(spare) {
                 group.env.sleep(Duration::from_micros(50)).await;
             }
-            group.leader().fail_member_on(member, pulled).await.expect("somebody else saw it");
+            group.leader().fail_member_on(member, pulled, Cause::Pulled).await.expect("somebody else saw it");
             until_in_sync(&group).await;
         });
         assert_eq!(group.leader().status().members[1].drive, Some(spare), "{shape}");
