@@ -8,9 +8,20 @@ use std::str::FromStr;
 
 use nvme::auth::{Hash, Secret};
 use nvme::tls::TlsKey;
+use serde::{Deserialize, Serialize};
 use zeroize::Zeroizing;
 
 use crate::Failure;
+
+/// What `purlin host key generate` made, as JSON says it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostKey {
+    /// The file that holds it.
+    pub file: Option<String>,
+    /// The secret or key, where it is in no file.
+    pub secret: Option<String>,
+}
 
 /// Bytes of a file that is read for a secret, at most: none has more than 103.
 const FILE_BYTES_MAX: u64 = 4096;

@@ -1,12 +1,12 @@
 //! `purlind`: the storage daemon, in the foreground.
 #![forbid(unsafe_code)]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser, Subcommand};
 use daemon::http::{HttpOptions, Server};
 use daemon::{Engine, Handover, Interfaces, WallClock};
 use runtime::{Config, DefaultSignals, Runtime, raise_descriptor_limit};
@@ -18,12 +18,14 @@ use tokio::sync::watch;
 #[command(
     name = "purlind",
     version,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
     after_help = "Examples:\n  purlind --state /var/lib/purlin\n  purlind --state /tmp/p --socket /tmp/p.sock --cores 0,2-3\n  purlind --state /var/lib/purlin --passthrough\n\nEnvironment:\n  PURLIN_LOG     what to log, such as info, debug, or warn,array=debug [default: info]\n  LISTEN_FDS     sockets that the process before left, as of sd_listen_fds(3)\n  NOTIFY_SOCKET  the service manager, as of sd_notify(3)"
 )]
 struct Line {
     /// Directory that remembers where the drives of groups are; made if it is not there
-    #[arg(long, value_name = "DIR")]
-    state: PathBuf,
+    #[arg(long, value_name = "DIR", required = true)]
+    state: Option<PathBuf>,
     /// Cores to run on, one shard each, such as 0,2-3 [default: all that the process may use]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     cores: Option<Cores>,
@@ -40,6 +42,28 @@ struct Line {
     passthrough: bool,
     #[command(flatten)]
     http: HttpOptions,
+    #[command(subcommand)]
+    instead: Option<Instead>,
+}
+
+/// What is done instead of running.
+#[derive(Debug, Subcommand)]
+enum Instead {
+    /// Write this program's manual page, purlind.8, into a directory
+    Man {
+        /// Directory, such as /usr/share/man/man8; made if it is not there
+        dir: PathBuf,
+    },
+}
+
+/// Writes the manual page.
+fn write_manual(dir: &Path) -> std::io::Result<()> {
+    std::fs::create_dir_all(dir)?;
+    // Without the command that wrote it, which nobody who runs the daemon looks for.
+    let command = Line::command().mut_subcommand("man", |man| man.hide(true));
+    let mut page = Vec::new();
+    clap_mangen::Man::new(command).section("8").render(&mut page)?;
+    std::fs::write(dir.join("purlind.8"), page)
 }
 
 /// A list of cores, each once.
@@ -66,6 +90,15 @@ fn parse_cores(text: &str) -> Result<Cores, String> {
 
 fn main() -> ExitCode {
     let line = Line::parse();
+    if let Some(Instead::Man { dir }) = &line.instead {
+        return match write_manual(dir) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("purlind: cannot write the manual page to {}: {error}", dir.display());
+                ExitCode::FAILURE
+            }
+        };
+    }
     let filter = tracing_subscriber::EnvFilter::try_from_env("PURLIN_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
@@ -110,9 +143,10 @@ async fn serve(
 ) -> Result<Option<DefaultSignals>, Box<dyn std::error::Error>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let engine = Engine::with_handover(runtime, &line.state, WallClock::system(), handover.clone())
+    let state = line.state.as_deref().expect("the command line needs it where the daemon runs");
+    let engine = Engine::with_handover(runtime, state, WallClock::system(), handover.clone())
         .await
-        .map_err(|error| format!("the state directory {}: {error}", line.state.display()))?;
+        .map_err(|error| format!("the state directory {}: {error}", state.display()))?;
     if let Some(interfaces) = &line.mdns {
         engine.start_announcing(interfaces.clone());
     }
@@ -196,8 +230,29 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_page_names_every_option_and_needs_none() {
+        let dir = std::env::temp_dir().join(format!("purlind-man-{}", std::process::id()));
+        let line = Line::try_parse_from(["purlind", "man", dir.to_str().unwrap()]).unwrap();
+        let Some(Instead::Man { dir }) = line.instead else { panic!("no man") };
+        write_manual(&dir).unwrap();
+        let page = std::fs::read_to_string(dir.join("purlind.8")).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        assert!(page.contains(".TH purlind 8"), "{page}");
+        for option in Line::command().get_arguments().filter_map(|argument| argument.get_long()) {
+            assert!(page.contains(&option.replace('-', "\\-")), "{option}: {page}");
+        }
+    }
+
+    #[test]
+    fn a_daemon_without_a_state_directory_does_not_run() {
+        let error = Line::try_parse_from(["purlind", "--socket", "/x"]).unwrap_err();
+        assert!(error.to_string().contains("--state <DIR>"), "{error}");
+        assert!(Line::try_parse_from(["purlind", "--state", "/s", "man", "/m"]).is_err());
+    }
+
+    #[test]
     fn the_line_of_the_documents_is_understood() {
         let line = Line::try_parse_from(["purlind", "--state", "/s", "--socket", "/x", "--cores", "0"]).unwrap();
-        assert_eq!((line.state, line.cores), (PathBuf::from("/s"), Some(Cores(vec![0]))));
+        assert_eq!((line.state, line.cores), (Some(PathBuf::from("/s")), Some(Cores(vec![0]))));
     }
 }

@@ -7,8 +7,8 @@ use api::{ErrorCode, HostKeySet, HostTlsKeySet, check_host};
 use super::limited;
 use crate::args::Common;
 use crate::host_args::{HostCommand, HostKeyCommand, KeyArgs};
-use crate::output::{has_colour, print, show, show_changed};
-use crate::{Client, Failure, hosts, secret};
+use crate::output::{has_colour, show, show_changed};
+use crate::{Client, Failure, HostKey, hosts, secret};
 
 pub(super) async fn run(common: &Common, client: &Client, command: HostCommand) -> Result<(), Failure> {
     match command {
@@ -46,10 +46,14 @@ pub(super) async fn run(common: &Common, client: &Client, command: HostCommand) 
 
         HostCommand::Key(HostKeyCommand::Generate { out, tls, hash }) => {
             let made = if tls { secret::generate_tls(hash.0)? } else { secret::generate(hash.0)? };
-            match out {
-                Some(file) => secret::write(&file, &made),
-                None => print(&format!("{}\n", *made)),
-            }
+            let key = match out {
+                Some(file) => {
+                    secret::write(&file, &made)?;
+                    HostKey { file: Some(file.display().to_string()), secret: None }
+                }
+                None => HostKey { file: None, secret: Some((*made).clone()) },
+            };
+            show(common, &key, |key| key.secret.as_ref().map_or_else(String::new, |secret| format!("{secret}\n")))
         }
         HostCommand::Key(HostKeyCommand::Set { host, of, key, keep_old }) => {
             check_host(&host)?;

@@ -54,6 +54,7 @@ fn the_examples_are_exactly_what_the_types_say() {
             "RescueList",
             "RescueCheck",
             "RescueExtract",
+            "HostKey",
             "ErrorBody"
         ]
     );
@@ -76,6 +77,7 @@ fn the_examples_are_exactly_what_the_types_say() {
             "NvmeServiceList" => is_exactly::<cli::nvme::reports::NvmeServiceList>(example),
             "NvmeConnectionList" => is_exactly::<cli::nvme::reports::NvmeConnectionList>(example),
             "NvmeBench" => is_exactly::<cli::nvme::reports::NvmeBench>(example),
+            "HostKey" => is_exactly::<cli::HostKey>(example),
             "RescueList" => is_exactly::<rescue::ListReport>(example),
             "RescueCheck" => is_exactly::<rescue::CheckReport>(example),
             "RescueExtract" => is_exactly::<rescue::ExtractReport>(example),

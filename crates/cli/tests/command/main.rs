@@ -14,6 +14,7 @@ mod devices;
 mod documents;
 mod refusals;
 mod tables;
+mod terminal;
 mod upgrade;
 
 use std::io::Write;

@@ -107,6 +107,11 @@ fn a_host_is_given_a_secret_from_a_file_which_nothing_shows() {
         assert_eq!(mode & 0o777, 0o600);
     }
     let exists = "purlin: cannot write the secret to DIR/host.key: file exists\n";
+    let json = |line: &str| serde_json::from_str::<cli::HostKey>(&daemon.ok(line)).expect("as documented");
+    let made = json("host key generate --output json");
+    assert!(made.file.is_none() && made.secret.expect("it is in no file").starts_with("DHHC-1:01:"));
+    let made = json("host key generate --out DIR/other.key --output json");
+    assert_eq!((made.file.map(|file| file.ends_with("/other.key")), made.secret), (Some(true), None));
     assert_eq!(daemon.fails(&format!("host key generate --out {}", own.display())), exists);
 
     let said = daemon.ok(&format!("export create tank/db --nvme-tcp HOST:4420 --host {host}"));
