@@ -331,3 +331,56 @@ fn what_the_daemon_cannot_do_for_a_namespace_is_refused_before_it_is_asked() {
     assert!(said.code == 2 && said.err.contains("cannot be used with"), "{}", said.err);
     assert!(daemon.ok("import list").starts_with("no imports"));
 }
+
+/// What a tool of other software made, with its size: the sectors that are not zero, as `format/tests/foreign/make.sh` stores them.
+fn made_by_others(name: &str) -> (u64, Vec<(u64, Vec<u8>)>) {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../format/tests/foreign");
+    let stored = std::fs::read(format!("{folder}/{name}.sectors")).unwrap();
+    let number = |bytes: &[u8]| u64::from_le_bytes(bytes.try_into().unwrap());
+    let sectors = stored[8..].chunks_exact(8 + 512).map(|sector| (number(&sector[..8]), sector[8..].to_vec()));
+    (number(&stored[..8]), sectors.collect())
+}
+
+#[test]
+fn what_other_software_keeps_on_a_drive_is_named_and_left_as_it_is() {
+    use std::os::unix::fs::FileExt;
+    let daemon = Daemon::start();
+    for (name, what) in [
+        ("bcache", "bcache device"),
+        ("btrfs", "btrfs file system"),
+        ("exfat", "exFAT file system"),
+        ("ext2", "ext2 file system"),
+        ("ext3", "ext3 file system"),
+        ("ext4", "ext4 file system"),
+        ("f2fs", "F2FS file system"),
+        ("fat12", "FAT file system"),
+        ("fat16", "FAT file system"),
+        ("fat32", "FAT32 file system"),
+        ("gpt", "GPT partition table"),
+        ("iso9660", "ISO 9660 file system"),
+        ("luks1", "LUKS1 encrypted volume"),
+        ("luks2", "LUKS2 encrypted volume"),
+        ("lvm2", "LVM2 physical volume"),
+        ("mbr", "MBR partition table"),
+        ("ntfs", "NTFS file system"),
+        ("swap", "Linux swap"),
+        ("xfs", "XFS file system"),
+    ] {
+        let (bytes, sectors) = made_by_others(name);
+        // Smaller ones would be refused as too small. What lies at the end of one then lies in its middle.
+        let bytes = bytes.max(64 << 20);
+        let file = std::fs::File::create_new(daemon.file(name)).unwrap();
+        file.set_len(bytes).unwrap();
+        for (at, sector) in &sectors {
+            file.write_all_at(sector, *at).unwrap();
+        }
+        let before = std::fs::read(daemon.file(name)).unwrap();
+        let line = format!("group create new --level raid1 --drives DIR/{name},mem:a###:64MiB --yes");
+        let said = daemon.fails(&line);
+        assert!(said.starts_with(&format!("purlin: DIR/{name} holds {what} at byte ")), "{name}: {said}");
+        assert!(said.ends_with(": nothing was written; to overwrite it, say --wipe-foreign\n"), "{name}: {said}");
+        assert!(std::fs::read(daemon.file(name)).unwrap() == before, "{name}");
+        std::fs::remove_file(daemon.file(name)).unwrap();
+    }
+    assert_eq!(daemon.ok("group list"), "no groups; make one with: purlin group create\n");
+}
