@@ -197,11 +197,7 @@ impl<E: Env> Inner<E> {
             let failed = targets.into_iter().zip(results).filter_map(|(target, result)| Some((target, result.err()?)));
             let mut left = false;
             for ((role, id), failure) in failed {
-                let has_left = self.leave(&mut state, role, id, Cause::of(failure));
-                left |= has_left;
-                if let (true, Role::Member(index)) = (has_left, role) {
-                    self.settle_without(&mut state, MemberIndex(index)).await;
-                }
+                left |= self.leave_settled(&mut state, role, id, Cause::of(failure)).await;
             }
             left = left || self.seal_without(&mut state).await;
             left_at_all |= left;

@@ -30,16 +30,9 @@ impl<E: Env> Inner<E> {
         if slot.drive != drive || !matches!(slot.state, MemberState::InSync | MemberState::Rebuilding) {
             return true; // Somebody else saw it fail, and the superblocks say so.
         }
-        let set = u64::from(member.0) / self.shared.geometry.strips() as u64;
-        let lost = self.shared.lost_in_set(set) + usize::from(slot.state == MemberState::InSync);
-        if lost > self.shared.geometry.syndromes {
-            (leader.listener)(Event::MemberNeeded { member, drive, cause: self.true_cause(member, drive, cause) });
-            return false;
-        }
         let mut state = self.state();
-        self.call_faulty(&mut state, member, cause.clone());
-        self.settle_without(&mut state, member).await;
-        if self.commit(state).await.is_err() {
+        let leaves = self.leave_settled(&mut state, Role::Member(member.0), drive, cause.clone()).await;
+        if !leaves || self.commit(state).await.is_err() {
             self.shared.end_doubt();
             (leader.listener)(Event::MemberNeeded { member, drive, cause: self.true_cause(member, drive, cause) });
             return false;
@@ -74,8 +67,25 @@ impl<E: Env> Inner<E> {
         if unheld > 0 { Err(BlockError::Lost { lost: survives + unheld, survives }) } else { Ok(()) }
     }
 
-    /// Takes a drive out of a state, which it refused as its superblock or which could not be made durable there. Says no if the group cannot do without it.
-    pub fn leave(&self, state: &mut GroupState, role: Role, id: DriveId, cause: Cause) -> bool {
+    /// Takes a drive out of a state, once what was written together with it is durable on the others. Says no, and leaves the state as it was, if the
+    /// group cannot do without it, now or until those others can flush.
+    pub async fn leave_settled(self: &Rc<Self>, state: &mut GroupState, role: Role, id: DriveId, cause: Cause) -> bool {
+        let before = state.clone();
+        if !self.leave(state, role, id, cause) {
+            return false;
+        }
+        let is_settled = match role {
+            Role::Member(index) => self.settle_without(state, MemberIndex(index)).await,
+            Role::Spare => true,
+        };
+        if !is_settled {
+            *state = before;
+        }
+        is_settled
+    }
+
+    /// Takes a drive out of a state. Says no if the group cannot do without it.
+    fn leave(&self, state: &mut GroupState, role: Role, id: DriveId, cause: Cause) -> bool {
         match role {
             Role::Spare => {
                 state.spares.retain(|&spare| spare != id);
@@ -92,20 +102,15 @@ impl<E: Env> Inner<E> {
                 if was_in_sync && lost + 1 > self.shared.geometry.syndromes {
                     return false;
                 }
-                debug_assert_eq!(state.slots[index].drive, id);
-                self.call_faulty(state, MemberIndex(index as u16), cause);
+                let (slot, member) = (&mut state.slots[index], MemberIndex(index as u16));
+                debug_assert_eq!(slot.drive, id);
+                slot.state = MemberState::Faulty;
+                state.rebuild = state.rebuild.filter(|rebuild| rebuild.member != member.0);
+                let cause = self.true_cause(member, id, cause);
+                state.news.push(Event::MemberFailed { member, drive: id, cause });
                 true
             }
         }
-    }
-
-    fn call_faulty(&self, state: &mut GroupState, member: MemberIndex, cause: Cause) {
-        let slot = &mut state.slots[usize::from(member.0)];
-        slot.state = MemberState::Faulty;
-        let drive = slot.drive;
-        state.rebuild = state.rebuild.filter(|rebuild| rebuild.member != member.0);
-        let cause = self.true_cause(member, drive, cause);
-        state.news.push(Event::MemberFailed { member, drive, cause });
     }
 
     /// Why a member leaves: of one that was given up all operations end as if it were gone.
@@ -115,11 +120,13 @@ impl<E: Env> Inner<E> {
 
     /// Makes what was written together with a member that is leaving durable on the others, before the superblocks say
     /// that it left: a recovery that finds the member lost must find the rest as it was acknowledged. Members that
-    /// cannot flush leave as well, as far as the group can do without them.
-    pub async fn settle_without(self: &Rc<Self>, state: &mut GroupState, leaving: MemberIndex) {
+    /// cannot flush leave as well. Says no if the group cannot do without one of those; one that does not answer is waited for.
+    async fn settle_without(self: &Rc<Self>, state: &mut GroupState, leaving: MemberIndex) -> bool {
         if self.log.is_none() {
-            return;
+            return true;
         }
+        let set_of = |member: usize| member / self.shared.geometry.strips();
+        let mut sets = vec![set_of(usize::from(leaving.0))];
         self.shared.doubt(leaving);
         loop {
             let staying = state.slots.iter().enumerate().filter(|(_, slot)| slot.state == MemberState::InSync);
@@ -128,23 +135,29 @@ impl<E: Env> Inner<E> {
                 let drive = self.drive(id);
                 async move {
                     match drive {
-                        Some(drive) => flush_retried(&drive).await,
+                        Some(drive) => drive.flush_patiently().await,
                         None => Err(DriveError::Gone),
                     }
                 }
             };
             let results = join_all(staying.iter().map(flush)).await;
-            let mut left = false;
+            let (mut left, mut unflushed) = (false, Vec::new());
             for (&(index, id), result) in staying.iter().zip(results) {
                 let Err(error) = result else { continue };
                 self.shared.count_error(MemberIndex(index as u16), Failed::Other);
                 if self.leave(state, Role::Member(index as u16), id, Cause::of(Failure::flush(error))) {
                     self.shared.doubt(MemberIndex(index as u16));
+                    sets.push(set_of(index));
                     left = true;
+                } else {
+                    unflushed.push(set_of(index));
                 }
             }
+            if unflushed.iter().any(|set| sets.contains(set)) {
+                return false;
+            }
             if !left {
-                return;
+                return true;
             }
         }
     }
@@ -166,9 +179,8 @@ impl<E: Env> Inner<E> {
         let mut left = false;
         for (member, drive, failure) in failed {
             let is_in_sync = state.slots[usize::from(member.0)] == Slot { drive, state: MemberState::InSync };
-            if is_in_sync && self.leave(state, Role::Member(member.0), drive, Cause::of(failure)) {
+            if is_in_sync && self.leave_settled(state, Role::Member(member.0), drive, Cause::of(failure)).await {
                 self.shared.count_error(member, Failed::Other);
-                self.settle_without(state, member).await;
                 left = true;
             }
         }

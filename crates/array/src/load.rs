@@ -100,7 +100,10 @@ pub async fn load<E: Env>(
     let asked = assembly.refused.len();
     loop {
         // To its end in any case: what was begun on the drives that do answer must not come after what the next attempt does.
-        let taken = take_over(env, &assembly, &drives, kept.as_ref()).await;
+        let announced = RefCell::new(None);
+        let taken = take_over(env, &assembly, &drives, kept.as_ref(), &announced).await;
+        // Some drives have it: the next attempt goes on from there.
+        assembly.superblock = announced.into_inner().unwrap_or(assembly.superblock);
         if !assembly.leave_out_silent(&drives) {
             let left_out = assembly.refused.split_off(asked);
             return taken.map(|taken| taken.into_loaded(left_out, listener));
@@ -131,6 +134,7 @@ async fn take_over<E: Env>(
     assembly: &Assembly,
     drives: &[Bounded<'_, E>],
     kept: Option<&(KeptGroup, bool)>,
+    announced: &RefCell<Option<Superblock>>,
 ) -> Result<Taken, AssembleError> {
     let superblock = &assembly.superblock;
     let live: Vec<usize> = assembly.members.iter().copied().flatten().collect();
@@ -157,17 +161,20 @@ async fn take_over<E: Env>(
     let settled = kept.filter(|(_, is_of_last_run)| crashed && *is_of_last_run).map(|(kept, _)| kept.clone());
     let new_zones = settled.iter().flat_map(|kept| shared.map.keep_on(kept.clone())).collect::<Vec<_>>();
     let kept = kept.map(|(kept, _)| (kept.clone(), settled.is_some()));
+    let runs = superblock.next_runs(present());
     let mut replayed = None;
     let lost = if logs && crashed {
         let members = RefCell::new(members(superblock, &assembly.members, drives));
         let (lost, resums) = (RefCell::new(lost), Resums::default());
         let listing = Turnstile::default();
-        let replay = Replay { env, superblock, shared: &shared, members, lost, listing, resums, kept: settled };
+        let replay =
+            Replay { env, superblock, shared: &shared, members, lost, listing, resums, kept: settled, announced, runs };
         replayed = Some(replay.run(&new_zones).await.map_err(AssembleError::Block)?);
         replay.lost.into_inner()
     } else {
         lost
     };
+    let superblock = &announced.borrow().clone().unwrap_or_else(|| superblock.clone());
     shared.lost = LostCells::new(&lost);
     let catalogue = load_catalogue(superblock, &sources, shared.geometry.capacity()).await?;
     let identity = |(place, index): (usize, &Option<usize>)| {
@@ -184,7 +191,6 @@ async fn take_over<E: Env>(
     // A crash can leave one drive an epoch ahead of the others. If it is not among these, it must not be taken for as
     // new as them when it comes back.
     let log_generation = if logs { shared.log_generation } else { superblock.log_generation };
-    let runs = superblock.next_runs(present());
     let ahead = Superblock { epoch: superblock.epoch + 1, log_generation, runs, ..superblock.clone() };
     let failed = crashed.then(|| replayed.iter().flat_map(|replayed| replayed.failed.clone()).collect());
     let crash = (failed, lost.sequence);

@@ -22,6 +22,9 @@ use crate::write::StripWrite;
 /// How often a write looks whether the end of a rebuild still holds it.
 const HOLD_LOOK: Duration = Duration::from_micros(100);
 
+/// How often a write looks whether it is clear who leaves.
+const DECISION_LOOK: Duration = Duration::from_millis(1);
+
 /// The members whose strips a record says are overwritten in place.
 pub(crate) type Overwritten = SmallVec<[(MemberIndex, DriveId); 4]>;
 
@@ -104,6 +107,11 @@ impl<E: Env> Inner<E> {
             count => Some(self.open_questions(log, count).await?),
         };
         let turn = log.turn().await;
+        if self.shared.is_any_doubted_in(self.shared.geometry.set(unit)) {
+            drop(turn);
+            self.until_decided(unit).await;
+            return Ok(Logged::Again);
+        }
         let overwritten: Overwritten = changed.map(|role| (view.0[role].member, view.0[role].id)).collect();
         let is_unverified = |entry: &Entry| several(entry) && entry.checksums.is_empty();
         let unverified = !whole && entries.iter().any(is_unverified);
@@ -131,6 +139,14 @@ impl<E: Env> Inner<E> {
         !fua && self.shared.crash_safety != CrashSafety::Strict && (0..self.shared.geometry.data).all(is_in_place)
     }
 
+    /// Waits until it is clear whether members of the unit's set leave that are about to. A record cannot be right for both: it would take what
+    /// they hold for lost, and others may be lost in a crash that comes before it is clear, or if they stay.
+    async fn until_decided(&self, unit: UnitIndex) {
+        while self.shared.is_any_doubted_in(self.shared.geometry.set(unit)) {
+            self.env.sleep(DECISION_LOOK).await;
+        }
+    }
+
     /// Ranges that a power cut may make unknown of an entry that leaves a question open: as many strips as may be lost.
     fn questions_of(&self, entry: &Entry) -> usize {
         self.shared.geometry.syndromes.min(entry.overwritten.count_ones() as usize)
@@ -155,6 +171,11 @@ impl<E: Env> Inner<E> {
     /// Voids older records of columns of one row. False: a member left meanwhile.
     async fn void_row(self: &Rc<Self>, log: &Rc<Log>, unit: UnitIndex, columns: Range) -> Result<bool, BlockError> {
         let turn = log.turn().await;
+        if self.shared.is_any_doubted_in(self.shared.geometry.set(unit)) {
+            drop(turn);
+            self.until_decided(unit).await;
+            return Ok(false);
+        }
         let geometry = &self.shared.geometry;
         let view = self.view(unit, columns.start, &[]);
         let entry =
@@ -243,7 +264,11 @@ impl<E: Env> Inner<E> {
             }
         }
         let in_place = |role: Role| view.0[role].strip == Strip::Good && self.is_trusted(view, role);
-        let in_place = (0..geometry.data).filter(|&role| in_place(role)).fold(0u64, |bits, role| bits | 1 << role);
+        let bits = |roles: &dyn Fn(Role) -> bool| {
+            (0..geometry.data).filter(|&role| roles(role)).fold(0u64, |bits, role| bits | 1 << role)
+        };
+        let is_strict = self.shared.crash_safety == CrashSafety::Strict;
+        let (in_place, trusted) = (bits(&in_place), bits(&|role| self.is_trusted(view, role)));
         let mut cuts: SmallVec<[u64; 16]> =
             changed.iter().flat_map(|ranges| ranges.iter().flat_map(|range| [range.start, range.end])).collect();
         cuts.sort_unstable();
@@ -252,8 +277,11 @@ impl<E: Env> Inner<E> {
         for cut in cuts.windows(2) {
             let range = Range::new(cut[0], cut[1]);
             let changes = |ranges: &Ranges| ranges.iter().any(|changed| changed.contains(range));
-            let all =
-                (0..geometry.data).filter(|&role| changes(&changed[role])).fold(0u64, |bits, role| bits | 1 << role);
+            let all = bits(&|role| changes(&changed[role]));
+            // A strip that could not be read is restated: what it held is in the syndromes alone. But each syndrome tells what it holds, old or new,
+            // where it is the only one, and a whole record has it as well: it takes none of the syndromes then, which strips that are lost in
+            // a crash may need.
+            let in_place = if all.count_ones() == 1 || is_strict { trusted } else { in_place };
             let (overwritten, restated) = (all & in_place, all & !in_place);
             match entries.last_mut() {
                 Some(last)

@@ -7,12 +7,12 @@ use std::collections::BTreeMap;
 
 use drive::{BlockError, Buf, BufMut, Drive, Env, join_all};
 use format::log::{Entry, LOST_SLOTS, LostBlocks, lost_slot_offset};
-use format::{BLOCK, MemberState, Superblock, superblock_offsets};
+use format::{BLOCK, MemberState, Runs, Superblock, superblock_offsets};
 
 use crate::bounded::Bounded;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::kept::KeptGroup;
-use crate::leader::{flush_retried, read_retried, write_retried};
+use crate::leader::{flush_retried, read_retried, write_retried, write_superblock};
 use crate::lock::Turnstile;
 use crate::lost::listable;
 use crate::ranges::{Range, Ranges};
@@ -78,6 +78,10 @@ pub(crate) struct Replay<'a, E: Env> {
     pub resums: Resums,
     /// After a kill: what the log was in memory.
     pub kept: Option<KeptGroup>,
+    /// The superblock with which members that are not there were left behind, from before the first drive has it.
+    pub announced: &'a RefCell<Option<Superblock>>,
+    /// The runs that it names.
+    pub runs: Runs,
 }
 
 impl<'a, E: Env> Replay<'a, E> {
@@ -94,6 +98,9 @@ impl<'a, E: Env> Replay<'a, E> {
         let mut records = self.records().await?;
         // Before any is applied: of a member that fails meanwhile nobody could tell any more that it lacks its part.
         records.retain(|_, record| self.is_complete(record));
+        if !records.is_empty() {
+            self.leave_behind().await?;
+        }
         done.records = records.len() as u64;
         let units = self.by_unit(records.into_values());
         let largest = units.iter().flatten().flat_map(|work| &work.pieces).map(|piece| piece.columns.len()).max();
@@ -116,6 +123,41 @@ impl<'a, E: Env> Replay<'a, E> {
         let failed = before.iter().filter(|(member, _)| !live.iter().any(|(other, _)| other == member));
         done.failed = failed.map(|(member, _)| *member).collect();
         Ok(done)
+    }
+
+    /// Lets the superblocks say which members have no part in this, before anything is applied: of one that is back after another crash the log
+    /// would say that records were not complete that had been applied without it.
+    ///
+    /// # Errors
+    /// [`BlockError`] if members do not take it that the group cannot do without.
+    async fn leave_behind(&self) -> Result<(), BlockError> {
+        let mut next = self.superblock.clone();
+        for (entry, present) in next.members.iter_mut().zip(&*self.members.borrow()) {
+            if entry.state == MemberState::InSync && present.is_none() {
+                entry.state = MemberState::Missing;
+            }
+        }
+        if next.members == self.superblock.members {
+            return Ok(());
+        }
+        next.epoch += 1;
+        next.runs = self.runs;
+        self.kept.iter().for_each(|kept| kept.expect_epoch(next.epoch));
+        self.announced.replace(Some(next.clone()));
+        let live = self.live();
+        let write = |&(member, drive): &(MemberIndex, &'a Bounded<'a, E>)| {
+            let drive_uuid = next.members[usize::from(member.0)].uuid;
+            let own = Superblock { role: format::Role::Member(member.0), drive: drive_uuid, ..next.clone() };
+            async move { write_superblock(drive, &own).await }
+        };
+        let results = join_all(live.iter().map(write)).await;
+        for ((member, _), result) in live.into_iter().zip(results) {
+            if result.is_err() {
+                self.give_up(member)?;
+            }
+        }
+        self.kept.iter().for_each(|kept| kept.found_epoch(next.epoch));
+        Ok(())
     }
 
     /// What has to be done by unit: each column once, by its newest record. `records`: in their order.
@@ -152,7 +194,7 @@ impl<'a, E: Env> Replay<'a, E> {
     async fn put_unit_right(&self, works: Vec<Work>) -> Result<Replayed, BlockError> {
         let mut done = Replayed::default();
         for Work { mut record, pieces } in works {
-            self.fetch(&mut record).await;
+            self.fetch(&mut record).await?;
             for Piece { entry, offset, columns } in pieces {
                 self.put_right(&record, &record.entries[entry], offset, columns, &mut done).await?;
                 done.bytes += columns.len();
@@ -237,7 +279,7 @@ impl<'a, E: Env> Replay<'a, E> {
         let geometry = &self.shared.geometry;
         let (data, strips) = (geometry.data, geometry.strips());
         if record.whole {
-            return self.roll_forward(record, entry, offset, columns).await;
+            return self.roll_forward(record, entry, offset, columns, done).await;
         }
         let mut row = self.read_row(record.unit, columns, entry, record.settled).await?;
         if record.settled {
@@ -258,13 +300,7 @@ impl<'a, E: Env> Replay<'a, E> {
                     row.strips[role] = Some(strip);
                 }
             } else {
-                // Beyond redundancy. What could be read is the best there is.
-                for role in solve {
-                    row.strips[role] = row.doubtful[role].take();
-                    if row.strips[role].is_none() {
-                        unknown.push(role);
-                    }
-                }
+                unknown = take_doubtful(&mut row, solve);
             }
         }
         if entry.overwritten.count_ones() == 1 && entry.restated == 0 {
@@ -274,19 +310,33 @@ impl<'a, E: Env> Replay<'a, E> {
             self.complete(&mut row, entry, record.piece_bytes, columns);
         }
         unknown.extend((0..data).filter(|&role| overwritten(role) && row.strips[role].is_none()));
-        if !unknown.is_empty() {
-            let range = |&role: &Role| (geometry.offset(record.unit, role, columns.start), columns.len());
-            let ranges: Vec<(u64, u64)> = unknown.iter().map(range).collect();
-            done.lost += ranges.iter().map(|(_, len)| len).sum::<u64>();
-            // Before the syndromes say that these strips are zero.
-            self.list_lost(ranges).await?;
-            for role in unknown {
-                let mut zeroes = self.env.alloc(columns.len() as usize);
-                zeroes.fill(0);
-                row.strips[role] = Some(zeroes);
-            }
-        }
+        self.call_lost(record.unit, &mut row, unknown, columns, done).await?;
         self.write_row(record.unit, columns, row).await
+    }
+
+    /// Of these strips nobody knows what they hold: from now on zeroes, and listed as lost.
+    async fn call_lost(
+        &self,
+        unit: UnitIndex,
+        row: &mut Row,
+        unknown: Vec<Role>,
+        columns: Range,
+        done: &mut Replayed,
+    ) -> Result<(), BlockError> {
+        if unknown.is_empty() {
+            return Ok(());
+        }
+        let range = |&role: &Role| (self.shared.geometry.offset(unit, role, columns.start), columns.len());
+        let ranges: Vec<(u64, u64)> = unknown.iter().map(range).collect();
+        done.lost += ranges.iter().map(|(_, len)| len).sum::<u64>();
+        // Before the syndromes say that these strips are zero.
+        self.list_lost(ranges).await?;
+        for role in unknown {
+            let mut zeroes = self.env.alloc(columns.len() as usize);
+            zeroes.fill(0);
+            row.strips[role] = Some(zeroes);
+        }
+        Ok(())
     }
 
     /// Writes the new content of a whole record, and what follows from it.
@@ -296,6 +346,7 @@ impl<'a, E: Env> Replay<'a, E> {
         entry: &Entry,
         offset: usize,
         columns: Range,
+        done: &mut Replayed,
     ) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
         let (data, strips) = (geometry.data, geometry.strips());
@@ -312,10 +363,13 @@ impl<'a, E: Env> Replay<'a, E> {
         let missing: Vec<Role> = (0..data).filter(|&role| row.strips[role].is_none()).collect();
         if !missing.is_empty() {
             let source = |role: Role| row.strips[role].as_deref();
-            let solved = self.solve(&missing, source, columns.len() as usize);
-            let solved = solved.ok_or(BlockError::Lost { lost: missing.len(), survives: geometry.syndromes })?;
-            for (role, strip) in missing.into_iter().zip(solved) {
-                row.strips[role] = Some(strip);
+            if let Some(solved) = self.solve(&missing, source, columns.len() as usize) {
+                for (role, strip) in missing.into_iter().zip(solved) {
+                    row.strips[role] = Some(strip);
+                }
+            } else {
+                let unknown = take_doubtful(&mut row, missing);
+                self.call_lost(record.unit, &mut row, unknown, columns, done).await?;
             }
         }
         // What the syndromes are on their drives, not what they should be.
@@ -531,6 +585,14 @@ impl<'a, E: Env> Replay<'a, E> {
             });
         join_all(written).await.into_iter().collect()
     }
+}
+
+/// Beyond redundancy what could be read is the best there is. Gives the strips that could not.
+fn take_doubtful(row: &mut Row, roles: Vec<Role>) -> Vec<Role> {
+    for &role in &roles {
+        row.strips[role] = row.doubtful[role].take();
+    }
+    roles.into_iter().filter(|&role| row.strips[role].is_none()).collect()
 }
 
 /// Works on so many items at the same time, and begins no more after an error.

@@ -237,27 +237,37 @@ impl<E: Env> Replay<'_, E> {
     }
 
     /// Reads the payloads of a record. One that cannot be read again is left out, as if its member were missing.
-    pub async fn fetch(&self, record: &mut Record) {
+    ///
+    /// # Errors
+    /// [`BlockError`] if members turn out to be gone and the group cannot do without them.
+    pub async fn fetch(&self, record: &mut Record) -> Result<(), BlockError> {
         let fetched = join_all(record.found.iter().map(|(&role, payload)| async move {
-            let drive = self.drive(payload.member, Some(MemberState::InSync))?;
-            if payload.len == 0 {
-                return Some((role, Vec::new()));
+            let mut bytes = self.payload(payload).await;
+            if bytes.is_none() {
+                // Sectors that cannot be read are one thing; a drive that is gone, or was for a moment, must not make blocks count as lost.
+                self.look_after(payload.member).await?;
+                bytes = self.payload(payload).await;
             }
-            let block = BLOCK as u64;
-            let start = payload.offset / block * block;
-            let len = (payload.offset + payload.len).next_multiple_of(block) - start;
-            // Once more if the drive was gone for a moment.
-            for _ in 0..2 {
-                let mut window = Window::new(self.env, drive, Region { offset: start, len });
-                window.step = WINDOW_BYTES_MAX;
-                let bytes = window.bytes(payload.offset, payload.len).await.to_vec();
-                if gf::crc32c(&bytes) == payload.crc32c {
-                    return Some((role, bytes));
-                }
-            }
-            None
+            Ok(bytes.map(|bytes| (role, bytes)))
         }));
-        record.parts = fetched.await.into_iter().flatten().collect();
+        let fetched: Vec<Option<_>> = fetched.await.into_iter().collect::<Result<_, BlockError>>()?;
+        record.parts = fetched.into_iter().flatten().collect();
+        Ok(())
+    }
+
+    /// A payload as it was found, if it can be read again.
+    async fn payload(&self, payload: &Payload) -> Option<Vec<u8>> {
+        let drive = self.drive(payload.member, Some(MemberState::InSync))?;
+        if payload.len == 0 {
+            return Some(Vec::new());
+        }
+        let block = BLOCK as u64;
+        let start = payload.offset / block * block;
+        let len = (payload.offset + payload.len).next_multiple_of(block) - start;
+        let mut window = Window::new(self.env, drive, Region { offset: start, len });
+        window.step = WINDOW_BYTES_MAX;
+        let bytes = window.bytes(payload.offset, payload.len).await.to_vec();
+        (gf::crc32c(&bytes) == payload.crc32c).then_some(bytes)
     }
 }
 

@@ -306,6 +306,13 @@ impl Shared {
         self.doubted.load(Ordering::SeqCst) != 0
     }
 
+    /// Some member of a set is.
+    pub(crate) fn is_any_doubted_in(&self, set: u64) -> bool {
+        let strips = self.geometry.strips() as u64;
+        let members = u64::MAX >> (u64::BITS as u64 - strips) << (set * strips);
+        self.doubted.load(Ordering::SeqCst) & members != 0
+    }
+
     /// Members in sync that nobody is about to call faulty.
     pub(crate) fn staying(&self) -> impl Iterator<Item = (MemberIndex, Slot)> {
         self.slots().filter(|(member, slot)| slot.state == MemberState::InSync && !self.is_doubted(*member))

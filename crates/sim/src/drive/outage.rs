@@ -85,7 +85,7 @@ impl Broken {
 #[derive(Clone)]
 pub struct Outage {
     way: Rc<Way>,
-    drives: Vec<Rc<DriveState>>,
+    drives: Rc<RefCell<Vec<Rc<DriveState>>>>,
 }
 
 impl Outage {
@@ -108,10 +108,8 @@ impl Outage {
             left: Cell::new(after),
             begins: RefCell::new(Some(sender)),
         };
-        let outage = Outage { way: Rc::new(way), drives: drives.iter().map(|drive| drive.state.clone()).collect() };
-        for drive in &outage.drives {
-            drive.inner.borrow_mut().faults.outages.push(outage.way.clone());
-        }
+        let outage = Outage { way: Rc::new(way), drives: Rc::default() };
+        drives.iter().for_each(|drive| outage.spread(drive));
         let (env, ends) = (env.between_machines(), outage.clone());
         env.clone().spawn(async move {
             if receiver.await.is_err() {
@@ -120,8 +118,8 @@ impl Outage {
             begun();
             match broken {
                 Broken::Silent | Broken::Errors => {}
-                Broken::Pulled => ends.drives.iter().for_each(|drive| drive.pull()),
-                Broken::Power => ends.drives.iter().for_each(|drive| drive.power_cut(&mut rng)),
+                Broken::Pulled => ends.drives.borrow().iter().for_each(|drive| drive.pull()),
+                Broken::Power => ends.drives.borrow().iter().for_each(|drive| drive.power_cut(&mut rng)),
             }
             env.sleep(lasts).await;
             ends.end();
@@ -129,9 +127,21 @@ impl Outage {
         outage
     }
 
+    /// It concerns the way to this drive from now on, too.
+    pub fn spread(&self, drive: &SimDrive) {
+        if self.is_over() || self.is_of(drive) {
+            return;
+        }
+        self.drives.borrow_mut().push(drive.state.clone());
+        drive.state.inner.borrow_mut().faults.outages.push(self.way.clone());
+        if self.is_under_way() && self.way.broken.is_away() {
+            drive.state.pull();
+        }
+    }
+
     /// It concerns the way to this drive.
     pub fn is_of(&self, drive: &SimDrive) -> bool {
-        self.drives.iter().any(|state| state.index == drive.index())
+        self.drives.borrow().iter().any(|state| state.index == drive.index())
     }
 
     /// It is under way.
@@ -159,7 +169,7 @@ impl Outage {
     fn end(&self) {
         self.way.stage.set(Stage::Ended);
         self.way.begins.take();
-        for drive in &self.drives {
+        for drive in &*self.drives.borrow() {
             drive.inner.borrow_mut().faults.outages.retain(|way| !Rc::ptr_eq(way, &self.way));
             drive.release_held();
         }

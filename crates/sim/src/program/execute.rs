@@ -383,7 +383,7 @@ impl Run {
             });
             self.tally.borrow_mut().crashes += 1;
             self.sim.stop_after(after);
-            self.arm_due();
+            self.arm_due(&drives);
             let there: Vec<SimDrive> = living(&drives).into_iter().filter(|drive| !drive.is_away()).collect();
             let (env, mut rng) = (self.sim.env(), self.rng.fork());
             let troubled = self.is_troubled();

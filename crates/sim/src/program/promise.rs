@@ -299,8 +299,6 @@ impl Ledger {
             Step::Work(_) | Step::Verify => true,
             // What drives had cached that was acknowledged is not to be lost with their power alone.
             Step::Crash { kind: CrashKind::Kill, .. } if self.power_due => false,
-            // Members that left then did so before the others could be flushed.
-            Step::Crash { kind: CrashKind::PowerCut, .. } if self.is_torn_running() => false,
             // Those that the group went on with would be away, and the others know nothing of it.
             Step::Crash { .. } if self.is_torn_running() && self.away_due => false,
             Step::Crash { lost, .. } => {
@@ -335,8 +333,7 @@ impl Ledger {
                 let in_place = *at_start || !how.is_away();
                 let harms = (*how == Broken::Power && self.cut_armed) || self.media.contains(&true);
                 let some = !members.is_empty() && members.iter().all(is_there);
-                let crashes = self.cut_armed && if *at_start { self.is_torn_running() } else { all };
-                some && in_place && !harms && !crashes && (all || self.may_lose(fault, members))
+                some && in_place && !harms && (all || self.may_lose(fault, members))
             }
             Step::Slow { member, factor } => known(member) && *factor > 0,
             Step::Mishap { member, what, .. } => {
@@ -349,7 +346,10 @@ impl Ledger {
                 let only = self.lost.iter().filter(|&&lost| lost).count() == 1;
                 own(member) && self.lost[*member] && !self.cut_armed && !self.torn && (only || !spare)
             }
-            Step::Return { member } => own(member) && self.lost[*member] && self.promised(Fault::StaleReturn),
+            // It would be there where all others are out of reach, and know nothing of them.
+            Step::Return { member } => {
+                own(member) && self.lost[*member] && self.promised(Fault::StaleReturn) && !self.torn
+            }
             Step::Restart { without, shards } => {
                 let absent = without.is_empty() || self.may_lose(Fault::Dead, without);
                 *shards > 0

@@ -50,14 +50,7 @@ impl Run {
             (true, true) => Fault::OutageOfAllAtStart,
         };
         let drives = members.iter().filter(|&&member| !self.ledger.is_lost(member));
-        let mut drives: Vec<SimDrive> = drives.filter_map(|&member| self.drive(member)).collect();
-        if is_of_all {
-            // Nor is one there that has only what the group had when it left: alone, it would not know.
-            let in_place = (0..usize::from(self.setup.shape.members)).filter_map(|member| self.drive(member));
-            let in_place: Vec<u32> = in_place.map(|drive| drive.index()).collect();
-            let others = self.group().drives.iter().filter(|drive| !in_place.contains(&drive.index()));
-            drives.extend(others.cloned());
-        }
+        let drives: Vec<SimDrive> = drives.filter_map(|&member| self.drive(member)).collect();
         let lasts = Duration::from_micros(*us);
         let due = Due { drives, how: *how, after: *after, lasts, fault, is_of_all };
         match at_start {
@@ -82,10 +75,16 @@ impl Run {
         self.outages.push(Armed { outage, how, at_start, in_recovery: false, is_of_all });
     }
 
-    /// What is due with a start begins to count.
-    pub(super) fn arm_due(&mut self) {
+    /// What is due with a start on these drives begins to count.
+    pub(super) fn arm_due(&mut self, drives: &[SimDrive]) {
         for due in std::mem::take(&mut self.due) {
             self.arm(due, true);
+        }
+        // Where too many are not there, none is that has only what the group had when it left: alone, it would not know.
+        let epochs: Vec<u64> = drives.iter().map(|drive| newest_superblock(drive).map_or(0, |own| own.epoch)).collect();
+        let newest = epochs.iter().copied().max();
+        for (drive, _) in drives.iter().zip(&epochs).filter(|(_, epoch)| Some(**epoch) != newest) {
+            self.outages.iter().filter(|armed| armed.is_of_all).for_each(|armed| armed.outage.spread(drive));
         }
     }
 
@@ -139,7 +138,7 @@ impl Run {
     /// Starts the group, again and again while the way to its drives fails, as the daemon does.
     pub(super) fn start(&mut self, mut drives: Vec<SimDrive>, shards: usize) -> Group {
         drives.append(&mut self.away);
-        self.arm_due();
+        self.arm_due(&drives);
         let mut failed = Vec::new();
         while failed.len() < ATTEMPTS_MAX {
             let (away, there): (Vec<SimDrive>, Vec<SimDrive>) =
