@@ -35,7 +35,8 @@ impl Terminal {
         let path = ptsname(&ours, Vec::new()).unwrap().into_string().unwrap();
         let open = || File::options().read(true).write(true).open(&path).unwrap();
         let child = Command::new("setsid")
-            .args(["--ctty", env!("CARGO_BIN_EXE_purlin")])
+            // Whoever runs this in the background may have Ctrl-C ignored, which is inherited.
+            .args(["--ctty", "env", "--default-signal=INT", env!("CARGO_BIN_EXE_purlin")])
             .args(daemon.words(line).split_whitespace())
             .env("PURLIN_SOCKET", daemon.file("purlind.sock"))
             .env("TERM", "xterm-256color")
@@ -86,8 +87,15 @@ impl Terminal {
     }
 
     /// Waits for the command's end: its exit status, if no signal ended it, and what is on the screen then.
-    fn ends(mut self) -> (Option<i32>, String) {
-        let code = self.child.wait().unwrap().code();
+    fn ends(&mut self) -> (Option<i32>, String) {
+        let begin = Instant::now();
+        let code = loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                break status.code();
+            }
+            assert!(begin.elapsed() < PATIENCE, "it does not end:\n{}", self.text());
+            std::thread::sleep(Duration::from_millis(10));
+        };
         self.reader.take().unwrap().join().unwrap();
         (code, self.text())
     }
@@ -183,10 +191,8 @@ fn the_status_screen_follows_what_happens_and_gives_the_terminal_back() {
     terminal.shows_that("the end of tank/later", |text| !text.contains("tank/later"));
 
     terminal.types("\x03");
-    let code = terminal.child.wait().unwrap().code();
-    terminal.reader.take().unwrap().join().unwrap();
+    assert_eq!(terminal.ends(), (Some(0), String::new()));
     let screen = terminal.screen.lock().unwrap();
-    assert_eq!((code, screen.screen().contents().as_str()), (Some(0), ""));
     assert!(!screen.screen().alternate_screen() && !screen.screen().hide_cursor());
 }
 
