@@ -154,6 +154,7 @@ async fn serve(
     engine.start_hotplug();
     engine.start_looking_for_remotes();
     engine.start_remembered().await?;
+    engine.look_at_arrivals()?;
     handover.drop_unused();
     engine.start_sampling();
     engine.start_upkeep();

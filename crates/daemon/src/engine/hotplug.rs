@@ -171,6 +171,7 @@ impl Engine {
     /// A drive was pulled: its groups go on without it.
     async fn drive_went(&self, device: (u32, u32)) {
         self.newcomers.forget(device);
+        self.is_unknown_now(device);
         for group in self.all() {
             if let Err(error) = self.leave(&group, device).await {
                 tracing::error!(group = group.name, %error, "a drive was pulled, and the group cannot do without it");
@@ -197,7 +198,7 @@ impl Engine {
     }
 
     /// A drive came: looks at it until it is clear what it is.
-    async fn drive_came(&self, present: &Present) {
+    pub(super) async fn drive_came(&self, present: &Present) {
         let began = Instant::now();
         let path = &present.path;
         loop {
@@ -209,7 +210,10 @@ impl Engine {
                 return;
             }
             let found = match outcome {
-                Ok((Outcome::Used, _)) => return self.newcomers.forget(present.device),
+                Ok((Outcome::Used, _)) => {
+                    self.is_known_now(present);
+                    return self.newcomers.forget(present.device);
+                }
                 Ok((Outcome::Known(found), size_bytes)) => (found, size_bytes),
                 Ok((Outcome::NotYet(_), _)) if !last => {
                     tokio::time::sleep(SETTLE_LOOK).await;
@@ -219,6 +223,7 @@ impl Engine {
                 Err(error) if error.code == ErrorCode::Unavailable => return,
                 Err(error) => (Found::Unused(error.message), None),
             };
+            self.is_unknown_now(present.device);
             let folder = identity::folder_of(present.device);
             let newcomer = Newcomer {
                 device: present.device,

@@ -82,6 +82,12 @@ struct Document {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
+struct DrivesDocument {
+    drives: Option<BTreeSet<String>>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct ImportsDocument {
     imports: Vec<RememberedImport>,
 }
@@ -128,6 +134,21 @@ impl Memory {
     /// Replaces what is remembered: all of it or nothing.
     pub fn save(&self, groups: Vec<Remembered>) -> io::Result<()> {
         replace(&self.path, &serde_json::to_vec_pretty(&Document { groups })?)
+    }
+
+    fn drives_path(&self) -> PathBuf {
+        self.path.with_file_name("drives.json")
+    }
+
+    /// What the drives were that were there and nothing new; `None` if that was never written.
+    pub fn load_drives(&self) -> io::Result<Option<BTreeSet<String>>> {
+        Ok(read::<DrivesDocument>(&self.drives_path())?.drives)
+    }
+
+    /// Replaces the drives that are nothing new: all or nothing.
+    pub fn save_drives(&self, drives: BTreeSet<String>) -> io::Result<()> {
+        let document = DrivesDocument { drives: Some(drives) };
+        replace(&self.drives_path(), &serde_json::to_vec_pretty(&document)?)
     }
 
     fn imports_path(&self) -> PathBuf {

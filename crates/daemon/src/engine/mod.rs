@@ -9,6 +9,7 @@
 
 mod access;
 mod announce;
+mod arrivals;
 mod away;
 mod change;
 mod clock;
@@ -68,6 +69,7 @@ use runtime::{MailboxSender, Runtime, ShardEnv, ShardHandle, mailbox};
 use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
 use announce::Announcer;
+use arrivals::Known;
 use away::Away;
 use devices::{Backing, DeviceEnd, Devices};
 use drives::{Opener, Taken};
@@ -97,6 +99,7 @@ pub struct Engine {
     listeners: Listeners,
     devices: Devices,
     newcomers: Newcomers,
+    known: Known,
     healths: Healths,
     opener: Opener,
     shares: Arc<Shares>,
@@ -154,6 +157,7 @@ impl Engine {
             listeners,
             devices: Devices::new(shards.clone()),
             newcomers: Newcomers::default(),
+            known: Known::default(),
             healths: Healths::default(),
             opener: Opener { remotes: Remotes::new(shards[0].clone(), state), passthrough: runtime.passthrough() },
             shares: Arc::new(Shares::new(state)),
@@ -414,5 +418,7 @@ impl Engine {
         if let Err(error) = self.memory.save(groups) {
             tracing::error!(%error, "the state directory cannot be written: groups have to be assembled by hand");
         }
+        drop(absent);
+        self.know_drives_of_groups();
     }
 }

@@ -1,0 +1,90 @@
+//! Drives that came while no daemon ran.
+//!
+//! A drive that was there before, and still is, is nothing new: what failed must not be taken back with each start. So it is remembered what was
+//! there. A drive that came, and that no group has, is not: the next start looks at it again, and offers it again.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::Engine;
+use super::identity::{self, Present};
+
+/// The drives that are nothing new, by device, with what they are. `None` until it was looked which came while no daemon ran: what the last one
+/// knew must not be overwritten before.
+#[derive(Debug, Default)]
+pub(super) struct Known(Mutex<Option<BTreeMap<(u32, u32), String>>>);
+
+impl Known {
+    fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<(u32, u32), String>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a drive is under any name; where it does not say, its name.
+fn identity_of(present: &Present) -> String {
+    identity::of_path(&present.path).unwrap_or_else(|| present.path.clone())
+}
+
+impl Engine {
+    /// Looks at drives that came since a daemon with this state directory ran last. To be called once its groups were started.
+    ///
+    /// # Errors
+    /// If what is remembered cannot be read.
+    pub fn look_at_arrivals(self: &Arc<Self>) -> std::io::Result<()> {
+        let remembered = self.memory.load_drives()?;
+        let (mut stayed, mut came) = (BTreeMap::new(), Vec::new());
+        for present in identity::present() {
+            let identity = identity_of(&present);
+            // Where nothing is remembered, nobody has looked before.
+            if remembered.as_ref().is_none_or(|known| known.contains(&identity)) {
+                stayed.insert(present.device, identity);
+            } else {
+                came.push(present);
+            }
+        }
+        self.known.lock().replace(stayed);
+        self.know_drives_of_groups();
+        self.remember_drives();
+        for present in came {
+            tracing::info!(drive = present.path, "came while no daemon ran");
+            let engine = self.clone();
+            tokio::spawn(async move { engine.drive_came(&present).await });
+        }
+        Ok(())
+    }
+
+    /// A drive is nothing new from now on: a group has it.
+    pub(super) fn is_known_now(&self, present: &Present) {
+        let identity = identity_of(present);
+        let mut known = self.known.lock();
+        let is_new =
+            |known: &mut BTreeMap<_, _>| known.insert(present.device, identity.clone()).as_ref() != Some(&identity);
+        if known.as_mut().is_some_and(is_new) {
+            drop(known);
+            self.remember_drives();
+        }
+    }
+
+    /// A drive went, or one came that nobody has: when it is there at the next start it is new.
+    pub(super) fn is_unknown_now(&self, device: (u32, u32)) {
+        let was_known = self.known.lock().as_mut().and_then(|known| known.remove(&device)).is_some();
+        if was_known {
+            self.remember_drives();
+        }
+    }
+
+    /// Drives that groups were given since: those that fail are not new either.
+    pub(super) fn know_drives_of_groups(&self) {
+        let groups = self.all();
+        let has = |present: &Present| groups.iter().any(|group| group.has_device(present.device));
+        identity::present().iter().filter(|present| has(present)).for_each(|present| self.is_known_now(present));
+    }
+
+    fn remember_drives(&self) {
+        let known = self.known.lock();
+        let drives = known.iter().flat_map(BTreeMap::values).cloned().collect();
+        if let Err(error) = self.memory.save_drives(drives) {
+            tracing::error!(%error, "the state directory cannot be written: the next start does not know which drives are new");
+        }
+    }
+}
