@@ -41,13 +41,9 @@ impl<D: Drive> Handle<D> {
         self.run(Kind::Probe(class_of(buf.len())), self.drive.read(offset, buf)).await
     }
 
-    /// A flush that is waited for as a write is, also where the group cannot do without the drive. Tried twice if need be.
+    /// A flush that is waited for as a write is, also where the group cannot do without the drive.
     pub async fn flush_patiently(&self) -> Result<(), DriveError> {
-        match self.run(Kind::Change, self.drive.flush()).await {
-            Ok(()) => Ok(()),
-            Err(DriveError::Gone) => Err(DriveError::Gone),
-            Err(_) => self.run(Kind::Change, self.drive.flush()).await,
-        }
+        self.run(Kind::Change, self.drive.flush()).await
     }
 
     async fn run<T>(

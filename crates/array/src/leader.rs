@@ -536,10 +536,15 @@ async fn read_superblock<D: Drive>(drive: &D) -> Option<Superblock> {
 
 /// Flushes a drive, twice if need be.
 pub(crate) async fn flush_retried<D: Drive>(drive: &D) -> Result<(), DriveError> {
-    match drive.flush().await {
+    twice(async || drive.flush().await).await
+}
+
+/// Tries a flush again, unless the drive is gone.
+pub(crate) async fn twice(flush: impl AsyncFn() -> Result<(), DriveError>) -> Result<(), DriveError> {
+    match flush().await {
         Ok(()) => Ok(()),
         Err(DriveError::Gone) => Err(DriveError::Gone),
-        Err(_) => drive.flush().await,
+        Err(_) => flush().await,
     }
 }
 

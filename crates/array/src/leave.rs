@@ -1,7 +1,9 @@
 //! Members that leave a running group, and what was written together with them.
 //!
-//! 1. A member that is leaving is *doubted*: no shard takes what is on it for granted.
-//! 2. The others are flushed: a recovery that finds it lost must find the rest as it was acknowledged.
+//! 1. A member that is leaving is *doubted*: no shard takes what is on it for granted, and no record of its set begins before it is clear whether it
+//!    leaves ([`crate::record`]).
+//! 2. The others are flushed: a recovery that finds it lost must find the rest as it was acknowledged. Nobody leaves while some of them cannot, and
+//!    have to stay.
 //! 3. The superblocks say that it left ([`Inner::commit`]).
 //! 4. Where the log leaves a question open if the member is lost, seals say that the others are new. Not before: until the superblocks say that it
 //!    left, a power cut may bring it back as one in sync, without what its cache had, and the log is what puts it right then.
@@ -16,7 +18,7 @@ use crate::array::Inner;
 use crate::cause::{Cause, Failure};
 use crate::errors::Failed;
 use crate::geometry::MemberIndex;
-use crate::leader::{GroupState, flush_retried};
+use crate::leader::{GroupState, flush_retried, twice};
 use crate::message::{Outcome, Request};
 use crate::shared::{DriveId, Slot};
 use crate::status::Event;
@@ -135,7 +137,7 @@ impl<E: Env> Inner<E> {
                 let drive = self.drive(id);
                 async move {
                     match drive {
-                        Some(drive) => drive.flush_patiently().await,
+                        Some(drive) => twice(async || drive.flush_patiently().await).await,
                         None => Err(DriveError::Gone),
                     }
                 }

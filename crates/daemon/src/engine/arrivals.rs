@@ -20,11 +20,6 @@ impl Known {
     }
 }
 
-/// What a drive is under any name; where it does not say, its name.
-fn identity_of(present: &Present) -> String {
-    identity::of_path(&present.path).unwrap_or_else(|| present.path.clone())
-}
-
 impl Engine {
     /// Looks at drives that came since a daemon with this state directory ran last. To be called once its groups were started.
     ///
@@ -34,7 +29,7 @@ impl Engine {
         let remembered = self.memory.load_drives()?;
         let (mut stayed, mut came) = (BTreeMap::new(), Vec::new());
         for present in identity::present() {
-            let identity = identity_of(&present);
+            let identity = present.identity();
             // Where nothing is remembered, nobody has looked before.
             if remembered.as_ref().is_none_or(|known| known.contains(&identity)) {
                 stayed.insert(present.device, identity);
@@ -53,14 +48,16 @@ impl Engine {
         Ok(())
     }
 
-    /// A drive is nothing new from now on: a group has it.
-    pub(super) fn is_known_now(&self, present: &Present) {
-        let identity = identity_of(present);
-        let mut known = self.known.lock();
-        let is_new =
-            |known: &mut BTreeMap<_, _>| known.insert(present.device, identity.clone()).as_ref() != Some(&identity);
-        if known.as_mut().is_some_and(is_new) {
-            drop(known);
+    /// Drives are nothing new from now on: groups have them.
+    pub(super) fn are_known_now(&self, drives: impl IntoIterator<Item = Present>) {
+        let drives = drives.into_iter().map(|present| (present.device, present.identity())).collect::<Vec<_>>();
+        let mut is_new = false;
+        if let Some(known) = &mut *self.known.lock() {
+            for (device, identity) in drives {
+                is_new |= known.insert(device, identity.clone()) != Some(identity);
+            }
+        }
+        if is_new {
             self.remember_drives();
         }
     }
@@ -77,7 +74,7 @@ impl Engine {
     pub(super) fn know_drives_of_groups(&self) {
         let groups = self.all();
         let has = |present: &Present| groups.iter().any(|group| group.has_device(present.device));
-        identity::present().iter().filter(|present| has(present)).for_each(|present| self.is_known_now(present));
+        self.are_known_now(identity::present().into_iter().filter(has));
     }
 
     fn remember_drives(&self) {

@@ -211,7 +211,7 @@ impl Engine {
             }
             let found = match outcome {
                 Ok((Outcome::Used, _)) => {
-                    self.is_known_now(present);
+                    self.are_known_now([present.clone()]);
                     return self.newcomers.forget(present.device);
                 }
                 Ok((Outcome::Known(found), size_bytes)) => (found, size_bytes),
@@ -348,8 +348,7 @@ impl Engine {
             Err(error) if error.code == ErrorCode::DriveInUse => return Ok(Outcome::NotYet(error.message)),
             Err(error) => return Err(error),
         };
-        let identity = identity::of_path(&present.path).unwrap_or_else(|| present.path.clone());
-        if !self.newcomers.may_return(&identity) {
+        if !self.newcomers.may_return(&present.identity()) {
             return Ok(unused(format!(
                 "member {slot} of the group {name:?}, but it comes and goes too often: \
                  purlin drive replace {name} {slot} --with {} --wipe-foreign",

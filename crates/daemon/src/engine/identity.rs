@@ -16,6 +16,13 @@ pub(super) struct Present {
     pub sequence: String,
 }
 
+impl Present {
+    /// What it is under any name; where it does not say, its name.
+    pub fn identity(&self) -> String {
+        of_path(&self.path).unwrap_or_else(|| self.path.clone())
+    }
+}
+
 /// The text of an attribute, without blanks around it; `None` if there is none or it is empty.
 fn attribute(folder: &Path, name: &str) -> Option<String> {
     let text = fs::read_to_string(folder.join(name)).ok()?;

@@ -71,6 +71,7 @@ impl Run {
                 armed.outage.call_off();
                 armed.is_of_all = true;
             }
+            self.due.iter_mut().for_each(|due| due.is_of_all = true);
         }
         self.outages.push(Armed { outage, how, at_start, in_recovery: false, is_of_all });
     }
