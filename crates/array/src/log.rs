@@ -549,7 +549,11 @@ impl<E: Env> Inner<E> {
             // The records of this batch are open as well, but older ones are, too, or there would be room.
             let _ = log.wait().await;
         } else if self.mend(|_| true).await.is_err() {
-            self.unended.give_up_records();
+            // Without a flush there is no room either, and members that are back may take what they did not take a moment before.
+            self.flush_members().await?;
+            if self.mend(|_| true).await.is_err() {
+                self.unended.give_up_records();
+            }
         }
         Ok(())
     }

@@ -92,7 +92,7 @@ impl UnendedWrites {
         self.all.borrow().iter().any(|unended| unended.record.borrow().is_some())
     }
 
-    /// The log needs the room of their records: what they protect is in memory alone from now on.
+    /// The log needs the room of their records, and members take flushes but not these writes: what they protect is in memory alone from now on.
     pub fn give_up_records(&self) {
         for unended in &*self.all.borrow() {
             drop(unended.record.take());

@@ -329,3 +329,29 @@ fn a_whole_record_has_strips_that_could_not_be_read_as_well() {
         execute(&program(start, shape, strict, 4096, steps), false);
     }
 }
+
+#[test]
+fn a_write_that_came_to_no_end_keeps_its_record_while_the_group_is_out_of_reach() {
+    // The story (seed 439423): the next write needed room in the log, found that the one before could not be written again yet, and gave its
+    // record up. Only memory told what its strips were to be, and a kill took that: they could not be computed.
+    let ask = |request, start, len| Ask { request, start, len, shard: 0, pause_us: 0 };
+    let shape = shape(Level::Raid5, 5, None, None, None, 4096);
+    for seed in 439420..439440 {
+        let steps = vec![
+            Step::Restart { without: vec![2], shards: 3 },
+            Step::Work(vec![
+                ask(Request::Write { fua: true }, 350_720, 512),
+                ask(Request::Write { fua: false }, 3584 << 10, 512),
+            ]),
+            Step::Outage { members: vec![3, 4], how: Broken::Errors, at_start: false, after: 14, us: 612 },
+            Step::Work(vec![ask(Request::Write { fua: false }, 288 << 10, 208 << 10), ask(Request::Flush, 0, 0)]),
+            Step::Crash { kind: CrashKind::Kill, after: 0, lost: vec![], again: vec![] },
+        ];
+        let protection = Protection { safety: CrashSafety::Strict, checksums: true };
+        let program = program(seed, shape, protection, 4096, steps);
+        execute(
+            &Program { setup: Setup { pace: Pace::Usual, drive_bytes: 1 << 20, ..program.setup }, ..program },
+            false,
+        );
+    }
+}
