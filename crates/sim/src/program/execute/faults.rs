@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ::drive::Env;
-use array::{JoinError, MemberIndex};
-use format::MemberState;
+use array::{Geometry, JoinError, MemberIndex};
+use format::{BLOCK, MemberState};
 
 use super::{Run, new_drive};
 use crate::engine::history::{self, Request, perform};
@@ -124,8 +124,9 @@ impl Run {
             Silent::Rot => {}
             Silent::LostWrite => drive.lose_writes(1),
             Silent::Misdirected => {
-                let elsewhere = self.rng.clone().below(geometry.bands * geometry.unit / geometry.sector);
-                drive.misdirect_next_write(geometry.data_start + elsewhere * geometry.sector);
+                if let Some(elsewhere) = self.elsewhere(&geometry, start, len) {
+                    drive.misdirect_next_write(elsewhere);
+                }
             }
         }
         self.sim.block_on(async {
@@ -145,6 +146,25 @@ impl Run {
         flushed.expect("nothing is seen to be wrong");
         let mut rng = self.rng.fork();
         self.sim.block_on(history::verify_latest(self.group(), &self.history, &mut rng));
+    }
+
+    /// Where a write to a member lands that is misdirected while these bytes of the group are written. Without checksums nobody sees before
+    /// the next scrub that what was there is damaged, so it is none of the rows that are computed from at the same time.
+    fn elsewhere(&self, geometry: &Geometry, start: u64, len: u64) -> Option<u64> {
+        const TRIES: usize = 50;
+        let mut rng = self.rng.clone();
+        let lands =
+            || geometry.data_start + rng.below(geometry.bands * geometry.unit / geometry.sector) * geometry.sector;
+        let mut places = std::iter::repeat_with(lands).take(TRIES);
+        if self.setup.protection.has_checksums() {
+            return places.next();
+        }
+        // No operation is longer, be it a frame of the log with its head.
+        let reach = len + 4 * BLOCK as u64;
+        let stripe = geometry.data as u64 * geometry.strip;
+        let stripes = (start / stripe..(start + len).div_ceil(stripe)).map(|index| geometry.place(index * stripe));
+        let rows: Vec<u64> = stripes.map(|place| geometry.member_offset(place.unit, place.x)).collect();
+        places.find(|at| rows.iter().all(|row| at + reach <= *row || row + geometry.strip <= *at))
     }
 
     pub(super) fn replace(&mut self, member: usize, spare: bool) {
