@@ -22,6 +22,29 @@ fn an_empty_daemon_says_what_to_do_first() {
 }
 
 #[test]
+fn a_group_says_what_its_crash_safety_risks() {
+    let daemon = Daemon::start();
+    let parity =
+        "off: when a crash meets lost members, untouched blocks of stripes in flight may be lost, and nothing says so";
+    let mirror = "off: after a crash, copies of blocks in flight may differ until the resync has passed them";
+    let strict = "strict: untouched blocks never change, blocks in flight are old or new, whatever is lost";
+    for (level, safety, count, note) in [
+        ("raid5", "off", 3, parity),
+        ("raid6", "off", 4, parity),
+        ("raid1", "off", 2, mirror),
+        ("raid6", "strict", 4, strict),
+        ("raid0", "off", 2, "no parity: a crash leaves blocks in flight old or new"),
+    ] {
+        let name = format!("{level}-{safety}");
+        let drives: Vec<String> = (0..count).map(|drive| format!("mem:{name}-{drive}-###:64M")).collect();
+        let drives = drives.join(",");
+        daemon.ok(&format!("group create {name} --level {level} --crash-safety {safety} --drives {drives} --yes"));
+        let shown = daemon.ok(&format!("group show {name}"));
+        assert!(shown.contains(&format!("\ncrash safety  {note}\n")), "{name}: {shown}");
+    }
+}
+
+#[test]
 fn an_export_says_how_clients_connect() {
     let daemon = Daemon::filled();
     daemon.ok(

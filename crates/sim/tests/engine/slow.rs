@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use array::{Event, MemberIndex, Settings};
+use array::{Event, MemberIndex, ScrubMode, Settings};
 use drive::{Buf, Env, Nanos, oneshot};
 use format::{Level, Shape};
 use sim::{Latency, Rng, Sim, SimDrive};
@@ -50,6 +50,18 @@ async fn reads(group: &Group, clients: usize, count: usize, rng: &mut Rng) -> Ve
 
 /// As [`reads`], with a pause after each.
 async fn reads_with_pauses(group: &Group, clients: usize, count: usize, pause: Duration, rng: &mut Rng) -> Vec<Nanos> {
+    requests_with_pauses(group, clients, count, pause, 0, rng).await
+}
+
+/// As [`reads_with_pauses`], but so many of ten requests are writes.
+async fn requests_with_pauses(
+    group: &Group,
+    clients: usize,
+    count: usize,
+    pause: Duration,
+    writes: u64,
+    rng: &mut Rng,
+) -> Vec<Nanos> {
     let times = Rc::new(RefCell::new(Vec::with_capacity(clients * count)));
     let mut ends = Vec::new();
     for client in 0..clients {
@@ -60,8 +72,13 @@ async fn reads_with_pauses(group: &Group, clients: usize, count: usize, pause: D
         group.env.spawn(async move {
             for _ in 0..count {
                 let began = env.now();
-                let read = array.read(rng.below(blocks) * BLOCK, env.alloc(BLOCK as usize)).await.expect("readable");
-                assert!(read.iter().all(|&byte| byte == 7), "wrong bytes");
+                let at = rng.below(blocks) * BLOCK;
+                if rng.chance(writes, 10) {
+                    array.write(at, Buf::from(vec![7; BLOCK as usize]), false).await.expect("writable");
+                } else {
+                    let read = array.read(at, env.alloc(BLOCK as usize)).await.expect("readable");
+                    assert!(read.iter().all(|&byte| byte == 7), "wrong bytes");
+                }
                 times.borrow_mut().push(env.now() - began);
                 if !pause.is_zero() {
                     env.sleep(pause).await;
@@ -345,9 +362,17 @@ fn writes_wait_for_a_slow_member_until_it_is_retired() {
     assert!(kept > 4 * healthy, "nobody asked: {kept} ns beside {healthy} ns");
 }
 
-/// The p99 of users' reads while a member is rebuilt on another drive, and how long that took. The drives work on two
-/// operations at a time.
-fn rebuild_beside_users(target: Option<Nanos>, clients: usize) -> (Nanos, Nanos) {
+/// What is done in the background.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Job {
+    /// A member is rebuilt on another drive.
+    Rebuild,
+    Scrub,
+}
+
+/// The p99 of users' requests, of ten of which so many are writes, beside a job, and how long that took. The drives work on two operations at a
+/// time.
+fn beside_users(job: Job, target: Option<Nanos>, clients: usize, writes: u64) -> (Nanos, Nanos) {
     let bytes = 16 * MIB;
     let shape = shape(Level::Raid6, 6, None, None, None, 16 * KIB);
     let sim = Sim::new(6);
@@ -360,15 +385,24 @@ fn rebuild_beside_users(target: Option<Nanos>, clients: usize) -> (Nanos, Nanos)
         drive.set_channels(2);
     }
     sim.block_on(async {
-        group.leader().fail_member(MemberIndex(4)).await.expect("one may be lost");
+        if job == Job::Rebuild {
+            group.leader().fail_member(MemberIndex(4)).await.expect("one may be lost");
+        }
         let began = group.env.now();
-        group.leader().replace(MemberIndex(4), id, uuid(&mut rng)).await.expect("the drive fits");
+        match job {
+            Job::Rebuild => {
+                group.leader().replace(MemberIndex(4), id, uuid(&mut rng)).await.expect("the drive fits");
+            }
+            Job::Scrub => assert!(group.leader().start_scrub(ScrubMode::Repair)),
+        }
         let mut times = Vec::new();
-        while !group.all_in_sync() {
+        let is_under_way = || group.leader().status().jobs.iter().any(|job| job.ended.is_none());
+        while !group.all_in_sync() || is_under_way() {
             if clients == 0 {
                 group.env.sleep(Duration::from_millis(1)).await;
             } else {
-                times.extend(reads_with_pauses(&group, clients, 10, Duration::from_micros(200), &mut rng).await);
+                let pause = Duration::from_micros(200);
+                times.extend(requests_with_pauses(&group, clients, 10, pause, writes, &mut rng).await);
             }
         }
         let took = group.env.now() - began;
@@ -377,22 +411,32 @@ fn rebuild_beside_users(target: Option<Nanos>, clients: usize) -> (Nanos, Nanos)
 }
 
 #[test]
-fn a_rebuild_keeps_users_below_their_target_where_the_drives_allow_it() {
-    let (p99, _) = rebuild_beside_users(None, 4);
-    assert!(p99 > 350_000, "{p99} ns: without a target it is not kept");
-    let (wide, fast) = rebuild_beside_users(Some(1_000_000), 4);
-    assert!(wide <= 1_000_000, "{wide} ns");
-    for target in [350_000, 250_000] {
-        let (p99, took) = rebuild_beside_users(Some(target), 4);
-        assert!(p99 <= target, "{p99} ns instead of {target}");
-        assert!(took > fast, "{took} ns beside {fast} ns: users who bear more leave more");
+fn background_work_keeps_users_below_their_target_where_the_drives_allow_it() {
+    // Small writes take longer: each reads and writes three members, and the log.
+    for (writes, targets) in [(0, [350_000, 250_000]), (3, [700_000, 600_000])] {
+        for job in [Job::Rebuild, Job::Scrub] {
+            let (p99, _) = beside_users(job, None, 4, writes);
+            assert!(p99 > targets[0], "{job:?}, {writes} writes: {p99} ns: without a target it is not kept");
+            let (wide, fast) = beside_users(job, Some(1_000_000), 4, writes);
+            assert!(wide <= 1_000_000, "{job:?}, {writes} writes: {wide} ns");
+            for target in targets {
+                let (p99, took) = beside_users(job, Some(target), 4, writes);
+                assert!(p99 <= target, "{job:?}, {writes} writes: {p99} ns instead of {target}");
+                assert!(
+                    took > fast,
+                    "{job:?}, {writes} writes: {took} ns beside {fast} ns: users who bear more leave more"
+                );
+            }
+        }
     }
 }
 
 #[test]
-fn a_rebuild_without_users_takes_all_of_the_drives_time() {
-    let (_, usual) = rebuild_beside_users(None, 0);
-    assert_eq!(rebuild_beside_users(Some(250_000), 0).1, usual);
-    let (_, beside_users) = rebuild_beside_users(None, 4);
-    assert!(beside_users > 3 * usual, "{beside_users} ns beside {usual} ns");
+fn background_work_without_users_takes_all_of_the_drives_time() {
+    for job in [Job::Rebuild, Job::Scrub] {
+        let (_, usual) = beside_users(job, None, 0, 0);
+        assert_eq!(beside_users(job, Some(250_000), 0, 0).1, usual);
+        let (_, beside_users) = beside_users(job, None, 4, 0);
+        assert!(beside_users > 3 * usual, "{job:?}: {beside_users} ns beside {usual} ns");
+    }
 }
