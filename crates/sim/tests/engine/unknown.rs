@@ -15,8 +15,13 @@ const NEW: u8 = 2;
 
 /// A group whose first bytes were written, and flushed.
 fn written(sim: &Sim, shape: Shape, drive_bytes: u64, shards: usize, bytes: u64) -> Group {
+    written_with(sim, shape, Protection::plain(CrashSafety::On), drive_bytes, shards, bytes)
+}
+
+/// As [`written`], with other protection.
+fn written_with(sim: &Sim, shape: Shape, protection: Protection, drive_bytes: u64, shards: usize, bytes: u64) -> Group {
     let drives = new_drives(sim, usize::from(shape.members), drive_bytes, 4096);
-    let group = Group::create_with(sim, shape, Protection::plain(CrashSafety::On), drives, shards);
+    let group = Group::create_with(sim, shape, protection, drives, shards);
     assert!(group.size() >= bytes, "{} bytes", group.size());
     sim.block_on(async {
         for at in (0..bytes).step_by(MIB as usize) {
@@ -139,4 +144,53 @@ fn a_block_that_was_lost_and_written_again_stays_readable_however_many_ranges_th
         }
         assert!(lost(&group).is_empty());
     });
+}
+
+#[test]
+fn what_more_faults_than_are_promised_leave_unknown_is_listed_and_the_group_is_assembled() {
+    // The story: a record of strict safety holds what its write wants in the row and the syndromes. With as many members lost as the level
+    // survives and a medium that cannot be read beside them, a strip that nobody was writing could not be computed, and the group was never
+    // started again, because of one block.
+    let shapes = [shape(Level::Raid5, 3, None, None, None, 4 * KIB), shape(Level::Raid6, 4, None, None, None, 4 * KIB)];
+    for (shape, checksums) in shapes.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
+        let protection = Protection { safety: CrashSafety::Strict, checksums };
+        let (members, survives) = (usize::from(shape.members), shape.survives());
+        let mut listed = 0;
+        for (absent, unreadable) in (0..members).flat_map(|absent| (1..=members - survives).map(move |by| (absent, by)))
+        {
+            let case = format!("{shape}, {protection}, {absent} absent, {unreadable} after them unreadable");
+            let sim = Sim::new(listed);
+            let group = written_with(&sim, shape, protection, 24 * MIB, 1, MIB);
+            let geometry = group.leader().shared().geometry.clone();
+            let row = geometry.member_offset(geometry.place(0).unit, 0);
+            sim.block_on(group.leader().write(0, Buf::from(vec![NEW; 4096]), false)).expect("writable");
+            let drives = group.cut(&sim);
+            let unreadable = (absent + survives - 1 + unreadable) % members;
+            drives[unreadable].media_error(row..row + 4096);
+            let is_absent = |index: usize| (0..survives).any(|next| (absent + next) % members == index);
+            let there = drives.into_iter().enumerate().filter(|(index, _)| !is_absent(*index));
+            let group = Group::open(&sim, there.map(|(_, drive)| drive).collect(), 1);
+            sim.block_on(async {
+                let stripe = geometry.data as u64 * 4096;
+                for at in (0..MIB).step_by(4096) {
+                    match read(&group, at).await {
+                        Ok(read) => {
+                            let is_right = |byte: u8| byte == OLD || (at == 0 && byte == NEW);
+                            assert!(is_right(read[0]) && read.iter().all(|&byte| byte == read[0]), "{case}: {at}");
+                        }
+                        Err(BlockError::Unknown { .. } | BlockError::Lost { .. }) => {
+                            assert!(at < stripe, "{case}: {at} lies in another row");
+                            listed += u64::from(lost(&group).ranges().iter().any(|(start, _)| *start == at));
+                        }
+                        Err(error) => panic!("{case}: {at}: {error}"),
+                    }
+                }
+                group.leader().write(0, Buf::from(vec![NEW; stripe as usize]), false).await.expect("writable");
+                for at in (0..stripe).step_by(4096) {
+                    assert_eq!(read(&group, at).await.expect("readable")[0], NEW, "{case}: {at}");
+                }
+            });
+        }
+        assert!(listed > 0, "{shape}, {protection}: nothing was unknown");
+    }
 }
