@@ -20,7 +20,7 @@ start near
 near nvme connect 127.0.0.1 "$NQN" --nsid 7 --ublk --name disk >&2
 DEVICE=/dev/purlin/disk/nvme
 is() { [[ $(blockdev --getsize64 $DEVICE) == $(($1 << 20)) ]]; }
-mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 $DEVICE
+make_fs ext4 $DEVICE
 mount -t ext4 $DEVICE /mnt
 file() { head -c $((20 << 20)) /dev/urandom | tee "/mnt/$1" | sha256sum | cut -d' ' -f1; }
 
@@ -42,4 +42,4 @@ sync
 echo 3 >/proc/sys/vm/drop_caches
 [[ $(sha256sum </mnt/first) == "$first"* && $(sha256sum </mnt/second) == "$second"* ]] && echo "what was written to the new space is there"
 umount /mnt
-e2fsck -fn $DEVICE >&2 && echo "e2fsck finds nothing wrong"
+check_fs ext4 $DEVICE >&2 && echo "e2fsck finds nothing wrong"

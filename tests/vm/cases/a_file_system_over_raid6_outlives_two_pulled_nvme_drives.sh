@@ -6,7 +6,7 @@ p group create tank --level raid6 --drives "$(drives 1 6)" --yes >&2
 p volume create tank/v --size 256MiB >&2
 p export create tank/v --nbd "unix:$NBD" >&2
 nbd_attach tank/v
-mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 /dev/nbd0
+make_fs ext4 /dev/nbd0
 mkdir -p /mnt
 mount -t ext4 /dev/nbd0 /mnt
 
@@ -40,7 +40,7 @@ check_files "with two drives pulled"
 umount /mnt
 nbd_detach
 nbd_attach tank/v
-e2fsck -fn /dev/nbd0 >&2 && echo "e2fsck finds nothing wrong"
+check_fs ext4 /dev/nbd0 >&2 && echo "e2fsck finds nothing wrong"
 mount -t ext4 -o ro /dev/nbd0 /mnt
 check_files "mounted again"
 umount /mnt

@@ -23,8 +23,8 @@ node() {
 both() { node 1 && node 2; }
 wait_for 20 both >&2
 control=$(grep -l "^$NQN" /sys/class/nvme/nvme*/subsysnqn | cut -d/ -f5)
-mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$(node 1)"
-mkfs.xfs -q -f "$(node 2)"
+make_fs ext4 "$(node 1)"
+make_fs xfs "$(node 2)"
 mkdir -p /ext4 /xfs
 mount -t ext4 "$(node 1)" /ext4
 mount -t xfs "$(node 2)" /xfs
@@ -66,6 +66,6 @@ for kind in ext4 xfs; do
 done
 dmesg | grep -iE 'I/O error|critical' >&2 && fail "the kernel saw errors"
 umount /ext4 /xfs
-e2fsck -fn "$(node 1)" >&2 && xfs_repair -n "$(node 2)" >&2 && echo "and both are clean"
+check_fs ext4 "$(node 1)" >&2 && check_fs xfs "$(node 2)" >&2 && echo "and both are clean"
 tc qdisc del dev "$link" root
 nvme disconnect -n "$NQN" >&2

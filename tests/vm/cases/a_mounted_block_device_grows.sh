@@ -30,7 +30,7 @@ remote_is() {
     done
     return 1
 }
-mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 $device
+make_fs ext4 $device
 mount -t ext4 $device /mnt
 # In KiB.
 room() { df -k /mnt | awk 'END { print $2 }'; }
@@ -100,7 +100,7 @@ echo 3 >/proc/sys/vm/drop_caches
 p volume resize tank/v --size 32MiB --yes 2>&1 && fail "it has shrunk"
 dmesg | grep -iE "${node#/dev/}.*(error|critical)|EXT4-fs error|Aborting journal" >&2 && fail "the kernel saw an error"
 umount /mnt
-e2fsck -fn $device >&2 && echo "e2fsck finds nothing wrong"
+check_fs ext4 $device >&2 && echo "e2fsck finds nothing wrong"
 
 p export delete "$(json '.exports[] | select(.protocol == "ublk") | .id' export list)" --yes >&2
 p export create tank/v --ublk --read-only --block-size 512 >&2

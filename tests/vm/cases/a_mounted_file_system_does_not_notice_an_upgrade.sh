@@ -9,7 +9,7 @@ before=$DAEMON
 p group create tank --level raid6 --drives "$(drives 1 4)" --yes >&2
 p volume create tank/v --size 96MiB >&2
 p export create tank/v --ublk >&2
-mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 /dev/purlin/tank/v
+make_fs ext4 /dev/purlin/tank/v
 mount -t ext4 /dev/purlin/tank/v /mnt
 fio --name=load --directory=/mnt --ioengine=libaio --direct=1 --iodepth=8 --rw=randrw --bs=4k --size=16m --time_based --runtime=600 \
     --verify=crc32c --verify_backlog=64 --verify_fatal=1 --fsync=64 --randseed=3 --eta=never --output=/run/fio &
@@ -32,4 +32,4 @@ wait "$load" || (($? == 128)) || { cat /run/fio >&2; fail "fio says that somethi
 grep -q 'err= 0' /run/fio && echo "fio verified everything"
 dmesg | grep -iE 'ublkb.*(error|critical)|EXT4-fs error|Aborting journal' >&2 && fail "the kernel saw an error"
 umount /mnt
-e2fsck -fn /dev/purlin/tank/v >&2 && echo "e2fsck finds nothing wrong"
+check_fs ext4 /dev/purlin/tank/v >&2 && echo "e2fsck finds nothing wrong"

@@ -45,7 +45,7 @@ before=$(used)
 blkdiscard $DEVICE
 (($(used) < before)) && echo "discarded space is given back"
 
-mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 $DEVICE
+make_fs ext4 $DEVICE
 mount -t ext4 $DEVICE /mnt
 fio --name=load --directory=/mnt --ioengine=libaio --direct=1 --iodepth=8 --rw=randrw --bs=4k --size=16m --time_based --runtime=600 \
     --verify=crc32c --verify_backlog=64 --verify_fatal=1 --fsync=64 --randseed=3 --eta=never --output=/run/fio &
@@ -82,7 +82,7 @@ wait "$load" || (($? == 128)) || { cat /run/fio >&2; fail "fio says that somethi
 grep -q 'err= 0' /run/fio && echo "fio verified everything"
 dmesg | grep -iE 'ublkb.*(error|critical)|EXT4-fs error|Aborting journal' >&2 && fail "the kernel saw an error"
 umount /mnt
-e2fsck -fn $DEVICE >&2 && echo "e2fsck finds nothing wrong"
+check_fs ext4 $DEVICE >&2 && echo "e2fsck finds nothing wrong"
 
 # What is asked while the other machine is away waits, over a stop and a start of this machine's daemon too.
 stop shelf TERM

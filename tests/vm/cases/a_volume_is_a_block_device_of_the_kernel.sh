@@ -39,7 +39,7 @@ after=$(json '.used_bytes' volume show tank/v)
 ((after < before)) && echo "discarded space is given back"
 dd if=/dev/ublkb5 bs=1M count=32 iflag=direct status=none | cmp - <(head -c 33554432 /dev/zero) && echo "and reads as zeroes"
 
-mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 /dev/purlin/tank/v
+make_fs ext4 /dev/purlin/tank/v
 mount -t ext4 /dev/purlin/tank/v /mnt
 p export list >&2
 id=$(json '.exports[] | select(.volume == "tank/v") | .id' export list)

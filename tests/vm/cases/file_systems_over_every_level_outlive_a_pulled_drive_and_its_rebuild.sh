@@ -1,37 +1,57 @@
-# XFS over RAID 5, ext4 over RAID 6 and btrfs over RAID 10, on block devices: a drive is pulled while fio writes and verifies, a spare
-# takes its place, and the file systems' own checkers find nothing wrong.
+# XFS, ext4 and btrfs over RAID 5, RAID 6 and RAID 10, on block devices: a drive is pulled while fio writes to all three and verifies, a spare
+# takes its place, they are filled until there is no room, and their own checkers find nothing wrong.
 # drives: 4096 4096 4096 4096 4096
 # mib: 400
 # limit: 500
 modprobe ublk_drv
 start_daemon
 
-# round LEVEL MEMBERS FILESYSTEM MKFS CHECK
+# fill DIRECTORY: until there is no room.
+fill() {
+    local said
+    said=$(dd if=/dev/zero of="$1/fill" bs=1M 2>&1) && fail "$1 is never full"
+    [[ $said == *"No space left on device"* ]] || fail "$1: $said"
+    sync
+}
+
+# round LEVEL MEMBERS: all three over a group.
 round() {
-    local level=$1 members=$2 kind=$3 mkfs=$4 check=$5 load
+    local level=$1 members=$2 kind size
     p group create tank --level "$level" --drives "$(drives 1 "$members")" --spares "$(drive $((members + 1)))" --yes >&2
-    p volume create tank/v --size 360MiB >&2
-    p export create tank/v --ublk >&2
-    $mkfs /dev/purlin/tank/v >&2
-    mount -t "$kind" /dev/purlin/tank/v /mnt
-    head -c 8388608 /dev/urandom >/mnt/before
-    sync /mnt/before
-    sha256sum /mnt/before >/run/sums
-    fio --name=load --directory=/mnt --ioengine=libaio --direct=1 --iodepth=4 --rw=randwrite --bs=4k-64k --blockalign=4k --serialize_overlap=1 --size=16m \
-        --io_size=24m --verify=crc32c --do_verify=1 --verify_fatal=1 --randseed=5 --eta=never --output=/run/fio &
-    load=$!
+    for kind in xfs:320 ext4:96 btrfs:128; do
+        size=${kind#*:} kind=${kind%:*}
+        p volume create "tank/$kind" --size "${size}MiB" >&2
+        p export create "tank/$kind" --ublk >&2
+        make_fs $kind "/dev/purlin/tank/$kind" >&2
+        mkdir -p /mnt/$kind
+        mount -t $kind "/dev/purlin/tank/$kind" /mnt/$kind
+        head -c 8388608 /dev/urandom >/mnt/$kind/before
+    done
+    sync
+    sha256sum /mnt/*/before >/run/sums
+    local loads=()
+    for kind in xfs ext4 btrfs; do
+        fio --name=load --directory=/mnt/$kind --ioengine=libaio --direct=1 --iodepth=4 --rw=randwrite --bs=4k-64k --blockalign=4k --serialize_overlap=1 \
+            --size=16m --io_size=16m --verify=crc32c --do_verify=1 --verify_fatal=1 --randseed=5 --eta=never --output=/run/fio.$kind &
+        loads+=($!)
+    done
     sleep 1
     host unplug 2
-    wait "$load" || { cat /run/fio >&2; fail "fio over $kind on $level"; }
-    grep -q 'err= 0' /run/fio || fail "fio over $kind on $level"
+    for load in "${loads[@]}"; do
+        wait "$load" || { cat /run/fio.* >&2; fail "fio on $level"; }
+    done
+    [[ $(grep -l 'err= 0' /run/fio.* | wc -l) == 3 ]] || fail "fio on $level"
     healthy() { [[ $(json .health group show tank) == optimal ]]; }
     wait_for 120 healthy
+    for kind in xfs ext4 btrfs; do fill /mnt/$kind; done
     echo 3 >/proc/sys/vm/drop_caches
     sha256sum --check --quiet /run/sums
-    umount /mnt
-    $check /dev/purlin/tank/v >&2
+    for kind in xfs ext4 btrfs; do
+        umount /mnt/$kind
+        check_fs $kind /dev/purlin/tank/$kind >&2
+        echo "$kind over $level: verified, rebuilt, filled, clean"
+    done
     p group show tank >&2
-    echo "$kind over $level: verified, rebuilt, clean"
     p group scrub tank --wait >&2
     [[ $(json '.job.findings.mismatch_count' group scrub tank --status) == 0 ]] || fail "the scrub found differences"
     p group delete tank --yes >&2
@@ -42,6 +62,6 @@ round() {
     dd if=/dev/zero of="$(drive 2)" bs=1M count=1 oflag=direct status=none
     dd if=/dev/zero of="$(drive 2)" bs=1M seek=399 count=1 oflag=direct status=none
 }
-round raid5 3 xfs "mkfs.xfs -q" "xfs_repair -n"
-round raid6 4 ext4 "mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0" "e2fsck -fn"
-round raid10 4 btrfs "mkfs.btrfs -q" "btrfs check --readonly"
+round raid5 3
+round raid6 4
+round raid10 4

@@ -25,18 +25,18 @@ exercise() {
     sed "s|.* on .*:|$1:|" /run/exercised
 }
 exercise "the device" /dev/purlin/tank/raw 1
-# on FILESYSTEM SEED MKFS CHECK
+# on FILESYSTEM SEED
 on() {
-    $3 /dev/purlin/tank/fs >&2
+    make_fs "$1" /dev/purlin/tank/fs >&2
     mount -t "$1" /dev/purlin/tank/fs /mnt
     exercise "$1" /mnt/file "$2"
     umount /mnt
-    $4 /dev/purlin/tank/fs >&2
+    check_fs "$1" /dev/purlin/tank/fs >&2
 }
-on ext4 2 "mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0" "e2fsck -fn"
+on ext4 2
 host unplug 3
-on xfs 3 "mkfs.xfs -q -f" "xfs_repair -n"
-on btrfs 4 "mkfs.btrfs -q -f" "btrfs check --readonly"
+on xfs 3
+on btrfs 4
 exercise "the device, without a drive" /dev/purlin/tank/raw 5
 dmesg | grep -iE 'ublkb.*(error|critical)' >&2 && fail "the kernel saw an error"
 json '[.members[].state] | sort | join(" ")' group show tank

@@ -86,7 +86,7 @@ echo "but with a key that is derived as the specification says"
 
 # Under load the daemon is killed, and the host comes back inside of TLS, with what lies on the drives. Its key is replaced meanwhile.
 device=$(node)
-mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$device"
+make_fs ext4 "$device"
 mount -t ext4 "$device" /mnt
 # The kernel sends a request in the context of who asks for it, and without MSG_NOSIGNAL: who asks while the daemon dies gets SIGPIPE.
 trap '' PIPE
@@ -110,7 +110,7 @@ kill -INT "$load"
 wait "$load" || (($? == 128)) || fail "fio: $(</run/fio)"
 grep -q 'err= 0' /run/fio || fail "fio: $(</run/fio)"
 umount /mnt
-e2fsck -fn "$device" >&2 && echo "the file system is clean"
+check_fs ext4 "$device" >&2 && echo "the file system is clean"
 leave
 awk '$1 == "TlsDecryptError"' /proc/net/tls_stat | tr -s '\t ' ' '
 stop_daemon TERM

@@ -72,13 +72,13 @@ before=$(json '.used_bytes' volume show tank/a)
 blkdiscard "$device"
 (($(json '.used_bytes' volume show tank/a) < before)) && echo "discarded space is given back"
 
-mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$device"
+make_fs ext4 "$device"
 mount -t ext4 "$device" /mnt
 cp /run/data /mnt/data
 
 p export create tank/xfs --nvme-tcp 127.0.0.1:4420 --host "$HOST" >&2
 wait_for 20 is_there 2
-mkfs.xfs -q -f "$(node 2)"
+make_fs xfs "$(node 2)"
 mkdir -p /xfs
 mount -t xfs "$(node 2)" /xfs
 fio --name=xfs --directory=/xfs --ioengine=libaio --direct=1 --iodepth=8 --rw=randwrite --bs=4k-64k --blockalign=4k --serialize_overlap=1 --size=8m \
@@ -109,7 +109,7 @@ sync -f /mnt /xfs
 cmp /run/data /mnt/data && cmp /run/data /mnt/more && echo "a file system outlives a killed daemon"
 cmp /run/data /xfs/data && cmp /run/data /xfs/more && echo "and so does XFS"
 umount /mnt /xfs
-e2fsck -fn "$device" >&2 && xfs_repair -n "$(node 2)" >&2 && echo "and both are clean"
+check_fs ext4 "$device" >&2 && check_fs xfs "$(node 2)" >&2 && echo "and both are clean"
 nvme list-subsys >&2
 nvme disconnect -n "$NQN" >&2
 json '[.exports[] | "\(.protocol) \(.nsid) \(.connection_count)"] | join(", ")' export list

@@ -84,6 +84,24 @@ wait_for() {
     done
 }
 
+# make_fs KIND DEVICE, check_fs KIND DEVICE: ext4, XFS or btrfs, and what its own checker says of it.
+make_fs() {
+    case $1 in
+        ext4) mkfs.ext4 -q -E lazy_itable_init=0,lazy_journal_init=0 "$2" ;;
+        xfs) mkfs.xfs -q -f "$2" ;;
+        btrfs) mkfs.btrfs -q -f "$2" ;;
+        *) fail "make_fs does not know $1" ;;
+    esac
+}
+check_fs() {
+    case $1 in
+        ext4) e2fsck -fn "$2" ;;
+        xfs) xfs_repair -n "$2" ;;
+        btrfs) btrfs check --readonly "$2" ;;
+        *) fail "check_fs does not know $1" ;;
+    esac
+}
+
 # nbd_attach VOLUME: the volume, exported at $NBD, becomes /dev/nbd0. nbd_detach ends that.
 nbd_attach() {
     modprobe nbd nbds_max=1

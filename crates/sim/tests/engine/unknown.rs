@@ -151,7 +151,9 @@ fn what_more_faults_than_are_promised_leave_unknown_is_listed_and_the_group_is_a
     // The story: a record of strict safety holds what its write wants in the row and the syndromes. With as many members lost as the level
     // survives and a medium that cannot be read beside them, a strip that nobody was writing could not be computed, and the group was never
     // started again, because of one block.
-    let shapes = [shape(Level::Raid5, 3, None, None, None, 4 * KIB), shape(Level::Raid6, 4, None, None, None, 4 * KIB)];
+    let shapes = [shape(Level::Raid5, 4, None, None, None, 4 * KIB), shape(Level::Raid6, 5, None, None, None, 4 * KIB)];
+    // Two of three strips.
+    const WRITTEN: u64 = 8192;
     for (shape, checksums) in shapes.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
         let protection = Protection { safety: CrashSafety::Strict, checksums };
         let (members, survives) = (usize::from(shape.members), shape.survives());
@@ -163,7 +165,7 @@ fn what_more_faults_than_are_promised_leave_unknown_is_listed_and_the_group_is_a
             let group = written_with(&sim, shape, protection, 24 * MIB, 1, MIB);
             let geometry = group.leader().shared().geometry.clone();
             let row = geometry.member_offset(geometry.place(0).unit, 0);
-            sim.block_on(group.leader().write(0, Buf::from(vec![NEW; 4096]), false)).expect("writable");
+            sim.block_on(group.leader().write(0, Buf::from(vec![NEW; WRITTEN as usize]), false)).expect("writable");
             let drives = group.cut(&sim);
             let unreadable = (absent + survives - 1 + unreadable) % members;
             drives[unreadable].media_error(row..row + 4096);
@@ -175,7 +177,7 @@ fn what_more_faults_than_are_promised_leave_unknown_is_listed_and_the_group_is_a
                 for at in (0..MIB).step_by(4096) {
                     match read(&group, at).await {
                         Ok(read) => {
-                            let is_right = |byte: u8| byte == OLD || (at == 0 && byte == NEW);
+                            let is_right = |byte: u8| byte == OLD || (at < WRITTEN && byte == NEW);
                             assert!(is_right(read[0]) && read.iter().all(|&byte| byte == read[0]), "{case}: {at}");
                         }
                         Err(BlockError::Unknown { .. } | BlockError::Lost { .. }) => {
