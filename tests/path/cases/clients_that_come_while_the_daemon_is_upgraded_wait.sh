@@ -111,6 +111,7 @@ for comer in "${COMERS[@]}"; do
     ((longest_ms > slowest_ms)) && slowest_ms=$longest_ms
 done
 echo "measured: the last upgrade but two took $((pause_us / 1000)) ms"
+((pause_us < 1000000)) || fail "nobody was served for $pause_us us"
 ((slowest_ms < 10000)) || fail "a client waited $slowest_ms ms"
 
 p group create m --level raid1 --drives mem:x:32MiB,mem:y:32MiB --yes >/dev/null

@@ -1,5 +1,5 @@
 # The daemon puts another program in its place three times under a mounted file system that fio writes to and verifies: one process
-# all along, nothing fails, I/O waits and goes on.
+# all along, nothing fails, I/O waits and goes on. So it does when the daemon is stopped and started again, as a service manager restarts it.
 # drives: 4096 4096 4096 4096
 # limit: 300
 modprobe ublk_drv
@@ -21,11 +21,16 @@ for program in "" "--program /run/purlind-next" ""; do
     sleep 2
     kill -0 "$load" || { cat /run/fio >&2; fail "fio ended"; }
 done
+[[ $(pidof purlind purlind-next) == "$before" ]] && echo "one process all along"
+uptime_ms() { sed 's/ .*//; s/\.\(.*\)/\10/' /proc/uptime; }
+began=$(uptime_ms)
+stop_daemon TERM
+start_daemon
+echo "measured: stopped and started again within $(($(uptime_ms) - began)) ms, under emulation" >&2
 moved() { cut -d' ' -f1,5 <(tr -s ' ' </sys/block/ublkb0/stat | sed 's/^ //'); }
 before_last=$(moved)
 more() { [[ $(moved) != "$before_last" ]]; }
 wait_for 60 more
-[[ $(pidof purlind purlind-next) == "$before" ]] && echo "one process all along"
 kill -INT "$load"
 # A signal's end has a status of its own.
 wait "$load" || (($? == 128)) || { cat /run/fio >&2; fail "fio says that something was wrong"; }
