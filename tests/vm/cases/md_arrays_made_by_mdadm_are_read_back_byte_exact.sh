@@ -61,6 +61,7 @@ array() {
 
 array raid0 '' 1.2 0 "${ram[@]:0:2}" "${nvme[1]}"
 array raid1 '' 1.0 1 "${ram[@]:0:2}"
+array raid1 '' 1.2 2 "${ram[2]}" "${nvme[@]}"
 array raid4 '' 1.2 1 "${ram[@]:0:2}" "${nvme[@]}"
 array raid5 left-symmetric 1.2 1 "${ram[@]:0:4}"
 array raid5 left-asymmetric 1.1 1 "${ram[@]:0:4}"
