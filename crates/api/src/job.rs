@@ -22,7 +22,7 @@ pub struct Job {
     pub done_bytes: u64,
     /// Bytes of members to go through in all; only what was ever written counts.
     pub total_bytes: u64,
-    /// Speed in the last seconds, bytes of members a second.
+    /// Speed in the last ten seconds, bytes of members a second.
     pub bytes_per_s: f64,
     /// Seconds until it ends at this speed; `null` where that can't be said.
     pub left_s: Option<u64>,

@@ -1,6 +1,7 @@
 //! Work in the background: what there is, and its progress.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -17,8 +18,11 @@ pub(crate) const UNITS_IN_FLIGHT: usize = 8;
 /// Findings that are kept for the report; all of them are counted.
 pub(crate) const FINDINGS_MAX: usize = 256;
 
-/// Span over which a job's rate is taken.
-const RATE_SPAN: Nanos = 3_000_000_000;
+/// Between two marks of how far a job was.
+const MARK_STEP: Nanos = 1_000_000_000;
+
+/// So many are kept. A job's rate is taken from the oldest on: work beside users comes in bursts, of which each alone says little.
+const MARKS: usize = 10;
 
 /// How often a stop looks whether the jobs have ended.
 const END_LOOK: Duration = Duration::from_micros(100);
@@ -44,8 +48,8 @@ pub(crate) struct Job {
     pub held: Cell<bool>,
     /// All units before this one are done; scrubs only.
     pub next: Cell<UnitIndex>,
-    rate: Cell<u64>,
-    mark: Cell<(Nanos, u64)>,
+    /// When it was how far, the oldest first. Never empty.
+    marks: RefCell<VecDeque<(Nanos, u64)>>,
 }
 
 impl Job {
@@ -53,15 +57,21 @@ impl Job {
     pub fn advance(&self, now: Nanos, bytes: u64) {
         self.done_bytes.set(self.done_bytes.get() + bytes);
         self.total_bytes.set(self.total_bytes.get().max(self.done_bytes.get()));
-        let (since, done) = self.mark.get();
-        let span = now.saturating_sub(since);
-        if span > 0 {
-            let moved = self.done_bytes.get() - done;
-            self.rate.set((u128::from(moved) * 1_000_000_000 / u128::from(span)) as u64);
+        let mut marks = self.marks.borrow_mut();
+        if marks.back().is_none_or(|(last, _)| now.saturating_sub(*last) >= MARK_STEP) {
+            if marks.len() == MARKS {
+                marks.pop_front();
+            }
+            marks.push_back((now, self.done_bytes.get()));
         }
-        if span > RATE_SPAN {
-            self.mark.set((now, self.done_bytes.get()));
-        }
+    }
+
+    /// Bytes a second in the last [`MARKS`] steps. While nothing is done, it falls.
+    fn rate(&self, now: Nanos) -> u64 {
+        let (since, done) = *self.marks.borrow().front().expect("there is a mark");
+        let span = self.ended.get().unwrap_or(now).saturating_sub(since);
+        let moved = self.done_bytes.get() - done;
+        u64::try_from(u128::from(moved) * 1_000_000_000 / u128::from(span.max(1))).unwrap_or(u64::MAX)
     }
 
     /// Notes how it ended.
@@ -73,11 +83,10 @@ impl Job {
     /// Goes on after a rest: the rate is taken from here on.
     pub fn go_on(&self, now: Nanos) {
         self.state.replace(JobState::Running);
-        self.rate.set(0);
-        self.mark.set((now, self.done_bytes.get()));
+        self.marks.replace(VecDeque::from([(now, self.done_bytes.get())]));
     }
 
-    pub fn status(&self) -> JobStatus {
+    pub fn status(&self, now: Nanos) -> JobStatus {
         let state = self.state.borrow().clone();
         let state = if state == JobState::Running && self.held.get() { JobState::Paused } else { state };
         JobStatus {
@@ -87,7 +96,7 @@ impl Job {
             total_bytes: self.total_bytes.get(),
             started: self.started,
             ended: self.ended.get(),
-            bytes_per_s: if state == JobState::Paused { 0 } else { self.rate.get() },
+            bytes_per_s: if state == JobState::Paused { 0 } else { self.rate(now) },
             state,
             repairs: self.repairs,
             found: self.found.get(),
@@ -119,8 +128,7 @@ impl<E: Env> Inner<E> {
             canceled: Cell::new(false),
             held: Cell::new(false),
             next: Cell::new(UnitIndex(0)),
-            rate: Cell::new(0),
-            mark: Cell::new((now, 0)),
+            marks: RefCell::new(VecDeque::from([(now, 0)])),
         });
         let mut jobs = leader.jobs.borrow_mut();
         jobs.retain(|job| job.ended.get().is_none());

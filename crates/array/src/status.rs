@@ -247,7 +247,7 @@ impl<E: Env> Array<E> {
             allocated_bytes: inner.shared.map.allocated() * geometry.zone * geometry.data as u64,
             capacity_bytes: geometry.capacity(),
             lost: self.0.shared.lost.ranges(),
-            jobs: leader.jobs.borrow().iter().map(|job| job.status()).collect(),
+            jobs: leader.jobs.borrow().iter().map(|job| job.status(inner.env.now())).collect(),
             superblock,
         }
     }

@@ -373,6 +373,17 @@ enum Job {
 /// The p99 of users' requests, of ten of which so many are writes, beside a job, and how long that took. The drives work on two operations at a
 /// time.
 fn beside_users(job: Job, target: Option<Nanos>, clients: usize, writes: u64) -> (Nanos, Nanos) {
+    let (p99, took, _) = said_beside_users(job, target, clients, writes);
+    (p99, took)
+}
+
+/// As [`beside_users`], and what was said of the job meanwhile: its nanoseconds so far, and those that it has before it at its rate.
+fn said_beside_users(
+    job: Job,
+    target: Option<Nanos>,
+    clients: usize,
+    writes: u64,
+) -> (Nanos, Nanos, Vec<(Nanos, Nanos)>) {
     let bytes = 16 * MIB;
     let shape = shape(Level::Raid6, 6, None, None, None, 16 * KIB);
     let sim = Sim::new(6);
@@ -395,7 +406,7 @@ fn beside_users(job: Job, target: Option<Nanos>, clients: usize, writes: u64) ->
             }
             Job::Scrub => assert!(group.leader().start_scrub(ScrubMode::Repair)),
         }
-        let mut times = Vec::new();
+        let (mut times, mut said) = (Vec::new(), Vec::new());
         let is_under_way = || group.leader().status().jobs.iter().any(|job| job.ended.is_none());
         while !group.all_in_sync() || is_under_way() {
             if clients == 0 {
@@ -404,9 +415,14 @@ fn beside_users(job: Job, target: Option<Nanos>, clients: usize, writes: u64) ->
                 let pause = Duration::from_micros(200);
                 times.extend(requests_with_pauses(&group, clients, 10, pause, writes, &mut rng).await);
             }
+            let jobs = group.leader().status().jobs;
+            if let Some(job) = jobs.iter().find(|job| job.ended.is_none() && job.bytes_per_s > 0) {
+                let left = (job.total_bytes - job.done_bytes) as f64 / job.bytes_per_s as f64;
+                said.push((group.env.now() - began, (left * 1e9) as Nanos));
+            }
         }
         let took = group.env.now() - began;
-        (if times.is_empty() { 0 } else { quantile(&times, 990) }, took)
+        (if times.is_empty() { 0 } else { quantile(&times, 990) }, took, said)
     })
 }
 
@@ -428,6 +444,25 @@ fn background_work_keeps_users_below_their_target_where_the_drives_allow_it() {
                 );
             }
         }
+    }
+}
+
+#[test]
+fn background_work_beside_users_says_when_it_ends() {
+    // The story: the rate was that of the last burst between two rests, or of a moment without one, and the time left went from seconds to minutes
+    // and back. Users who get no better than this leave the job its least share.
+    for job in [Job::Rebuild, Job::Scrub] {
+        let (_, took, said) = said_beside_users(job, Some(250_000), 4, 3);
+        assert!(took > 8_000_000_000, "{job:?}: {took} ns are over at once");
+        let middle = said.iter().filter(|(at, _)| (took / 5..took / 10 * 9).contains(at));
+        let (mut count, mut worst) = (0, 1.0_f64);
+        for &(at, left) in middle {
+            let ratio = left as f64 / (took - at) as f64;
+            worst = worst.max(ratio).max(1.0 / ratio);
+            count += 1;
+        }
+        println!("{job:?}: said {count} times, wrong by {worst} at most");
+        assert!(count > 100 && worst < 2.0, "{job:?}: said {count} times, wrong by {worst} at most");
     }
 }
 
