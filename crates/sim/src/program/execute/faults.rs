@@ -159,8 +159,8 @@ impl Run {
         if self.setup.protection.has_checksums() {
             return places.next();
         }
-        // No operation is longer, be it a frame of the log with its head.
-        let reach = len + 4 * BLOCK as u64;
+        // No operation is longer, be it a frame of the log with its head, or a zone that is written for the first time.
+        let reach = len.max(geometry.zone) + 4 * BLOCK as u64;
         let stripe = geometry.data as u64 * geometry.strip;
         let stripes = (start / stripe..(start + len).div_ceil(stripe)).map(|index| geometry.place(index * stripe));
         let rows: Vec<u64> = stripes.map(|place| geometry.member_offset(place.unit, place.x)).collect();
