@@ -354,11 +354,11 @@ impl<E: Env> Inner<E> {
     /// Has work on a unit done by its owner. The work runs to its end even if nobody waits for it.
     pub async fn on_owner(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Result<Outcome, BlockError> {
         let owner = self.owner(unit);
-        if owner == self.shard {
-            answer(self.enqueue(unit, op).await)
-        } else {
-            self.ask(owner, Request::Unit(unit, op)).await
-        }
+        if owner == self.shard { self.as_owner(unit, op).await } else { self.ask(owner, Request::Unit(unit, op)).await }
+    }
+
+    async fn as_owner(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Result<Outcome, BlockError> {
+        if self.write_now(unit, &op) { Ok(Outcome::Done) } else { answer(self.enqueue(unit, op).await) }
     }
 
     /// Asks the leader.
@@ -405,7 +405,7 @@ impl<E: Env> Inner<E> {
         match request {
             // The barrier of a stop may have passed this shard while the request was on its way.
             Request::Unit(..) if self.shared.is_stopped() => Err(BlockError::Stopped),
-            Request::Unit(unit, op) => answer(self.enqueue(unit, op).await),
+            Request::Unit(unit, op) => self.as_owner(unit, op).await,
             Request::Persist => self.persist_map().await.map(|()| Outcome::Done),
             Request::Settle => {
                 // What waits to be written again holds records open.

@@ -63,7 +63,11 @@ impl<E: Env> Inner<E> {
         }
         let geometry = &self.shared.geometry;
         let fua = batch.iter().any(|(_, fua)| *fua);
-        match self.alone(unit, &batch) {
+        let alone = match &batch[..] {
+            [(pieces, _)] => self.alone(unit, pieces),
+            _ => None,
+        };
+        match alone {
             Some((view, role, x, data)) => {
                 let write = StripWrite { role, x, data: smallvec![data.clone()] };
                 match self.write_member(&view, unit, x, &write.data, fua).await {
@@ -92,13 +96,8 @@ impl<E: Env> Inner<E> {
     /// A write of a group without syndromes that is one drive operation, whatever else is in the unit: whole sectors of one strip, in
     /// zones that were written before. Gives the strip, its role, the column and the bytes.
     #[inline]
-    fn alone<'a>(
-        &self,
-        unit: UnitIndex,
-        batch: &'a [(Pieces, bool)],
-    ) -> Option<(StripView<E::Drive>, Role, u64, &'a Buf)> {
+    fn alone<'a>(&self, unit: UnitIndex, pieces: &'a Pieces) -> Option<(StripView<E::Drive>, Role, u64, &'a Buf)> {
         let geometry = &self.shared.geometry;
-        let [(pieces, _)] = batch else { return None };
         let [Piece { role, range, content: Content::Data(data) }] = &pieces[..] else { return None };
         let alone = geometry.syndromes == 0
             && geometry.inward(*range) == *range
@@ -106,6 +105,25 @@ impl<E: Env> Inner<E> {
                 .all(|zone| self.shared.map.get(geometry.zone_index(unit, zone * geometry.zone)));
         let view = alone.then(|| self.look(unit, range.start, *role, &[])).filter(|view| view.strip == Strip::Good)?;
         Some((view, *role, range.start, data))
+    }
+
+    /// Does a write that is one drive operation without waiting for anything, if the drive can: what the queue of a unit and its task cost is most
+    /// of a write to memory. Only for the unit's owner, so that no other thread writes there. No lock is needed: the
+    /// zone was written before, and who gives it back, writes it anew or has the drives forget it meanwhile goes by the map.
+    #[inline]
+    pub fn write_now(&self, unit: UnitIndex, op: &Op) -> bool {
+        let Op::Write { pieces, fua } = op else { return false };
+        let shared = &self.shared;
+        // With FUA the bits of zones have to be durable as well.
+        if *fua || shared.geometry.syndromes > 0 || shared.checksums.is_some() || !shared.is_announced() {
+            return false;
+        }
+        if self.env.trouble("a write is not done at once") {
+            return false;
+        }
+        let Some((view, _, x, data)) = self.alone(unit, pieces) else { return false };
+        let drive = view.drive.as_ref().expect("a strip that is not lost has a drive");
+        drive.unwatched().write_now(shared.geometry.member_offset(unit, x), data) == Some(Ok(()))
     }
 
     /// Does a batch of writes as one, of any kind.

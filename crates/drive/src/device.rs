@@ -52,6 +52,13 @@ pub trait Drive {
     /// Writes `data`, segment after segment, from `offset` on. With `fua` it is durable when this returns.
     fn write(&self, offset: u64, data: Segments, fua: bool) -> impl Future<Output = Result<(), DriveError>>;
 
+    /// Writes `data` from `offset` on at once, if nothing has to be waited for. `None` as for [`Drive::read_now`]: [`Drive::write`] will.
+    #[inline]
+    fn write_now(&self, offset: u64, data: &Buf) -> Option<Result<(), DriveError>> {
+        let _ = (offset, data);
+        None
+    }
+
     /// Makes every write that completed before this call durable.
     fn flush(&self) -> impl Future<Output = Result<(), DriveError>>;
 

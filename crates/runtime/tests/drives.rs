@@ -552,7 +552,7 @@ fn shared_zeroes_can_be_written() {
 }
 
 #[test]
-fn memory_is_read_at_once_but_no_task_keeps_the_others_from_their_turn() {
+fn memory_is_read_and_written_at_once_but_no_task_keeps_the_others_from_their_turn() {
     on_every_kind(|env, drive| async move {
         let data = pattern(5, 8192);
         drive.write(4096, segments(&[&data]), false).await.expect("write");
@@ -560,6 +560,8 @@ fn memory_is_read_at_once_but_no_task_keeps_the_others_from_their_turn() {
         if drive.open_drive().kind() != runtime::DriveKind::Memory {
             assert_eq!(drive.read_now(4096, &mut buf), None, "whatever has to be waited for");
             assert!(buf.iter().all(|&byte| byte == 0));
+            assert_eq!(drive.write_now(4096, &Buf::zeroes(8192)), None, "likewise");
+            assert!(read(&env, &drive, 4096, 8192).await[..] == data[..]);
             return;
         }
         // With a poll of its own, so that all of its operations are left.
@@ -567,9 +569,17 @@ fn memory_is_read_at_once_but_no_task_keeps_the_others_from_their_turn() {
         let done = (0..).take_while(|_| drive.read_now(4096, &mut buf) == Some(Ok(()))).count();
         assert_eq!(done, runtime::READY_OPS_PER_POLL as usize);
         assert!(buf[..] == data[..]);
+        let new = pattern(6, 8192).freeze();
+        assert_eq!(drive.write_now(4096, &new), None, "writes are operations, too");
         assert!(read(&env, &drive, 4096, 8192).await[..] == data[..], "a read that waits has its turn");
         env.sleep(Duration::from_millis(1)).await;
+        let done = (0..).take_while(|_| drive.write_now(4096, &new) == Some(Ok(()))).count();
+        assert_eq!(done, runtime::READY_OPS_PER_POLL as usize);
+        assert!(read(&env, &drive, 4096, 8192).await[..] == new[..], "and is what was written");
+        env.sleep(Duration::from_millis(1)).await;
         let refused = drive.read_now(SIZE, &mut buf);
+        assert!(matches!(refused, Some(Err(DriveError::OutOfRange { .. }))), "{refused:?}");
+        let refused = drive.write_now(SIZE, &new);
         assert!(matches!(refused, Some(Err(DriveError::OutOfRange { .. }))), "{refused:?}");
     });
 }

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ::drive::{BufMut, Drive, DriveError, DriveInfo, Env, Segments};
+use ::drive::{Buf, BufMut, Drive, DriveError, DriveInfo, Env, Segments};
 use initiator::{ConnectError, Known, Namespace, Options, Selection};
 use nvme::target::Host;
 use nvme::tcp::Digests;
@@ -55,6 +55,13 @@ impl Drive for GroupDrive {
         match self {
             GroupDrive::Local(drive) => drive.write(offset, data, fua).await,
             GroupDrive::Remote(namespace) => Box::pin(Drive::write(namespace, offset, data, fua)).await,
+        }
+    }
+
+    fn write_now(&self, offset: u64, data: &Buf) -> Option<Result<(), DriveError>> {
+        match self {
+            GroupDrive::Local(drive) => drive.write_now(offset, data),
+            GroupDrive::Remote(_) => None,
         }
     }
 

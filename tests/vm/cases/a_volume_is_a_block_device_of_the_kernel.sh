@@ -60,5 +60,17 @@ mount -t ext4 -o ro,noload /dev/purlin/tank/v /mnt
 cat /mnt/hello
 umount /mnt
 dd if=/run/data of=/dev/ublkb5 bs=4k count=1 oflag=direct 2>/dev/null || echo "read-only"
+# A number that another daemon has.
+mine=$DAEMON
+STATE=/run/other SOCKET=/run/other.sock
+start_daemon
+p group create lake --level raid0 --drives mem:a:64MiB,mem:b:64MiB --yes >&2
+p volume create lake/v --size 16MiB >&2
+refused export create lake/v --ublk --number 5
+p export create lake/v --ublk >&2
+echo "another daemon's device: $(readlink /dev/purlin/lake/v)"
+p group delete lake --yes >&2
+stop_daemon TERM
+DAEMON=$mine STATE=/run/state SOCKET=/run/purlind.sock
 p group stop tank >&2
 [[ ! -e /dev/ublkb5 && ! -e /dev/ublkb0 && ! -e /dev/purlin/tank ]] && echo "the group is stopped, and its devices are gone"

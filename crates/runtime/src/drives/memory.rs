@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ::drive::Segments;
+use ::drive::Buf;
 
 /// Logical block size of memory drives.
 pub(crate) const MEMORY_SECTOR_BYTES: u32 = 4096;
@@ -136,7 +136,7 @@ impl Memory {
         unsafe { ptr::copy_nonoverlapping(from, buf.as_mut_ptr(), buf.len()) };
     }
 
-    pub(crate) fn write(&self, offset: u64, data: &Segments) {
+    pub(crate) fn write(&self, offset: u64, data: &[Buf]) {
         let mut offset = offset;
         for segment in data {
             let to = self.range(offset, segment.len() as u64);

@@ -13,7 +13,7 @@ use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ::drive::{BufMut, DriveError, DriveInfo, Nanos, Segments};
+use ::drive::{Buf, BufMut, DriveError, DriveInfo, Nanos, Segments};
 
 pub use backend::{Backend, BackendDrive, DriveFuture};
 pub use counters::{DriveStats, LATENCY_BUCKETS};
@@ -176,6 +176,21 @@ impl Drive {
             self.finish(Ok(()), done, start, &path)
         }))
     }
+
+    /// Writes memory, unless it is the turn of other tasks.
+    #[inline]
+    fn write_memory(&self, memory: &Memory, offset: u64, data: &[Buf]) -> Option<Result<(), DriveError>> {
+        if !self.attached.shard.take_ready_op() {
+            return None;
+        }
+        let len = data.iter().map(|segment| segment.len() as u64).sum();
+        let (path, done) = (Path::Memory(memory), Done::Write(len));
+        Some(self.begin_change(offset, len).and_then(|()| {
+            let start = self.start_time(&path, done);
+            memory.write(offset, data);
+            self.finish(Ok(()), done, start, &path)
+        }))
+    }
 }
 
 impl ::drive::Drive for Drive {
@@ -214,21 +229,33 @@ impl ::drive::Drive for Drive {
     }
 
     async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
+        let path = self.path();
+        if let Path::Memory(memory) = path {
+            loop {
+                if let Some(result) = self.write_memory(memory, offset, &data) {
+                    return result;
+                }
+                self.attached.shard.ready_op().await;
+            }
+        }
         let len = data.iter().map(|segment| segment.len() as u64).sum();
         self.begin_change(offset, len)?;
-        let path = self.path();
         let done = Done::Write(len);
         let start = self.start_time(&path, done);
         let result = match &path {
             Path::File(file) => file.write(offset, data, fua).await,
             Path::Backend(drive) => drive.write(offset, data, fua).await,
-            Path::Memory(memory) => {
-                self.attached.shard.ready_op().await;
-                memory.write(offset, &data);
-                Ok(())
-            }
+            Path::Memory(_) => unreachable!("memory was written above"),
         };
         self.finish(result, done, start, &path)
+    }
+
+    #[inline]
+    fn write_now(&self, offset: u64, data: &Buf) -> Option<Result<(), DriveError>> {
+        match self.path() {
+            Path::Memory(memory) => self.write_memory(memory, offset, std::slice::from_ref(data)),
+            Path::File(_) | Path::Backend(_) => None,
+        }
     }
 
     async fn flush(&self) -> Result<(), DriveError> {

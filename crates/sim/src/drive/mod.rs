@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use ::drive::{BufMut, Drive, DriveError, DriveInfo, Nanos, Segments};
+use ::drive::{Buf, BufMut, Drive, DriveError, DriveInfo, Nanos, Segments};
 
 #[cfg(test)]
 pub(crate) use self::faults::Ranges;
@@ -416,6 +416,21 @@ impl Drive for SimDrive {
 
     async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
         self.run(Request::Write { offset, data, fua }).await.map(drop)
+    }
+
+    fn write_now(&self, offset: u64, data: &Buf) -> Option<Result<(), DriveError>> {
+        if !self.state.inner.borrow().is_immediate() {
+            return None;
+        }
+        let request = Request::Write { offset, data: Segments::from_iter([data.clone()]), fua: false };
+        match self.state.submit(self.generation, request, Waker::noop()) {
+            Submitted::Done(result) => Some(result.map(drop)),
+            // The world stops.
+            Submitted::Flying(slot) => {
+                self.state.abandon(slot);
+                None
+            }
+        }
     }
 
     async fn flush(&self) -> Result<(), DriveError> {

@@ -1,12 +1,14 @@
 //! One shard or several: the same group.
 
 use std::cell::Cell;
+use std::future::Future;
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
 use array::MemberIndex;
 use drive::{BlockError, Buf, BufMut, Env};
 use format::Level;
-use sim::Sim;
+use sim::{Latency, Sim};
 
 use crate::group::*;
 
@@ -121,6 +123,42 @@ fn failures_seen_by_any_shard_reach_all_of_them() {
                 assert!(group.leader().status().members[member].drive.is_some());
             }
             assert!(group.leader().fail_member(MemberIndex(0)).await.is_err(), "no more may be lost");
+        });
+    }
+}
+
+#[test]
+fn a_write_that_is_one_operation_of_memory_is_done_at_once_where_its_unit_belongs() {
+    let sim = Sim::new(4);
+    let shards = 2;
+    for (level, members) in [(Level::Raid0, 2), (Level::Raid1, 2)] {
+        let shape = shape(level, members, None, None, None, 16 * KIB);
+        let group = Group::create(&sim, shape, new_drives(&sim, usize::from(members), 4 << 20, 4096), shards);
+        group.drives.iter().for_each(|drive| drive.set_latency(Latency::IMMEDIATE));
+        sim.block_on(async {
+            let write = |shard: usize, at: u64, byte: u8| {
+                let array = group.shards[shard].clone();
+                async move { array.write(at, Buf::from(vec![byte; 4096]), false).await }
+            };
+            for at in (0..MIB).step_by(4096) {
+                write(0, at, 1).await.expect("writable");
+            }
+            let mut at_once = 0;
+            for (at, shard) in (0..MIB).step_by(4096).flat_map(|at| (0..shards).map(move |shard| (at, shard))) {
+                let unit = group.leader().shared().geometry.place(at).unit;
+                let mut future = Box::pin(write(shard, at, 2 + shard as u8));
+                let done = future.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+                let expected = level == Level::Raid0 && unit.0 % shards as u64 == shard as u64;
+                assert_eq!(done.is_ready(), expected, "{level:?}: {at} on shard {shard}");
+                at_once += u64::from(done.is_ready());
+                match done {
+                    Poll::Ready(written) => written.expect("writable"),
+                    Poll::Pending => future.await.expect("writable"),
+                }
+                let read = group.leader().read(at, BufMut::zeroed(4096)).await.expect("readable");
+                assert!(read.iter().all(|&byte| byte == 2 + shard as u8), "{level:?}: {at}");
+            }
+            assert_eq!(at_once, if level == Level::Raid0 { MIB / 4096 } else { 0 });
         });
     }
 }
