@@ -6,14 +6,6 @@
 modprobe ublk_drv
 start_daemon
 
-# fill DIRECTORY: until there is no room.
-fill() {
-    local said
-    said=$(dd if=/dev/zero of="$1/fill" bs=1M 2>&1) && fail "$1 is never full"
-    [[ $said == *"No space left on device"* ]] || fail "$1: $said"
-    sync
-}
-
 # round LEVEL MEMBERS: all three over a group.
 round() {
     local level=$1 members=$2 kind size
@@ -44,6 +36,7 @@ round() {
     healthy() { [[ $(json .health group show tank) == optimal ]]; }
     wait_for 120 healthy
     for kind in xfs ext4 btrfs; do fill /mnt/$kind; done
+    sync
     echo 3 >/proc/sys/vm/drop_caches
     sha256sum --check --quiet /run/sums
     for kind in xfs ext4 btrfs; do
