@@ -102,11 +102,11 @@ check_fs() {
     esac
 }
 
-# fill DIRECTORY: its file system until there is no room, in the files `room` and `fill`: what is written are the last 24 MiB.
+# fill DIRECTORY: its file system until there is no room, in the files `room` and `fill`: what is written are the last 24 MiB, if there are as many.
 fill() {
     local said free
     free=$(($(stat -f -c '%a * %S' "$1") - (24 << 20)))
-    xfs_io -f -c "falloc 0 $free" "$1/room"
+    ((free <= 0)) || xfs_io -f -c "falloc 0 $free" "$1/room"
     said=$(dd if=/dev/zero of="$1/fill" bs=1M 2>&1) && fail "$1 is never full"
     [[ $said == *"No space left on device"* ]] || fail "$1: $said"
 }
