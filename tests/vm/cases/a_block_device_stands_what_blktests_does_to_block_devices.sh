@@ -93,7 +93,8 @@ waiting() { [[ $(inflight) == "1 1" ]]; }
 wait_for 20 waiting
 sleep 1.2
 kill -CONT "$DAEMON"
-wait $reader $writer
+wait $reader
+wait $writer
 echo "in flight: one read, one write, then $(inflight)"
 (($(ticks) - before >= 1000)) && echo "a second of it is in the statistics"
 
