@@ -19,11 +19,7 @@ beside_fio() {
     load=$!
     sleep 0.5
     "$2"
-    kill -0 $load 2>/dev/null || { cat /run/fio >&2; fail "fio ended: $1"; }
-    kill -INT $load
-    # A signal's end has a status of its own.
-    wait $load || (($? == 128)) || { cat /run/fio >&2; fail "$1"; }
-    grep -q 'err= 0' /run/fio || fail "fio: $1"
+    fio_ends $load /run/fio
     echo "$1: verified"
 }
 

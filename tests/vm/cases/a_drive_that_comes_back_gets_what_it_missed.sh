@@ -89,11 +89,7 @@ host unplug 3
 registers "${torn%/*}" </run/port
 host plug 3
 wait_for 60 whole_again
-kill -0 $load 2>/dev/null || { cat /run/fio >&2; fail "fio ended"; }
-kill -INT $load
-# A signal's end has a status of its own.
-wait $load || (($? == 128)) || { cat /run/fio >&2; fail "fio says that something was wrong"; }
-grep -q 'err= 0' /run/fio || fail "fio"
+fio_ends $load /run/fio
 read_back 40000000 4 2
 scrub
 echo "torn out under load: verified, and optimal again"

@@ -58,11 +58,9 @@ for turn in 1 2 3; do
 done
 host run fail-drives
 moves "two drives have failed"
-kill -INT "${load[@]}"
 for kind in ext4 xfs; do
-    # A signal's end has a status of its own.
-    wait "${load[$kind]}" || (($? == 128)) || { cat "/run/fio-$kind" >&2; fail "fio over $kind says that something was wrong"; }
-    grep -q 'err= 0' "/run/fio-$kind" && echo "fio over $kind verified everything"
+    fio_ends "${load[$kind]}" "/run/fio-$kind"
+    echo "fio over $kind verified everything"
 done
 dmesg | grep -iE 'I/O error|critical' >&2 && fail "the kernel saw errors"
 umount /ext4 /xfs

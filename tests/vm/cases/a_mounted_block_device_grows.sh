@@ -83,11 +83,8 @@ p volume resize tank/v --size 128MiB >&2
 echo "again: device $(mib $node) MiB"
 resize2fs $device >&2
 
-kill -0 "$load" 2>/dev/null || { cat /run/fio >&2; fail "fio ended"; }
-kill -INT "$load"
-# A signal's end has a status of its own.
-wait "$load" || (($? == 128)) || { cat /run/fio >&2; fail "fio says that something was wrong"; }
-grep -q 'err= 0' /run/fio && echo "fio verified everything"
+fio_ends "$load" /run/fio
+echo "fio verified everything"
 [[ $(identity) == "$known" ]] && echo "the device is the same"
 wait_for 60 remote_is 128
 echo "NVMe host: 128 MiB"

@@ -31,10 +31,8 @@ moved() { cut -d' ' -f1,5 <(tr -s ' ' </sys/block/ublkb0/stat | sed 's/^ //'); }
 before_last=$(moved)
 more() { [[ $(moved) != "$before_last" ]]; }
 wait_for 60 more
-kill -INT "$load"
-# A signal's end has a status of its own.
-wait "$load" || (($? == 128)) || { cat /run/fio >&2; fail "fio says that something was wrong"; }
-grep -q 'err= 0' /run/fio && echo "fio verified everything"
+fio_ends "$load" /run/fio
+echo "fio verified everything"
 dmesg | grep -iE 'ublkb.*(error|critical)|EXT4-fs error|Aborting journal' >&2 && fail "the kernel saw an error"
 umount /mnt
 check_fs ext4 /dev/purlin/tank/v >&2 && echo "e2fsck finds nothing wrong"

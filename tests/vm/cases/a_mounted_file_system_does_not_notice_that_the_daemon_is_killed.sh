@@ -40,12 +40,8 @@ for device in ublkb0 ublkb1 ublkb2; do
     more() { [[ $(moved $device) != "$before" ]]; }
     wait_for 60 more
 done
-kill -INT "${loads[@]}"
-for load in "${loads[@]}"; do
-    # A signal's end has a status of its own.
-    wait "$load" || (($? == 128)) || { cat /run/fio.* >&2; fail "fio says that something was wrong"; }
-done
-[[ $(grep -l 'err= 0' /run/fio.* | wc -l) == 3 ]] && echo "fio verified everything"
+for index in "${!loads[@]}"; do fio_ends "${loads[index]}" "/run/fio.${KINDS[index]}"; done
+echo "fio verified everything"
 dmesg | grep -iE 'ublkb.*(error|critical)|EXT4-fs error|Aborting journal|XFS.*(error|corrupt|shut)|BTRFS (error|critical)' >&2 && fail "the kernel saw an error"
 for kind in "${KINDS[@]}"; do
     umount "/mnt/$kind"

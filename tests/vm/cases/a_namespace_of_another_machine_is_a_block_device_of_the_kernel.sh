@@ -76,10 +76,8 @@ near upgrade >&2
 moves "this machine's daemon was upgraded"
 refused near nvme disconnect "$NQN"
 grep -o 'is in use: mounted at /mnt' /run/refused
-kill -INT "$load"
-# A signal's end has a status of its own.
-wait "$load" || (($? == 128)) || { cat /run/fio >&2; fail "fio says that something was wrong"; }
-grep -q 'err= 0' /run/fio && echo "fio verified everything"
+fio_ends "$load" /run/fio
+echo "fio verified everything"
 dmesg | grep -iE 'ublkb.*(error|critical)|EXT4-fs error|Aborting journal' >&2 && fail "the kernel saw an error"
 umount /mnt
 check_fs ext4 $DEVICE >&2 && echo "e2fsck finds nothing wrong"

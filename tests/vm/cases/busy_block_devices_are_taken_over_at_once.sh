@@ -45,11 +45,8 @@ for round in 1 2 3; do
     echo "measured: $said; $unsaid" >&2
 done
 echo "served at once, whatever became of the daemon"
-for load in "${loads[@]}"; do
-    kill -INT "$load"
-    # A signal's end has a status of its own.
-    wait "$load" || (($? == 128)) || { cat /run/fio.* >&2; fail "fio says that something was wrong"; }
-done
-[[ $(grep -c 'err= 0' /run/fio.? | grep -c ':1$') == 3 ]] && echo "fio verified everything"
+volumes=(a b c)
+for index in "${!loads[@]}"; do fio_ends "${loads[index]}" "/run/fio.${volumes[index]}"; done
+echo "fio verified everything"
 dmesg | grep -iE 'ublkb.*(error|critical)' >&2 && fail "the kernel saw an error"
 echo "the kernel saw no error"

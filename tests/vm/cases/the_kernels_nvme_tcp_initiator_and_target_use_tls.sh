@@ -105,10 +105,7 @@ for turn in 1 2; do
     echo "killed, and connected again: $turn"
 done
 sleep 2
-kill -INT "$load"
-# A signal's end has a status of its own.
-wait "$load" || (($? == 128)) || fail "fio: $(</run/fio)"
-grep -q 'err= 0' /run/fio || fail "fio: $(</run/fio)"
+fio_ends "$load" /run/fio
 umount /mnt
 check_fs ext4 "$device" >&2 && echo "the file system is clean"
 leave

@@ -111,6 +111,14 @@ fill() {
     [[ $said == *"No space left on device"* ]] || fail "$1: $said"
 }
 
+# fio_ends PID OUTPUT: fio, which runs until it is told to end, was still at work, and found nothing wrong.
+fio_ends() {
+    kill -INT "$1" 2>/dev/null || { cat "$2" >&2; fail "fio had ended"; }
+    # A signal's end has a status of its own.
+    wait "$1" || (($? == 128)) || { cat "$2" >&2; fail "fio says that something was wrong"; }
+    grep -q 'err= 0' "$2" || { cat "$2" >&2; fail "fio says that something was wrong"; }
+}
+
 # nbd_attach VOLUME: the volume, exported at $NBD, becomes /dev/nbd0. nbd_detach ends that.
 nbd_attach() {
     modprobe nbd nbds_max=1
