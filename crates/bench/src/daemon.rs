@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use serde_json::Value;
 
@@ -79,6 +81,14 @@ impl Daemon {
     ) -> Result<String, Error> {
         let create = ["group", "create", group, "--level", level, "--drives", &drives.join(","), "--yes"];
         self.purlin(&[&create[..], options].concat())?;
+        self.export(group, volume_bytes)
+    }
+
+    /// Makes a volume in a group and exports it at a Unix socket. Gives the URI of the export.
+    ///
+    /// # Errors
+    /// As for [`Daemon::serve`].
+    pub fn export(&self, group: &str, volume_bytes: u64) -> Result<String, Error> {
         let volume = format!("{group}/v");
         self.purlin(&["volume", "create", &volume, "--size", &volume_bytes.to_string()])?;
         let socket = self.socket.with_file_name(format!("{group}.nbd"));
@@ -99,5 +109,22 @@ impl Daemon {
             counts.sum::<Result<u64, _>>()
         };
         Ok(DriveCounts { reads: sum("read_count")?, writes: sum("write_count")? })
+    }
+
+    /// The same, once nothing is written any more: the log says a second after the last write that it needs no recovery.
+    ///
+    /// # Errors
+    /// If the daemon does not say, or the drives are still written after half a minute.
+    pub fn quiet_drive_counts(&self) -> Result<DriveCounts, Error> {
+        let mut before = self.drive_counts()?;
+        for _ in 0..15 {
+            thread::sleep(Duration::from_secs(2));
+            let now = self.drive_counts()?;
+            if now == before {
+                return Ok(now);
+            }
+            before = now;
+        }
+        Err("the drives are written though nobody writes".into())
     }
 }

@@ -43,6 +43,16 @@ impl Process {
         Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
     }
 
+    /// The most memory that it has had so far.
+    ///
+    /// # Errors
+    /// If it has ended.
+    pub fn resident_bytes_max(&self) -> Result<u64, Error> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id()))?;
+        let field = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        Ok(field.ok_or("/proc/PID/status has another form")?.parse::<u64>()? << 10)
+    }
+
     /// Waits for a path to appear, such as a socket.
     ///
     /// # Errors

@@ -97,6 +97,29 @@ impl Row {
             met: Some(target.is_met_by(ratio)),
         }
     }
+
+    /// Samples beside the most that they may be.
+    ///
+    /// # Panics
+    /// Without any sample.
+    pub fn within(what: &str, unit: &str, samples: &[f64], most: f64) -> Row {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let median = sorted[sorted.len() / 2];
+        let ratio = [sorted[0], median, sorted[sorted.len() - 1]].map(|value| value / most);
+        let target = Target::AtMost(1.0);
+        Row {
+            what: what.to_owned(),
+            unit: unit.to_owned(),
+            ours: median,
+            peer_name: "at most".to_owned(),
+            peer: most,
+            basis: "limit".to_owned(),
+            ratio,
+            target: Some(target),
+            met: Some(target.is_met_by(ratio[1])),
+        }
+    }
 }
 
 /// The machine, as far as it explains the numbers.
@@ -222,6 +245,9 @@ mod tests {
         assert!(Target::AtMost(0.5).is_met_by(0.5) && !Target::AtMost(0.5).is_met_by(0.51));
         assert_eq!(Row::count("reads", "", 12288.0, 12288.0, Target::Exactly(1.0)).met, Some(true));
         assert_eq!(Row::count("reads", "", 12289.0, 12288.0, Target::Exactly(1.0)).met, Some(false));
+        let row = Row::within("made", "s", &[3.0, 0.5, 1.0], 2.0);
+        assert_eq!((row.ours, row.ratio, row.met), (1.0, [0.25, 0.5, 1.5], Some(true)));
+        assert_eq!(Row::within("made", "s", &[2.1], 2.0).met, Some(false));
     }
 
     #[test]

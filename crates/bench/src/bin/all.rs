@@ -19,7 +19,7 @@ struct Arguments {
 /// gf has a report of its own, since its peer may be missing.
 const GF: &str = "gf";
 
-const NAMES: [&str; 4] = [GF, "engine", "nbd", "raid6"];
+const NAMES: [&str; 5] = [GF, "engine", "nbd", "raid6", "large"];
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();

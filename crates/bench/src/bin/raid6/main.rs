@@ -124,8 +124,9 @@ impl Bench<'_> {
             let [from, to] = [start.1, end.1];
             let busy = [per(from.reads, to.reads, done.operations), per(from.writes, to.writes, done.operations)];
             let number = format!("--number_ios={}", self.arguments.counted);
+            let from = daemon.quiet_drive_counts()?;
             let alone = run(&[&nbd[..], &self.job(1), &[number]].concat())?;
-            let [from, to] = [to, daemon.drive_counts()?];
+            let to = daemon.drive_counts()?;
             let alone = [per(from.reads, to.reads, alone.operations), per(from.writes, to.writes, alone.operations)];
             self.counts[form] = Some([alone, busy]);
         }

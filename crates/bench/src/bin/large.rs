@@ -1,0 +1,110 @@
+//! A large group over sparse files: how long it takes to be made and assembled, and what memory the daemon takes for it while it is
+//! written all over the place.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use bench::daemon::Daemon;
+use bench::report::{Report, Row};
+use bench::{Error, fio};
+use clap::Parser;
+
+/// Benchmarks a 16 TiB group over sparse files: time to be made and to be assembled, resident memory
+#[derive(Parser)]
+struct Arguments {
+    /// Print JSON instead of a table
+    #[arg(long)]
+    json: bool,
+    /// Groups that are made one after the other, of which medians are taken
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Writes of 4 KiB, anywhere in the volume; each takes 160 KiB of memory for a while
+    #[arg(long, default_value_t = 12_000, value_parser = clap::value_parser!(u64).range(1..))]
+    writes: u64,
+}
+
+/// With two parities, 16 TiB of data.
+const FILES: u64 = 10;
+const FILE_TIB: u64 = 2;
+const DATA_TIB: u64 = (FILES - 2) * FILE_TIB;
+/// The group's own structures take some of the 16.
+const VOLUME_BYTES: u64 = (DATA_TIB - 1) << 40;
+
+/// What it must not exceed: seconds for making and for assembling, MiB resident, and MiB for the checksums that a group keeps in memory.
+const SECONDS_MAX: f64 = 2.0;
+const RESIDENT_MIB_MAX: f64 = (150 + DATA_TIB) as f64;
+const CHECKSUMS_MIB_MAX: f64 = 64.0;
+
+struct Sample {
+    made_s: f64,
+    assembled_s: f64,
+    resident_mib: f64,
+}
+
+fn round(dir: &Path, writes: u64, checksums: &str) -> Result<Sample, Error> {
+    let dir = tempfile::Builder::new().prefix("purlin-bench-").tempdir_in(dir)?;
+    let files: Vec<String> =
+        (0..FILES).map(|index| dir.path().join(format!("drive{index}")).display().to_string()).collect();
+    let daemon = Daemon::start(dir.path(), None)?;
+    let size = format!("{FILE_TIB}TiB");
+    let (drives, begin) = (files.join(","), Instant::now());
+    let create = ["group", "create", "big", "--level", "raid6", "--drives", &drives, "--create-files", &size];
+    daemon.purlin(&[&create[..], &["--checksums", checksums, "--yes"]].concat())?;
+    let made_s = begin.elapsed().as_secs_f64();
+    let uri = daemon.export("big", VOLUME_BYTES)?;
+    // First writes and others, so that every structure that grows with what is written is there.
+    let (uri, size) = (format!("--uri={uri}"), format!("--size={VOLUME_BYTES}"));
+    let number = format!("--number_ios={writes}");
+    let job = ["--ioengine=nbd", &uri, &size, "--rw=randwrite", "--bs=4k", "--iodepth=32", &number];
+    fio::run(None, &job)?;
+    let resident_mib = daemon.process().resident_bytes_max()? as f64 / f64::from(1 << 20);
+    daemon.purlin(&["group", "stop", "big", "--yes"])?;
+    let begin = Instant::now();
+    let assemble = ["group", "assemble"].into_iter().chain(files.iter().map(String::as_str));
+    daemon.purlin(&assemble.collect::<Vec<_>>())?;
+    Ok(Sample { made_s, assembled_s: begin.elapsed().as_secs_f64(), resident_mib })
+}
+
+fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
+    // In memory, so that it is the daemon that is measured.
+    let dir = Path::new("/dev/shm");
+    for (checksums, resident_mib_max) in [("on", RESIDENT_MIB_MAX + CHECKSUMS_MIB_MAX), ("off", RESIDENT_MIB_MAX)] {
+        let rounds = (0..arguments.rounds).map(|_| round(dir, arguments.writes, checksums));
+        let samples = rounds.collect::<Result<Vec<Sample>, Error>>()?;
+        let row = |what: &str, unit: &str, of: fn(&Sample) -> f64, most: f64| {
+            let samples: Vec<f64> = samples.iter().map(of).collect();
+            let what = format!("{DATA_TIB} TiB, RAID 6 over {FILES} files, checksums {checksums}: {what}");
+            Row::within(&what, unit, &samples, most)
+        };
+        report.rows.extend([
+            row("made", "s", |sample| sample.made_s, SECONDS_MAX),
+            row("assembled", "s", |sample| sample.assembled_s, SECONDS_MAX),
+            row("most resident memory", "MiB", |sample| sample.resident_mib, resident_mib_max),
+        ]);
+    }
+    report.notes.push(format!(
+        "Files are sparse, in {}. A volume of {} TiB is written by fio over NBD, {} times 4 KiB at random, depth 32.",
+        dir.display(),
+        VOLUME_BYTES >> 40,
+        arguments.writes
+    ));
+    report.notes.push(format!("A group keeps at most {CHECKSUMS_MIB_MAX} MiB of checksums in memory."));
+    report.notes.push("Times are those of the command, from its start to its end.".into());
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let mut report = Report::begin("large", usize::from(arguments.rounds));
+    match measure(&arguments, &mut report) {
+        Ok(()) => {
+            report.print(arguments.json);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("large: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
