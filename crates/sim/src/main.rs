@@ -3,13 +3,14 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use format::CrashSafety;
 use sim::campaign::{Campaign, failure, program_of, shrunk};
 use sim::engine::Protection;
-use sim::exhaustive::{Counts, Extent, shapes};
+use sim::exhaustive::{Counts, Extent, Part, shapes};
 use sim::program::execute::execute;
 use sim::program::promise;
 
@@ -51,6 +52,9 @@ enum Which {
         /// Only count the cases.
         #[arg(long)]
         count: bool,
+        /// Only one of several parts of the programs: 2/5 is the second of five.
+        #[arg(long, value_name = "I/N", default_value = "1/1")]
+        part: Part,
         /// Threads; all cores unless given.
         #[arg(long, value_name = "J")]
         jobs: Option<usize>,
@@ -104,15 +108,19 @@ fn main() -> ExitCode {
     }
 }
 
+/// How often a long check says how far it is, and how soon its end is seen.
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+const PROGRESS_LOOK: Duration = Duration::from_millis(20);
+
 fn exhaustive(which: &Which) -> ExitCode {
-    let Which::Exhaustive { level, ops, full, off, strict, no_checksums, lost, count, jobs } = which;
+    let Which::Exhaustive { level, ops, full, off, strict, no_checksums, lost, count, part, jobs } = which;
     let safety = match (off, strict) {
         (true, _) => CrashSafety::Off,
         (_, true) => CrashSafety::Strict,
         _ => CrashSafety::On,
     };
     let ops = if *full { 3 } else { *ops };
-    let mut bad = 0;
+    let (mut bad, mut told) = (0, Instant::now());
     for (name, shape) in shapes().into_iter().filter(|(name, _)| level.as_ref().is_none_or(|level| level == name)) {
         let counts = Counts::default();
         let mut extent = Extent::whole(shape, ops);
@@ -120,8 +128,20 @@ fn exhaustive(which: &Which) -> ExitCode {
         extent.lost = lost.map_or(extent.lost, |lost| extent.lost.min(lost));
         extent.jobs = jobs.unwrap_or(extent.jobs);
         extent.only_count = *count;
-        let began = Instant::now();
-        let violations = extent.check(&counts);
+        extent.part = *part;
+        let (began, programs) = (Instant::now(), extent.programs());
+        let violations = std::thread::scope(|scope| {
+            let check = scope.spawn(|| extent.check(&programs, &counts));
+            while !check.is_finished() {
+                std::thread::park_timeout(PROGRESS_LOOK);
+                if told.elapsed() >= PROGRESS_EVERY {
+                    told = Instant::now();
+                    let done = counts.programs.load(Ordering::Relaxed);
+                    eprintln!("{name}: {done} of {} programs, {:.0?}", programs.len(), began.elapsed());
+                }
+            }
+            check.join().expect("violations are caught")
+        });
         println!("{name}, programs of up to {ops}: {counts}, {} violations, {:.1?}", violations.len(), began.elapsed());
         for violation in &violations {
             println!("VIOLATION {violation}");

@@ -9,6 +9,7 @@ mod states;
 
 use std::collections::HashSet;
 use std::fmt;
+use std::str::FromStr;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -74,6 +75,41 @@ pub struct Extent {
     pub violations: usize,
     /// Only count the cases, which takes a small part of the time.
     pub only_count: bool,
+    /// Which of the programs.
+    pub part: Part,
+}
+
+/// One of so many parts, about equal, of all programs: what takes days is gone through piece by piece.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// From 1.
+    pub number: usize,
+    /// How many there are.
+    pub of: usize,
+}
+
+impl Part {
+    /// All of it.
+    pub const WHOLE: Part = Part { number: 1, of: 1 };
+
+    /// Neighbours stay together, since they begin alike.
+    fn of_list<T>(self, list: Vec<T>) -> Vec<T> {
+        let at = |number: usize| (list.len() as u128 * number as u128 / self.of as u128) as usize;
+        let (start, end) = (at(self.number - 1), at(self.number));
+        list.into_iter().take(end).skip(start).collect()
+    }
+}
+
+impl FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Part, String> {
+        let numbers = text.split_once('/').and_then(|(number, of)| Some((number.parse().ok()?, of.parse().ok()?)));
+        match numbers {
+            Some((number, of)) if (1..=of).contains(&number) => Ok(Part { number, of }),
+            _ => Err("a part is written as 2/5, the second of five".into()),
+        }
+    }
 }
 
 impl Extent {
@@ -90,12 +126,12 @@ impl Extent {
             jobs,
             violations: 10,
             only_count: false,
+            part: Part::WHOLE,
         }
     }
 
-    /// Goes through everything. Gives the violations, none of which is in the counts twice.
-    pub fn check(&self, counts: &Counts) -> Vec<String> {
-        keep_memory();
+    /// The programs of this part.
+    pub fn programs(&self) -> Vec<Case> {
         let alphabet = alphabet(&self.shape);
         let mut cases = Vec::new();
         // The longer ones first, since they have the shorter ones as their beginnings.
@@ -107,6 +143,12 @@ impl Extent {
                 }
             }
         }
+        self.part.of_list(cases)
+    }
+
+    /// Goes through these programs. Gives the violations, none of which is in the counts twice.
+    pub fn check(&self, cases: &[Case], counts: &Counts) -> Vec<String> {
+        keep_memory();
         let seen: Vec<Mutex<HashSet<u128>>> = (0..64).map(|_| Mutex::default()).collect();
         let violations = Mutex::new(Vec::new());
         let next = AtomicUsize::new(0);
@@ -393,6 +435,24 @@ impl Crash<'_> {
             Ok(())
         } else {
             Err(Violation(format!("block {start} is not what was written again")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_are_the_whole_and_share_nothing() {
+        let list: Vec<usize> = (0..103).collect();
+        for of in [1, 2, 7, 103, 110] {
+            let parts: Vec<usize> = (1..=of).flat_map(|number| Part { number, of }.of_list(list.clone())).collect();
+            assert_eq!(parts, list, "in {of} parts");
+        }
+        assert_eq!("2/5".parse(), Ok(Part { number: 2, of: 5 }));
+        for wrong in ["", "2", "0/5", "6/5", "1/0", "a/b", "1/2/3"] {
+            assert!(wrong.parse::<Part>().is_err(), "{wrong}");
         }
     }
 }
