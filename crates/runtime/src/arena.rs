@@ -1,4 +1,4 @@
-//! The buffers of all shards: one mapping, registered with every ring.
+//! The buffers of all shards: one mapping, of which every ring registers the pieces that it uses ([`crate::buffers`]).
 //!
 //! A buddy allocator behind a lock hands out blocks of 4 KiB to 4 MiB. Shards keep a few blocks of the hot sizes to
 //! themselves (a magazine), so that in the steady state an allocation takes no lock. A block comes back on whatever
@@ -23,8 +23,10 @@ const ORDER_MAX: u8 = 10;
 /// Bytes of a block of the largest order; the arena is a multiple of it.
 const BLOCK_BYTES_MAX: usize = UNIT_BYTES << ORDER_MAX;
 
-/// The kernel takes at most 1 GiB in one registered buffer (`io_uring_register(2)`).
-const REGISTERED_SHIFT: u32 = 30;
+/// A piece is registered as one buffer, of which the kernel takes at most 1 GiB (`io_uring_register(2)`). There are as many pieces as a
+/// table of a few pages holds.
+const PIECE_BYTES_MAX: usize = 1 << 30;
+const PIECES: usize = 1024;
 
 /// Blocks that a magazine holds at most, by order: 256 KiB of each of the sizes from 4 to 32 KiB, 512 KiB of 64 and
 /// 128 KiB. What a shard keeps to itself is so at most 2 MiB.
@@ -46,6 +48,8 @@ struct Magazine {
 pub(crate) struct Arena {
     start: NonNull<u8>,
     size_bytes: usize,
+    /// Whole blocks of the largest order, a power of two.
+    piece_bytes: usize,
     buddy: Mutex<Buddy>,
     heap_fallbacks: AtomicU64,
 }
@@ -114,7 +118,7 @@ fn order_of(len: usize) -> Option<u8> {
 }
 
 impl Arena {
-    fn map(size_bytes: usize) -> io::Result<Arena> {
+    pub(crate) fn map(size_bytes: usize) -> io::Result<Arena> {
         let size_bytes = round_up(size_bytes);
         // One block more than needed, so that a start can be found that is a multiple of the largest block: huge pages
         // then serve it whole. What is too much is never touched.
@@ -141,6 +145,7 @@ impl Arena {
         Ok(Arena {
             start: NonNull::new(start).expect("the kernel maps nothing at address zero"),
             size_bytes,
+            piece_bytes: (size_bytes / PIECES).next_power_of_two().clamp(BLOCK_BYTES_MAX, PIECE_BYTES_MAX),
             buddy: Mutex::new(Buddy::new(size_bytes / BLOCK_BYTES_MAX, ORDER_MAX)),
             heap_fallbacks: AtomicU64::new(0),
         })
@@ -165,28 +170,32 @@ impl Arena {
         }
     }
 
-    /// The whole arena as the kernel registers it.
-    pub(crate) fn io_vectors(&self) -> Vec<libc::iovec> {
-        let chunk_bytes = 1usize << REGISTERED_SHIFT;
-        (0..self.size_bytes)
-            .step_by(chunk_bytes)
-            .map(|offset| libc::iovec {
-                // SAFETY: the offset is within the arena.
-                iov_base: unsafe { self.start.as_ptr().add(offset) }.cast(),
-                iov_len: chunk_bytes.min(self.size_bytes - offset),
-            })
-            .collect()
+    /// Pieces that a ring can register: all, as far as their numbers go.
+    pub(crate) fn piece_count(&self) -> u16 {
+        u16::try_from(self.size_bytes.div_ceil(self.piece_bytes)).unwrap_or(u16::MAX)
     }
 
-    /// The registered buffer that holds a range whole.
+    /// A piece as the kernel registers it.
+    ///
+    /// # Panics
+    /// If there is none of this number.
+    pub(crate) fn piece(&self, index: u16) -> libc::iovec {
+        assert!(index < self.piece_count(), "piece {index} of {}", self.piece_count());
+        let offset = usize::from(index) * self.piece_bytes;
+        let len = self.piece_bytes.min(self.size_bytes - offset);
+        // SAFETY: the offset is within the arena.
+        libc::iovec { iov_base: unsafe { self.start.as_ptr().add(offset) }.cast(), iov_len: len }
+    }
+
+    /// The piece that holds a range whole.
     #[inline]
-    pub(crate) fn fixed_index(&self, start: *const u8, len: usize) -> Option<u16> {
+    pub(crate) fn piece_of(&self, start: *const u8, len: usize) -> Option<u16> {
         let offset = (start as usize).wrapping_sub(self.start.as_ptr() as usize);
         if offset >= self.size_bytes || len == 0 || len > self.size_bytes - offset {
             return None;
         }
-        let first = offset >> REGISTERED_SHIFT;
-        let last = (offset + len - 1) >> REGISTERED_SHIFT;
+        let shift = self.piece_bytes.trailing_zeros();
+        let (first, last) = (offset >> shift, (offset + len - 1) >> shift);
         if first == last { u16::try_from(first).ok() } else { None }
     }
 
@@ -273,7 +282,7 @@ mod tests {
     }
 
     fn is_inside(arena: &Arena, buf: &[u8]) -> bool {
-        arena.fixed_index(buf.as_ptr(), buf.len()).is_some()
+        arena.piece_of(buf.as_ptr(), buf.len()).is_some()
     }
 
     #[test]
@@ -324,12 +333,20 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_fixed_only_if_it_lies_inside_whole() {
+    fn a_range_lies_in_a_piece_only_if_it_does_so_whole() {
         let arena = small_arena();
-        let start = arena.start.as_ptr();
-        assert_eq!(arena.fixed_index(start, arena.size_bytes), Some(0));
-        assert_eq!(arena.fixed_index(start, arena.size_bytes + 1), None);
-        assert_eq!(arena.fixed_index(start.wrapping_sub(1), 2), None);
-        assert_eq!(arena.fixed_index(start.wrapping_add(arena.size_bytes), 1), None);
+        let (start, piece) = (arena.start.as_ptr(), arena.piece_bytes);
+        assert_eq!((arena.piece_count(), 2 * piece), (2, arena.size_bytes));
+        assert_eq!(arena.piece_of(start, piece), Some(0));
+        assert_eq!(arena.piece_of(start.wrapping_add(piece), piece), Some(1));
+        assert_eq!(arena.piece_of(start, piece + 1), None);
+        assert_eq!(arena.piece_of(start.wrapping_add(piece), piece + 1), None);
+        assert_eq!(arena.piece_of(start.wrapping_sub(1), 2), None);
+        assert_eq!(arena.piece_of(start.wrapping_add(arena.size_bytes), 1), None);
+        assert_eq!(arena.piece_of(start, 0), None);
+        for index in 0..2 {
+            let vector = arena.piece(index);
+            assert_eq!(arena.piece_of(vector.iov_base.cast(), vector.iov_len), Some(index));
+        }
     }
 }

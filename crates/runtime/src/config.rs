@@ -19,8 +19,8 @@ pub struct Config {
     pub cores: Vec<usize>,
     /// Each shard stays on its core. Without, the scheduler moves them as it does other threads: right for a single one beside unknown work.
     pub pinned: bool,
-    /// Bytes of the process's buffer arena, rounded up to 4 MiB. They are pinned, so they count as resident. The first
-    /// runtime of a process decides; later ones share its arena.
+    /// Bytes of the process's buffer arena, rounded up to 4 MiB. Pieces of it are pinned, and so resident, from their first use on. The
+    /// first runtime of a process decides; later ones share its arena.
     pub arena_bytes: usize,
     /// Operations that one submission hands over; a larger turn takes several. Rounded up to a power of two.
     pub ring_entries: u32,

@@ -32,6 +32,7 @@
 mod answer;
 mod arena;
 mod buddy;
+mod buffers;
 mod clock;
 mod config;
 mod drives;

@@ -7,8 +7,6 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Submitter, cqueue, squeue};
 
-use crate::arena::Arena;
-
 /// `user_data` of operations whose completion means nothing.
 pub(crate) const IGNORED: u64 = u64::MAX;
 /// `user_data` of the poll on the bell.
@@ -58,12 +56,6 @@ impl Ring {
 
     pub(crate) fn submitter(&self) -> Submitter<'_> {
         on_queues!(self, |queues| queues.uring.submitter())
-    }
-
-    /// Registers the arena, or says why not.
-    pub(crate) fn register_arena(&self, arena: &'static Arena) -> io::Result<()> {
-        // SAFETY: the arena's memory is never unmapped (it is 'static), and is only handed out as `BufMut`.
-        unsafe { self.submitter().register_buffers(&arena.io_vectors()) }
     }
 
     /// Queues an entry for the next enter.

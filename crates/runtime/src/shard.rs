@@ -17,6 +17,7 @@ use ::drive::Nanos;
 use io_uring::{opcode, squeue, types};
 
 use crate::arena::{self, Arena};
+use crate::buffers::BufferTable;
 use crate::clock;
 use crate::env::ShardEnv;
 use crate::files::{FileTable, Target};
@@ -65,8 +66,7 @@ pub(crate) struct Shard {
     timers: RefCell<Timers>,
     files: RefCell<FileTable>,
     arena: &'static Arena,
-    /// The arena is registered with the ring.
-    fixed_buffers: bool,
+    buffers: BufferTable,
     /// When completions were last reaped.
     reaped_at: Cell<Nanos>,
     /// What is left of [`READY_OPS_PER_POLL`] in the poll that runs.
@@ -119,13 +119,7 @@ impl Shard {
                 0
             }
         };
-        let fixed_buffers = match ring.register_arena(setup.arena) {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::warn!(%error, "buffers are not registered with the ring (RLIMIT_MEMLOCK?); I/O costs a little more");
-                false
-            }
-        };
+        let buffers = BufferTable::new(&ring.submitter(), setup.arena);
         let shard = Rc::new(Shard {
             remote,
             ring: RefCell::new(ring),
@@ -137,7 +131,7 @@ impl Shard {
             timers: RefCell::default(),
             files: RefCell::new(FileTable::new(fixed_files)),
             arena: setup.arena,
-            fixed_buffers,
+            buffers,
             reaped_at: Cell::new(clock::now()),
             ready_ops: Cell::new(0),
             drive_ops: Cell::new(0),
@@ -190,7 +184,7 @@ impl Shard {
     /// The index of the registered buffer that holds the range, if it lies in one.
     #[inline]
     pub(crate) fn fixed_buffer(&self, start: *const u8, len: usize) -> Option<u16> {
-        if self.fixed_buffers { self.arena.fixed_index(start, len) } else { None }
+        self.buffers.index(start, len, &self.ring)
     }
 
     // --- tasks ---

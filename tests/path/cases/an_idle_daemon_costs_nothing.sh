@@ -1,5 +1,9 @@
 # With a group, a volume, a connected NBD client and a connected NVMe host, but nothing to do: under 0.5% of a core.
+# Without any, its buffers are not in memory.
 start_daemon
+resident=$(json 'd["resident_bytes"]' status --once)
+echo "measured: resident $((resident >> 20)) MiB"
+((resident < 60 << 20)) || fail "resident $resident bytes"
 p group create m --level raid6 --drives mem:a:64MiB,mem:b:64MiB,mem:c:64MiB,mem:d:64MiB --yes >/dev/null
 p volume create m/v --size 32MiB >/dev/null
 p export create m/v --nbd "unix:$NBD" >/dev/null
