@@ -1,8 +1,11 @@
 //! What came of a benchmark: a table for a person, JSON for a program, and whether the targets were reached.
 
+use std::process::ExitCode;
+
 use serde::{Deserialize, Serialize};
 
-use crate::rounds::{Basis, Rounds};
+use crate::Error;
+use crate::rounds::{Basis, Rounds, spread};
 
 /// What a ratio is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -103,15 +106,13 @@ impl Row {
     /// # Panics
     /// Without any sample.
     pub fn within(what: &str, unit: &str, samples: &[f64], most: f64) -> Row {
-        let mut sorted = samples.to_vec();
-        sorted.sort_by(f64::total_cmp);
-        let median = sorted[sorted.len() / 2];
-        let ratio = [sorted[0], median, sorted[sorted.len() - 1]].map(|value| value / most);
+        let samples = spread(samples.to_vec());
+        let ratio = samples.map(|value| value / most);
         let target = Target::AtMost(1.0);
         Row {
             what: what.to_owned(),
             unit: unit.to_owned(),
-            ours: median,
+            ours: samples[1],
             peer_name: "at most".to_owned(),
             peer: most,
             basis: "limit".to_owned(),
@@ -173,8 +174,28 @@ pub struct Report {
 }
 
 impl Report {
+    /// What a benchmark program does: measures, and prints what came of it, or why nothing did.
+    pub fn run(
+        name: &str,
+        rounds: usize,
+        json: bool,
+        measure: impl FnOnce(&mut Report) -> Result<(), Error>,
+    ) -> ExitCode {
+        let mut report = Report::begin(name, rounds);
+        match measure(&mut report) {
+            Ok(()) => {
+                report.print(json);
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("{name}: {error}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+
     /// Begins a report: the load of now is the load before.
-    pub fn begin(name: &str, rounds: usize) -> Report {
+    fn begin(name: &str, rounds: usize) -> Report {
         Report { name: name.to_owned(), rounds, machine: Machine::look(), notes: Vec::new(), rows: Vec::new() }
     }
 
@@ -186,7 +207,7 @@ impl Report {
     }
 
     /// Ends the report and prints it.
-    pub fn print(mut self, json: bool) {
+    fn print(mut self, json: bool) {
         self.machine.load_after = load();
         if json {
             println!("{}", serde_json::to_string_pretty(&self).expect("a report is plain data"));

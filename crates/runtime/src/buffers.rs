@@ -84,4 +84,16 @@ mod tests {
         assert_eq!((index(&first), index(&second)), (Some(0), Some(1)));
         assert_eq!(index(&[0; 512]), None);
     }
+
+    #[test]
+    fn where_the_kernel_takes_no_buffer_the_others_are_not_tried() {
+        let arena: &'static Arena = Box::leak(Box::new(Arena::map(8 << 20).expect("8 MiB can be mapped")));
+        let [ring, other] = [(); 2].map(|()| RefCell::new(Ring::new(8, false).expect("a ring")));
+        let table = BufferTable::new(&other.borrow().submitter(), arena);
+        let buf = arena.alloc(4096);
+        // This one has no table.
+        assert_eq!(table.index(buf.as_ptr(), buf.len(), &ring), None);
+        assert!(table.pieces.iter().all(|piece| piece.get() == Piece::Refused));
+        assert_eq!(table.index(buf.as_ptr(), buf.len(), &other), None);
+    }
 }

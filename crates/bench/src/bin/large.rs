@@ -91,15 +91,5 @@ fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let mut report = Report::begin("large", usize::from(arguments.rounds));
-    match measure(&arguments, &mut report) {
-        Ok(()) => {
-            report.print(arguments.json);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("large: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    Report::run("large", usize::from(arguments.rounds), arguments.json, |report| measure(&arguments, report))
 }

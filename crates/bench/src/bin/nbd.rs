@@ -187,16 +187,9 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let first = go_first();
-    let mut report = Report::begin("nbd", usize::from(arguments.rounds));
-    match run(&arguments, &mut report) {
-        Ok(()) => {
-            report.note_priority(first);
-            report.print(arguments.json);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("nbd: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    Report::run("nbd", usize::from(arguments.rounds), arguments.json, |report| {
+        run(&arguments, report)?;
+        report.note_priority(first);
+        Ok(())
+    })
 }

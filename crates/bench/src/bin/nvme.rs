@@ -216,16 +216,9 @@ fn main() -> ExitCode {
         return if matches!(done, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let first = go_first();
-    let mut report = Report::begin("nvme", usize::from(arguments.rounds));
-    match run(&arguments, &mut report) {
-        Ok(()) => {
-            report.note_priority(first);
-            report.print(arguments.json);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("nvme: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    Report::run("nvme", usize::from(arguments.rounds), arguments.json, |report| {
+        run(&arguments, report)?;
+        report.note_priority(first);
+        Ok(())
+    })
 }

@@ -65,24 +65,17 @@ impl Arguments {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let first = go_first();
-    let (json, mut report) = (arguments.json, Report::begin("engine", usize::from(arguments.rounds)));
-    match run(arguments) {
-        Ok(rows) => {
-            report.rows = rows;
-            report.notes = vec![
-                "The machine may be shared, so targets are judged by CPU time of the shard's thread; wall time stands beside it.".into(),
-                "Direct reads go to the same drives, over as many bytes as the group has.".into(),
-                "memcpy copies the same 1 MiB buffers to memory as large as the group, on the same thread.".into(),
-            ];
-            report.note_priority(first);
-            report.print(json);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("engine: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    let (rounds, json) = (usize::from(arguments.rounds), arguments.json);
+    Report::run("engine", rounds, json, |report| {
+        report.rows = run(arguments)?;
+        report.notes = vec![
+            "The machine may be shared, so targets are judged by CPU time of the shard's thread; wall time stands beside it.".into(),
+            "Direct reads go to the same drives, over as many bytes as the group has.".into(),
+            "memcpy copies the same 1 MiB buffers to memory as large as the group, on the same thread.".into(),
+        ];
+        report.note_priority(first);
+        Ok(())
+    })
 }
 
 fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {

@@ -232,15 +232,5 @@ fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let mut report = Report::begin("raid6", usize::from(arguments.rounds));
-    match measure(&arguments, &mut report) {
-        Ok(()) => {
-            report.print(arguments.json);
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("raid6: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    Report::run("raid6", usize::from(arguments.rounds), arguments.json, |report| measure(&arguments, report))
 }
