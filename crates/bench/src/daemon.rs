@@ -1,5 +1,6 @@
 //! `purlind`, started for a benchmark and driven by `purlin`.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -95,6 +96,24 @@ impl Daemon {
         let at = format!("unix:{}", socket.display());
         self.purlin(&["export", "create", &volume, "--nbd", &at])?;
         Ok(format!("nbd+unix:///{volume}?socket={}", socket.display()))
+    }
+
+    /// Makes a plain volume in memory (RAID 0 of two drives), and exports it over NBD at a Unix socket and to any host over NVMe/TCP at
+    /// this address. Gives the URI of the one and the subsystem's name of the other.
+    ///
+    /// # Errors
+    /// With the command's sentence.
+    pub fn serve_nvme(&self, group: &str, volume_mib: u64, address: SocketAddr) -> Result<(String, String), Error> {
+        // Room for the metadata beside a half of the volume.
+        let half = volume_mib.div_ceil(2) + 32;
+        let drives = [format!("mem:a:{half}MiB"), format!("mem:b:{half}MiB")];
+        let uri = self.serve(group, "raid0", &drives, volume_mib << 20)?;
+        let (volume, address) = (format!("{group}/v"), address.to_string());
+        self.purlin(&["export", "create", &volume, "--nvme-tcp", &address, "--allow-any-host"])?;
+        let exports: Value = serde_json::from_str(&self.purlin(&["export", "list", "--output", "json"])?)?;
+        let exports = exports["exports"].as_array().ok_or("the list of exports has another form")?;
+        let nqn = exports.iter().find_map(|export| export["nqn"].as_str()).ok_or("no export has a subsystem")?;
+        Ok((uri, nqn.to_owned()))
     }
 
     /// What all drives were asked so far.

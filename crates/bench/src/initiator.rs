@@ -1,5 +1,6 @@
 //! An NVMe/TCP host that does nothing but load: one I/O queue, polled.
 
+use std::fmt;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
@@ -21,6 +22,24 @@ pub struct Load {
     /// Commands in flight.
     pub depth: u16,
 }
+
+impl fmt::Display for Load {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = if self.writes { "writes" } else { "reads" };
+        write!(f, "{} KiB random {kind} over NVMe/TCP, depth {}", self.bytes / 1024, self.depth)
+    }
+}
+
+/// Loads that peers publish figures of.
+pub const LOADS: [Load; 7] = [
+    Load { writes: false, bytes: 4096, depth: 1 },
+    Load { writes: false, bytes: 4096, depth: 32 },
+    Load { writes: false, bytes: 4096, depth: 128 },
+    Load { writes: true, bytes: 4096, depth: 32 },
+    Load { writes: true, bytes: 4096, depth: 128 },
+    Load { writes: false, bytes: 128 << 10, depth: 8 },
+    Load { writes: true, bytes: 128 << 10, depth: 8 },
+];
 
 /// The part of the volume that the load is on.
 #[derive(Debug, Clone, Copy)]

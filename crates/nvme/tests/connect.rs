@@ -64,6 +64,18 @@ fn a_queue_is_admitted_as_it_asks() {
 }
 
 #[test]
+fn a_host_that_does_not_say_its_name_is_named_by_its_identifier() {
+    let mut nameless = data();
+    nameless.hostnqn = [0; 256];
+    let admission = Admission::of(&ADMIN.command(1), nameless.as_bytes()).expect("admitted");
+    assert_eq!(admission.host.nqn, Nqn::of_uuid(&[0xAB; 16]));
+    assert_eq!(admission.host.id, [0xAB; 16]);
+    nameless.host_id = [0; 16];
+    let nobody = Some(Refused(Status::CONNECT_INVALID_PARAMETERS, 512 | 1 << 16));
+    assert_eq!(refused(ADMIN, &nameless), nobody);
+}
+
+#[test]
 fn what_is_wrong_is_refused_with_its_place() {
     // Base 2.0, figure 387: the offset in bits 15:0; bit 16 says that it is in the data.
     let in_command = |offset: u64| Some(Refused(Status::CONNECT_INVALID_PARAMETERS, offset));
@@ -82,8 +94,13 @@ fn what_is_wrong_is_refused_with_its_place() {
     assert_eq!(changed(|data| data.cntlid = 1.into()), in_data(16));
     assert_eq!(changed(|data| data.subnqn[0] = b'x'), in_data(256));
     assert_eq!(changed(|data| data.subnqn = [b'a'; 256]), in_data(256));
-    assert_eq!(changed(|data| data.hostnqn = [0; 256]), in_data(512));
+    assert_eq!(changed(|data| data.hostnqn[0] = b'x'), in_data(512));
     assert_eq!(changed(|data| data.hostnqn[20] = 0xFF), in_data(512));
+
+    let told = |refused: Option<Refused>| refused.expect("refused").to_string();
+    assert_eq!(told(in_data(512)), "Connect Invalid Parameters: HOSTNQN");
+    assert_eq!(told(in_command(44)), "Connect Invalid Parameters: SQSIZE");
+    assert_eq!(told(format), "Connect Incompatible Format");
 
     let short = Admission::of(&ADMIN.command(1), &data().as_bytes()[..1023]);
     assert_eq!(short, Err(Refused(Status::DATA_SGL_LENGTH_INVALID, 0)));

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use bench::Error;
 use bench::daemon::Daemon;
-use bench::initiator::{Initiator, Load, Place};
+use bench::initiator::{Initiator, LOADS, Load, Place};
 use bench::process::{Process, go_first, pinned};
 use bench::report::{Report, Row};
 use bench::rounds::{Basis, Rounds, Sample};
@@ -49,17 +49,6 @@ struct Arguments {
 const TARGET: usize = 0;
 const LIMIT: usize = 1;
 const LIMIT_NAME: &str = "the same bytes over loopback";
-
-/// Loads that peers publish figures of.
-const LOADS: [Load; 7] = [
-    Load { writes: false, bytes: 4096, depth: 1 },
-    Load { writes: false, bytes: 4096, depth: 32 },
-    Load { writes: false, bytes: 4096, depth: 128 },
-    Load { writes: true, bytes: 4096, depth: 32 },
-    Load { writes: true, bytes: 4096, depth: 128 },
-    Load { writes: false, bytes: 128 << 10, depth: 8 },
-    Load { writes: true, bytes: 128 << 10, depth: 8 },
-];
 
 /// Bytes of a command without data, of a response, and of the header of data.
 const COMMAND_BYTES: usize = 72;
@@ -144,17 +133,10 @@ fn free_address() -> Result<SocketAddr, Error> {
 fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     let dir = tempfile::Builder::new().prefix("purlin-bench-").tempdir_in("/dev/shm")?;
     let daemon = Daemon::start(dir.path(), Some(&arguments.server_core.to_string()))?;
-    let volume_bytes = arguments.volume_mib << 20;
-    // Room for the metadata beside a half of the volume.
-    let half = arguments.volume_mib.div_ceil(2) + 32;
-    let drives = [format!("mem:a:{half}MiB"), format!("mem:b:{half}MiB")];
-    daemon.serve("plain", "raid0", &drives, volume_bytes)?;
     let address = free_address()?;
-    daemon.purlin(&["export", "create", "plain/v", "--nvme-tcp", &address.to_string(), "--allow-any-host"])?;
-    let exports: serde_json::Value = serde_json::from_str(&daemon.purlin(&["export", "list", "--output", "json"])?)?;
-    let exports = exports["exports"].as_array().ok_or("the list of exports has another form")?;
-    let nqn = exports.iter().find_map(|export| export["nqn"].as_str()).ok_or("no export has a subsystem")?;
+    let (_, nqn) = daemon.serve_nvme("plain", arguments.volume_mib, address)?;
     let subsystem: Nqn = nqn.parse()?;
+    let volume_bytes = arguments.volume_mib << 20;
     let place = Place { nsid: 1, block_bytes: 4096, volume_bytes };
 
     // This program is the initiator.
@@ -167,8 +149,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     let turn = Duration::from_secs(arguments.turn_s);
     initiator.fill(place)?;
     for load in LOADS {
-        let kind = if load.writes { "writes" } else { "reads" };
-        let what = format!("{} KiB random {kind} over NVMe/TCP, depth {}", load.bytes / 1024, load.depth);
+        let what = load.to_string();
         if !what.contains(&arguments.only) {
             continue;
         }

@@ -1,5 +1,7 @@
 //! Connect: NVMe Base 2.0, clause 6.3.
 
+use std::fmt;
+
 use zerocopy::FromBytes;
 
 use super::{Host, Kind, QUEUE_ENTRIES_MAX, QUEUES_MAX};
@@ -37,6 +39,34 @@ impl Refused {
     pub const QUEUE: fn() -> Refused = || Refused::parameter(42, false);
 }
 
+impl fmt::Display for Refused {
+    /// The status, and which parameter it is about.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refused(status, result) = self;
+        write!(f, "{status}")?;
+        let field = match (*status, result >> 16 == 1, *result as u16) {
+            (Status::CONNECT_INVALID_PARAMETERS, false, 42) => "QID",
+            (Status::CONNECT_INVALID_PARAMETERS, false, 44) => "SQSIZE",
+            (Status::CONNECT_INVALID_PARAMETERS, true, 16) => "CNTLID",
+            (Status::CONNECT_INVALID_PARAMETERS, true, 256) => "SUBNQN",
+            (Status::CONNECT_INVALID_PARAMETERS, true, 512) => "HOSTNQN",
+            _ => return Ok(()),
+        };
+        write!(f, ": {field}")
+    }
+}
+
+/// Who a host is. One that says no name, as SPDK's tools do which were given none, has that of its identifier: what hosts without a
+/// name of their own call themselves (Base 2.0, clause 4.5), and no more and no less believed than any other.
+fn host(data: &ConnectData) -> Result<Host, Refused> {
+    let is_named = data.hostnqn[0] != 0 || data.host_id == [0; 16];
+    let nqn = match is_named {
+        true => Nqn::from_field(&data.hostnqn).map_err(|_| Refused::parameter(512, true))?,
+        false => Nqn::of_uuid(&data.host_id),
+    };
+    Ok(Host { nqn, id: data.host_id })
+}
+
 impl Admission {
     /// Reads the command and its data.
     ///
@@ -58,13 +88,13 @@ impl Admission {
             return Err(Refused::QUEUE());
         }
         let subsystem = Nqn::from_field(&data.subnqn).map_err(|_| Refused::SUBSYSTEM())?;
-        let nqn = Nqn::from_field(&data.hostnqn).map_err(|_| Refused::parameter(512, true))?;
+        let host = host(&data)?;
         let cntlid = data.cntlid.get();
         // An admin queue takes the controller that it is given.
         if connect.queue == 0 && cntlid != ANY_CONTROLLER {
             return Err(Refused::CONTROLLER());
         }
-        Ok(Admission { connect, host: Host { nqn, id: data.host_id }, subsystem, cntlid })
+        Ok(Admission { connect, host, subsystem, cntlid })
     }
 
     /// What kind of controller is asked for.

@@ -73,8 +73,9 @@ impl<B: Block + 'static> Receiving<B> {
             Role::New if command.opcode == FABRICS && command.fabrics_type() == fabrics::CONNECT => {
                 match self.admit(command, data) {
                     Ok(result) => self.queue.complete(cid, Status::SUCCESS, result, 0),
-                    Err(Refused(status, result)) => {
-                        tracing::info!(peer = self.peer, %status, "an NVMe host was refused");
+                    Err(refused) => {
+                        tracing::info!(peer = self.peer, why = %refused, "an NVMe host was refused");
+                        let Refused(status, result) = refused;
                         self.queue.complete(cid, status, result, 0);
                     }
                 }
