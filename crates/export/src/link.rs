@@ -26,6 +26,8 @@ pub(crate) struct Link {
     /// Requests that wait in [`Link::room`].
     crowd: RefCell<Vec<Waker>>,
     sender: RefCell<Option<Waker>>,
+    /// A send is under way.
+    sending: Cell<bool>,
 }
 
 /// Answers that are ready to be sent.
@@ -65,6 +67,7 @@ impl Link {
             reader: RefCell::new(None),
             crowd: RefCell::default(),
             sender: RefCell::new(None),
+            sending: Cell::new(false),
         })
     }
 
@@ -141,6 +144,21 @@ impl Link {
         self.wake_reader();
         let crowd = if self.crowd.borrow().is_empty() { return } else { self.crowd.take() };
         crowd.into_iter().for_each(Waker::wake);
+    }
+
+    /// Returns once the answers that are ready are on their way, or wait for others that are. A client that asks for one thing at a time waits
+    /// for them, and has sent nothing that a receive could find before.
+    pub async fn answers_go_first(&self) {
+        poll_fn(|context| {
+            let outbox = self.outbox.borrow();
+            if outbox.requests == 0 || outbox.dead || self.sending.get() {
+                return Poll::Ready(());
+            }
+            drop(outbox);
+            self.wake_when_released(context.waker());
+            Poll::Pending
+        })
+        .await;
     }
 
     fn wake_reader(&self) {
@@ -287,7 +305,9 @@ pub(crate) async fn send_answers(link: Rc<Link>, mut writer: WireWriter) {
         link.env.turn_end().await;
         let batch = link.take();
         let (requests, bytes) = (batch.requests, batch.bytes);
+        link.sending.set(true);
         let sent = writer.send(batch.segments).await;
+        link.sending.set(false);
         link.release(requests, bytes);
         if sent.is_err() {
             // The receiving side waits for bytes that will not come.

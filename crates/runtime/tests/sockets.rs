@@ -238,6 +238,30 @@ fn a_connection_that_meets_a_dropped_accept_is_ended_and_the_next_one_served() {
 }
 
 #[test]
+fn what_came_since_a_receive_that_took_all_is_found_at_once_and_so_is_the_end() {
+    let runtime = start(1);
+    let (mut theirs, call) = with_pair(&runtime, |env, mut stream| async move {
+        let mut heard = Vec::new();
+        // The first takes all that there is; before each of the others something has come already, or nothing has.
+        for pause_ms in [0, 20, 0, 20, 20] {
+            env.sleep(Duration::from_millis(pause_ms)).await;
+            let (count, buf) = stream.reader.recv(env.alloc(100), 0).await;
+            heard.extend_from_slice(&buf[..count.expect("a connection")]);
+            stream.writer.send_all(Segments::from_iter([Buf::from(vec![0])])).await.ok();
+        }
+        heard
+    });
+    let mut answer = [0];
+    for word in [b"one", b"two", b"six", b"ten"] {
+        theirs.write_all(word).expect("connected");
+        theirs.read_exact(&mut answer).expect("an answer");
+    }
+    theirs.shutdown(std::net::Shutdown::Write).expect("connected");
+    assert_eq!(call.wait().expect("the shard runs"), b"onetwosixten");
+    runtime.stop();
+}
+
+#[test]
 fn a_dropped_stream_ends_the_connection() {
     let runtime = start(1);
     let (mut theirs, call) = with_pair(&runtime, |env, mut stream| async move {

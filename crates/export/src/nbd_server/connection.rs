@@ -343,8 +343,9 @@ impl<B: Block + 'static> Receiving<B> {
     /// Receives into the input.
     async fn receive(&mut self) -> Result<(), End> {
         let requests = std::mem::take(&mut self.requests_since);
-        if let Some(wait) = self.pace.wait(self.arrived, requests) {
-            self.client.link.env.sleep(wait).await;
+        match self.pace.wait(self.arrived, requests) {
+            Some(wait) => self.client.link.env.sleep(wait).await,
+            None => self.client.link.answers_go_first().await,
         }
         let (buf, free) = self.input.lend();
         let (buf, len) = self.received(buf, free).await?;

@@ -314,8 +314,9 @@ impl<B: Block + 'static> Receiving<B> {
     /// Receives into the input.
     async fn receive(&mut self) -> Result<(), End> {
         let commands = std::mem::take(&mut self.commands_since);
-        if let Some(wait) = self.pace.wait(self.arrived, commands) {
-            self.env.sleep(wait).await;
+        match self.pace.wait(self.arrived, commands) {
+            Some(wait) => self.env.sleep(wait).await,
+            None => self.queue.link.answers_go_first().await,
         }
         let (buf, free) = self.input.lend();
         let (buf, len) = self.receive_into(buf, free).await?;

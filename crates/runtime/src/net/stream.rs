@@ -31,7 +31,12 @@ pub struct Stream {
 pub struct StreamReader {
     socket: Rc<Socket>,
     is_prompt: bool,
+    /// The last receive took all that there was: the next one waits before it looks.
+    is_drained: bool,
 }
+
+/// `IORING_RECVSEND_POLL_FIRST`: the operation waits for data without having looked for them.
+const POLL_FIRST: u16 = 1;
 
 /// A receive in flight that the shard may look for instead of sleeping.
 struct Prompt<'a>(&'a Cell<u32>);
@@ -61,7 +66,7 @@ impl Stream {
     pub fn new(env: &ShardEnv, incoming: Incoming) -> Stream {
         let socket = Socket::new(env.shard(), incoming.fd);
         Stream {
-            reader: StreamReader { socket: socket.clone(), is_prompt: false },
+            reader: StreamReader { socket: socket.clone(), is_prompt: false, is_drained: false },
             writer: StreamWriter { socket, message: None },
             peer: incoming.peer,
             local: incoming.local,
@@ -141,7 +146,8 @@ impl StreamReader {
             let room = &mut buf[from..];
             // The kernel receives less than 2 GiB at once.
             let (start, len) = (room.as_mut_ptr(), room.len().min(1 << 30) as u32);
-            let entry = opcode::Recv::new(self.socket.target(), start, len).flags(flags).build();
+            let first = if self.is_drained { POLL_FIRST } else { 0 };
+            let entry = opcode::Recv::new(self.socket.target(), start, len).ioprio(first).flags(flags).build();
             // SAFETY: the entry points into the buffer, which the payload owns.
             let operation = unsafe { self.socket.shard().start(entry, Payload::Fill(buf)) }.cancelable();
             self.socket.started(Side::In, operation.key());
@@ -151,7 +157,10 @@ impl StreamReader {
             match result {
                 // The end of data, or what `close` made of it.
                 0 if self.socket.is_closed() => {}
-                0.. => return (Ok(result as usize), buf),
+                0.. => {
+                    self.is_drained = (result as u32) < len;
+                    return (Ok(result as usize), buf);
+                }
                 _ if self.socket.is_closed() || is_transient(result) => {}
                 _ => return (Err(io::Error::from_raw_os_error(-result)), buf),
             }
