@@ -12,9 +12,9 @@ pub(crate) const REQUESTS_MAX: u32 = 1024;
 /// one is served while the next arrives. One request is always let in.
 pub(crate) const HELD_BYTES_MAX: u64 = 2 * nbd::PAYLOAD_BYTES_MAX as u64;
 
-/// Payload bytes of ready answers above which no further request is taken in until they are on their way: what was read
-/// is then still in the cache when it is sent, and a full socket buffer is filled at once.
-pub(crate) const GATHER_BYTES_MAX: u64 = 256 << 10;
+/// Payload bytes of ready answers above which no further request is taken in until they are on their way: a full socket buffer is filled
+/// at once, and the client works on the first of it while the rest is copied. With 256 KiB, 128 KiB reads at depth 8 had 0.8 of the rate.
+pub(crate) const GATHER_BYTES_MAX: u64 = 1 << 20;
 
 /// Shortest read, in bytes, that asks the volume where its holes are. Below it the question costs more than sending
 /// zeroes.
