@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod arguments;
 pub mod daemon;
 pub mod fio;
 pub mod initiator;

@@ -1,6 +1,7 @@
 //! Processes that a benchmark starts: they end with it, and their CPU time is told.
 
 use std::ffi::OsStr;
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -120,6 +121,14 @@ pub fn pinned(core: Option<usize>, program: impl AsRef<OsStr>) -> Command {
     }
     command.arg(program);
     command
+}
+
+/// An address of this machine whose port is free now.
+///
+/// # Errors
+/// If there is none.
+pub fn free_address() -> Result<SocketAddr, Error> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
 /// A program of ours: named by the environment, or beside this program, or wherever the system finds it.

@@ -110,7 +110,7 @@ impl Spdk {
         Ok(target)
     }
 
-    /// Its initiator on a core, with this load for so long. Gives operations and the seconds that they took.
+    /// Its initiator on a core, with this load for so long. Gives how many operations that were.
     ///
     /// # Errors
     /// With what it said, if it failed.

@@ -97,6 +97,7 @@ fio_ends "$load" /run/fio
 echo "fio verified everything"
 umount /mnt
 check_fs ext4 /dev/purlin/tank/v >&2 && echo "e2fsck finds nothing wrong"
+grep -q ready /run/purlind.log || fail "the daemon's log is not there"
 grep -iE 'not permitted|permission|denied|EPERM|EACCES' /run/purlind.log >&2 && fail "the unit forbids what the daemon does"
 dmesg | grep -iE 'ublkb.*(error|critical)|EXT4-fs error|Aborting journal|audit:.*SECCOMP' >&2 && fail "the kernel saw an error"
 systemctl stop purlind

@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use bench::arguments::{Sides, Turns};
 use bench::daemon::Daemon;
 use bench::process::{Process, go_first, output, pinned};
 use bench::report::{Report, Row, Target};
@@ -18,24 +19,13 @@ const MIB: u64 = 1 << 20;
 /// Benchmarks 4 KiB random reads over NBD beside a plain volume, nbdkit and qemu-nbd.
 #[derive(Parser)]
 struct Arguments {
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
-    /// Alternating rounds of which medians are taken
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
-    rounds: u16,
+    #[command(flatten)]
+    turns: Turns,
     /// Seconds of one turn of one contender
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
     turn_s: u64,
-    /// Bytes that each contender serves
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
-    volume_mib: u64,
-    /// The core of every server
-    #[arg(long, default_value_t = 0)]
-    server_core: usize,
-    /// The core of the client
-    #[arg(long, default_value_t = 1)]
-    client_core: usize,
+    #[command(flatten)]
+    sides: Sides,
     /// Requests in flight
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u64).range(1..))]
     depth: u64,
@@ -57,12 +47,12 @@ struct Servers {
 
 impl Servers {
     fn start(arguments: &Arguments, dir: &Path) -> Result<Servers, Error> {
-        let bytes = arguments.volume_mib * MIB;
-        let core = arguments.server_core;
+        let bytes = arguments.sides.volume_mib * MIB;
+        let core = arguments.sides.server_core;
         let daemon = Daemon::start(dir, Some(&core.to_string()))?;
         // Room for the metadata beside a part of the volume.
         let drives = |name: &str, count: u64, data: u64| -> Vec<String> {
-            let mib = arguments.volume_mib.div_ceil(data) + 32;
+            let mib = arguments.sides.volume_mib.div_ceil(data) + 32;
             (0..count).map(|index| format!("mem:{name}{index}:{mib}MiB")).collect()
         };
         let raid6 = daemon.serve("tank", "raid6", &drives("t", 6, 4), bytes)?;
@@ -112,14 +102,15 @@ fn measure(arguments: &Arguments, servers: &Servers) -> Result<Measured, Error> 
     let mut measured =
         Measured { server: Rounds::new(4), busier: Rounds::new(4), latency_us: std::array::from_fn(|_| Vec::new()) };
     let depth = format!("--iodepth={}", arguments.depth);
-    let (runtime, size) = (format!("--runtime={}", arguments.turn_s), format!("--size={}m", arguments.volume_mib));
-    for round in 0..usize::from(arguments.rounds) {
+    let (runtime, size) =
+        (format!("--runtime={}", arguments.turn_s), format!("--size={}m", arguments.sides.volume_mib));
+    for round in 0..usize::from(arguments.turns.rounds) {
         for contender in Rounds::order(4, round) {
             let process = servers.process(contender);
             let uri = format!("--uri={}", servers.uris[contender]);
             let job = ["--ioengine=nbd", &uri, "--rw=randread", "--bs=4k", &depth, "--time_based", &runtime, &size];
             let before = process.cpu_s()?;
-            let done = fio::run(Some(arguments.client_core), &job)?;
+            let done = fio::run(Some(arguments.sides.client_core), &job)?;
             let cpu_s = process.cpu_s()? - before;
             let sample = Sample { amount: done.operations, wall_s: done.wall_s, cpu_s };
             measured.server.add(contender, sample);
@@ -172,7 +163,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     report.rows = rows(&measured);
     report.notes.push(format!(
         "Servers on core {}, fio on core {}, depth {}, one connection.",
-        arguments.server_core, arguments.client_core, arguments.depth
+        arguments.sides.server_core, arguments.sides.client_core, arguments.depth
     ));
     for (name, latencies) in NAMES.iter().zip(&measured.latency_us) {
         let [p50, p99, p999, p9999] =
@@ -187,7 +178,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let first = go_first();
-    Report::run("nbd", usize::from(arguments.rounds), arguments.json, |report| {
+    Report::run("nbd", usize::from(arguments.turns.rounds), arguments.turns.json, |report| {
         run(&arguments, report)?;
         report.note_priority(first);
         Ok(())

@@ -9,9 +9,10 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use bench::Error;
+use bench::arguments::{Sides, Turns};
 use bench::daemon::Daemon;
 use bench::initiator::{Initiator, LOADS, Load, Place};
-use bench::process::{Process, go_first, pinned};
+use bench::process::{Process, free_address, go_first, pinned};
 use bench::report::{Report, Row};
 use bench::rounds::{Basis, Rounds, Sample};
 use clap::Parser;
@@ -20,27 +21,16 @@ use nvme::Nqn;
 /// Benchmarks the NVMe/TCP target beside what loopback allows.
 #[derive(Parser)]
 struct Arguments {
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
-    /// Alternating rounds of which medians are taken
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
-    rounds: u16,
+    #[command(flatten)]
+    turns: Turns,
     /// Seconds of one turn of one contender
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     turn_s: u64,
     /// Only loads whose names have this in them, like "writes" or "depth 32"
     #[arg(long, default_value = "")]
     only: String,
-    /// Bytes of the volume
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
-    volume_mib: u64,
-    /// The core of every server
-    #[arg(long, default_value_t = 0)]
-    server_core: usize,
-    /// The core of the initiator
-    #[arg(long, default_value_t = 1)]
-    client_core: usize,
+    #[command(flatten)]
+    sides: Sides,
     /// Be the one that answers, at this address: requests of REQUEST bytes, with ANSWER bytes
     #[arg(long, hide = true, num_args = 3, value_names = ["ADDRESS", "REQUEST", "ANSWER"])]
     answer: Option<Vec<String>>,
@@ -125,24 +115,19 @@ fn limit(address: SocketAddr, load: Load, duration: Duration) -> Result<u64, Err
     Ok(done)
 }
 
-/// A port that is free now.
-fn free_address() -> Result<SocketAddr, Error> {
-    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
-}
-
 fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     let dir = tempfile::Builder::new().prefix("purlin-bench-").tempdir_in("/dev/shm")?;
-    let daemon = Daemon::start(dir.path(), Some(&arguments.server_core.to_string()))?;
+    let daemon = Daemon::start(dir.path(), Some(&arguments.sides.server_core.to_string()))?;
     let address = free_address()?;
-    let (_, nqn) = daemon.serve_nvme("plain", arguments.volume_mib, address)?;
+    let (_, nqn) = daemon.serve_nvme("plain", arguments.sides.volume_mib, address)?;
     let subsystem: Nqn = nqn.parse()?;
-    let volume_bytes = arguments.volume_mib << 20;
+    let volume_bytes = arguments.sides.volume_mib << 20;
     let place = Place { nsid: 1, block_bytes: 4096, volume_bytes };
 
     // This program is the initiator.
     rustix::thread::sched_setaffinity(None, &{
         let mut cores = rustix::thread::CpuSet::new();
-        cores.set(arguments.client_core);
+        cores.set(arguments.sides.client_core);
         cores
     })?;
     let mut initiator = Initiator::connect(address, &subsystem, 256)?;
@@ -154,7 +139,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
             continue;
         }
         let mut rounds = Rounds::new(2);
-        for round in 0..usize::from(arguments.rounds) {
+        for round in 0..usize::from(arguments.turns.rounds) {
             for contender in Rounds::order(2, round) {
                 let begin;
                 let sample = if contender == TARGET {
@@ -166,7 +151,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
                 } else {
                     let (at, (request, reply)) = (free_address()?, traffic(load));
                     let own = std::env::current_exe()?;
-                    let mut command = pinned(Some(arguments.server_core), own);
+                    let mut command = pinned(Some(arguments.sides.server_core), own);
                     command.args(["--answer", &at.to_string(), &request.to_string(), &reply.to_string()]);
                     let process = Process::start(&mut command)?;
                     begin = Instant::now();
@@ -184,7 +169,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     }
     report.notes.push(format!(
         "Daemon on core {}, initiator on core {}, which polls; one I/O queue, a plain memory volume (RAID 0 of two drives).",
-        arguments.server_core, arguments.client_core
+        arguments.sides.server_core, arguments.sides.client_core
     ));
     Ok(())
 }
@@ -197,7 +182,7 @@ fn main() -> ExitCode {
         return if matches!(done, Some(Ok(()))) { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
     let first = go_first();
-    Report::run("nvme", usize::from(arguments.rounds), arguments.json, |report| {
+    Report::run("nvme", usize::from(arguments.turns.rounds), arguments.turns.json, |report| {
         run(&arguments, report)?;
         report.note_priority(first);
         Ok(())

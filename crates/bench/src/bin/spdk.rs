@@ -1,11 +1,12 @@
 //! The NVMe/TCP target beside SPDK's: SPDK's own initiator polls on one core, either target is on another.
 
-use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bench::arguments::{Sides, Turns};
 use bench::daemon::Daemon;
 use bench::initiator::LOADS;
+use bench::process::free_address;
 use bench::report::{Report, Row, Target};
 use bench::rounds::{Basis, Rounds, Sample};
 use bench::spdk::Spdk;
@@ -15,27 +16,16 @@ use clap::Parser;
 /// Benchmarks the NVMe/TCP target beside SPDK's (PURLIN_SPDK names the folder where SPDK was built).
 #[derive(Parser)]
 struct Arguments {
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
-    /// Alternating rounds of which medians are taken
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
-    rounds: u16,
+    #[command(flatten)]
+    turns: Turns,
     /// Seconds of one turn of one contender
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     turn_s: u64,
     /// Only loads whose names have this in them, like "writes" or "depth 32"
     #[arg(long, default_value = "")]
     only: String,
-    /// Bytes that each contender serves
-    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..))]
-    volume_mib: u64,
-    /// The core of either target
-    #[arg(long, default_value_t = 0)]
-    server_core: usize,
-    /// The core of the initiator
-    #[arg(long, default_value_t = 1)]
-    client_core: usize,
+    #[command(flatten)]
+    sides: Sides,
 }
 
 const OURS: usize = 0;
@@ -45,14 +35,15 @@ const SPDK: usize = 1;
 const BLOCK_BYTES: u32 = 4096;
 
 fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
-    let spdk = Spdk::find(arguments.volume_mib)?;
+    let spdk = Spdk::find(arguments.sides.volume_mib)?;
     let dir = tempfile::Builder::new().prefix("purlin-bench-").tempdir_in("/dev/shm")?;
-    let daemon = Daemon::start(dir.path(), Some(&arguments.server_core.to_string()))?;
-    let address: SocketAddr = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let (uri, nqn) = daemon.serve_nvme("plain", arguments.volume_mib, address)?;
-    fio::fill(&uri, arguments.volume_mib << 20)?;
-    let spdk_address: SocketAddr = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let target = spdk.target(dir.path(), arguments.server_core, arguments.volume_mib, BLOCK_BYTES, spdk_address)?;
+    let daemon = Daemon::start(dir.path(), Some(&arguments.sides.server_core.to_string()))?;
+    let address = free_address()?;
+    let (uri, nqn) = daemon.serve_nvme("plain", arguments.sides.volume_mib, address)?;
+    fio::fill(&uri, arguments.sides.volume_mib << 20)?;
+    let spdk_address = free_address()?;
+    let target =
+        spdk.target(dir.path(), arguments.sides.server_core, arguments.sides.volume_mib, BLOCK_BYTES, spdk_address)?;
 
     let turn = Duration::from_secs(arguments.turn_s);
     for load in LOADS {
@@ -61,7 +52,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
             continue;
         }
         let mut rounds = Rounds::new(2);
-        for round in 0..usize::from(arguments.rounds) {
+        for round in 0..usize::from(arguments.turns.rounds) {
             for contender in Rounds::order(2, round) {
                 let (process, place) = match contender {
                     OURS => (daemon.process(), (address, &*nqn)),
@@ -71,7 +62,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
                     target.go_on()?;
                 }
                 let before = process.cpu_s()?;
-                let amount = spdk.load(arguments.client_core, place, load, turn)?;
+                let amount = spdk.load(arguments.sides.client_core, place, load, turn)?;
                 let cpu_s = process.cpu_s()? - before;
                 if contender == SPDK {
                     target.rest()?;
@@ -86,7 +77,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     report.notes.push(format!(
         "Targets on core {}, SPDK's initiator on core {}, which polls; one I/O queue, a plain memory volume (RAID 0 of two drives) \
          beside a bdev of memory, all written before.",
-        arguments.server_core, arguments.client_core
+        arguments.sides.server_core, arguments.sides.client_core
     ));
     report.notes.push(spdk.version()?);
     Ok(())
@@ -95,5 +86,5 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // At normal priority: SPDK's target never sleeps, and the kernel takes the core from a real-time program that does not.
-    Report::run("spdk", usize::from(arguments.rounds), arguments.json, |report| run(&arguments, report))
+    Report::run("spdk", usize::from(arguments.turns.rounds), arguments.turns.json, |report| run(&arguments, report))
 }

@@ -9,6 +9,7 @@ mod devices;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
+use bench::arguments::Turns;
 use bench::daemon::Daemon;
 use bench::process::output;
 use bench::report::{Report, Row, Target};
@@ -20,12 +21,8 @@ use devices::{Loops, Mount};
 /// Benchmarks 4 KiB random writes on RAID 6 beside btrfs and the raw devices. Needs root.
 #[derive(Parser)]
 struct Arguments {
-    /// Print JSON instead of a table
-    #[arg(long)]
-    json: bool,
-    /// Alternating rounds of which medians are taken
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(5..))]
-    rounds: u16,
+    #[command(flatten)]
+    turns: Turns,
     /// Seconds of one turn of one contender
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..))]
     turn_s: u64,
@@ -188,7 +185,7 @@ fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
     let bytes = arguments.device_mib * MIB * (DEVICES as u64 - 2) / 2;
     let mut bench = Bench { arguments, dir: &dir, loops: &loops, bytes, counts: [None; 3] };
     let mut rounds = Rounds::new(5);
-    let count = usize::from(arguments.rounds);
+    let count = usize::from(arguments.turns.rounds);
     for round in 0..count {
         for contender in Rounds::order(5, round) {
             let sample = match FORMS.iter().position(|form| form.contender == contender) {
@@ -232,5 +229,7 @@ fn measure(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    Report::run("raid6", usize::from(arguments.rounds), arguments.json, |report| measure(&arguments, report))
+    Report::run("raid6", usize::from(arguments.turns.rounds), arguments.turns.json, |report| {
+        measure(&arguments, report)
+    })
 }
