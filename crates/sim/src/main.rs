@@ -137,7 +137,9 @@ fn exhaustive(which: &Which) -> ExitCode {
                 if told.elapsed() >= PROGRESS_EVERY {
                     told = Instant::now();
                     let done = counts.programs.load(Ordering::Relaxed);
-                    eprintln!("{name}: {done} of {} programs, {:.0?}", programs.len(), began.elapsed());
+                    let found = counts.violations.load(Ordering::Relaxed);
+                    let (all, took) = (programs.len(), began.elapsed());
+                    eprintln!("{name}: {done} of {all} programs, {found} violations, {took:.0?}");
                 }
             }
             check.join().expect("violations are caught")

@@ -39,6 +39,8 @@ pub struct Counts {
     pub distinct: AtomicU64,
     /// Cases in which a block that was being written cannot be read, as the exception allows.
     pub excused: AtomicU64,
+    /// Violations so far: a run that is broken off has told none of them.
+    pub violations: AtomicU64,
 }
 
 impl fmt::Display for Counts {
@@ -161,6 +163,7 @@ impl Extent {
                             break;
                         }
                         let found = self.check_program(case, &seen, counts, &full);
+                        counts.violations.fetch_add(found.len() as u64, Ordering::Relaxed);
                         violations.lock().expect("violations are caught").extend(found);
                     }
                 });
