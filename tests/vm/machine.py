@@ -355,7 +355,10 @@ def boot(options):
             qmp.settimeout(60)
             drives.qmp = Qmp(qmp)
             status = serve(host, drives, beside, options, machine, started)
-            if status is not None:
+            if status is None:
+                # A program that hangs may wait for the kernel.
+                last_words(machine, drives.qmp)
+            else:
                 power_off(machine, drives.qmp, options.console)
         except NotBooted:
             last_words(machine, drives.qmp)

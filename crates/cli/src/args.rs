@@ -478,7 +478,8 @@ Examples:
   purlin export create tank/db --nvme-tcp 10.0.0.5:4420 --allow-any-host
 
 A block device is /dev/ublkbN and, always by the same name, /dev/purlin/GROUP/VOLUME. It stays when the daemon is restarted or
-killed: what is asked of it waits. It needs the kernel's module ublk_drv (Linux 6.2 or newer).
+killed: what is asked of it waits. It needs the kernel's module ublk_drv (Linux 6.2 or newer). A swap area does not belong on it: without
+any memory left the daemon could not write what makes room.
 
 Over NVMe/TCP all volumes of a group are namespaces of one subsystem; `purlin export show ID` says how hosts connect.")]
     Create(Box<ExportCreateArgs>),

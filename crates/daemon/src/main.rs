@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 use daemon::http::{HttpOptions, Server};
 use daemon::{Engine, Handover, Interfaces, WallClock};
-use runtime::{Config, DefaultSignals, Runtime, raise_descriptor_limit};
+use runtime::{Config, DefaultSignals, Runtime, never_wait_for_own_memory, raise_descriptor_limit};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -105,6 +105,10 @@ fn main() -> ExitCode {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "no more descriptors than it was started with");
+    }
+    // Before there are other threads.
+    if let Err(error) = never_wait_for_own_memory() {
+        tracing::debug!(%error, "not protected from short memory: nothing should be swapped to its volumes");
     }
     let handover = Arc::new(Handover::inherited());
     loop {

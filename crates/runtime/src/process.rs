@@ -27,6 +27,51 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.rlim_max)
 }
 
+/// What keeps this process from waiting for itself while memory is short: the kernel may be about to write to the block devices that it
+/// serves, or to swap to them.
+///
+/// From now on nothing of its memory is swapped out: pages that were touched stay (`MCL_ONFAULT` of mlockall(2)), those that were not take
+/// none. And when the kernel looks for memory for this thread, or for one that this thread starts later, it waits for no file system and no
+/// block device (`PR_SET_IO_FLUSHER` of prctl(2)).
+///
+/// # Errors
+/// The system says no: the first asks for `CAP_IPC_LOCK` or no limit to locked memory, the second for `CAP_SYS_RESOURCE`. Each is tried, and
+/// the last refusal told.
+pub fn never_wait_for_own_memory() -> io::Result<()> {
+    // SAFETY: no memory is involved.
+    let flusher = system::check(unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) });
+    // With a limit, what is mapped later could be refused.
+    let locked = if may_lock_everything()? {
+        // SAFETY: no memory changes.
+        system::check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })
+    } else {
+        Err(io::Error::from_raw_os_error(libc::EPERM))
+    };
+    flusher.and(locked).map(drop)
+}
+
+/// Of `linux/prctl.h`, since Linux 5.6.
+const PR_SET_IO_FLUSHER: libc::c_int = 57;
+
+/// Whether there is no limit to what this process may lock.
+fn may_lock_everything() -> io::Result<bool> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: it is written to.
+    system::check(unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) })?;
+    Ok(limit.rlim_cur == libc::RLIM_INFINITY || has_capability(CAP_IPC_LOCK)?)
+}
+
+/// The number of the capability, of capabilities(7): no limit to locked memory holds for whoever has it.
+const CAP_IPC_LOCK: u32 = 14;
+
+/// Whether this process has a capability, as proc_pid_status(5) says.
+fn has_capability(number: u32) -> io::Result<bool> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    Ok(effective.is_some_and(|mask| mask >> number & 1 == 1))
+}
+
 /// Takes the descriptors 3, 4, ... that this process was started with, `count` of them; `None` for one that was not. From now on no
 /// further program gets them.
 ///

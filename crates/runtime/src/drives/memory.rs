@@ -107,8 +107,11 @@ impl Memory {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the range is ours. Huge pages spare most address look-ups; a refusal costs speed only.
-        unsafe { libc::madvise(address, len, libc::MADV_HUGEPAGE) };
+        // SAFETY: the range is ours. Huge pages spare most address look-ups; a refusal costs speed only. Locked pages could not be given back.
+        unsafe {
+            libc::madvise(address, len, libc::MADV_HUGEPAGE);
+            libc::munlock(address, len);
+        }
         let start = NonNull::new(address.cast()).expect("the kernel maps nothing at address zero");
         Ok(Memory { start, size_bytes, is_open: AtomicBool::new(false) })
     }
