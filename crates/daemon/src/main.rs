@@ -108,7 +108,7 @@ fn main() -> ExitCode {
     }
     // Before there are other threads.
     if let Err(error) = never_wait_for_own_memory() {
-        tracing::debug!(%error, "not protected from short memory: nothing should be swapped to its volumes");
+        tracing::debug!(%error, "may wait for its own block devices when memory is short");
     }
     let handover = Arc::new(Handover::inherited());
     loop {
