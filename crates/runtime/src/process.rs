@@ -36,7 +36,7 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
 ///
 /// # Errors
 /// The system says no: the first asks for `CAP_IPC_LOCK` or no limit to locked memory, the second for `CAP_SYS_RESOURCE`. Each is tried, and
-/// the last refusal told.
+/// the first refusal told.
 pub fn never_wait_for_own_memory() -> io::Result<()> {
     // SAFETY: no memory is involved.
     let flusher = system::check(unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) });
