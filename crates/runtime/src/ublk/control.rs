@@ -20,6 +20,11 @@ const QUIET_LIMIT: Duration = Duration::from_secs(60);
 const REQUESTS_MIN: u16 = 4;
 /// How long the nodes of a new device are waited for, and, without privileges, for somebody to hand them over.
 const NODE_LIMIT: Duration = Duration::from_secs(10);
+/// Commands that are not done within this remind the kernel of them. It hands each to a worker thread of its own, and Linux 6.18 was seen, twice in some
+/// hundred starts, to wait for a worker that it had never made. An operation that has to go to a worker has it make one.
+const REMIND_AFTER: types::Timespec = types::Timespec::new().sec(1);
+/// The mark of such an operation; commands have 0.
+const REMINDER: u64 = 1;
 /// Between two looks at either.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -396,13 +401,19 @@ impl UblkControl {
         let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), operation).cmd(bytes).build();
         // SAFETY: the caller's promise; the command is waited for below.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
+        let limit = types::SubmitArgs::new().timespec(&REMIND_AFTER);
         loop {
-            match self.ring.submit_and_wait(1) {
+            match self.ring.submitter().submit_with_args(1, &limit) {
                 Ok(_) => {}
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
+                    let reminder = opcode::Nop::new().build().flags(squeue::Flags::ASYNC).user_data(REMINDER);
+                    // SAFETY: the entry holds no pointer. Without room one is on its way.
+                    let _ = unsafe { self.ring.submission().push(&reminder.into()) };
+                }
                 Err(error) => return Err(error),
             }
-            let done = self.ring.completion().next();
+            let done = self.ring.completion().find(|done| done.user_data() != REMINDER);
             if let Some(done) = done {
                 return if done.result() < 0 { Err(io::Error::from_raw_os_error(-done.result())) } else { Ok(()) };
             }
