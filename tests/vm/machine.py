@@ -54,8 +54,8 @@ class NotBooted(Exception):
 class NotWoken(Exception):
     """The emulation lost an interrupt: the task that a processor was told to wake, which it never did.
 
-    A task is being woken for microseconds, until the interrupt is there with which one processor tells another. QEMU 7.2 loses one now and then,
-    where the machine is busy; a processor that has nothing else to do then never runs the task."""
+    A task is being woken for microseconds, until the interrupt is there with which one processor tells another. QEMU 7.2 was seen to lose one
+    on a busy machine; a processor that has nothing else to do then never runs the task."""
 
 
 class Qmp:

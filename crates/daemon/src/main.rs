@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 use daemon::http::{HttpOptions, Server};
 use daemon::{Engine, Handover, Interfaces, WallClock};
-use runtime::{Config, DefaultSignals, Runtime, never_wait_for_own_memory, raise_descriptor_limit};
+use runtime::{Config, DefaultSignals, Runtime, raise_descriptor_limit, take_memory_without_io};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
         tracing::warn!(%error, "no more descriptors than it was started with");
     }
     // Before there are other threads.
-    if let Err(error) = never_wait_for_own_memory() {
+    if let Err(error) = take_memory_without_io() {
         tracing::debug!(%error, "may wait for its own block devices when memory is short");
     }
     let handover = Arc::new(Handover::inherited());

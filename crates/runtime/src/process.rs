@@ -18,13 +18,18 @@ const FIRST: RawFd = 3;
 /// # Errors
 /// The system says no.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: it is written to.
-    system::check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
+    let mut limit = limit_of(libc::RLIMIT_NOFILE)?;
     limit.rlim_cur = limit.rlim_max;
     // SAFETY: it is read from.
     system::check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
     Ok(limit.rlim_max)
+}
+
+fn limit_of(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: it is written to.
+    system::check(unsafe { libc::getrlimit(resource, &mut limit) })?;
+    Ok(limit)
 }
 
 /// What keeps this process from waiting for itself while memory is short: the kernel may be about to write to the block devices that it
@@ -37,7 +42,7 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
 /// # Errors
 /// The system says no: the first asks for `CAP_IPC_LOCK` or no limit to locked memory, the second for `CAP_SYS_RESOURCE`. Each is tried, and
 /// the first refusal told.
-pub fn never_wait_for_own_memory() -> io::Result<()> {
+pub fn take_memory_without_io() -> io::Result<()> {
     // SAFETY: no memory is involved.
     let flusher = system::check(unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) });
     // With a limit, what is mapped later could be refused.
@@ -55,10 +60,7 @@ const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
 /// Whether there is no limit to what this process may lock.
 fn may_lock_everything() -> io::Result<bool> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: it is written to.
-    system::check(unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &mut limit) })?;
-    Ok(limit.rlim_cur == libc::RLIM_INFINITY || has_capability(CAP_IPC_LOCK)?)
+    Ok(limit_of(libc::RLIMIT_MEMLOCK)?.rlim_cur == libc::RLIM_INFINITY || has_capability(CAP_IPC_LOCK)?)
 }
 
 /// The number of the capability, of capabilities(7): no limit to locked memory holds for whoever has it.

@@ -11,9 +11,10 @@ systemctl start purlind
 of_unit() { systemctl show --value --property "$1" purlind; }
 [[ $(of_unit ActiveState) == active ]] && echo "the service is up once the daemon says so"
 # Every thread has PF_MEMALLOC_NOIO and PF_LOCAL_THROTTLE of linux/sched.h, and all memory is locked.
-threads() { sed 's/.*) //' "/proc/$(of_unit MainPID)/task"/*/stat; }
-(($(threads | wc -l) == $(threads | awk '{ print $7 }' | while read -r flags; do (((flags & 0x180000) == 0x180000)) && echo; done | wc -l))) &&
-    echo "no thread waits for block devices when it needs memory"
+mapfile -t threads < <(sed 's/.*) //' "/proc/$(of_unit MainPID)/task"/*/stat | cut -d ' ' -f 7)
+((${#threads[@]} > 2)) || fail "the daemon has a thread for each shard, and not ${#threads[@]}"
+for flags in "${threads[@]}"; do (((flags & 0x180000) == 0x180000)) || fail "a thread has the flags $flags"; done
+echo "no thread waits for block devices when it needs memory"
 (($(awk '$1 == "VmLck:" { print $2 }' "/proc/$(of_unit MainPID)/status") > 64 << 10)) && echo "nothing of the daemon is swapped out"
 p group create tank --level raid6 --drives "$(drives 1 4)" --yes >&2
 p volume create tank/v --size 96MiB >&2

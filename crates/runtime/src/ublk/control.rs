@@ -20,8 +20,8 @@ const QUIET_LIMIT: Duration = Duration::from_secs(60);
 const REQUESTS_MIN: u16 = 4;
 /// How long the nodes of a new device are waited for, and, without privileges, for somebody to hand them over.
 const NODE_LIMIT: Duration = Duration::from_secs(10);
-/// Commands that are not done within this remind the kernel of them. It hands each to a worker thread of its own, and Linux 6.18 was seen, twice in some
-/// hundred starts, to wait for a worker that it had never made. An operation that has to go to a worker has it make one.
+/// Commands that are not done within this remind the kernel of them. It hands each to a worker thread of its own, and Linux 6.18 was seen
+/// to wait for a worker that it had never made. An operation that has to go to a worker has it make one.
 const REMIND_AFTER: types::Timespec = types::Timespec::new().sec(1);
 /// The mark of such an operation; commands have 0.
 const REMINDER: u64 = 1;
