@@ -23,15 +23,15 @@ use crate::leader::{read_retried, write_retried};
 use crate::map::AllocationMap;
 use crate::scrub::{Fault, Finding, ScrubMode, ScrubReport};
 use crate::shared::{DriveId, Shared};
-use crate::sums::{Claim, Save, SumKey, SumTable};
+use crate::sums::{Claim, Save, Saving, SumKey, SumTable};
 
 /// How long a task waits before it looks whether another one has loaded or saved the block of sums that it needs: twice as
 /// long after each look, from this on and up to a limit.
 const LOOK: Duration = Duration::from_micros(20);
 const LOOK_MAX: Duration = Duration::from_millis(10);
 
-/// Blocks of sums that are written at the same time.
-const SAVES_AT_ONCE: usize = 64;
+/// Blocks of sums that are written at the same time: those that lie one behind the other in one operation.
+const SAVES_AT_ONCE: usize = 128;
 
 /// How much data is read at once where sums have to be computed from it.
 const READ_BYTES: u64 = 256 << 10;
@@ -255,21 +255,31 @@ impl<E: Env> Inner<E> {
     /// Writes to the members, those of `wanted`, what was changed before the call. Names those that did not take it.
     pub async fn save_sums(&self, wanted: impl Fn(MemberIndex) -> bool) -> Vec<Unsaved> {
         let Some(checksums) = &self.shared.checksums else { return Vec::new() };
+        let left = if checksums.table.is_dirty() { checksums.table.unsaved() } else { Vec::new() };
+        self.save_ways(checksums, left, wanted).await
+    }
+
+    async fn save_ways(
+        &self,
+        checksums: &Checksums,
+        mut left: Vec<usize>,
+        wanted: impl Fn(MemberIndex) -> bool,
+    ) -> Vec<Unsaved> {
         let mut failed = Vec::new();
         let mut look = LOOK;
-        let mut left = if checksums.table.is_dirty() { checksums.table.unsaved() } else { Vec::new() };
         while !left.is_empty() {
             let mut busy = Vec::new();
             for ways in left.chunks(SAVES_AT_ONCE) {
-                for (way, saved) in
-                    ways.iter().zip(join_all(ways.iter().map(|&way| self.save_way(checksums, way, &wanted))).await)
-                {
-                    match saved {
-                        Ok(true) => {}
-                        Ok(false) => busy.push(*way),
-                        Err(unsaved) => failed.push(unsaved),
+                let mut mine = Vec::with_capacity(ways.len());
+                for &way in ways {
+                    match checksums.table.save(way) {
+                        Save::Clean => {}
+                        Save::Busy => busy.push(way),
+                        Save::Mine(saving) => mine.push(saving),
                     }
                 }
+                let saves = runs(mine).into_iter().map(|run| self.save_run(checksums, run, &wanted));
+                failed.extend(join_all(saves).await.into_iter().filter_map(Result::err));
             }
             if !busy.is_empty() {
                 self.env.sleep(look).await;
@@ -280,33 +290,30 @@ impl<E: Env> Inner<E> {
         failed
     }
 
-    /// Says no if somebody else saves the way.
-    async fn save_way(
+    /// Writes blocks of sums that lie one behind the other.
+    async fn save_run(
         &self,
         checksums: &Checksums,
-        way: usize,
+        run: Vec<Saving<'_>>,
         wanted: impl Fn(MemberIndex) -> bool,
-    ) -> Result<bool, Unsaved> {
-        let saving = match checksums.table.save(way) {
-            Save::Clean => return Ok(true),
-            Save::Busy => return Ok(false),
-            Save::Mine(saving) => saving,
-        };
-        let id = saving.key.drive;
+    ) -> Result<(), Unsaved> {
+        let SumKey { drive: id, block } = run[0].key;
         // Of a drive that left the group nothing is needed any more.
         if let (Some(member), Some(drive)) = (self.shared.member_of(id), self.drive(id)) {
             if !wanted(member) {
-                return Ok(true); // It stays as unsaved as it was.
+                return Ok(()); // They stay as unsaved as they were.
             }
-            let mut bytes = self.env.alloc(BLOCK);
-            saving.copy_to(&mut bytes);
-            let offset = sum_block_offset(&checksums.region, saving.key.block);
+            let mut bytes = self.env.alloc(run.len() * BLOCK);
+            for (saving, bytes) in run.iter().zip(bytes.chunks_exact_mut(BLOCK)) {
+                saving.copy_to(bytes);
+            }
+            let offset = sum_block_offset(&checksums.region, block);
             if let Err(error) = write_retried(&drive, offset, bytes.freeze(), false).await {
                 return Err((member, id, Failure::write(offset, error)));
             }
         }
-        saving.saved();
-        Ok(true)
+        run.into_iter().for_each(Saving::saved);
+        Ok(())
     }
 
     /// As [`Inner::save_sums`]; members that did not take them leave the group.
@@ -321,6 +328,20 @@ impl<E: Env> Inner<E> {
         }
         Ok(())
     }
+}
+
+/// Blocks that lie one behind the other on a drive, together.
+fn runs(mut blocks: Vec<Saving<'_>>) -> Vec<Vec<Saving<'_>>> {
+    blocks.sort_unstable_by_key(|saving| saving.key);
+    let mut runs: Vec<Vec<Saving<'_>>> = Vec::new();
+    for saving in blocks {
+        let follows = |last: &Saving<'_>| SumKey { block: last.key.block + 1, ..last.key } == saving.key;
+        match runs.last_mut() {
+            Some(run) if run.last().is_some_and(follows) => run.push(saving),
+            _ => runs.push(vec![saving]),
+        }
+    }
+    runs
 }
 
 /// A block of sums of a member; and whether the medium could not give it, and it was computed.

@@ -314,3 +314,32 @@ fn a_write_with_fua_with_log_and_checksums_needs_neither_flush_nor_sums_nor_seal
         assert_eq!(fua(stripe), (0, stripe_frames, 6, 0, 0), "{protection}");
     }
 }
+
+#[test]
+fn blocks_of_checksums_that_lie_side_by_side_are_saved_in_one_operation() {
+    let sim = Sim::new(4);
+    let drives = new_drives(&sim, 2, 40 * MIB, 4096);
+    let group = Group::create_with(&sim, parity(Level::Raid1, 2), DEFAULT, drives, 1);
+    let layout = superblock(&group.drives[0]).layout;
+    // The sums of 4 MiB are a block.
+    let write = |block: u64| {
+        let write = group.leader().write(block * 4 * MIB, Buf::from(vec![1; BLOCK as usize]), false);
+        sim.block_on(write).expect("writable");
+    };
+    let flushed = || {
+        sim.block_on(group.leader().flush()).expect("flushes");
+        let trace = sim.trace_take();
+        let region = layout.checksums.expect("the group has checksums");
+        let is_sums = |entry: &&TraceEntry| (region.offset..region.end()).contains(&entry.offset);
+        let saved = trace.iter().filter(|entry| entry.phase == Phase::Start && entry.kind == OpKind::Write);
+        let mut lens: Vec<u64> = saved.filter(is_sums).map(|entry| entry.len / BLOCK).collect();
+        lens.sort_unstable();
+        lens
+    };
+    sim.trace_start();
+    (0..8).for_each(write);
+    assert_eq!(flushed(), [8, 8], "one for each member");
+    [7, 1, 2, 4, 5, 6].into_iter().for_each(write);
+    assert_eq!(flushed(), [2, 2, 4, 4]);
+    assert_eq!(flushed(), [0; 0]);
+}
