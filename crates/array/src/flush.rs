@@ -2,10 +2,19 @@
 
 use std::rc::Rc;
 
-use drive::{BlockError, Env, join_all};
+use drive::{BlockError, Drive, DriveError, Env, join_all};
+use format::MemberState;
+use smallvec::SmallVec;
 
 use crate::array::{Array, Inner};
+use crate::cause::Failure;
+use crate::errors::Failed;
+use crate::geometry::{MemberIndex, UnitIndex};
+use crate::handle::Handle;
+use crate::log::Log;
 use crate::message::Request;
+use crate::ranges::Range;
+use crate::shared::{DriveId, Slot};
 
 impl<E: Env> Array<E> {
     /// Makes every request that completed before this call durable, whichever shard it was made on.
@@ -42,5 +51,74 @@ impl<E: Env> Inner<E> {
             self.seal(log, &mark).await?;
         }
         Ok(())
+    }
+
+    /// Flushes every member, its checksums included. Those that cannot flush leave the group.
+    pub async fn flush_members(self: &Rc<Self>) -> Result<(), BlockError> {
+        let marks = self.shared.missed.flush_begins();
+        let result = self.save_and_flush_all().await;
+        if marks {
+            self.shared.missed.flush_ended(result.is_ok());
+        }
+        result
+    }
+
+    async fn save_and_flush_all(self: &Rc<Self>) -> Result<(), BlockError> {
+        self.save_sums_or_fail().await?;
+        self.flush_slots(self.shared.slots()).await
+    }
+
+    /// Makes durable what was written to the row of these columns, as records are computed from it that leave other strips as
+    /// they are: its strips and syndromes, with their checksums. Or everything, if that is done soon anyway. Under the
+    /// unit's lock.
+    pub async fn flush_row_or_all(
+        self: &Rc<Self>,
+        log: &Log,
+        unit: UnitIndex,
+        columns: Range,
+    ) -> Result<(), BlockError> {
+        let geometry = &self.shared.geometry;
+        let row = geometry.row_of(columns.start);
+        let written = log.written_in(unit, row);
+        let strips = written.iter().fold(0, |strips, written| strips | written.strips);
+        let data = (0..geometry.data).filter(|role| strips >> role & 1 == 1);
+        let member = |role| geometry.member(unit, row.start, role);
+        let members: SmallVec<[MemberIndex; 8]> = data.chain(geometry.data..geometry.strips()).map(member).collect();
+        let (with_sums, unsaved) = self.shared.checksums.as_ref().map_or((1, 0), |sums| (2, sums.table.dirty_len()));
+        if !log.may_flush_row(with_sums * members.len(), geometry.members() + unsaved) {
+            return self.flush_for_log(log).await;
+        }
+        self.save_sums_of(unit, row, &members).await?;
+        self.flush_slots(members.iter().map(|&member| (member, self.shared.slot(member)))).await?;
+        log.became_durable(unit, &written);
+        Ok(())
+    }
+
+    /// Flushes members, those of them that are there. Those that cannot flush leave the group.
+    async fn flush_slots(self: &Rc<Self>, slots: impl Iterator<Item = (MemberIndex, Slot)>) -> Result<(), BlockError> {
+        self.dawdle("checksums are saved, and members are not flushed").await;
+        let live = slots.filter_map(|(member, slot)| {
+            let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
+            let drive = live.then(|| self.drive(slot.drive)).flatten()?;
+            Some((member, slot.drive, drive))
+        });
+        let flush = |(member, id, drive): (MemberIndex, DriveId, Handle<E::Drive>)| async move {
+            let mut result = drive.flush().await;
+            if let Err(error) = &result
+                && !matches!(error, DriveError::Gone)
+            {
+                self.shared.count_error(member, Failed::Retried);
+                self.tell_retry(member, id, Failure::flush(error.clone()));
+                result = drive.flush().await;
+            }
+            match result {
+                Ok(()) => Ok(()),
+                Err(error) => {
+                    self.shared.count_error(member, Failed::Other);
+                    self.fail_or_refuse(member, id, Failure::flush(error)).await
+                }
+            }
+        };
+        join_all(live.map(flush)).await.into_iter().collect()
     }
 }

@@ -225,6 +225,12 @@ impl Geometry {
         (0..self.zones_per_unit()).map(move |index| Range::new(index * zone, (index + 1) * zone))
     }
 
+    /// The columns of the row that column `x` of a unit is in.
+    pub fn row_of(&self, x: u64) -> Range {
+        let start = x - x % self.strip;
+        Range::new(start, start + self.strip)
+    }
+
     /// The columns of the rows of a unit, in order.
     pub fn row_ranges(&self) -> impl Iterator<Item = Range> + use<> {
         let strip = self.strip;

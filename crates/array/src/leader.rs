@@ -349,44 +349,6 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// Flushes every member, its checksums included. Those that cannot flush leave the group.
-    pub async fn flush_members(self: &Rc<Self>) -> Result<(), BlockError> {
-        let marks = self.shared.missed.flush_begins();
-        let result = self.flush_live_members().await;
-        if marks {
-            self.shared.missed.flush_ended(result.is_ok());
-        }
-        result
-    }
-
-    async fn flush_live_members(self: &Rc<Self>) -> Result<(), BlockError> {
-        self.save_sums_or_fail().await?;
-        self.dawdle("checksums are saved, and members are not flushed").await;
-        let live = self.shared.slots().filter_map(|(member, slot)| {
-            let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
-            let drive = live.then(|| self.drive(slot.drive)).flatten()?;
-            Some((member, slot.drive, drive))
-        });
-        let flush = |(member, id, drive): (MemberIndex, DriveId, Handle<E::Drive>)| async move {
-            let mut result = drive.flush().await;
-            if let Err(error) = &result
-                && !matches!(error, DriveError::Gone)
-            {
-                self.shared.count_error(member, Failed::Retried);
-                self.tell_retry(member, id, Failure::flush(error.clone()));
-                result = drive.flush().await;
-            }
-            match result {
-                Ok(()) => Ok(()),
-                Err(error) => {
-                    self.shared.count_error(member, Failed::Other);
-                    self.fail_or_refuse(member, id, Failure::flush(error)).await
-                }
-            }
-        };
-        join_all(live.map(flush)).await.into_iter().collect()
-    }
-
     /// Makes the allocation map durable, and all data it stands for: every write that completed before.
     pub async fn persist_map(self: &Rc<Self>) -> Result<(), BlockError> {
         let leader = self.leader();

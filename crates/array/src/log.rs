@@ -11,8 +11,8 @@
 //! 2. Records of one unit are appended under its lock, so the next begins when the strips of the one before are written.
 //! 3. `units` counts, for each unit, the parts that may still be found in some ring.
 //! 4. A record's base syndromes are those of strips that are durable, but for the ones it names itself: what other strips
-//!    of the same columns were given before is flushed first (`recent` knows of it). Else a recovery could find an old
-//!    syndrome beside a base that is newer.
+//!    of the same columns were given before is flushed first, with the syndromes and the checksums (`recent` knows of it).
+//!    Else a recovery could find an old syndrome beside a base that is newer.
 
 mod seal;
 
@@ -110,6 +110,13 @@ struct Recent {
     settled: Option<u64>,
 }
 
+/// An entry of a record that is settled, whose strips may not be durable.
+pub(crate) struct Written {
+    sequence: u64,
+    /// Data strips, a bit each; the syndromes were written as well.
+    pub strips: u64,
+}
+
 /// When a flush began: what was settled before is durable when it ends.
 pub(crate) struct FlushMark {
     settled_below: u64,
@@ -179,8 +186,10 @@ pub(crate) struct Log {
     units: RefCell<UnitMap<Parts>>,
     /// Entries by unit, until their strips are durable.
     recent: RefCell<UnitMap<SmallVec<[Recent; 1]>>>,
-    /// Flushes that have begun.
+    /// Flushes of all members that have begun.
     flushes: Cell<u64>,
+    /// Operations that flushes of rows took since the last of them.
+    spent_on_rows: Cell<usize>,
     unsealed: RefCell<Unsealed>,
     seals: Turnstile,
     seal_slot: Cell<u64>,
@@ -211,6 +220,7 @@ impl Log {
             units: RefCell::default(),
             recent: RefCell::default(),
             flushes: Cell::new(0),
+            spent_on_rows: Cell::new(0),
             unsealed: RefCell::default(),
             seals: Turnstile::default(),
             seal_slot: Cell::new(0),
@@ -243,6 +253,7 @@ impl Log {
     pub fn flush_begins(&self) -> FlushMark {
         let flush = self.flushes.get();
         self.flushes.set(flush + 1);
+        self.spent_on_rows.set(0);
         let open: Vec<u64> = self.open.borrow().iter().copied().collect();
         FlushMark { settled_below: self.settled_below(), flush, below: self.next.get(), open }
     }
@@ -289,6 +300,34 @@ impl Log {
                 !same && !other.columns.intersect(columns).is_empty()
             })
         })
+    }
+
+    /// What was written to a row, is settled, and may not be durable.
+    pub fn written_in(&self, unit: UnitIndex, row: Range) -> Vec<Written> {
+        let recent = self.recent.borrow();
+        let of_row = recent.get(unit).into_iter().flatten().filter(|recent| row.contains(recent.columns));
+        let settled = of_row.filter(|recent| recent.settled.is_some());
+        settled
+            .map(|recent| Written { sequence: recent.sequence, strips: recent.overwritten | recent.restated })
+            .collect()
+    }
+
+    /// This has become durable.
+    pub fn became_durable(&self, unit: UnitIndex, written: &[Written]) {
+        let mut all = self.recent.borrow_mut();
+        let Some(recent) = all.get_mut(unit) else { return };
+        recent.retain(|recent| !written.iter().any(|written| written.sequence == recent.sequence));
+        if recent.is_empty() {
+            all.remove(unit);
+        }
+    }
+
+    /// Whether a row is to be flushed, which takes so many operations, rather than everything, which takes `all` and ends the
+    /// conflicts of every row: flushes of rows may take as many between two of those.
+    pub fn may_flush_row(&self, operations: usize, all: usize) -> bool {
+        let spent = self.spent_on_rows.get() + operations;
+        self.spent_on_rows.set(spent);
+        spent <= all
     }
 
     /// Every record below has been settled: a flush that begins now retires it.

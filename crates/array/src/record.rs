@@ -72,7 +72,7 @@ impl<E: Env> Inner<E> {
         }
         let mut entries = self.entries(overlay, columns, view, writes);
         while log.conflicts(unit, &entries, geometry.data) {
-            self.flush_for_log(log).await?;
+            self.flush_row_or_all(log, unit, columns).await?;
         }
         let all = entries.iter().fold(0, |bits, entry| bits | entry.overwritten);
         let changed = (0..geometry.data).filter(|role| all >> role & 1 == 1);

@@ -294,9 +294,21 @@ impl SumTable {
         self.dirty_count.load(Ordering::Relaxed) > DIRTY_MAX
     }
 
+    /// Blocks of sums that are to be saved, roughly.
+    pub fn dirty_len(&self) -> usize {
+        self.dirty_count.load(Ordering::Relaxed)
+    }
+
     /// Sums were changed that may not be on the members.
     pub fn is_dirty(&self) -> bool {
         BlockSet::any_of(&self.dirty, &self.saving)
+    }
+
+    /// The ways that may hold what is not on the member of a block: none if it is not in memory.
+    pub fn ways_of(&self, key: SumKey) -> impl Iterator<Item = usize> {
+        let tag = key.tag();
+        // Whether it is ready does not matter: who looks for room takes that back for a moment of a way that is dirty, too.
+        self.set_of(tag).filter(move |&way| self.tag(way).load(Ordering::SeqCst) == tag)
     }
 
     /// The ways that hold what may not be on the members.

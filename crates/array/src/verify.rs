@@ -21,6 +21,7 @@ use crate::errors::Failed;
 use crate::geometry::{Geometry, MemberIndex, UnitIndex};
 use crate::leader::{read_retried, write_retried};
 use crate::map::AllocationMap;
+use crate::ranges::Range;
 use crate::scrub::{Fault, Finding, ScrubMode, ScrubReport};
 use crate::shared::{DriveId, Shared};
 use crate::sums::{Claim, Save, Saving, SumKey, SumTable};
@@ -321,7 +322,31 @@ impl<E: Env> Inner<E> {
     /// # Errors
     /// [`BlockError`] if the group cannot do without one of them.
     pub async fn save_sums_or_fail(self: &Rc<Self>) -> Result<(), BlockError> {
-        for (member, id, failure) in self.save_sums(|_| true).await {
+        let unsaved = self.save_sums(|_| true).await;
+        self.fail_unsaved(unsaved).await
+    }
+
+    /// As [`Inner::save_sums_or_fail`], of columns of a unit on some members.
+    pub async fn save_sums_of(
+        self: &Rc<Self>,
+        unit: UnitIndex,
+        columns: Range,
+        members: &[MemberIndex],
+    ) -> Result<(), BlockError> {
+        let Some(checksums) = &self.shared.checksums else { return Ok(()) };
+        let block = |x| sum_place(&self.shared.layout, self.shared.geometry.member_offset(unit, x)).0;
+        let blocks = block(columns.start)..=block(columns.end - 1);
+        let of_member = |&member: &MemberIndex| {
+            let drive = self.shared.slot(member).drive;
+            blocks.clone().flat_map(move |block| checksums.table.ways_of(SumKey { drive, block }))
+        };
+        let ways = members.iter().flat_map(of_member).collect();
+        let unsaved = self.save_ways(checksums, ways, |_| true).await;
+        self.fail_unsaved(unsaved).await
+    }
+
+    async fn fail_unsaved(self: &Rc<Self>, unsaved: Vec<Unsaved>) -> Result<(), BlockError> {
+        for (member, id, failure) in unsaved {
             self.shared.count_error(member, Failed::Write);
             // In a box, since the leader flushes on its way to a new state.
             Box::pin(self.fail_or_refuse(member, id, failure)).await?;

@@ -316,6 +316,46 @@ fn a_write_with_fua_with_log_and_checksums_needs_neither_flush_nor_sums_nor_seal
 }
 
 #[test]
+fn a_write_beside_one_that_is_not_durable_makes_its_row_durable_or_everything_if_that_came_too_often() {
+    for (shape, m) in [(parity(Level::Raid5, 9), 1), (parity(Level::Raid6, 14), 2), (parity(Level::Raid7, 18), 3)] {
+        for (protection, sums) in [(DEFAULT, 1), (STRICT, 1), (Protection::plain(CrashSafety::On), 0)] {
+            let sim = Sim::new(3);
+            // Their rings do not fill.
+            let drives = new_drives(&sim, usize::from(shape.members), 64 * MIB, 512);
+            let group = Group::create_with(&sim, shape, protection, drives, 1);
+            let layout = superblock(&group.drives[0]).layout;
+            let geometry = group.leader().shared().geometry.clone();
+            let two_rows = Buf::from(vec![7; 2 * geometry.stripe_data() as usize]);
+            sim.block_on(group.leader().write(0, two_rows, false)).expect("writable");
+            sim.block_on(group.leader().flush()).expect("flushes");
+            sim.trace_start();
+            let write = |row: u64, role: usize, block: u64| {
+                let at = geometry.offset(UnitIndex(0), role, row * STRIP + block * BLOCK);
+                sim.block_on(group.leader().write(at, Buf::from(vec![1; BLOCK as usize]), false)).expect("writable");
+                let (reads, strips, _, _, sums, flushes) = tally(&sim.trace_take(), &layout);
+                assert_eq!((reads, strips), (m + 1, m + 1), "{shape}, {protection}");
+                (sums, flushes)
+            };
+            let nothing = (0, 0);
+            let row_of_one = (sums * (m + 1), m + 1);
+            // Others have something to flush, too.
+            assert_eq!([write(1, 5, 0), write(1, 6, 1)], [nothing; 2], "{shape}, {protection}");
+            // The record's base is computed from the other strip, and recoveries compare it with the syndromes.
+            assert_eq!([write(0, 0, 0), write(0, 0, 2), write(0, 1, 1)], [nothing; 3], "{shape}, {protection}");
+            assert_eq!(write(0, 2, 2), (sums * (m + 2), m + 2), "{shape}, {protection}: both strips");
+            // That ended the conflicts of all columns of the row with what was written before.
+            assert_eq!([write(0, 2, 0), write(0, 2, 1)], [nothing; 2], "{shape}, {protection}");
+            assert_eq!(write(0, 3, 0), row_of_one, "{shape}, {protection}");
+            let later: Vec<(u64, u64)> = (0..6).map(|turn| write(0, turn % 2, 0)).collect();
+            let members = u64::from(shape.members);
+            let all = later.iter().position(|&(_, flushes)| flushes == members).expect("everything, at some time");
+            assert!(later[..all].iter().all(|&cost| cost == row_of_one), "{shape}, {protection}: {later:?}");
+            assert_eq!(write(1, 7, 0), nothing, "{shape}, {protection}: that ended the conflicts of all rows");
+        }
+    }
+}
+
+#[test]
 fn blocks_of_checksums_that_lie_side_by_side_are_saved_in_one_operation() {
     let sim = Sim::new(4);
     let drives = new_drives(&sim, 2, 40 * MIB, 4096);
