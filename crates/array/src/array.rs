@@ -78,7 +78,8 @@ pub(crate) struct Inner<E: Env> {
     /// Requests of other shards' replies, by token.
     calls: RefCell<BTreeMap<u64, Sender<Result<Outcome, BlockError>>>>,
     next_token: Cell<u64>,
-    counters: Arc<[Counters]>,
+    /// By shard.
+    pub counters: Arc<[Counters]>,
     /// Requests of users in flight on this shard: background work makes room for them.
     pub users: Cell<usize>,
 }
@@ -106,7 +107,7 @@ impl<E: Env> Array<E> {
         let counters = shared.counters(place.shards);
         let logs = shared.crash_safety != CrashSafety::Off;
         let owners = if logs { format::log::ring_count(&shared.layout, place.shards) } else { place.shards };
-        let log = (logs && place.shard < owners).then(|| Log::new(&shared, place.shard, owners));
+        let log = (logs && place.shard < owners).then(|| Log::new(&shared, counters.clone(), place.shard, owners));
         Array(Rc::new_cyclic(|inner| {
             let watch = Watch::new(inner.clone(), &env, &shared, place.shard, place.shards);
             let handle = |(id, drive): (usize, Option<E::Drive>)| {

@@ -1,6 +1,7 @@
 //! Flush: what was acknowledged becomes durable.
 
 use std::rc::Rc;
+use std::sync::atomic::Ordering;
 
 use drive::{BlockError, Drive, DriveError, Env, join_all};
 use format::MemberState;
@@ -53,10 +54,18 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Flushes every member, its checksums included. Those that cannot flush leave the group.
+    /// Flushes every member, its checksums included, and lets the logs of all shards know. Members that cannot flush leave the
+    /// group.
     pub async fn flush_members(self: &Rc<Self>) -> Result<(), BlockError> {
+        let settled: SmallVec<[u64; 16]> =
+            self.counters.iter().map(|shard| shard.settled.load(Ordering::Acquire)).collect();
         let marks = self.shared.missed.flush_begins();
         let result = self.save_and_flush_all().await;
+        if result.is_ok() {
+            for (shard, settled) in self.counters.iter().zip(settled) {
+                shard.flushed.fetch_max(settled, Ordering::AcqRel);
+            }
+        }
         if marks {
             self.shared.missed.flush_ended(result.is_ok());
         }

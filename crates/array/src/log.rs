@@ -13,12 +13,16 @@
 //! 4. A record's base syndromes are those of strips that are durable, but for the ones it names itself: what other strips
 //!    of the same columns were given before is flushed first, with the syndromes and the checksums (`recent` knows of it).
 //!    Else a recovery could find an old syndrome beside a base that is newer.
+//! 5. A flush of all members is one for the logs of all shards: whoever flushes has looked before which records of each are
+//!    settled ([`Counters::settled`]).
 
 mod seal;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use drive::{BlockError, Buf, Env, Receiver, Segments, Sender, join_all, oneshot};
 use format::log::{EXCEPTIONS_MAX, Entry, FrameHead, PartData, encode_frame_meta, frame_len, frame_meta_len};
@@ -31,7 +35,7 @@ use crate::kept::{KeptStream, OPEN_MAX};
 use crate::lock::{Turn, Turnstile};
 use crate::questions::OpenQuestions;
 use crate::ranges::Range;
-use crate::shared::{DriveId, Shared};
+use crate::shared::{Counters, DriveId, Shared};
 use crate::unit_map::UnitMap;
 use crate::unsealed::Unsealed;
 
@@ -96,6 +100,7 @@ impl Drop for Open {
             let mine = recent.iter_mut().filter(|recent| recent.sequence == self.sequence);
             mine.for_each(|recent| recent.settled = Some(self.log.flushes.get()));
         }
+        self.log.counters().settled.store(self.log.settled_below(), Ordering::Release);
         self.log.changed();
     }
 }
@@ -179,6 +184,8 @@ pub(crate) struct Log {
     pub asks: Turnstile,
     /// Which records are open, in memory that outlives the process.
     kept: Option<KeptStream>,
+    /// By shard. The log's own are those of its stream.
+    counters: Arc<[Counters]>,
     /// Records below are retired.
     retired: Cell<u64>,
     rings: RefCell<BTreeMap<MemberIndex, Ring>>,
@@ -195,7 +202,6 @@ pub(crate) struct Log {
     seal_slot: Cell<u64>,
     pending: RefCell<VecDeque<Pending>>,
     writing: Cell<bool>,
-    retiring: Cell<bool>,
     /// Somebody seals what is settled, after a while.
     lingering: Cell<bool>,
     /// Who waits for a record to be settled or retired.
@@ -203,8 +209,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The log of stream `stream` of `streams`.
-    pub fn new(shared: &Shared, stream: usize, streams: usize) -> Rc<Log> {
+    /// The log of stream `stream` of `streams`, which is that of this shard.
+    pub fn new(shared: &Shared, counters: Arc<[Counters]>, stream: usize, streams: usize) -> Rc<Log> {
         let (generation, piece_bytes) = (shared.log_generation, shared.geometry.sector as u32);
         Rc::new(Log {
             array: shared.array,
@@ -215,6 +221,7 @@ impl Log {
             begins: Turnstile::for_tasks(OPEN_MAX),
             asks: Turnstile::default(),
             kept: shared.map.kept().and_then(|kept| kept.stream(generation, stream)),
+            counters,
             retired: Cell::new(1),
             rings: RefCell::default(),
             units: RefCell::default(),
@@ -226,7 +233,6 @@ impl Log {
             seal_slot: Cell::new(0),
             pending: RefCell::default(),
             writing: Cell::new(false),
-            retiring: Cell::new(false),
             lingering: Cell::new(false),
             waiting: RefCell::default(),
         })
@@ -265,10 +271,32 @@ impl Log {
             !entries.is_empty()
         });
         if mark.settled_below > self.retired.get() {
-            self.retired.set(mark.settled_below);
-            self.unsealed.borrow_mut().retire(mark.settled_below);
+            self.retire(mark.settled_below);
         }
         self.changed();
+    }
+
+    /// Takes account of what other shards have flushed.
+    fn catch_up(&self) {
+        let flushed = self.counters().flushed.load(Ordering::Acquire);
+        if flushed <= self.retired.get() {
+            return;
+        }
+        self.recent.borrow_mut().retain(|entries| {
+            entries.retain(|entry| entry.sequence >= flushed);
+            !entries.is_empty()
+        });
+        self.spent_on_rows.set(0);
+        self.retire(flushed);
+    }
+
+    fn retire(&self, below: u64) {
+        self.retired.set(below);
+        self.unsealed.borrow_mut().retire(below);
+    }
+
+    fn counters(&self) -> &Counters {
+        &self.counters[self.head.stream as usize]
     }
 
     /// Nothing on the members says of some records that leave a question open that it is settled.
@@ -291,6 +319,7 @@ impl Log {
     /// Other strips of columns of these entries were written, which may not be durable. Of `data` data strips; where all
     /// are overwritten, what they were does not matter.
     pub fn conflicts(&self, unit: UnitIndex, entries: &[Entry], data: usize) -> bool {
+        self.catch_up();
         let recent = self.recent.borrow();
         let others = recent.get(unit).map_or(&[][..], |recent| recent);
         entries.iter().filter(|entry| entry.has_base(data)).any(|entry| {
@@ -374,6 +403,7 @@ impl Log {
 
     /// Finds room for a frame, or says that there is none before more is retired.
     fn place(&self, member: MemberIndex, len: u64, last: u64, units: &[(UnitIndex, bool)]) -> Option<u64> {
+        self.catch_up();
         let mut rings = self.rings.borrow_mut();
         let ring = rings.entry(member).or_default();
         let mut start = ring.head;
@@ -424,6 +454,7 @@ impl Log {
 
     /// More than half of a ring waits to be retired.
     fn is_filling(&self) -> bool {
+        self.catch_up();
         let retired = self.retired.get();
         let held = |ring: &Ring| {
             let frames = ring.frames.iter().filter(|frame| frame.last >= retired);
@@ -605,16 +636,16 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Flushes in the background, so that there is room before it is needed.
+    /// Flushes in the background, so that there is room before it is needed, for all shards at once.
     fn retire_soon(self: &Rc<Self>, log: &Rc<Log>) {
-        if log.settled_below() <= log.retired.get() || log.retiring.replace(true) {
+        if log.settled_below() <= log.retired.get() || self.shared.retiring.swap(true, Ordering::SeqCst) {
             return;
         }
         let (inner, log) = (self.clone(), log.clone());
         self.env.spawn(async move {
             // Without success the next one that needs room sees why.
             let _ = inner.flush_for_log(&log).await;
-            log.retiring.set(false);
+            inner.shared.retiring.store(false, Ordering::SeqCst);
         });
     }
 }

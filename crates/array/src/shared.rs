@@ -66,6 +66,10 @@ pub(crate) struct Counters {
     pub avoided: Counter,
     /// The shard's log has records that want a seal.
     pub unsealed: AtomicBool,
+    /// Records of the shard's log below this one are settled.
+    pub settled: AtomicU64,
+    /// The most of `settled` when a flush of all members began, on any shard, that has succeeded.
+    pub flushed: AtomicU64,
 }
 
 /// A number that one shard counts and all may read: no locked instruction on the way of every request.
@@ -131,6 +135,8 @@ pub struct Shared {
     stopped: AtomicBool,
     /// Writes of all shards that came to no end: their stripes are in no order that the log does not know.
     pub(crate) unended: AtomicU64,
+    /// Somebody flushes in the background, so that there is room in the logs of all shards.
+    pub(crate) retiring: AtomicBool,
     next_drive: AtomicU32,
     /// By shard. Made when the first shard takes the group, since the assembly does not know how many there are.
     counters: OnceLock<Arc<[Counters]>>,
@@ -167,6 +173,7 @@ impl Shared {
             resync_due: AtomicBool::new(false),
             stopped: AtomicBool::new(false),
             unended: AtomicU64::new(0),
+            retiring: AtomicBool::new(false),
             next_drive: AtomicU32::new(u32::from(drives)),
             counters: OnceLock::new(),
             latencies: Latencies::default(),

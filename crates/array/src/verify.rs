@@ -281,6 +281,10 @@ impl<E: Env> Inner<E> {
                 }
                 let saves = runs(mine).into_iter().map(|run| self.save_run(checksums, run, &wanted));
                 failed.extend(join_all(saves).await.into_iter().filter_map(Result::err));
+                if ways.len() == SAVES_AT_ONCE {
+                    // Where operations are done at once, others get their turn.
+                    self.env.turn_end().await;
+                }
             }
             if !busy.is_empty() {
                 self.env.sleep(look).await;

@@ -284,3 +284,33 @@ fn log_writes_of_many_stripes_are_gathered_into_one_write_for_each_drive() {
     let writes: Vec<(u64, u64)> = (0..6).map(|stripe| (stripe * geometry.stripe_data(), BLOCK)).collect();
     assert_eq!(cost(&sim, &group, &writes), (18, 18 + 6, 3), "six writes to logs, not twelve");
 }
+
+#[test]
+fn a_flush_makes_room_in_the_logs_of_all_shards() {
+    // Mirrors, since writes to them wait for no others. As many records need as many flushes, however many rings share the region.
+    let flushes = |shards: usize| {
+        let sim = Sim::new(7);
+        let drives = new_drives(&sim, 4, 128 * MIB, 4096);
+        let shape = parity(Level::Raid10, 4, 64 * KIB);
+        let group = Group::create_with(&sim, shape, Protection::plain(CrashSafety::On), drives, shards);
+        let mut rng = sim.rng();
+        sim.block_on(async {
+            let all = Buf::from(vec![7; 4 * MIB as usize]);
+            group.leader().write(0, all, false).await.expect("writable");
+            group.leader().flush().await.expect("flushes");
+            group.take_counts();
+            // One at a time, so that each has a frame of its own.
+            for _ in 0..3000 {
+                let at = rng.below(4 * MIB / BLOCK) * BLOCK;
+                group.leader().write(at, Buf::from(vec![9; BLOCK as usize]), false).await.expect("writable");
+            }
+        });
+        group.take_counts().flushes
+    };
+    let alone = flushes(1);
+    assert!(alone > 4 * 3, "{alone} flushes: the log was not full often enough");
+    for shards in [3, 5] {
+        let together = flushes(shards);
+        assert!(together <= 2 * alone, "{shards} shards: {together} flushes, one alone: {alone}");
+    }
+}
