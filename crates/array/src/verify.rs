@@ -32,7 +32,7 @@ const LOOK: Duration = Duration::from_micros(20);
 const LOOK_MAX: Duration = Duration::from_millis(10);
 
 /// Blocks of sums that are written at the same time: those that lie one behind the other in one operation.
-const SAVES_AT_ONCE: usize = 128;
+const SAVES_AT_ONCE: usize = 64;
 
 /// How much data is read at once where sums have to be computed from it.
 const READ_BYTES: u64 = 256 << 10;
