@@ -1,7 +1,10 @@
 //! The API over a Unix socket.
 
-use std::io;
+use std::cell::Cell;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
+use std::pin::pin;
+use std::time::Duration;
 
 use api::{
     Changed, DriveDetails, DriveList, ErrorBody, Export, ExportCreate, ExportList, ExportUpdate, Group, GroupAssemble,
@@ -21,10 +24,15 @@ use tokio::net::UnixStream;
 
 use crate::Failure;
 
+/// How long a person waits for the first answer without being told: a daemon that starts listens before it answers.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+
 /// A daemon behind a Unix socket. Each request has a connection of its own, so a client holds nothing between them.
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
+    /// It has answered something, so it does not start.
+    answered: Cell<bool>,
 }
 
 /// What a request without a body sends.
@@ -33,7 +41,7 @@ const NO_BODY: Option<&()> = None;
 impl Client {
     /// A client of the daemon that listens on `socket`. Nothing is connected yet.
     pub fn new(socket: &Path) -> Client {
-        Client { socket: socket.to_owned() }
+        Client { socket: socket.to_owned(), answered: Cell::new(false) }
     }
 
     /// Sends one request and reads the answer.
@@ -66,7 +74,8 @@ impl Client {
             .header(header::CONNECTION, "close")
             .body(Full::new(Bytes::from(json)))
             .expect("paths are percent-encoded");
-        let response = sender.send_request(request).await.map_err(|error| garbled(error.to_string()))?;
+        let response =
+            self.patiently(sender.send_request(request)).await.map_err(|error| garbled(error.to_string()))?;
         let status = response.status();
         let body = response.into_body().collect().await.map_err(|error| garbled(error.to_string()))?.to_bytes();
         connection.abort();
@@ -78,6 +87,25 @@ impl Client {
             Ok(ErrorBody { error }) => Err(Failure::Refused { code: error.code, message: error.message }),
             Err(_) => Err(garbled(format!("HTTP status {status} without a reason"))),
         }
+    }
+
+    /// Waits for an answer, and tells a person at a terminal if that takes long.
+    async fn patiently<T>(&self, answer: impl Future<Output = T>) -> T {
+        let mut answer = pin!(answer);
+        if !self.answered.get() && io::stderr().is_terminal() {
+            tokio::select! {
+                answer = answer.as_mut() => {
+                    self.answered.set(true);
+                    return answer;
+                }
+                () = tokio::time::sleep(SILENCE_MAX) => {
+                    eprintln!("purlin: the daemon has not answered yet: it may be starting, or busy with this");
+                }
+            }
+        }
+        let answer = answer.await;
+        self.answered.set(true);
+        answer
     }
 
     fn unreachable(&self, source: io::Error) -> Failure {

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -238,4 +239,27 @@ fn a_rebuild_that_is_waited_for_has_one_line_however_often_it_is_looked_at() {
     let [job, done] = lines[..] else { panic!("{} lines: {text}", lines.len()) };
     assert!(job.starts_with("rebuild of slot 1  done in "), "{job}");
     assert!(done.starts_with("rebuilt slot 1 of tank onto ") && done.ends_with("; the group is optimal"), "{done}");
+}
+
+#[test]
+fn who_waits_for_a_daemon_that_starts_is_told() {
+    let daemon = Daemon::filled();
+    let (socket, aside) = (daemon.file("purlind.sock"), daemon.file("aside.sock"));
+    std::fs::rename(&socket, &aside).unwrap();
+    let listener = UnixListener::bind(&socket).unwrap();
+    let mut terminal = Terminal::run(&daemon, "group list");
+    let told = "purlin: the daemon has not answered yet: it may be starting, or busy with this";
+    assert_eq!(terminal.shows("has not answered yet").trim_end(), told);
+    // Now it takes the connection.
+    let (mut from, mut to) = (listener.accept().unwrap().0, UnixStream::connect(&aside).unwrap());
+    let (mut answers, mut asker) = (to.try_clone().unwrap(), from.try_clone().unwrap());
+    let asks = std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+    std::io::copy(&mut answers, &mut asker).unwrap();
+    let (code, text) = terminal.ends();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.starts_with(told) && text.contains("tank"), "{text}");
+    drop((asks, listener));
+    std::fs::rename(&aside, &socket).unwrap();
+    // Whoever is answered in time is not.
+    assert!(!Terminal::run(&daemon, "group list").ends().1.contains("answered"));
 }
