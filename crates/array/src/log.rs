@@ -58,10 +58,15 @@ pub(crate) struct Record {
     /// What it leaves open: until a seal answers it, or until it is settled if it can be verified.
     pub questions: Option<OpenQuestions>,
     pub shares: SmallVec<[Share; 4]>,
+    /// Data strips one of whose members is to hold a part, too, if there are any.
+    pub witnesses: Witnesses,
 }
 
 /// Entries of a record: most have one.
 pub(crate) type Entries = SmallVec<[Entry; 1]>;
+
+/// Strips, and their members and drives.
+pub(crate) type Witnesses = SmallVec<[(Role, MemberIndex, DriveId); 8]>;
 
 /// A holder's share of a record.
 pub(crate) struct Share {
@@ -466,6 +471,7 @@ impl Log {
     /// Takes the pending records that fit in one frame on every member, at most so many parts of them.
     fn batch(&self, parts_max: usize) -> Vec<Pending> {
         let mut pending = self.pending.borrow_mut();
+        choose_witnesses(&mut pending);
         let mut lens: SmallVec<[(MemberIndex, u64, usize); 16]> = SmallVec::new();
         let mut count = 0;
         for next in pending.iter() {
@@ -487,6 +493,20 @@ impl Log {
             count += 1;
         }
         pending.drain(..count).collect()
+    }
+}
+
+/// Each record that needs a witness gets one: a member that has a frame anyway, or else the first.
+fn choose_witnesses(pending: &mut VecDeque<Pending>) {
+    let shares = pending.iter().flat_map(|pending| &pending.record.shares);
+    let mut members = shares.fold(0u64, |members, share| members | 1 << share.member.0);
+    for Pending { record, .. } in pending {
+        let witnesses = std::mem::take(&mut record.witnesses);
+        let with_frame = witnesses.iter().find(|(_, member, _)| members >> member.0 & 1 == 1);
+        if let Some(&(role, member, drive)) = with_frame.or(witnesses.first()) {
+            members |= 1 << member.0;
+            record.shares.push(Share { role, member, drive, payload: Buf::zeroes(0) });
+        }
     }
 }
 

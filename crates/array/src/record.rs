@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
-use crate::log::{Appended, Entries, Log, Open, Record, Share};
+use crate::log::{Appended, Entries, Log, Open, Record, Share, Witnesses};
 use crate::overlay::Overlay;
 use crate::plan::Strip;
 use crate::ranges::{Range, Ranges};
@@ -54,16 +54,17 @@ impl<E: Env> Inner<E> {
     ) -> Result<Logged, BlockError> {
         let Some(log) = &self.log else { return Ok(Logged::Nothing) };
         let geometry = &self.shared.geometry;
-        let mut holders: SmallVec<[Role; 8]> =
+        let holders: SmallVec<[Role; 8]> =
             (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(view, role)).collect();
         let filling = view.0[geometry.data..].iter().any(|strip| strip.strip != Strip::Lost);
-        if self.shared.checksums.is_some() || (holders.is_empty() && filling) {
-            // If all members with syndromes are lost in a crash, all data strips are there, and checksums that are behind:
-            // one of them tells where. If the syndromes that are left lie on drives that are being filled, which a
-            // recovery does not read, but makes right, it tells that these have to be computed anew.
-            holders.extend((0..geometry.data).find(|&role| self.is_trusted(view, role)));
-        }
-        if holders.is_empty() {
+        // If all members with syndromes are lost in a crash, all data strips are there, and checksums that are behind: one of them
+        // tells where. If the syndromes that are left lie on drives that are being filled, which a recovery does not read, but
+        // makes right, it tells that these have to be computed anew.
+        let mut wants_witness = self.shared.checksums.is_some() || (holders.is_empty() && filling);
+        let witness = |role: Role| (role, view.0[role].member, view.0[role].id);
+        let data = (0..geometry.data).filter(|&role| self.is_trusted(view, role));
+        let witnesses: Witnesses = data.map(witness).collect();
+        if holders.is_empty() && (!wants_witness || witnesses.is_empty()) {
             // Whole records lie with data strips as well, which are written without a word now.
             if self.shared.crash_safety == CrashSafety::Strict {
                 self.void_records(unit, columns).await?;
@@ -82,23 +83,17 @@ impl<E: Env> Inner<E> {
         };
         let several = |entry: &Entry| geometry.data > 1 && is_open_question(entry);
         let whole = self.shared.crash_safety == CrashSafety::Strict && entries.iter().any(several);
-        if !whole && log.has_whole(unit) {
-            // An older whole record of these columns may lie in the log, with data strips too. If every syndrome is lost in a
-            // crash, this one must still be found, or that one would be rolled forward over it: as many may be lost as there
-            // are syndromes, so one holder more survives.
-            let data = (0..geometry.data).find(|&role| self.is_trusted(view, role));
-            holders.extend(data.filter(|role| !holders.contains(role)));
-        }
+        // An older whole record of these columns may lie in the log, with data strips too. If every syndrome is lost in a crash,
+        // this one must still be found, or that one would be rolled forward over it: as many may be lost as there are syndromes,
+        // so one holder more survives.
+        wants_witness |= log.has_whole(unit);
+        let witnesses = if wants_witness && !whole { witnesses } else { Witnesses::new() };
         let shares = if whole {
-            let holders = changed.clone().chain(holders.into_iter().filter(|&role| role >= geometry.data));
+            let holders = changed.clone().chain(holders);
             holders.map(|role| share(role, self.new_content(role, &entries, writes))).collect()
         } else {
             let payload = self.base_syndromes(columns, &mut entries, writes, fua);
-            let payload = |role: Role| match role.checked_sub(geometry.data) {
-                Some(syndrome) => payload[syndrome].clone(),
-                None => Buf::zeroes(0),
-            };
-            holders.into_iter().map(|role| share(role, payload(role))).collect()
+            holders.into_iter().map(|role| share(role, payload[role - geometry.data].clone())).collect()
         };
         let questions = match entries.iter().filter(|entry| several(entry)).map(|entry| self.questions_of(entry)).sum()
         {
@@ -118,7 +113,8 @@ impl<E: Env> Inner<E> {
         if unverified {
             self.counters().unsealed.store(true, Ordering::SeqCst);
         }
-        let record = Record { unit, entries, whole, in_sync: self.in_sync(view), unverified, questions, shares };
+        let in_sync = self.in_sync(view);
+        let record = Record { unit, entries, whole, in_sync, unverified, questions, shares, witnesses };
         if self.shared.is_held() {
             // A rebuild is ending: what is planned now must know its drive.
             while self.shared.is_held() {
@@ -206,6 +202,7 @@ impl<E: Env> Inner<E> {
             unverified: false,
             questions: None,
             shares,
+            witnesses: Witnesses::new(),
         };
         // Settled at once: nothing is overwritten, and what it voids leaves the rings before it does.
         Ok(matches!(self.append(log, record, turn).await?, Appended::Durable(_)))

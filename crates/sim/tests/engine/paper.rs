@@ -23,7 +23,7 @@
 //! | a seal | one for each member that is there | where a record overwrites several strips in place, and is not whole ([write-hole](../../../../docs/decisions/write-hole.md)) |
 
 use array::UnitIndex;
-use drive::Buf;
+use drive::{Buf, join_all};
 use format::{CrashSafety, Layout, Level, Shape};
 use sim::{Latency, OpKind, Phase, Sim, TraceEntry};
 
@@ -353,6 +353,29 @@ fn a_write_beside_one_that_is_not_durable_makes_its_row_durable_or_everything_if
             assert_eq!(write(1, 7, 0), nothing, "{shape}, {protection}: that ended the conflicts of all rows");
         }
     }
+}
+
+#[test]
+fn the_data_strip_that_holds_a_record_lies_where_others_have_a_frame_anyway() {
+    let sim = Sim::new(5);
+    let group = full_group(&sim, parity(Level::Raid6, 14), DEFAULT);
+    let layout = superblock(&group.drives[0]).layout;
+    let geometry = group.leader().shared().geometry.clone();
+    sim.trace_start();
+    let frames = |units: &[u64]| {
+        let writes = units.iter().map(|&unit| geometry.offset(UnitIndex(unit), 0, 0));
+        let write = |at| group.leader().write(at, Buf::from(vec![1; BLOCK as usize]), false);
+        sim.block_on(async { join_all(writes.map(write)).await }).into_iter().for_each(|done| done.expect("writable"));
+        let (_, strips, frames, log_bytes, ..) = tally(&sim.trace_take(), &layout);
+        assert_eq!(strips, 3 * units.len() as u64);
+        (frames, log_bytes / KIB)
+    };
+    // Syndromes of rows that follow each other lie on neighbours.
+    assert_eq!((0..2).map(|row| geometry.member(UnitIndex(row), 0, 12).0).collect::<Vec<_>>(), [13, 12]);
+    assert_eq!(frames(&[0]), (3, 2 * 8 + 4), "nobody else has one");
+    // Syndromes on 13 and 0, and on 9 and 10: each record is held by a member of the other.
+    assert_eq!(frames(&[0, 4]), (4, 4 * 8), "two records");
+    assert_eq!(frames(&[1, 5, 9]), (6, 6 * 8), "three records");
 }
 
 #[test]
