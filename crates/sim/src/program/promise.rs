@@ -270,6 +270,13 @@ impl Ledger {
         })
     }
 
+    /// As many members of each set may have been left out, until everything is settled, as it needs to be assembled.
+    fn may_start_with_left_ones(&self) -> bool {
+        let size = self.shape.members_per_set();
+        let left = self.filling.chunks(size).map(|set| set.iter().filter(|&&filling| filling).count());
+        left.min().is_some_and(|left| left >= size - self.shape.survives())
+    }
+
     /// Nothing is wrong with any member.
     pub fn whole(&self) -> bool {
         (0..self.lost.len()).all(|member| !self.bad(member))
@@ -333,7 +340,9 @@ impl Ledger {
                 let in_place = *at_start || !how.is_away();
                 let harms = (*how == Broken::Power && self.cut_armed) || self.media.contains(&true);
                 let some = !members.is_empty() && members.iter().all(is_there);
-                some && in_place && !harms && (all || self.may_lose(fault, members))
+                // Those that the group may have gone on without would be all that is there, and know nothing of it.
+                let others_know = !*at_start || self.affords(members) || !self.may_start_with_left_ones();
+                some && in_place && !harms && others_know && (all || self.may_lose(fault, members))
             }
             Step::Slow { member, factor } => known(member) && *factor > 0,
             Step::Mishap { member, what, .. } => {
