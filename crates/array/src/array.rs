@@ -1,14 +1,13 @@
 //! The group as one shard sees it, and the way of a request to the shard that owns its unit.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use drive::{BlockError, Buf, Canceled, Env, Extent, Nanos, Receiver, Sender, WriteZeroes, join_all, oneshot};
-use format::CrashSafety;
 use smallvec::smallvec;
 
 use crate::geometry::UnitIndex;
@@ -16,8 +15,9 @@ use crate::handle::Handle;
 use crate::leader::Leader;
 use crate::log::Log;
 use crate::mend::UnendedWrites;
-use crate::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, Request};
+use crate::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, RebuiltAhead, Request};
 use crate::overlay::Content;
+use crate::ownership::Owners;
 use crate::ranges::Range;
 use crate::rebuild::AHEAD_MIN;
 use crate::shared::{Counters, DriveId, Shared};
@@ -45,10 +45,14 @@ pub(crate) struct Inner<E: Env> {
     pub shared: Arc<Shared>,
     pub shard: usize,
     pub shards: usize,
-    /// Shards that own units: those that have a part of the log.
-    owners: usize,
+    /// Shards that own units.
+    pub owners: Cell<Owners>,
     /// Closes the write hole.
-    pub log: Option<Rc<Log>>,
+    pub log: RefCell<Option<Rc<Log>>>,
+    /// The first record of the next log of this shard.
+    pub log_next: Cell<u64>,
+    /// What work on units passes when it begins.
+    pub gate: Gate,
     pub peers: Rc<dyn Peers>,
     /// Handles of the drives, by [`DriveId`].
     pub drives: RefCell<Vec<Option<Handle<E::Drive>>>>,
@@ -59,7 +63,7 @@ pub(crate) struct Inner<E: Env> {
     /// Those among them whose task begins at the end of this turn.
     pub arrived: RefCell<Vec<UnitIndex>>,
     /// Units at or above [`Shared::rebuilt`] that are rebuilt on a drive all the same.
-    pub rebuilt_ahead: RefCell<BTreeSet<(DriveId, UnitIndex)>>,
+    pub rebuilt_ahead: RefCell<RebuiltAhead>,
     /// How many of those there may be before the passed ones are forgotten.
     pub ahead_limit: Cell<usize>,
     /// Decoders by the bit set of lost strips.
@@ -76,12 +80,28 @@ pub(crate) struct Inner<E: Env> {
     /// Only on shard 0.
     pub leader: Option<Leader>,
     /// Requests of other shards' replies, by token.
-    calls: RefCell<BTreeMap<u64, Sender<Result<Outcome, BlockError>>>>,
+    calls: RefCell<BTreeMap<u64, Call>>,
     next_token: Cell<u64>,
     /// By shard.
     pub counters: Arc<[Counters]>,
     /// Requests of users in flight on this shard: background work makes room for them.
     pub users: Cell<usize>,
+}
+
+/// A request that another shard has not answered.
+struct Call {
+    answer: Sender<Result<Outcome, BlockError>>,
+    /// Work on a unit.
+    is_work: bool,
+}
+
+/// Whether this shard begins work on units.
+#[derive(Default)]
+pub(crate) struct Gate {
+    pub closed: Cell<bool>,
+    pub waiting: RefCell<Vec<Sender<()>>>,
+    /// Work that other shards were asked for and have not answered, whether somebody waits for it or not.
+    pub asked: Cell<usize>,
 }
 
 /// Which of the group's shards this is.
@@ -105,10 +125,7 @@ impl<E: Env> Array<E> {
         assert!(place.shard < place.shards, "shard {} of {}", place.shard, place.shards);
         assert_eq!(leader.is_some(), place.shard == 0, "shard 0 leads");
         let counters = shared.counters(place.shards);
-        let logs = shared.crash_safety != CrashSafety::Off;
-        let owners = if logs { format::log::ring_count(&shared.layout, place.shards) } else { place.shards };
-        let log = (logs && place.shard < owners).then(|| Log::new(&shared, counters.clone(), place.shard, owners));
-        Array(Rc::new_cyclic(|inner| {
+        let array = Array(Rc::new_cyclic(|inner| {
             let watch = Watch::new(inner.clone(), &env, &shared, place.shard, place.shards);
             let handle = |(id, drive): (usize, Option<E::Drive>)| {
                 drive.map(|drive| Handle::new(drive, DriveId(id as u16), watch.clone()))
@@ -120,8 +137,10 @@ impl<E: Env> Array<E> {
                 counters,
                 shard: place.shard,
                 shards: place.shards,
-                owners,
-                log,
+                owners: Cell::new(Owners::all(place.shards)),
+                log: RefCell::default(),
+                log_next: Cell::new(1),
+                gate: Gate::default(),
                 peers,
                 drives,
                 watch,
@@ -140,7 +159,10 @@ impl<E: Env> Array<E> {
                 next_token: Cell::new(0),
                 users: Cell::new(0),
             }
-        }))
+        }));
+        array.0.owners.set(array.0.fitting(Owners::all(place.shards)));
+        array.0.log.replace(array.0.new_log());
+        array
     }
 
     /// The state that all shards share.
@@ -240,7 +262,9 @@ impl<E: Env> Array<E> {
         match body {
             Body::Reply(reply) => {
                 let call = self.0.calls.borrow_mut().remove(&token);
-                call.expect("a reply answers a request that waits for it").send(reply);
+                let Call { answer, is_work } = call.expect("a reply answers a request");
+                self.0.gate.asked.set(self.0.gate.asked.get() - usize::from(is_work));
+                answer.send(reply);
             }
             Body::Request(request) => {
                 let inner = self.0.clone();
@@ -346,14 +370,11 @@ impl<E: Env> Inner<E> {
         &self.counters[self.shard]
     }
 
-    /// The shard that owns a unit.
-    #[inline]
-    pub fn owner(&self, unit: UnitIndex) -> usize {
-        if self.owners == 1 { 0 } else { (unit.0 % self.owners as u64) as usize }
-    }
-
     /// Has work on a unit done by its owner. The work runs to its end even if nobody waits for it.
     pub async fn on_owner(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Result<Outcome, BlockError> {
+        if self.gate.closed.get() {
+            Box::pin(self.gate_opens()).await?;
+        }
         let owner = self.owner(unit);
         if owner == self.shard { self.as_owner(unit, op).await } else { self.ask(owner, Request::Unit(unit, op)).await }
     }
@@ -397,7 +418,9 @@ impl<E: Env> Inner<E> {
         let token = self.next_token.get();
         self.next_token.set(token + 1);
         let (sender, receiver) = oneshot();
-        self.calls.borrow_mut().insert(token, sender);
+        let is_work = matches!(request, Request::Unit(..));
+        self.gate.asked.set(self.gate.asked.get() + usize::from(is_work));
+        self.calls.borrow_mut().insert(token, Call { answer: sender, is_work });
         self.peers.send(shard, Message { from: self.shard, token, body: Body::Request(request) });
         answer(receiver.await)
     }
@@ -411,14 +434,14 @@ impl<E: Env> Inner<E> {
             Request::Settle => {
                 // What waits to be written again holds records open.
                 self.mend(|_| true).await?;
-                if let Some(log) = &self.log {
+                if let Some(log) = self.log() {
                     log.settle().await;
                 }
                 Ok(Outcome::Done)
             }
             Request::Seal => self.flush_and_seal().await.map(|()| Outcome::Done),
             Request::SealAll => {
-                if let Some(log) = &self.log {
+                if let Some(log) = self.log() {
                     log.doubt();
                 }
                 self.flush_and_seal().await.map(|()| Outcome::Done)
@@ -428,6 +451,19 @@ impl<E: Env> Inner<E> {
             Request::MarkDirty => self.mark_dirty().await.map(|()| Outcome::Done),
             Request::Barrier => {
                 self.barrier().await;
+                Ok(Outcome::Done)
+            }
+            Request::Close => {
+                self.close_gate();
+                Ok(Outcome::Done)
+            }
+            Request::Quiet => Ok(Outcome::Quiet(self.falls_quiet().await)),
+            Request::Own(owners, ahead) => {
+                self.own(owners, ahead).await;
+                Ok(Outcome::Done)
+            }
+            Request::Open => {
+                self.open_gate();
                 Ok(Outcome::Done)
             }
             Request::Fail(member, drive, cause) => {

@@ -41,15 +41,15 @@ impl<E: Env> Inner<E> {
         let others = (0..self.shards).filter(|&shard| shard != self.shard && self.shared.is_unsealed(shard));
         let sealed = join_all(others.map(|shard| self.on_shard(shard, Request::Seal))).await;
         sealed.into_iter().try_for_each(|sealed| sealed.map(|_| ()))?;
-        let mark = self.log.as_ref().map(|log| log.flush_begins());
+        let mark = self.log().map(|log| (log.flush_begins(), log));
         if self.shared.map.is_dirty() {
             self.on_leader(Request::Persist).await?;
         } else {
             self.flush_members().await?;
         }
-        if let (Some(log), Some(mark)) = (&self.log, mark) {
+        if let Some((mark, log)) = mark {
             log.flush_ended(&mark);
-            self.seal(log, &mark).await?;
+            self.seal(&log, &mark).await?;
         }
         Ok(())
     }

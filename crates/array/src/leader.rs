@@ -59,6 +59,8 @@ pub(crate) struct Leader {
     pub listener: Box<dyn Fn(Event)>,
     /// One change of the superblocks at a time.
     pub state_lock: Turnstile,
+    /// One change of the units' owners at a time.
+    pub owners_lock: Turnstile,
     /// One rebuild at a time.
     pub rebuild_lock: Turnstile,
     catalogue_version: Cell<Version>,
@@ -104,6 +106,7 @@ impl Leader {
             next_job: Cell::new(1),
             listener,
             state_lock: Turnstile::default(),
+            owners_lock: Turnstile::default(),
             rebuild_lock: Turnstile::default(),
             catalogue_version: Cell::new(Version::found(catalogue.0)),
             catalogue_lock: Turnstile::default(),

@@ -124,7 +124,7 @@ impl<E: Env> Inner<E> {
     /// that it left: a recovery that finds the member lost must find the rest as it was acknowledged. Members that
     /// cannot flush leave as well. Says no if the group cannot do without one of those; one that does not answer is waited for.
     async fn settle_without(self: &Rc<Self>, state: &mut GroupState, leaving: MemberIndex) -> bool {
-        if self.log.is_none() {
+        if !self.shared.has_log() {
             return true;
         }
         let set_of = |member: usize| member / self.shared.geometry.strips();
@@ -192,7 +192,7 @@ impl<E: Env> Inner<E> {
     /// As [`Inner::flush_and_seal`], without those that are leaving, and without asking the leader for anything, who waits for this. Where
     /// members cannot save their checksums or flush, nothing is sealed: gives those.
     pub async fn seal_quietly(self: &Rc<Self>) -> Vec<(MemberIndex, DriveId, Failure)> {
-        let Some(log) = self.log.as_ref().filter(|log| log.is_unsealed()) else { return Vec::new() };
+        let Some(log) = self.log().filter(|log| log.is_unsealed()) else { return Vec::new() };
         let mark = log.flush_begins();
         let saved = self.save_sums(|member| !self.shared.is_doubted(member)).await;
         let mut failed = saved;
@@ -210,7 +210,7 @@ impl<E: Env> Inner<E> {
         failed.extend(flushed.into_iter().flatten());
         if failed.is_empty() {
             // Too few members to hold the seal are too few for the group: the next request says so.
-            let _ = self.try_seal(log, &mark).await;
+            let _ = self.try_seal(&log, &mark).await;
         }
         failed
     }

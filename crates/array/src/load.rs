@@ -190,7 +190,7 @@ async fn take_over<E: Env>(
     let spares = spares.collect();
     // A crash can leave one drive an epoch ahead of the others. If it is not among these, it must not be taken for as
     // new as them when it comes back.
-    let log_generation = if logs { shared.log_generation } else { superblock.log_generation };
+    let log_generation = if logs { shared.log_generation.load(Ordering::Acquire) } else { superblock.log_generation };
     let ahead = Superblock { epoch: superblock.epoch + 1, log_generation, runs, ..superblock.clone() };
     let failed = crashed.then(|| replayed.iter().flat_map(|replayed| replayed.failed.clone()).collect());
     let crash = (failed, lost.sequence);
@@ -274,6 +274,7 @@ impl<E: Env> Array<E> {
         self.0.jobs_ended().await;
         if let Some(leader) = &self.0.leader {
             // Whoever is about to change the superblocks or the map sees that it has ended, or has come first.
+            drop(leader.owners_lock.enter().await);
             drop((leader.state_lock.enter().await, leader.map_lock.enter().await));
         }
     }
@@ -292,9 +293,8 @@ impl<E: Env> Array<E> {
                 inner.answered().await;
                 inner.jobs_ended().await;
                 let mended = inner.mend(|_| true).await;
-                if inner.leader.is_none() {
-                    return Ok(());
-                }
+                let Some(leader) = &inner.leader else { return Ok(()) };
+                drop(leader.owners_lock.enter().await);
                 if inner.shared.unended.load(Ordering::SeqCst) > 0 {
                     // This shard's or another's: a recovery has to put them right.
                     let survives = inner.shared.geometry.syndromes;

@@ -30,12 +30,18 @@ impl Turnstile {
         Turnstile(Rc::new(State { free: Cell::new(count), waiting: RefCell::default() }))
     }
 
+    /// Takes a turn if there is one.
+    pub fn try_enter(&self) -> Option<Turn> {
+        // Whoever leaves while others wait hands its turn to one of them, so nobody overtakes.
+        let left = self.0.free.get().checked_sub(1)?;
+        self.0.free.set(left);
+        Some(Turn(self.0.clone()))
+    }
+
     /// Waits for the turn.
     pub async fn enter(&self) -> Turn {
-        // Whoever leaves while others wait hands its turn to one of them, so nobody overtakes.
-        if let Some(left) = self.0.free.get().checked_sub(1) {
-            self.0.free.set(left);
-            return Turn(self.0.clone());
+        if let Some(turn) = self.try_enter() {
+            return turn;
         }
         let (sender, receiver) = oneshot();
         self.0.waiting.borrow_mut().push_back(sender);

@@ -189,10 +189,14 @@ pub(crate) struct Log {
     pub asks: Turnstile,
     /// Which records are open, in memory that outlives the process.
     kept: Option<KeptStream>,
-    /// By shard. The log's own are those of its stream.
+    /// By shard.
     counters: Arc<[Counters]>,
+    /// Whose log it is.
+    shard: usize,
     /// Records below are retired.
     retired: Cell<u64>,
+    /// Its shard has another one: nothing is written to its place any more.
+    closed: Cell<bool>,
     rings: RefCell<BTreeMap<MemberIndex, Ring>>,
     /// Parts in the rings, by unit.
     units: RefCell<UnitMap<Parts>>,
@@ -214,20 +218,30 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The log of stream `stream` of `streams`, which is that of this shard.
-    pub fn new(shared: &Shared, counters: Arc<[Counters]>, stream: usize, streams: usize) -> Rc<Log> {
-        let (generation, piece_bytes) = (shared.log_generation, shared.geometry.sector as u32);
+    /// The log of a shard: of so many streams this one. Its records are numbered from `first` on; those before are
+    /// retired.
+    pub fn new(
+        shared: &Shared,
+        counters: Arc<[Counters]>,
+        shard: usize,
+        (stream, streams): (usize, usize),
+        first: u64,
+    ) -> Rc<Log> {
+        let generation = shared.log_generation.load(Ordering::Acquire);
+        let piece_bytes = shared.geometry.sector as u32;
         Rc::new(Log {
             array: shared.array,
             head: FrameHead { generation, offset: 0, stream: stream as u32, piece_bytes, tail: 0 },
             place: format::log::ring(&shared.layout, stream, streams),
-            next: Cell::new(1),
+            next: Cell::new(first),
             open: RefCell::default(),
             begins: Turnstile::for_tasks(OPEN_MAX),
             asks: Turnstile::default(),
             kept: shared.map.kept().and_then(|kept| kept.stream(generation, stream)),
             counters,
-            retired: Cell::new(1),
+            shard,
+            retired: Cell::new(first),
+            closed: Cell::new(false),
             rings: RefCell::default(),
             units: RefCell::default(),
             recent: RefCell::default(),
@@ -241,6 +255,21 @@ impl Log {
             lingering: Cell::new(false),
             waiting: RefCell::default(),
         })
+    }
+
+    /// The sequence of the next record.
+    pub fn next(&self) -> u64 {
+        self.next.get()
+    }
+
+    /// Of what is in the log nothing is needed any more, and nothing is written to its place from now on.
+    pub async fn close(&self) {
+        // Who writes a seal comes first.
+        let _turn = self.seals.enter().await;
+        debug_assert!(self.open.borrow().is_empty(), "no record is open");
+        self.closed.set(true);
+        self.unsealed.take();
+        self.counters().unsealed.store(false, Ordering::SeqCst);
     }
 
     /// Columns of a component whose record is sure to fit in the ring, whatever it changes.
@@ -301,7 +330,7 @@ impl Log {
     }
 
     fn counters(&self) -> &Counters {
-        &self.counters[self.head.stream as usize]
+        &self.counters[self.shard]
     }
 
     /// Nothing on the members says of some records that leave a question open that it is settled.
@@ -311,7 +340,7 @@ impl Log {
 
     /// Records that leave a question open were settled when the flush began, and no seal says so.
     fn wants_seal(&self, mark: &FlushMark) -> bool {
-        self.unsealed.borrow().has_settled(mark.below, &mark.open)
+        !self.closed.get() && self.unsealed.borrow().has_settled(mark.below, &mark.open)
     }
 
     /// What the rings hold may not be what was written there: the next seal is for everything that is settled.

@@ -3,12 +3,15 @@
 //! A write goes to the shard that owns its unit, a change of the group's state goes to the leader (shard 0), and each
 //! request is answered by one reply. Messages may arrive in any order.
 
+use std::collections::BTreeSet;
+
 use drive::{BlockError, BufMut};
 use smallvec::SmallVec;
 
 use crate::cause::{Cause, Failure};
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::overlay::Content;
+use crate::ownership::Owners;
 use crate::ranges::Range;
 use crate::scrub::{ScrubMode, ScrubReport};
 use crate::shared::DriveId;
@@ -60,11 +63,20 @@ pub(crate) enum Request {
     /// another way than by the answer.
     SealQuietly,
     /// Of the leader: make the list of lost blocks durable without those in a range of the group, which were written and are durable.
-    SaveLost { offset: u64, len: u64 },
+    SaveLost {
+        offset: u64,
+        len: u64,
+    },
     /// Of the leader: the superblocks shall say that the group is being written to.
     MarkDirty,
     /// Of any shard: wait until what is queued for its units now has been done.
     Barrier,
+    /// Of any shard, one after the other while units change their owners: begin no work on units; wait until none is under way; take what it
+    /// owns from now on; and begin work again.
+    Close,
+    Quiet,
+    Own(Owners, RebuiltAhead),
+    Open,
     /// Of the leader: this drive failed in this place, because of this.
     Fail(MemberIndex, DriveId, Cause),
     /// Of the leader: its listener is to hear of this.
@@ -82,6 +94,9 @@ pub(crate) struct Piece {
     pub range: Range,
     pub content: Content,
 }
+
+/// Units that are rebuilt on a drive although the rebuild has not come to them.
+pub(crate) type RebuiltAhead = BTreeSet<(DriveId, UnitIndex)>;
 
 pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
@@ -111,6 +126,8 @@ pub(crate) enum Outcome {
     },
     Scrubbed(ScrubReport),
     Accepted(bool),
+    /// What the shard knows of its units that their next owners have to know; or something is under way.
+    Quiet(Option<RebuiltAhead>),
     /// These members would have had to make something durable, and could not: then nothing is sealed.
     Sealed {
         failed: Vec<(MemberIndex, DriveId, Failure)>,

@@ -308,7 +308,7 @@ impl<E: Env> Inner<E> {
     }
 
     async fn call_in_sync(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> Result<(), BlockError> {
-        if self.log.is_some() {
+        if self.shared.has_log() {
             let settled = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Settle))).await;
             settled.into_iter().try_for_each(|settled| settled.map(drop))?;
             // Of a record that began while this member was leaving it has no part, though it was still in sync then: once it is so again, a

@@ -52,7 +52,7 @@ impl<E: Env> Inner<E> {
         writes: &[StripWrite],
         fua: bool,
     ) -> Result<Logged, BlockError> {
-        let Some(log) = &self.log else { return Ok(Logged::Nothing) };
+        let Some(log) = &self.log() else { return Ok(Logged::Nothing) };
         let geometry = &self.shared.geometry;
         let holders: SmallVec<[Role; 8]> =
             (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(view, role)).collect();
@@ -151,7 +151,7 @@ impl<E: Env> Inner<E> {
     /// Older records of a unit must not be applied to columns that are about to be written without a record: zones that
     /// are written for the first time again.
     pub async fn void_records(self: &Rc<Self>, unit: UnitIndex, zone: Range) -> Result<(), BlockError> {
-        let Some(log) = &self.log else { return Ok(()) };
+        let Some(log) = &self.log() else { return Ok(()) };
         while log.has(unit) {
             // The syndromes, and so the holders, are on other members in each row.
             let rows = self.shared.geometry.row_ranges().map(|row| row.intersect(zone));

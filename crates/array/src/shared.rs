@@ -107,8 +107,8 @@ pub struct Shared {
     pub(crate) layout: Layout,
     /// What the members' blocks should be, if the group keeps that.
     pub(crate) checksums: Option<Checksums>,
-    /// Of the log's frames that this assembly writes.
-    pub(crate) log_generation: u64,
+    /// Of the log's frames that are written now.
+    pub(crate) log_generation: AtomicU64,
     /// Blocks that were lost in crashes.
     pub lost: LostCells,
     /// What a power cut could add to them.
@@ -154,7 +154,7 @@ impl Shared {
             crash_safety: superblock.crash_safety,
             layout: superblock.layout,
             checksums: Checksums::new(&superblock.layout, slots.len()),
-            log_generation: superblock.log_generation + 1,
+            log_generation: AtomicU64::new(superblock.log_generation + 1),
             lost: LostCells::default(),
             questions: Questions::default(),
             doubted: AtomicU64::new(0),
@@ -182,6 +182,11 @@ impl Shared {
         }
     }
 
+    /// The group has a log.
+    pub(crate) fn has_log(&self) -> bool {
+        self.crash_safety != CrashSafety::Off
+    }
+
     /// The counters of all shards, each to be written by its shard only.
     pub(crate) fn counters(&self, shards: usize) -> Arc<[Counters]> {
         self.counters.get_or_init(|| (0..shards).map(|_| Counters::default()).collect()).clone()
@@ -206,6 +211,11 @@ impl Shared {
             sum.avoided += counters.avoided.get();
         }
         sum
+    }
+
+    /// Writes by users since the group was assembled, by the shard they came to.
+    pub fn writes_by_shard(&self) -> Vec<u64> {
+        self.counters.get().into_iter().flat_map(|shards| &**shards).map(|shard| shard.writes.get()).collect()
     }
 
     /// What is in a member's place now.

@@ -221,7 +221,7 @@ impl<E: Env> Inner<E> {
         for zone in &fresh {
             new.add(*zone);
         }
-        let columns_max = self.log.as_ref().map_or(geometry.unit, |log| log.columns_max());
+        let columns_max = self.log().map_or(geometry.unit, |log| log.columns_max());
         let mut components = Vec::new();
         for row in geometry.row_ranges() {
             components.extend(new.clip(row).iter().map(|columns| Component { columns, fresh: true }));

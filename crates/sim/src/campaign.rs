@@ -173,11 +173,12 @@ pub fn shrunk(program: &Program) -> (Program, String) {
 impl Outcome {
     /// The summary, as lines of text.
     pub fn summary(&self) -> String {
-        let Tally { runs, drive_ops, requests, crashes, recoveries, unstarted, refused, faults, trouble } = &self.tally;
+        let Tally { runs, drive_ops, requests, crashes, recoveries, unstarted, refused, moved, faults, trouble } =
+            &self.tally;
         let seconds = self.cpu.as_secs_f64().max(1e-9);
         let mut text = format!(
             "{runs} runs, {requests} requests, {drive_ops} drive operations, {:.2} million a second and core\n\
-             {crashes} crashes, {recoveries} recoveries, {unstarted} starts that failed and were tried again, \
+             {moved} changes of owners, {crashes} crashes, {recoveries} recoveries, {unstarted} starts that failed and were tried again, \
              {refused} requests that failed with the way to the drives\n",
             *drive_ops as f64 / seconds / 1e6
         );

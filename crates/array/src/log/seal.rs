@@ -33,25 +33,26 @@ impl<E: Env> Inner<E> {
     ///
     /// A recovery that finds a record in force has to believe the drives' word for what it names, since the checksums there may be behind.
     /// What nobody writes any more shall not depend on that.
-    pub fn seal_later(self: &Rc<Self>, log: &Log) {
+    pub fn seal_later(self: &Rc<Self>, log: &Rc<Log>) {
         if log.lingering.replace(true) {
             return;
         }
         // A group that is let go of meanwhile is not held.
-        let (env, inner) = (self.env.clone(), Rc::downgrade(self));
+        let (env, inner, of_log) = (self.env.clone(), Rc::downgrade(self), Rc::downgrade(log));
         let mut before = log.next.get();
         self.env.spawn(async move {
             let mut looks = 0;
             loop {
                 env.sleep(LOOK).await;
                 let Some(inner) = inner.upgrade() else { return };
-                let Some(log) = inner.log.as_ref().filter(|_| !inner.shared.is_stopped()) else { return };
+                let log = of_log.upgrade().filter(|log| !log.closed.get() && !inner.shared.is_stopped());
+                let Some(log) = log else { return };
                 looks += 1;
                 let is_busy = log.next.get() != before && looks < BUSY_LOOKS;
                 before = log.next.get();
                 if !is_busy {
                     looks = 0;
-                    if inner.seal_in_background(log).await {
+                    if inner.seal_in_background(&log).await {
                         log.lingering.set(false);
                         return;
                     }
@@ -79,11 +80,11 @@ impl<E: Env> Inner<E> {
     /// Flushes all members, and makes durable that everything that was written to units of this shard before needs no
     /// recovery.
     pub async fn flush_and_seal(self: &Rc<Self>) -> Result<(), BlockError> {
-        let Some(log) = &self.log else { return self.flush_members().await };
+        let Some(log) = self.log() else { return self.flush_members().await };
         let mark = log.flush_begins();
         self.flush_members().await?;
         log.flush_ended(&mark);
-        self.seal(log, &mark).await
+        self.seal(&log, &mark).await
     }
 
     /// Says on the members that what was settled when a flush began, which has ended, needs no recovery. If so few of them take it that a crash

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use ::drive::{DriveError, Env, join_all};
-use array::{Array, MemberIndex, ScrubMode};
+use array::{Array, MemberIndex, Owners, ScrubMode};
 use format::{BLOCK, CrashSafety, MemberState};
 
 use super::promise::{Fault, Ledger, fires_cut, is_promised};
@@ -40,6 +40,8 @@ pub struct Tally {
     pub refused: u64,
     /// Faults by kind.
     pub faults: BTreeMap<Fault, u64>,
+    /// Times that units changed their owners.
+    pub moved: u64,
     /// Trouble that the engine took, by place.
     pub trouble: BTreeMap<&'static str, u64>,
 }
@@ -54,6 +56,7 @@ impl Tally {
         self.recoveries += other.recoveries;
         self.unstarted += other.unstarted;
         self.refused += other.refused;
+        self.moved += other.moved;
         for (fault, count) in &other.faults {
             *self.faults.entry(*fault).or_default() += count;
         }
@@ -289,6 +292,7 @@ impl Run {
             Step::Replace { member, spare } => self.replace(*member, *spare),
             Step::Return { member } => self.bring_back(*member),
             Step::Restart { without, shards } => self.restart(without, *shards),
+            Step::Own { first, count, after_us } => self.own(*first, *count, *after_us),
             Step::Scrub => self.scrub(),
             Step::Settle => self.settle(),
             Step::Verify => {
@@ -465,6 +469,20 @@ impl Run {
             }
         }
         self.open(left, shards, &[], false);
+    }
+
+    /// Has units change their owners in a while, whatever goes on then. What becomes of it, requests must not show.
+    fn own(&self, first: usize, count: usize, after_us: u64) {
+        let (group, tally) = (self.group(), self.tally.clone());
+        let (leader, env, shards) = (group.leader().clone(), group.env.clone(), group.shards.len());
+        let owners = Owners { first: first % shards, count: count.min(shards) };
+        env.clone().spawn(async move {
+            env.sleep(Duration::from_micros(after_us)).await;
+            let before = leader.owners();
+            if leader.own(owners).await == Ok(true) && leader.owners() != before {
+                tally.borrow_mut().moved += 1;
+            }
+        });
     }
 
     fn scrub(&mut self) {

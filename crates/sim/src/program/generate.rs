@@ -140,7 +140,7 @@ fn misfortune(rng: &mut Rng, setup: &Setup, members: usize, ledger: &Ledger) -> 
     if setup.remote.has(member) && rng.chance(1, 2) {
         return mishap(rng, member);
     }
-    match rng.below(36) {
+    match rng.below(40) {
         0..8 => {
             let dead = (0..rng.below(1 + setup.shape.survives() as u64)).map(|_| rng.index(members));
             let mut dead: Vec<usize> = dead.filter(|&member| !ledger.is_lost(member)).collect();
@@ -186,6 +186,7 @@ fn misfortune(rng: &mut Rng, setup: &Setup, members: usize, ledger: &Ledger) -> 
         26 => Step::Scrub,
         27..31 => Step::Settle,
         31 => Step::Verify,
+        32..36 => own(rng),
         _ => outage(rng, members, ledger),
     }
 }
@@ -202,6 +203,11 @@ fn outage(rng: &mut Rng, members: usize, ledger: &Ledger) -> Step {
     let (soon, long) = (*rng.pick(&[4, 40, 200]), *rng.pick(&[100, 3000, PAUSE_US_MAX, 2_000_000, 60_000_000]));
     let members = rng.pick(&[one, some, all.clone(), all]).clone();
     Step::Outage { members, how, at_start, after: rng.below(soon), us: 1 + rng.below(long) }
+}
+
+fn own(rng: &mut Rng) -> Step {
+    let soon = *rng.pick(&[1, 100, 3000]);
+    Step::Own { first: rng.index(3), count: 1 + rng.index(3), after_us: rng.below(soon) }
 }
 
 fn mishap(rng: &mut Rng, member: usize) -> Step {

@@ -240,6 +240,15 @@ pub enum Step {
         /// Shards from now on.
         shards: usize,
     },
+    /// Other shards are to own the units, while other steps are under way.
+    Own {
+        /// The first of them, modulo the number of shards.
+        first: usize,
+        /// How many, if there are so many.
+        count: usize,
+        /// When, from now on.
+        after_us: u64,
+    },
     /// Compare everything, and put right what can be.
     Scrub,
     /// Wait until all rebuilds, resyncs and scrubs have ended.
@@ -377,6 +386,9 @@ impl fmt::Display for Step {
             Step::Restart { without, shards } => {
                 write!(formatter, "stop and assemble on {shards} shards")?;
                 if without.is_empty() { Ok(()) } else { write!(formatter, " without members {without:?}") }
+            }
+            Step::Own { first, count, after_us } => {
+                write!(formatter, "after {after_us} us, {count} shards from {first} on own the units")
             }
             Step::Scrub => formatter.write_str("scrub and repair"),
             Step::Settle => formatter.write_str("wait for all jobs"),

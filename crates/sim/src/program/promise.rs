@@ -303,7 +303,7 @@ impl Ledger {
         // What happens to drives on shelves is what happens to the way there.
         let own = |member: &usize| known(member) && !self.remote.has(*member);
         let allowed = match step {
-            Step::Work(_) | Step::Verify => true,
+            Step::Work(_) | Step::Own { .. } | Step::Verify => true,
             // What drives had cached that was acknowledged is not to be lost with their power alone.
             Step::Crash { kind: CrashKind::Kill, .. } if self.power_due => false,
             // Those that the group went on with would be away, and the others know nothing of it.

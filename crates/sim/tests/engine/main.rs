@@ -14,6 +14,7 @@ mod fast_zeroes;
 mod fuzz;
 mod levels;
 mod overwritten;
+mod owners;
 mod paper;
 mod rebuild;
 mod records;

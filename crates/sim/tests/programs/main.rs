@@ -18,7 +18,7 @@ const OPERATIONS_MIN: u64 = 10_000_000;
 
 #[test]
 fn ten_million_operations_of_random_programs_within_the_table_of_faults_keep_every_promise() {
-    const RUNS: u64 = 4400;
+    const RUNS: u64 = 4600;
     let runs = std::env::var("PURLIN_SIM_RUNS").ok().map_or(RUNS, |runs| runs.parse().expect("a number"));
     let jobs = std::thread::available_parallelism().map_or(1, usize::from);
     let outcome = Campaign { from: 0, runs, time: None, jobs, progress: false, remote: false }.run();
@@ -30,6 +30,7 @@ fn ten_million_operations_of_random_programs_within_the_table_of_faults_keep_eve
         assert!(outcome.tally.faults.contains_key(&fault), "{fault:?} was never drawn: {}", outcome.summary());
     }
     assert!(outcome.tally.unstarted > 0 && outcome.tally.refused > 0, "{}", outcome.summary());
+    assert!(outcome.tally.moved > runs / 20, "{}", outcome.summary());
     let trouble = &outcome.tally.trouble;
     assert!(trouble.len() >= 15 && trouble.values().all(|&taken| taken > 0), "no trouble at some place: {trouble:?}");
 }
