@@ -161,6 +161,7 @@ async fn serve(
     engine.look_at_arrivals()?;
     handover.drop_unused();
     engine.start_sampling();
+    engine.start_balancing();
     engine.start_upkeep();
     engine.start_health();
     let (stop, stopping) = watch::channel(false);

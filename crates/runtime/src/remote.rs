@@ -61,6 +61,7 @@ pub(crate) struct LoopCounters {
     pub(crate) submitted: AtomicU64,
     pub(crate) completed: AtomicU64,
     pub(crate) rung: AtomicU64,
+    pub(crate) looked_ns: AtomicU64,
 }
 
 /// What a shard's loop has done since it started. Counters only grow.
@@ -78,6 +79,8 @@ pub struct ShardStats {
     pub completed: u64,
     /// How often another thread had to wake the shard with a system call.
     pub rung: u64,
+    /// Nanoseconds in which the shard had nothing to do and looked for more, on its core.
+    pub looked_ns: u64,
 }
 
 impl Remote {
@@ -197,6 +200,7 @@ impl ShardHandle {
             submitted: read(&counters.submitted),
             completed: read(&counters.completed),
             rung: read(&counters.rung),
+            looked_ns: read(&counters.looked_ns),
         }
     }
 

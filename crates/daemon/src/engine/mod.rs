@@ -37,6 +37,7 @@ mod memory;
 mod namespaces;
 mod newcomer;
 mod offer;
+mod owners;
 mod raw;
 mod referrals;
 mod remote;
@@ -65,6 +66,7 @@ use api::ErrorCode;
 use export::ExportState;
 use format::{ExportKind, ExportRecord};
 use runtime::{MailboxSender, Runtime, ShardEnv, ShardHandle, mailbox};
+use tokio::time::MissedTickBehavior;
 
 use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
@@ -80,6 +82,7 @@ use history::Histories;
 use imports::Imports;
 use memory::{Memory, Place, Remembered};
 use newcomer::Newcomers;
+use owners::Balance;
 use remote::Remotes;
 use sampler::Sampler;
 use shard::{Mail, Offer};
@@ -234,6 +237,24 @@ impl Engine {
                 for group in engine.all() {
                     engine.sampler.sample(&group.name, view::group_counters(&group));
                 }
+            }
+        });
+    }
+
+    /// Has units of groups owned by the shards that should, for as long as the engine lives.
+    pub fn start_balancing(self: &Arc<Self>) {
+        if self.shards.len() == 1 {
+            return;
+        }
+        let engine = Arc::downgrade(self);
+        tokio::spawn(async move {
+            let mut balance = Balance::default();
+            let mut ticks = tokio::time::interval(owners::PERIOD);
+            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            loop {
+                ticks.tick().await;
+                let Some(engine) = engine.upgrade() else { return };
+                balance.look(&engine.shards, &engine.all()).await;
             }
         });
     }

@@ -79,7 +79,7 @@ impl Sampler {
 }
 
 /// Time on a core that each shard's thread has had, as the system counts it (proc_pid_schedstat: nanoseconds).
-fn thread_times() -> Vec<(usize, Duration)> {
+pub(super) fn thread_times() -> Vec<(usize, Duration)> {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
     let time = |task: std::fs::DirEntry| {
         let name = std::fs::read_to_string(task.path().join("comm")).ok()?;

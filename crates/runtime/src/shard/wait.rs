@@ -80,21 +80,22 @@ impl Shard {
         if ring.wants_enter() {
             self.entered(ring.enter());
         }
-        let mut end = clock::now() + window;
+        let begin = clock::now();
+        let mut end = begin + window;
         if let Some(deadline) = deadline {
             end = end.min(deadline);
         }
-        loop {
-            if ring.has_completions() || self.remote.has_items() {
-                if ring.wants_enter() {
-                    self.entered(ring.enter());
-                }
-                return true;
-            }
-            if clock::now() >= end {
-                return false;
+        let (found, now) = loop {
+            let (found, now) = (ring.has_completions() || self.remote.has_items(), clock::now());
+            if found || now >= end {
+                break (found, now);
             }
             std::hint::spin_loop();
+        };
+        count(&self.remote.counters.looked_ns, now.saturating_sub(begin));
+        if found && ring.wants_enter() {
+            self.entered(ring.enter());
         }
+        found
     }
 }

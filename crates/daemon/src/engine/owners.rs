@@ -1,0 +1,293 @@
+//! Which shards own the units of each group: as few as its load needs, where its writes come from.
+//!
+//! One shard gathers what several would do each on its own, and needs no messages for what comes to it (`array::ownership`). So a group is
+//! owned by one shard to begin with, and by twice as many whenever those that own it have no time left while others do. It follows
+//! its clients when they are elsewhere.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use array::Owners;
+use runtime::ShardHandle;
+use tokio::task::JoinHandle;
+
+use super::group::Group;
+use super::sampler::thread_times;
+use super::shard::GroupKey;
+
+/// How often groups are looked at that are written to.
+pub(super) const PERIOD: Duration = Duration::from_millis(250);
+
+/// Others at every so many looks: a rebuild, too, may need more than one shard.
+const QUIET_LOOKS: u32 = 4;
+
+/// Looks that have to agree that there are too few owners, or others.
+const AGREE: u32 = 2;
+/// Looks that have to agree that there are too many.
+const AGREE_LESS: u32 = 8;
+/// Looks after a change that see what that changed.
+const REST: u32 = 4;
+
+/// From this share of its core on that a shard works it has no time left.
+const FULL: f64 = 0.85;
+/// Fewer owners shall have no more to do than this.
+const LIGHT: f64 = 0.4;
+/// A core has time to give if it is idle for this share.
+const FREE: f64 = 0.5;
+/// Writes of a look from which it can be told where they come from.
+const WRITES_MIN: u64 = 16;
+
+/// What the shards and their cores did between two looks, as shares of the time.
+#[derive(Debug, Clone, PartialEq)]
+struct Seen {
+    /// What the shard worked, by shard.
+    busy: Vec<f64>,
+    /// What nobody used of its core, by shard.
+    free: Vec<f64>,
+}
+
+/// What the looks at a group have agreed on so far.
+#[derive(Debug, Default)]
+struct Habits {
+    full: u32,
+    light: u32,
+    elsewhere: u32,
+    rest: u32,
+}
+
+impl Habits {
+    /// One more look: `writes` came to the shards. Says who should own the group's units, if others.
+    fn look(&mut self, owners: Owners, writes: &[u64], seen: &Seen) -> Option<Owners> {
+        if self.rest > 0 {
+            self.rest -= 1;
+            return None;
+        }
+        let shards = writes.len();
+        let window = |from: usize, to: usize| (from..to).map(move |index| (owners.first + index) % shards);
+        let all: u64 = writes.iter().sum();
+        let most = (0..shards).max_by_key(|&shard| writes[shard]).filter(|_| all >= WRITES_MIN);
+        let owns = |shard: usize| window(0, owners.count).any(|owner| owner == shard);
+        let elsewhere = most.filter(|&most| writes[most] * 4 >= all * 3 && !owns(most));
+        let more = (2 * owners.count).min(shards);
+        let mean =
+            |shares: &[f64], from, to| window(from, to).map(|shard| shares[shard]).sum::<f64>() / (to - from) as f64;
+        let is_full = more > owners.count
+            && window(0, owners.count).all(|shard| seen.busy[shard] >= FULL)
+            && mean(&seen.free, owners.count, more) >= FREE;
+        let less = owners.count.div_ceil(2);
+        let work: f64 = window(0, owners.count).map(|shard| seen.busy[shard]).sum();
+        let is_light = less < owners.count && work <= LIGHT * less as f64;
+        let so_far = |before: u32, again: bool| if again { before + 1 } else { 0 };
+        self.full = so_far(self.full, is_full);
+        self.light = so_far(self.light, is_light);
+        self.elsewhere = so_far(self.elsewhere, elsewhere.is_some());
+        let next = match elsewhere {
+            _ if self.full >= AGREE => Owners { count: more, ..owners },
+            Some(first) if self.elsewhere >= AGREE => Owners { first, ..owners },
+            _ if self.light >= AGREE_LESS => Owners { count: less, ..owners },
+            _ => return None,
+        };
+        *self = Habits { rest: REST, ..Habits::default() };
+        Some(next)
+    }
+}
+
+/// Time of the shards' threads, and of their cores, since some moment.
+struct Reading {
+    at: Instant,
+    worked: Vec<Duration>,
+    /// Ticks of the system in which a core was idle, and all.
+    cores: BTreeMap<usize, (u64, u64)>,
+}
+
+impl Reading {
+    fn take(shards: &[ShardHandle]) -> Reading {
+        let times: BTreeMap<usize, Duration> = thread_times().into_iter().collect();
+        let worked = |shard: &ShardHandle| {
+            let looked = Duration::from_nanos(shard.stats().looked_ns);
+            times.get(&shard.index()).copied().unwrap_or_default().saturating_sub(looked)
+        };
+        let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        Reading { at: Instant::now(), worked: shards.iter().map(worked).collect(), cores: core_times(&stat) }
+    }
+
+    fn since(&self, before: &Reading, shards: &[ShardHandle]) -> Seen {
+        let elapsed = (self.at - before.at).as_secs_f64().max(f64::EPSILON);
+        let busy = self.worked.iter().zip(&before.worked);
+        let free = |shard: &ShardHandle| {
+            let (idle, all) = self.cores.get(&shard.core())?;
+            let (idle_before, all_before) = before.cores.get(&shard.core())?;
+            let all = all.saturating_sub(*all_before).max(1);
+            Some(idle.saturating_sub(*idle_before) as f64 / all as f64)
+        };
+        Seen {
+            busy: busy.map(|(now, then)| now.saturating_sub(*then).as_secs_f64() / elapsed).collect(),
+            // What is not known has no time to give.
+            free: shards.iter().map(|shard| free(shard).unwrap_or(0.0)).collect(),
+        }
+    }
+}
+
+/// By core, the ticks in which it was idle, and all of them (proc_stat(5)).
+fn core_times(stat: &str) -> BTreeMap<usize, (u64, u64)> {
+    let core = |line: &str| {
+        let mut words = line.split_whitespace();
+        let core = words.next()?.strip_prefix("cpu")?.parse().ok()?;
+        // The times of guests are in those of users already.
+        let ticks: Vec<u64> = words.take(8).map_while(|word| word.parse().ok()).collect();
+        let idle = ticks.get(3)? + ticks.get(4)?;
+        Some((core, (idle, ticks.iter().sum())))
+    };
+    stat.lines().filter_map(core).collect()
+}
+
+/// A group as the looks know it.
+struct Known {
+    owners: Owners,
+    writes: Vec<u64>,
+    habits: Habits,
+    change: Option<(Owners, JoinHandle<bool>)>,
+}
+
+/// Looks at groups again and again, and has their units owned by whom they should.
+#[derive(Default)]
+pub(super) struct Balance {
+    groups: BTreeMap<GroupKey, Known>,
+    last: Option<Reading>,
+    quiet: u32,
+}
+
+impl Balance {
+    pub async fn look(&mut self, shards: &[ShardHandle], groups: &[Arc<Group>]) {
+        self.groups.retain(|key, _| groups.iter().any(|group| group.key == *key));
+        let mut written = BTreeMap::new();
+        for group in groups {
+            let writes = group.shared.writes_by_shard();
+            let known = self.groups.entry(group.key).or_insert_with(|| Known::new(group, shards.len(), &writes));
+            let new: Vec<u64> = writes.iter().zip(&known.writes).map(|(now, then)| now - then).collect();
+            known.writes = writes;
+            known.ended().await;
+            written.insert(group.key, new);
+        }
+        let is_quiet = written.values().flatten().all(|&new| new == 0);
+        self.quiet = if is_quiet { self.quiet + 1 } else { 0 };
+        if !self.quiet.is_multiple_of(QUIET_LOOKS) {
+            return;
+        }
+        let reading = Reading::take(shards);
+        let Some(before) = self.last.replace(reading) else { return };
+        let seen = self.last.as_ref().expect("it was just taken").since(&before, shards);
+        for group in groups {
+            let known = self.groups.get_mut(&group.key).expect("all are known");
+            if known.change.is_none()
+                && let Some(next) = known.habits.look(known.owners, &written[&group.key], &seen)
+            {
+                known.change(group, next);
+            }
+        }
+    }
+}
+
+impl Known {
+    /// A group that has just been started: its shards own it in common, and one of them is to. Groups are spread.
+    fn new(group: &Arc<Group>, shards: usize, writes: &[u64]) -> Known {
+        let (owners, habits) = (Owners::all(shards), Habits::default());
+        let mut known = Known { owners, habits, writes: writes.to_vec(), change: None };
+        known.change(group, Owners { first: group.key as usize % shards, count: 1 });
+        known
+    }
+
+    fn change(&mut self, group: &Arc<Group>, next: Owners) {
+        let group = group.clone();
+        let change = tokio::spawn(async move {
+            let own = group.lead(move |array| async move { array.own(next).await });
+            let done = matches!(own.await, Ok(Ok(true)));
+            let Owners { first, count } = next;
+            tracing::debug!(group = group.name, first, count, done, "shards that own the units");
+            done
+        });
+        self.change = Some((next, change));
+    }
+
+    /// Takes note of a change that has come to its end.
+    async fn ended(&mut self) {
+        if let Some((next, change)) = self.change.take_if(|(_, change)| change.is_finished())
+            && change.await.unwrap_or(false)
+        {
+            self.owners = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Owners = Owners { first: 1, count: 1 };
+
+    fn seen(busy: [f64; 4], free: [f64; 4]) -> Seen {
+        Seen { busy: busy.to_vec(), free: free.to_vec() }
+    }
+
+    /// The first change that so many looks in a row ask for, and after how many.
+    fn asked(owners: Owners, writes: [u64; 4], seen: &Seen, looks: usize) -> Option<(usize, Owners)> {
+        let mut habits = Habits::default();
+        (1..=looks).find_map(|look| Some((look, habits.look(owners, &writes, seen)?)))
+    }
+
+    #[test]
+    fn a_group_whose_owner_has_no_time_left_gets_twice_as_many_where_others_have() {
+        let writes = [0, 9000, 0, 0];
+        let full = seen([0.0, 0.95, 0.1, 0.0], [1.0, 0.0, 0.9, 1.0]);
+        assert_eq!(asked(ONE, writes, &full, 9), Some((2, Owners { first: 1, count: 2 })));
+        let crowded = seen([0.0, 0.95, 0.1, 0.0], [1.0, 0.0, 0.2, 1.0]);
+        assert_eq!(asked(ONE, writes, &crowded, 99), None, "the next core is another program's");
+        let some_left = seen([0.0, 0.75, 0.1, 0.0], [1.0, 0.0, 0.9, 1.0]);
+        assert_eq!(asked(ONE, writes, &some_left, 99), None);
+        let three = seen([0.9, 0.95, 0.9, 0.0], [0.0, 0.0, 0.0, 1.0]);
+        assert_eq!(asked(Owners { first: 0, count: 3 }, writes, &three, 9), Some((2, Owners::all(4))));
+        assert_eq!(asked(Owners::all(4), writes, &seen([1.0; 4], [0.0; 4]), 99), None, "there are no more");
+    }
+
+    #[test]
+    fn a_group_whose_owners_have_little_to_do_gets_half_of_them() {
+        let light = seen([0.1, 0.1, 0.0, 0.0], [0.9; 4]);
+        let two = Owners { first: 0, count: 2 };
+        assert_eq!(asked(two, [40, 40, 0, 0], &light, 99), Some((8, Owners { first: 0, count: 1 })));
+        let busy = seen([0.3, 0.3, 0.0, 0.0], [0.7; 4]);
+        assert_eq!(asked(two, [40, 40, 0, 0], &busy, 99), None);
+        assert_eq!(asked(ONE, [0, 40, 0, 0], &seen([0.0; 4], [1.0; 4]), 99), None, "one is the least");
+    }
+
+    #[test]
+    fn what_needs_more_owners_does_not_need_less_of_them_then() {
+        let (full, next) = (seen([0.0, 1.0, 0.0, 0.0], [1.0; 4]), Owners { first: 1, count: 2 });
+        assert_eq!(asked(ONE, [0, 99, 0, 0], &full, 9), Some((2, next)));
+        assert_eq!(asked(next, [0, 99, 0, 0], &seen([0.0, 0.5, 0.5, 0.0], [1.0; 4]), 99), None);
+    }
+
+    #[test]
+    fn a_group_follows_its_clients() {
+        let calm = seen([0.2; 4], [0.8; 4]);
+        assert_eq!(asked(ONE, [0, 100, 0, 900], &calm, 9), Some((2, Owners { first: 3, count: 1 })));
+        assert_eq!(asked(ONE, [0, 500, 0, 500], &calm, 99), None, "half of them are here");
+        assert_eq!(asked(ONE, [0, 0, 0, 3], &calm, 99), None, "three writes say nothing");
+    }
+
+    #[test]
+    fn a_change_is_given_time_to_show() {
+        let mut habits = Habits::default();
+        let calm = seen([0.2; 4], [0.8; 4]);
+        let mut look = |writes: [u64; 4]| habits.look(ONE, &writes, &calm);
+        assert_eq!((look([0, 0, 0, 99]), look([0, 0, 0, 99])), (None, Some(Owners { first: 3, count: 1 })));
+        let looks: Vec<bool> = (0..6).map(|_| look([99, 0, 0, 0]).is_some()).collect();
+        assert_eq!(looks, [false, false, false, false, false, true]);
+    }
+
+    #[test]
+    fn idle_ticks_are_those_without_and_with_input_and_guests_are_not_counted_twice() {
+        let stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 10 1 5 70 4 2 3 5 8 1\ncpu12 1 1 1 1 1 1 1 1 1 1\nintr 5 4\n";
+        assert_eq!(core_times(stat), BTreeMap::from([(0, (74, 100)), (12, (2, 8))]));
+    }
+}
