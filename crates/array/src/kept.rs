@@ -147,7 +147,7 @@ impl KeptGroup {
     }
 }
 
-/// What is kept of a stream of the log. Its records are numbered from 1.
+/// What is kept of a stream of the log. Its records have numbers above 0.
 #[derive(Debug)]
 pub(crate) struct KeptStream {
     kept: KeptGroup,

@@ -195,7 +195,8 @@ impl<E: Env> Inner<E> {
         None
     }
 
-    /// Takes what this shard owns from now on, with what is known of it. With all gates closed, nothing under way, and everything flushed and sealed.
+    /// Takes what this shard owns from now on, with what is known of it. With all gates closed, nothing under way, and
+    /// everything flushed and sealed.
     pub async fn own(&self, owners: Owners, ahead: RebuiltAhead) {
         let before = self.log();
         if let Some(log) = &before {

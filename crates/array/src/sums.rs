@@ -291,7 +291,7 @@ impl SumTable {
 
     /// So much is dirty that it should be saved before a flush has to wait for more, and before room is needed.
     pub fn is_filling(&self) -> bool {
-        self.dirty_count.load(Ordering::Relaxed) > DIRTY_MAX
+        self.dirty_len() > DIRTY_MAX
     }
 
     /// Blocks of sums that are to be saved, roughly.

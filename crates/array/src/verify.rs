@@ -260,6 +260,7 @@ impl<E: Env> Inner<E> {
         self.save_ways(checksums, left, wanted).await
     }
 
+    /// As [`Inner::save_sums`], these ways of the table.
     async fn save_ways(
         &self,
         checksums: &Checksums,

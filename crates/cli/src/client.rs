@@ -31,8 +31,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
-    /// It has answered something, so it does not start.
-    answered: Cell<bool>,
+    /// Something was asked before.
+    asked: Cell<bool>,
 }
 
 /// What a request without a body sends.
@@ -41,7 +41,7 @@ const NO_BODY: Option<&()> = None;
 impl Client {
     /// A client of the daemon that listens on `socket`. Nothing is connected yet.
     pub fn new(socket: &Path) -> Client {
-        Client { socket: socket.to_owned(), answered: Cell::new(false) }
+        Client { socket: socket.to_owned(), asked: Cell::new(false) }
     }
 
     /// Sends one request and reads the answer.
@@ -89,23 +89,16 @@ impl Client {
         }
     }
 
-    /// Waits for an answer, and tells a person at a terminal if that takes long.
+    /// Waits for an answer, and tells a person at a terminal if the first one takes long.
     async fn patiently<T>(&self, answer: impl Future<Output = T>) -> T {
         let mut answer = pin!(answer);
-        if !self.answered.get() && io::stderr().is_terminal() {
-            tokio::select! {
-                answer = answer.as_mut() => {
-                    self.answered.set(true);
-                    return answer;
-                }
-                () = tokio::time::sleep(SILENCE_MAX) => {
-                    eprintln!("purlin: the daemon has not answered yet: it may be starting, or busy with this");
-                }
+        if !self.asked.replace(true) && io::stderr().is_terminal() {
+            if let Ok(answer) = tokio::time::timeout(SILENCE_MAX, answer.as_mut()).await {
+                return answer;
             }
+            eprintln!("purlin: the daemon has not answered yet: it may be starting, or busy with this");
         }
-        let answer = answer.await;
-        self.answered.set(true);
-        answer
+        answer.await
     }
 
     fn unreachable(&self, source: io::Error) -> Failure {

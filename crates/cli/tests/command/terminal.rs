@@ -258,7 +258,8 @@ fn who_waits_for_a_daemon_that_starts_is_told() {
     let (code, text) = terminal.ends();
     assert_eq!(code, Some(0), "{text}");
     assert!(text.starts_with(told) && text.contains("tank"), "{text}");
-    drop((asks, listener));
+    let _ = asks.join();
+    drop(listener);
     std::fs::rename(&aside, &socket).unwrap();
     // Whoever is answered in time is not.
     assert!(!Terminal::run(&daemon, "group list").ends().1.contains("answered"));
