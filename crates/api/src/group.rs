@@ -64,6 +64,8 @@ pub struct Group {
     pub crash_safety: CrashSafety,
     /// Whether it knows what its drives should hold.
     pub checksums: Checksums,
+    /// Shards that do its writes: as many as they need, where they come from.
+    pub shards: Vec<u32>,
     /// What is risky right now, a sentence each, worst first; empty when all is well.
     pub warnings: Vec<String>,
     /// Members by slot.

@@ -38,6 +38,11 @@ impl Owners {
         Owners { first: 0, count: shards }
     }
 
+    /// They, in the order of the units that they own, of `shards`.
+    pub fn among(self, shards: usize) -> impl Iterator<Item = usize> {
+        (0..self.count).map(move |index| (self.first + index) % shards)
+    }
+
     /// The shard that owns a unit, of `shards`.
     #[inline]
     fn of(self, unit: UnitIndex, shards: usize) -> usize {

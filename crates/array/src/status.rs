@@ -7,6 +7,7 @@ use crate::array::{Array, Inner};
 use crate::cause::{Cause, Failure, Flaw};
 use crate::errors::MemberErrors;
 use crate::geometry::MemberIndex;
+use crate::ownership::Owners;
 use crate::scrub::Finding;
 use crate::shared::{DriveId, Slot};
 
@@ -223,6 +224,8 @@ pub struct GroupStatus {
     pub lost: Vec<(u64, u64)>,
     /// Running jobs, and the last one that ended.
     pub jobs: Vec<JobStatus>,
+    /// Who owns the units.
+    pub owners: Owners,
 }
 
 impl<E: Env> Array<E> {
@@ -248,6 +251,7 @@ impl<E: Env> Array<E> {
             capacity_bytes: geometry.capacity(),
             lost: self.0.shared.lost.ranges(),
             jobs: leader.jobs.borrow().iter().map(|job| job.status(inner.env.now())).collect(),
+            owners: inner.owners.get(),
             superblock,
         }
     }

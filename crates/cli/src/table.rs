@@ -144,6 +144,7 @@ pub fn group(colour: bool, group: &Group) -> String {
         ("epoch", format!("{}, {}", group.epoch, if group.clean { "clean" } else { "in use" })),
         ("crash safety", group.crash_safety.note.clone()),
         ("checksums", group.checksums.note.clone()),
+        ("shards", group.shards.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
     ];
     lines.extend(upkeep::pairs(group));
     let mut text = pairs(&lines);

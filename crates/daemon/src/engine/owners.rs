@@ -64,28 +64,25 @@ impl Habits {
             return None;
         }
         let shards = writes.len();
-        let window = |from: usize, to: usize| (from..to).map(move |index| (owners.first + index) % shards);
+        let owns = |shard: usize| owners.among(shards).any(|owner| owner == shard);
         let all: u64 = writes.iter().sum();
         let most = (0..shards).max_by_key(|&shard| writes[shard]).filter(|_| all >= WRITES_MIN);
-        let owns = |shard: usize| window(0, owners.count).any(|owner| owner == shard);
         let elsewhere = most.filter(|&most| writes[most] * 4 >= all * 3 && !owns(most));
-        let more = (2 * owners.count).min(shards);
-        let mean =
-            |shares: &[f64], from, to| window(from, to).map(|shard| shares[shard]).sum::<f64>() / (to - from) as f64;
-        let is_full = more > owners.count
-            && window(0, owners.count).all(|shard| seen.busy[shard] >= FULL)
-            && mean(&seen.free, owners.count, more) >= FREE;
-        let less = owners.count.div_ceil(2);
-        let work: f64 = window(0, owners.count).map(|shard| seen.busy[shard]).sum();
-        let is_light = less < owners.count && work <= LIGHT * less as f64;
+        let more = Owners { count: (2 * owners.count).min(shards), ..owners };
+        let new: Vec<f64> = more.among(shards).skip(owners.count).map(|shard| seen.free[shard]).collect();
+        let have_time = !new.is_empty() && new.iter().sum::<f64>() >= FREE * new.len() as f64;
+        let is_full = have_time && owners.among(shards).all(|shard| seen.busy[shard] >= FULL);
+        let less = Owners { count: owners.count.div_ceil(2), ..owners };
+        let work: f64 = owners.among(shards).map(|shard| seen.busy[shard]).sum();
+        let is_light = less != owners && work <= LIGHT * less.count as f64;
         let so_far = |before: u32, again: bool| if again { before + 1 } else { 0 };
         self.full = so_far(self.full, is_full);
         self.light = so_far(self.light, is_light);
         self.elsewhere = so_far(self.elsewhere, elsewhere.is_some());
         let next = match elsewhere {
-            _ if self.full >= AGREE => Owners { count: more, ..owners },
+            _ if self.full >= AGREE => more,
             Some(first) if self.elsewhere >= AGREE => Owners { first, ..owners },
-            _ if self.light >= AGREE_LESS => Owners { count: less, ..owners },
+            _ if self.light >= AGREE_LESS => less,
             _ => return None,
         };
         *self = Habits { rest: REST, ..Habits::default() };

@@ -234,6 +234,7 @@ fn group_metrics(registry: &mut Registry, groups: &[Group]) {
         family(registry, "group_write_hole_closed", "1 where a crash cannot change blocks at rest", None);
     let checksums: Family<GroupLabels, Gauge> =
         family(registry, "group_checksums", "1 where what a drive gives is verified", None);
+    let shards: Family<GroupLabels, Gauge> = family(registry, "group_shards", "Shards that do a group's writes", None);
     let mut bytes = |name, help| -> Family<GroupLabels, Gauge> { family(registry, name, help, Some(Unit::Bytes)) };
     let capacity = bytes("group_capacity", "What all volumes of a group may hold");
     let allocated = bytes("group_allocated", "Given to volumes of a group");
@@ -256,6 +257,7 @@ fn group_metrics(registry: &mut Registry, groups: &[Group]) {
         spares.get_or_create(&labels).set(gauge_value(group.spares.len() as u64));
         losses.get_or_create(&labels).set(i64::from(group.losses_left));
         hole.get_or_create(&labels).set(i64::from(group.crash_safety.write_hole_closed));
+        shards.get_or_create(&labels).set(gauge_value(group.shards.len() as u64));
         checksums.get_or_create(&labels).set(i64::from(group.checksums.enabled));
         capacity.get_or_create(&labels).set(gauge_value(group.capacity_bytes));
         allocated.get_or_create(&labels).set(gauge_value(group.allocated_bytes));

@@ -14,6 +14,7 @@ mod limits;
 #[path = "../../../md/tests/support/mod.rs"]
 mod md_support;
 mod nvme_host;
+mod owners;
 #[path = "../../../initiator/tests/common/proxy.rs"]
 #[allow(dead_code, reason = "the initiator's tests use all of it")]
 mod proxy;

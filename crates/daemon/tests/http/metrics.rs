@@ -56,6 +56,7 @@ fn loads_latencies_and_jobs_have_the_figures_of_the_api_in_seconds_and_ratios() 
         &metrics_text(&status, &groups, &drives, &volumes),
         [
             "purlin_uptime_seconds 7265",
+            "purlin_group_shards{group=\"tank\"} 2",
             "purlin_shard_busy_ratios{shard=\"0\"} 0.125",
             "purlin_group_latency_seconds{group=\"tank\",op=\"read\",quantile=\"0.99\"} 0.00031",
             "purlin_drive_ops_total{drive=\"/dev/nvme0n1\",group=\"tank\",op=\"read\"} 7",
