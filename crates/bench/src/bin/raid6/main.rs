@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use bench::arguments::Turns;
-use bench::daemon::Daemon;
+use bench::daemon::{Daemon, DriveCounts};
 use bench::process::output;
 use bench::report::{Report, Row, Target};
 use bench::rounds::{Basis, Rounds, Sample};
@@ -83,6 +83,11 @@ const OPERATIONS_PER_WRITE: f64 = 3.0;
 /// Reads and writes of the drives per user write: one at a time, then in a turn.
 type Counts = [[f64; 2]; 2];
 
+/// Reads and writes of the drives between two looks, per user write.
+fn per_write(from: DriveCounts, to: DriveCounts, writes: f64) -> [f64; 2] {
+    [(to.reads - from.reads) as f64 / writes, (to.writes - from.writes) as f64 / writes]
+}
+
 struct Bench<'a> {
     arguments: &'a Arguments,
     dir: &'a Path,
@@ -104,31 +109,43 @@ impl Bench<'_> {
         job
     }
 
-    /// A turn of one of the [`FORMS`].
-    fn purlin(&mut self, form: usize, last: bool) -> Result<Sample, Error> {
+    /// A daemon on these cores, or on all, with its files in `dir` and a group of one of the [`FORMS`] that was written once, in order. And
+    /// what fio needs to know of it.
+    fn serve(&self, form: usize, dir: &Path, cores: Option<&str>) -> Result<(Daemon, [String; 2]), Error> {
         // The daemon refuses drives that hold a file system.
         output(Command::new("wipefs").args(["--all", "--force", "--quiet"]).args(self.loops.paths()))?;
-        let dir = tempfile::tempdir_in(self.dir)?;
-        let daemon = Daemon::start(dir.path(), None)?;
+        let daemon = Daemon::start(dir, cores)?;
         let uri = daemon.serve_with("tank", "raid6", FORMS[form].options, self.loops.paths(), self.bytes)?;
         fio::fill(&uri, self.bytes)?;
-        let nbd = ["--ioengine=nbd".to_owned(), format!("--uri={uri}")];
+        Ok((daemon, ["--ioengine=nbd".to_owned(), format!("--uri={uri}")]))
+    }
+
+    /// A turn of one of the [`FORMS`].
+    fn purlin(&mut self, form: usize, last: bool) -> Result<Sample, Error> {
+        let dir = tempfile::tempdir_in(self.dir)?;
+        let (daemon, nbd) = self.serve(form, dir.path(), None)?;
         let start = (daemon.process().cpu_s()?, daemon.drive_counts()?);
         let done = run(&[&nbd[..], &self.timed(self.job(self.arguments.depth))].concat())?;
         let end = (daemon.process().cpu_s()?, daemon.drive_counts()?);
-        if last {
-            let per = |from: u64, to: u64, writes: f64| (to - from) as f64 / writes;
-            let [from, to] = [start.1, end.1];
-            let busy = [per(from.reads, to.reads, done.operations), per(from.writes, to.writes, done.operations)];
-            let number = format!("--number_ios={}", self.arguments.counted);
-            let from = daemon.quiet_drive_counts()?;
-            let alone = run(&[&nbd[..], &self.job(1), &[number]].concat())?;
-            let to = daemon.drive_counts()?;
-            let alone = [per(from.reads, to.reads, alone.operations), per(from.writes, to.writes, alone.operations)];
-            self.counts[form] = Some([alone, busy]);
-        }
         daemon.purlin(&["group", "delete", "tank", "--yes"])?;
+        if last {
+            self.counts[form] = Some([self.count_alone(form)?, per_write(start.1, end.1, done.operations)]);
+        }
         Ok(Sample { amount: done.operations, wall_s: done.wall_s, cpu_s: end.0 - start.0 })
+    }
+
+    /// Drive operations of writes that come one at a time. On one core, since the shards of several hand a group to each other where that
+    /// is better, and write the superblocks then.
+    fn count_alone(&self, form: usize) -> Result<[f64; 2], Error> {
+        let dir = tempfile::tempdir_in(self.dir)?;
+        let core = runtime::Config::default().cores[0].to_string();
+        let (daemon, nbd) = self.serve(form, dir.path(), Some(&core))?;
+        let number = format!("--number_ios={}", self.arguments.counted);
+        let from = daemon.quiet_drive_counts()?;
+        let done = run(&[&nbd[..], &self.job(1), &[number]].concat())?;
+        let counts = per_write(from, daemon.drive_counts()?, done.operations);
+        daemon.purlin(&["group", "delete", "tank", "--yes"])?;
+        Ok(counts)
     }
 
     fn btrfs(&self) -> Result<Sample, Error> {
