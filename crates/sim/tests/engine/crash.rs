@@ -37,7 +37,7 @@ fn start(sim: &Sim, rng: &mut Rng) -> (Group, Shared, Shape) {
 }
 
 /// After a crash: everything is as promised, before and after the resync, and the syndromes fit.
-fn check(sim: &Sim, group: &Group, history: &Shared, shape: Shape, rng: &mut Rng) {
+pub fn check(sim: &Sim, group: &Group, history: &Shared, shape: Shape, rng: &mut Rng) {
     sim.block_on(async {
         settle(group, history, rng).await;
         group.jobs_end().await;
@@ -49,7 +49,7 @@ fn check(sim: &Sim, group: &Group, history: &Shared, shape: Shape, rng: &mut Rng
 }
 
 /// At the end: as many members are lost as the level survives, and everything is still there.
-fn check_redundancy(sim: &Sim, group: Group, history: &Shared, shape: Shape, rng: &mut Rng) {
+pub fn check_redundancy(sim: &Sim, group: Group, history: &Shared, shape: Shape, rng: &mut Rng) {
     let model = history.borrow().model(group.size());
     let drives = sim.block_on(group.stop());
     verify_without_members(sim, &drives, shape, &model, rng, 2);

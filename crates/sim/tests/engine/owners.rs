@@ -9,8 +9,9 @@ use drive::{Buf, Env, WriteZeroes, join_all};
 use format::{Level, Shape};
 use sim::{Latency, Rng, Sim};
 
+use crate::crash::{check, check_redundancy};
 use crate::group::*;
-use crate::history::{History, settle, verify_latest, work_for_a_crash};
+use crate::history::{History, work_for_a_crash};
 
 fn shapes() -> Vec<Shape> {
     vec![
@@ -63,18 +64,9 @@ fn units_that_change_their_owners_under_load_lose_nothing_whenever_the_power_fai
             let mut fork = rng.fork();
             sim.try_block_on(work_for_a_crash(&group, &history, &mut fork, rounds, width));
             group = group.power_cut(&sim);
-            sim.block_on(async {
-                settle(&group, &history, &mut rng).await;
-                group.jobs_end().await;
-                verify_latest(&group, &history, &mut rng).await;
-                if shape.survives() > 0 {
-                    assert_eq!(group.differences().await, 0, "{shape}");
-                }
-            });
+            check(&sim, &group, &history, shape, &mut rng);
         }
-        let model = history.borrow().model(group.size());
-        let drives = sim.block_on(group.stop());
-        verify_without_members(&sim, &drives, shape, &model, &mut rng, 2);
+        check_redundancy(&sim, group, &history, shape, &mut rng);
     }
     assert!(changes.get() > 100, "{} changes show nothing", changes.get());
 }
@@ -103,14 +95,8 @@ fn a_crash_at_every_point_of_a_change_of_owners_keeps_what_was_promised() {
             let ops = sim.ops_done() - before;
             if stop.is_some() {
                 let group = group.power_cut(&sim);
-                sim.block_on(async {
-                    settle(&group, &history, &mut rng).await;
-                    group.jobs_end().await;
-                    verify_latest(&group, &history, &mut rng).await;
-                });
-                let model = history.borrow().model(group.size());
-                let drives = sim.block_on(group.stop());
-                verify_without_members(&sim, &drives, shape, &model, &mut rng, 1);
+                check(&sim, &group, &history, shape, &mut rng);
+                check_redundancy(&sim, group, &history, shape, &mut rng);
             }
             ops
         };
