@@ -260,12 +260,19 @@ impl<E: Env> Inner<E> {
                 }
             }
         }
-        let in_place = |role: Role| view.0[role].strip == Strip::Good && self.is_trusted(view, role);
         let bits = |roles: &dyn Fn(Role) -> bool| {
             (0..geometry.data).filter(|&role| roles(role)).fold(0u64, |bits, role| bits | 1 << role)
         };
+        let trusted = bits(&|role| self.is_trusted(view, role));
+        let good = bits(&|role| view.0[role].strip == Strip::Good);
+        // A strip that could not be read is restated: what it held is in the syndromes alone. Not where these are too few, since more strips are
+        // on members that a recovery does not believe: its own member may be back in a moment, and tells. And a whole record has what it holds: it
+        // takes none of the syndromes then, which strips that are lost in a crash may need.
+        let to_solve = (bits(&|role| !changed[role].is_empty()) & !good) | (bits(&|_| true) & !trusted);
+        let syndromes = (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(view, role)).count();
         let is_strict = self.shared.crash_safety == CrashSafety::Strict;
-        let (in_place, trusted) = (bits(&in_place), bits(&|role| self.is_trusted(view, role)));
+        let may_restate = !is_strict && to_solve.count_ones() as usize <= syndromes;
+        let in_place = if may_restate { trusted & good } else { trusted };
         let mut cuts: SmallVec<[u64; 16]> =
             changed.iter().flat_map(|ranges| ranges.iter().flat_map(|range| [range.start, range.end])).collect();
         cuts.sort_unstable();
@@ -275,10 +282,6 @@ impl<E: Env> Inner<E> {
             let range = Range::new(cut[0], cut[1]);
             let changes = |ranges: &Ranges| ranges.iter().any(|changed| changed.contains(range));
             let all = bits(&|role| changes(&changed[role]));
-            // A strip that could not be read is restated: what it held is in the syndromes alone. But each syndrome tells what it holds, old or new,
-            // where it is the only one, and a whole record has it as well: it takes none of the syndromes then, which strips that are lost in
-            // a crash may need.
-            let in_place = if all.count_ones() == 1 || is_strict { trusted } else { in_place };
             let (overwritten, restated) = (all & in_place, all & !in_place);
             match entries.last_mut() {
                 Some(last)
