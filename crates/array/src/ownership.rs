@@ -23,22 +23,25 @@ use crate::geometry::UnitIndex;
 use crate::log::Log;
 use crate::message::{Outcome, RebuiltAhead, Request};
 
-/// The shards that own the units of a group: `count` of them from `first` on, and from shard 0 on after the last.
+/// The shards that own the units of a group: `count` of them from `first` on, and from shard 0 on after the last. Runs of units are dealt to
+/// them in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owners {
     /// The shard that owns the first unit.
     pub first: usize,
     /// How many, at least one. Of small drives, whose log has room for fewer streams, so many as it has room for.
     pub count: usize,
+    /// Units that follow one another and have the same owner, at least one. Large requests stay together if a run has about as many bytes.
+    pub run: u64,
 }
 
 impl Owners {
-    /// All shards, from the leader on.
+    /// All shards, from the leader on, unit by unit.
     pub fn all(shards: usize) -> Owners {
-        Owners { first: 0, count: shards }
+        Owners { first: 0, count: shards, run: 1 }
     }
 
-    /// They, in the order of the units that they own, of `shards`.
+    /// They, in the order of the runs that they own, of `shards`.
     pub fn among(self, shards: usize) -> impl Iterator<Item = usize> {
         (0..self.count).map(move |index| (self.first + index) % shards)
     }
@@ -46,7 +49,7 @@ impl Owners {
     /// The shard that owns a unit, of `shards`.
     #[inline]
     fn of(self, unit: UnitIndex, shards: usize) -> usize {
-        let index = if self.count == 1 { 0 } else { (unit.0 % self.count as u64) as usize };
+        let index = if self.count == 1 { 0 } else { (unit.0 / self.run % self.count as u64) as usize };
         let shard = self.first + index;
         if shard < shards { shard } else { shard - shards }
     }
@@ -79,10 +82,11 @@ impl<E: Env> Array<E> {
     /// [`BlockError`] if the members cannot be flushed.
     ///
     /// # Panics
-    /// If there are no such shards.
+    /// If there are no such shards, or runs are empty.
     pub async fn own(&self, owners: Owners) -> Result<bool, BlockError> {
         let shards = self.0.shards;
-        assert!(owners.first < shards && (1..=shards).contains(&owners.count), "{owners:?} of {shards} shards");
+        let exist = owners.first < shards && (1..=shards).contains(&owners.count);
+        assert!(exist && owners.run > 0, "{owners:?} of {shards} shards");
         let inner = self.0.clone();
         self.0.to_the_end(async move { inner.give_units_to(owners).await }).await
     }
@@ -230,13 +234,13 @@ mod tests {
     fn every_unit_has_one_owner_which_is_one_of_them() {
         for shards in 1..=5 {
             for first in 0..shards {
-                for count in 1..=shards {
-                    let owners = Owners { first, count };
+                for (count, run) in (1..=shards).flat_map(|count| [1, 3].map(|run| (count, run))) {
+                    let owners = Owners { first, count, run };
                     let indices: Vec<usize> = (0..shards).filter_map(|shard| owners.index(shard, shards)).collect();
                     assert_eq!(indices.len(), count, "{owners:?} of {shards}");
-                    for unit in 0..20 {
-                        let owner = owners.of(UnitIndex(unit), shards);
-                        assert_eq!(owners.index(owner, shards), Some(unit as usize % count), "{owners:?} of {shards}");
+                    for unit in 0..40 {
+                        let index = owners.index(owners.of(UnitIndex(unit), shards), shards);
+                        assert_eq!(index, Some((unit / run) as usize % count), "{owners:?} of {shards}");
                     }
                 }
             }

@@ -38,6 +38,10 @@ const FREE: f64 = 0.5;
 /// Writes of a look from which it can be told where they come from.
 const WRITES_MIN: u64 = 16;
 
+/// Bytes of a group that follow one another and have one owner: the large requests of most clients come to one or two. What they write is next to
+/// each other on the members, so that the kernel merges it, and needs one frame of the log.
+const RUN_BYTES: u64 = 1 << 20;
+
 /// What the shards and their cores did between two looks, as shares of the time.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
@@ -189,9 +193,11 @@ impl Balance {
 impl Known {
     /// A group that has just been started: its shards own it in common, and one of them is to. Groups are spread.
     fn new(group: &Arc<Group>, shards: usize, writes: &[u64]) -> Known {
-        let (owners, habits) = (Owners::all(shards), Habits::default());
-        let mut known = Known { owners, habits, writes: writes.to_vec(), change: None };
-        known.change(group, Owners { first: group.key as usize % shards, count: 1 });
+        let geometry = &group.shared.geometry;
+        let run = RUN_BYTES.div_ceil(geometry.unit * geometry.data as u64);
+        let owners = Owners { run, ..Owners::all(shards) };
+        let mut known = Known { owners, habits: Habits::default(), writes: writes.to_vec(), change: None };
+        known.change(group, Owners { first: group.key as usize % shards, count: 1, ..owners });
         known
     }
 
@@ -200,7 +206,7 @@ impl Known {
         let change = tokio::spawn(async move {
             let own = group.lead(move |array| async move { array.own(next).await });
             let done = matches!(own.await, Ok(Ok(true)));
-            let Owners { first, count } = next;
+            let Owners { first, count, .. } = next;
             tracing::debug!(group = group.name, first, count, done, "shards that own the units");
             done
         });
@@ -221,7 +227,7 @@ impl Known {
 mod tests {
     use super::*;
 
-    const ONE: Owners = Owners { first: 1, count: 1 };
+    const ONE: Owners = Owners { first: 1, count: 1, run: 4 };
 
     fn seen(busy: [f64; 4], free: [f64; 4]) -> Seen {
         Seen { busy: busy.to_vec(), free: free.to_vec() }
@@ -237,21 +243,24 @@ mod tests {
     fn a_group_whose_owner_has_no_time_left_gets_twice_as_many_where_others_have() {
         let writes = [0, 9000, 0, 0];
         let full = seen([0.0, 0.95, 0.1, 0.0], [1.0, 0.0, 0.9, 1.0]);
-        assert_eq!(asked(ONE, writes, &full, 9), Some((2, Owners { first: 1, count: 2 })));
+        assert_eq!(asked(ONE, writes, &full, 9), Some((2, Owners { first: 1, count: 2, ..ONE })));
         let crowded = seen([0.0, 0.95, 0.1, 0.0], [1.0, 0.0, 0.2, 1.0]);
         assert_eq!(asked(ONE, writes, &crowded, 99), None, "the next core is another program's");
         let some_left = seen([0.0, 0.75, 0.1, 0.0], [1.0, 0.0, 0.9, 1.0]);
         assert_eq!(asked(ONE, writes, &some_left, 99), None);
         let three = seen([0.9, 0.95, 0.9, 0.0], [0.0, 0.0, 0.0, 1.0]);
-        assert_eq!(asked(Owners { first: 0, count: 3 }, writes, &three, 9), Some((2, Owners::all(4))));
-        assert_eq!(asked(Owners::all(4), writes, &seen([1.0; 4], [0.0; 4]), 99), None, "there are no more");
+        assert_eq!(
+            asked(Owners { first: 0, count: 3, ..ONE }, writes, &three, 9),
+            Some((2, Owners { first: 0, count: 4, ..ONE }))
+        );
+        assert_eq!(asked(Owners { count: 4, ..ONE }, writes, &seen([1.0; 4], [0.0; 4]), 99), None, "there are no more");
     }
 
     #[test]
     fn a_group_whose_owners_have_little_to_do_gets_half_of_them() {
         let light = seen([0.1, 0.1, 0.0, 0.0], [0.9; 4]);
-        let two = Owners { first: 0, count: 2 };
-        assert_eq!(asked(two, [40, 40, 0, 0], &light, 99), Some((8, Owners { first: 0, count: 1 })));
+        let two = Owners { first: 0, count: 2, ..ONE };
+        assert_eq!(asked(two, [40, 40, 0, 0], &light, 99), Some((8, Owners { first: 0, count: 1, ..ONE })));
         let busy = seen([0.3, 0.3, 0.0, 0.0], [0.7; 4]);
         assert_eq!(asked(two, [40, 40, 0, 0], &busy, 99), None);
         assert_eq!(asked(ONE, [0, 40, 0, 0], &seen([0.0; 4], [1.0; 4]), 99), None, "one is the least");
@@ -259,7 +268,7 @@ mod tests {
 
     #[test]
     fn what_needs_more_owners_does_not_need_less_of_them_then() {
-        let (full, next) = (seen([0.0, 1.0, 0.0, 0.0], [1.0; 4]), Owners { first: 1, count: 2 });
+        let (full, next) = (seen([0.0, 1.0, 0.0, 0.0], [1.0; 4]), Owners { first: 1, count: 2, ..ONE });
         assert_eq!(asked(ONE, [0, 99, 0, 0], &full, 9), Some((2, next)));
         assert_eq!(asked(next, [0, 99, 0, 0], &seen([0.0, 0.5, 0.5, 0.0], [1.0; 4]), 99), None);
     }
@@ -267,7 +276,7 @@ mod tests {
     #[test]
     fn a_group_follows_its_clients() {
         let calm = seen([0.2; 4], [0.8; 4]);
-        assert_eq!(asked(ONE, [0, 100, 0, 900], &calm, 9), Some((2, Owners { first: 3, count: 1 })));
+        assert_eq!(asked(ONE, [0, 100, 0, 900], &calm, 9), Some((2, Owners { first: 3, count: 1, ..ONE })));
         assert_eq!(asked(ONE, [0, 500, 0, 500], &calm, 99), None, "half of them are here");
         assert_eq!(asked(ONE, [0, 0, 0, 3], &calm, 99), None, "three writes say nothing");
     }
@@ -277,7 +286,7 @@ mod tests {
         let mut habits = Habits::default();
         let calm = seen([0.2; 4], [0.8; 4]);
         let mut look = |writes: [u64; 4]| habits.look(ONE, &writes, &calm);
-        assert_eq!((look([0, 0, 0, 99]), look([0, 0, 0, 99])), (None, Some(Owners { first: 3, count: 1 })));
+        assert_eq!((look([0, 0, 0, 99]), look([0, 0, 0, 99])), (None, Some(Owners { first: 3, count: 1, ..ONE })));
         let looks: Vec<bool> = (0..6).map(|_| look([99, 0, 0, 0]).is_some()).collect();
         assert_eq!(looks, [false, false, false, false, false, true]);
     }

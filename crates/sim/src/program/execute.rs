@@ -292,7 +292,7 @@ impl Run {
             Step::Replace { member, spare } => self.replace(*member, *spare),
             Step::Return { member } => self.bring_back(*member),
             Step::Restart { without, shards } => self.restart(without, *shards),
-            Step::Own { first, count, after_us } => self.own(*first, *count, *after_us),
+            Step::Own { first, count, run, after_us } => self.own(*first, *count, *run, *after_us),
             Step::Scrub => self.scrub(),
             Step::Settle => self.settle(),
             Step::Verify => {
@@ -472,10 +472,10 @@ impl Run {
     }
 
     /// Has units change their owners in a while, whatever goes on then. What becomes of it, requests must not show.
-    fn own(&self, first: usize, count: usize, after_us: u64) {
+    fn own(&self, first: usize, count: usize, run: u64, after_us: u64) {
         let (group, tally) = (self.group(), self.tally.clone());
         let (leader, env, shards) = (group.leader().clone(), group.env.clone(), group.shards.len());
-        let owners = Owners { first: first % shards, count: count.min(shards) };
+        let owners = Owners { first: first % shards, count: count.min(shards), run };
         env.clone().spawn(async move {
             env.sleep(Duration::from_micros(after_us)).await;
             let before = leader.owners();

@@ -207,7 +207,7 @@ fn outage(rng: &mut Rng, members: usize, ledger: &Ledger) -> Step {
 
 fn own(rng: &mut Rng) -> Step {
     let soon = *rng.pick(&[1, 100, 3000]);
-    Step::Own { first: rng.index(3), count: 1 + rng.index(3), after_us: rng.below(soon) }
+    Step::Own { first: rng.index(3), count: 1 + rng.index(3), run: 1 + rng.below(3), after_us: rng.below(soon) }
 }
 
 fn mishap(rng: &mut Rng, member: usize) -> Step {

@@ -246,6 +246,8 @@ pub enum Step {
         first: usize,
         /// How many, if there are so many.
         count: usize,
+        /// Units that follow one another and have the same owner.
+        run: u64,
         /// When, from now on.
         after_us: u64,
     },
@@ -387,8 +389,8 @@ impl fmt::Display for Step {
                 write!(formatter, "stop and assemble on {shards} shards")?;
                 if without.is_empty() { Ok(()) } else { write!(formatter, " without members {without:?}") }
             }
-            Step::Own { first, count, after_us } => {
-                write!(formatter, "after {after_us} us, {count} shards from {first} on own the units")
+            Step::Own { first, count, run, after_us } => {
+                write!(formatter, "after {after_us} us, {count} shards from {first} on own the units, in runs of {run}")
             }
             Step::Scrub => formatter.write_str("scrub and repair"),
             Step::Settle => formatter.write_str("wait for all jobs"),

@@ -179,8 +179,8 @@ fn smaller_steps(step: &Step) -> Vec<Step> {
             let sooner = smaller_numbers(*after_us).into_iter().map(|after_us| with(after_us, *ms));
             sooner.chain(smaller_numbers(*ms).into_iter().map(|ms| with(*after_us, ms))).collect()
         }
-        Step::Own { first, count, after_us } if *after_us > 0 => {
-            let with = |after_us| Step::Own { first: *first, count: *count, after_us };
+        Step::Own { first, count, run, after_us } if *after_us > 0 => {
+            let with = |after_us| Step::Own { first: *first, count: *count, run: *run, after_us };
             smaller_numbers(*after_us).into_iter().map(with).collect()
         }
         Step::Restart { without, shards } if *shards > 1 || !without.is_empty() => vec![

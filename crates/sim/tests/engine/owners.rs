@@ -26,7 +26,7 @@ fn shapes() -> Vec<Shape> {
 
 /// Any of a group's shards.
 fn any_owners(rng: &mut Rng, shards: usize) -> Owners {
-    Owners { first: rng.index(shards), count: 1 + rng.index(shards) }
+    Owners { first: rng.index(shards), count: 1 + rng.index(shards), run: 1 + rng.below(3) }
 }
 
 /// Has units change their owners again and again while the group runs. Counts how often.
@@ -87,7 +87,7 @@ fn a_crash_at_every_point_of_a_change_of_owners_keeps_what_was_promised() {
             }
             sim.try_block_on(async {
                 let leader = group.leader();
-                for owners in [Owners { first: 1, count: 1 }, Owners { first: 2, count: 2 }] {
+                for owners in [Owners { first: 1, count: 1, run: 1 }, Owners { first: 2, count: 2, run: 2 }] {
                     assert_eq!(leader.own(owners).await, Ok(true));
                     work_for_a_crash(&group, &history, &mut fork, 1, 4).await;
                 }
@@ -157,6 +157,29 @@ fn fewer_owners_write_fewer_frames_for_the_same_load() {
             group.take_counts().writes
         })
     };
-    let [all, one] = [Owners::all(4), Owners { first: 0, count: 1 }].map(writes_of);
+    let [all, one] = [Owners::all(4), Owners { first: 0, count: 1, run: 1 }].map(writes_of);
     assert!(one * 5 < all * 4, "{one} writes of drives with one owner, {all} with four");
+}
+
+#[test]
+fn a_large_write_goes_to_the_owner_of_its_run_and_needs_one_frame_on_each_member() {
+    let shape = shape(Level::Raid6, 6, None, None, None, 16 * KIB);
+    let frames_of = |run: u64| {
+        let sim = Sim::new(7);
+        let group = Group::create(&sim, shape, new_drives(&sim, 6, 64 * MIB, 4096), 4);
+        let geometry = &group.leader().shared().geometry;
+        let (bytes, rows) = (4 * geometry.unit * geometry.data as u64, 4 * geometry.unit / geometry.strip);
+        sim.block_on(async {
+            let write = async |byte| {
+                let written = group.leader().write(0, Buf::from(vec![byte; bytes as usize]), false);
+                written.await.expect("writable");
+            };
+            write(1).await;
+            assert_eq!(group.leader().own(Owners { run, ..Owners::all(4) }).await, Ok(true));
+            group.take_counts();
+            write(2).await;
+            group.take_counts().writes - rows * geometry.strips() as u64
+        })
+    };
+    assert_eq!((frames_of(1), frames_of(4)), (12, 6), "four units, each of another owner or all of one");
 }
