@@ -6,7 +6,7 @@
 # cache, Purlin's log and sums) belongs to the operations that caused it.
 # drives: 4096 4096 4096 4096 4096 4096
 # mib: 1024
-# limit: 1200
+# limit: 1800
 export MDADM_NO_UDEV=1
 RANGE_MIB=96
 IDLE_S=1
@@ -56,9 +56,10 @@ cell() {
 # What a stripe of each level holds for users: strips of 64 KiB. Devices cannot always say so: ublk's optimal size is a power of two.
 declare -A data_strips=([raid5]=5 [raid6]=4 [raid10]=3)
 
-# measure CONTENDER DEVICE LEVEL: all workloads, after everything was written once.
+# measure CONTENDER DEVICE LEVEL FAIL...: all workloads, after everything was written once; some again once the command FAIL has taken a member out.
 measure() {
     local contender=$1 device=$2 stripe=$((data_strips[$3] * 65536))
+    shift 3
     fio --name=fill --filename="$device" --ioengine=libaio --direct=1 --iodepth=4 --rw=write --bs=1m --size=${RANGE_MIB}m \
         --refill_buffers --end_fsync=1 --minimal >/run/fio || fail "$contender: cannot be written"
     settle
@@ -68,18 +69,24 @@ measure() {
     cell "random 4K writes - fsync each" --rw=randwrite --bs=4k --iodepth=1 --io_size=384k --fsync=1
     cell "sequential 1 MiB writes" --rw=write --bs=1m --iodepth=4 --io_size=16m
     cell "whole stripes" --rw=randwrite --bs="$stripe" --iodepth=4 --io_size=$((stripe * 48))
+    cell "66/33 OLTP of 8K - depth 32" --rw=randrw --rwmixread=66 --bs=8k --iodepth=32 --io_size=3m
+    "$@" >&2
+    settle
+    cell "degraded: random 4K reads" --rw=randread --bs=4k --iodepth=32 --io_size=1536k
+    cell "degraded: 4K writes - depth 32" --rw=randwrite --bs=4k --iodepth=32 --io_size=1536k
 }
 
 # md CONTENDER LEVEL MDADM-ARGUMENTS
 md() {
     local contender=$1
     make_md "${@:2}"
-    measure "$contender" /dev/md0 "$2"
+    measure "$contender" /dev/md0 "$2" fail_md
     stop_md
 }
 make_md() {
     mdadm --create /dev/md0 --run --quiet --assume-clean --level="$1" --raid-devices=6 --chunk=64 "${@:2}" "${members[@]}" >&2
 }
+fail_md() { mdadm --quiet /dev/md0 --fail "${members[1]}"; }
 stop_md() {
     wait_for 10 mdadm --quiet --stop /dev/md0
     empty
@@ -92,7 +99,7 @@ vdo() {
     vdoformat --uds-memory-size=0.25 --slab-bits=15 --logical-size=1G /dev/md0 >&2
     dmsetup create --noudevsync --noudevrules vdo \
         --table "0 2097152 vdo V4 /dev/md0 $(($(blockdev --getsize64 /dev/md0) / 4096)) 4096 32768 16380" >&2
-    measure "$contender" "/dev/$(basename /sys/block/dm-*)" "$2"
+    measure "$contender" "/dev/$(basename /sys/block/dm-*)" "$2" fail_md
     wait_for 10 dmsetup remove --noudevsync vdo
     stop_md
 }
@@ -104,7 +111,7 @@ purlin_group() {
     p group create tank --level "$level" --drives "$(drives 1 6)" --strip 64KiB "$@" --yes >&2
     p volume create tank/v --size ${RANGE_MIB}MiB >&2
     p export create tank/v --ublk --number 0 >&2
-    measure "$contender" /dev/ublkb0 "$level"
+    measure "$contender" /dev/ublkb0 "$level" p drive fail tank 1 --yes
     p group delete tank --yes >&2
     empty
 }

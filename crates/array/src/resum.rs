@@ -98,28 +98,38 @@ impl<E: Env> Replay<'_, E> {
         let offset = geometry.member_offset(unit, columns.start);
         let members: Vec<MemberIndex> =
             (0..geometry.strips()).map(|role| geometry.member(unit, columns.start, role)).collect();
-        let read = |&member: &MemberIndex| async move {
-            let drive = self.drive(member, None)?;
-            let whole = read_retried(drive, offset, || self.env.alloc(columns.len() as usize)).await;
-            match whole {
-                Ok(bytes) => Some(vec![(offset, bytes)]),
-                Err(DriveError::Gone) => None,
-                Err(_) => {
-                    let mut pieces = Vec::new();
-                    for at in (offset..offset + columns.len()).step_by(BLOCK) {
-                        pieces.extend(drive.read(at, self.env.alloc(BLOCK)).await.ok().map(|bytes| (at, bytes)));
-                    }
-                    Some(pieces)
-                }
-            }
-        };
-        let found = join_all(members.iter().map(read)).await;
+        let found = join_all(members.iter().map(|&member| self.read_zone(member, offset, columns.len()))).await;
         for (member, pieces) in members.into_iter().zip(found) {
-            for (at, bytes) in pieces.into_iter().flatten() {
+            for (at, bytes) in pieces? {
                 self.note_sums(member, at, &bytes).await?;
             }
         }
         Ok(columns.len())
+    }
+
+    /// What a member holds from a byte on, in pieces with their places, as far as it can be read.
+    ///
+    /// # Errors
+    /// [`BlockError`] if the member is gone and the group cannot do without it.
+    async fn read_zone(&self, member: MemberIndex, offset: u64, len: u64) -> Result<Vec<(u64, BufMut)>, BlockError> {
+        let Some(drive) = self.drive(member, None) else { return Ok(Vec::new()) };
+        if let Ok(bytes) = read_retried(drive, offset, || self.env.alloc(len as usize)).await {
+            return Ok(vec![(offset, bytes)]);
+        }
+        let mut pieces = Vec::new();
+        for at in (offset..offset + len).step_by(BLOCK) {
+            let mut piece = drive.read(at, self.env.alloc(BLOCK)).await;
+            if piece.is_err() {
+                // Sectors that cannot be read are one thing; a drive that is gone, or was for a moment, is no reason to keep sums that are wrong.
+                self.look_after(member).await?;
+                if self.drive(member, None).is_none() {
+                    break;
+                }
+                piece = drive.read(at, self.env.alloc(BLOCK)).await;
+            }
+            pieces.extend(piece.ok().map(|bytes| (at, bytes)));
+        }
+        Ok(pieces)
     }
 
     /// Writes the blocks of sums that changed.

@@ -388,3 +388,20 @@ fn a_strip_that_cannot_be_read_for_a_moment_costs_no_strip_of_a_member_that_is_b
         }
     }
 }
+
+#[test]
+fn checksums_that_a_kill_took_are_computed_anew_also_of_members_that_are_out_of_reach_for_a_moment() {
+    // The story (seed 705700): what could not be read of a zone kept the checksums that it had, which were those of nothing, as with a defect of the
+    // medium. Its members were back a moment later, and nothing of it was believed.
+    let write = Ask { request: Request::Write { fua: false }, start: 0, len: 4096, shard: 0, pause_us: 0 };
+    let shape = shape(Level::Raid60, 8, None, None, Some(2), 4096);
+    for (seed, after) in (0..4).flat_map(|seed| (0..40).map(move |after| (seed, after))) {
+        let steps = vec![
+            Step::Work(vec![write]),
+            Step::Crash { kind: CrashKind::Kill, after: 0, lost: vec![], again: vec![] },
+            Step::Outage { members: vec![1, 2, 3], how: Broken::Errors, at_start: false, after, us: 2293 },
+        ];
+        let program = program(seed, shape, Protection::DEFAULT, 4096, steps);
+        execute(&Program { setup: Setup { pace: Pace::Usual, ..program.setup }, ..program }, false);
+    }
+}
