@@ -390,14 +390,14 @@ impl Run {
             self.arm_due(&drives);
             let there: Vec<SimDrive> = living(&drives).into_iter().filter(|drive| !drive.is_away()).collect();
             let (env, mut rng) = (self.sim.env(), self.rng.fork());
-            let troubled = self.is_troubled();
+            let (troubled, pulled) = (self.is_troubled(), self.pulled());
             self.sim.try_block_on(async {
                 let group = match Group::try_open_over(env, there, self.ways.clone(), shards).await {
                     Ok(group) => group,
                     Err(_) if troubled => return,
                     Err(error) => panic!("the group can be assembled: {error}"),
                 };
-                if self.excuse().is_empty() {
+                if self.excuse().is_empty() && self.pulled() == pulled {
                     let losses = self.with_those_away(&group, &losses);
                     history::settle_with(&group, &self.history, &mut rng, &losses).await;
                 }

@@ -39,7 +39,11 @@ fn program(seed: u64, setup: Setup, mut rng: Rng) -> Program {
     // One program is mostly work, another one mostly trouble.
     let trouble = *rng.pick(&[1, 4, 8, 14]);
     while (steps.len() as u64) < count {
-        let step = if rng.chance(trouble, 20) {
+        // A recovery that meets drives out of reach is rare otherwise.
+        let is_due = matches!(steps.last(), Some(Step::Crash { .. }));
+        let step = if is_due && rng.chance(1, 3) {
+            outage(&mut rng, members, &ledger)
+        } else if rng.chance(trouble, 20) {
             misfortune(&mut rng, &setup, members, &ledger)
         } else {
             Step::Work(asks(&mut rng, &setup))

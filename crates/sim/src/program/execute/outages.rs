@@ -100,6 +100,12 @@ impl Run {
         !self.outages.iter().all(|armed| armed.outage.is_over())
     }
 
+    /// How often more drives were pulled than the group survives. Whoever had opened them before has nothing of it that they are back.
+    pub(super) fn pulled(&self) -> usize {
+        let is_pulled = |armed: &&Armed| armed.is_of_all && armed.how.is_away() && armed.outage.has_begun();
+        self.outages.iter().filter(is_pulled).count()
+    }
+
     /// Everything has ended: outages that have not begun come while the group is started, or later.
     pub(super) fn note_crash(&mut self) {
         for armed in &mut self.outages {
@@ -145,11 +151,10 @@ impl Run {
             let (away, there): (Vec<SimDrive>, Vec<SimDrive>) =
                 living(&drives).into_iter().partition(SimDrive::is_away);
             let troubled = self.is_troubled();
-            let is_pulled = |armed: &&Armed| armed.is_of_all && armed.how.is_away() && armed.outage.has_begun();
-            let pulled = self.outages.iter().filter(is_pulled).count();
+            let pulled = self.pulled();
             let env = self.sim.env();
             let opened = self.sim.block_on(Group::try_open_over(env.clone(), there, self.ways.clone(), shards));
-            let is_dead = self.outages.iter().filter(is_pulled).count() > pulled;
+            let is_dead = self.pulled() > pulled;
             match opened {
                 Ok(group) if !is_dead => {
                     for armed in self.outages.iter().filter(|armed| armed.at_start) {
