@@ -250,7 +250,12 @@ impl Group {
                 vec![GroupDrive::from(drive.clone()); shards]
             } else {
                 ways.mark(true);
-                let Ok(known) = ways.look(&env, &drive).await else {
+                let mut known = ways.look(&env, &drive).await;
+                if known.is_err() {
+                    // Connections may have been reset meanwhile: who starts a group tries again.
+                    known = ways.look(&env, &drive).await;
+                }
+                let Ok(known) = known else {
                     away.push(drive);
                     continue;
                 };
