@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 use crate::array::{Array, Inner};
 use crate::cause::Failure;
 use crate::errors::Failed;
-use crate::geometry::{MemberIndex, UnitIndex};
+use crate::geometry::{MemberIndex, UnitIndex, roles};
 use crate::handle::Handle;
 use crate::log::Log;
 use crate::message::Request;
@@ -90,9 +90,9 @@ impl<E: Env> Inner<E> {
         let row = geometry.row_of(columns.start);
         let written = log.written_in(unit, row);
         let strips = written.iter().fold(0, |strips, written| strips | written.strips);
-        let data = (0..geometry.data).filter(|role| strips >> role & 1 == 1);
         let member = |role| geometry.member(unit, row.start, role);
-        let members: SmallVec<[MemberIndex; 8]> = data.chain(geometry.data..geometry.strips()).map(member).collect();
+        let members: SmallVec<[MemberIndex; 8]> =
+            roles(strips).chain(geometry.data..geometry.strips()).map(member).collect();
         let (with_sums, unsaved) = self.shared.checksums.as_ref().map_or((1, 0), |sums| (2, sums.table.dirty_len()));
         if !log.may_flush_row(with_sums * members.len(), geometry.members() + unsaved) {
             return self.flush_for_log(log).await;

@@ -26,6 +26,15 @@ pub struct UnitIndex(pub u64);
 /// A strip's place in its stripe: data strips are `0..k`, syndromes `k..k + m`.
 pub type Role = usize;
 
+/// The strips of a row of which a bit each is set, in order.
+pub(crate) fn roles(mut bits: u64) -> impl Iterator<Item = Role> {
+    std::iter::from_fn(move || {
+        let role = bits.trailing_zeros();
+        bits &= bits.wrapping_sub(1);
+        (role < u64::BITS).then_some(role as Role)
+    })
+}
+
 /// A run of group bytes within one strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
@@ -102,6 +111,11 @@ impl Geometry {
     /// Strips of a stripe, `n = k + m`: members of one set.
     pub fn strips(&self) -> usize {
         self.data + self.syndromes
+    }
+
+    /// The data strips of a row, a bit each.
+    pub(crate) fn data_strips(&self) -> u64 {
+        u64::MAX >> (u64::BITS - self.data as u32)
     }
 
     /// Members of the group.

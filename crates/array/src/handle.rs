@@ -1,16 +1,17 @@
 //! A drive as the engine uses it. All operations of a running group go through here, so that none is waited for without
 //! end, and the reads' times are known.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::future::Future;
+use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use drive::{BufMut, Drive, DriveError, DriveInfo, Segments};
+use pin_project_lite::pin_project;
 
 use crate::latency::class_of;
 use crate::shared::DriveId;
-use crate::watch::{Kind, Notice, Watch};
+use crate::watch::{Flight, Kind, Notice, Watch};
 
 /// A drive of the group. An operation that has no answer within the group's time limit ends as [`DriveError::Gone`]
 /// ([`crate::watch`] says which do); the drive keeps its buffers until it has finished with them.
@@ -37,33 +38,45 @@ impl<D: Drive> Handle<D> {
     }
 
     /// A read that finds out how the drive is, and that no user waits for.
-    pub async fn probe(&self, offset: u64, buf: BufMut) -> Result<BufMut, DriveError> {
-        self.run(Kind::Probe(class_of(buf.len())), self.drive.read(offset, buf)).await
+    pub fn probe(&self, offset: u64, buf: BufMut) -> impl Future<Output = Result<BufMut, DriveError>> {
+        self.run(Kind::Probe(class_of(buf.len())), self.drive.read(offset, buf))
     }
 
     /// A flush that is waited for as a write is, also where the group cannot do without the drive.
-    pub async fn flush_patiently(&self) -> Result<(), DriveError> {
-        self.run(Kind::Change, self.drive.flush()).await
+    pub fn flush_patiently(&self) -> impl Future<Output = Result<(), DriveError>> {
+        self.run(Kind::Change, self.drive.flush())
     }
 
-    async fn run<T>(
-        &self,
-        kind: Kind,
-        operation: impl Future<Output = Result<T, DriveError>>,
-    ) -> Result<T, DriveError> {
-        let mut operation = pin!(operation);
-        let mut flight = self.watch.flight(self.id, kind);
-        poll_fn(|context| match operation.as_mut().poll(context) {
+    fn run<F>(&self, kind: Kind, operation: F) -> Watched<'_, F> {
+        Watched { operation, flight: self.watch.flight(self.id, kind) }
+    }
+}
+
+pin_project! {
+    /// An operation under watch. No `async` block: that would have room for the operation twice, as it was given and where it is polled, and this
+    /// is a part of whatever reads and writes.
+    struct Watched<'a, F> {
+        #[pin]
+        operation: F,
+        flight: Flight<'a>,
+    }
+}
+
+impl<T, F: Future<Output = Result<T, DriveError>>> Future for Watched<'_, F> {
+    type Output = Result<T, DriveError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        match this.operation.poll(context) {
             Poll::Ready(result) => {
-                flight.landed();
+                this.flight.landed();
                 Poll::Ready(result)
             }
-            Poll::Pending => match flight.look(context) {
+            Poll::Pending => match this.flight.look(context) {
                 Notice::Expired => Poll::Ready(Err(DriveError::Gone)),
                 Notice::Late | Notice::None => Poll::Pending,
             },
-        })
-        .await
+        }
     }
 }
 
@@ -72,23 +85,23 @@ impl<D: Drive> Drive for Handle<D> {
         self.drive.info()
     }
 
-    async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, DriveError> {
-        self.run(Kind::Read(class_of(buf.len())), self.drive.read(offset, buf)).await
+    fn read(&self, offset: u64, buf: BufMut) -> impl Future<Output = Result<BufMut, DriveError>> {
+        self.run(Kind::Read(class_of(buf.len())), self.drive.read(offset, buf))
     }
 
-    async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
-        self.run(Kind::Change, self.drive.write(offset, data, fua)).await
+    fn write(&self, offset: u64, data: Segments, fua: bool) -> impl Future<Output = Result<(), DriveError>> {
+        self.run(Kind::Change, self.drive.write(offset, data, fua))
     }
 
-    async fn flush(&self) -> Result<(), DriveError> {
-        self.run(Kind::Flush, self.drive.flush()).await
+    fn flush(&self) -> impl Future<Output = Result<(), DriveError>> {
+        self.run(Kind::Flush, self.drive.flush())
     }
 
-    async fn discard(&self, offset: u64, len: u64) -> Result<(), DriveError> {
-        self.run(Kind::Change, self.drive.discard(offset, len)).await
+    fn discard(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), DriveError>> {
+        self.run(Kind::Change, self.drive.discard(offset, len))
     }
 
-    async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), DriveError> {
-        self.run(Kind::Change, self.drive.write_zeroes(offset, len)).await
+    fn write_zeroes(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), DriveError>> {
+        self.run(Kind::Change, self.drive.write_zeroes(offset, len))
     }
 }

@@ -6,20 +6,20 @@
 //! *retired*, and its place in the rings may be used again. At most [`OPEN_MAX`] records are open: as many as the memory that outlives
 //! the process has places for, and a seal can name.
 //!
-//! Invariants:
-//! 1. A frame's place is written again only when all of its records are retired.
-//! 2. Records of one unit are appended under its lock, so the next begins when the strips of the one before are written.
-//! 3. `units` counts, for each unit, the parts that may still be found in some ring.
-//! 4. A record's base syndromes are those of strips that are durable, but for the ones it names itself: what other strips
+//! Invariants, besides those of the rings ([`rings`]):
+//! 1. Records of one unit are appended under its lock, so the next begins when the strips of the one before are written.
+//! 2. A record's base syndromes are those of strips that are durable, but for the ones it names itself: what other strips
 //!    of the same columns were given before is flushed first, with the syndromes and the checksums (`recent` knows of it).
 //!    Else a recovery could find an old syndrome beside a base that is newer.
-//! 5. A flush of all members is one for the logs of all shards: whoever flushes has looked before which records of each are
+//! 3. A flush of all members is one for the logs of all shards: whoever flushes has looked before which records of each are
 //!    settled ([`Counters::settled`]).
 
+mod open;
+mod rings;
 mod seal;
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -29,6 +29,8 @@ use format::log::{EXCEPTIONS_MAX, Entry, FrameHead, PartData, encode_frame_meta,
 use format::{Region, Uuid};
 use smallvec::SmallVec;
 
+use self::open::OpenSet;
+use self::rings::Rings;
 use crate::array::Inner;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::kept::{KeptStream, OPEN_MAX};
@@ -97,7 +99,7 @@ impl Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.log.open.borrow_mut().remove(&self.sequence);
+        self.log.open.borrow_mut().remove(self.sequence);
         if let (Some(kept), Some(place)) = (&self.log.kept, self.kept) {
             kept.settle(place);
         }
@@ -150,31 +152,6 @@ struct Pending {
     done: Sender<Result<Appended, BlockError>>,
 }
 
-/// A frame in a ring.
-struct Placed {
-    start: u64,
-    len: u64,
-    /// Its last record.
-    last: u64,
-    /// The units of its parts, and which of those are of whole records.
-    units: Vec<(UnitIndex, bool)>,
-}
-
-/// How many parts may still be found in rings.
-#[derive(Default)]
-struct Parts {
-    all: u32,
-    /// Of whole records.
-    whole: u32,
-}
-
-/// A member's ring. Frames lie in the order in which the head will come to them, the next one first.
-#[derive(Default)]
-struct Ring {
-    head: u64,
-    frames: VecDeque<Placed>,
-}
-
 /// The log of one shard.
 pub(crate) struct Log {
     array: Uuid,
@@ -182,7 +159,7 @@ pub(crate) struct Log {
     head: FrameHead,
     place: Region,
     next: Cell<u64>,
-    open: RefCell<BTreeSet<u64>>,
+    open: RefCell<OpenSet>,
     /// Who may begin a record.
     begins: Turnstile,
     /// Who may leave questions open, in order.
@@ -193,13 +170,9 @@ pub(crate) struct Log {
     counters: Arc<[Counters]>,
     /// Whose log it is.
     shard: usize,
-    /// Records below are retired.
-    retired: Cell<u64>,
     /// Its shard has another one: nothing is written to its place any more.
     closed: Cell<bool>,
-    rings: RefCell<BTreeMap<MemberIndex, Ring>>,
-    /// Parts in the rings, by unit.
-    units: RefCell<UnitMap<Parts>>,
+    rings: RefCell<Rings>,
     /// Entries by unit, until their strips are durable.
     recent: RefCell<UnitMap<SmallVec<[Recent; 1]>>>,
     /// Flushes of all members that have begun.
@@ -229,10 +202,12 @@ impl Log {
     ) -> Rc<Log> {
         let generation = shared.log_generation.load(Ordering::Acquire);
         let piece_bytes = shared.geometry.sector as u32;
+        let place = format::log::ring(&shared.layout, stream, streams);
         Rc::new(Log {
             array: shared.array,
             head: FrameHead { generation, offset: 0, stream: stream as u32, piece_bytes, tail: 0 },
-            place: format::log::ring(&shared.layout, stream, streams),
+            rings: RefCell::new(Rings::new(place.len, first)),
+            place,
             next: Cell::new(first),
             open: RefCell::default(),
             begins: Turnstile::for_tasks(OPEN_MAX),
@@ -240,10 +215,7 @@ impl Log {
             kept: shared.map.kept().and_then(|kept| kept.stream(generation, stream)),
             counters,
             shard,
-            retired: Cell::new(first),
             closed: Cell::new(false),
-            rings: RefCell::default(),
-            units: RefCell::default(),
             recent: RefCell::default(),
             flushes: Cell::new(0),
             spent_on_rows: Cell::new(0),
@@ -281,12 +253,12 @@ impl Log {
 
     /// Records for the unit may be found in a ring.
     pub fn has(&self, unit: UnitIndex) -> bool {
-        self.units.borrow().get(unit).is_some()
+        self.rings.borrow().has(unit)
     }
 
     /// Whole records for the unit may be found in a ring.
     pub fn has_whole(&self, unit: UnitIndex) -> bool {
-        self.units.borrow().get(unit).is_some_and(|parts| parts.whole > 0)
+        self.rings.borrow().has_whole(unit)
     }
 
     /// A flush of all members begins.
@@ -294,7 +266,7 @@ impl Log {
         let flush = self.flushes.get();
         self.flushes.set(flush + 1);
         self.spent_on_rows.set(0);
-        let open: Vec<u64> = self.open.borrow().iter().copied().collect();
+        let open: Vec<u64> = self.open.borrow().iter().collect();
         FlushMark { settled_below: self.settled_below(), flush, below: self.next.get(), open }
     }
 
@@ -304,7 +276,7 @@ impl Log {
             entries.retain(|entry| entry.settled.is_none_or(|settled| settled > mark.flush));
             !entries.is_empty()
         });
-        if mark.settled_below > self.retired.get() {
+        if mark.settled_below > self.retired() {
             self.retire(mark.settled_below);
         }
         self.changed();
@@ -313,7 +285,7 @@ impl Log {
     /// Takes account of what other shards have flushed.
     fn catch_up(&self) {
         let flushed = self.counters().flushed.load(Ordering::Acquire);
-        if flushed <= self.retired.get() {
+        if flushed <= self.retired() {
             return;
         }
         self.recent.borrow_mut().retain(|entries| {
@@ -325,8 +297,13 @@ impl Log {
     }
 
     fn retire(&self, below: u64) {
-        self.retired.set(below);
+        self.rings.borrow_mut().retire(below);
         self.unsealed.borrow_mut().retire(below);
+    }
+
+    /// Records below are retired.
+    fn retired(&self) -> u64 {
+        self.rings.borrow().retired()
     }
 
     fn counters(&self) -> &Counters {
@@ -345,7 +322,7 @@ impl Log {
 
     /// What the rings hold may not be what was written there: the next seal is for everything that is settled.
     pub fn doubt(&self) {
-        if !self.units.borrow().is_empty() {
+        if !self.rings.borrow().is_empty() {
             self.unsealed.borrow_mut().add_all();
         }
     }
@@ -395,7 +372,7 @@ impl Log {
 
     /// Every record below has been settled: a flush that begins now retires it.
     fn settled_below(&self) -> u64 {
-        self.open.borrow().first().copied().unwrap_or(self.next.get())
+        self.open.borrow().first().unwrap_or(self.next.get())
     }
 
     fn changed(&self) {
@@ -413,7 +390,7 @@ impl Log {
     fn begin(self: &Rc<Self>, record: &mut Record, turn: Turn) -> Open {
         let sequence = self.next.get();
         self.next.set(sequence + 1);
-        self.open.borrow_mut().insert(sequence);
+        self.open.borrow_mut().push(sequence);
         let entry = |entry: &Entry| Recent {
             sequence,
             columns: Range::new(entry.x, entry.x + u64::from(entry.len)),
@@ -435,42 +412,10 @@ impl Log {
         Open { log: self.clone(), unit: record.unit, sequence, kept, _questions, _turn: turn }
     }
 
-    /// Finds room for a frame, or says that there is none before more is retired.
+    /// Finds room for a frame on a member, or says that there is none before more is retired.
     fn place(&self, member: MemberIndex, len: u64, last: u64, units: &[(UnitIndex, bool)]) -> Option<u64> {
         self.catch_up();
-        let mut rings = self.rings.borrow_mut();
-        let ring = rings.entry(member).or_default();
-        let mut start = ring.head;
-        if start + len > self.place.len {
-            // What is passed over at the end stays readable until the head comes by again.
-            let passed = ring.frames.iter().take_while(|frame| frame.start >= ring.head).count();
-            ring.frames.rotate_left(passed);
-            ring.head = 0;
-            start = 0;
-        }
-        let overlaps = |frame: &Placed| frame.start < start + len && start < frame.start + frame.len;
-        if ring.frames.iter().take_while(|frame| overlaps(frame)).any(|frame| frame.last >= self.retired.get()) {
-            return None;
-        }
-        let mut counts = self.units.borrow_mut();
-        while ring.frames.front().is_some_and(overlaps) {
-            let gone = ring.frames.pop_front().expect("it is there");
-            for (unit, whole) in gone.units {
-                let parts = counts.get_mut(unit).expect("a part is counted as long as it can be found");
-                parts.all -= 1;
-                parts.whole -= u32::from(whole);
-                if parts.all == 0 {
-                    counts.remove(unit);
-                }
-            }
-        }
-        for &(unit, whole) in units {
-            let parts = counts.or_default(unit);
-            parts.all += 1;
-            parts.whole += u32::from(whole);
-        }
-        ring.frames.push_back(Placed { start, len, last, units: units.to_vec() });
-        ring.head = start + len;
+        let start = self.rings.borrow_mut().place(member, len, last, units)?;
         Some(self.place.offset + start)
     }
 
@@ -489,12 +434,7 @@ impl Log {
     /// More than half of a ring waits to be retired.
     fn is_filling(&self) -> bool {
         self.catch_up();
-        let retired = self.retired.get();
-        let held = |ring: &Ring| {
-            let frames = ring.frames.iter().filter(|frame| frame.last >= retired);
-            frames.map(|frame| frame.len).sum::<u64>() > self.place.len / 2
-        };
-        self.rings.borrow().values().any(held)
+        self.rings.borrow().is_filling()
     }
 
     /// Takes the pending records that fit in one frame on every member, at most so many parts of them.
@@ -549,16 +489,16 @@ fn part<'a>(sequence: u64, record: &'a Record, holders: u64, share: &'a Share) -
 }
 
 impl<E: Env> Inner<E> {
-    /// Makes a record durable, which is begun at the first poll.
+    /// Begins to make a record durable, and gives what waits for that.
     ///
     /// # Errors
     /// [`BlockError`] if a holder failed that the group cannot do without, or no room can be made.
-    pub async fn append(
+    pub fn append(
         self: &Rc<Self>,
         log: &Rc<Log>,
         mut record: Record,
         turn: Turn,
-    ) -> Result<Appended, BlockError> {
+    ) -> impl Future<Output = Result<Appended, BlockError>> + use<E> {
         let (done, receiver) = oneshot();
         let open = log.begin(&mut record, turn);
         log.pending.borrow_mut().push_back(Pending { record, open, done });
@@ -578,7 +518,7 @@ impl<E: Env> Inner<E> {
                 }
             });
         }
-        receiver.await.unwrap_or(Err(BlockError::Stopped))
+        async move { receiver.await.unwrap_or(Err(BlockError::Stopped)) }
     }
 
     /// Writes a batch, one frame to each member that holds a part of it.
@@ -631,7 +571,7 @@ impl<E: Env> Inner<E> {
         let len = frame_len(&parts);
         let units: Vec<(UnitIndex, bool)> = parts.iter().map(|part| (UnitIndex(part.unit), part.whole)).collect();
         let last = parts.iter().map(|part| part.sequence).max().expect("a frame has parts");
-        if self.env.trouble("a ring is full") && log.settled_below() > log.retired.get() {
+        if self.env.trouble("a ring is full") && log.settled_below() > log.retired() {
             self.flush_for_log(log).await?;
         }
         let offset = loop {
@@ -641,7 +581,7 @@ impl<E: Env> Inner<E> {
             }
         };
         let mut meta = self.env.alloc(frame_meta_len(&parts));
-        let head = FrameHead { offset, tail: log.retired.get(), ..log.head };
+        let head = FrameHead { offset, tail: log.retired(), ..log.head };
         encode_frame_meta(&log.array, &head, &parts, &mut meta);
         drop(parts);
         // The payloads are written from where they were computed.
@@ -662,7 +602,7 @@ impl<E: Env> Inner<E> {
 
     /// Retires what can be retired, or waits for something to be settled.
     async fn make_room_in_log(self: &Rc<Self>, log: &Rc<Log>) -> Result<(), BlockError> {
-        if log.settled_below() > log.retired.get() {
+        if log.settled_below() > log.retired() {
             self.flush_for_log(log).await?;
         } else if !self.unended.have_records() {
             // The records of this batch are open as well, but older ones are, too, or there would be room.
@@ -687,7 +627,7 @@ impl<E: Env> Inner<E> {
 
     /// Flushes in the background, so that there is room before it is needed, for all shards at once.
     fn retire_soon(self: &Rc<Self>, log: &Rc<Log>) {
-        if log.settled_below() <= log.retired.get() || self.shared.retiring.swap(true, Ordering::SeqCst) {
+        if log.settled_below() <= log.retired() || self.shared.retiring.swap(true, Ordering::SeqCst) {
             return;
         }
         let (inner, log) = (self.clone(), log.clone());

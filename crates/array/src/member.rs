@@ -73,17 +73,17 @@ impl<E: Env> Inner<E> {
     ///
     /// # Errors
     /// [`BlockError::Lost`] if the group cannot do without the member; [`BlockError::NoSpace`] likewise.
-    pub async fn write_member(
-        self: &Rc<Self>,
-        view: &StripView<E::Drive>,
+    pub fn write_member<'a>(
+        self: &'a Rc<Self>,
+        view: &'a StripView<E::Drive>,
         unit: UnitIndex,
         x: u64,
-        data: &Segments,
+        data: &'a Segments,
         fua: bool,
-    ) -> Result<bool, BlockError> {
+    ) -> impl Future<Output = Result<bool, BlockError>> + 'a {
         let offset = self.shared.geometry.member_offset(unit, x);
         let drive = view.drive.as_ref().expect("a strip that is not lost has a drive");
-        self.write_strip(view.member, view.id, drive, offset, data, fua).await
+        self.write_strip(view.member, view.id, drive, offset, data, fua)
     }
 
     /// As [`Inner::write_member`], at a byte of the drive's data region. Notes the checksums.

@@ -10,13 +10,13 @@ use format::{CrashSafety, MemberState};
 use smallvec::{SmallVec, smallvec};
 
 use crate::array::Inner;
-use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::geometry::{MemberIndex, Role, UnitIndex, roles};
 use crate::log::{Appended, Entries, Log, Open, Record, Share, Witnesses};
 use crate::overlay::Overlay;
 use crate::plan::Strip;
 use crate::ranges::{Range, Ranges};
 use crate::shared::DriveId;
-use crate::unit::RowView;
+use crate::unit::{RowView, StripView};
 use crate::write::StripWrite;
 
 /// How often a write looks whether the end of a rebuild still holds it.
@@ -54,29 +54,27 @@ impl<E: Env> Inner<E> {
     ) -> Result<Logged, BlockError> {
         let Some(log) = &self.log() else { return Ok(Logged::Nothing) };
         let geometry = &self.shared.geometry;
-        let holders: SmallVec<[Role; 8]> =
-            (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(view, role)).collect();
+        let trusted = self.trusted(view);
+        let holders = trusted & !geometry.data_strips();
         let filling = view.0[geometry.data..].iter().any(|strip| strip.strip != Strip::Lost);
         // If all members with syndromes are lost in a crash, all data strips are there, and checksums that are behind: one of them
         // tells where. If the syndromes that are left lie on drives that are being filled, which a recovery does not read, but
         // makes right, it tells that these have to be computed anew.
-        let mut wants_witness = self.shared.checksums.is_some() || (holders.is_empty() && filling);
-        let witness = |role: Role| (role, view.0[role].member, view.0[role].id);
-        let data = (0..geometry.data).filter(|&role| self.is_trusted(view, role));
-        let witnesses: Witnesses = data.map(witness).collect();
-        if holders.is_empty() && (!wants_witness || witnesses.is_empty()) {
+        let mut wants_witness = self.shared.checksums.is_some() || (holders == 0 && filling);
+        let witnesses = trusted & geometry.data_strips();
+        if holders == 0 && (!wants_witness || witnesses == 0) {
             // Whole records lie with data strips as well, which are written without a word now.
             if self.shared.crash_safety == CrashSafety::Strict {
-                self.void_records(unit, columns).await?;
+                Box::pin(self.void_records(unit, columns)).await?;
             }
             return Ok(Logged::Nothing);
         }
-        let mut entries = self.entries(overlay, columns, view, writes);
+        let mut entries = self.entries(overlay, columns, view, writes, trusted);
         while log.conflicts(unit, &entries, geometry.data) {
-            self.flush_row_or_all(log, unit, columns).await?;
+            // Boxed, as all that is rare here: this is a part of each unit's task.
+            Box::pin(self.flush_row_or_all(log, unit, columns)).await?;
         }
-        let all = entries.iter().fold(0, |bits, entry| bits | entry.overwritten);
-        let changed = (0..geometry.data).filter(|role| all >> role & 1 == 1);
+        let changed = entries.iter().fold(0, |bits, entry| bits | entry.overwritten);
         let share = |role: Role, payload: Buf| {
             let strip = &view.0[role];
             Share { role, member: strip.member, drive: strip.id, payload }
@@ -87,19 +85,22 @@ impl<E: Env> Inner<E> {
         // this one must still be found, or that one would be rolled forward over it: as many may be lost as there are syndromes,
         // so one holder more survives.
         wants_witness |= log.has_whole(unit);
-        let witnesses = if wants_witness && !whole { witnesses } else { Witnesses::new() };
+        let witness = |role: Role| (role, view.0[role].member, view.0[role].id);
+        let witnesses = match wants_witness && !whole {
+            true => roles(witnesses).map(witness).collect(),
+            false => Witnesses::new(),
+        };
         let shares = if whole {
-            let holders = changed.clone().chain(holders);
-            holders.map(|role| share(role, self.new_content(role, &entries, writes))).collect()
+            roles(changed | holders).map(|role| share(role, self.new_content(role, &entries, writes))).collect()
         } else {
             let payload = self.base_syndromes(columns, &mut entries, writes, fua);
-            holders.into_iter().map(|role| share(role, payload[role - geometry.data].clone())).collect()
+            roles(holders).map(|role| share(role, payload[role - geometry.data].clone())).collect()
         };
         let questions = match entries.iter().filter(|entry| several(entry)).map(|entry| self.questions_of(entry)).sum()
         {
             0 => None,
             _ if whole => None,
-            count => Some(self.open_questions(log, count).await?),
+            count => Some(Box::pin(self.open_questions(log, count)).await?),
         };
         let turn = log.turn().await;
         if self.shared.is_any_doubted_in(self.shared.geometry.set(unit)) {
@@ -107,7 +108,15 @@ impl<E: Env> Inner<E> {
             self.until_decided(unit).await;
             return Ok(Logged::Again);
         }
-        let overwritten: Overwritten = changed.map(|role| (view.0[role].member, view.0[role].id)).collect();
+        if self.shared.is_held() {
+            // A rebuild is ending: what is planned now must know its drive.
+            drop(turn);
+            while self.shared.is_held() {
+                self.env.sleep(HOLD_LOOK).await;
+            }
+            return Ok(Logged::Again);
+        }
+        let overwritten: Overwritten = roles(changed).map(|role| (view.0[role].member, view.0[role].id)).collect();
         let is_unverified = |entry: &Entry| several(entry) && entry.checksums.is_empty();
         let unverified = !whole && entries.iter().any(is_unverified);
         if unverified {
@@ -115,13 +124,6 @@ impl<E: Env> Inner<E> {
         }
         let in_sync = self.in_sync(view);
         let record = Record { unit, entries, whole, in_sync, unverified, questions, shares, witnesses };
-        if self.shared.is_held() {
-            // A rebuild is ending: what is planned now must know its drive.
-            while self.shared.is_held() {
-                self.env.sleep(HOLD_LOOK).await;
-            }
-            return Ok(Logged::Again);
-        }
         Ok(match self.append(log, record, turn).await? {
             Appended::Durable(open) => Logged::Durable(open, overwritten),
             Appended::HolderLeft => Logged::Again,
@@ -131,8 +133,9 @@ impl<E: Env> Inner<E> {
     /// The record of a write to all data strips, over all of its columns, says nothing of the syndromes: they need not be computed before
     /// it is logged.
     pub fn record_leaves_out_syndromes(&self, view: &RowView<E::Drive>, fua: bool) -> bool {
-        let is_in_place = |role: Role| view.0[role].strip == Strip::Good && self.is_trusted(view, role);
-        !fua && self.shared.crash_safety != CrashSafety::Strict && (0..self.shared.geometry.data).all(is_in_place)
+        let in_place = good(view) & self.trusted(view);
+        let data = self.shared.geometry.data_strips();
+        !fua && self.shared.crash_safety != CrashSafety::Strict && in_place & data == data
     }
 
     /// Waits until it is clear whether members of the unit's set leave that are about to. A record cannot be right for both: it would take what
@@ -177,20 +180,19 @@ impl<E: Env> Inner<E> {
         let entry =
             Entry { x: columns.start, len: columns.len() as u32, overwritten: 0, restated: 0, checksums: Vec::new() };
         let in_sync = self.in_sync(&view);
+        let trusted = self.trusted(&view);
+        let holders = trusted & !geometry.data_strips();
         // Records may lie with data strips, too.
-        let mut holders: Vec<Role> =
-            (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(&view, role)).collect();
-        let trusted_data = (0..geometry.data).filter(|&role| self.is_trusted(&view, role));
         let count = match self.shared.crash_safety {
             CrashSafety::Strict => geometry.data,
-            _ => usize::from(self.shared.checksums.is_some() || holders.is_empty()),
+            _ => usize::from(self.shared.checksums.is_some() || holders == 0),
         };
-        holders.extend(trusted_data.take(count));
+        let holders = roles(holders).chain(roles(trusted & geometry.data_strips()).take(count));
         let share = |role: Role| {
             let strip = &view.0[role];
             Share { role, member: strip.member, drive: strip.id, payload: Buf::zeroes(0) }
         };
-        let shares: SmallVec<[Share; 4]> = holders.into_iter().map(share).collect();
+        let shares: SmallVec<[Share; 4]> = holders.map(share).collect();
         if shares.is_empty() {
             return Ok(true);
         }
@@ -210,17 +212,17 @@ impl<E: Env> Inner<E> {
 
     /// Strips whose members the superblocks call in sync.
     fn in_sync(&self, view: &RowView<E::Drive>) -> u64 {
-        let in_sync = |strip: &&crate::unit::StripView<E::Drive>| {
+        bits(view, |strip| {
             let slot = self.shared.slot(strip.member);
             slot.drive == strip.id && slot.state == MemberState::InSync
-        };
-        view.0.iter().enumerate().filter(|(_, strip)| in_sync(strip)).fold(0, |bits, (role, _)| bits | 1 << role)
+        })
     }
 
-    /// A strip that a recovery would take as it finds it.
-    fn is_trusted(&self, view: &RowView<E::Drive>, role: Role) -> bool {
-        let strip = &view.0[role];
-        strip.strip != Strip::Lost && self.is_settled_member(strip.member, strip.id)
+    /// Strips that a recovery would take as it finds them.
+    fn trusted(&self, view: &RowView<E::Drive>) -> u64 {
+        let is_trusted =
+            |strip: &StripView<E::Drive>| strip.strip != Strip::Lost && self.is_settled_member(strip.member, strip.id);
+        bits(view, is_trusted)
     }
 
     /// The member is in sync, and nobody is about to say that it is not.
@@ -236,7 +238,14 @@ impl<E: Env> Inner<E> {
     }
 
     /// The columns that change, cut where other strips begin or end to change.
-    fn entries(&self, overlay: &Overlay, columns: Range, view: &RowView<E::Drive>, writes: &[StripWrite]) -> Entries {
+    fn entries(
+        &self,
+        overlay: &Overlay,
+        columns: Range,
+        view: &RowView<E::Drive>,
+        writes: &[StripWrite],
+        trusted: u64,
+    ) -> Entries {
         let geometry = &self.shared.geometry;
         let entry = |range: Range, overwritten, restated| Entry {
             x: range.start,
@@ -249,30 +258,36 @@ impl<E: Env> Inner<E> {
             // Any copy is right, old or new, whichever strip is lost.
             return smallvec![entry(columns, 1, 0)];
         }
-        let mut changed: SmallVec<[Ranges; 8]> = (0..geometry.data).map(|_| Ranges::new()).collect();
-        for write in writes.iter().filter(|write| write.role < geometry.data) {
-            changed[write.role].add(write.range());
-        }
-        for (role, ranges) in changed.iter_mut().enumerate() {
-            if view.0[role].strip == Strip::Lost {
-                for range in overlay.touched(role, columns, geometry).iter() {
-                    ranges.add(range);
-                }
-            }
-        }
-        let bits = |roles: &dyn Fn(Role) -> bool| {
-            (0..geometry.data).filter(|&role| roles(role)).fold(0u64, |bits, role| bits | 1 << role)
-        };
-        let trusted = bits(&|role| self.is_trusted(view, role));
-        let good = bits(&|role| view.0[role].strip == Strip::Good);
+        let lost = bits(view, |strip| strip.strip == Strip::Lost) & geometry.data_strips();
+        // What is written to strips that nobody has goes into the syndromes alone.
+        let of_lost = those(lost, |role| overlay.touches(role, columns));
+        let of_data = || writes.iter().filter(|write| write.role < geometry.data);
+        let written = of_data().fold(of_lost, |bits, write| bits | 1 << write.role);
         // A strip that could not be read is restated: what it held is in the syndromes alone. Not where these are too few, since more strips are
         // on members that a recovery does not believe: its own member may be back in a moment, and tells. And a whole record has what it holds: it
         // takes none of the syndromes then, which strips that are lost in a crash may need.
-        let to_solve = (bits(&|role| !changed[role].is_empty()) & !good) | (bits(&|_| true) & !trusted);
-        let syndromes = (geometry.data..geometry.strips()).filter(|&role| self.is_trusted(view, role)).count();
+        let good = good(view);
+        let to_solve = ((written & !good) | !trusted) & geometry.data_strips();
+        let syndromes = trusted & !geometry.data_strips();
         let is_strict = self.shared.crash_safety == CrashSafety::Strict;
-        let may_restate = !is_strict && to_solve.count_ones() as usize <= syndromes;
+        let may_restate = !is_strict && to_solve.count_ones() <= syndromes.count_ones();
         let in_place = if may_restate { trusted & good } else { trusted };
+        let mut ranges = of_data().map(StripWrite::range);
+        if let Some(range) = ranges.next()
+            && of_lost == 0
+            && ranges.all(|other| other == range)
+        {
+            return smallvec![entry(range, written & in_place, written & !in_place)];
+        }
+        let mut changed: SmallVec<[Ranges; 8]> = (0..geometry.data).map(|_| Ranges::new()).collect();
+        for write in of_data() {
+            changed[write.role].add(write.range());
+        }
+        for role in roles(of_lost) {
+            for range in overlay.touched(role, columns, geometry).iter() {
+                changed[role].add(range);
+            }
+        }
         let mut cuts: SmallVec<[u64; 16]> =
             changed.iter().flat_map(|ranges| ranges.iter().flat_map(|range| [range.start, range.end])).collect();
         cuts.sort_unstable();
@@ -281,7 +296,7 @@ impl<E: Env> Inner<E> {
         for cut in cuts.windows(2) {
             let range = Range::new(cut[0], cut[1]);
             let changes = |ranges: &Ranges| ranges.iter().any(|changed| changed.contains(range));
-            let all = bits(&|role| changes(&changed[role]));
+            let all = those(written, |role| changes(&changed[role]));
             let (overwritten, restated) = (all & in_place, all & !in_place);
             match entries.last_mut() {
                 Some(last)
@@ -328,7 +343,8 @@ impl<E: Env> Inner<E> {
         for entry in entries {
             let range = Range::new(entry.x, entry.x + u64::from(entry.len));
             debug_assert!(columns.contains(range));
-            let strips = || (0..geometry.data).filter(|role| entry.overwritten >> role & 1 == 1);
+            let overwritten = entry.overwritten;
+            let strips = || roles(overwritten);
             if entry.has_base(geometry.data) {
                 let into = at..at + entry.len as usize;
                 for (index, base) in bases.iter_mut().enumerate() {
@@ -362,6 +378,21 @@ impl<E: Env> Inner<E> {
         }
         bases.into_iter().map(BufMut::freeze).collect()
     }
+}
+
+/// The strips of a row that are such, a bit each.
+fn bits<D>(view: &RowView<D>, is_such: impl Fn(&StripView<D>) -> bool) -> u64 {
+    view.0.iter().enumerate().fold(0, |bits, (role, strip)| bits | u64::from(is_such(strip)) << role)
+}
+
+/// Those of some strips that are such.
+fn those(strips: u64, is_such: impl Fn(Role) -> bool) -> u64 {
+    roles(strips).fold(0, |bits, role| bits | u64::from(is_such(role)) << role)
+}
+
+/// Strips that can be read.
+fn good<D>(view: &RowView<D>) -> u64 {
+    bits(view, |strip| strip.strip == Strip::Good)
 }
 
 /// If an overwritten strip of this entry is lost, its base syndromes alone do not say what it was.

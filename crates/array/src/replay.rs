@@ -10,7 +10,7 @@ use format::log::{Entry, LOST_SLOTS, LostBlocks, lost_slot_offset};
 use format::{BLOCK, MemberState, Runs, Superblock, superblock_offsets};
 
 use crate::bounded::Bounded;
-use crate::geometry::{MemberIndex, Role, UnitIndex};
+use crate::geometry::{MemberIndex, Role, UnitIndex, roles};
 use crate::kept::KeptGroup;
 use crate::leader::{flush_retried, read_retried, write_retried, write_superblock};
 use crate::lock::Turnstile;
@@ -352,7 +352,7 @@ impl<'a, E: Env> Replay<'a, E> {
         let (data, strips) = (geometry.data, geometry.strips());
         let mut row = self.read_row(record.unit, columns, entry, false).await?;
         let within = columns.relative(entry.x);
-        for role in (0..strips).filter(|&role| role >= data || entry.overwritten >> role & 1 == 1) {
+        for role in roles(entry.overwritten).chain(data..strips) {
             row.doubtful[role] = row.strips[role].take();
             row.strips[role] = record.parts.get(&role).map(|payload| {
                 let mut new = self.env.alloc(within.len());
@@ -514,7 +514,7 @@ impl<'a, E: Env> Replay<'a, E> {
     fn complete(&self, row: &mut Row, entry: &Entry, piece_bytes: u64, columns: Range) {
         let data = self.shared.geometry.data;
         let right = self.as_announced(row, entry, piece_bytes, columns);
-        let wrong: Vec<Role> = (0..data).filter(|role| entry.overwritten >> role & 1 == 1 && !right[*role]).collect();
+        let wrong: Vec<Role> = roles(entry.overwritten).filter(|&role| !right[role]).collect();
         let syndromes: Vec<Role> = (data..right.len()).filter(|&role| right[role]).collect();
         if wrong.is_empty() || syndromes.is_empty() {
             return;
@@ -536,8 +536,7 @@ impl<'a, E: Env> Replay<'a, E> {
     fn as_announced(&self, row: &Row, entry: &Entry, piece_bytes: u64, columns: Range) -> Vec<bool> {
         let geometry = &self.shared.geometry;
         let (data, strips) = (geometry.data, geometry.strips());
-        let named: Vec<Role> =
-            (0..data).filter(|role| entry.overwritten >> role & 1 == 1).chain(data..strips).collect();
+        let named: Vec<Role> = roles(entry.overwritten).chain(data..strips).collect();
         let mut right = vec![!entry.checksums.is_empty(); strips];
         for (index, sums) in entry.checksums.chunks_exact(named.len()).enumerate() {
             let start = entry.x + index as u64 * piece_bytes;

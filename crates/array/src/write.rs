@@ -337,7 +337,7 @@ impl<E: Env> Inner<E> {
             {
                 // The record names a strip that is lost now: a recovery has to know that the others are new.
                 drop(open);
-                self.flush_and_seal().await?;
+                Box::pin(self.flush_and_seal()).await?;
             }
             let is_lost = |role: &Role| view.0[*role].strip == Strip::Lost || failed.contains(role);
             let lost = (0..view.0.len()).filter(is_lost).count();

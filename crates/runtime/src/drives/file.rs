@@ -59,17 +59,19 @@ impl FileOps<'_> {
         transferred - transferred % self.sector_bytes as usize
     }
 
-    pub(crate) async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, DriveError> {
-        if !self.is_aligned(buf.as_ptr(), buf.len()) {
-            return self.read_bounced(offset, buf).await;
-        }
-        match self.read_plain(offset, buf).await {
-            Ok(buf) => Ok(buf),
-            // The device wants more than it said.
-            Err((DriveError::Os { errno: libc::EINVAL, .. }, buf)) if self.back.direct => {
-                self.read_bounced(offset, buf).await
-            }
-            Err((error, _)) => Err(error),
+    pub(crate) fn read(&self, offset: u64, buf: BufMut) -> impl Future<Output = Result<BufMut, DriveError>> {
+        let aligned = self.is_aligned(buf.as_ptr(), buf.len());
+        async move {
+            let buf = match aligned {
+                true => match self.read_plain(offset, buf).await {
+                    Ok(buf) => return Ok(buf),
+                    // The device wants more than it said.
+                    Err((DriveError::Os { errno: libc::EINVAL, .. }, buf)) if self.back.direct => buf,
+                    Err((error, _)) => return Err(error),
+                },
+                false => buf,
+            };
+            Box::pin(self.read_bounced(offset, buf)).await
         }
     }
 
@@ -81,10 +83,13 @@ impl FileOps<'_> {
     }
 
     async fn read_plain(&self, offset: u64, mut buf: BufMut) -> Result<BufMut, (DriveError, BufMut)> {
-        if self.node.is_some() {
-            let verdict;
-            (verdict, buf) = self.read_command(offset, buf).await;
-            match verdict {
+        let (start, len) = (buf.as_mut_ptr(), buf.len());
+        if let Some((entry, fixed)) = self.command(Transfer::Read, offset, start, len) {
+            // SAFETY: the command points into the buffer, which the payload owns, and reads as many bytes as it has (`Passthrough::command`).
+            let operation = unsafe { self.shard.start_command(entry, Payload::Fill(buf)) };
+            let result;
+            (result, buf) = operation.await.into_fill();
+            match self.judge(result, fixed) {
                 Verdict::Done => return Ok(buf),
                 Verdict::Media => return Err((DriveError::Media { offset, len: buf.len() as u64 }, buf)),
                 Verdict::AskBlockDevice => {}
@@ -117,36 +122,6 @@ impl FileOps<'_> {
         Ok(buf)
     }
 
-    /// A read by pass-through, where it is one command.
-    async fn read_command(&self, offset: u64, mut buf: BufMut) -> (Verdict, BufMut) {
-        let (start, len) = (buf.as_mut_ptr(), buf.len());
-        let Some((entry, fixed)) = self.command(Transfer::Read, offset, start, len) else {
-            return (Verdict::AskBlockDevice, buf);
-        };
-        // SAFETY: the command points into the buffer, which the payload owns, and reads as many bytes as it has (`Passthrough::command`).
-        let operation = unsafe { self.shard.start_command(entry, Payload::Fill(buf)) };
-        let (result, buf) = operation.await.into_fill();
-        (self.judge(result, fixed), buf)
-    }
-
-    /// The same for a write of contiguous memory in `data`; `vector` is handed through.
-    async fn write_command(
-        &self,
-        offset: u64,
-        (start, len): (NonNull<u8>, usize),
-        fua: bool,
-        data: Segments,
-        vector: Vec<libc::iovec>,
-    ) -> (Verdict, Segments, Vec<libc::iovec>) {
-        let Some((entry, fixed)) = self.command(Transfer::Write { fua }, offset, start.as_ptr(), len) else {
-            return (Verdict::AskBlockDevice, data, vector);
-        };
-        // SAFETY: the command points into the segments, which the payload owns.
-        let operation = unsafe { self.shard.start_command(entry, Payload::Drain(data, vector)) };
-        let (result, data, vector) = operation.await.into_drain();
-        (self.judge(result, fixed), data, vector)
-    }
-
     /// The command for a transfer, and whether it names a registered buffer, if it is to go by pass-through now.
     fn command(
         &self,
@@ -168,58 +143,67 @@ impl FileOps<'_> {
         verdict
     }
 
-    pub(crate) async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
+    pub(crate) fn write(
+        &self,
+        offset: u64,
+        mut data: Segments,
+        fua: bool,
+    ) -> impl Future<Output = Result<(), DriveError>> {
         let total: usize = data.iter().map(|segment| segment.len()).sum();
-        let mut data = data;
-        let mut vector = Vec::new();
-        let mut bounced = false;
-        let mut done = 0;
-        while done < total {
-            let gathered = gather(&data, done, &mut vector);
-            let aligned = match gathered {
-                Gathered::One(start, len) => self.is_aligned(start.as_ptr(), len),
-                Gathered::Many => vector.iter().all(|range| self.is_aligned(range.iov_base.cast(), range.iov_len)),
-            };
-            if !aligned && !bounced {
-                data = self.bounce(&data, total);
-                bounced = true;
-                continue;
-            }
-            let at = offset + done as u64;
-            // A gather goes by the block device, which splits it where the drive wants it.
-            if let (Some(_), Gathered::One(start, len), 0) = (self.node, &gathered, done)
-                && *len == total
-            {
-                let verdict;
-                (verdict, data, vector) = self.write_command(at, (*start, *len), fua, data, vector).await;
-                match verdict {
-                    Verdict::Done => return Ok(()),
-                    Verdict::Media => return Err(DriveError::Media { offset: at, len: total as u64 }),
-                    Verdict::AskBlockDevice => {}
-                }
-            }
-            let entry = self.write_entry(&gathered, &vector, at, fua);
-            // SAFETY: the entry points to the vector's elements and into the segments, and the payload owns both.
-            let operation = unsafe { self.shard.start_drive_op(entry, Payload::Drain(data, vector)) };
-            let result;
-            (result, data, vector) = operation.await.into_drain();
-            match result {
-                // Nothing was written and nothing refused: the device is full or gone; do not try for ever.
-                0 => return Err(DriveError::NoSpace),
-                1.. => {
-                    let written = result as usize;
-                    done = if done + written == total { total } else { done + self.progress(written) };
-                }
-                _ if is_transient(result) => {}
-                // The device wants more than it said.
-                _ if result == -libc::EINVAL && self.back.direct && !bounced => {
+        async move {
+            let mut vector = Vec::new();
+            let mut bounced = false;
+            let mut done = 0;
+            while done < total {
+                let gathered = gather(&data, done, &mut vector);
+                let aligned = match gathered {
+                    Gathered::One(start, len) => self.is_aligned(start.as_ptr(), len),
+                    Gathered::Many => vector.iter().all(|range| self.is_aligned(range.iov_base.cast(), range.iov_len)),
+                };
+                if !aligned && !bounced {
                     data = self.bounce(&data, total);
                     bounced = true;
+                    continue;
                 }
-                _ => return Err(drive_error(-result, "write", at, (total - done) as u64)),
+                let at = offset + done as u64;
+                // A gather goes by the block device, which splits it where the drive wants it.
+                if let Gathered::One(start, len) = gathered
+                    && len == total
+                    && let Some((entry, fixed)) = self.command(Transfer::Write { fua }, at, start.as_ptr(), len)
+                {
+                    // SAFETY: the command points into the segments, which the payload owns.
+                    let operation = unsafe { self.shard.start_command(entry, Payload::Drain(data, vector)) };
+                    let result;
+                    (result, data, vector) = operation.await.into_drain();
+                    match self.judge(result, fixed) {
+                        Verdict::Done => return Ok(()),
+                        Verdict::Media => return Err(DriveError::Media { offset: at, len: total as u64 }),
+                        Verdict::AskBlockDevice => {}
+                    }
+                }
+                let entry = self.write_entry(&gathered, &vector, at, fua);
+                // SAFETY: the entry points to the vector's elements and into the segments, and the payload owns both.
+                let operation = unsafe { self.shard.start_drive_op(entry, Payload::Drain(data, vector)) };
+                let result;
+                (result, data, vector) = operation.await.into_drain();
+                match result {
+                    // Nothing was written and nothing refused: the device is full or gone; do not try for ever.
+                    0 => return Err(DriveError::NoSpace),
+                    1.. => {
+                        let written = result as usize;
+                        done = if done + written == total { total } else { done + self.progress(written) };
+                    }
+                    _ if is_transient(result) => {}
+                    // The device wants more than it said.
+                    _ if result == -libc::EINVAL && self.back.direct && !bounced => {
+                        data = self.bounce(&data, total);
+                        bounced = true;
+                    }
+                    _ => return Err(drive_error(-result, "write", at, (total - done) as u64)),
+                }
             }
+            Ok(())
         }
-        Ok(())
     }
 
     fn write_entry(&self, gathered: &Gathered, vector: &[libc::iovec], at: u64, fua: bool) -> squeue::Entry {

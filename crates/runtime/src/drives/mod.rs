@@ -198,26 +198,28 @@ impl ::drive::Drive for Drive {
         self.attached.open.info()
     }
 
-    async fn read(&self, offset: u64, mut buf: BufMut) -> Result<BufMut, DriveError> {
+    fn read(&self, offset: u64, mut buf: BufMut) -> impl Future<Output = Result<BufMut, DriveError>> {
         let path = self.path();
-        if let Path::Memory(memory) = path {
-            loop {
-                if let Some(result) = self.read_memory(memory, offset, &mut buf) {
-                    return result.map(|()| buf);
+        async move {
+            if let Path::Memory(memory) = path {
+                loop {
+                    if let Some(result) = self.read_memory(memory, offset, &mut buf) {
+                        return result.map(|()| buf);
+                    }
+                    self.attached.shard.ready_op().await;
                 }
-                self.attached.shard.ready_op().await;
             }
+            let len = buf.len() as u64;
+            self.begin(offset, len)?;
+            let done = Done::Read(len);
+            let start = self.start_time(&path, done);
+            let result = match &path {
+                Path::File(file) => file.read(offset, buf).await,
+                Path::Backend(drive) => drive.read(offset, buf).await,
+                Path::Memory(_) => unreachable!("memory was read above"),
+            };
+            self.finish(result, done, start, &path)
         }
-        let len = buf.len() as u64;
-        self.begin(offset, len)?;
-        let done = Done::Read(len);
-        let start = self.start_time(&path, done);
-        let result = match &path {
-            Path::File(file) => file.read(offset, buf).await,
-            Path::Backend(drive) => drive.read(offset, buf).await,
-            Path::Memory(_) => unreachable!("memory was read above"),
-        };
-        self.finish(result, done, start, &path)
     }
 
     #[inline]
@@ -228,26 +230,28 @@ impl ::drive::Drive for Drive {
         }
     }
 
-    async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
+    fn write(&self, offset: u64, data: Segments, fua: bool) -> impl Future<Output = Result<(), DriveError>> {
         let path = self.path();
-        if let Path::Memory(memory) = path {
-            loop {
-                if let Some(result) = self.write_memory(memory, offset, &data) {
-                    return result;
+        async move {
+            if let Path::Memory(memory) = path {
+                loop {
+                    if let Some(result) = self.write_memory(memory, offset, &data) {
+                        return result;
+                    }
+                    self.attached.shard.ready_op().await;
                 }
-                self.attached.shard.ready_op().await;
             }
+            let len = data.iter().map(|segment| segment.len() as u64).sum();
+            self.begin_change(offset, len)?;
+            let done = Done::Write(len);
+            let start = self.start_time(&path, done);
+            let result = match &path {
+                Path::File(file) => file.write(offset, data, fua).await,
+                Path::Backend(drive) => drive.write(offset, data, fua).await,
+                Path::Memory(_) => unreachable!("memory was written above"),
+            };
+            self.finish(result, done, start, &path)
         }
-        let len = data.iter().map(|segment| segment.len() as u64).sum();
-        self.begin_change(offset, len)?;
-        let done = Done::Write(len);
-        let start = self.start_time(&path, done);
-        let result = match &path {
-            Path::File(file) => file.write(offset, data, fua).await,
-            Path::Backend(drive) => drive.write(offset, data, fua).await,
-            Path::Memory(_) => unreachable!("memory was written above"),
-        };
-        self.finish(result, done, start, &path)
     }
 
     #[inline]

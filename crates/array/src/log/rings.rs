@@ -1,0 +1,188 @@
+//! Where the frames of a log lie, and of which units there are parts in them.
+//!
+//! Invariants:
+//! 1. A frame's place is written again only when all of its records are retired.
+//! 2. A unit is known as long as a part of it may be found in some ring.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::geometry::{MemberIndex, UnitIndex};
+use crate::unit_map::UnitMap;
+
+/// A frame in a ring.
+struct Placed {
+    start: u64,
+    len: u64,
+    /// Its last record.
+    last: u64,
+    /// The units of its parts, and which of those are of whole records.
+    units: Vec<(UnitIndex, bool)>,
+}
+
+/// How many parts may still be found in rings.
+#[derive(Default)]
+struct Parts {
+    all: u32,
+    /// Of whole records.
+    whole: u32,
+}
+
+/// A member's ring. Frames lie in the order in which the head will come to them, the next one first.
+#[derive(Default)]
+struct Ring {
+    head: u64,
+    frames: VecDeque<Placed>,
+    /// Bytes of the frames that are not retired.
+    held: u64,
+}
+
+/// The rings of one log, all of one length.
+pub(super) struct Rings {
+    len: u64,
+    of_member: BTreeMap<MemberIndex, Ring>,
+    /// Parts in the rings, by unit.
+    units: UnitMap<Parts>,
+    /// How many of them are of whole records: none, in most groups.
+    whole_parts: u64,
+    /// Records below are retired.
+    retired: u64,
+}
+
+impl Rings {
+    /// Empty rings of so many bytes. Records below `retired` are retired.
+    pub fn new(len: u64, retired: u64) -> Rings {
+        Rings { len, of_member: BTreeMap::new(), units: UnitMap::default(), whole_parts: 0, retired }
+    }
+
+    /// Records below are retired.
+    pub fn retired(&self) -> u64 {
+        self.retired
+    }
+
+    /// Retires the records below.
+    pub fn retire(&mut self, below: u64) {
+        self.retired = below;
+        for ring in self.of_member.values_mut() {
+            let held = ring.frames.iter().filter(|frame| frame.last >= below);
+            ring.held = held.map(|frame| frame.len).sum();
+        }
+    }
+
+    /// Parts of records for the unit may be found in a ring.
+    pub fn has(&self, unit: UnitIndex) -> bool {
+        self.units.get(unit).is_some()
+    }
+
+    /// Parts of whole records for the unit may be found in a ring.
+    pub fn has_whole(&self, unit: UnitIndex) -> bool {
+        self.whole_parts > 0 && self.units.get(unit).is_some_and(|parts| parts.whole > 0)
+    }
+
+    /// No parts may be found in a ring.
+    pub fn is_empty(&self) -> bool {
+        self.units.is_empty()
+    }
+
+    /// More than half of a ring waits to be retired.
+    pub fn is_filling(&self) -> bool {
+        self.of_member.values().any(|ring| ring.held > self.len / 2)
+    }
+
+    /// Finds room for a frame of so many bytes, whose last record and the units of whose parts are given, and which of those are of whole records.
+    /// Gives where it starts in the member's ring. `None`: there is no room before more is retired.
+    pub fn place(&mut self, member: MemberIndex, len: u64, last: u64, units: &[(UnitIndex, bool)]) -> Option<u64> {
+        let ring = self.of_member.entry(member).or_default();
+        let mut start = ring.head;
+        if start + len > self.len {
+            // What is passed over at the end stays readable until the head comes by again.
+            let passed = ring.frames.iter().take_while(|frame| frame.start >= ring.head).count();
+            ring.frames.rotate_left(passed);
+            ring.head = 0;
+            start = 0;
+        }
+        let overlaps = |frame: &Placed| frame.start < start + len && start < frame.start + frame.len;
+        if ring.frames.iter().take_while(|frame| overlaps(frame)).any(|frame| frame.last >= self.retired) {
+            return None;
+        }
+        while ring.frames.front().is_some_and(overlaps) {
+            let gone = ring.frames.pop_front().expect("it is there");
+            for (unit, whole) in gone.units {
+                let parts = self.units.get_mut(unit).expect("a part is counted as long as it can be found");
+                parts.all -= 1;
+                parts.whole -= u32::from(whole);
+                self.whole_parts -= u64::from(whole);
+                if parts.all == 0 {
+                    self.units.remove(unit);
+                }
+            }
+        }
+        for &(unit, whole) in units {
+            let parts = self.units.or_default(unit);
+            parts.all += 1;
+            parts.whole += u32::from(whole);
+            self.whole_parts += u64::from(whole);
+        }
+        ring.frames.push_back(Placed { start, len, last, units: units.to_vec() });
+        ring.head = start + len;
+        ring.held += len;
+        Some(start)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LEN: u64 = 32;
+
+    /// A frame, and how many of its bytes are left.
+    struct Written {
+        member: usize,
+        len: u64,
+        left: u64,
+        unit: u64,
+        whole: bool,
+    }
+
+    proptest! {
+        /// The model knows for every byte of the rings which frame was written there last. A frame can be found while all of its bytes are left.
+        #[test]
+        fn frames_are_written_over_once_retired_and_units_known_as_long_as_they_can_be_found(
+            steps in proptest::collection::vec((0u16..2, 1u64..12, 0u64..6, any::<bool>(), any::<bool>()), 0..200)
+        ) {
+            let mut rings = Rings::new(LEN, 0);
+            let mut bytes: [[Option<usize>; LEN as usize]; 2] = [[None; LEN as usize]; 2];
+            let mut written: Vec<Written> = Vec::new();
+            for (member, len, unit, whole, retires) in steps {
+                let sequence = written.len();
+                if retires {
+                    rings.retire(sequence as u64);
+                }
+                let (ring, retired) = (&mut bytes[usize::from(member)], rings.retired() as usize);
+                if let Some(start) = rings.place(MemberIndex(member), len, sequence as u64, &[(UnitIndex(unit), whole)]) {
+                    prop_assert!(start + len <= LEN);
+                    for byte in &mut ring[start as usize..(start + len) as usize] {
+                        if let Some(before) = byte.replace(sequence) {
+                            prop_assert!(before < retired);
+                            written[before].left -= 1;
+                        }
+                    }
+                    written.push(Written { member: member.into(), len, left: len, unit, whole });
+                } else {
+                    prop_assert!(ring.iter().flatten().any(|&sequence| sequence >= retired), "nothing is in the way");
+                }
+                let found = || written.iter().filter(|frame| frame.left == frame.len);
+                let held = |member| written[retired..].iter().filter(move |frame| frame.member == member).map(|frame| frame.len).sum::<u64>();
+                prop_assert_eq!(rings.is_filling(), (0..2).any(|member| held(member) > LEN / 2));
+                prop_assert_eq!(rings.is_empty(), found().next().is_none());
+                for unit in 0..6 {
+                    prop_assert_eq!(rings.has(UnitIndex(unit)), found().any(|frame| frame.unit == unit));
+                    let is_whole = found().any(|frame| frame.unit == unit && frame.whole);
+                    prop_assert_eq!(rings.has_whole(UnitIndex(unit)), is_whole);
+                }
+            }
+        }
+    }
+}
