@@ -262,3 +262,16 @@ impl Geometry {
         Range::new(start, (range.end & !(self.sector - 1)).max(start))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::roles;
+
+    #[test]
+    fn roles_are_the_bits_that_are_set_in_order() {
+        assert_eq!(roles(0).count(), 0);
+        assert_eq!(roles(0b1011).collect::<Vec<_>>(), [0, 1, 3]);
+        assert_eq!(roles(1 << 63 | 1).collect::<Vec<_>>(), [0, 63]);
+        assert_eq!(roles(u64::MAX).collect::<Vec<_>>(), (0..64).collect::<Vec<_>>());
+    }
+}

@@ -1,4 +1,6 @@
 //! Drives: files, block devices, memory, and what other crates reach.
+//!
+//! Reads and writes are `async` blocks, since an `async fn` has room for its arguments twice: `docs/decisions/array.md`.
 
 mod atomic;
 mod backend;
