@@ -9,7 +9,9 @@ use std::time::Duration;
 use clap::{CommandFactory, Parser, Subcommand};
 use daemon::http::{HttpOptions, Server};
 use daemon::{Engine, Handover, Interfaces, WallClock};
-use runtime::{Config, DefaultSignals, Runtime, raise_descriptor_limit, take_memory_without_io};
+use runtime::{
+    Config, DefaultSignals, Runtime, give_back_large_memory, raise_descriptor_limit, take_memory_without_io,
+};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -106,6 +108,7 @@ fn main() -> ExitCode {
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "no more descriptors than it was started with");
     }
+    give_back_large_memory();
     // Before there are other threads.
     if let Err(error) = take_memory_without_io() {
         tracing::debug!(%error, "may wait for its own block devices when memory is short");

@@ -68,8 +68,8 @@ pub use mailbox::{Mailbox, MailboxGone, MailboxSender, mailbox};
 pub use net::{Bound, Closer, Incoming, ListenOn, Listener, Peer, Stream, StreamReader, StreamWriter};
 pub use nvme::{NVME_HEALTH_BYTES, NVME_IDENTIFY_BYTES, nvme_health, nvme_identify};
 pub use process::{
-    DefaultSignals, inherited, monotonic_us, raise_descriptor_limit, replace_process, send_with_descriptor,
-    take_memory_without_io,
+    DefaultSignals, give_back_large_memory, inherited, monotonic_us, raise_descriptor_limit, replace_process,
+    send_with_descriptor, take_memory_without_io,
 };
 pub use remote::{ShardHandle, ShardStats};
 pub use shard::{POLLS_PER_TURN, READY_OPS_PER_POLL};

@@ -55,6 +55,20 @@ pub fn take_memory_without_io() -> io::Result<()> {
     flusher.and(locked).map(drop)
 }
 
+/// Has memory that was allocated in large blocks go back to the system when it is freed.
+///
+/// glibc maps such blocks apart. But it raises what it takes for large to the largest block that was freed, up to 32 MiB (`M_MMAP_THRESHOLD` of
+/// mallopt(3)), and what is smaller stays with the heap of its thread: locked memory cannot be given back from within a heap. What a group of
+/// many terabytes takes for a moment when it is made would be resident from then on, on a thread that may never need it again.
+pub fn give_back_large_memory() {
+    // SAFETY: it changes how later allocations are made, and none that was.
+    let set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES) };
+    debug_assert_eq!(set, 1, "the allocator knows the option");
+}
+
+/// What is allocated for requests is smaller, or comes from the arena: to map and to unmap it would take longer than its use.
+const LARGE_BYTES: libc::c_int = 1 << 20;
+
 /// Of `linux/prctl.h`, since Linux 5.6.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
