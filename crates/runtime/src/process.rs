@@ -55,20 +55,6 @@ pub fn take_memory_without_io() -> io::Result<()> {
     flusher.and(locked).map(drop)
 }
 
-/// Has memory that was allocated in large blocks go back to the system when it is freed.
-///
-/// glibc maps such blocks apart. But it raises what it takes for large to the largest block that was freed, up to 32 MiB (`M_MMAP_THRESHOLD` of
-/// mallopt(3)), and what is smaller stays with the heap of its thread: locked memory cannot be given back from within a heap. What a group of
-/// many terabytes takes for a moment when it is made would be resident from then on, on a thread that may never need it again.
-pub fn give_back_large_memory() {
-    // SAFETY: it changes how later allocations are made, and none that was.
-    let set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES) };
-    debug_assert_eq!(set, 1, "the allocator knows the option");
-}
-
-/// What is allocated for requests is smaller, or comes from the arena: to map and to unmap it would take longer than its use.
-const LARGE_BYTES: libc::c_int = 1 << 20;
-
 /// Of `linux/prctl.h`, since Linux 5.6.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
@@ -87,6 +73,20 @@ fn has_capability(number: u32) -> io::Result<bool> {
     let effective = effective.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
     Ok(effective.is_some_and(|mask| mask >> number & 1 == 1))
 }
+
+/// Has memory that was allocated in large blocks go back to the system when it is freed.
+///
+/// glibc maps such blocks apart. But it raises what it takes for large to the largest block that was freed, up to 32 MiB (`M_MMAP_THRESHOLD` of
+/// mallopt(3)), and what is smaller stays with the heap of its thread: locked memory cannot be given back from within a heap. What a group of
+/// many terabytes takes for a moment when it is made would be resident from then on, on a thread that may never need it again.
+pub fn give_back_large_memory() {
+    // SAFETY: it changes how later allocations are made, and none that was.
+    let set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES) };
+    debug_assert_eq!(set, 1, "the allocator knows the option");
+}
+
+/// What is allocated for requests is smaller, or comes from the arena: to map and to unmap it would take longer than its use.
+const LARGE_BYTES: libc::c_int = 1 << 20;
 
 /// Takes the descriptors 3, 4, ... that this process was started with, `count` of them; `None` for one that was not. From now on no
 /// further program gets them.

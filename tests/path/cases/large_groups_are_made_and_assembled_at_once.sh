@@ -1,5 +1,5 @@
 # 16 TiB over sparse files: created and assembled in under 2 s each, within the memory that was promised, also once it was written all over:
-# 2000 writes, of which each is the first one to its zone, are to more blocks of checksums than are kept in memory.
+# 2000 writes, nearly all of them the first to their zones, are to more blocks of checksums than are kept in memory.
 files=()
 for index in $(seq 10); do files+=("$DIR/big-$index"); done
 start_daemon
