@@ -7,7 +7,8 @@ use drive::{BlockError, Drive, DriveError, Env, join_all};
 use format::{MemberEntry, MemberState, Role, SlotError, Superblock, SuperblockError, Uuid};
 use thiserror::Error;
 
-use crate::probe::{Probe, probe};
+use crate::bounded::Bounded;
+use crate::probe::{foreign_on, superblock_on};
 
 /// Why a drive is not part of the group.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -143,11 +144,10 @@ pub async fn assemble<E: Env>(env: &E, drives: &[E::Drive]) -> Result<Assembly, 
     let mut refused: Vec<(usize, Refusal)> = Vec::new();
     let mut found: Vec<(usize, Superblock)> = Vec::new();
     // One after the other, those that do not answer would add up.
-    for (index, probed) in join_all(drives.iter().map(|drive| probe(env, drive))).await.into_iter().enumerate() {
-        match probed {
-            Ok(Probe { superblock: Ok(superblock), .. }) => found.push((index, superblock)),
-            Ok(Probe { superblock: Err(error), foreign, .. }) => refused.push((index, refusal(error, &foreign))),
-            Err(error) => refused.push((index, Refusal::Drive(error))),
+    for (index, looked) in join_all(drives.iter().map(|drive| look(env, drive))).await.into_iter().enumerate() {
+        match looked {
+            Ok(superblock) => found.push((index, superblock)),
+            Err(refusal) => refused.push((index, refusal)),
         }
     }
     let name = |index: usize| drives[index].info().name.clone();
@@ -192,14 +192,19 @@ pub async fn assemble<E: Env>(env: &E, drives: &[E::Drive]) -> Result<Assembly, 
     Ok(assembly)
 }
 
-fn refusal(error: SuperblockError, foreign: &[format::foreign::Foreign]) -> Refusal {
-    match error {
-        SuperblockError::NotPurlin if foreign.is_empty() => Refusal::NotPurlin,
-        SuperblockError::NotPurlin => {
-            Refusal::Foreign(foreign.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "))
-        }
-        other => Refusal::Superblock(other),
+/// The superblock of a drive, or what it holds instead.
+async fn look<E: Env>(env: &E, drive: &E::Drive) -> Result<Superblock, Refusal> {
+    let drive = Bounded::new(env, drive);
+    let error = match superblock_on(&drive).await.map_err(Refusal::Drive)? {
+        Ok(superblock) => return Ok(superblock),
+        Err(error) => error,
+    };
+    if error != SuperblockError::NotPurlin {
+        return Err(Refusal::Superblock(error));
     }
+    let holds: Vec<String> =
+        foreign_on(&drive).await.map_err(Refusal::Drive)?.iter().map(ToString::to_string).collect();
+    Err(if holds.is_empty() { Refusal::NotPurlin } else { Refusal::Foreign(holds.join(", ")) })
 }
 
 /// No drive went on without all of the members that the newest superblock counts on, in another line of runs. That takes a level that survives

@@ -89,7 +89,7 @@ pub use lost::LostCells;
 pub use membership::JoinError;
 pub use message::{Message, NoPeers, Peers};
 pub use ownership::Owners;
-pub use probe::{Probe, probe};
+pub use probe::{Probe, probe, read_superblock};
 pub use replay::Replayed;
 pub use scrub::{Fault, Finding, ScrubMode};
 pub use scrub_job::ScrubProgress;

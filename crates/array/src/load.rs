@@ -22,7 +22,7 @@ use crate::leader::{GroupState, Leader, read_retried};
 use crate::lock::Turnstile;
 use crate::lost::{LostCells, load_lost};
 use crate::message::Peers;
-use crate::probe::{Probe, probe_bounded};
+use crate::probe::superblock_on;
 use crate::replay::{Replay, Replayed, members};
 use crate::resum::Resums;
 use crate::scrub::ScrubMode;
@@ -182,7 +182,7 @@ async fn take_over<E: Env>(
     };
     let mut identities: BTreeMap<DriveId, Uuid> = assembly.members.iter().enumerate().filter_map(identity).collect();
     for &index in &assembly.spares {
-        if let Ok(Probe { superblock: Ok(own), .. }) = probe_bounded(&drives[index]).await {
+        if let Ok(Ok(own)) = superblock_on(&drives[index]).await {
             identities.insert(DriveId(index as u16), own.drive);
         }
     }

@@ -12,42 +12,60 @@ use crate::leader::read_retried;
 pub struct Probe {
     /// Its Purlin superblock, or why there is none to use.
     pub superblock: Result<Superblock, SuperblockError>,
-    /// One of the two copies of the superblock is damaged or behind.
-    pub copy_damaged: bool,
     /// File systems, partition tables and other arrays found on it.
     pub foreign: Vec<Foreign>,
 }
 
-/// Reads the places of a drive where something would show what it holds.
+/// Reads the places of a drive where something would show what it holds: a mebibyte at both its ends.
 ///
 /// # Errors
 /// [`DriveError`] if both ends of the drive cannot be read; [`DriveError::Silent`] if it does not answer.
 pub async fn probe<E: Env>(env: &E, drive: &E::Drive) -> Result<Probe, DriveError> {
-    probe_bounded(&Bounded::new(env, drive)).await
+    let drive = Bounded::new(env, drive);
+    let superblock = superblock_on(&drive).await?;
+    Ok(Probe { superblock, foreign: foreign_on(&drive).await? })
 }
 
-/// As [`probe`], of a drive that is used further.
-pub(crate) async fn probe_bounded<E: Env>(drive: &Bounded<'_, E>) -> Result<Probe, DriveError> {
-    let size = drive.info().size_bytes;
-    let [head_at, tail_at] = superblock_offsets(size);
+/// Reads the superblock of a drive, and nothing else.
+///
+/// # Errors
+/// As [`probe`].
+pub async fn read_superblock<E: Env>(
+    env: &E,
+    drive: &E::Drive,
+) -> Result<Result<Superblock, SuperblockError>, DriveError> {
+    superblock_on(&Bounded::new(env, drive)).await
+}
+
+/// As [`read_superblock`], of a drive that is used further.
+pub(crate) async fn superblock_on<E: Env>(
+    drive: &Bounded<'_, E>,
+) -> Result<Result<Superblock, SuperblockError>, DriveError> {
+    let [head_at, tail_at] = superblock_offsets(drive.info().size_bytes);
     // One copy alone may be the one that a crash tore.
     let head = read_retried(drive, head_at, || BufMut::zeroed(BLOCK)).await;
     let tail = read_retried(drive, tail_at, || BufMut::zeroed(BLOCK)).await;
     if let (Err(error), Err(_)) = (&head, &tail) {
         return Err(error.clone());
     }
+    if let Some(silence) = drive.silence() {
+        return Err(silence); // It may answer some of what it is asked.
+    }
     let bytes = |copy: &Result<BufMut, DriveError>| copy.as_ref().map_or(Vec::new(), |buf| buf.to_vec());
-    let copies = newest(&bytes(&head), &bytes(&tail));
-    let copy_damaged = copies.as_ref().is_ok_and(|copies| copies.head_stale || copies.tail_stale);
+    Ok(newest(&bytes(&head), &bytes(&tail)).map(|copies| copies.superblock))
+}
+
+/// Looks for what other programs leave on a drive.
+///
+/// # Errors
+/// [`DriveError::Silent`].
+pub(crate) async fn foreign_on<E: Env>(drive: &Bounded<'_, E>) -> Result<Vec<Foreign>, DriveError> {
+    let size = drive.info().size_bytes;
     let span = (foreign::INSPECT_BYTES as u64).min(size / BLOCK as u64 * BLOCK as u64);
     let sector = u64::from(drive.info().sector_bytes);
     let head = read_in_parts(drive, 0, span).await;
     let tail = read_in_parts(drive, (size - span) / sector * sector, span).await;
-    let foreign = foreign::inspect(&head, &tail, size);
-    if let Some(silence) = drive.silence() {
-        return Err(silence); // It may answer some of what it is asked.
-    }
-    Ok(Probe { superblock: copies.map(|copies| copies.superblock), copy_damaged, foreign })
+    drive.silence().map_or_else(|| Ok(foreign::inspect(&head, &tail, size)), Err)
 }
 
 /// Reads a range; what of it cannot be read shows nothing.

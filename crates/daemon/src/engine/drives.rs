@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use ::drive::DriveError;
 use api::{ErrorCode, NvmeDrive};
-use array::{Probe, probe};
+use array::{Probe, probe, read_superblock};
 use format::Superblock;
 use runtime::{OpenDrive, OpenError, ShardEnv, ShardHandle, create_file};
 
@@ -217,11 +217,14 @@ pub(super) async fn probe_open(open: OpenDrive) -> Result<Probe, DriveError> {
 /// What the superblock of a drive says.
 pub(super) async fn superblock_of(shard: &ShardHandle, taken: &Taken) -> Answer<Option<Superblock>> {
     let open = taken.open.clone();
-    let found = shard.call(move || probe_open(open));
+    let found = shard.call(move || async move {
+        let env = ShardEnv::current();
+        read_superblock(&env, &env.attach(&open)).await
+    });
     let found = found.await.map_err(|_| stopping())?;
     let found =
         found.map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot read {}: {error}", taken.name)))?;
-    Ok(found.superblock.ok())
+    Ok(found.ok())
 }
 
 fn refusal(error: &OpenError) -> ControlError {
