@@ -49,7 +49,7 @@ mod task;
 mod trace;
 mod world;
 
-pub use crate::drive::{Broken, DriveOptions, Latency, Outage, PageRc, SimDrive};
+pub use crate::drive::{Broken, DriveOptions, Image, Latency, Outage, PageRc, SimDrive};
 pub use crate::net::{SimConnection, SimNetwork, SimReader, SimWriter, Way};
 pub use crate::remote::{GroupDrive, Patience, Ways};
 pub use crate::rng::Rng;

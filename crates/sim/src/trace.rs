@@ -113,7 +113,7 @@ impl fmt::Display for TraceEntry {
 
 /// An event on the tape: what happened to a drive, with the bytes, so that every state that a power cut could leave can
 /// be derived from it.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapeEvent {
     /// Which drive: the order in which the drives of the world were made, from 0.
     pub drive_index: u32,
@@ -124,7 +124,7 @@ pub struct TapeEvent {
 }
 
 /// What an operation on the tape did. Reads are not recorded.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TapeStep {
     /// The drive took a write.
     Write {

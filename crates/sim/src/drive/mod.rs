@@ -18,7 +18,7 @@ pub(crate) use self::faults::Ranges;
 pub use self::outage::{Broken, Outage};
 pub(crate) use self::state::DriveState;
 use self::state::{OpResult, Request, Submitted};
-pub use self::store::PageRc;
+pub use self::store::{Image, PageRc};
 use crate::rng::Rng;
 use crate::trace::{Counts, OpKind};
 use crate::world::SimEnv;
@@ -139,14 +139,14 @@ impl SimDrive {
         SimDrive { state: DriveState::new(&env.world, info, latency, write_cache), generation: 0 }
     }
 
-    /// A drive that holds an image: its pages of 4 KiB from the start on, shared until they are changed. What lies after
-    /// them is garbage.
+    /// A drive that holds an image, which gives its page of 4 KiB with each number: it is asked for a page whenever that is
+    /// read, until it is written.
     ///
     /// # Panics
     /// As [`SimDrive::with_options`].
-    pub fn with_image(env: &SimEnv, options: DriveOptions, pages: impl Iterator<Item = PageRc>) -> Self {
+    pub fn with_image(env: &SimEnv, options: DriveOptions, image: Image) -> Self {
         let drive = SimDrive::with_options(env, options);
-        drive.state.inner.borrow_mut().store.load(pages);
+        drive.state.inner.borrow_mut().store.hold(image);
         drive
     }
 

@@ -20,8 +20,11 @@ const SPARE_PAGES: usize = 4096;
 
 type PageBox = Box<[u8; PAGE_BYTES]>;
 
-/// A page that several drives share until one of them changes it.
+/// A page of an image.
 pub type PageRc = Rc<[u8; PAGE_BYTES]>;
+
+/// What a drive holds before it is written, by the number of the page.
+pub type Image = Rc<dyn Fn(u64) -> PageRc>;
 
 #[derive(Clone)]
 enum Content {
@@ -29,8 +32,38 @@ enum Content {
     Garbage(u32),
     Zero,
     Data(PageBox),
-    /// As it was on the image that the drive was made of.
-    Shared(PageRc),
+    /// What the drive's image says.
+    Image,
+}
+
+/// Where the content of pages comes from that have none of their own.
+struct Origin {
+    seed: u64,
+    image: Option<Image>,
+}
+
+impl Origin {
+    /// What a page is that was never written.
+    #[inline]
+    fn unwritten(&self) -> Content {
+        if self.image.is_some() { Content::Image } else { Content::Garbage(0) }
+    }
+
+    /// Reads a part of a page.
+    #[inline]
+    fn read(&self, content: &Content, number: u64, within: usize, into: &mut [u8]) {
+        match content {
+            Content::Data(bytes) => into.copy_from_slice(&bytes[within..within + into.len()]),
+            Content::Zero => into.fill(0),
+            Content::Garbage(version) => {
+                fill_garbage(self.seed, *version, number * PAGE_BYTES as u64 + within as u64, into);
+            }
+            Content::Image => {
+                let image = self.image.as_ref().expect("a drive without an image has no pages of one");
+                into.copy_from_slice(&image(number)[within..within + into.len()]);
+            }
+        }
+    }
 }
 
 struct Page {
@@ -55,7 +88,7 @@ pub(crate) struct Store {
     index: Vec<u32>,
     chunks: Vec<Box<[Page]>>,
     sector_bytes: usize,
-    seed: u64,
+    origin: Origin,
     /// Counts the flushes that were begun.
     epoch: u64,
     /// Pages by the epoch in which they became dirty. An entry is stale if the page says otherwise.
@@ -113,7 +146,7 @@ impl Store {
             index: vec![0; usize::try_from(chunk_count).expect("the index of a drive fits into memory")],
             chunks: Vec::new(),
             sector_bytes: sector_bytes as usize,
-            seed: rng.next_u64(),
+            origin: Origin { seed: rng.next_u64(), image: None },
             epoch: 0,
             dirty: VecDeque::new(),
             spare: Vec::new(),
@@ -121,12 +154,9 @@ impl Store {
         }
     }
 
-    /// Puts whole pages in place, durably, from page 0 on.
-    pub(crate) fn load(&mut self, pages: impl Iterator<Item = PageRc>) {
-        for (number, shared) in pages.enumerate() {
-            let chunk = self.ensure_chunk(number as u64);
-            self.chunks[chunk][number % CHUNK_PAGES].content = Content::Shared(shared);
-        }
+    /// Holds an image from now on, where nothing was written.
+    pub(crate) fn hold(&mut self, image: Image) {
+        self.origin.image = Some(image);
     }
 
     #[inline]
@@ -145,7 +175,7 @@ impl Store {
         if let Some(chunk) = self.chunk_index(page) {
             return chunk;
         }
-        let fresh = || Page { content: Content::Garbage(0), durable: None, dirty: 0, epoch: 0 };
+        let fresh = || Page { content: self.origin.unwritten(), durable: None, dirty: 0, epoch: 0 };
         self.chunks.push((0..CHUNK_PAGES).map(|_| fresh()).collect());
         self.index[(page / CHUNK_PAGES as u64) as usize] = self.chunks.len() as u32;
         self.chunks.len() - 1
@@ -164,14 +194,9 @@ impl Store {
         for (number, within, len) in pages(offset, into.len() as u64) {
             let part = &mut into[done..done + len];
             done += len;
-            match self.page(number).map(|page| &page.content) {
-                Some(Content::Data(bytes)) => part.copy_from_slice(&bytes[within..within + len]),
-                Some(Content::Shared(bytes)) => part.copy_from_slice(&bytes[within..within + len]),
-                Some(Content::Zero) => part.fill(0),
-                Some(Content::Garbage(version)) => {
-                    fill_garbage(self.seed, *version, number * PAGE_BYTES as u64 + within as u64, part);
-                }
-                None => fill_garbage(self.seed, 0, number * PAGE_BYTES as u64 + within as u64, part),
+            match self.page(number) {
+                Some(page) => self.origin.read(&page.content, number, within, part),
+                None => self.origin.read(&self.origin.unwritten(), number, within, part),
             }
         }
     }
@@ -194,7 +219,8 @@ impl Store {
         while at < end {
             let chunk_end = (at / chunk_bytes + 1) * chunk_bytes;
             let here = chunk_end.min(end) - at;
-            if matches!(fill, Fill::Zero) || self.chunk_index(at / PAGE_BYTES as u64).is_some() {
+            let is_garbage = self.origin.image.is_none() && matches!(fill, Fill::Garbage(_));
+            if !is_garbage || self.chunk_index(at / PAGE_BYTES as u64).is_some() {
                 for (number, within, len) in pages(at, here) {
                     self.fill_page(number, within, len, fill, durable);
                 }
@@ -204,7 +230,7 @@ impl Store {
     }
 
     fn fill_page(&mut self, number: u64, within: usize, len: usize, fill: Fill, durable: bool) {
-        let seed = self.seed;
+        let seed = self.origin.seed;
         let start = number * PAGE_BYTES as u64 + within as u64;
         let chunk = self.ensure_chunk(number);
         if len < PAGE_BYTES {
@@ -238,7 +264,7 @@ impl Store {
         let mask = self.mask(within, len);
         self.before_change(number, mask, len, durable);
         let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
-        let data = materialize(&mut page.content, &mut self.spare, self.seed, number, len < PAGE_BYTES);
+        let data = materialize(&mut page.content, &mut self.spare, &self.origin, number, len < PAGE_BYTES);
         change(data);
     }
 
@@ -297,9 +323,9 @@ impl Store {
         let chunk = self.ensure_chunk(number);
         let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
         let durable = page.durable.as_mut().expect("a dirty page has a fallback");
-        let durable = materialize(durable, &mut self.spare, self.seed, number, true);
+        let durable = materialize(durable, &mut self.spare, &self.origin, number, true);
         let content = &page.content;
-        copy_sectors(content, durable, sectors, self.sector_bytes, self.seed, number);
+        copy_sectors(&self.origin, content, durable, sectors, self.sector_bytes, number);
     }
 
     /// Begins a flush. [`Store::flush_end`] takes what this gives.
@@ -344,8 +370,8 @@ impl Store {
             page.dirty = 0;
             let durable = page.durable.take().expect("a dirty page has a fallback");
             if lost != 0 {
-                let content = materialize(&mut page.content, &mut self.spare, self.seed, number, true);
-                copy_sectors(&durable, content, lost, sector_bytes, self.seed, number);
+                let content = materialize(&mut page.content, &mut self.spare, &self.origin, number, true);
+                copy_sectors(&self.origin, &durable, content, lost, sector_bytes, number);
             }
             self.keep(durable);
         }
@@ -375,7 +401,7 @@ impl Store {
             let page = &mut self.chunks[chunk][number as usize % CHUNK_PAGES];
             let at = number * PAGE_BYTES as u64 + within as u64;
             for content in [Some(&mut page.content), page.durable.as_mut()].into_iter().flatten() {
-                let bytes = materialize(content, &mut self.spare, self.seed, number, true);
+                let bytes = materialize(content, &mut self.spare, &self.origin, number, true);
                 change(at, &mut bytes[within..within + len]);
             }
         }
@@ -403,17 +429,14 @@ fn memory(spare: &mut Vec<PageBox>) -> PageBox {
 fn materialize<'a>(
     content: &'a mut Content,
     spare: &mut Vec<PageBox>,
-    seed: u64,
+    origin: &Origin,
     number: u64,
     needed: bool,
 ) -> &'a mut [u8; PAGE_BYTES] {
     if !matches!(content, Content::Data(_)) {
         let mut page = memory(spare);
-        match content {
-            _ if !needed => {}
-            Content::Garbage(version) => fill_garbage(seed, *version, number * PAGE_BYTES as u64, &mut page[..]),
-            Content::Shared(shared) => page.copy_from_slice(&shared[..]),
-            _ => page.fill(0),
+        if needed {
+            origin.read(content, number, 0, &mut page[..]);
         }
         *content = Content::Data(page);
     }
@@ -424,16 +447,15 @@ fn materialize<'a>(
 }
 
 /// Copies the sectors of a mask.
-fn copy_sectors(from: &Content, to: &mut [u8; PAGE_BYTES], sectors: u8, sector_bytes: usize, seed: u64, number: u64) {
+fn copy_sectors(
+    origin: &Origin,
+    from: &Content,
+    to: &mut [u8; PAGE_BYTES],
+    sectors: u8,
+    sector_bytes: usize,
+    number: u64,
+) {
     for (sector, to) in to.chunks_mut(sector_bytes).enumerate().filter(|(sector, _)| sectors >> sector & 1 == 1) {
-        let at = sector * sector_bytes;
-        match from {
-            Content::Data(bytes) => to.copy_from_slice(&bytes[at..at + sector_bytes]),
-            Content::Shared(bytes) => to.copy_from_slice(&bytes[at..at + sector_bytes]),
-            Content::Zero => to.fill(0),
-            Content::Garbage(version) => {
-                fill_garbage(seed, *version, number * PAGE_BYTES as u64 + at as u64, to);
-            }
-        }
+        origin.read(from, number, sector * sector_bytes, to);
     }
 }

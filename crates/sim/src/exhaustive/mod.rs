@@ -1,30 +1,36 @@
 //! Every crash of every short program.
 //!
 //! For each program the drives' operations are recorded once; from the tape follows every state that a power cut could
-//! leave at every point ([`states`]); each is assembled and recovered by the real code, without each set of members that
-//! the level can do without, and everything is read and compared with the model.
+//! leave at every point ([`states`]); each that can be told apart ([`explore`]) is assembled and recovered by the real code,
+//! without each set of members that the level can do without, and everything is read and compared with the model.
 
+mod explore;
 mod programs;
 mod states;
+#[cfg(test)]
+mod tests;
 
-use std::collections::HashSet;
+use std::cell::RefCell;
 use std::fmt;
+use std::ops::ControlFlow;
+use std::rc::Rc;
 use std::str::FromStr;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 use ::drive::{BlockError, BufMut};
 use array::Array;
 use format::{CrashSafety, Shape};
 
+use self::explore::{Explorer, Memo};
 pub use self::programs::{Before, Case, Op, alphabet, programs, shapes};
-use self::states::{BLOCK_BYTES, Drives, Page, Place, State};
+use self::states::{BLOCK_BYTES, Cut, Drives, Page};
 use crate::campaign::{attempt, keep_memory};
 use crate::engine::history::{History, Loss, Request, Shared, Violation, perform};
 use crate::engine::{Group, KIB, Protection, lost_sets};
 use crate::rng::mix;
 use crate::trace::TapeEvent;
-use crate::{DriveOptions, Latency, PageRc, Sim, SimDrive, SimEnv};
+use crate::{DriveOptions, Latency, Sim, SimDrive, SimEnv};
 
 /// What was gone through.
 #[derive(Debug, Default)]
@@ -33,11 +39,11 @@ pub struct Counts {
     pub programs: AtomicU64,
     /// Points at which the power failed.
     pub points: AtomicU64,
-    /// States of the drives at those, times sets of lost members.
+    /// For each of them, and each set of lost members, the states of the drives that are there.
     pub cases: AtomicU64,
-    /// Those of the cases that no other one had in common: recovered and read.
-    pub distinct: AtomicU64,
-    /// Cases in which a block that was being written cannot be read, as the exception allows.
+    /// Recoveries, with everything read and compared, each of which stands for all cases that are the same to it.
+    pub recovered: AtomicU64,
+    /// Those of them after which a block that was being written cannot be read, as the exception allows.
     pub excused: AtomicU64,
     /// Violations so far: a run that is broken off has told none of them.
     pub violations: AtomicU64,
@@ -48,11 +54,11 @@ impl fmt::Display for Counts {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         write!(
             formatter,
-            "{} programs, {} crash points, {} cases, {} of them distinct, {} with unreadable blocks that may be",
+            "{} programs, {} crash points, {} cases, {} recovered, {} with unreadable blocks that may be",
             get(&self.programs),
             get(&self.points),
             get(&self.cases),
-            get(&self.distinct),
+            get(&self.recovered),
             get(&self.excused)
         )
     }
@@ -75,7 +81,7 @@ pub struct Extent {
     pub jobs: usize,
     /// Violations after which it ends.
     pub violations: usize,
-    /// Only count the cases, which takes a small part of the time.
+    /// Only count the cases, and recover none.
     pub only_count: bool,
     /// Which of the programs.
     pub part: Part,
@@ -136,10 +142,9 @@ impl Extent {
     pub fn programs(&self) -> Vec<Case> {
         let alphabet = alphabet(&self.shape);
         let mut cases = Vec::new();
-        // The longer ones first, since they have the shorter ones as their beginnings.
         for degraded in lost_sets(&self.shape, self.degraded.min(self.lost)) {
             for before in [Before::Written, Before::Fresh] {
-                for ops in programs(&alphabet, self.ops) {
+                for ops in (1..=self.ops).flat_map(|len| programs(&alphabet, len)) {
                     let degraded = degraded.clone();
                     cases.push(Case { shape: self.shape, protection: self.protection, before, degraded, ops });
                 }
@@ -148,21 +153,24 @@ impl Extent {
         self.part.of_list(cases)
     }
 
-    /// Goes through these programs. Gives the violations, none of which is in the counts twice.
+    /// Goes through these programs. Gives the violations.
     pub fn check(&self, cases: &[Case], counts: &Counts) -> Vec<String> {
         keep_memory();
-        let seen: Vec<Mutex<HashSet<u128>>> = (0..64).map(|_| Mutex::default()).collect();
+        let starts: Vec<Start> = cases.chunk_by(Case::begins_like).map(Start::new).collect();
+        let start_of: Vec<&Start> = starts.iter().flat_map(|start| std::iter::repeat_n(start, start.cases)).collect();
         let violations = Mutex::new(Vec::new());
         let next = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for _ in 0..self.jobs.max(1) {
                 scope.spawn(|| {
-                    while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    while let Some(number) = Some(next.fetch_add(1, Ordering::Relaxed)).filter(|at| *at < cases.len()) {
                         let full = || violations.lock().expect("violations are caught").len() >= self.violations;
                         if full() {
                             break;
                         }
-                        let found = self.check_program(case, &seen, counts, &full);
+                        let memo = start_of[number].memo();
+                        let found = self.check_program(&cases[number], &memo, counts, &full);
+                        start_of[number].done();
                         counts.violations.fetch_add(found.len() as u64, Ordering::Relaxed);
                         violations.lock().expect("violations are caught").extend(found);
                     }
@@ -172,60 +180,85 @@ impl Extent {
         violations.into_inner().expect("violations are caught")
     }
 
-    fn check_program(
-        &self,
-        case: &Case,
-        seen: &[Mutex<HashSet<u128>>],
-        counts: &Counts,
-        enough: &dyn Fn() -> bool,
-    ) -> Vec<String> {
+    fn check_program(&self, case: &Case, memo: &Memo, counts: &Counts, enough: &dyn Fn() -> bool) -> Vec<String> {
         let recording = match attempt(|| record(case)) {
             Ok(recording) => recording,
             Err(why) => return vec![format!("{case}\n  without any crash: {why}")],
         };
         counts.programs.fetch_add(1, Ordering::Relaxed);
-        let sets: Vec<Vec<usize>> = lost_sets(&case.shape, self.lost)
-            .into_iter()
-            .filter(|lost| case.degraded.iter().all(|member| lost.contains(member)))
-            .collect();
-        let mut drives = Drives::new(recording.data.clone(), case.shape.members_per_set() as u32);
-        // Hashes of what is durable, by drive: the sum over its blocks.
         let mut violations = Vec::new();
+        let mut last_point = None;
+        self.each_crash(case, &recording, |crash| {
+            if last_point.replace(crash.point) != Some(crash.point) {
+                counts.points.fetch_add(1, Ordering::Relaxed);
+            }
+            let cut = crash.cut();
+            counts.cases.fetch_add(cut.states(), Ordering::Relaxed);
+            if self.only_count {
+                return ControlFlow::Continue(());
+            }
+            let states = Rc::new(RefCell::new(Explorer::new(&crash.drives.borrow(), cut, crash.root())));
+            while states.borrow_mut().next(&crash.drives.borrow(), memo) {
+                counts.recovered.fetch_add(1, Ordering::Relaxed);
+                match crash.recover(&states, counts) {
+                    Ok(()) => states.borrow_mut().ended_well(memo),
+                    Err(why) => violations.push(format!("{crash}, kept:{}\n  {why}", crash.text(&states.borrow()))),
+                }
+                if violations.len() >= 3 || !violations.is_empty() && enough() {
+                    return ControlFlow::Break(());
+                }
+            }
+            ControlFlow::Continue(())
+        });
+        violations
+    }
+
+    /// Every point of the program's last request, since those of the ones before are a shorter program's, with every set of lost
+    /// members.
+    fn each_crash(&self, case: &Case, recording: &Recording, mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>) {
+        let mut sets = lost_sets(&case.shape, self.lost);
+        sets.retain(|lost| case.degraded.iter().all(|member| lost.contains(member)));
+        let per_set = case.shape.members_per_set() as u32;
+        let drives = Drives::new(recording.images.clone(), recording.data.clone(), per_set);
+        let drives = Rc::new(RefCell::new(drives));
         for point in 0..=recording.tape.len() {
             if let Some(event) = point.checked_sub(1).map(|last| &recording.tape[last]) {
-                drives.apply(event);
+                drives.borrow_mut().apply(event);
             }
-            counts.points.fetch_add(1, Ordering::Relaxed);
-            let (_, history) = recording.histories.iter().rfind(|(from, _)| *from <= point).expect("it begins at 0");
-            let fingerprint = history.fingerprint();
-            for state in drives.states() {
-                let hashes = state_hashes(&drives, &state, recording.images.len());
-                for lost in &sets {
-                    counts.cases.fetch_add(1, Ordering::Relaxed);
-                    if !is_new(&hashes, lost, fingerprint, case, seen) {
-                        continue;
-                    }
-                    counts.distinct.fetch_add(1, Ordering::Relaxed);
-                    if self.only_count {
-                        continue;
-                    }
-                    let crash = Crash { case, recording: &recording, drives: &drives, state: &state, history, lost };
-                    let result = match attempt(|| crash.recover(counts)) {
-                        Ok(Ok(())) => continue,
-                        Ok(Err(Violation(why))) | Err(why) => why,
-                    };
-                    violations.push(format!(
-                        "{case}\n  crash after {point} of {} drive events, lost {lost:?}, kept:{}\n  {result}",
-                        recording.tape.len(),
-                        if state.text.is_empty() { " nothing" } else { &state.text }
-                    ));
-                    if enough() || violations.len() >= 3 {
-                        return violations;
-                    }
+            if point < recording.last {
+                continue;
+            }
+            for lost in &sets {
+                if look(&Crash { case, recording, drives: &drives, point, lost }).is_break() {
+                    return;
                 }
             }
         }
-        violations
+    }
+}
+
+/// Programs that begin on the same drives.
+struct Start {
+    cases: usize,
+    /// How many are not gone through.
+    left: AtomicUsize,
+    memo: Mutex<Arc<Memo>>,
+}
+
+impl Start {
+    fn new(cases: &[Case]) -> Start {
+        Start { cases: cases.len(), left: AtomicUsize::new(cases.len()), memo: Mutex::default() }
+    }
+
+    fn memo(&self) -> Arc<Memo> {
+        self.memo.lock().expect("nobody panics with it").clone()
+    }
+
+    /// One is gone through. Memory is let go with the last.
+    fn done(&self) {
+        if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            *self.memo.lock().expect("nobody panics with it") = Arc::default();
+        }
     }
 }
 
@@ -241,8 +274,10 @@ fn drive_bytes(shape: &Shape, protection: Protection) -> u64 {
 /// What a run left behind.
 struct Recording {
     tape: Vec<TapeEvent>,
+    /// Where on the tape the last request begins, if it is not the only one.
+    last: usize,
     /// The drives before the program, by page.
-    images: Vec<Vec<PageRc>>,
+    images: Vec<Vec<Page>>,
     /// From which point of the tape on which history holds.
     histories: Vec<(usize, History)>,
     data: std::ops::Range<u64>,
@@ -284,20 +319,21 @@ fn record(case: &Case) -> Recording {
             ::drive::Drive::flush(drive).await.expect("flushes");
         }
     });
-    let page = |drive: &SimDrive, page: u64| -> PageRc {
-        let bytes = drive.read_raw(page * BLOCK_BYTES, BLOCK_BYTES);
-        PageRc::new(bytes.try_into().expect("a page"))
+    let page = |index: usize, number: u64| {
+        Page::new(&drives[index].read_raw(number * BLOCK_BYTES, BLOCK_BYTES), (index as u32, number))
     };
     let pages = drive_bytes(&case.shape, case.protection) / BLOCK_BYTES;
-    let images = drives.iter().map(|drive| (0..pages).map(|number| page(drive, number)).collect()).collect();
+    let images = (0..drives.len()).map(|index| (0..pages).map(|number| page(index, number)).collect()).collect();
     let geometry = group.leader().shared().geometry.clone();
     let first = geometry.data_start / BLOCK_BYTES;
     let data = first..first + geometry.bands * geometry.unit / BLOCK_BYTES;
     sim.tape_start();
     let mut histories = vec![(0, history.borrow().clone())];
-    for op in &case.ops {
+    let mut last = 0;
+    for (index, op) in case.ops.iter().enumerate() {
         let (start, len) = range(op);
         let at = sim.tape_len();
+        last = if index == 0 { 0 } else { at + 1 };
         let before: Shared = history.clone();
         sim.block_on(async {
             let request = perform(group.leader(), &before, op.request, start, len);
@@ -309,7 +345,7 @@ fn record(case: &Case) -> Recording {
         });
         histories.push((sim.tape_len(), history.borrow().clone()));
     }
-    Recording { tape: sim.tape_take(), images, histories, data }
+    Recording { tape: sim.tape_take(), last, images, histories, data }
 }
 
 async fn both_in_order(first: impl Future<Output = ()>, second: impl Future<Output = ()>) {
@@ -317,70 +353,59 @@ async fn both_in_order(first: impl Future<Output = ()>, second: impl Future<Outp
     ::drive::join_all(futures).await;
 }
 
-/// A hash of each drive's blocks that are not as before the program.
-fn state_hashes(drives: &Drives, state: &State, count: usize) -> Vec<u64> {
-    let mut hashes = vec![0_u64; count];
-    let is_changed = |place: &Place| state.changed.iter().any(|(changed, _)| changed == place);
-    for (place, page) in drives.durable.iter().filter(|(place, _)| !is_changed(place)) {
-        hashes[place.0 as usize] = hashes[place.0 as usize].wrapping_add(page.hash);
-    }
-    for (index, (place, page)) in state.changed.iter().enumerate() {
-        // Of several versions of a block the last one counts.
-        if state.changed[index + 1..].iter().all(|(later, _)| later != place) {
-            hashes[place.0 as usize] = hashes[place.0 as usize].wrapping_add(page.hash);
-        }
-    }
-    hashes
-}
-
-/// This image has not been recovered without these members, to be compared with the same model.
-fn is_new(hashes: &[u64], lost: &[usize], history: u64, case: &Case, seen: &[Mutex<HashSet<u128>>]) -> bool {
-    let mut keys = [mix(history), mix(history ^ 0x5bd1_e995)];
-    let degraded = case.degraded.iter().fold(1_u64, |sum, &member| sum | 2 << member);
-    let lost_bits = lost.iter().fold(1_u64, |sum, &member| sum | 2 << member);
-    for (salt, key) in keys.iter_mut().enumerate() {
-        *key = mix(*key ^ mix(degraded ^ lost_bits << 20 ^ (u64::from(case.before == Before::Fresh)) << 40));
-        for (index, hash) in hashes.iter().enumerate().filter(|(index, _)| !lost.contains(index)) {
-            *key = mix(*key ^ mix(hash.wrapping_add((index + 17 * salt) as u64)));
-        }
-    }
-    let key = u128::from(keys[0]) << 64 | u128::from(keys[1]);
-    seen[(keys[0] % seen.len() as u64) as usize].lock().expect("violations are caught").insert(key)
-}
-
-/// A crash, and the members that are there afterwards.
+/// A crash, and the members that are lost with it or before.
 struct Crash<'a> {
     case: &'a Case,
     recording: &'a Recording,
-    drives: &'a Drives,
-    state: &'a State,
-    history: &'a History,
+    /// As they are at this point of the tape.
+    drives: &'a Rc<RefCell<Drives>>,
+    point: usize,
     lost: &'a [usize],
 }
 
+impl fmt::Display for Crash<'_> {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Crash { case, recording, point, lost, .. } = self;
+        write!(formatter, "{case}\n  crash after {point} of {} drive events, lost {lost:?}", recording.tape.len())
+    }
+}
+
 impl Crash<'_> {
-    fn page(&self, place: Place) -> PageRc {
-        let changed: Option<&Page> =
-            self.state.changed.iter().rfind(|(changed, _)| *changed == place).map(|(_, page)| page);
-        let page = changed.or_else(|| self.drives.durable.get(&place));
-        page.map_or_else(
-            || self.recording.images[place.0 as usize][place.1 as usize].clone(),
-            |page| page.bytes.clone(),
-        )
+    fn history(&self) -> &History {
+        let begun = self.recording.histories.iter().rfind(|(from, _)| *from <= self.point);
+        &begun.expect("it begins at 0").1
     }
 
-    /// Recovers, reads everything and compares.
-    fn recover(&self, counts: &Counts) -> Result<(), Violation> {
-        let sim = Sim::new(1);
-        let env = sim.env();
-        let members = 0..usize::from(self.case.shape.members);
-        let drives = members.filter(|member| !self.lost.contains(member)).map(|member| {
-            let pages = 0..self.recording.images[member].len() as u64;
-            let pages = pages.map(|page| self.page((member as u32, page)));
-            SimDrive::with_image(&env, options(self.case, member, Latency::IMMEDIATE), pages)
+    /// What the power cut decides.
+    fn cut(&self) -> Cut {
+        self.drives.borrow().cut(self.lost)
+    }
+
+    /// Stands for what a recovery depends on besides what it reads: who is there, and with what it is compared.
+    fn root(&self) -> u128 {
+        let lost = self.lost.iter().fold(1_u64, |sum, &member| sum | 2 << member);
+        u128::from(self.history().fingerprint()) << 64 | u128::from(mix(lost))
+    }
+
+    fn text(&self, states: &Explorer) -> String {
+        states.text(&self.drives.borrow())
+    }
+
+    /// Recovers, reads everything and compares. Which state it is, is decided as it is read.
+    fn recover(&self, states: &Rc<RefCell<Explorer>>, counts: &Counts) -> Result<(), String> {
+        let recovered = attempt(|| {
+            let sim = Sim::new(1);
+            let env = sim.env();
+            let members = 0..usize::from(self.case.shape.members);
+            let drives = members.filter(|member| !self.lost.contains(member)).map(|member| {
+                let (drives, states) = (self.drives.clone(), states.clone());
+                let image = move |page| states.borrow_mut().page(&drives.borrow(), (member as u32, page));
+                SimDrive::with_image(&env, options(self.case, member, Latency::IMMEDIATE), Rc::new(image))
+            });
+            let group = Group::open(&sim, drives.collect(), 1);
+            sim.block_on(self.compare(&group, counts))
         });
-        let group = Group::open(&sim, drives.collect(), 1);
-        sim.block_on(self.compare(&group, counts))
+        recovered?.map_err(|Violation(why)| why)
     }
 
     async fn compare(&self, group: &Group, counts: &Counts) -> Result<(), Violation> {
@@ -408,15 +433,15 @@ impl Crash<'_> {
         for at in (0..size).step_by(64 << 10) {
             let len = (64 * KIB).min(size - at);
             if let Ok(read) = array.read(at, BufMut::zeroed(len as usize)).await {
-                self.history.check(at, &read)?;
+                self.history().check(at, &read)?;
                 continue;
             }
             for block in (at..at + len).step_by(BLOCK_BYTES as usize) {
                 match array.read(block, BufMut::zeroed(BLOCK_BYTES as usize)).await {
-                    Ok(read) => self.history.check(block, &read)?,
+                    Ok(read) => self.history().check(block, &read)?,
                     Err(BlockError::Stopped) => return Err(Violation("the group has stopped".into())),
                     Err(_) => {
-                        self.history.check_unreadable(block, lost)?;
+                        self.history().check_unreadable(block, lost)?;
                         unreadable.push(block);
                     }
                 }
@@ -438,24 +463,6 @@ impl Crash<'_> {
             Ok(())
         } else {
             Err(Violation(format!("block {start} is not what was written again")))
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_parts_are_the_whole_and_share_nothing() {
-        let list: Vec<usize> = (0..103).collect();
-        for of in [1, 2, 7, 103, 110] {
-            let parts: Vec<usize> = (1..=of).flat_map(|number| Part { number, of }.of_list(list.clone())).collect();
-            assert_eq!(parts, list, "in {of} parts");
-        }
-        assert_eq!("2/5".parse(), Ok(Part { number: 2, of: 5 }));
-        for wrong in ["", "2", "0/5", "6/5", "1/0", "a/b", "1/2/3"] {
-            assert!(wrong.parse::<Part>().is_err(), "{wrong}");
         }
     }
 }

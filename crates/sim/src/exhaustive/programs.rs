@@ -59,6 +59,14 @@ pub struct Case {
     pub ops: Vec<Op>,
 }
 
+impl Case {
+    /// They begin on the same drives.
+    pub(super) fn begins_like(&self, other: &Case) -> bool {
+        let begin = |case: &Case| (case.shape, case.protection, case.before, case.degraded.clone());
+        begin(self) == begin(other)
+    }
+}
+
 impl fmt::Display for Case {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Case { shape, protection, before, degraded, ops } = self;

@@ -1,17 +1,17 @@
-//! The states that a power cut could leave, derived from the tape of one run.
+//! What a power cut could leave, derived from the tape of one run.
 //!
 //! At any point of the tape a block is durable, or it has versions that are not: each of them, or the durable one, may be
-//! what the power cut leaves. The states are enumerated in full, up to these reductions:
+//! what the power cut leaves. What it decides are the choices of a [`Cut`], up to these reductions:
 //!
 //! 1. *A structure with a checksum is there, gone, or damaged.* An operation outside of the data region writes one
 //!    structure (superblock, block of the map, frame of the log) under one checksum: it is kept whole, not at all, or in
 //!    a part, of which one stands for all.
 //! 2. *Rows are independent.* Recovery treats each run of columns of a stripe on its own; what rows share are the
 //!    structures. So every state of a row is combined with every state of the structures, and rows need not be combined
-//!    with each other: the n-th state has the n-th state of each row.
+//!    with each other: the n-th block of each row follows the same choice.
 //! 3. *Columns of a row are independent*, so a data block of 4 KiB stands for its sectors.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use crate::PageRc;
@@ -24,28 +24,35 @@ pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// A block of a drive.
 pub(crate) type Place = (u32, u64);
 
+/// What an operation of a drive is known by.
+type OpId = (u32, u64);
+
+/// The content of a block.
 #[derive(Clone)]
 pub(crate) struct Page {
     pub bytes: PageRc,
-    pub hash: u64,
+    /// Of the content and the place.
+    pub hash: u128,
 }
 
 impl Page {
     pub fn new(bytes: &[u8], place: Place) -> Page {
         let mut page = [0; BLOCK_BYTES as usize];
         page[..bytes.len()].copy_from_slice(bytes);
-        let mut hash = mix(u64::from(place.0) << 40 ^ place.1);
+        let seed = mix(u64::from(place.0) << 40 ^ place.1);
+        let mut lanes = [seed, mix(seed)];
         for word in page.chunks_exact(8) {
-            hash = mix(hash ^ u64::from_le_bytes(word.try_into().expect("eight bytes")));
+            let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
+            lanes = [mix(lanes[0] ^ word), mix(lanes[1].wrapping_add(word))];
         }
-        Page { bytes: Rc::new(page), hash }
+        Page { bytes: Rc::new(page), hash: u128::from(lanes[0]) << 64 | u128::from(lanes[1]) }
     }
 }
 
 /// A version of a block that is not durable.
 #[derive(Clone)]
 struct Version {
-    op: (u32, u64),
+    op: OpId,
     page: Page,
     done: bool,
 }
@@ -56,11 +63,11 @@ pub(crate) struct Drives {
     data: std::ops::Range<u64>,
     /// Members of a set: rows of different sets are different rows.
     per_set: u32,
-    /// What is durable, of the blocks that were touched.
-    pub durable: BTreeMap<Place, Page>,
+    /// What is durable, by drive and block.
+    pub durable: Vec<Vec<Page>>,
     pending: BTreeMap<Place, Vec<Version>>,
     /// Blocks of every operation that is not durable.
-    ops: BTreeMap<(u32, u64), Op>,
+    ops: BTreeMap<OpId, Op>,
 }
 
 struct Op {
@@ -68,27 +75,13 @@ struct Op {
     fua: bool,
     done: bool,
     /// For a flush: the operations that were done when it began.
-    covers: Option<Vec<(u32, u64)>>,
-}
-
-/// Something that a power cut decides as one.
-enum Choice {
-    /// A block of data: the durable version, or one of the others.
-    Block(Place),
-    /// An operation on structures: 0 not at all, 1 whole, 2 in part.
-    Op((u32, u64)),
-}
-
-/// One state: the blocks that differ from the durable ones.
-pub(crate) struct State {
-    pub changed: Vec<(Place, Page)>,
-    /// What was chosen, for people.
-    pub text: String,
+    covers: Option<Vec<OpId>>,
 }
 
 impl Drives {
-    pub fn new(data: std::ops::Range<u64>, per_set: u32) -> Drives {
-        Drives { data, per_set, durable: BTreeMap::new(), pending: BTreeMap::new(), ops: BTreeMap::new() }
+    /// Drives with these contents, by drive and block.
+    pub fn new(durable: Vec<Vec<Page>>, data: std::ops::Range<u64>, per_set: u32) -> Drives {
+        Drives { data, per_set, durable, pending: BTreeMap::new(), ops: BTreeMap::new() }
     }
 
     /// Goes one event on.
@@ -120,7 +113,7 @@ impl Drives {
         }
     }
 
-    fn start(&mut self, id: (u32, u64), pages: Vec<(Place, Page)>, fua: bool) {
+    fn start(&mut self, id: OpId, pages: Vec<(Place, Page)>, fua: bool) {
         let places = pages.iter().map(|(place, _)| *place).collect();
         for (place, page) in pages {
             self.pending.entry(place).or_default().push(Version { op: id, page, done: false });
@@ -128,7 +121,7 @@ impl Drives {
         self.ops.insert(id, Op { places, fua, done: false, covers: None });
     }
 
-    fn done(&mut self, id: (u32, u64)) {
+    fn done(&mut self, id: OpId) {
         let Some(op) = self.ops.get_mut(&id) else { return };
         op.done = true;
         if let Some(covered) = op.covers.take() {
@@ -146,7 +139,7 @@ impl Drives {
     }
 
     /// An operation is durable.
-    fn settle(&mut self, id: (u32, u64)) {
+    fn settle(&mut self, id: OpId) {
         let Some(op) = self.ops.remove(&id) else { return };
         for place in op.places {
             let Some(versions) = self.pending.get_mut(&place) else { continue };
@@ -161,83 +154,139 @@ impl Drives {
             if versions.is_empty() {
                 self.pending.remove(&place);
             }
-            self.durable.insert(place, version.page);
+            self.durable[place.0 as usize][place.1 as usize] = version.page;
         }
     }
 
-    fn is_data(&self, place: &Place) -> bool {
+    fn is_data(&self, place: Place) -> bool {
         self.data.contains(&place.1)
     }
 
-    /// Every state that a power cut could leave now.
-    pub fn states(&self) -> impl Iterator<Item = State> + '_ {
-        let mut rows: BTreeMap<(u32, u64), Vec<Place>> = BTreeMap::new();
-        for place in self.pending.keys().filter(|place| self.is_data(place)) {
-            rows.entry((place.0 / self.per_set, place.1)).or_default().push(*place);
-        }
-        let of_structures = |op: &&(u32, u64)| self.ops[op].places.first().is_some_and(|place| !self.is_data(place));
-        let structures: Vec<Choice> = self.ops.keys().filter(of_structures).map(|op| Choice::Op(*op)).collect();
-        let rows: Vec<Vec<Choice>> =
-            rows.into_values().map(|places| places.into_iter().map(Choice::Block).collect()).collect();
-        let of_rows: Vec<u64> = rows.iter().map(|row| self.count(row)).collect();
-        let row_states = of_rows.iter().copied().max().unwrap_or(1);
-        let pairs = (0..self.count(&structures))
-            .flat_map(move |of_structures| (0..row_states).map(move |of_row| (of_structures, of_row)));
-        pairs.map(move |(structure_state, row_state)| {
-            let mut state = State { changed: Vec::new(), text: String::new() };
-            for (row, count) in rows.iter().zip(&of_rows) {
-                self.choose(row, row_state % count, &mut state);
-            }
-            self.choose(&structures, structure_state, &mut state);
-            state
-        })
-    }
-
-    fn options(&self, choice: &Choice) -> u64 {
-        match choice {
-            Choice::Block(place) => 1 + self.pending[place].len() as u64,
-            Choice::Op(op) => {
-                if self.ops[op].places.len() > 1 {
-                    3
-                } else {
-                    2
-                }
+    /// What a power cut decides now, without some drives, of which nothing is to be known.
+    pub fn cut(&self, lost: &[usize]) -> Cut {
+        let is_there = |drive: u32| !lost.contains(&(drive as usize));
+        let mut cut = Cut { options: Vec::new(), of_ops: HashMap::new(), of_blocks: HashMap::new(), taken: Vec::new() };
+        for (id, op) in self.ops.iter().filter(|(id, _)| is_there(id.0)) {
+            if op.places.first().is_some_and(|place| !self.is_data(*place)) {
+                cut.of_ops.insert(*id, cut.options.len());
+                cut.options.push(if op.places.len() > 1 { 3 } else { 2 });
             }
         }
-    }
-
-    fn count(&self, choices: &[Choice]) -> u64 {
-        choices.iter().map(|choice| self.options(choice)).product()
-    }
-
-    fn choose(&self, choices: &[Choice], number: u64, state: &mut State) {
-        let mut rest = number;
-        for choice in choices {
-            let options = self.options(choice);
-            let option = (rest % options) as usize;
-            rest /= options;
-            if option == 0 {
-                continue;
+        let structures = cut.options.len();
+        let mut rows: BTreeMap<(u32, u64), usize> = BTreeMap::new();
+        let blocks = self.pending.iter().filter(|(place, _)| self.is_data(**place) && is_there(place.0));
+        for (place, versions) in blocks {
+            let so_far = rows.entry((place.0 / self.per_set, place.1)).or_insert(0);
+            let choice = structures + *so_far;
+            *so_far += 1;
+            let options = 1 + versions.len();
+            match cut.options.get_mut(choice) {
+                Some(most) => *most = options.max(*most),
+                None => cut.options.push(options),
             }
-            match choice {
-                Choice::Block(place) => {
-                    let page = self.pending[place][option - 1].page.clone();
-                    state.text += &format!(" drive {} block {}", place.0, place.1);
-                    state.changed.push((*place, page));
+            cut.of_blocks.insert(*place, (choice, options));
+        }
+        cut.taken = vec![None; cut.options.len()];
+        cut
+    }
+}
+
+/// What a power cut decides at a point of the tape, and how far it is decided: a block that nobody has asked for may be
+/// any of its versions.
+pub(crate) struct Cut {
+    /// How many options there are, by choice.
+    options: Vec<usize>,
+    /// The choices of operations on structures: 0 not at all, 1 whole, 2 all but the last block.
+    of_ops: HashMap<OpId, usize>,
+    /// The choices of blocks of data, and their own options: 0 the durable version, or one of the others.
+    of_blocks: HashMap<Place, (usize, usize)>,
+    /// What is decided, by choice.
+    taken: Vec<Option<usize>>,
+}
+
+impl Cut {
+    /// How many states there are.
+    pub fn states(&self) -> u64 {
+        self.options.iter().fold(1, |states: u64, &options| states.saturating_mul(options as u64))
+    }
+
+    /// How many choices there are.
+    #[cfg(test)]
+    pub fn choices(&self) -> usize {
+        self.options.len()
+    }
+
+    /// How many states there are that agree with what is decided.
+    #[cfg(test)]
+    pub fn open_states(&self) -> u64 {
+        let open = self.options.iter().zip(&self.taken).filter(|(_, taken)| taken.is_none());
+        open.fold(1, |states: u64, (&options, _)| states.saturating_mul(options as u64))
+    }
+
+    /// The options of a choice.
+    pub fn options(&self, choice: usize) -> usize {
+        self.options[choice]
+    }
+
+    /// Decides as these say, by choice and option, and leaves all else open.
+    pub fn decide(&mut self, decisions: impl Iterator<Item = (usize, usize)>) {
+        self.taken.fill(None);
+        decisions.for_each(|(choice, option)| self.taken[choice] = Some(option));
+    }
+
+    /// What is in a place. `made` hears of choices that have to be made for it and that nobody has made so far: they take
+    /// their first option.
+    pub fn page<'a>(&mut self, drives: &'a Drives, place: Place, mut made: impl FnMut(usize)) -> &'a Page {
+        let durable = &drives.durable[place.0 as usize][place.1 as usize];
+        let Some(versions) = drives.pending.get(&place) else { return durable };
+        let taken = &mut self.taken;
+        let mut take = |choice: usize| {
+            *taken[choice].get_or_insert_with(|| {
+                made(choice);
+                0
+            })
+        };
+        if let Some(&(choice, options)) = self.of_blocks.get(&place) {
+            return (take(choice) % options).checked_sub(1).map_or(durable, |version| &versions[version].page);
+        }
+        // Of several versions of a structure the last one that is kept counts.
+        let mut is_kept = |version: &&Version| {
+            let is_last = || drives.ops[&version.op].places.last() == Some(&place);
+            match take(self.of_ops[&version.op]) {
+                0 => false,
+                1 => true,
+                _ => !is_last(),
+            }
+        };
+        versions.iter().rev().find_map(|version| is_kept(&version).then_some(&version.page)).unwrap_or(durable)
+    }
+
+    /// What is kept of what is not durable, for people.
+    pub fn text(&self, drives: &Drives) -> String {
+        let mut text = String::new();
+        for (place, (choice, options)) in sorted(&self.of_blocks) {
+            match self.taken[choice].map(|option| option % options) {
+                Some(0) => {}
+                Some(version) if options > 2 => {
+                    text += &format!(" drive {} block {} (version {version} of {})", place.0, place.1, options - 1);
                 }
-                Choice::Op(op) => {
-                    let places = &self.ops[op].places;
-                    // A part: all but the last block.
-                    let kept = if option == 2 { &places[..places.len() - 1] } else { places };
-                    let part = if option == 2 { " in part" } else { "" };
-                    state.text += &format!(" drive {} structure at block {}{part}", op.0, places[0].1);
-                    for place in kept {
-                        let version = self.pending[place].iter().find(|version| version.op == *op);
-                        let version = version.expect("an operation that is not durable has its versions");
-                        state.changed.push((*place, version.page.clone()));
-                    }
-                }
+                Some(_) => text += &format!(" drive {} block {}", place.0, place.1),
+                None => text += &format!(" drive {} block {} or not", place.0, place.1),
             }
         }
+        for (id, choice) in sorted(&self.of_ops) {
+            let how = match self.taken[choice] {
+                Some(0) => continue,
+                Some(1) => "",
+                Some(_) => " in part",
+                None => " or not",
+            };
+            text += &format!(" drive {} structure at block {}{how}", id.0, drives.ops[&id].places[0].1);
+        }
+        if text.is_empty() { " nothing".into() } else { text }
     }
+}
+
+fn sorted<K: Ord + Copy, V: Copy>(map: &HashMap<K, V>) -> BTreeMap<K, V> {
+    map.iter().map(|(key, value)| (*key, *value)).collect()
 }

@@ -201,8 +201,7 @@ fn new_drive(sim: &Sim, setup: &Setup, name: &str) -> SimDrive {
     }
     // Garbage that is computed for every page takes longer than the run: here all pages hold the same.
     thread_local!(static GARBAGE: PageRc = PageRc::new(std::array::from_fn(|index| (index * 7 + index / 256) as u8 | 1)));
-    let pages = (0..setup.drive_bytes / 4096).map(|_| GARBAGE.with(PageRc::clone));
-    SimDrive::with_image(&sim.env(), options, pages)
+    SimDrive::with_image(&sim.env(), options, Rc::new(|_| GARBAGE.with(PageRc::clone)))
 }
 
 impl Run {

@@ -1,0 +1,253 @@
+//! Going through what recovery can tell apart.
+//!
+//! Recovery and what is read after it are a function of the blocks that are read: a block that is overwritten first, or never
+//! looked at, may have any content. So what a power cut left is decided when it is asked for. From each recovery follows
+//! which choices it asked for, and in what order; the others are the same recovery whatever they are. What was asked for is
+//! gone through option by option, depth first, until there is nothing left: so every state is one of those that a recovery
+//! stands for ([`Explorer`]).
+//!
+//! Other crash points and other programs leave the same blocks, or as far as recovery asks the same ones. A [`Memo`] knows
+//! all recoveries that ended well as one tree: which blocks were read first, and by their contents which then. It is
+//! followed as far as it goes, and only what it does not know is recovered.
+
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+use super::states::{Cut, Drives, Page, Place};
+use crate::PageRc;
+use crate::rng::mix;
+
+/// What has been read until somewhere in the tree: all contents, in the order they were read in.
+type Key = u128;
+
+/// What comes next in the tree.
+#[derive(Clone, Copy)]
+enum Node {
+    /// Nothing more is read, and all was well.
+    End,
+    /// A part of an order in which places are read.
+    Reads { order: u32, start: u32, end: u32 },
+}
+
+/// Keys are hashes already.
+#[derive(Default)]
+struct AsItIs(u64);
+
+impl Hasher for AsItIs {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are one number")
+    }
+
+    fn write_u128(&mut self, key: u128) {
+        self.0 = key as u64;
+    }
+}
+
+type Nodes = HashMap<Key, Node, BuildHasherDefault<AsItIs>>;
+
+#[derive(Default)]
+struct Orders {
+    by_number: Vec<Arc<[Place]>>,
+    numbers: HashMap<Arc<[Place]>, u32>,
+}
+
+/// All recoveries so far that ended well.
+#[derive(Default)]
+pub(super) struct Memo {
+    /// By key, in parts that are locked on their own.
+    nodes: [Mutex<Nodes>; 16],
+    orders: RwLock<Orders>,
+}
+
+fn add(key: Key, contents: u128) -> Key {
+    let sum = key.wrapping_add(contents);
+    let (high, low) = (mix((sum >> 64) as u64 ^ 0x5bd1_e995), mix(sum as u64));
+    u128::from(high ^ low) << 64 | u128::from(mix(low.wrapping_add(high.rotate_left(32))))
+}
+
+impl Memo {
+    fn nodes(&self, key: Key) -> MutexGuard<'_, Nodes> {
+        self.nodes[(key >> 64) as usize % self.nodes.len()].lock().expect("nobody panics with it")
+    }
+
+    fn node(&self, key: Key) -> Option<Node> {
+        self.nodes(key).get(&key).copied()
+    }
+
+    fn order(&self, number: u32) -> Arc<[Place]> {
+        self.orders.read().expect("nobody panics with it").by_number[number as usize].clone()
+    }
+
+    fn number_of(&self, places: &[Place]) -> u32 {
+        if let Some(number) = self.orders.read().expect("nobody panics with it").numbers.get(places) {
+            return *number;
+        }
+        let orders = &mut *self.orders.write().expect("nobody panics with it");
+        let places: Arc<[Place]> = places.into();
+        match orders.numbers.entry(places.clone()) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                orders.by_number.push(places);
+                *new.insert(orders.by_number.len() as u32 - 1)
+            }
+        }
+    }
+
+    /// Another thread may have been here meanwhile: what it found stays.
+    fn insert(&self, key: Key, node: Node) {
+        self.nodes(key).entry(key).or_insert(node);
+    }
+}
+
+/// A choice that is made.
+struct Made {
+    choice: usize,
+    option: usize,
+}
+
+/// A place that recovery has read.
+struct Read {
+    place: Place,
+    hash: u128,
+    /// Something was decided for it.
+    decided: bool,
+}
+
+/// Goes through the states that a power cut could leave at one point, without some members.
+pub(super) struct Explorer {
+    cut: Cut,
+    /// What all recoveries here have in common.
+    root: Key,
+    is_begun: bool,
+    /// In the order in which they were asked for.
+    made: Vec<Made>,
+    /// Where the tree ended: what is read until there, and its contents.
+    known: Vec<Place>,
+    key: Key,
+    /// What recovery has read, each place once.
+    reads: Vec<Read>,
+    /// By drive and block.
+    is_read: Vec<Vec<bool>>,
+}
+
+impl Explorer {
+    /// `root` stands for all that recovery and comparison depend on apart from the drives.
+    pub fn new(drives: &Drives, cut: Cut, root: Key) -> Explorer {
+        let (made, known, reads) = Default::default();
+        let is_read = drives.durable.iter().map(|blocks| vec![false; blocks.len()]).collect();
+        Explorer { cut, root, is_begun: false, made, known, key: root, reads, is_read }
+    }
+
+    /// Goes on to the next state that none of the recoveries so far stands for. Says whether there is one.
+    pub fn next(&mut self, drives: &Drives, memo: &Memo) -> bool {
+        while !std::mem::replace(&mut self.is_begun, true) || self.advance() {
+            self.cut.decide(self.made.iter().map(|made| (made.choice, made.option)));
+            if self.follow(drives, memo) {
+                self.reads.clear();
+                self.is_read.iter_mut().for_each(|blocks| blocks.fill(false));
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Goes on to the next options. Says whether there are more.
+    fn advance(&mut self) -> bool {
+        while let Some(last) = self.made.last_mut() {
+            last.option += 1;
+            if last.option < self.cut.options(last.choice) {
+                return true;
+            }
+            self.made.pop();
+        }
+        false
+    }
+
+    /// Follows the tree from its root to where it ends, and says whether something is left to be recovered there.
+    fn follow(&mut self, drives: &Drives, memo: &Memo) -> bool {
+        self.key = self.root;
+        let mut known: Option<(Arc<[Place]>, u32)> = None;
+        loop {
+            match memo.node(self.key) {
+                Some(Node::End) => return false,
+                Some(Node::Reads { order, start, end }) => {
+                    let order = memo.order(order);
+                    let places = &order[start as usize..end as usize];
+                    let contents = places.iter().map(|place| self.look(drives, *place).0.hash);
+                    let sum = contents.fold(0, u128::wrapping_add);
+                    self.key = add(self.key, sum);
+                    known = Some((order, end));
+                }
+                None => {
+                    self.known.clear();
+                    self.known.extend(known.iter().flat_map(|(order, end)| &order[..*end as usize]));
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// What is in a place, and whether something had to be decided for it.
+    fn look<'a>(&mut self, drives: &'a Drives, place: Place) -> (&'a Page, bool) {
+        let before = self.made.len();
+        let made = &mut self.made;
+        let page = self.cut.page(drives, place, |choice| made.push(Made { choice, option: 0 }));
+        (page, self.made.len() > before)
+    }
+
+    /// What recovery reads in a place that it has not written.
+    pub fn page(&mut self, drives: &Drives, place: Place) -> PageRc {
+        let (page, decided) = self.look(drives, place);
+        if !std::mem::replace(&mut self.is_read[place.0 as usize][place.1 as usize], true) {
+            self.reads.push(Read { place, hash: page.hash, decided });
+        }
+        page.bytes.clone()
+    }
+
+    /// The recovery of this state, and all that was read after it, ended well.
+    pub fn ended_well(&mut self, memo: &Memo) {
+        // What the tree knew is read again, in the same order in all likelihood.
+        let is_same = self.reads.iter().map(|read| &read.place).take(self.known.len()).eq(&self.known);
+        let again: HashSet<Place> = if is_same { HashSet::new() } else { self.known.iter().copied().collect() };
+        let new = self.reads.iter().skip(if is_same { self.known.len() } else { 0 });
+        let new: Vec<&Read> = new.filter(|read| !again.contains(&read.place)).collect();
+        let mut start = self.known.len();
+        let order: Vec<Place> = self.known.iter().copied().chain(new.iter().map(|read| read.place)).collect();
+        let order_number = memo.number_of(&order);
+        let (mut key, mut contents) = (self.key, 0_u128);
+        for (index, read) in (start + 1..).zip(&new) {
+            contents = contents.wrapping_add(read.hash);
+            // What is decided leads to different reads: there the tree has its branches.
+            if read.decided || index == order.len() {
+                memo.insert(key, Node::Reads { order: order_number, start: start as u32, end: index as u32 });
+                key = add(key, contents);
+                (start, contents) = (index, 0);
+            }
+        }
+        memo.insert(key, Node::End);
+    }
+
+    /// Each state by itself, with all choices made before anything is read.
+    #[cfg(test)]
+    pub fn apart(mut self) -> Explorer {
+        self.made = (0..self.cut.choices()).map(|choice| Made { choice, option: 0 }).collect();
+        self
+    }
+
+    /// How many states the one at hand stands for.
+    #[cfg(test)]
+    pub fn stands_for(&self) -> u64 {
+        self.cut.open_states()
+    }
+
+    /// The state, for people.
+    pub fn text(&self, drives: &Drives) -> String {
+        self.cut.text(drives)
+    }
+}

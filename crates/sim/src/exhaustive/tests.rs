@@ -1,0 +1,100 @@
+//! What the reductions leave out is what they say.
+
+use super::*;
+
+#[test]
+fn the_parts_are_the_whole_and_share_nothing() {
+    let list: Vec<usize> = (0..103).collect();
+    for of in [1, 2, 7, 103, 110] {
+        let parts: Vec<usize> = (1..=of).flat_map(|number| Part { number, of }.of_list(list.clone())).collect();
+        assert_eq!(parts, list, "in {of} parts");
+    }
+    assert_eq!("2/5".parse(), Ok(Part { number: 2, of: 5 }));
+    for wrong in ["", "2", "0/5", "6/5", "1/0", "a/b", "1/2/3"] {
+        assert!(wrong.parse::<Part>().is_err(), "{wrong}");
+    }
+}
+
+fn extent(level: &str, protection: Protection, ops: usize) -> Extent {
+    let (_, shape) = shapes().into_iter().find(|(name, _)| *name == level).expect("a level of the table");
+    Extent { protection, ..Extent::whole(shape, ops) }
+}
+
+/// The points of the last request alone are gone through, so the ones before it have to be a shorter program's.
+#[test]
+fn a_program_begins_as_the_program_of_its_first_requests() {
+    let programs = extent("raid6", Protection::DEFAULT, 2).programs();
+    for longer in programs.iter().filter(|case| case.ops.len() == 2).step_by(29) {
+        let shorter = Case { ops: longer.ops[..1].to_vec(), ..longer.clone() };
+        let (longer, shorter) = (record(longer), record(&shorter));
+        assert_eq!(longer.last, shorter.tape.len() + 1, "the first point that the shorter one does not have");
+        assert!(longer.tape.starts_with(&shorter.tape));
+        let of_first = |recording: &Recording| -> Vec<(usize, u64)> {
+            recording.histories[..3].iter().map(|(point, history)| (*point, history.fingerprint())).collect()
+        };
+        assert_eq!(of_first(&longer), of_first(&shorter));
+    }
+}
+
+/// How many cases end in a violation, and with an unreadable block that is excused.
+#[derive(Debug, PartialEq, Eq, Default)]
+struct Verdicts {
+    violated: u64,
+    excused: u64,
+}
+
+/// Goes through the cases of a program. `apart` recovers each of them, with everything decided beforehand.
+fn verdicts(extent: &Extent, case: &Case, apart: bool, memo: Option<&Memo>) -> Verdicts {
+    let mut verdicts = Verdicts::default();
+    extent.each_crash(case, &record(case), |crash| {
+        let fresh = Memo::default();
+        let (cut, memo, mut cases) = (crash.cut(), memo.unwrap_or(&fresh), 0);
+        let whole = cut.states();
+        let states = Explorer::new(&crash.drives.borrow(), cut, crash.root());
+        let states = Rc::new(RefCell::new(if apart { states.apart() } else { states }));
+        while states.borrow_mut().next(&crash.drives.borrow(), memo) {
+            let counts = Counts::default();
+            let is_well = crash.recover(&states, &counts).is_ok();
+            let stands_for = states.borrow().stands_for();
+            cases += stands_for;
+            verdicts.violated += if is_well { 0 } else { stands_for };
+            verdicts.excused += stands_for * counts.excused.into_inner();
+            if is_well && !apart {
+                states.borrow_mut().ended_well(memo);
+            }
+        }
+        assert!(cases <= whole && (!apart || cases == whole), "{crash}: {cases} of {whole}");
+        ControlFlow::Continue(())
+    });
+    verdicts
+}
+
+#[test]
+fn a_recovery_stands_for_cases_that_come_to_the_same() {
+    let mut sum = Verdicts::default();
+    for protection in [Protection::DEFAULT, Protection::plain(CrashSafety::Off)] {
+        for level in ["raid5", "raid6"] {
+            let extent = Extent { lost: 1, degraded: 1, ..extent(level, protection, 1) };
+            for case in extent.programs().into_iter().step_by(3) {
+                let apart = verdicts(&extent, &case, true, None);
+                assert_eq!(verdicts(&extent, &case, false, None), apart, "{case}");
+                sum.violated += apart.violated;
+                sum.excused += apart.excused;
+            }
+        }
+    }
+    assert!(sum.violated > 100 && sum.excused > 100, "{sum:?}: there is something to be told apart");
+}
+
+/// What is known of other points and programs hides no violation.
+#[test]
+fn what_ended_well_elsewhere_ends_well() {
+    let extent = extent("raid5", Protection::plain(CrashSafety::Off), 2);
+    let (memo, mut sum) = (Memo::default(), 0);
+    for case in extent.programs().iter().take_while(|case| case.begins_like(&extent.programs()[0])) {
+        let apart = verdicts(&extent, case, true, None);
+        assert_eq!(verdicts(&extent, case, false, Some(&memo)).violated, apart.violated, "{case}");
+        sum += apart.violated;
+    }
+    assert!(sum > 1000, "{sum}");
+}
