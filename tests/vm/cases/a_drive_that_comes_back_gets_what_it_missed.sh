@@ -2,7 +2,7 @@
 # more. An empty drive in its place is only offered. One that is torn out in the middle of what it was asked costs no request.
 # drives: 4096 4096 4096 4096
 # mib: 64
-# limit: 180
+# limit: 400
 modprobe ublk_drv
 start_daemon
 p group create tank --level raid6 --drives "$(drives 1 4)" --yes >&2
