@@ -14,7 +14,7 @@ fn extent(level: &str, ops: usize) -> Extent {
 fn check(level: &str, extent: &Extent) -> Vec<String> {
     let (counts, began) = (Counts::default(), Instant::now());
     let violations = extent.check(&extent.programs(), &counts);
-    println!("{level}, programs of {} requests: {counts}, {:.1?}", extent.ops, began.elapsed());
+    println!("{level}, programs of up to {} requests: {counts}, {:.1?}", extent.ops, began.elapsed());
     violations
 }
 

@@ -91,7 +91,8 @@ fn a_recovery_stands_for_cases_that_come_to_the_same() {
 fn what_ended_well_elsewhere_ends_well() {
     let extent = extent("raid5", Protection::plain(CrashSafety::Off), 2);
     let (memo, mut sum) = (Memo::default(), 0);
-    for case in extent.programs().iter().take_while(|case| case.begins_like(&extent.programs()[0])) {
+    let programs = extent.programs();
+    for case in programs.iter().take_while(|case| case.begins_like(&programs[0])) {
         let apart = verdicts(&extent, case, true, None);
         assert_eq!(verdicts(&extent, case, false, Some(&memo)).violated, apart.violated, "{case}");
         sum += apart.violated;
