@@ -1,7 +1,6 @@
 # A service manager keeps the daemon's listening sockets while it is restarted, or dies: who comes in between waits and is served. What it
 # gives back is used only where it is what its name says.
-# Below the ports that clients are given.
-port=$((20000 + $$ % 12000))
+port=$(free_port)
 new_drives 3 128
 mkfifo "$DIR/orders"
 touch "$DIR/log"

@@ -5,15 +5,14 @@ cd "$DIR"
 openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext "subjectAltName=DNS:localhost,IP:127.0.0.1" \
     -keyout key.pem -out cert.pem 2>/dev/null
 (umask 077 && openssl rand -hex 32 >tokens)
-# Below the ports that clients are given.
-port=$((20000 + $$ % 12000))
+port=$(free_port) nbd_port=$(free_port)
 new_drives 4 128
 start_daemon --http "127.0.0.1:$port" --http-tls-cert "$DIR/cert.pem" --http-tls-key "$DIR/key.pem" --http-token-file "$DIR/tokens"
 pid=$DAEMON
 p group create tank --level raid5 --drives "$(join "${DRIVES[@]}")" --yes >/dev/null
 p volume create tank/v --size 64MiB >/dev/null
 p export create tank/v --nbd "unix:$NBD" >/dev/null
-p export create tank/v --nbd "127.0.0.1:$((port + 1))" >/dev/null
+p export create tank/v --nbd "127.0.0.1:$nbd_port" >/dev/null
 
 COMERS=()
 come() { # come NAME ARGUMENTS
@@ -21,7 +20,7 @@ come() { # come NAME ARGUMENTS
     COMERS+=("$1:$!")
 }
 come unix nbd "$NBD" tank/v 0
-come tcp nbd $((port + 1)) tank/v 1
+come tcp nbd "$nbd_port" tank/v 1
 come api-unix api "$SOCKET"
 come api-tcp api "$port" "$DIR/cert.pem" "$DIR/tokens"
 # A client that stays, and connects again by itself: to its guest an upgrade is a request that takes a little longer.

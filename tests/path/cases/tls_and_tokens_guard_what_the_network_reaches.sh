@@ -10,19 +10,19 @@ issue server localhost
 issue client client
 token=$(openssl rand -hex 32)
 (umask 077 && echo "$token" >tokens)
-port=$((20000 + $$ % 20000))
+port=$(free_port) nbd_port=$(free_port)
 start_daemon --http "127.0.0.1:$port" --http-tls-cert "$DIR/server-cert.pem" --http-tls-key "$DIR/server-key.pem" \
     --http-token-file "$DIR/tokens"
 p group create m --level raid1 --drives mem:x:32MiB,mem:y:32MiB --yes >/dev/null
 p volume create m/v --size 16MiB >/dev/null
-p export create m/v --nbd "127.0.0.1:$((port + 1))" --tls-cert "$DIR/server-cert.pem" --tls-key "$DIR/server-key.pem" \
+p export create m/v --nbd "127.0.0.1:$nbd_port" --tls-cert "$DIR/server-cert.pem" --tls-key "$DIR/server-key.pem" \
     --tls-ca "$DIR/ca-cert.pem" >/dev/null
 mkdir -p pki
 cp ca-cert.pem client-cert.pem client-key.pem pki/
-[[ $(nbdinfo --size "nbds://localhost:$((port + 1))/m/v?tls-certificates=$DIR/pki") == 16777216 ]] || fail "TLS does not work"
-nbdinfo --size "nbd://localhost:$((port + 1))/m/v" 2>/dev/null && fail "served in the clear"
+[[ $(nbdinfo --size "nbds://localhost:$nbd_port/m/v?tls-certificates=$DIR/pki") == 16777216 ]] || fail "TLS does not work"
+nbdinfo --size "nbd://localhost:$nbd_port/m/v" 2>/dev/null && fail "served in the clear"
 rm pki/client-cert.pem pki/client-key.pem
-nbdinfo --size "nbds://localhost:$((port + 1))/m/v?tls-certificates=$DIR/pki" 2>/dev/null && fail "served without a client certificate"
+nbdinfo --size "nbds://localhost:$nbd_port/m/v?tls-certificates=$DIR/pki" 2>/dev/null && fail "served without a client certificate"
 
 ask() { curl -sS -o answer -w '%{http_code}' --cacert ca-cert.pem "$@" "https://localhost:$port/v1/groups"; }
 [[ $(ask -H "Authorization: Bearer $token") == 200 ]] || fail "the right token is refused"
