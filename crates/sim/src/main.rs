@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand};
 use format::CrashSafety;
 use sim::campaign::{Campaign, failure, program_of, shrunk};
@@ -49,7 +50,10 @@ enum Which {
         /// Up to this many members of a set lost, before and in the crash together; as many as the level survives unless given.
         #[arg(long, value_name = "N")]
         lost: Option<usize>,
-        /// Only count the cases.
+        /// Crashes one after the other: with 2, another one at every point of the recovery from the first.
+        #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
+        crashes: usize,
+        /// Only count the cases, of first crashes.
         #[arg(long)]
         count: bool,
         /// Only one of several parts of the programs: 2/5 is the second of five.
@@ -113,7 +117,7 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 const PROGRESS_LOOK: Duration = Duration::from_millis(20);
 
 fn exhaustive(which: &Which) -> ExitCode {
-    let Which::Exhaustive { level, ops, full, off, strict, no_checksums, lost, count, part, jobs } = which;
+    let Which::Exhaustive { level, ops, full, off, strict, no_checksums, lost, crashes, count, part, jobs } = which;
     let safety = match (off, strict) {
         (true, _) => CrashSafety::Off,
         (_, true) => CrashSafety::Strict,
@@ -127,6 +131,7 @@ fn exhaustive(which: &Which) -> ExitCode {
         extent.protection = Protection { safety, checksums: !no_checksums };
         extent.lost = lost.map_or(extent.lost, |lost| extent.lost.min(lost));
         extent.jobs = jobs.unwrap_or(extent.jobs);
+        extent.crashes = *crashes;
         extent.only_count = *count;
         extent.part = *part;
         let (began, programs) = (Instant::now(), extent.programs());

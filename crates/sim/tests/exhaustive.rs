@@ -39,6 +39,13 @@ fn every_crash_of_every_two_requests_keeps_what_was_promised_with_up_to_m_member
 }
 
 #[test]
+fn every_crash_in_every_recovery_keeps_what_was_promised() {
+    for level in ["raid5", "raid6"] {
+        assert_none(&check(level, &Extent { crashes: 2, ..extent(level, 1) }));
+    }
+}
+
+#[test]
 fn without_the_log_the_write_hole_is_found() {
     for level in ["raid5", "raid6"] {
         let off = Extent { protection: Protection::plain(CrashSafety::Off), violations: 1, ..extent(level, 1) };

@@ -10,9 +10,11 @@
 //! all recoveries that ended well as one tree: which blocks were read first, and by their contents which then. It is
 //! followed as far as it goes, and only what it does not know is recovered.
 
+use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use super::states::{Cut, Drives, Page, Place};
@@ -106,9 +108,18 @@ impl Memo {
 }
 
 /// A choice that is made.
+#[derive(Clone, Copy)]
 struct Made {
+    layer: usize,
     choice: usize,
     option: usize,
+}
+
+/// A power cut, and the drives that it met.
+#[derive(Clone)]
+struct Layer {
+    drives: Rc<RefCell<Drives>>,
+    cut: Cut,
 }
 
 /// A place that recovery has read.
@@ -121,12 +132,15 @@ struct Read {
 
 /// Goes through the states that a power cut could leave at one point, without some members.
 pub(super) struct Explorer {
-    cut: Cut,
+    /// The power cuts, each in the recovery from the one before.
+    layers: Vec<Layer>,
     /// What all recoveries here have in common.
     root: Key,
     is_begun: bool,
     /// In the order in which they were asked for.
     made: Vec<Made>,
+    /// How many of them stay as they are.
+    settled: usize,
     /// Where the tree ended: what is read until there, and its contents.
     known: Vec<Place>,
     key: Key,
@@ -137,18 +151,28 @@ pub(super) struct Explorer {
 }
 
 impl Explorer {
-    /// `root` stands for all that recovery and comparison depend on apart from the drives.
-    pub fn new(drives: &Drives, cut: Cut, root: Key) -> Explorer {
+    /// Of drives that a power cut met. `root` stands for all that recovery and comparison depend on apart from the drives.
+    pub fn new(drives: Rc<RefCell<Drives>>, cut: Cut, root: Key) -> Explorer {
         let (made, known, reads) = Default::default();
-        let is_read = drives.durable.iter().map(|blocks| vec![false; blocks.len()]).collect();
-        Explorer { cut, root, is_begun: false, made, known, key: root, reads, is_read }
+        let is_read = drives.borrow().marks();
+        let layers = vec![Layer { drives, cut }];
+        Explorer { layers, root, is_begun: false, made, settled: 0, known, key: root, reads, is_read }
+    }
+
+    /// Of drives that a power cut met in the recovery from the state at hand, with what is known of that.
+    pub fn over(&self, drives: Rc<RefCell<Drives>>, cut: Cut, root: Key) -> Explorer {
+        let mut over = Explorer::new(drives, cut, root);
+        over.layers = self.layers.iter().cloned().chain(over.layers).collect();
+        (over.made, over.settled) = (self.made.clone(), self.made.len());
+        over
     }
 
     /// Goes on to the next state that none of the recoveries so far stands for. Says whether there is one.
-    pub fn next(&mut self, drives: &Drives, memo: &Memo) -> bool {
+    pub fn next(&mut self, memo: &Memo) -> bool {
         while !std::mem::replace(&mut self.is_begun, true) || self.advance() {
-            self.cut.decide(self.made.iter().map(|made| (made.choice, made.option)));
-            if self.follow(drives, memo) {
+            self.layers.iter_mut().for_each(|layer| layer.cut.open());
+            self.made.iter().for_each(|made| self.layers[made.layer].cut.decide(made.choice, made.option));
+            if self.follow(memo) {
                 self.reads.clear();
                 self.is_read.iter_mut().for_each(|blocks| blocks.fill(false));
                 return true;
@@ -159,9 +183,10 @@ impl Explorer {
 
     /// Goes on to the next options. Says whether there are more.
     fn advance(&mut self) -> bool {
-        while let Some(last) = self.made.last_mut() {
+        while self.made.len() > self.settled {
+            let last = self.made.last_mut().expect("there are more than settled ones");
             last.option += 1;
-            if last.option < self.cut.options(last.choice) {
+            if last.option < self.layers[last.layer].cut.options(last.choice) {
                 return true;
             }
             self.made.pop();
@@ -170,7 +195,7 @@ impl Explorer {
     }
 
     /// Follows the tree from its root to where it ends, and says whether something is left to be recovered there.
-    fn follow(&mut self, drives: &Drives, memo: &Memo) -> bool {
+    fn follow(&mut self, memo: &Memo) -> bool {
         self.key = self.root;
         let mut known: Option<(Arc<[Place]>, u32)> = None;
         loop {
@@ -179,7 +204,7 @@ impl Explorer {
                 Some(Node::Reads { order, start, end }) => {
                     let order = memo.order(order);
                     let places = &order[start as usize..end as usize];
-                    let contents = places.iter().map(|place| self.look(drives, *place).0.hash);
+                    let contents = places.iter().map(|place| self.look(*place).0.hash);
                     let sum = contents.fold(0, u128::wrapping_add);
                     self.key = add(self.key, sum);
                     known = Some((order, end));
@@ -194,20 +219,24 @@ impl Explorer {
     }
 
     /// What is in a place, and whether something had to be decided for it.
-    fn look<'a>(&mut self, drives: &'a Drives, place: Place) -> (&'a Page, bool) {
-        let before = self.made.len();
-        let made = &mut self.made;
-        let page = self.cut.page(drives, place, |choice| made.push(Made { choice, option: 0 }));
-        (page, self.made.len() > before)
+    fn look(&mut self, place: Place) -> (Page, bool) {
+        let (before, made) = (self.made.len(), &mut self.made);
+        for (number, layer) in self.layers.iter_mut().enumerate().rev() {
+            let made = |choice| made.push(Made { layer: number, choice, option: 0 });
+            if let Some(page) = layer.cut.page(&layer.drives.borrow(), place, made) {
+                return (page.clone(), self.made.len() > before);
+            }
+        }
+        unreachable!("the drives before the program are known")
     }
 
     /// What recovery reads in a place that it has not written.
-    pub fn page(&mut self, drives: &Drives, place: Place) -> PageRc {
-        let (page, decided) = self.look(drives, place);
+    pub fn page(&mut self, place: Place) -> PageRc {
+        let (page, decided) = self.look(place);
         if !std::mem::replace(&mut self.is_read[place.0 as usize][place.1 as usize], true) {
             self.reads.push(Read { place, hash: page.hash, decided });
         }
-        page.bytes.clone()
+        page.bytes
     }
 
     /// The recovery of this state, and all that was read after it, ended well.
@@ -236,18 +265,20 @@ impl Explorer {
     /// Each state by itself, with all choices made before anything is read.
     #[cfg(test)]
     pub fn apart(mut self) -> Explorer {
-        self.made = (0..self.cut.choices()).map(|choice| Made { choice, option: 0 }).collect();
+        let choices = self.layers[0].cut.choices();
+        self.made = (0..choices).map(|choice| Made { layer: 0, choice, option: 0 }).collect();
         self
     }
 
     /// How many states the one at hand stands for.
     #[cfg(test)]
     pub fn stands_for(&self) -> u64 {
-        self.cut.open_states()
+        self.layers.iter().map(|layer| layer.cut.open_states()).product()
     }
 
-    /// The state, for people.
-    pub fn text(&self, drives: &Drives) -> String {
-        self.cut.text(drives)
+    /// What the last power cut kept, for people.
+    pub fn text(&self) -> String {
+        let last = self.layers.last().expect("there is a power cut");
+        last.cut.text(&last.drives.borrow())
     }
 }

@@ -4,9 +4,11 @@
 //! leave at every point ([`states`]); each that can be told apart ([`explore`]) is assembled and recovered by the real code,
 //! without each set of members that the level can do without, and everything is read and compared with the model.
 
+mod crash;
 mod explore;
 mod programs;
 mod states;
+mod tape;
 #[cfg(test)]
 mod tests;
 
@@ -18,19 +20,14 @@ use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use ::drive::{BlockError, BufMut};
-use array::Array;
-use format::{CrashSafety, Shape};
+use format::Shape;
 
+use self::crash::Crash;
 use self::explore::{Explorer, Memo};
 pub use self::programs::{Before, Case, Op, alphabet, programs, shapes};
-use self::states::{BLOCK_BYTES, Cut, Drives, Page};
+use self::tape::{Recording, Tape, record};
 use crate::campaign::{attempt, keep_memory};
-use crate::engine::history::{History, Loss, Request, Shared, Violation, perform};
-use crate::engine::{Group, KIB, Protection, lost_sets};
-use crate::rng::mix;
-use crate::trace::TapeEvent;
-use crate::{DriveOptions, Latency, Sim, SimDrive, SimEnv};
+use crate::engine::{Protection, lost_sets};
 
 /// What was gone through.
 #[derive(Debug, Default)]
@@ -77,6 +74,8 @@ pub struct Extent {
     pub degraded: usize,
     /// Members that are lost while it runs or in the crash, together: at most this many.
     pub lost: usize,
+    /// Crashes, each in the recovery from the one before: at most this many.
+    pub crashes: usize,
     /// Threads.
     pub jobs: usize,
     /// Violations after which it ends.
@@ -131,6 +130,7 @@ impl Extent {
             ops,
             degraded: survives,
             lost: survives,
+            crashes: 1,
             jobs,
             violations: 10,
             only_count: false,
@@ -187,26 +187,10 @@ impl Extent {
         };
         counts.programs.fetch_add(1, Ordering::Relaxed);
         let mut violations = Vec::new();
-        let mut last_point = None;
-        self.each_crash(case, &recording, |crash| {
-            if last_point.replace(crash.point) != Some(crash.point) {
-                counts.points.fetch_add(1, Ordering::Relaxed);
-            }
-            let cut = crash.cut();
-            counts.cases.fetch_add(cut.states(), Ordering::Relaxed);
-            if self.only_count {
-                return ControlFlow::Continue(());
-            }
-            let states = Rc::new(RefCell::new(Explorer::new(&crash.drives.borrow(), cut, crash.root())));
-            while states.borrow_mut().next(&crash.drives.borrow(), memo) {
-                counts.recovered.fetch_add(1, Ordering::Relaxed);
-                match crash.recover(&states, counts) {
-                    Ok(()) => states.borrow_mut().ended_well(memo),
-                    Err(why) => violations.push(format!("{crash}, kept:{}\n  {why}", crash.text(&states.borrow()))),
-                }
-                if violations.len() >= 3 || !violations.is_empty() && enough() {
-                    return ControlFlow::Break(());
-                }
+        let _ = self.each_crash(case, &recording, |crash| {
+            self.go_through(crash, self.crashes - 1, memo, counts, &mut violations)?;
+            if violations.len() >= VIOLATIONS_OF_PROGRAM || !violations.is_empty() && enough() {
+                return ControlFlow::Break(());
             }
             ControlFlow::Continue(())
         });
@@ -215,27 +199,94 @@ impl Extent {
 
     /// Every point of the program's last request, since those of the ones before are a shorter program's, with every set of lost
     /// members.
-    fn each_crash(&self, case: &Case, recording: &Recording, mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>) {
-        let mut sets = lost_sets(&case.shape, self.lost);
-        sets.retain(|lost| case.degraded.iter().all(|member| lost.contains(member)));
-        let per_set = case.shape.members_per_set() as u32;
-        let drives = Drives::new(recording.images.clone(), recording.data.clone(), per_set);
-        let drives = Rc::new(RefCell::new(drives));
-        for point in 0..=recording.tape.len() {
-            if let Some(event) = point.checked_sub(1).map(|last| &recording.tape[last]) {
-                drives.borrow_mut().apply(event);
-            }
+    fn each_crash(
+        &self,
+        case: &Case,
+        recording: &Recording,
+        mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let drives = Rc::new(RefCell::new(recording.drives(&case.shape)));
+        let sets = self.lost_with(case, &case.degraded);
+        let of = recording.tape.events.len();
+        recording.tape.each_point(&drives, |point, history| {
             if point < recording.last {
-                continue;
+                return ControlFlow::Continue(());
             }
-            for lost in &sets {
-                if look(&Crash { case, recording, drives: &drives, point, lost }).is_break() {
-                    return;
+            let drives = &drives;
+            sets.iter()
+                .try_for_each(|lost| look(&Crash { case, history, drives, recovering_from: None, point, of, lost }))
+        })
+    }
+
+    /// The sets of lost members with these among them.
+    fn lost_with(&self, case: &Case, these: &[usize]) -> Vec<Vec<usize>> {
+        let mut sets = lost_sets(&case.shape, self.lost);
+        sets.retain(|lost| these.iter().all(|member| lost.contains(member)));
+        sets
+    }
+
+    /// Recovers from every state that a crash left, and from all crashes in that if more are to come.
+    fn go_through(
+        &self,
+        crash: &Crash<'_>,
+        more: usize,
+        memo: &Memo,
+        counts: &Counts,
+        violations: &mut Vec<String>,
+    ) -> ControlFlow<()> {
+        if crash.lost.len() == crash.lost_before().len() {
+            counts.points.fetch_add(1, Ordering::Relaxed); // With each set of lost members it comes again.
+        }
+        let cut = crash.cut();
+        counts.cases.fetch_add(cut.states(), Ordering::Relaxed);
+        if self.only_count {
+            return ControlFlow::Continue(());
+        }
+        let states = Rc::new(RefCell::new(crash.explorer(cut)));
+        // What this recovery does not read, another one may read after a crash in this one. So nobody else's stands for it.
+        let nothing = Memo::default();
+        let known = if more > 0 { &nothing } else { memo };
+        while states.borrow_mut().next(known) {
+            counts.recovered.fetch_add(1, Ordering::Relaxed);
+            let before = violations.len();
+            match crash.recover(&states, counts, more > 0) {
+                Ok(_) if more == 0 => {}
+                Ok(tape) => {
+                    let go_on = |again: &Crash<'_>| self.go_through(again, more - 1, memo, counts, violations);
+                    self.each_crash_in_recovery(crash, &states.borrow(), &tape, go_on)?;
                 }
+                Err(why) => violations.push(format!("{crash}, kept:{}\n  {why}", states.borrow().text())),
+            }
+            if more == 0 && violations.len() == before {
+                states.borrow_mut().ended_well(memo);
+            }
+            if violations.len() >= VIOLATIONS_OF_PROGRAM {
+                return ControlFlow::Break(());
             }
         }
+        ControlFlow::Continue(())
+    }
+
+    /// Every point of a recovery, with the same members lost and with more.
+    fn each_crash_in_recovery(
+        &self,
+        first: &Crash<'_>,
+        state: &Explorer,
+        tape: &Tape,
+        mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        let drives = Rc::new(RefCell::new(first.drives.borrow().over()));
+        let sets = self.lost_with(first.case, first.lost);
+        let (recovering_from, of) = (Some((first, state)), tape.events.len());
+        tape.each_point(&drives, |point, history| {
+            let with = |lost| Crash { history, drives: &drives, recovering_from, point, of, lost, ..*first };
+            sets.iter().try_for_each(|lost| look(&with(lost)))
+        })
     }
 }
+
+/// Violations of a program after which it is left.
+const VIOLATIONS_OF_PROGRAM: usize = 3;
 
 /// Programs that begin on the same drives.
 struct Start {
@@ -258,211 +309,6 @@ impl Start {
     fn done(&self) {
         if self.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             *self.memo.lock().expect("nobody panics with it") = Arc::default();
-        }
-    }
-}
-
-/// The smallest drive that a group of this shape can have, with two units.
-fn drive_bytes(shape: &Shape, protection: Protection) -> u64 {
-    let need = match format::Layout::plan(shape, 0, protection.has_checksums()) {
-        Err(format::LayoutError::TooSmall { need, .. }) => need,
-        other => unreachable!("no drive is large enough to be a member with nothing: {other:?}"),
-    };
-    need.next_multiple_of(4 * KIB)
-}
-
-/// What a run left behind.
-struct Recording {
-    tape: Vec<TapeEvent>,
-    /// Where on the tape the last request begins, if it is not the only one.
-    last: usize,
-    /// The drives before the program, by page.
-    images: Vec<Vec<Page>>,
-    /// From which point of the tape on which history holds.
-    histories: Vec<(usize, History)>,
-    data: std::ops::Range<u64>,
-}
-
-fn options(case: &Case, index: usize, latency: Latency) -> DriveOptions {
-    let bytes = drive_bytes(&case.shape, case.protection);
-    DriveOptions { latency, ..DriveOptions::new(&format!("d{index}"), bytes, BLOCK_BYTES as u32) }
-}
-
-/// Runs a program to its end, and records what the drives were asked.
-fn record(case: &Case) -> Recording {
-    let sim = Sim::new(1);
-    let env = sim.env();
-    // Every operation takes a turn: those that do not wait for each other are in flight together.
-    let drives: Vec<SimDrive> = (0..usize::from(case.shape.members))
-        .map(|index| SimDrive::with_options(&env, options(case, index, Latency::between(1, 1))))
-        .collect();
-    let mut group = Group::create_with(&sim, case.shape, case.protection, drives.clone(), 1);
-    let history = History::shared(&group);
-    if case.protection.safety == CrashSafety::Strict {
-        history.borrow_mut().make_strict();
-    }
-    if !case.degraded.is_empty() {
-        sim.block_on(group.stop());
-        let left = (0..drives.len()).filter(|index| !case.degraded.contains(index));
-        group = Group::open(&sim, left.map(|index| drives[index].clone()).collect(), 1);
-    }
-    let size = group.size();
-    let range = |op: &Op| if op.len == u64::MAX { (0, size) } else { (op.start, op.len) };
-    if case.before == Before::Written {
-        sim.block_on(async {
-            perform(group.leader(), &history, Request::Write { fua: false }, 0, size).await.expect("writable");
-            perform(group.leader(), &history, Request::Flush, 0, 0).await.expect("flushes");
-        });
-    }
-    sim.block_on(async {
-        for drive in &group.drives {
-            ::drive::Drive::flush(drive).await.expect("flushes");
-        }
-    });
-    let page = |index: usize, number: u64| {
-        Page::new(&drives[index].read_raw(number * BLOCK_BYTES, BLOCK_BYTES), (index as u32, number))
-    };
-    let pages = drive_bytes(&case.shape, case.protection) / BLOCK_BYTES;
-    let images = (0..drives.len()).map(|index| (0..pages).map(|number| page(index, number)).collect()).collect();
-    let geometry = group.leader().shared().geometry.clone();
-    let first = geometry.data_start / BLOCK_BYTES;
-    let data = first..first + geometry.bands * geometry.unit / BLOCK_BYTES;
-    sim.tape_start();
-    let mut histories = vec![(0, history.borrow().clone())];
-    let mut last = 0;
-    for (index, op) in case.ops.iter().enumerate() {
-        let (start, len) = range(op);
-        let at = sim.tape_len();
-        last = if index == 0 { 0 } else { at + 1 };
-        let before: Shared = history.clone();
-        sim.block_on(async {
-            let request = perform(group.leader(), &before, op.request, start, len);
-            let noted = async {
-                // The request has begun when this is polled after it.
-                histories.push((at, before.borrow().clone()));
-            };
-            both_in_order(async { request.await.expect("nothing is wrong") }, noted).await;
-        });
-        histories.push((sim.tape_len(), history.borrow().clone()));
-    }
-    Recording { tape: sim.tape_take(), last, images, histories, data }
-}
-
-async fn both_in_order(first: impl Future<Output = ()>, second: impl Future<Output = ()>) {
-    let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + '_>>; 2] = [Box::pin(first), Box::pin(second)];
-    ::drive::join_all(futures).await;
-}
-
-/// A crash, and the members that are lost with it or before.
-struct Crash<'a> {
-    case: &'a Case,
-    recording: &'a Recording,
-    /// As they are at this point of the tape.
-    drives: &'a Rc<RefCell<Drives>>,
-    point: usize,
-    lost: &'a [usize],
-}
-
-impl fmt::Display for Crash<'_> {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Crash { case, recording, point, lost, .. } = self;
-        write!(formatter, "{case}\n  crash after {point} of {} drive events, lost {lost:?}", recording.tape.len())
-    }
-}
-
-impl Crash<'_> {
-    fn history(&self) -> &History {
-        let begun = self.recording.histories.iter().rfind(|(from, _)| *from <= self.point);
-        &begun.expect("it begins at 0").1
-    }
-
-    /// What the power cut decides.
-    fn cut(&self) -> Cut {
-        self.drives.borrow().cut(self.lost)
-    }
-
-    /// Stands for what a recovery depends on besides what it reads: who is there, and with what it is compared.
-    fn root(&self) -> u128 {
-        let lost = self.lost.iter().fold(1_u64, |sum, &member| sum | 2 << member);
-        u128::from(self.history().fingerprint()) << 64 | u128::from(mix(lost))
-    }
-
-    fn text(&self, states: &Explorer) -> String {
-        states.text(&self.drives.borrow())
-    }
-
-    /// Recovers, reads everything and compares. Which state it is, is decided as it is read.
-    fn recover(&self, states: &Rc<RefCell<Explorer>>, counts: &Counts) -> Result<(), String> {
-        let recovered = attempt(|| {
-            let sim = Sim::new(1);
-            let env = sim.env();
-            let members = 0..usize::from(self.case.shape.members);
-            let drives = members.filter(|member| !self.lost.contains(member)).map(|member| {
-                let (drives, states) = (self.drives.clone(), states.clone());
-                let image = move |page| states.borrow_mut().page(&drives.borrow(), (member as u32, page));
-                SimDrive::with_image(&env, options(self.case, member, Latency::IMMEDIATE), Rc::new(image))
-            });
-            let group = Group::open(&sim, drives.collect(), 1);
-            sim.block_on(self.compare(&group, counts))
-        });
-        recovered?.map_err(|Violation(why)| why)
-    }
-
-    async fn compare(&self, group: &Group, counts: &Counts) -> Result<(), Violation> {
-        // Lost in the crash, and not before.
-        let here = self.lost.iter().filter(|member| !self.case.degraded.contains(member));
-        let lost: Vec<Loss> = here.map(|&member| Loss::in_power_cut(member)).collect();
-        let array = group.leader();
-        let mut unreadable = Vec::new();
-        self.read_all(array, &lost, &mut unreadable).await?;
-        group.jobs_end().await;
-        if !unreadable.is_empty() {
-            counts.excused.fetch_add(1, Ordering::Relaxed);
-        }
-        for start in unreadable {
-            self.rewrite(array, start).await?;
-        }
-        if self.lost.is_empty() && group.differences().await != 0 {
-            return Err(Violation("data and syndromes disagree after recovery".into()));
-        }
-        Ok(())
-    }
-
-    async fn read_all(&self, array: &Array<SimEnv>, lost: &[Loss], unreadable: &mut Vec<u64>) -> Result<(), Violation> {
-        let size = array.size_bytes();
-        for at in (0..size).step_by(64 << 10) {
-            let len = (64 * KIB).min(size - at);
-            if let Ok(read) = array.read(at, BufMut::zeroed(len as usize)).await {
-                self.history().check(at, &read)?;
-                continue;
-            }
-            for block in (at..at + len).step_by(BLOCK_BYTES as usize) {
-                match array.read(block, BufMut::zeroed(BLOCK_BYTES as usize)).await {
-                    Ok(read) => self.history().check(block, &read)?,
-                    Err(BlockError::Stopped) => return Err(Violation("the group has stopped".into())),
-                    Err(_) => {
-                        self.history().check_unreadable(block, lost)?;
-                        unreadable.push(block);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A block that cannot be read can be written again, and read then.
-    async fn rewrite(&self, array: &Array<SimEnv>, start: u64) -> Result<(), Violation> {
-        let bytes = vec![0x5A; BLOCK_BYTES as usize];
-        let failed = |what: &str, error: BlockError| {
-            Violation(format!("block {start} could not be read, as it may be, but cannot be {what} either: {error}"))
-        };
-        array.write(start, bytes.clone().into(), false).await.map_err(|error| failed("written", error))?;
-        let read = array.read(start, BufMut::zeroed(BLOCK_BYTES as usize)).await;
-        let read = read.map_err(|error| failed("read after it was written again", error))?;
-        if read[..] == bytes[..] {
-            Ok(())
-        } else {
-            Err(Violation(format!("block {start} is not what was written again")))
         }
     }
 }

@@ -63,8 +63,8 @@ pub(crate) struct Drives {
     data: std::ops::Range<u64>,
     /// Members of a set: rows of different sets are different rows.
     per_set: u32,
-    /// What is durable, by drive and block.
-    pub durable: Vec<Vec<Page>>,
+    /// What is durable, by drive and block; nothing where all is as it was before the tape.
+    durable: Vec<Vec<Option<Page>>>,
     pending: BTreeMap<Place, Vec<Version>>,
     /// Blocks of every operation that is not durable.
     ops: BTreeMap<OpId, Op>,
@@ -80,8 +80,26 @@ struct Op {
 
 impl Drives {
     /// Drives with these contents, by drive and block.
-    pub fn new(durable: Vec<Vec<Page>>, data: std::ops::Range<u64>, per_set: u32) -> Drives {
+    pub fn new(images: Vec<Vec<Page>>, data: std::ops::Range<u64>, per_set: u32) -> Drives {
+        let durable = images.into_iter().map(|blocks| blocks.into_iter().map(Some).collect()).collect();
         Drives { data, per_set, durable, pending: BTreeMap::new(), ops: BTreeMap::new() }
+    }
+
+    /// Such drives, of which nothing is known but what comes on their tape.
+    pub fn over(&self) -> Drives {
+        let durable = self.durable.iter().map(|blocks| vec![None; blocks.len()]).collect();
+        Drives {
+            data: self.data.clone(),
+            per_set: self.per_set,
+            durable,
+            pending: BTreeMap::new(),
+            ops: BTreeMap::new(),
+        }
+    }
+
+    /// No block is marked, by drive and block.
+    pub fn marks(&self) -> Vec<Vec<bool>> {
+        self.durable.iter().map(|blocks| vec![false; blocks.len()]).collect()
     }
 
     /// Goes one event on.
@@ -154,7 +172,7 @@ impl Drives {
             if versions.is_empty() {
                 self.pending.remove(&place);
             }
-            self.durable[place.0 as usize][place.1 as usize] = version.page;
+            self.durable[place.0 as usize][place.1 as usize] = Some(version.page);
         }
     }
 
@@ -165,7 +183,7 @@ impl Drives {
     /// What a power cut decides now, without some drives, of which nothing is to be known.
     pub fn cut(&self, lost: &[usize]) -> Cut {
         let is_there = |drive: u32| !lost.contains(&(drive as usize));
-        let mut cut = Cut { options: Vec::new(), of_ops: HashMap::new(), of_blocks: HashMap::new(), taken: Vec::new() };
+        let mut cut = Choices { options: Vec::new(), of_ops: HashMap::new(), of_blocks: HashMap::new() };
         for (id, op) in self.ops.iter().filter(|(id, _)| is_there(id.0)) {
             if op.places.first().is_some_and(|place| !self.is_data(*place)) {
                 cut.of_ops.insert(*id, cut.options.len());
@@ -186,20 +204,24 @@ impl Drives {
             }
             cut.of_blocks.insert(*place, (choice, options));
         }
-        cut.taken = vec![None; cut.options.len()];
-        cut
+        Cut { taken: vec![None; cut.options.len()], choices: Rc::new(cut) }
     }
 }
 
-/// What a power cut decides at a point of the tape, and how far it is decided: a block that nobody has asked for may be
-/// any of its versions.
-pub(crate) struct Cut {
+struct Choices {
     /// How many options there are, by choice.
     options: Vec<usize>,
     /// The choices of operations on structures: 0 not at all, 1 whole, 2 all but the last block.
     of_ops: HashMap<OpId, usize>,
     /// The choices of blocks of data, and their own options: 0 the durable version, or one of the others.
     of_blocks: HashMap<Place, (usize, usize)>,
+}
+
+/// What a power cut decides at a point of the tape, and how far it is decided: a block that nobody has asked for may be
+/// any of its versions.
+#[derive(Clone)]
+pub(crate) struct Cut {
+    choices: Rc<Choices>,
     /// What is decided, by choice.
     taken: Vec<Option<usize>>,
 }
@@ -207,37 +229,41 @@ pub(crate) struct Cut {
 impl Cut {
     /// How many states there are.
     pub fn states(&self) -> u64 {
-        self.options.iter().fold(1, |states: u64, &options| states.saturating_mul(options as u64))
+        self.choices.options.iter().fold(1, |states: u64, &options| states.saturating_mul(options as u64))
     }
 
     /// How many choices there are.
     #[cfg(test)]
     pub fn choices(&self) -> usize {
-        self.options.len()
+        self.choices.options.len()
     }
 
     /// How many states there are that agree with what is decided.
     #[cfg(test)]
     pub fn open_states(&self) -> u64 {
-        let open = self.options.iter().zip(&self.taken).filter(|(_, taken)| taken.is_none());
+        let open = self.choices.options.iter().zip(&self.taken).filter(|(_, taken)| taken.is_none());
         open.fold(1, |states: u64, (&options, _)| states.saturating_mul(options as u64))
     }
 
     /// The options of a choice.
     pub fn options(&self, choice: usize) -> usize {
-        self.options[choice]
+        self.choices.options[choice]
     }
 
-    /// Decides as these say, by choice and option, and leaves all else open.
-    pub fn decide(&mut self, decisions: impl Iterator<Item = (usize, usize)>) {
+    /// Leaves everything open.
+    pub fn open(&mut self) {
         self.taken.fill(None);
-        decisions.for_each(|(choice, option)| self.taken[choice] = Some(option));
     }
 
-    /// What is in a place. `made` hears of choices that have to be made for it and that nobody has made so far: they take
+    /// Decides a choice.
+    pub fn decide(&mut self, choice: usize, option: usize) {
+        self.taken[choice] = Some(option);
+    }
+
+    /// What is in a place, if the tape says so. `made` hears of choices that have to be made for it and that nobody has made so far: they take
     /// their first option.
-    pub fn page<'a>(&mut self, drives: &'a Drives, place: Place, mut made: impl FnMut(usize)) -> &'a Page {
-        let durable = &drives.durable[place.0 as usize][place.1 as usize];
+    pub fn page<'a>(&mut self, drives: &'a Drives, place: Place, mut made: impl FnMut(usize)) -> Option<&'a Page> {
+        let durable = drives.durable[place.0 as usize][place.1 as usize].as_ref();
         let Some(versions) = drives.pending.get(&place) else { return durable };
         let taken = &mut self.taken;
         let mut take = |choice: usize| {
@@ -246,25 +272,26 @@ impl Cut {
                 0
             })
         };
-        if let Some(&(choice, options)) = self.of_blocks.get(&place) {
-            return (take(choice) % options).checked_sub(1).map_or(durable, |version| &versions[version].page);
+        if let Some(&(choice, options)) = self.choices.of_blocks.get(&place) {
+            let version = (take(choice) % options).checked_sub(1);
+            return version.map(|version| &versions[version].page).or(durable);
         }
         // Of several versions of a structure the last one that is kept counts.
         let mut is_kept = |version: &&Version| {
             let is_last = || drives.ops[&version.op].places.last() == Some(&place);
-            match take(self.of_ops[&version.op]) {
+            match take(self.choices.of_ops[&version.op]) {
                 0 => false,
                 1 => true,
                 _ => !is_last(),
             }
         };
-        versions.iter().rev().find_map(|version| is_kept(&version).then_some(&version.page)).unwrap_or(durable)
+        versions.iter().rev().find_map(|version| is_kept(&version).then_some(&version.page)).or(durable)
     }
 
     /// What is kept of what is not durable, for people.
     pub fn text(&self, drives: &Drives) -> String {
         let mut text = String::new();
-        for (place, (choice, options)) in sorted(&self.of_blocks) {
+        for (place, (choice, options)) in sorted(&self.choices.of_blocks) {
             match self.taken[choice].map(|option| option % options) {
                 Some(0) => {}
                 Some(version) if options > 2 => {
@@ -274,7 +301,7 @@ impl Cut {
                 None => text += &format!(" drive {} block {} or not", place.0, place.1),
             }
         }
-        for (id, choice) in sorted(&self.of_ops) {
+        for (id, choice) in sorted(&self.choices.of_ops) {
             let how = match self.taken[choice] {
                 Some(0) => continue,
                 Some(1) => "",

@@ -1,5 +1,7 @@
 //! What the reductions leave out is what they say.
 
+use format::CrashSafety;
+
 use super::*;
 
 #[test]
@@ -27,10 +29,10 @@ fn a_program_begins_as_the_program_of_its_first_requests() {
     for longer in programs.iter().filter(|case| case.ops.len() == 2).step_by(29) {
         let shorter = Case { ops: longer.ops[..1].to_vec(), ..longer.clone() };
         let (longer, shorter) = (record(longer), record(&shorter));
-        assert_eq!(longer.last, shorter.tape.len() + 1, "the first point that the shorter one does not have");
-        assert!(longer.tape.starts_with(&shorter.tape));
+        assert_eq!(longer.last, shorter.tape.events.len() + 1, "the first point that the shorter one does not have");
+        assert!(longer.tape.events.starts_with(&shorter.tape.events));
         let of_first = |recording: &Recording| -> Vec<(usize, u64)> {
-            recording.histories[..3].iter().map(|(point, history)| (*point, history.fingerprint())).collect()
+            recording.tape.histories[..3].iter().map(|(point, history)| (*point, history.fingerprint())).collect()
         };
         assert_eq!(of_first(&longer), of_first(&shorter));
     }
@@ -46,15 +48,15 @@ struct Verdicts {
 /// Goes through the cases of a program. `apart` recovers each of them, with everything decided beforehand.
 fn verdicts(extent: &Extent, case: &Case, apart: bool, memo: Option<&Memo>) -> Verdicts {
     let mut verdicts = Verdicts::default();
-    extent.each_crash(case, &record(case), |crash| {
+    let _ = extent.each_crash(case, &record(case), |crash| {
         let fresh = Memo::default();
         let (cut, memo, mut cases) = (crash.cut(), memo.unwrap_or(&fresh), 0);
         let whole = cut.states();
-        let states = Explorer::new(&crash.drives.borrow(), cut, crash.root());
+        let states = crash.explorer(cut);
         let states = Rc::new(RefCell::new(if apart { states.apart() } else { states }));
-        while states.borrow_mut().next(&crash.drives.borrow(), memo) {
+        while states.borrow_mut().next(memo) {
             let counts = Counts::default();
-            let is_well = crash.recover(&states, &counts).is_ok();
+            let is_well = crash.recover(&states, &counts, false).is_ok();
             let stands_for = states.borrow().stands_for();
             cases += stands_for;
             verdicts.violated += if is_well { 0 } else { stands_for };

@@ -1,0 +1,139 @@
+//! Running a program, and taping what its drives are asked.
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+
+use format::{CrashSafety, Shape};
+
+use super::programs::{Before, Case, Op};
+use super::states::{BLOCK_BYTES, Drives, Page};
+use crate::engine::history::{History, Request, Shared, perform};
+use crate::engine::{Group, KIB, Protection};
+use crate::trace::TapeEvent;
+use crate::{DriveOptions, Latency, Sim, SimDrive};
+
+/// The smallest drive that a group of this shape can have, with two units.
+fn drive_bytes(shape: &Shape, protection: Protection) -> u64 {
+    let need = match format::Layout::plan(shape, 0, protection.has_checksums()) {
+        Err(format::LayoutError::TooSmall { need, .. }) => need,
+        other => unreachable!("no drive is large enough to be a member with nothing: {other:?}"),
+    };
+    need.next_multiple_of(4 * KIB)
+}
+
+/// What the drives were asked, and what may be read after a crash.
+pub(super) struct Tape {
+    pub events: Vec<TapeEvent>,
+    /// From which point of the tape on which history holds.
+    pub histories: Vec<(usize, History)>,
+}
+
+impl Tape {
+    /// Goes through it, from before its first event to after its last. The drives go with it.
+    pub fn each_point(
+        &self,
+        drives: &RefCell<Drives>,
+        mut look: impl FnMut(usize, &History) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
+        (0..=self.events.len()).try_for_each(|point| {
+            if let Some(event) = point.checked_sub(1).map(|last| &self.events[last]) {
+                drives.borrow_mut().apply(event);
+            }
+            let holds = self.histories.iter().rfind(|(from, _)| *from <= point);
+            look(point, &holds.expect("one holds from the beginning").1)
+        })
+    }
+}
+
+/// What a program left behind.
+pub(super) struct Recording {
+    pub tape: Tape,
+    /// Where on the tape the last request begins, if it is not the only one.
+    pub last: usize,
+    /// The drives before the program, by page.
+    images: Vec<Vec<Page>>,
+    /// Blocks of the data region.
+    data: std::ops::Range<u64>,
+}
+
+impl Recording {
+    /// The drives before the program.
+    pub fn drives(&self, shape: &Shape) -> Drives {
+        Drives::new(self.images.clone(), self.data.clone(), shape.members_per_set() as u32)
+    }
+}
+
+/// Every operation takes a turn: those that do not wait for each other are in flight together on the tape.
+pub(super) fn in_turn() -> Latency {
+    Latency::between(1, 1)
+}
+
+/// Of a member's drive.
+pub(super) fn options(case: &Case, index: usize, latency: Latency) -> DriveOptions {
+    let bytes = drive_bytes(&case.shape, case.protection);
+    DriveOptions { latency, ..DriveOptions::new(&format!("d{index}"), bytes, BLOCK_BYTES as u32) }
+}
+
+/// Runs a program to its end, and records what the drives were asked.
+pub(super) fn record(case: &Case) -> Recording {
+    let sim = Sim::new(1);
+    let env = sim.env();
+    let drives: Vec<SimDrive> = (0..usize::from(case.shape.members))
+        .map(|index| SimDrive::with_options(&env, options(case, index, in_turn())))
+        .collect();
+    let mut group = Group::create_with(&sim, case.shape, case.protection, drives.clone(), 1);
+    let history = History::shared(&group);
+    if case.protection.safety == CrashSafety::Strict {
+        history.borrow_mut().make_strict();
+    }
+    if !case.degraded.is_empty() {
+        sim.block_on(group.stop());
+        let left = (0..drives.len()).filter(|index| !case.degraded.contains(index));
+        group = Group::open(&sim, left.map(|index| drives[index].clone()).collect(), 1);
+    }
+    let size = group.size();
+    let range = |op: &Op| if op.len == u64::MAX { (0, size) } else { (op.start, op.len) };
+    if case.before == Before::Written {
+        sim.block_on(async {
+            perform(group.leader(), &history, Request::Write { fua: false }, 0, size).await.expect("writable");
+            perform(group.leader(), &history, Request::Flush, 0, 0).await.expect("flushes");
+        });
+    }
+    sim.block_on(async {
+        for drive in &group.drives {
+            ::drive::Drive::flush(drive).await.expect("flushes");
+        }
+    });
+    let page = |index: usize, number: u64| {
+        Page::new(&drives[index].read_raw(number * BLOCK_BYTES, BLOCK_BYTES), (index as u32, number))
+    };
+    let pages = drive_bytes(&case.shape, case.protection) / BLOCK_BYTES;
+    let images = (0..drives.len()).map(|index| (0..pages).map(|number| page(index, number)).collect()).collect();
+    let geometry = group.leader().shared().geometry.clone();
+    let first = geometry.data_start / BLOCK_BYTES;
+    let data = first..first + geometry.bands * geometry.unit / BLOCK_BYTES;
+    sim.tape_start();
+    let mut histories = vec![(0, history.borrow().clone())];
+    let mut last = 0;
+    for (index, op) in case.ops.iter().enumerate() {
+        let (start, len) = range(op);
+        let at = sim.tape_len();
+        last = if index == 0 { 0 } else { at + 1 };
+        let before: Shared = history.clone();
+        sim.block_on(async {
+            let request = perform(group.leader(), &before, op.request, start, len);
+            let noted = async {
+                // The request has begun when this is polled after it.
+                histories.push((at, before.borrow().clone()));
+            };
+            both_in_order(async { request.await.expect("nothing is wrong") }, noted).await;
+        });
+        histories.push((sim.tape_len(), history.borrow().clone()));
+    }
+    Recording { tape: Tape { events: sim.tape_take(), histories }, last, images, data }
+}
+
+async fn both_in_order(first: impl Future<Output = ()>, second: impl Future<Output = ()>) {
+    let futures: [std::pin::Pin<Box<dyn Future<Output = ()> + '_>>; 2] = [Box::pin(first), Box::pin(second)];
+    ::drive::join_all(futures).await;
+}
