@@ -50,6 +50,9 @@ enum Which {
         /// Up to this many members of a set lost, before and in the crash together; as many as the level survives unless given.
         #[arg(long, value_name = "N")]
         lost: Option<usize>,
+        /// Each set of lost members, also those that differ from another one only in members that play the same part in the program.
+        #[arg(long)]
+        every_set: bool,
         /// Crashes one after the other: with 2, another one at every point of the recovery from the first.
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
         crashes: usize,
@@ -117,7 +120,8 @@ const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 const PROGRESS_LOOK: Duration = Duration::from_millis(20);
 
 fn exhaustive(which: &Which) -> ExitCode {
-    let Which::Exhaustive { level, ops, full, off, strict, no_checksums, lost, crashes, count, part, jobs } = which;
+    let Which::Exhaustive { level, ops, full, off, strict, no_checksums, lost, every_set, crashes, count, part, jobs } =
+        which;
     let safety = match (off, strict) {
         (true, _) => CrashSafety::Off,
         (_, true) => CrashSafety::Strict,
@@ -131,6 +135,7 @@ fn exhaustive(which: &Which) -> ExitCode {
         extent.protection = Protection { safety, checksums: !no_checksums };
         extent.lost = lost.map_or(extent.lost, |lost| extent.lost.min(lost));
         extent.jobs = jobs.unwrap_or(extent.jobs);
+        extent.every_set = *every_set;
         extent.crashes = *crashes;
         extent.only_count = *count;
         extent.part = *part;

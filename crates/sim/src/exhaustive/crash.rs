@@ -53,6 +53,13 @@ impl Crash<'_> {
         self.recovering_from.map_or(&self.case.degraded, |(first, _)| first.lost)
     }
 
+    /// What was lost one after the other, each with all that was lost before.
+    pub fn losses(&self) -> Vec<&[usize]> {
+        let mut losses = self.recovering_from.map_or(vec![&*self.case.degraded], |(first, _)| first.losses());
+        losses.push(self.lost);
+        losses
+    }
+
     /// What the power cut decides.
     pub fn cut(&self) -> Cut {
         self.drives.borrow().cut(self.lost)

@@ -24,8 +24,9 @@ use format::Shape;
 
 use self::crash::Crash;
 use self::explore::{Explorer, Memo};
+use self::programs::is_first_of_alike;
 pub use self::programs::{Before, Case, Op, alphabet, programs, shapes};
-use self::tape::{Recording, Tape, record};
+use self::tape::{Recording, Tape, first_stripe, record};
 use crate::campaign::{attempt, keep_memory};
 use crate::engine::{Protection, lost_sets};
 
@@ -74,6 +75,8 @@ pub struct Extent {
     pub degraded: usize,
     /// Members that are lost while it runs or in the crash, together: at most this many.
     pub lost: usize,
+    /// Each set of lost members, also those that differ from another one only in members that play the same part.
+    pub every_set: bool,
     /// Crashes, each in the recovery from the one before: at most this many.
     pub crashes: usize,
     /// Threads.
@@ -130,6 +133,7 @@ impl Extent {
             ops,
             degraded: survives,
             lost: survives,
+            every_set: false,
             crashes: 1,
             jobs,
             violations: 10,
@@ -141,12 +145,16 @@ impl Extent {
     /// The programs of this part.
     pub fn programs(&self) -> Vec<Case> {
         let alphabet = alphabet(&self.shape);
+        let first_stripe = first_stripe(&self.shape, self.protection);
         let mut cases = Vec::new();
         for degraded in lost_sets(&self.shape, self.degraded.min(self.lost)) {
             for before in [Before::Written, Before::Fresh] {
                 for ops in (1..=self.ops).flat_map(|len| programs(&alphabet, len)) {
                     let degraded = degraded.clone();
-                    cases.push(Case { shape: self.shape, protection: self.protection, before, degraded, ops });
+                    let case = Case { shape: self.shape, protection: self.protection, before, degraded, ops };
+                    if self.every_set || is_first_of_alike(&case.alike(&first_stripe), &[&case.degraded]) {
+                        cases.push(case);
+                    }
                 }
             }
         }
@@ -206,7 +214,7 @@ impl Extent {
         mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let drives = Rc::new(RefCell::new(recording.drives(&case.shape)));
-        let sets = self.lost_with(case, &case.degraded);
+        let sets = self.lost_after(case, &[&case.degraded]);
         let of = recording.tape.events.len();
         recording.tape.each_point(&drives, |point, history| {
             if point < recording.last {
@@ -218,10 +226,15 @@ impl Extent {
         })
     }
 
-    /// The sets of lost members with these among them.
-    fn lost_with(&self, case: &Case, these: &[usize]) -> Vec<Vec<usize>> {
+    /// The sets of lost members that may follow on those that were lost before, one after the other.
+    fn lost_after(&self, case: &Case, before: &[&[usize]]) -> Vec<Vec<usize>> {
+        let alike = case.alike(&first_stripe(&self.shape, self.protection));
         let mut sets = lost_sets(&case.shape, self.lost);
-        sets.retain(|lost| these.iter().all(|member| lost.contains(member)));
+        sets.retain(|lost| {
+            let losses = [before, &[lost]].concat();
+            losses.is_sorted_by(|fewer, more| fewer.iter().all(|member| more.contains(member)))
+                && (self.every_set || is_first_of_alike(&alike, &losses))
+        });
         sets
     }
 
@@ -276,7 +289,7 @@ impl Extent {
         mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let drives = Rc::new(RefCell::new(first.drives.borrow().over()));
-        let sets = self.lost_with(first.case, first.lost);
+        let sets = self.lost_after(first.case, &first.losses());
         let (recovering_from, of) = (Some((first, state)), tape.events.len());
         tape.each_point(&drives, |point, history| {
             let with = |lost| Crash { history, drives: &drives, recovering_from, point, of, lost, ..*first };

@@ -1,5 +1,6 @@
 //! All short programs.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use format::{Level, Shape};
@@ -65,6 +66,46 @@ impl Case {
         let begin = |case: &Case| (case.shape, case.protection, case.before, case.degraded.clone());
         begin(self) == begin(other)
     }
+
+    /// The members in groups that play the same part: their strips are overwritten at the same columns by each request, or they hold
+    /// syndromes, or nothing that a request touches. `first_stripe`: the members of the group's first stripe by role, in which all
+    /// requests lie but those of everything.
+    pub(super) fn alike(&self, first_stripe: &[usize]) -> Vec<Vec<usize>> {
+        let mut alike: BTreeMap<(usize, Part), Vec<usize>> = BTreeMap::new();
+        for member in 0..usize::from(self.shape.members) {
+            let part = match first_stripe.iter().position(|&other| other == member) {
+                Some(role) if role < self.shape.data_per_set() => Part::Data(self.written(role)),
+                Some(_) => Part::Syndrome,
+                None => Part::Nothing,
+            };
+            alike.entry((member / self.shape.members_per_set(), part)).or_default().push(member);
+        }
+        alike.into_values().collect()
+    }
+
+    /// The columns of a data strip of the first stripe that each request is about.
+    fn written(&self, role: usize) -> Vec<(u64, u64)> {
+        let strip = role as u64 * STRIP_BYTES;
+        let column = |byte: u64| byte.clamp(strip, strip + STRIP_BYTES) - strip;
+        let columns = self.ops.iter().map(|op| (column(op.start), column(op.start.saturating_add(op.len))));
+        columns.map(|(start, end)| if start < end { (start, end) } else { (0, 0) }).collect()
+    }
+}
+
+/// What a member is to a program.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    /// Columns, by request, as start and end.
+    Data(Vec<(u64, u64)>),
+    Syndrome,
+    Nothing,
+}
+
+/// Of all such losses that differ only in members that are `alike` this one is the first. `losses`: what is lost one after the other, each with all
+/// that was lost before.
+pub(super) fn is_first_of_alike(alike: &[Vec<usize>], losses: &[&[usize]]) -> bool {
+    let lost_at = |member: &usize| losses.iter().position(|lost| lost.contains(member)).unwrap_or(losses.len());
+    alike.iter().all(|members| members.is_sorted_by_key(lost_at))
 }
 
 impl fmt::Display for Case {

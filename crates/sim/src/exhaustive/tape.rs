@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::ops::ControlFlow;
 
-use format::{CrashSafety, Shape};
+use array::{Geometry, UnitIndex};
+use format::{CrashSafety, Layout, LayoutError, Shape};
 
 use super::programs::{Before, Case, Op};
 use super::states::{BLOCK_BYTES, Drives, Page};
@@ -14,11 +15,18 @@ use crate::{DriveOptions, Latency, Sim, SimDrive};
 
 /// The smallest drive that a group of this shape can have, with two units.
 fn drive_bytes(shape: &Shape, protection: Protection) -> u64 {
-    let need = match format::Layout::plan(shape, 0, protection.has_checksums()) {
-        Err(format::LayoutError::TooSmall { need, .. }) => need,
+    let need = match Layout::plan(shape, 0, protection.has_checksums()) {
+        Err(LayoutError::TooSmall { need, .. }) => need,
         other => unreachable!("no drive is large enough to be a member with nothing: {other:?}"),
     };
     need.next_multiple_of(4 * KIB)
+}
+
+/// The members of the first stripe, by role.
+pub(super) fn first_stripe(shape: &Shape, protection: Protection) -> Vec<usize> {
+    let layout = Layout::plan(shape, drive_bytes(shape, protection), protection.has_checksums());
+    let geometry = Geometry::new(shape, &layout.expect("the drive is large enough"), BLOCK_BYTES as u32);
+    (0..geometry.strips()).map(|role| usize::from(geometry.member(UnitIndex(0), 0, role).0)).collect()
 }
 
 /// What the drives were asked, and what may be read after a crash.

@@ -1,5 +1,7 @@
 //! What the reductions leave out is what they say.
 
+use std::collections::BTreeMap;
+
 use format::CrashSafety;
 
 use super::*;
@@ -45,13 +47,32 @@ struct Verdicts {
     excused: u64,
 }
 
+impl Verdicts {
+    fn add(&mut self, other: Verdicts) {
+        self.violated += other.violated;
+        self.excused += other.excused;
+    }
+}
+
 /// Goes through the cases of a program. `apart` recovers each of them, with everything decided beforehand.
 fn verdicts(extent: &Extent, case: &Case, apart: bool, memo: Option<&Memo>) -> Verdicts {
-    let mut verdicts = Verdicts::default();
+    let mut sum = Verdicts::default();
+    each_verdict(extent, case, apart, memo, |_, verdicts| sum.add(verdicts));
+    sum
+}
+
+/// The same, crash by crash.
+fn each_verdict(
+    extent: &Extent,
+    case: &Case,
+    apart: bool,
+    memo: Option<&Memo>,
+    mut look: impl FnMut(&Crash<'_>, Verdicts),
+) {
     let _ = extent.each_crash(case, &record(case), |crash| {
         let fresh = Memo::default();
         let (cut, memo, mut cases) = (crash.cut(), memo.unwrap_or(&fresh), 0);
-        let whole = cut.states();
+        let (whole, mut verdicts) = (cut.states(), Verdicts::default());
         let states = crash.explorer(cut);
         let states = Rc::new(RefCell::new(if apart { states.apart() } else { states }));
         while states.borrow_mut().next(memo) {
@@ -66,9 +87,9 @@ fn verdicts(extent: &Extent, case: &Case, apart: bool, memo: Option<&Memo>) -> V
             }
         }
         assert!(cases <= whole && (!apart || cases == whole), "{crash}: {cases} of {whole}");
+        look(crash, verdicts);
         ControlFlow::Continue(())
     });
-    verdicts
 }
 
 #[test]
@@ -76,7 +97,7 @@ fn a_recovery_stands_for_cases_that_come_to_the_same() {
     let mut sum = Verdicts::default();
     for protection in [Protection::DEFAULT, Protection::plain(CrashSafety::Off)] {
         for level in ["raid5", "raid6"] {
-            let extent = Extent { lost: 1, degraded: 1, ..extent(level, protection, 1) };
+            let extent = Extent { lost: 1, degraded: 1, every_set: true, ..extent(level, protection, 1) };
             for case in extent.programs().into_iter().step_by(3) {
                 let apart = verdicts(&extent, &case, true, None);
                 assert_eq!(verdicts(&extent, &case, false, None), apart, "{case}");
@@ -100,4 +121,35 @@ fn what_ended_well_elsewhere_ends_well() {
         sum += apart.violated;
     }
     assert!(sum > 1000, "{sum}");
+}
+
+/// What comes of a loss depends on the parts that the lost members play, and not on which members these are.
+#[test]
+fn members_that_play_the_same_part_come_to_the_same() {
+    let (mut sum, mut left_out) = (Verdicts::default(), 0);
+    for protection in [Protection::DEFAULT, Protection::plain(CrashSafety::Off)] {
+        for (level, lost) in [("raid6", 2), ("raid7", 1)] {
+            let extent = Extent { every_set: true, lost, degraded: lost, ..extent(level, protection, 1) };
+            let stripe = first_stripe(&extent.shape, protection);
+            let mut ends = BTreeMap::new();
+            for case in extent.programs() {
+                let alike = case.alike(&stripe);
+                let mut by_lost: BTreeMap<Vec<usize>, Verdicts> = BTreeMap::new();
+                each_verdict(&extent, &case, false, None, |crash, verdicts| {
+                    by_lost.entry(crash.lost.to_vec()).or_default().add(verdicts);
+                });
+                for (lost, verdicts) in by_lost {
+                    let of = |set: &[usize], part: &[usize]| part.iter().filter(|member| set.contains(member)).count();
+                    let parts = alike.iter().map(|part| (of(&case.degraded, part), of(&lost, part)));
+                    let program = format!("{:?} {:?}", case.before, case.ops);
+                    let is = (verdicts.violated > 0, verdicts.excused > 0);
+                    left_out += u64::from(!is_first_of_alike(&alike, &[&case.degraded, &lost]));
+                    let first = *ends.entry((program, parts.collect::<Vec<_>>())).or_insert(is);
+                    assert_eq!(is, first, "{case}, lost {lost:?}: violated and excused");
+                    sum.add(verdicts);
+                }
+            }
+        }
+    }
+    assert!(sum.violated > 100 && sum.excused > 100 && left_out > 100, "{sum:?}, {left_out} left out");
 }
