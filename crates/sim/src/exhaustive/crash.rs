@@ -95,7 +95,7 @@ impl Crash<'_> {
                 sim.tape_start();
             }
             let group = Group::open(&sim, drives, 1);
-            let mut histories = vec![(0, self.history.clone())];
+            let mut histories = Vec::from_iter(taped.then(|| (0, self.history.clone())));
             let lost = self.lost_in_crash();
             let check = |start: u64, read: Option<&[u8]>| match read {
                 _ if taped => {
