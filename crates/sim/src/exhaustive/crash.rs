@@ -12,7 +12,7 @@ use super::Counts;
 use super::explore::Explorer;
 use super::programs::Case;
 use super::states::{BLOCK_BYTES, Cut, Drives};
-use super::tape::{Tape, in_turn, options};
+use super::tape::{Point, Tape, in_turn, options};
 use crate::campaign::attempt;
 use crate::engine::history::{History, Loss, Violation};
 use crate::engine::{Group, KIB};
@@ -28,15 +28,17 @@ pub(super) struct Crash<'a> {
     pub drives: &'a Rc<RefCell<Drives>>,
     /// The crash before, if it comes in a recovery from that, and the state which that left.
     pub recovering_from: Option<(&'a Crash<'a>, &'a Explorer)>,
-    pub point: usize,
+    pub point: Point,
     /// Events on the tape.
     pub of: usize,
     pub lost: &'a [usize],
+    /// Members of which it does not matter who kept what.
+    pub exchangeable: &'a [Vec<usize>],
 }
 
 impl fmt::Display for Crash<'_> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Crash { case, point, of, lost, .. } = self;
+        let Crash { case, point: Point { number: point, .. }, of, lost, .. } = self;
         match self.recovering_from {
             None => write!(formatter, "{case}\n  crash after {point} of {of} drive events, lost {lost:?}"),
             Some((first, state)) => {
@@ -62,7 +64,7 @@ impl Crash<'_> {
 
     /// What the power cut decides.
     pub fn cut(&self) -> Cut {
-        self.drives.borrow().cut(self.lost)
+        self.drives.borrow().cut(self.lost, self.exchangeable)
     }
 
     /// The states that it left.

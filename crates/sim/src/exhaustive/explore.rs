@@ -107,12 +107,11 @@ impl Memo {
     }
 }
 
-/// A choice that is made.
+/// A choice that is made; its cut knows for what.
 #[derive(Clone, Copy)]
 struct Made {
     layer: usize,
     choice: usize,
-    option: usize,
 }
 
 /// A power cut, and the drives that it met.
@@ -170,8 +169,6 @@ impl Explorer {
     /// Goes on to the next state that none of the recoveries so far stands for. Says whether there is one.
     pub fn next(&mut self, memo: &Memo) -> bool {
         while !std::mem::replace(&mut self.is_begun, true) || self.advance() {
-            self.layers.iter_mut().for_each(|layer| layer.cut.open());
-            self.made.iter().for_each(|made| self.layers[made.layer].cut.decide(made.choice, made.option));
             if self.follow(memo) {
                 self.reads.clear();
                 self.is_read.iter_mut().for_each(|blocks| blocks.fill(false));
@@ -184,9 +181,8 @@ impl Explorer {
     /// Goes on to the next options. Says whether there are more.
     fn advance(&mut self) -> bool {
         while self.made.len() > self.settled {
-            let last = self.made.last_mut().expect("there are more than settled ones");
-            last.option += 1;
-            if last.option < self.layers[last.layer].cut.options(last.choice) {
+            let Made { layer, choice } = *self.made.last().expect("there are more than settled ones");
+            if self.layers[layer].cut.go_on(choice) {
                 return true;
             }
             self.made.pop();
@@ -222,7 +218,7 @@ impl Explorer {
     fn look(&mut self, place: Place) -> (Page, bool) {
         let (before, made) = (self.made.len(), &mut self.made);
         for (number, layer) in self.layers.iter_mut().enumerate().rev() {
-            let made = |choice| made.push(Made { layer: number, choice, option: 0 });
+            let made = |choice| made.push(Made { layer: number, choice });
             if let Some(page) = layer.cut.page(&layer.drives.borrow(), place, made) {
                 return (page.clone(), self.made.len() > before);
             }
@@ -265,8 +261,9 @@ impl Explorer {
     /// Each state by itself, with all choices made before anything is read.
     #[cfg(test)]
     pub fn apart(mut self) -> Explorer {
-        let choices = self.layers[0].cut.choices();
-        self.made = (0..choices).map(|choice| Made { layer: 0, choice, option: 0 }).collect();
+        let cut = &mut self.layers[0].cut;
+        self.made = (0..cut.choices()).map(|choice| Made { layer: 0, choice }).collect();
+        assert!(self.made.iter().all(|made| cut.go_on(made.choice)), "a first option is never left out");
         self
     }
 

@@ -145,14 +145,13 @@ impl Extent {
     /// The programs of this part.
     pub fn programs(&self) -> Vec<Case> {
         let alphabet = alphabet(&self.shape);
-        let first_stripe = first_stripe(&self.shape, self.protection);
         let mut cases = Vec::new();
         for degraded in lost_sets(&self.shape, self.degraded.min(self.lost)) {
             for before in [Before::Written, Before::Fresh] {
                 for ops in (1..=self.ops).flat_map(|len| programs(&alphabet, len)) {
                     let degraded = degraded.clone();
                     let case = Case { shape: self.shape, protection: self.protection, before, degraded, ops };
-                    if self.every_set || is_first_of_alike(&case.alike(&first_stripe), &[&case.degraded]) {
+                    if is_first_of_alike(&self.alike(&case), &[&case.degraded]) {
                         cases.push(case);
                     }
                 }
@@ -214,26 +213,33 @@ impl Extent {
         mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let drives = Rc::new(RefCell::new(recording.drives(&case.shape)));
-        let sets = self.lost_after(case, &[&case.degraded]);
+        let alike = self.alike(case);
+        let sets = self.lost_after(case, &alike, &[&case.degraded]);
+        // With a crash to come in the recovery, who kept what decides whose loss in that comes to the same.
+        let exchangeable = if self.crashes == 1 { &alike[..] } else { &[] };
         let of = recording.tape.events.len();
         recording.tape.each_point(&drives, |point, history| {
-            if point < recording.last {
+            if point.number < recording.last {
                 return ControlFlow::Continue(());
             }
             let drives = &drives;
-            sets.iter()
-                .try_for_each(|lost| look(&Crash { case, history, drives, recovering_from: None, point, of, lost }))
+            let with = |lost| Crash { case, history, drives, recovering_from: None, point, of, lost, exchangeable };
+            sets.iter().try_for_each(|lost| look(&with(lost)))
         })
     }
 
+    /// The members that play the same part in a program, unless each is to be looked at.
+    fn alike(&self, case: &Case) -> Vec<Vec<usize>> {
+        if self.every_set { Vec::new() } else { case.alike(&first_stripe(&self.shape, self.protection)) }
+    }
+
     /// The sets of lost members that may follow on those that were lost before, one after the other.
-    fn lost_after(&self, case: &Case, before: &[&[usize]]) -> Vec<Vec<usize>> {
-        let alike = case.alike(&first_stripe(&self.shape, self.protection));
+    fn lost_after(&self, case: &Case, alike: &[Vec<usize>], before: &[&[usize]]) -> Vec<Vec<usize>> {
         let mut sets = lost_sets(&case.shape, self.lost);
         sets.retain(|lost| {
             let losses = [before, &[lost]].concat();
             losses.is_sorted_by(|fewer, more| fewer.iter().all(|member| more.contains(member)))
-                && (self.every_set || is_first_of_alike(&alike, &losses))
+                && is_first_of_alike(alike, &losses)
         });
         sets
     }
@@ -252,7 +258,7 @@ impl Extent {
         }
         let cut = crash.cut();
         counts.cases.fetch_add(cut.states(), Ordering::Relaxed);
-        if self.only_count {
+        if self.only_count || crash.point.stood_for {
             return ControlFlow::Continue(());
         }
         let states = Rc::new(RefCell::new(crash.explorer(cut)));
@@ -289,7 +295,7 @@ impl Extent {
         mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let drives = Rc::new(RefCell::new(first.drives.borrow().over()));
-        let sets = self.lost_after(first.case, &first.losses());
+        let sets = self.lost_after(first.case, &self.alike(first.case), &first.losses());
         let (recovering_from, of) = (Some((first, state)), tape.events.len());
         tape.each_point(&drives, |point, history| {
             let with = |lost| Crash { history, drives: &drives, recovering_from, point, of, lost, ..*first };

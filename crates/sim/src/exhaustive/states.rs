@@ -10,10 +10,13 @@
 //!    structures. So every state of a row is combined with every state of the structures, and rows need not be combined
 //!    with each other: the n-th block of each row follows the same choice.
 //! 3. *Columns of a row are independent*, so a data block of 4 KiB stands for its sectors.
+//! 4. *Members that play the same part may change places.* Of the states that differ only in which of them keeps what, one
+//!    stands for all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use super::programs::STRIP_BYTES;
 use crate::PageRc;
 use crate::rng::mix;
 use crate::trace::{TapeEvent, TapeStep};
@@ -68,6 +71,8 @@ pub(crate) struct Drives {
     pending: BTreeMap<Place, Vec<Version>>,
     /// Blocks of every operation that is not durable.
     ops: BTreeMap<OpId, Op>,
+    /// By drive.
+    asked: Vec<Asked>,
 }
 
 struct Op {
@@ -76,25 +81,41 @@ struct Op {
     done: bool,
     /// For a flush: the operations that were done when it began.
     covers: Option<Vec<OpId>>,
+    /// Stands for all that was asked of its drive until and with it.
+    asked: u64,
+}
+
+/// Stands for what a drive was asked so far to write where, and what of it is durable, but not for what was written.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Asked {
+    begun: u64,
+    durable: u64,
+}
+
+impl Asked {
+    fn begin(&mut self, places: &[Place]) -> u64 {
+        let what = places.first().map_or(0, |first| mix(first.1 << 32 | places.len() as u64));
+        self.begun = mix(self.begun ^ what);
+        self.begun
+    }
 }
 
 impl Drives {
     /// Drives with these contents, by drive and block.
     pub fn new(images: Vec<Vec<Page>>, data: std::ops::Range<u64>, per_set: u32) -> Drives {
         let durable = images.into_iter().map(|blocks| blocks.into_iter().map(Some).collect()).collect();
-        Drives { data, per_set, durable, pending: BTreeMap::new(), ops: BTreeMap::new() }
+        Drives::untouched(data, per_set, durable)
+    }
+
+    fn untouched(data: std::ops::Range<u64>, per_set: u32, durable: Vec<Vec<Option<Page>>>) -> Drives {
+        let asked = vec![Asked::default(); durable.len()];
+        Drives { data, per_set, durable, pending: BTreeMap::new(), ops: BTreeMap::new(), asked }
     }
 
     /// Such drives, of which nothing is known but what comes on their tape.
     pub fn over(&self) -> Drives {
         let durable = self.durable.iter().map(|blocks| vec![None; blocks.len()]).collect();
-        Drives {
-            data: self.data.clone(),
-            per_set: self.per_set,
-            durable,
-            pending: BTreeMap::new(),
-            ops: BTreeMap::new(),
-        }
+        Drives::untouched(self.data.clone(), self.per_set, durable)
     }
 
     /// No block is marked, by drive and block.
@@ -125,18 +146,26 @@ impl Drives {
             TapeStep::Flush => {
                 let mine = self.ops.iter().filter(|(op, state)| op.0 == id.0 && state.done);
                 let covers = Some(mine.map(|(op, _)| *op).collect());
-                self.ops.insert(id, Op { places: Vec::new(), fua: false, done: false, covers });
+                self.ops.insert(id, Op { places: Vec::new(), fua: false, done: false, covers, asked: 0 });
             }
             TapeStep::Done => self.done(id),
         }
     }
 
+    /// Whether something is durable after this event that was not before: so a power cut can leave no other states than before.
+    /// Otherwise it can still leave all of those.
+    pub fn makes_durable(&self, event: &TapeEvent) -> bool {
+        let op = self.ops.get(&(event.drive_index, event.serial)).filter(|_| matches!(event.step, TapeStep::Done));
+        op.is_some_and(|op| op.fua || op.covers.is_some())
+    }
+
     fn start(&mut self, id: OpId, pages: Vec<(Place, Page)>, fua: bool) {
-        let places = pages.iter().map(|(place, _)| *place).collect();
+        let places: Vec<Place> = pages.iter().map(|(place, _)| *place).collect();
+        let asked = self.asked[id.0 as usize].begin(&places);
         for (place, page) in pages {
             self.pending.entry(place).or_default().push(Version { op: id, page, done: false });
         }
-        self.ops.insert(id, Op { places, fua, done: false, covers: None });
+        self.ops.insert(id, Op { places, fua, done: false, covers: None, asked });
     }
 
     fn done(&mut self, id: OpId) {
@@ -159,6 +188,8 @@ impl Drives {
     /// An operation is durable.
     fn settle(&mut self, id: OpId) {
         let Some(op) = self.ops.remove(&id) else { return };
+        let durable = &mut self.asked[id.0 as usize].durable;
+        *durable = durable.wrapping_add(mix(op.asked)); // In any order.
         for place in op.places {
             let Some(versions) = self.pending.get_mut(&place) else { continue };
             // What was there before it is overwritten, unless it was in flight at the same time.
@@ -180,31 +211,74 @@ impl Drives {
         self.data.contains(&place.1)
     }
 
-    /// What a power cut decides now, without some drives, of which nothing is to be known.
-    pub fn cut(&self, lost: &[usize]) -> Cut {
+    /// What a power cut decides now, without some drives, of which nothing is to be known. `alike`: drives that may change places as
+    /// far as the group is concerned.
+    pub fn cut(&self, lost: &[usize], alike: &[Vec<usize>]) -> Cut {
         let is_there = |drive: u32| !lost.contains(&(drive as usize));
-        let mut cut = Choices { options: Vec::new(), of_ops: HashMap::new(), of_blocks: HashMap::new() };
+        let mut options = Vec::new();
+        let mut of_ops = HashMap::new();
         for (id, op) in self.ops.iter().filter(|(id, _)| is_there(id.0)) {
             if op.places.first().is_some_and(|place| !self.is_data(*place)) {
-                cut.of_ops.insert(*id, cut.options.len());
-                cut.options.push(if op.places.len() > 1 { 3 } else { 2 });
+                of_ops.insert(*id, options.len());
+                options.push(if op.places.len() > 1 { 3 } else { 2 });
             }
         }
-        let structures = cut.options.len();
-        let mut rows: BTreeMap<(u32, u64), usize> = BTreeMap::new();
         let blocks = self.pending.iter().filter(|(place, _)| self.is_data(**place) && is_there(place.0));
+        let blocks: Vec<(Place, usize)> = blocks.map(|(place, versions)| (*place, 1 + versions.len())).collect();
+        let exchanged = self.exchangeable(alike, &blocks, is_there);
+        // Those that may change places have choices of their own, so that the choices change places with them.
+        let mut apart = BTreeMap::new();
+        let mut rows: BTreeMap<(u32, u64), Vec<usize>> = BTreeMap::new();
+        let mut of_blocks = HashMap::new();
+        let mut shared = Vec::new();
         for (place, versions) in blocks {
-            let so_far = rows.entry((place.0 / self.per_set, place.1)).or_insert(0);
-            let choice = structures + *so_far;
-            *so_far += 1;
-            let options = 1 + versions.len();
-            match cut.options.get_mut(choice) {
-                Some(most) => *most = options.max(*most),
-                None => cut.options.push(options),
-            }
-            cut.of_blocks.insert(*place, (choice, options));
+            let mut new = || {
+                options.push(1);
+                options.len() - 1
+            };
+            let choice = if exchanged.iter().flatten().any(|drive| *drive == place.0) {
+                *apart.entry(place.0).or_insert_with(new)
+            } else {
+                let so_far = rows.entry((place.0 / self.per_set, place.1)).or_default();
+                if so_far.len() == shared.len() {
+                    shared.push(new());
+                }
+                so_far.push(shared[so_far.len()]);
+                shared[so_far.len() - 1]
+            };
+            options[choice] = versions.max(options[choice]);
+            of_blocks.insert(place, (choice, versions));
         }
-        Cut { taken: vec![None; cut.options.len()], choices: Rc::new(cut) }
+        let choices_of = |drive: &u32| {
+            let ops = self.ops.keys().filter(|id| id.0 == *drive).filter_map(|id| of_ops.get(id));
+            ops.chain(apart.get(drive)).copied().collect()
+        };
+        let alike: Vec<Vec<Vec<usize>>> =
+            exchanged.iter().map(|drives| drives.iter().map(choices_of).collect()).collect();
+        let (taken, order) = (vec![None; options.len()], vec![Vec::new(); alike.len()]);
+        Cut { taken, order, choices: Rc::new(Choices { options, of_ops, of_blocks, alike }) }
+    }
+
+    /// Which of those that are `alike` were asked the same so far, in groups of at least two. `blocks`: those of data that are not
+    /// durable.
+    fn exchangeable(
+        &self,
+        alike: &[Vec<usize>],
+        blocks: &[(Place, usize)],
+        is_there: impl Fn(u32) -> bool,
+    ) -> Vec<Vec<u32>> {
+        // In other stripes they play other parts.
+        let first_stripe = self.data.start..self.data.start + STRIP_BYTES / BLOCK_BYTES;
+        if blocks.iter().any(|((_, block), _)| !first_stripe.contains(block)) {
+            return Vec::new();
+        }
+        let mut groups: BTreeMap<(usize, Asked), Vec<u32>> = BTreeMap::new();
+        for (part, drives) in alike.iter().enumerate() {
+            for drive in drives.iter().map(|drive| *drive as u32).filter(|drive| is_there(*drive)) {
+                groups.entry((part, self.asked[drive as usize])).or_default().push(drive);
+            }
+        }
+        groups.into_values().filter(|drives| drives.len() > 1).collect()
     }
 }
 
@@ -215,6 +289,8 @@ struct Choices {
     of_ops: HashMap<OpId, usize>,
     /// The choices of blocks of data, and their own options: 0 the durable version, or one of the others.
     of_blocks: HashMap<Place, (usize, usize)>,
+    /// Groups of drives that may change places: the choices of each of them, which are about the same one after the other.
+    alike: Vec<Vec<Vec<usize>>>,
 }
 
 /// What a power cut decides at a point of the tape, and how far it is decided: a block that nobody has asked for may be
@@ -224,6 +300,9 @@ pub(crate) struct Cut {
     choices: Rc<Choices>,
     /// What is decided, by choice.
     taken: Vec<Option<usize>>,
+    /// For each group of drives that may change places, which of their choices are compared first, second and so on: in the order in
+    /// which it came to them.
+    order: Vec<Vec<usize>>,
 }
 
 impl Cut {
@@ -245,19 +324,38 @@ impl Cut {
         open.fold(1, |states: u64, (&options, _)| states.saturating_mul(options as u64))
     }
 
-    /// The options of a choice.
-    pub fn options(&self, choice: usize) -> usize {
-        self.choices.options[choice]
+    /// Decides a choice for its next option, or for its first one, unless it is left out or there is none: then it is open.
+    pub fn go_on(&mut self, choice: usize) -> bool {
+        let from = self.taken[choice].map_or(0, |option| option + 1);
+        self.take(choice, from).is_some()
     }
 
-    /// Leaves everything open.
-    pub fn open(&mut self) {
-        self.taken.fill(None);
+    /// Decides a choice for the first of its options, from one on, with which the state may be the first of its like.
+    fn take(&mut self, choice: usize, from: usize) -> Option<usize> {
+        for (drives, order) in self.choices.alike.iter().zip(&mut self.order) {
+            let nth = drives.iter().find_map(|choices| choices.iter().position(|other| *other == choice));
+            order.extend(nth.filter(|nth| !order.contains(nth)));
+        }
+        let mut options = from..self.choices.options[choice];
+        self.taken[choice] = None;
+        let option = options.find(|option| {
+            self.taken[choice] = Some(*option);
+            self.may_be_first()
+        });
+        self.taken[choice] = option;
+        option
     }
 
-    /// Decides a choice.
-    pub fn decide(&mut self, choice: usize, option: usize) {
-        self.taken[choice] = Some(option);
+    /// Whether the state can be, as far as it is decided, the first of those that differ only in who of those that are alike kept what.
+    fn may_be_first(&self) -> bool {
+        self.choices.alike.iter().zip(&self.order).all(|(drives, order)| {
+            let is_earlier = |one: &[usize], other: &[usize]| {
+                let taken = |nth: &usize| Some((self.taken[one[*nth]]?, self.taken[other[*nth]]?));
+                let differ = order.iter().map_while(taken).find(|(one, other)| one != other);
+                differ.is_some_and(|(one, other)| one < other)
+            };
+            drives.iter().enumerate().all(|(at, later)| drives[..at].iter().all(|drive| !is_earlier(later, drive)))
+        })
     }
 
     /// What is in a place, if the tape says so. `made` hears of choices that have to be made for it and that nobody has made so far: they take
@@ -265,21 +363,22 @@ impl Cut {
     pub fn page<'a>(&mut self, drives: &'a Drives, place: Place, mut made: impl FnMut(usize)) -> Option<&'a Page> {
         let durable = drives.durable[place.0 as usize][place.1 as usize].as_ref();
         let Some(versions) = drives.pending.get(&place) else { return durable };
-        let taken = &mut self.taken;
+        let choices = self.choices.clone();
         let mut take = |choice: usize| {
-            *taken[choice].get_or_insert_with(|| {
+            self.taken[choice].unwrap_or_else(|| {
                 made(choice);
-                0
+                // If all options are left out, so is what comes of any of them.
+                self.take(choice, 0).unwrap_or_else(|| *self.taken[choice].insert(0))
             })
         };
-        if let Some(&(choice, options)) = self.choices.of_blocks.get(&place) {
+        if let Some(&(choice, options)) = choices.of_blocks.get(&place) {
             let version = (take(choice) % options).checked_sub(1);
             return version.map(|version| &versions[version].page).or(durable);
         }
         // Of several versions of a structure the last one that is kept counts.
         let mut is_kept = |version: &&Version| {
             let is_last = || drives.ops[&version.op].places.last() == Some(&place);
-            match take(self.choices.of_ops[&version.op]) {
+            match take(choices.of_ops[&version.op]) {
                 0 => false,
                 1 => true,
                 _ => !is_last(),

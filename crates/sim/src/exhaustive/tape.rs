@@ -41,16 +41,37 @@ impl Tape {
     pub fn each_point(
         &self,
         drives: &RefCell<Drives>,
-        mut look: impl FnMut(usize, &History) -> ControlFlow<()>,
+        mut look: impl FnMut(Point, &History) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        (0..=self.events.len()).try_for_each(|point| {
-            if let Some(event) = point.checked_sub(1).map(|last| &self.events[last]) {
+        let history = |number| {
+            let holds = self.histories.iter().rfind(|(from, _)| *from <= number);
+            &holds.expect("one holds from the beginning").1
+        };
+        let mut leaves_fewer = false;
+        for number in 0..=self.events.len() {
+            let now = history(number);
+            let next = self.events.get(number).filter(|_| {
+                let then = history(number + 1);
+                std::ptr::eq(now, then) || now.fingerprint() == then.fingerprint()
+            });
+            let next_leaves_fewer = next.map(|event| drives.borrow().makes_durable(event));
+            look(Point { number, stood_for: leaves_fewer || next_leaves_fewer == Some(false) }, now)?;
+            leaves_fewer = next_leaves_fewer == Some(true);
+            if let Some(event) = self.events.get(number) {
                 drives.borrow_mut().apply(event);
             }
-            let holds = self.histories.iter().rfind(|(from, _)| *from <= point);
-            look(point, &holds.expect("one holds from the beginning").1)
-        })
+        }
+        ControlFlow::Continue(())
     }
+}
+
+/// A point of a tape.
+#[derive(Clone, Copy)]
+pub(super) struct Point {
+    /// Events before it.
+    pub number: usize,
+    /// All states that a power cut could leave here it could also leave at the point before or after, with the same that may be read.
+    pub stood_for: bool,
 }
 
 /// What a program left behind.

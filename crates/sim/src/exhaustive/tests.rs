@@ -70,26 +70,29 @@ fn each_verdict(
     mut look: impl FnMut(&Crash<'_>, Verdicts),
 ) {
     let _ = extent.each_crash(case, &record(case), |crash| {
-        let fresh = Memo::default();
-        let (cut, memo, mut cases) = (crash.cut(), memo.unwrap_or(&fresh), 0);
-        let (whole, mut verdicts) = (cut.states(), Verdicts::default());
-        let states = crash.explorer(cut);
-        let states = Rc::new(RefCell::new(if apart { states.apart() } else { states }));
-        while states.borrow_mut().next(memo) {
-            let counts = Counts::default();
-            let is_well = crash.recover(&states, &counts, false).is_ok();
-            let stands_for = states.borrow().stands_for();
-            cases += stands_for;
-            verdicts.violated += if is_well { 0 } else { stands_for };
-            verdicts.excused += stands_for * counts.excused.into_inner();
-            if is_well && !apart {
-                states.borrow_mut().ended_well(memo);
-            }
-        }
-        assert!(cases <= whole && (!apart || cases == whole), "{crash}: {cases} of {whole}");
-        look(crash, verdicts);
+        look(crash, verdicts_of(crash, apart, memo.unwrap_or(&Memo::default())));
         ControlFlow::Continue(())
     });
+}
+
+fn verdicts_of(crash: &Crash<'_>, apart: bool, memo: &Memo) -> Verdicts {
+    let (cut, mut cases) = (crash.cut(), 0);
+    let (whole, mut verdicts) = (cut.states(), Verdicts::default());
+    let states = crash.explorer(cut);
+    let states = Rc::new(RefCell::new(if apart { states.apart() } else { states }));
+    while states.borrow_mut().next(memo) {
+        let counts = Counts::default();
+        let is_well = crash.recover(&states, &counts, false).is_ok();
+        let stands_for = states.borrow().stands_for();
+        cases += stands_for;
+        verdicts.violated += if is_well { 0 } else { stands_for };
+        verdicts.excused += stands_for * counts.excused.into_inner();
+        if is_well && !apart {
+            states.borrow_mut().ended_well(memo);
+        }
+    }
+    assert!(cases <= whole && (!apart || cases == whole), "{crash}: {cases} of {whole}");
+    verdicts
 }
 
 #[test]
@@ -112,7 +115,7 @@ fn a_recovery_stands_for_cases_that_come_to_the_same() {
 /// What is known of other points and programs hides no violation.
 #[test]
 fn what_ended_well_elsewhere_ends_well() {
-    let extent = extent("raid5", Protection::plain(CrashSafety::Off), 2);
+    let extent = Extent { every_set: true, ..extent("raid5", Protection::plain(CrashSafety::Off), 2) };
     let (memo, mut sum) = (Memo::default(), 0);
     let programs = extent.programs();
     for case in programs.iter().take_while(|case| case.begins_like(&programs[0])) {
@@ -152,4 +155,57 @@ fn members_that_play_the_same_part_come_to_the_same() {
         }
     }
     assert!(sum.violated > 100 && sum.excused > 100 && left_out > 100, "{sum:?}, {left_out} left out");
+}
+
+/// Which of several members that play the same part kept what makes no difference, only how many of them did.
+#[test]
+fn members_that_play_the_same_part_may_change_places() {
+    let (mut sum, mut left_out) = (Verdicts::default(), 0);
+    for protection in [Protection::DEFAULT, Protection::plain(CrashSafety::Off)] {
+        for (level, lost, step) in [("raid6", 2, 3), ("raid7", 1, 1), ("nm", 1, 37)] {
+            let extent = Extent { lost, degraded: lost, ..extent(level, protection, 1) };
+            for case in extent.programs().iter().step_by(step) {
+                each_verdict(&extent, case, false, None, |crash, verdicts| {
+                    let apart = verdicts_of(&Crash { exchangeable: &[], ..*crash }, false, &Memo::default());
+                    let is = |verdicts: &Verdicts| (verdicts.violated > 0, verdicts.excused > 0);
+                    assert_eq!(is(&verdicts), is(&apart), "{crash}: violated and excused");
+                    left_out += u64::from(verdicts != apart);
+                    sum.add(verdicts);
+                });
+            }
+        }
+    }
+    assert!(sum.violated > 100 && sum.excused > 100 && left_out > 30, "{sum:?}, {left_out} with fewer of these");
+}
+
+/// Points that are only counted leave no state that the others do not.
+#[test]
+fn a_point_that_is_stood_for_adds_nothing() {
+    let (mut violated, mut excused) = (0, 0);
+    for protection in [Protection::DEFAULT, Protection::plain(CrashSafety::Off)] {
+        for level in ["raid5", "raid6"] {
+            let extent = Extent { lost: 1, degraded: 1, ..extent(level, protection, 1) };
+            for case in extent.programs() {
+                let mut by_lost: BTreeMap<Vec<usize>, Vec<(u64, bool, Verdicts)>> = BTreeMap::new();
+                each_verdict(&extent, &case, false, None, |crash, verdicts| {
+                    let points = by_lost.entry(crash.lost.to_vec()).or_default();
+                    points.push((crash.history.fingerprint(), crash.point.stood_for, verdicts));
+                });
+                // Points one after the other with the same that may be read.
+                for points in by_lost.values().flat_map(|points| points.chunk_by(|one, next| one.0 == next.0)) {
+                    let are = |stood_for: bool, of: fn(&Verdicts) -> u64| {
+                        points.iter().filter(|point| point.1 == stood_for).map(|point| of(&point.2)).sum::<u64>()
+                    };
+                    assert!(points.iter().any(|point| !point.1), "{case}: nobody stands for them");
+                    for (found, of) in
+                        [(&mut violated, (|of| of.violated) as fn(&Verdicts) -> u64), (&mut excused, |of| of.excused)]
+                    {
+                        assert!(are(true, of) == 0 || are(false, of) > 0, "{case}");
+                        *found += are(true, of);
+                    }
+                }
+            }
+        }
+    }
+    assert!(violated > 100 && excused > 50, "{violated} violated, {excused} excused");
 }
