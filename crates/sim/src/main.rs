@@ -50,7 +50,7 @@ enum Which {
         /// Up to this many members of a set lost, before and in the crash together; as many as the level survives unless given.
         #[arg(long, value_name = "N")]
         lost: Option<usize>,
-        /// Each set of lost members, also those that differ from another one only in members that play the same part in the program.
+        /// Each set of lost members, and each state of the others, also where one differs from another only in members that play the same part in the program.
         #[arg(long)]
         every_set: bool,
         /// Crashes one after the other: with 2, another one at every point of the recovery from the first.

@@ -75,7 +75,8 @@ pub struct Extent {
     pub degraded: usize,
     /// Members that are lost while it runs or in the crash, together: at most this many.
     pub lost: usize,
-    /// Each set of lost members, also those that differ from another one only in members that play the same part.
+    /// Each set of lost members, and each state of those that are there, also where one differs from another only in members that play
+    /// the same part.
     pub every_set: bool,
     /// Crashes, each in the recovery from the one before: at most this many.
     pub crashes: usize,
@@ -145,13 +146,14 @@ impl Extent {
     /// The programs of this part.
     pub fn programs(&self) -> Vec<Case> {
         let alphabet = alphabet(&self.shape);
+        let alike = self.alike();
         let mut cases = Vec::new();
         for degraded in lost_sets(&self.shape, self.degraded.min(self.lost)) {
             for before in [Before::Written, Before::Fresh] {
                 for ops in (1..=self.ops).flat_map(|len| programs(&alphabet, len)) {
                     let degraded = degraded.clone();
                     let case = Case { shape: self.shape, protection: self.protection, before, degraded, ops };
-                    if is_first_of_alike(&self.alike(&case), &[&case.degraded]) {
+                    if is_first_of_alike(&alike(&case), &[&case.degraded]) {
                         cases.push(case);
                     }
                 }
@@ -213,7 +215,7 @@ impl Extent {
         mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let drives = Rc::new(RefCell::new(recording.drives(&case.shape)));
-        let alike = self.alike(case);
+        let alike = self.alike()(case);
         let sets = self.lost_after(case, &alike, &[&case.degraded]);
         // With a crash to come in the recovery, who kept what decides whose loss in that comes to the same.
         let exchangeable = if self.crashes == 1 { &alike[..] } else { &[] };
@@ -228,9 +230,10 @@ impl Extent {
         })
     }
 
-    /// The members that play the same part in a program, unless each is to be looked at.
-    fn alike(&self, case: &Case) -> Vec<Vec<usize>> {
-        if self.every_set { Vec::new() } else { case.alike(&first_stripe(&self.shape, self.protection)) }
+    /// Says which members play the same part in a program: none where each is to be looked at.
+    fn alike(&self) -> impl Fn(&Case) -> Vec<Vec<usize>> {
+        let first_stripe = (!self.every_set).then(|| first_stripe(&self.shape, self.protection));
+        move |case| first_stripe.as_ref().map_or(Vec::new(), |first_stripe| case.alike(first_stripe))
     }
 
     /// The sets of lost members that may follow on those that were lost before, one after the other.
@@ -295,7 +298,7 @@ impl Extent {
         mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let drives = Rc::new(RefCell::new(first.drives.borrow().over()));
-        let sets = self.lost_after(first.case, &self.alike(first.case), &first.losses());
+        let sets = self.lost_after(first.case, &self.alike()(first.case), &first.losses());
         let (recovering_from, of) = (Some((first, state)), tape.events.len());
         tape.each_point(&drives, |point, history| {
             let with = |lost| Crash { history, drives: &drives, recovering_from, point, of, lost, ..*first };

@@ -8,7 +8,7 @@
 //!    a part, of which one stands for all.
 //! 2. *Rows are independent.* Recovery treats each run of columns of a stripe on its own; what rows share are the
 //!    structures. So every state of a row is combined with every state of the structures, and rows need not be combined
-//!    with each other: the n-th block of each row follows the same choice.
+//!    with each other: the n-th block of each row, or that of the same member, follows the same choice.
 //! 3. *Columns of a row are independent*, so a data block of 4 KiB stands for its sectors.
 //! 4. *Members that play the same part may change places.* Of the states that differ only in which of them keeps what, one
 //!    stands for all.
@@ -71,7 +71,7 @@ pub(crate) struct Drives {
     pending: BTreeMap<Place, Vec<Version>>,
     /// Blocks of every operation that is not durable.
     ops: BTreeMap<OpId, Op>,
-    /// By drive.
+    /// What each drive was asked so far.
     asked: Vec<Asked>,
 }
 
@@ -93,6 +93,7 @@ struct Asked {
 }
 
 impl Asked {
+    /// These blocks are to be written. Gives what stands for all that was asked until now.
     fn begin(&mut self, places: &[Place]) -> u64 {
         let what = places.first().map_or(0, |first| mix(first.1 << 32 | places.len() as u64));
         self.begun = mix(self.begun ^ what);
