@@ -347,6 +347,16 @@ pub(crate) struct User<'a> {
     began: Nanos,
 }
 
+impl User<'_> {
+    /// It was no request: somebody asked whether it could be done at once.
+    #[inline]
+    pub fn was_none(mut self) {
+        if std::mem::take(&mut self.began) > 0 {
+            self.watch.user_was_none();
+        }
+    }
+}
+
 impl Drop for User<'_> {
     #[inline]
     fn drop(&mut self) {

@@ -72,6 +72,31 @@ impl<E: Env> Array<E> {
     }
 }
 
+impl<E: Env> Array<E> {
+    /// Fills the whole of `buf` from `offset` at once, if it is whole sectors of one strip whose drive has them without waiting. False says
+    /// that [`Array::read`] has to do it, or to say what is wrong; then `buf` holds anything.
+    #[inline]
+    pub fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let (inner, len) = (&self.0, buf.len() as u64);
+        let geometry = &inner.shared.geometry;
+        if self.check(offset, len).is_err() || inner.shared.lost.check_read(offset, len).is_err() {
+            return false;
+        }
+        let place = geometry.place(offset);
+        if len > place.left || (place.x | len) & (geometry.sector - 1) != 0 {
+            return false;
+        }
+        let user = inner.enter_user();
+        let done = matches!(inner.read_now(&place, buf), Some(Ok(())));
+        if done {
+            inner.counters().reads.count();
+        } else {
+            user.was_none();
+        }
+        done
+    }
+}
+
 impl<E: Env> Inner<E> {
     /// One buffer from pieces in order: without copying if they are the parts of one still. A piece whose first read
     /// failed came back in memory of its own.
@@ -118,7 +143,7 @@ impl<E: Env> Inner<E> {
     /// read of memory costs. Nothing if it cannot. The error is the role of the strip whose drive could not read, or gave what is damaged
     /// or being overwritten.
     #[inline]
-    fn read_now(self: &Rc<Self>, place: &Place, buf: &mut BufMut) -> Option<Result<(), Role>> {
+    fn read_now(self: &Rc<Self>, place: &Place, buf: &mut [u8]) -> Option<Result<(), Role>> {
         let shared = &self.shared;
         let cleared = shared.map.clear_count();
         let range = Range::new(place.x, place.x + buf.len() as u64);

@@ -300,6 +300,11 @@ impl Watch {
         }
     }
 
+    /// One that was to be measured was none: another one will be.
+    pub fn user_was_none(&self) {
+        self.user_samples.set(self.user_samples.get() + 1);
+    }
+
     /// A user's request that is measured ends.
     pub fn user_ends(&self, began: Nanos) {
         self.latencies[self.shard].users.add((self.now)().saturating_sub(began));

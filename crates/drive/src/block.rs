@@ -20,6 +20,14 @@ pub trait Block {
     /// Fills the whole of `buf` from `offset` and gives it back.
     fn read(&self, offset: u64, buf: BufMut) -> impl Future<Output = Result<BufMut, BlockError>>;
 
+    /// Fills the whole of `buf` from `offset` at once, if nothing has to be waited for. False says that something has, or that it did not go
+    /// well, and that `buf` holds anything: [`Block::read`] will do it, or say what is wrong. Only what lies in memory does otherwise.
+    #[inline]
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let _ = (offset, buf);
+        false
+    }
+
     /// Writes `data` at `offset`. With `fua` it is durable when this returns.
     fn write(&self, offset: u64, data: Buf, fua: bool) -> impl Future<Output = Result<(), BlockError>>;
 

@@ -131,6 +131,12 @@ impl<E: Env> Block for Direct<E> {
         Ok(buf)
     }
 
+    #[inline]
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
+        let (len, place) = (buf.len() as u64, self.0.place.borrow());
+        place.locate(offset, len).is_ok_and(|(at, left)| len <= left && self.0.array.read_now(at, buf))
+    }
+
     async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
         let (len, place) = (data.len() as u64, self.place());
         let (at, left) = place.locate(offset, len)?;

@@ -44,6 +44,16 @@ impl Block for Served {
         }
     }
 
+    #[inline]
+    fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
+        match self {
+            Served::Volume(volume) => volume.read_now(offset, buf),
+            Served::Import(array) => array.read_now(offset, buf),
+            Served::Drive(drive) => drive.read_now(offset, buf),
+            Served::Namespace(namespace) => namespace.read_now(offset, buf),
+        }
+    }
+
     async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
         match self {
             Served::Volume(volume) => volume.write(offset, data, fua).await,

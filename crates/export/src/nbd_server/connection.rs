@@ -13,7 +13,7 @@ use nbd::{
 use runtime::{ShardEnv, Stream};
 
 use super::catalog::Catalog;
-use super::serve::{held_bytes, kind, serve, serve_limited};
+use super::serve::{held_bytes, kind, serve, serve_limited, serve_now};
 use crate::limits::{INPUT_BYTES, LINGER_MAX};
 use crate::link::{Link, drained, send_answers};
 use crate::pace::Pace;
@@ -308,7 +308,7 @@ impl<B: Block + 'static> Receiving<B> {
     }
 
     /// Serves a request up to the point where it waits; from there on it is a task of its own.
-    fn dispatch(&self, request: Request, data: Option<drive::Buf>) -> Result<(), End> {
+    fn dispatch(&self, request: Request, mut data: Option<BufMut>) -> Result<(), End> {
         if self.client.export.handed_over() {
             self.client.link.abandon(held_bytes(&request.command));
             return Err(End::Stopped);
@@ -320,8 +320,15 @@ impl<B: Block + 'static> Receiving<B> {
             return Ok(());
         }
         self.client.state.counters.accepted(kind(&request.command));
+        let is_limited = self.client.state.limits.is_on();
+        if !is_limited && data.is_none() {
+            match serve_now(&self.client, &*self.block, &request, self.arrived) {
+                Ok(()) => return Ok(()),
+                Err(buf) => data = buf,
+            }
+        }
         let (client, block) = (self.client.clone(), self.block.clone());
-        if client.state.limits.is_on() {
+        if is_limited {
             self.client.link.env.spawn_now(serve_limited(client, block, request, data, self.arrived));
         } else {
             self.client.link.env.spawn_now(serve(client, block, request, data, self.arrived));
@@ -337,7 +344,7 @@ impl<B: Block + 'static> Receiving<B> {
 
     async fn dispatch_write(&mut self) -> Result<(), End> {
         let write = self.write.take().expect("data follow a write");
-        self.dispatch(write.request, Some(write.data.freeze()))
+        self.dispatch(write.request, Some(write.data))
     }
 
     /// Receives into the input.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use drive::{Block, BlockError, Buf, Env, Nanos, WriteZeroes, join_all};
+use drive::{Block, BlockError, Buf, BufMut, Env, Nanos, WriteZeroes, join_all};
 use nbd::{Command, Descriptor, Request};
 
 use super::connection::Client;
@@ -58,7 +58,7 @@ pub(crate) async fn serve_limited<B: Block>(
     client: Rc<Client>,
     block: Rc<B>,
     request: Request,
-    data: Option<Buf>,
+    data: Option<BufMut>,
     arrived: Nanos,
 ) {
     if let Some(cost) = cost(&request.command)
@@ -72,16 +72,47 @@ pub(crate) async fn serve_limited<B: Block>(
     serve(client, block, request, data, arrived).await;
 }
 
-/// Serves a request that the link has admitted, and puts its answer in the outbox. `data` is what a write brought.
+/// Serves a request that the link has admitted, and puts its answer in the outbox. `data` is what a write brought, or where what is read goes.
 pub(crate) async fn serve<B: Block>(
     client: Rc<Client>,
     block: Rc<B>,
     request: Request,
-    data: Option<Buf>,
+    data: Option<BufMut>,
     arrived: Nanos,
 ) {
-    let Request { cookie, command } = request;
-    let answer = execute(&client, &*block, command, data).await;
+    let answered = execute(&client, &*block, request.command, data).await;
+    answer(&client, &request, answered, arrived);
+}
+
+/// Serves a read that the link has admitted at once, and puts its answer in the outbox, if it need not wait: a task costs a good part of what a
+/// read of memory costs. Otherwise gives memory that the read may have.
+///
+/// # Errors
+/// It has to wait, or something is wrong, which [`serve`] will say.
+#[inline]
+pub(crate) fn serve_now<B: Block>(
+    client: &Client,
+    block: &B,
+    request: &Request,
+    arrived: Nanos,
+) -> Result<(), Option<BufMut>> {
+    let Command::Read { offset, len, .. } = request.command else { return Err(None) };
+    // Longer ones ask for holes first.
+    if !(1..HOLE_READ_BYTES_MIN).contains(&len) {
+        return Err(None);
+    }
+    let mut buf = client.link.env.alloc(len as usize);
+    if !block.read_now(offset, &mut buf) {
+        return Err(Some(buf));
+    }
+    answer(client, request, Ok(Answer::Data(buf.freeze())), arrived);
+    Ok(())
+}
+
+/// Puts the answer to a request in the outbox.
+#[inline]
+fn answer(client: &Client, request: &Request, answer: Result<Answer, BlockError>, arrived: Nanos) {
+    let Request { cookie, command } = *request;
     let counters = &client.state.counters;
     let kind = kind(&command);
     counters.answered(kind, client.link.env.now().saturating_sub(arrived), answer.is_err());
@@ -122,7 +153,7 @@ async fn execute<B: Block>(
     client: &Client,
     block: &B,
     command: Command,
-    data: Option<Buf>,
+    data: Option<BufMut>,
 ) -> Result<Answer, BlockError> {
     match command {
         Command::Read { len: 0, .. } | Command::Write { len: 0, .. } => Ok(Answer::Done),
@@ -133,12 +164,12 @@ async fn execute<B: Block>(
                     return parts(&client.link, block, holes).await;
                 }
             }
-            let buf = client.link.env.alloc(len as usize);
+            let buf = data.unwrap_or_else(|| client.link.env.alloc(len as usize));
             Ok(Answer::Data(block.read(offset, buf).await?.freeze()))
         }
         Command::Write { offset, fua, .. } => {
             let data = data.expect("a write was admitted with its data");
-            block.write(offset, data, fua).await?;
+            block.write(offset, data.freeze(), fua).await?;
             Ok(Answer::Done)
         }
         Command::Flush => {

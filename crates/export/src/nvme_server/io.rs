@@ -266,7 +266,33 @@ impl<B> Handle<B> {
     }
 }
 
-/// Serves a command that the link has admitted with its [`held_bytes`], and puts its answer in the outbox. `data` is what it brought.
+/// Serves a read that the link has admitted at once, and puts its answer in the outbox, if it need not wait: a task costs a good part of what a
+/// read of memory costs. Otherwise gives memory that the read may have.
+///
+/// # Errors
+/// It has to wait, or something is wrong, which [`serve`] will say.
+#[inline]
+pub(super) fn serve_now<B: Block>(
+    queue: &Queue,
+    handle: &Handle<B>,
+    cid: u16,
+    io: &Io,
+    arrived: Nanos,
+    alarm: &Alarm,
+) -> Result<(), Option<BufMut>> {
+    let Io::Read { offset, len } = *io else { return Err(None) };
+    let inside = handle.reach().and_then(|()| handle.used.begin(io.group())).map_err(|_| None)?;
+    let mut buf = queue.link.env.alloc(len as usize);
+    if !handle.block.read_now(offset, &mut buf) {
+        return Err(Some(buf));
+    }
+    drop(inside);
+    answer(queue, handle, cid, io, Ok(Some(buf.freeze())), arrived, alarm);
+    Ok(())
+}
+
+/// Serves a command that the link has admitted with its [`held_bytes`], and puts its answer in the outbox. `data` is what it brought, or
+/// where what is read goes.
 pub(super) async fn serve<B: Block>(
     queue: Rc<Queue>,
     handle: Rc<Handle<B>>,
@@ -276,21 +302,35 @@ pub(super) async fn serve<B: Block>(
     arrived: Nanos,
     alarm: Arc<Alarm>,
 ) {
-    let answer = execute(&queue, &handle, io, data).await;
+    let answered = execute(&queue, &handle, io, data).await;
+    answer(&queue, &handle, cid, &io, answered, arrived, &alarm);
+}
+
+/// Puts the answer to a command in the outbox.
+#[inline]
+fn answer<B: Block>(
+    queue: &Queue,
+    handle: &Handle<B>,
+    cid: u16,
+    io: &Io,
+    answer: Result<Option<Buf>, Status>,
+    arrived: Nanos,
+    alarm: &Alarm,
+) {
     let took = queue.link.env.now().saturating_sub(arrived);
-    handle.answered(&io, took, answer.as_ref().err().copied().unwrap_or(Status::SUCCESS));
-    let held = held_bytes(&io);
+    handle.answered(io, took, answer.as_ref().err().copied().unwrap_or(Status::SUCCESS));
+    let held = held_bytes(io);
     match answer {
         Ok(Some(data)) => {
             if let Io::Read { len, .. } = io {
-                handle.state.counters.read(u64::from(len));
+                handle.state.counters.read(u64::from(*len));
             }
             queue.deliver(cid, data, 0, held);
         }
         Ok(None) => queue.complete(cid, Status::SUCCESS, 0, held),
-        Err(status) => queue.fail(handle.named(cid, &io), status, held),
+        Err(status) => queue.fail(handle.named(cid, io), status, held),
     }
-    handle.ended(&alarm);
+    handle.ended(alarm);
 }
 
 /// As [`serve`], for a command that a limit may hold up.
@@ -330,7 +370,7 @@ async fn execute<B: Block>(
     let (block, env, used) = (&handle.block, &queue.link.env, &handle.used);
     // Once more: it may have waited for its data, or for a limit.
     handle.reach()?;
-    let brought = || data.ok_or(Status::DATA_SGL_LENGTH_INVALID);
+    let brought = |data: Option<BufMut>| data.ok_or(Status::DATA_SGL_LENGTH_INVALID);
     let _inside = match io {
         // It may wait until others have ended, and is none of them.
         Io::Reserve(_) => None,
@@ -344,12 +384,13 @@ async fn execute<B: Block>(
     let done = match io {
         Io::Flush => block.flush().await,
         Io::Read { offset, len } => {
-            let read = block.read(offset, env.alloc(len as usize)).await.map_err(|error| status(&error, false))?;
+            let buf = data.unwrap_or_else(|| env.alloc(len as usize));
+            let read = block.read(offset, buf).await.map_err(|error| status(&error, false))?;
             return Ok(Some(read.freeze()));
         }
-        Io::Write { offset, fua, .. } => block.write(offset, brought()?.freeze(), fua).await,
+        Io::Write { offset, fua, .. } => block.write(offset, brought(data)?.freeze(), fua).await,
         Io::Compare { offset, len } => {
-            let brought = brought()?;
+            let brought = brought(data)?;
             let read = block.read(offset, env.alloc(len as usize)).await.map_err(|error| status(&error, false))?;
             return if read[..] == brought[..] { Ok(None) } else { Err(Status::COMPARE_FAILURE) };
         }
@@ -360,7 +401,7 @@ async fn execute<B: Block>(
         Io::Deallocate { .. } => {
             let blocks = block.size_bytes() / u64::from(handle.described.block_bytes);
             // Behind the ranges there may be more, which means nothing.
-            let brought = brought()?;
+            let brought = brought(data)?;
             let data = &brought[..io.data_bytes() as usize];
             let ranges = ranges(data, &Namespace { blocks, ..handle.described })?;
             let _inside = used.begin_change(&ranges).await?;
@@ -369,7 +410,7 @@ async fn execute<B: Block>(
         }
         Io::Copy { offset, fua, .. } => {
             let blocks = block.size_bytes() / u64::from(handle.described.block_bytes);
-            let brought = brought()?;
+            let brought = brought(data)?;
             let data = &brought[..io.data_bytes() as usize];
             let (sources, to) = copied(data, offset, &Namespace { blocks, ..handle.described })?;
             let _inside = used.begin_change(&[to]).await?;
@@ -386,7 +427,7 @@ async fn execute<B: Block>(
         }
         Io::Hint { .. } => Ok(()),
         Io::Reserve(reserve) => {
-            let request = reserve.request(&brought()?)?;
+            let request = reserve.request(&brought(data)?)?;
             return used.shared().change(used.host(), &request).await.map(|()| None);
         }
         Io::Report { len } => {

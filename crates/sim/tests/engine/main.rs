@@ -4,6 +4,7 @@
 //! `PURLIN_SIM_SEED=17` only the one that failed.
 
 mod assembly;
+mod at_once;
 mod causes;
 mod checksums;
 mod counts;

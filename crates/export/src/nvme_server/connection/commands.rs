@@ -147,8 +147,17 @@ impl<B: Block + 'static> Receiving<B> {
             Plan::Io(handle, io) => {
                 handle.accepted(&io);
                 let cid = command.cid.get();
+                let waits = handle.is_limited() && !is_paid;
+                let data = if waits || data.is_some() {
+                    data
+                } else {
+                    match io::serve_now(&self.queue, &handle, cid, &io, self.arrived, &self.alarm) {
+                        Ok(()) => return Ok(()),
+                        Err(buf) => buf,
+                    }
+                };
                 let (queue, alarm) = (self.queue.clone(), self.alarm.clone());
-                if handle.is_limited() && !is_paid {
+                if waits {
                     self.env.spawn_now(io::serve_limited(queue, handle, cid, io, data, self.arrived, alarm));
                 } else {
                     self.env.spawn_now(io::serve(queue, handle, cid, io, data, self.arrived, alarm));

@@ -249,7 +249,11 @@ pub async fn perform_on(
             history.borrow_mut().flushed(since);
         }
         Request::Read => {
-            let read = volume.read(start, BufMut::zeroed(len as usize)).await?;
+            // As exports do.
+            let mut read = BufMut::zeroed(len as usize);
+            if !volume.read_now(start, &mut read) {
+                read = volume.read(start, read).await?;
+            }
             for &(at, from, len) in &parts {
                 demand(history.borrow().check_latest(at, &read[from as usize..(from + len) as usize]));
             }
