@@ -16,6 +16,10 @@ pub(crate) const HELD_BYTES_MAX: u64 = 2 * nbd::PAYLOAD_BYTES_MAX as u64;
 /// at once, and the client works on the first of it while the rest is copied. With 256 KiB, 128 KiB reads at depth 8 had 0.8 of the rate.
 pub(crate) const GATHER_BYTES_MAX: u64 = 1 << 20;
 
+/// Answers that are sent as soon as there is nothing else to do, without an operation of the ring. One at a time, that is 1.04 to 1.07 times as fast;
+/// with more than some 8 it is slower, up to 0.88 with no bound and 128 reads of 4 KiB in flight.
+pub(crate) const AT_ONCE_MAX: u32 = 8;
+
 /// Shortest read, in bytes, that asks the volume where its holes are. Below it the question costs more than sending
 /// zeroes.
 pub(crate) const HOLE_READ_BYTES_MIN: u32 = 64 << 10;

@@ -3,23 +3,30 @@
 //! Invariants:
 //! 1. A request is counted from its admission until its answer was sent or dropped, with every payload byte it holds. So
 //!    a client that does not read its answers is one that is not read from.
-//! 2. Answers that are ready at the end of a turn leave in one gathered send, in the order in which they became ready.
+//! 2. Answers leave in the order in which they became ready. If there are a few when the receiving side has nothing left to do, it sends what the
+//!    socket takes at once; all others leave in one gathered send at the end of the turn.
 //! 3. When a send has failed, answers are dropped, and requests in flight run to their end all the same.
 
+use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
+use std::io::IoSlice;
+use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
 use drive::{Buf, Env};
-use runtime::ShardEnv;
+use runtime::{SendsAtOnce, ShardEnv};
+use smallvec::SmallVec;
 
-use crate::limits::{GATHER_BYTES_MAX, HELD_BYTES_MAX, INLINE_BYTES_MAX, REQUESTS_MAX};
+use crate::limits::{AT_ONCE_MAX, GATHER_BYTES_MAX, HELD_BYTES_MAX, INLINE_BYTES_MAX, REQUESTS_MAX};
 use crate::wire::WireWriter;
 
 pub(crate) struct Link {
     pub env: ShardEnv,
     outbox: RefCell<Outbox>,
+    /// Where nothing is encrypted.
+    at_once: Option<SendsAtOnce>,
     held_requests: Cell<u32>,
     held_bytes: Cell<u64>,
     reader: RefCell<Option<Waker>>,
@@ -39,6 +46,8 @@ struct Outbox {
     bodies: Vec<(usize, Buf)>,
     /// Sum of the bodies' lengths.
     body_bytes: u64,
+    /// Bytes of the first of all that which were sent.
+    sent: usize,
     requests: u32,
     bytes: u64,
     /// TLS has something to say besides answers.
@@ -47,6 +56,47 @@ struct Outbox {
     finished: bool,
     /// Nobody takes answers any more.
     dead: bool,
+}
+
+impl Outbox {
+    /// Its bodies are gone. Gives the requests whose answers these were, and what they hold.
+    fn emptied(&mut self) -> (u32, u64) {
+        self.heads.clear();
+        self.body_bytes = 0;
+        (std::mem::take(&mut self.requests), std::mem::take(&mut self.bytes))
+    }
+}
+
+/// Each part of `heads` bytes of heads, with the body behind it, if there is one.
+fn in_order<B: Borrow<(usize, Buf)>>(
+    bodies: impl Iterator<Item = B>,
+    heads: usize,
+    mut each: impl FnMut(Range<usize>, Option<B>),
+) {
+    let mut from = 0;
+    for body in bodies {
+        // Two bodies in a row would mean an empty head.
+        let to = body.borrow().0;
+        each(from..to, Some(body));
+        from = to;
+    }
+    if from < heads {
+        each(from..heads, None);
+    }
+}
+
+/// Leaves the first bytes out, which were sent.
+fn skip(segments: &mut Vec<Buf>, sent: usize) {
+    let mut left = sent;
+    while left > 0 {
+        let first = &mut segments[0];
+        if first.len() > left {
+            *first = first.slice(left..first.len());
+            return;
+        }
+        left -= first.len();
+        segments.remove(0);
+    }
 }
 
 /// One gathered send.
@@ -58,10 +108,12 @@ pub(crate) struct Batch {
 }
 
 impl Link {
-    pub fn new(env: ShardEnv) -> Rc<Link> {
+    /// `writer`: what [`send_answers`] will have.
+    pub fn new(env: ShardEnv, writer: &WireWriter) -> Rc<Link> {
         Rc::new(Link {
             env,
             outbox: RefCell::default(),
+            at_once: writer.at_once(),
             held_requests: Cell::new(0),
             held_bytes: Cell::new(0),
             reader: RefCell::new(None),
@@ -144,6 +196,32 @@ impl Link {
         self.wake_reader();
         let crowd = if self.crowd.borrow().is_empty() { return } else { self.crowd.take() };
         crowd.into_iter().for_each(Waker::wake);
+    }
+
+    /// Sends the answers that are ready as far as the socket takes them at once, if they are few and no others are on their way. To be called by
+    /// who has no more of them for now, since each call is a send of its own.
+    pub fn send_at_once(&self) {
+        let Some(at_once) = &self.at_once else { return };
+        let mut outbox = self.outbox.borrow_mut();
+        if !(1..=AT_ONCE_MAX).contains(&outbox.requests) || outbox.sent > 0 || outbox.dead || self.sending.get() {
+            return;
+        }
+        let Outbox { heads, bodies, .. } = &*outbox;
+        let mut pieces: SmallVec<[IoSlice<'_>; 2 * AT_ONCE_MAX as usize]> = SmallVec::new();
+        in_order(bodies.iter(), heads.len(), |head, body| {
+            pieces.push(IoSlice::new(&heads[head]));
+            pieces.extend(body.map(|(_, body)| IoSlice::new(body)));
+        });
+        let sent = at_once.send(&pieces);
+        drop(pieces);
+        if sent < outbox.heads.len() + outbox.body_bytes as usize {
+            outbox.sent = sent;
+            return;
+        }
+        outbox.bodies.clear();
+        let (requests, bytes) = outbox.emptied();
+        drop(outbox);
+        self.release(requests, bytes);
     }
 
     /// Returns once the answers that are ready are on their way, or wait for others that are. A client that asks for one thing at a time waits
@@ -252,26 +330,18 @@ impl Link {
         let mut segments = Vec::with_capacity(outbox.bodies.len() * 2 + 1);
         let mut heads = self.env.alloc(outbox.heads.len());
         heads.copy_from_slice(&outbox.heads);
-        outbox.heads.clear();
         let heads = heads.freeze();
-        let mut from = 0;
-        for (to, body) in outbox.bodies.drain(..) {
-            // Two bodies in a row would mean an empty head.
-            segments.push(heads.slice(from..to));
-            segments.push(body);
-            from = to;
-        }
-        if from < heads.len() {
-            segments.push(heads.slice(from..heads.len()));
-        }
-        let batch = Batch { segments, requests: outbox.requests, bytes: outbox.bytes };
-        outbox.requests = 0;
-        outbox.bytes = 0;
-        outbox.body_bytes = 0;
+        in_order(outbox.bodies.drain(..), heads.len(), |head, body| {
+            segments.push(heads.slice(head));
+            segments.extend(body.map(|(_, body)| body));
+        });
+        let sent = std::mem::take(&mut outbox.sent);
+        let (requests, bytes) = outbox.emptied();
         drop(outbox);
+        skip(&mut segments, sent);
         // What waited for the outbox to be emptied is served while this is sent.
         self.wake_reader();
-        batch
+        Batch { segments, requests, bytes }
     }
 
     /// Drops what waits to be sent and whatever comes later.

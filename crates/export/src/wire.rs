@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use drive::{Buf, BufMut, Env, Segments};
 use psk::TlsError;
-use runtime::{Closer, ShardEnv, Stream, StreamReader, StreamWriter};
+use runtime::{Closer, SendsAtOnce, ShardEnv, Stream, StreamReader, StreamWriter};
 use thiserror::Error;
 
 use crate::limits::{NVME_FIRST_INPUT_BYTES, PSK_SEND_BYTES, TLS_SEND_BYTES};
@@ -238,6 +238,11 @@ impl WireWriter {
     /// Interrupts both halves.
     pub fn closer(&self) -> Closer {
         self.stream.closer()
+    }
+
+    /// A way past [`WireWriter::send`], where nothing is encrypted.
+    pub fn at_once(&self) -> Option<SendsAtOnce> {
+        self.session.is_none().then(|| self.stream.at_once())
     }
 
     /// Sends segments in order, and whatever TLS wants to say.

@@ -203,6 +203,35 @@ fn a_client_that_reads_no_answers_is_not_read_from() {
 }
 
 #[test]
+fn answers_that_the_socket_takes_piece_by_piece_arrive_whole() {
+    let (served, _, _) = Served::disk(64 * MIB);
+    let mut raw = Raw::on(&served.socket(), "disk", false);
+    let content = |at: u64| (at >> 9) as u8 ^ (at >> 17) as u8;
+    let data: Vec<u8> = (0..32 * MIB).map(content).collect();
+    raw.send(&client::write(0, 0, &data, 0));
+    assert_eq!(raw.error(), 0);
+    // A few at a time, short and long, of which some fill the socket's buffer in their midst: nothing is read before all are sent.
+    let mut at = 0;
+    for round in 0..60_u64 {
+        let lens: Vec<u64> =
+            (0..1 + round % 8).map(|nth| [4096, 512, 100_000, 60_000][(round + nth) as usize % 4]).collect();
+        for (nth, len) in lens.iter().enumerate() {
+            raw.read(nth as u64, at + nth as u64 * 131_072, *len as u32);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+        let mut missing: Vec<u64> = (0..lens.len() as u64).collect();
+        while !missing.is_empty() {
+            let Reply::Simple { error: 0, cookie, data } = raw.reply() else { panic!() };
+            missing.retain(|nth| *nth != cookie);
+            let start = at + cookie * 131_072;
+            assert!(data.len() as u64 == lens[cookie as usize], "read {cookie} of round {round}");
+            assert!((start..).zip(&data).all(|(at, byte)| content(at) == *byte), "read {cookie} of round {round}");
+        }
+        at += 8 * 32_768;
+    }
+}
+
+#[test]
 fn a_stopped_export_answers_what_it_has_and_refuses_the_rest() {
     let (served, volume, export) = Served::disk(MIB);
     let (_, other) = served.add("other", MIB, false);

@@ -99,7 +99,7 @@ pub(crate) async fn run<C: Catalog>(
     tracing::debug!(%peer, export = entered.export.name(), secure = entered.secure, "NBD client");
 
     let closer = writer.closer();
-    let link = Link::new(env.clone());
+    let link = Link::new(env.clone(), &writer);
     let replies = entered.machine.replies();
     let client = Client { link: link.clone(), replies, export: entered.export.clone(), state: state.clone() };
     env.spawn(send_answers(link.clone(), writer));
@@ -349,6 +349,7 @@ impl<B: Block + 'static> Receiving<B> {
 
     /// Receives into the input.
     async fn receive(&mut self) -> Result<(), End> {
+        self.client.link.send_at_once();
         let requests = std::mem::take(&mut self.requests_since);
         match self.pace.wait(self.arrived, requests) {
             Some(wait) => self.client.link.env.sleep(wait).await,

@@ -102,7 +102,7 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, newco
     };
     let pdus = machine.writer().expect("the connection is initialized");
     let closer = writer.closer();
-    let link = Link::new(env.clone());
+    let link = Link::new(env.clone(), &writer);
     env.spawn(send_answers(link.clone(), writer));
     let queue = Queue::new(link.clone(), pdus);
     queue.say(&response);
@@ -313,6 +313,7 @@ impl<B: Block + 'static> Receiving<B> {
 
     /// Receives into the input.
     async fn receive(&mut self) -> Result<(), End> {
+        self.queue.link.send_at_once();
         let commands = std::mem::take(&mut self.commands_since);
         match self.pace.wait(self.arrived, commands) {
             Some(wait) => self.env.sleep(wait).await,

@@ -1,10 +1,10 @@
 //! Connections.
 
 use std::cell::Cell;
-use std::io;
+use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use ::drive::{BufMut, Segments};
 use io_uring::opcode;
@@ -188,6 +188,11 @@ impl StreamWriter {
         }
     }
 
+    /// Sends without waiting, from wherever there is something to send.
+    pub fn at_once(&self) -> SendsAtOnce {
+        SendsAtOnce { socket: Rc::downgrade(&self.socket) }
+    }
+
     /// Says to the other end that nothing more will come.
     pub fn shutdown(&mut self) {
         self.socket.shutdown(libc::SHUT_WR);
@@ -245,6 +250,28 @@ impl StreamWriter {
         message.data.clear();
         self.message = Some(message);
         Ok(())
+    }
+}
+
+/// Sends on a stream what the kernel takes at once: for short answers, which it nearly always does, an operation of the ring and the turns
+/// until it is known to be complete cost as much as the sending.
+pub struct SendsAtOnce {
+    socket: Weak<Socket>,
+}
+
+impl SendsAtOnce {
+    /// Sends the first of these bytes, piece after piece, and says how many the kernel took. None if the stream has failed or was closed: the
+    /// next [`StreamWriter::send_all`] says so. Not to be called while such a one is under way: its bytes may be split.
+    pub fn send(&self, pieces: &[IoSlice<'_>]) -> usize {
+        let Some(socket) = self.socket.upgrade().filter(|socket| !socket.is_closed()) else { return 0 };
+        // SAFETY: a message header without name, vector and control data is all zeroes.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = pieces.as_ptr().cast_mut().cast();
+        header.msg_iovlen = pieces.len().min(RANGES_MAX) as _;
+        let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+        // SAFETY: the pieces have the layout of a vector (`IoSlice`), which `sendmsg` only reads, and outlive the call.
+        let sent = unsafe { libc::sendmsg(socket.target().0, &raw const header, flags) };
+        usize::try_from(sent).unwrap_or(0)
     }
 }
 
