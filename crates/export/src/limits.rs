@@ -5,6 +5,12 @@ use std::time::Duration;
 /// Receive buffer of a connection in bytes: a queue of 32 writes of 4 KiB arrives in one receive.
 pub(crate) const INPUT_BYTES: usize = 160 << 10;
 
+/// Data of a command, in bytes, from which on others like it are expected.
+pub(crate) const LONG_DATA_BYTES: usize = 64 << 10;
+
+/// Bytes that are received at most behind long data: the next command is in them, and of its data only what is not received into its place.
+pub(crate) const BEFORE_DATA_BYTES: usize = 4 << 10;
+
 /// Requests of one connection that may wait for their answer to be sent. Clients use 16 to 256.
 pub(crate) const REQUESTS_MAX: u32 = 1024;
 

@@ -22,7 +22,10 @@ use super::authentication::Authentication;
 use super::fused::Pair;
 use super::portal::Portal;
 use super::queue::Queue;
-use crate::limits::{INPUT_BYTES, LINGER_MAX, NVME_CAPSULE_DATA_BYTES, NVME_FIRST_INPUT_BYTES, NVME_PDU_DATA_BYTES};
+use crate::limits::{
+    BEFORE_DATA_BYTES, INPUT_BYTES, LINGER_MAX, LONG_DATA_BYTES, NVME_CAPSULE_DATA_BYTES, NVME_FIRST_INPUT_BYTES,
+    NVME_PDU_DATA_BYTES,
+};
 use crate::link::{Link, drained, send_answers};
 use crate::pace::Pace;
 use crate::server::Newcomer;
@@ -72,6 +75,8 @@ struct Receiving<B> {
     pace: Pace,
     /// Commands since the last receive.
     commands_since: u32,
+    /// The last receive was of long data, into their place.
+    after_long_data: bool,
 }
 
 /// Serves a host until it goes or has to.
@@ -126,6 +131,7 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, newco
         arrived,
         pace: Pace::new(arrived),
         commands_since: 0,
+        after_long_data: false,
     };
     let end = receiving.run(&newcomer).await;
     tracing::debug!(%peer, ?end, "an NVMe/TCP queue ends");
@@ -319,8 +325,11 @@ impl<B: Block + 'static> Receiving<B> {
             Some(wait) => self.env.sleep(wait).await,
             None => self.queue.link.answers_go_first().await,
         }
-        let (buf, free) = self.input.lend();
-        let (buf, len) = self.receive_into(buf, free).await?;
+        let (mut buf, free) = self.input.lend();
+        let is_short = std::mem::take(&mut self.after_long_data) && buf.len() - free > BEFORE_DATA_BYTES;
+        let rest = is_short.then(|| buf.split_off(free + BEFORE_DATA_BYTES));
+        let (mut buf, len) = self.receive_into(buf, free).await?;
+        rest.map_or(Ok(()), |rest| buf.unsplit(rest)).expect("it was split off above");
         self.input.give_back(buf, len);
         Ok(())
     }
@@ -342,6 +351,7 @@ impl<B: Block + 'static> Receiving<B> {
         let (mut buf, received) = self.receive_into(buf, from).await?;
         self.machine.received(&buf[from..from + received]);
         buf.unsplit(rest).expect("it was split off above");
+        self.after_long_data = buf.len() >= LONG_DATA_BYTES;
         let arriving = match to {
             To::Capsule => self.capsule.as_mut(),
             To::Transfer(tag) => self.asking.asked[usize::from(tag)].as_mut(),
