@@ -32,7 +32,7 @@ pub(super) struct Crash<'a> {
     /// Events on the tape.
     pub of: usize,
     pub lost: &'a [usize],
-    /// Members of which it does not matter who kept what.
+    /// Members, in groups, of which it does not matter who kept what.
     pub exchangeable: &'a [Vec<usize>],
 }
 

@@ -267,6 +267,19 @@ impl Explorer {
         self
     }
 
+    /// Every state, see [`Cut::leave_out_none`].
+    #[cfg(test)]
+    pub fn leave_out_none(mut self) -> Explorer {
+        self.layers[0].cut.leave_out_none();
+        self
+    }
+
+    /// What is decided of the state at hand, by choice of the first power cut.
+    #[cfg(test)]
+    pub fn taken(&self) -> Vec<Option<usize>> {
+        self.layers[0].cut.taken().to_vec()
+    }
+
     /// How many states the one at hand stands for.
     #[cfg(test)]
     pub fn stands_for(&self) -> u64 {

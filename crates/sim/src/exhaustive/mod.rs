@@ -215,10 +215,13 @@ impl Extent {
         mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let drives = Rc::new(RefCell::new(recording.drives(&case.shape)));
-        let alike = self.alike()(case);
+        let first_stripe = self.first_stripe();
+        let first_stripe = first_stripe.as_deref();
+        let alike = first_stripe.map_or(Vec::new(), |first_stripe| case.alike(first_stripe));
         let sets = self.lost_after(case, &alike, &[&case.degraded]);
         // With a crash to come in the recovery, who kept what decides whose loss in that comes to the same.
-        let exchangeable = if self.crashes == 1 { &alike[..] } else { &[] };
+        let exchangeable = first_stripe.filter(|_| self.crashes == 1);
+        let exchangeable = &exchangeable.map_or(Vec::new(), |first_stripe| case.alike_in_data(first_stripe))[..];
         let of = recording.tape.events.len();
         recording.tape.each_point(&drives, |point, history| {
             if point.number < recording.last {
@@ -230,9 +233,14 @@ impl Extent {
         })
     }
 
-    /// Says which members play the same part in a program: none where each is to be looked at.
+    /// What says which members play the same part in a program: nothing where each is to be looked at.
+    fn first_stripe(&self) -> Option<Vec<usize>> {
+        (!self.every_set).then(|| first_stripe(&self.shape, self.protection))
+    }
+
+    /// Says which members play the same part in a program.
     fn alike(&self) -> impl Fn(&Case) -> Vec<Vec<usize>> {
-        let first_stripe = (!self.every_set).then(|| first_stripe(&self.shape, self.protection));
+        let first_stripe = self.first_stripe();
         move |case| first_stripe.as_ref().map_or(Vec::new(), |first_stripe| case.alike(first_stripe))
     }
 

@@ -71,16 +71,28 @@ impl Case {
     /// syndromes, or nothing that a request touches. `first_stripe`: the members of the group's first stripe by role, in which all
     /// requests lie but those of everything.
     pub(super) fn alike(&self, first_stripe: &[usize]) -> Vec<Vec<usize>> {
-        let mut alike: BTreeMap<(usize, Part), Vec<usize>> = BTreeMap::new();
+        self.parts(first_stripe).into_values().collect()
+    }
+
+    /// Those of them that hold data. Of data all that is there is read, in whatever order; of syndromes only those that are needed, the first ones, so that it
+    /// matters which of them are right.
+    pub(super) fn alike_in_data(&self, first_stripe: &[usize]) -> Vec<Vec<usize>> {
+        let parts = self.parts(first_stripe).into_iter();
+        parts.filter_map(|((_, part), members)| matches!(part, Part::Data(_)).then_some(members)).collect()
+    }
+
+    /// The members by their set and what they are in it.
+    fn parts(&self, first_stripe: &[usize]) -> BTreeMap<(usize, Part), Vec<usize>> {
+        let mut parts: BTreeMap<(usize, Part), Vec<usize>> = BTreeMap::new();
         for member in 0..usize::from(self.shape.members) {
             let part = match first_stripe.iter().position(|&other| other == member) {
                 Some(role) if role < self.shape.data_per_set() => Part::Data(self.written(role)),
                 Some(_) => Part::Syndrome,
                 None => Part::Nothing,
             };
-            alike.entry((member / self.shape.members_per_set(), part)).or_default().push(member);
+            parts.entry((member / self.shape.members_per_set(), part)).or_default().push(member);
         }
-        alike.into_values().collect()
+        parts
     }
 
     /// The columns of a data strip of the first stripe that each request is about.

@@ -10,8 +10,8 @@
 //!    structures. So every state of a row is combined with every state of the structures, and rows need not be combined
 //!    with each other: the n-th block of each row, or that of the same member, follows the same choice.
 //! 3. *Columns of a row are independent*, so a data block of 4 KiB stands for its sectors.
-//! 4. *Members that play the same part may change places.* Of the states that differ only in which of them keeps what, one
-//!    stands for all.
+//! 4. *Data strips that play the same part may change places.* Of the states that differ only in which of them keeps what,
+//!    one stands for all.
 
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
@@ -283,6 +283,7 @@ impl Drives {
     }
 }
 
+#[cfg_attr(test, derive(Clone))]
 struct Choices {
     /// How many options there are, by choice.
     options: Vec<usize>,
@@ -316,6 +317,25 @@ impl Cut {
     #[cfg(test)]
     pub fn choices(&self) -> usize {
         self.choices.options.len()
+    }
+
+    /// Every state is gone through, also where another one differs from it only in which members kept what.
+    #[cfg(test)]
+    pub fn leave_out_none(&mut self) {
+        self.choices = Rc::new(Choices { alike: Vec::new(), ..(*self.choices).clone() });
+        self.order = Vec::new();
+    }
+
+    /// What is decided, by choice.
+    #[cfg(test)]
+    pub fn taken(&self) -> &[Option<usize>] {
+        &self.taken
+    }
+
+    /// Groups of drives that may change places: the choices of each of them, which are about the same one after the other.
+    #[cfg(test)]
+    pub fn alike(&self) -> &[Vec<Vec<usize>>] {
+        &self.choices.alike
     }
 
     /// How many states there are that agree with what is decided.
