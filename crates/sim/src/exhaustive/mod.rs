@@ -146,14 +146,14 @@ impl Extent {
     /// The programs of this part.
     pub fn programs(&self) -> Vec<Case> {
         let alphabet = alphabet(&self.shape);
-        let alike = self.alike();
+        let first_stripe = self.first_stripe();
         let mut cases = Vec::new();
         for degraded in lost_sets(&self.shape, self.degraded.min(self.lost)) {
             for before in [Before::Written, Before::Fresh] {
                 for ops in (1..=self.ops).flat_map(|len| programs(&alphabet, len)) {
                     let degraded = degraded.clone();
                     let case = Case { shape: self.shape, protection: self.protection, before, degraded, ops };
-                    if is_first_of_alike(&alike(&case), &[&case.degraded]) {
+                    if is_first_of_alike(&alike(&case, first_stripe.as_deref()), &[&case.degraded]) {
                         cases.push(case);
                     }
                 }
@@ -217,7 +217,7 @@ impl Extent {
         let drives = Rc::new(RefCell::new(recording.drives(&case.shape)));
         let first_stripe = self.first_stripe();
         let first_stripe = first_stripe.as_deref();
-        let alike = first_stripe.map_or(Vec::new(), |first_stripe| case.alike(first_stripe));
+        let alike = alike(case, first_stripe);
         let sets = self.lost_after(case, &alike, &[&case.degraded]);
         // With a crash to come in the recovery, who kept what decides whose loss in that comes to the same.
         let exchangeable = first_stripe.filter(|_| self.crashes == 1);
@@ -236,12 +236,6 @@ impl Extent {
     /// What says which members play the same part in a program: nothing where each is to be looked at.
     fn first_stripe(&self) -> Option<Vec<usize>> {
         (!self.every_set).then(|| first_stripe(&self.shape, self.protection))
-    }
-
-    /// Says which members play the same part in a program.
-    fn alike(&self) -> impl Fn(&Case) -> Vec<Vec<usize>> {
-        let first_stripe = self.first_stripe();
-        move |case| first_stripe.as_ref().map_or(Vec::new(), |first_stripe| case.alike(first_stripe))
     }
 
     /// The sets of lost members that may follow on those that were lost before, one after the other.
@@ -306,13 +300,19 @@ impl Extent {
         mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let drives = Rc::new(RefCell::new(first.drives.borrow().over()));
-        let sets = self.lost_after(first.case, &self.alike()(first.case), &first.losses());
+        let alike = alike(first.case, self.first_stripe().as_deref());
+        let sets = self.lost_after(first.case, &alike, &first.losses());
         let (recovering_from, of) = (Some((first, state)), tape.events.len());
         tape.each_point(&drives, |point, history| {
             let with = |lost| Crash { history, drives: &drives, recovering_from, point, of, lost, ..*first };
             sets.iter().try_for_each(|lost| look(&with(lost)))
         })
     }
+}
+
+/// The members that play the same part in a program: none where each is to be looked at.
+fn alike(case: &Case, first_stripe: Option<&[usize]>) -> Vec<Vec<usize>> {
+    first_stripe.map_or(Vec::new(), |first_stripe| case.alike(first_stripe))
 }
 
 /// Violations of a program after which it is left.

@@ -1,8 +1,8 @@
 //! Reads that are done at once, as exports ask for them before they begin to wait: whole sectors of one strip, whose drive is memory.
 
 use drive::{Block, Buf, BufMut};
-use format::{ExtentRecord, Level};
-use sim::{Latency, Sim, SimEnv};
+use format::{ExtentRecord, Level, Shape};
+use sim::{Latency, Rng, Sim, SimEnv};
 use volume::Direct;
 
 use crate::checksums::{BLOCK, Row, filled, redundant_shapes};
@@ -10,10 +10,13 @@ use crate::group::*;
 
 const STRIP: u64 = 16 * KIB;
 
-/// A volume that takes the whole group.
-fn whole(group: &Group) -> Direct<SimEnv> {
+/// A group whose drives are memory, what is in it, and a volume that takes all of it.
+fn of_memory(sim: &Sim, shape: Shape, rng: &mut Rng) -> (Group, Model, Direct<SimEnv>) {
+    let (group, model) = filled(sim, shape, rng);
+    group.drives.iter().for_each(|drive| drive.set_latency(Latency::IMMEDIATE));
     let extent = ExtentRecord { start_byte: 0, len_bytes: group.size() };
-    Direct::new(group.leader().clone(), group.size(), vec![extent])
+    let volume = Direct::new(group.leader().clone(), group.size(), vec![extent]);
+    (group, model, volume)
 }
 
 /// What was read at once, if it was.
@@ -27,9 +30,7 @@ fn what_is_read_at_once_is_what_is_there() {
     for (seed, shape) in (0..).zip(redundant_shapes(STRIP)) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let (group, model) = filled(&sim, shape, &mut rng);
-        group.drives.iter().for_each(|drive| drive.set_latency(Latency::IMMEDIATE));
-        let volume = whole(&group);
+        let (group, model, volume) = of_memory(&sim, shape, &mut rng);
         group.take_counts();
         let mut done = 0;
         for _ in 0..200 {
@@ -60,9 +61,7 @@ fn nothing_is_read_at_once_that_has_to_be_computed() {
     for (seed, shape) in (0..).zip(redundant_shapes(STRIP)) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
-        let (group, model) = filled(&sim, shape, &mut rng);
-        group.drives.iter().for_each(|drive| drive.set_latency(Latency::IMMEDIATE));
-        let volume = whole(&group);
+        let (group, model, volume) = of_memory(&sim, shape, &mut rng);
         let row = Row::pick(&group, &mut rng);
         let role = rng.index(group.leader().shared().geometry.data);
         let offset = row.offset(&group, role);
