@@ -389,8 +389,8 @@ impl<E: Env> Inner<E> {
         if owner == self.shard { self.as_owner(unit, op).await } else { self.ask(owner, Request::Unit(unit, op)).await }
     }
 
-    async fn as_owner(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Result<Outcome, BlockError> {
-        if self.write_now(unit, &op) { Ok(Outcome::Done) } else { answer(self.enqueue(unit, op).await) }
+    async fn as_owner(self: &Rc<Self>, unit: UnitIndex, mut op: Op) -> Result<Outcome, BlockError> {
+        if self.write_now(unit, &mut op) { Ok(Outcome::Done) } else { answer(self.enqueue(unit, op).await) }
     }
 
     /// Asks the leader.

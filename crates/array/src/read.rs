@@ -6,7 +6,9 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::task::Poll;
 
-use drive::{BlockError, BufMut, Drive, DriveError, Env, Segments, join_all};
+use drive::{BlockError, BufMut, Drive, DriveError, Env, Segments, View, join_all};
+
+use smallvec::SmallVec;
 
 use crate::array::{Array, Inner};
 use crate::cause::Failure;
@@ -73,22 +75,57 @@ impl<E: Env> Array<E> {
 }
 
 impl<E: Env> Array<E> {
-    /// Fills the whole of `buf` from `offset` at once, if it is whole sectors of one strip whose drive has them without waiting. False says
-    /// that [`Array::read`] has to do it, or to say what is wrong; then `buf` holds anything.
+    /// Fills the whole of `buf` from `offset` at once, if it is whole sectors and the drives have them without waiting. False says that
+    /// [`Array::read`] has to do it, or to say what is wrong; then `buf` holds anything.
     #[inline]
     pub fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
-        let (inner, len) = (&self.0, buf.len() as u64);
+        self.now(offset, buf.len() as u64, |inner, parts| {
+            let mut rest = buf;
+            for (place, len) in parts {
+                let part = rest.split_off_mut(..*len)?;
+                inner.read_now(place, part)?.ok()?;
+            }
+            Some(())
+        })
+        .is_some()
+    }
+
+    /// Has `look` see the bytes from `offset` on where they are, strip after strip, if they are whole sectors, the drives are memory, and the
+    /// group keeps no checksums: those would have to be compared before, with what others may overwrite meanwhile. `None` says that it was not
+    /// called.
+    pub fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T> {
+        let mut look = Some(look);
+        let mut look = |views: &[View<'_>]| look.take().expect("there is one last part")(views);
+        self.now(offset, len as u64, |inner, parts| inner.view_now(parts, Vec::new(), &mut look))
+    }
+
+    /// Has `read` read at once, if it can, what lies in these parts of strips, each of so many bytes.
+    #[inline]
+    fn now<T>(
+        &self,
+        offset: u64,
+        len: u64,
+        read: impl FnOnce(&Rc<Inner<E>>, &[(Place, usize)]) -> Option<T>,
+    ) -> Option<T> {
+        let inner = &self.0;
         let geometry = &inner.shared.geometry;
         if self.check(offset, len).is_err() || inner.shared.lost.check_read(offset, len).is_err() {
-            return false;
+            return None;
         }
-        let place = geometry.place(offset);
-        if len > place.left || (place.x | len) & (geometry.sector - 1) != 0 {
-            return false;
+        let (mut parts, end) = (SmallVec::<[(Place, usize); 2]>::new(), offset + len);
+        let mut at = offset;
+        while at < end {
+            let place = geometry.place(at);
+            let len = place.left.min(end - at);
+            if (place.x | len) & (geometry.sector - 1) != 0 {
+                return None;
+            }
+            parts.push((place, len as usize));
+            at += len;
         }
         let user = inner.enter_user();
-        let done = matches!(inner.read_now(&place, buf), Some(Ok(())));
-        if done {
+        let done = read(inner, &parts);
+        if done.is_some() {
             inner.counters().reads.count();
         } else {
             user.was_none();
@@ -160,6 +197,32 @@ impl<E: Env> Inner<E> {
         // As in `read_sectors`: a zone that was given back meanwhile is looked at again.
         let genuine = self.is_genuine_now(id, offset, buf)?;
         (shared.map.clear_count() == cleared).then_some(if genuine { Ok(()) } else { Err(role) })
+    }
+
+    /// Has `look` see whole sectors of strips where they are, behind those that were `seen`. What is given back, or written again, while somebody
+    /// looks, may be seen as it was or as it is then, as by a read that is as long under way.
+    fn view_now<T>(
+        self: &Rc<Self>,
+        parts: &[(Place, usize)],
+        seen: Vec<View<'_>>,
+        look: &mut dyn FnMut(&[View<'_>]) -> T,
+    ) -> Option<T> {
+        let Some(((place, len), rest)) = parts.split_first() else { return Some(look(&seen)) };
+        let shared = &self.shared;
+        if shared.checksums.is_some() || self.env.trouble("a read is not done at once") {
+            return None;
+        }
+        let range = Range::new(place.x, place.x + *len as u64);
+        let Source::Drive(id, _) = self.source(place.unit, place.role, range) else { return None };
+        let drives = self.drives.borrow();
+        let drive = drives.get(usize::from(id.0))?.as_ref()?.unwatched();
+        let offset = shared.geometry.member_offset(place.unit, place.x);
+        let go_on = |view: View<'_>| {
+            let mut seen: Vec<View<'_>> = seen;
+            seen.push(view);
+            self.view_now(rest, seen, look)
+        };
+        drive.view_now(offset, *len, go_on)?.ok()?
     }
 
     async fn read_sectors(

@@ -64,7 +64,7 @@ impl<E: Env> Inner<E> {
         let geometry = &self.shared.geometry;
         let fua = batch.iter().any(|(_, fua)| *fua);
         let alone = match &batch[..] {
-            [(pieces, _)] => self.alone(unit, pieces),
+            [(pieces, _)] if pieces.len() == 1 => self.alone(unit, &pieces[0]),
             _ => None,
         };
         match alone {
@@ -93,12 +93,12 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// A write of a group without syndromes that is one drive operation, whatever else is in the unit: whole sectors of one strip, in
+    /// A part of a write of a group without syndromes that is one drive operation, whatever else is in the unit: whole sectors of one strip, in
     /// zones that were written before. Gives the strip, its role, the column and the bytes.
     #[inline]
-    fn alone<'a>(&self, unit: UnitIndex, pieces: &'a Pieces) -> Option<(StripView<E::Drive>, Role, u64, &'a Buf)> {
+    fn alone<'a>(&self, unit: UnitIndex, piece: &'a Piece) -> Option<(StripView<E::Drive>, Role, u64, &'a Buf)> {
         let geometry = &self.shared.geometry;
-        let [Piece { role, range, content: Content::Data(data) }] = &pieces[..] else { return None };
+        let Piece { role, range, content: Content::Data(data) } = piece else { return None };
         let alone = geometry.syndromes == 0
             && geometry.inward(*range) == *range
             && (range.start / geometry.zone..range.end.div_ceil(geometry.zone))
@@ -107,11 +107,12 @@ impl<E: Env> Inner<E> {
         Some((view, *role, range.start, data))
     }
 
-    /// Does a write that is one drive operation without waiting for anything, if the drive can: what the queue of a unit and its task cost is most
-    /// of a write to memory. Only for the unit's owner, so that no other thread writes there. No lock is needed: the
-    /// zone was written before, and who gives it back, writes it anew or has the drives forget it meanwhile goes by the map.
+    /// Does a write of which each part is one drive operation without waiting for anything, if the drives can: what the queue of a unit and its
+    /// task cost is most of a write to memory. Says whether it is done; if not, what is left of it is for the queue. Only for the unit's owner, so
+    /// that no other thread writes there. No lock is needed: the zone was written before, and who gives it back, writes it anew or has the drives
+    /// forget it meanwhile goes by the map.
     #[inline]
-    pub fn write_now(&self, unit: UnitIndex, op: &Op) -> bool {
+    pub fn write_now(&self, unit: UnitIndex, op: &mut Op) -> bool {
         let Op::Write { pieces, fua } = op else { return false };
         let shared = &self.shared;
         // With FUA the bits of zones have to be durable as well.
@@ -121,9 +122,15 @@ impl<E: Env> Inner<E> {
         if self.env.trouble("a write is not done at once") {
             return false;
         }
-        let Some((view, _, x, data)) = self.alone(unit, pieces) else { return false };
-        let drive = view.drive.as_ref().expect("a strip that is not lost has a drive");
-        drive.unwatched().write_now(shared.geometry.member_offset(unit, x), data) == Some(Ok(()))
+        let is_done = |piece: &Piece| {
+            let Some((view, _, x, data)) = self.alone(unit, piece) else { return false };
+            let drive = view.drive.as_ref().expect("a strip that is not lost has a drive");
+            drive.unwatched().write_now(shared.geometry.member_offset(unit, x), data) == Some(Ok(()))
+        };
+        // Not done again: others may have overwritten it, and seen that.
+        let done = pieces.iter().take_while(|piece| is_done(piece)).count();
+        pieces.drain(..done);
+        pieces.is_empty()
     }
 
     /// Does a batch of writes as one, of any kind.

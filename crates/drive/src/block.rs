@@ -5,6 +5,7 @@ use std::future::Future;
 use thiserror::Error;
 
 use crate::buf::{Buf, BufMut};
+use crate::view::View;
 
 /// A byte-addressed block device: a volume as its exports see it.
 ///
@@ -26,6 +27,15 @@ pub trait Block {
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
         let _ = (offset, buf);
         false
+    }
+
+    /// Has `look` see the bytes from `offset` on where they are, part after part, if they lie in memory as they are, and nothing has to be
+    /// waited for. `None` says that it was not called: [`Block::read_now`] or [`Block::read`] will do it. Whoever takes some of a block of 4 KiB
+    /// must take the rest of it before `look` returns, or it may be that of another write.
+    #[inline]
+    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T> {
+        let _ = (offset, len, look);
+        None
     }
 
     /// Writes `data` at `offset`. With `fua` it is durable when this returns.

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 use thiserror::Error;
 
 use crate::buf::{Buf, BufMut};
+use crate::view::View;
 
 /// The data of one write, in order of address: gathered requests stay where they arrived and are not copied together.
 pub type Segments = SmallVec<[Buf; 2]>;
@@ -46,6 +47,14 @@ pub trait Drive {
     #[inline]
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
         let _ = (offset, buf);
+        None
+    }
+
+    /// Has `look` see the bytes from `offset` on where they are, if they are in memory and nothing has to be waited for. `None` as for
+    /// [`Drive::read_now`].
+    #[inline]
+    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<Result<T, DriveError>> {
+        let _ = (offset, len, look);
         None
     }
 

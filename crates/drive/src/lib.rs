@@ -26,6 +26,7 @@ mod oneshot;
 mod order;
 mod prefetch;
 mod race;
+mod view;
 
 pub use aside::{Aside, aside};
 pub use block::{Block, BlockError, Extent, WriteZeroes};
@@ -39,3 +40,4 @@ pub use oneshot::{Canceled, Receiver, Sender, oneshot};
 pub use order::{Order, Turn};
 pub use prefetch::prefetch;
 pub use race::{race, within};
+pub use view::View;

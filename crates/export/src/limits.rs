@@ -26,6 +26,10 @@ pub(crate) const GATHER_BYTES_MAX: u64 = 1 << 20;
 /// with more than some 8 it is slower, up to 0.88 with no bound and 128 reads of 4 KiB in flight.
 pub(crate) const AT_ONCE_MAX: u32 = 8;
 
+/// Shortest read, in bytes, that is sent from the memory of its drive, with a send of its own: 1.1 to 1.25 times as fast as copying it first and sending it
+/// with others. With 64 KiB it is the same, with 16 KiB 0.6.
+pub(crate) const VIEW_BYTES_MIN: usize = 128 << 10;
+
 /// Shortest read, in bytes, that asks the volume where its holes are. Below it the question costs more than sending
 /// zeroes.
 pub(crate) const HOLE_READ_BYTES_MIN: u32 = 64 << 10;

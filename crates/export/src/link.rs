@@ -10,13 +10,12 @@
 use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
-use std::io::IoSlice;
 use std::ops::Range;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use drive::{Buf, Env};
-use runtime::{SendsAtOnce, ShardEnv};
+use drive::{Buf, Env, View};
+use runtime::{Piece, SendsAtOnce, ShardEnv};
 use smallvec::SmallVec;
 
 use crate::limits::{AT_ONCE_MAX, GATHER_BYTES_MAX, HELD_BYTES_MAX, INLINE_BYTES_MAX, REQUESTS_MAX};
@@ -201,27 +200,75 @@ impl Link {
     /// Sends the answers that are ready as far as the socket takes them at once, if they are few and no others are on their way. To be called by
     /// who has no more of them for now, since each call is a send of its own.
     pub fn send_at_once(&self) {
-        let Some(at_once) = &self.at_once else { return };
         let mut outbox = self.outbox.borrow_mut();
-        if !(1..=AT_ONCE_MAX).contains(&outbox.requests) || outbox.sent > 0 || outbox.dead || self.sending.get() {
-            return;
+        if outbox.requests > 0 && self.sends_at_once(&outbox) {
+            let heads = outbox.heads.len();
+            if !self.send_with(&mut outbox, heads, &[]) {
+                return;
+            }
+            let (requests, bytes) = outbox.emptied();
+            drop(outbox);
+            self.release(requests, bytes);
         }
-        let Outbox { heads, bodies, .. } = &*outbox;
-        let mut pieces: SmallVec<[IoSlice<'_>; 2 * AT_ONCE_MAX as usize]> = SmallVec::new();
-        in_order(bodies.iter(), heads.len(), |head, body| {
-            pieces.push(IoSlice::new(&heads[head]));
-            pieces.extend(body.map(|(_, body)| IoSlice::new(body)));
+    }
+
+    /// Whether answers are sent at once now.
+    #[inline]
+    pub fn may_send_at_once(&self) -> bool {
+        self.sends_at_once(&self.outbox.borrow())
+    }
+
+    fn sends_at_once(&self, outbox: &Outbox) -> bool {
+        let is_free = outbox.sent == 0 && !outbox.dead && !self.sending.get();
+        self.at_once.is_some() && outbox.requests <= AT_ONCE_MAX && is_free
+    }
+
+    /// The answer to a request that was admitted with `bytes`: a head, a body from where it is, and what comes behind it. It is sent at once with
+    /// those that are ready; what the socket does not take is copied.
+    ///
+    /// # Panics
+    /// If answers are not sent at once now ([`Link::may_send_at_once`]).
+    pub fn answer_with(&self, head: &[u8], body: &[View<'_>], tail: &[u8], bytes: u64) {
+        let mut outbox = self.outbox.borrow_mut();
+        outbox.heads.extend_from_slice(head);
+        let at = outbox.heads.len();
+        outbox.heads.extend_from_slice(tail);
+        outbox.requests += 1;
+        outbox.bytes += bytes;
+        if self.send_with(&mut outbox, at, body) {
+            let (requests, bytes) = outbox.emptied();
+            drop(outbox);
+            return self.release(requests, bytes);
+        }
+        let before = at + outbox.body_bytes as usize;
+        let mut copy = self.env.alloc(View::total(body));
+        View::copy_all(body, outbox.sent.saturating_sub(before), &mut copy);
+        outbox.body_bytes += copy.len() as u64;
+        outbox.bodies.push((at, copy.freeze()));
+        drop(outbox);
+        self.wake_sender();
+    }
+
+    /// Sends what is ready, and another body at its place in the heads, as far as the socket takes it at once. Says whether it took it all.
+    fn send_with(&self, outbox: &mut Outbox, at: usize, body: &[View<'_>]) -> bool {
+        let at_once = self.at_once.as_ref().expect("asked before");
+        let mut pieces: SmallVec<[Piece<'_>; 2 * AT_ONCE_MAX as usize + 4]> = SmallVec::new();
+        let Outbox { heads, bodies, body_bytes, .. } = &*outbox;
+        in_order(bodies.iter(), at, |head, body| {
+            pieces.push(heads[head].into());
+            pieces.extend(body.map(|(_, body)| Piece::from(&body[..])));
         });
+        pieces.extend(body.iter().map(|view| Piece::from(*view)));
+        pieces.push(heads[at..].into());
+        let all = heads.len() + *body_bytes as usize + View::total(body);
         let sent = at_once.send(&pieces);
         drop(pieces);
-        if sent < outbox.heads.len() + outbox.body_bytes as usize {
-            outbox.sent = sent;
-            return;
+        if sent == all {
+            outbox.bodies.clear();
+            return true;
         }
-        outbox.bodies.clear();
-        let (requests, bytes) = outbox.emptied();
-        drop(outbox);
-        self.release(requests, bytes);
+        outbox.sent = sent;
+        false
     }
 
     /// Returns once the answers that are ready are on their way, or wait for others that are. A client that asks for one thing at a time waits

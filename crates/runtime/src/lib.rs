@@ -65,7 +65,9 @@ pub use drives::{
 pub use env::ShardEnv;
 pub use kept::{forget_kept, kept_file};
 pub use mailbox::{Mailbox, MailboxGone, MailboxSender, mailbox};
-pub use net::{Bound, Closer, Incoming, ListenOn, Listener, Peer, SendsAtOnce, Stream, StreamReader, StreamWriter};
+pub use net::{
+    Bound, Closer, Incoming, ListenOn, Listener, Peer, Piece, SendsAtOnce, Stream, StreamReader, StreamWriter,
+};
 pub use nvme::{NVME_HEALTH_BYTES, NVME_IDENTIFY_BYTES, nvme_health, nvme_identify};
 pub use process::{
     DefaultSignals, give_back_large_memory, inherited, monotonic_us, raise_descriptor_limit, replace_process,

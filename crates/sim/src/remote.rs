@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use ::drive::{Buf, BufMut, Drive, DriveError, DriveInfo, Env, Segments};
+use ::drive::{Buf, BufMut, Drive, DriveError, DriveInfo, Env, Segments, View};
 use initiator::{ConnectError, Known, Namespace, Options, Selection};
 use nvme::target::Host;
 use nvme::tcp::Digests;
@@ -47,6 +47,13 @@ impl Drive for GroupDrive {
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
         match self {
             GroupDrive::Local(drive) => drive.read_now(offset, buf),
+            GroupDrive::Remote(_) => None,
+        }
+    }
+
+    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<Result<T, DriveError>> {
+        match self {
+            GroupDrive::Local(drive) => drive.view_now(offset, len, look),
             GroupDrive::Remote(_) => None,
         }
     }

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use array::Array;
-use drive::{Block, BlockError, Buf, BufMut, Env, Extent, Receiver, Sender, WriteZeroes, oneshot};
+use drive::{Block, BlockError, Buf, BufMut, Env, Extent, Receiver, Sender, View, WriteZeroes, oneshot};
 use format::ExtentRecord;
 
 /// A direct volume on one shard. A handle: clones are the same volume.
@@ -135,6 +135,12 @@ impl<E: Env> Block for Direct<E> {
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
         let (len, place) = (buf.len() as u64, self.0.place.borrow());
         place.locate(offset, len).is_ok_and(|(at, left)| len <= left && self.0.array.read_now(at, buf))
+    }
+
+    #[inline]
+    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T> {
+        let (at, left) = self.0.place.borrow().locate(offset, len as u64).ok()?;
+        (len as u64 <= left).then(|| self.0.array.view_now(at, len, look))?
     }
 
     async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {

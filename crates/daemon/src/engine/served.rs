@@ -1,6 +1,6 @@
 //! What this daemon serves: a volume of a group, an import, a drive as it is, or a namespace of another machine.
 
-use drive::{Block, BlockError, Buf, BufMut, Extent, WriteZeroes};
+use drive::{Block, BlockError, Buf, BufMut, Extent, View, WriteZeroes};
 use runtime::ShardEnv;
 use volume::Direct;
 
@@ -51,6 +51,16 @@ impl Block for Served {
             Served::Import(array) => array.read_now(offset, buf),
             Served::Drive(drive) => drive.read_now(offset, buf),
             Served::Namespace(namespace) => namespace.read_now(offset, buf),
+        }
+    }
+
+    #[inline]
+    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T> {
+        match self {
+            Served::Volume(volume) => volume.view_now(offset, len, look),
+            Served::Import(array) => array.view_now(offset, len, look),
+            Served::Drive(drive) => drive.view_now(offset, len, look),
+            Served::Namespace(namespace) => namespace.view_now(offset, len, look),
         }
     }
 

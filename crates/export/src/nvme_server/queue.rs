@@ -4,9 +4,9 @@ use std::cell::{Cell, OnceCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use drive::Buf;
+use drive::{Buf, View};
 use nvme::target::Named;
-use nvme::tcp::Writer;
+use nvme::tcp::{Head, Writer};
 use nvme::{Completion, Status};
 
 use super::abort::Waiting;
@@ -122,6 +122,24 @@ impl Queue {
         self.link.answered(bytes);
     }
 
+    /// Whether data for the host may be sent from where they are.
+    #[inline]
+    pub fn may_deliver_from_memory(&self) -> bool {
+        !self.writer.digests().data && self.link.may_send_at_once()
+    }
+
+    /// Sends data for the host from where they are, and the completion. The command was admitted with `bytes`.
+    ///
+    /// # Panics
+    /// If that may not be ([`Queue::may_deliver_from_memory`]).
+    pub fn deliver_from_memory(&self, cid: u16, data: &[View<'_>], bytes: u64) {
+        let succeeds = self.may_leave_out_response();
+        let head = self.writer.data_to_host(cid, 0, View::total(data) as u32, true, succeeds);
+        let response = (!succeeds).then(|| self.response(Completion::new(cid, Status::SUCCESS, 0)));
+        self.in_flight.set(self.in_flight.get() - 1);
+        self.link.answer_with(&head, data, response.as_deref().unwrap_or(&[]), bytes);
+    }
+
     /// Whether SUCCESS in the last PDU of data may stand for the response capsule, which tells SQHD. Where flow control is used
     /// the host has to hear SQHD now and then; no host is known that counts on it, but one that does must not starve.
     #[inline]
@@ -134,11 +152,16 @@ impl Queue {
         untold < self.entries.get() / 4
     }
 
-    fn respond(&self, mut completion: Completion) {
+    fn respond(&self, completion: Completion) {
+        self.link.put_bytes(&self.response(completion));
+    }
+
+    /// The capsule of a completion, which tells SQHD.
+    fn response(&self, mut completion: Completion) -> Head {
         self.untold.set(0);
         let head = if self.no_flow_control.get() { Completion::NO_FLOW_CONTROL } else { self.head.get() };
         completion.sq_head = head.into();
-        self.link.put_bytes(&self.writer.response(completion));
+        self.writer.response(completion)
     }
 
     /// Sends bytes that are no answer.

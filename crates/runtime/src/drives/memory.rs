@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use ::drive::Buf;
+use ::drive::{Buf, View};
 
 /// Logical block size of memory drives.
 pub(crate) const MEMORY_SECTOR_BYTES: u32 = 4096;
@@ -132,11 +132,12 @@ impl Memory {
         unsafe { self.start.as_ptr().add(offset as usize) }
     }
 
+    /// What is in a range, where it is.
     #[inline]
-    pub(crate) fn read(&self, offset: u64, buf: &mut [u8]) {
-        let from = self.range(offset, buf.len() as u64);
-        // SAFETY: the range is within the mapping, which no buffer overlaps.
-        unsafe { ptr::copy_nonoverlapping(from, buf.as_mut_ptr(), buf.len()) };
+    pub(crate) fn view(&self, offset: u64, len: usize) -> View<'_> {
+        let start = self.range(offset, len as u64);
+        // SAFETY: the range is within the mapping, which lives as long as the value.
+        unsafe { View::new(start, len) }
     }
 
     pub(crate) fn write(&self, offset: u64, data: &[Buf]) {

@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ::drive::{Buf, BufMut, DriveError, DriveInfo, Nanos, Segments};
+use ::drive::{Buf, BufMut, DriveError, DriveInfo, Nanos, Segments, View};
 
 pub use backend::{Backend, BackendDrive, DriveFuture};
 pub use counters::{DriveStats, LATENCY_BUCKETS};
@@ -165,18 +165,29 @@ impl Drive {
 }
 
 impl Drive {
-    /// Reads memory, unless it is the turn of other tasks.
+    /// Looks at memory, unless it is the turn of other tasks.
     #[inline]
-    fn read_memory(&self, memory: &Memory, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
+    fn view_memory<T>(
+        &self,
+        memory: &Memory,
+        offset: u64,
+        len: usize,
+        look: impl FnOnce(View<'_>) -> T,
+    ) -> Option<Result<T, DriveError>> {
         if !self.attached.shard.take_ready_op() {
             return None;
         }
-        let (path, done) = (Path::Memory(memory), Done::Read(buf.len() as u64));
-        Some(self.begin(offset, buf.len() as u64).and_then(|()| {
+        let (path, done) = (Path::Memory(memory), Done::Read(len as u64));
+        Some(self.begin(offset, len as u64).and_then(|()| {
             let start = self.start_time(&path, done);
-            memory.read(offset, buf);
-            self.finish(Ok(()), done, start, &path)
+            let seen = look(memory.view(offset, len));
+            self.finish(Ok(seen), done, start, &path)
         }))
+    }
+
+    #[inline]
+    fn read_memory(&self, memory: &Memory, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
+        self.view_memory(memory, offset, buf.len(), |view| view.copy_to(buf))
     }
 
     /// Writes memory, unless it is the turn of other tasks.
@@ -228,6 +239,14 @@ impl ::drive::Drive for Drive {
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
         match self.path() {
             Path::Memory(memory) => self.read_memory(memory, offset, buf),
+            Path::File(_) | Path::Backend(_) => None,
+        }
+    }
+
+    #[inline]
+    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<Result<T, DriveError>> {
+        match self.path() {
+            Path::Memory(memory) => self.view_memory(memory, offset, len, look),
             Path::File(_) | Path::Backend(_) => None,
         }
     }

@@ -9,4 +9,4 @@ mod stream;
 pub use bound::{Bound, ListenOn};
 pub use listener::{Incoming, Listener, Peer};
 pub use socket::Closer;
-pub use stream::{SendsAtOnce, Stream, StreamReader, StreamWriter};
+pub use stream::{Piece, SendsAtOnce, Stream, StreamReader, StreamWriter};

@@ -1,12 +1,13 @@
 //! Connections.
 
 use std::cell::Cell;
-use std::io::{self, IoSlice};
+use std::io;
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
 
-use ::drive::{BufMut, Segments};
+use ::drive::{BufMut, Segments, View};
 use io_uring::opcode;
 
 use super::listener::{Incoming, Peer};
@@ -259,17 +260,37 @@ pub struct SendsAtOnce {
     socket: Weak<Socket>,
 }
 
+/// Bytes to be sent with others.
+#[repr(transparent)]
+pub struct Piece<'a> {
+    range: libc::iovec,
+    bytes: PhantomData<View<'a>>,
+}
+
+impl<'a> From<View<'a>> for Piece<'a> {
+    fn from(view: View<'a>) -> Piece<'a> {
+        let range = libc::iovec { iov_base: view.as_ptr().cast_mut().cast(), iov_len: view.len() };
+        Piece { range, bytes: PhantomData }
+    }
+}
+
+impl<'a> From<&'a [u8]> for Piece<'a> {
+    fn from(bytes: &'a [u8]) -> Piece<'a> {
+        View::from(bytes).into()
+    }
+}
+
 impl SendsAtOnce {
     /// Sends the first of these bytes, piece after piece, and says how many the kernel took. None if the stream has failed or was closed: the
     /// next [`StreamWriter::send_all`] says so. Not to be called while such a one is under way: its bytes may be split.
-    pub fn send(&self, pieces: &[IoSlice<'_>]) -> usize {
+    pub fn send(&self, pieces: &[Piece<'_>]) -> usize {
         let Some(socket) = self.socket.upgrade().filter(|socket| !socket.is_closed()) else { return 0 };
         // SAFETY: a message header without name, vector and control data is all zeroes.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_iov = pieces.as_ptr().cast_mut().cast();
         header.msg_iovlen = pieces.len().min(RANGES_MAX) as _;
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: the pieces have the layout of a vector (`IoSlice`), which `sendmsg` only reads, and outlive the call.
+        // SAFETY: the pieces are a vector (`Piece`), which `sendmsg` only reads, and what they point to outlives the call.
         let sent = unsafe { libc::sendmsg(socket.target().0, &raw const header, flags) };
         usize::try_from(sent).unwrap_or(0)
     }

@@ -11,7 +11,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-use ::drive::{Buf, BufMut, Drive, DriveError, DriveInfo, Nanos, Segments};
+use ::drive::{Buf, BufMut, Drive, DriveError, DriveInfo, Nanos, Segments, View};
 
 #[cfg(test)]
 pub(crate) use self::faults::Ranges;
@@ -412,6 +412,11 @@ impl Drive for SimDrive {
                 None
             }
         }
+    }
+
+    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<Result<T, DriveError>> {
+        let mut bytes = vec![0; len];
+        Some(self.read_now(offset, &mut bytes)?.map(|()| look(bytes[..].into())))
     }
 
     async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {

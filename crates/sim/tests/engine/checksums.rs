@@ -21,7 +21,7 @@ pub(crate) fn redundant_shapes(strip: u64) -> Vec<Shape> {
 }
 
 /// A group that was written all over, durably.
-fn filled_with(sim: &Sim, shape: Shape, protection: Protection, rng: &mut Rng) -> (Group, Model) {
+pub(crate) fn filled_with(sim: &Sim, shape: Shape, protection: Protection, rng: &mut Rng) -> (Group, Model) {
     let drives = new_drives(sim, usize::from(shape.members), DRIVE_BYTES, *rng.pick(&[512, 4096]));
     let group = Group::create_with(sim, shape, protection, drives, 1 + rng.index(3));
     let mut model = Model::new(group.size());

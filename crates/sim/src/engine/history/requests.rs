@@ -1,6 +1,6 @@
 //! Requests of users beside their history, and reading everything.
 
-use ::drive::{Block, BlockError, Buf, BufMut, Env, WriteZeroes, join_all};
+use ::drive::{Block, BlockError, Buf, BufMut, Env, View, WriteZeroes, join_all};
 use array::Array;
 use format::{BLOCK, ExtentRecord};
 use smallvec::SmallVec;
@@ -251,7 +251,8 @@ pub async fn perform_on(
         Request::Read => {
             // As exports do.
             let mut read = BufMut::zeroed(len as usize);
-            if !volume.read_now(start, &mut read) {
+            let is_there = volume.view_now(start, len as usize, |views| View::copy_all(views, 0, &mut read)).is_some();
+            if !is_there && !volume.read_now(start, &mut read) {
                 read = volume.read(start, read).await?;
             }
             for &(at, from, len) in &parts {

@@ -1,0 +1,72 @@
+//! Memory that others may overwrite at any time.
+
+use std::marker::PhantomData;
+use std::ptr;
+
+/// Bytes that others may overwrite meanwhile: no reference to them may be made, and whoever copies them may get what was there, what is there
+/// now, or a mixture.
+#[derive(Debug, Clone, Copy)]
+pub struct View<'a> {
+    start: *const u8,
+    len: usize,
+    memory: PhantomData<&'a ()>,
+}
+
+impl<'a> View<'a> {
+    /// `len` bytes from `start` on.
+    ///
+    /// # Safety
+    /// They can be read for as long as `'a` lasts.
+    pub unsafe fn new(start: *const u8, len: usize) -> View<'a> {
+        View { start, len, memory: PhantomData }
+    }
+
+    /// Where they begin: for the operating system, which reads `len` bytes from there.
+    pub fn as_ptr(self) -> *const u8 {
+        self.start
+    }
+
+    /// How many there are.
+    #[expect(clippy::len_without_is_empty, reason = "nobody looks at nothing")]
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Fills `buf` with what is there.
+    ///
+    /// # Panics
+    /// If that is not as long.
+    #[inline]
+    pub fn copy_to(self, buf: &mut [u8]) {
+        assert_eq!(self.len, buf.len(), "bytes that are looked at, and room for them");
+        // SAFETY: the bytes are there (the promise of `new`), and no buffer overlaps with what others may overwrite.
+        unsafe { ptr::copy_nonoverlapping(self.start, buf.as_mut_ptr(), self.len) };
+    }
+
+    /// How many bytes there are in several.
+    pub fn total(views: &[View<'_>]) -> usize {
+        views.iter().map(|view| view.len).sum()
+    }
+
+    /// Copies what is behind the first `skip` bytes of several to the same place in `buf`.
+    ///
+    /// # Panics
+    /// If they are together not as long as `buf`.
+    pub fn copy_all(views: &[View<'_>], skip: usize, buf: &mut [u8]) {
+        let mut at = 0;
+        for view in views {
+            let skip = skip.saturating_sub(at).min(view.len);
+            // SAFETY: not more than there are bytes.
+            let rest = unsafe { View::new(view.start.add(skip), view.len - skip) };
+            rest.copy_to(&mut buf[at + skip..at + view.len]);
+            at += view.len;
+        }
+        assert_eq!(at, buf.len(), "bytes that are looked at, and room for them");
+    }
+}
+
+impl<'a> From<&'a [u8]> for View<'a> {
+    fn from(bytes: &'a [u8]) -> View<'a> {
+        View { start: bytes.as_ptr(), len: bytes.len(), memory: PhantomData }
+    }
+}

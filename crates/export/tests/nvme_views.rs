@@ -1,0 +1,111 @@
+//! Long reads of what lies in memory: they are sent from where they lie, and arrive as if they had been copied before.
+
+#![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use common::nvme::{BLOCK, BOTH, Controller, MIB, Queue, Target, wish};
+use drive::{Block, BlockError, Buf, BufMut, Extent, View, WriteZeroes};
+use export::Hosts;
+use nvme::host::{Blocks, io};
+use nvme::tcp::Digests;
+
+const SIZE: u64 = 64 * MIB;
+
+/// A volume whose bytes are there only while somebody looks at them: afterwards their memory has others.
+#[derive(Clone, Default)]
+struct Fleeting {
+    views: Arc<AtomicUsize>,
+}
+
+/// What is at a place of it.
+fn content(at: u64) -> u8 {
+    (at >> 12) as u8 ^ (at >> 20) as u8 ^ at as u8
+}
+
+fn contents(from: u64, len: usize) -> Vec<u8> {
+    (from..from + len as u64).map(content).collect()
+}
+
+impl Block for Fleeting {
+    fn size_bytes(&self) -> u64 {
+        SIZE
+    }
+
+    fn optimal_io_bytes(&self) -> u32 {
+        BLOCK
+    }
+
+    async fn read(&self, offset: u64, mut buf: BufMut) -> Result<BufMut, BlockError> {
+        let bytes = contents(offset, buf.len());
+        buf.copy_from_slice(&bytes);
+        Ok(buf)
+    }
+
+    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T> {
+        self.views.fetch_add(1, Ordering::SeqCst);
+        // As of strips.
+        let mut bytes = contents(offset, len);
+        let parts: Vec<View<'_>> = bytes.chunks(40_960).map(View::from).collect();
+        let seen = look(&parts);
+        bytes.fill(0xEE);
+        std::hint::black_box(&bytes);
+        Some(seen)
+    }
+
+    async fn write(&self, _: u64, _: Buf, _: bool) -> Result<(), BlockError> {
+        Err(BlockError::Stopped)
+    }
+
+    async fn write_zeroes(&self, _: u64, _: u64, _: WriteZeroes) -> Result<(), BlockError> {
+        Err(BlockError::Stopped)
+    }
+
+    async fn discard(&self, _: u64, _: u64) -> Result<(), BlockError> {
+        Err(BlockError::Stopped)
+    }
+
+    async fn flush(&self) -> Result<(), BlockError> {
+        Ok(())
+    }
+
+    fn extents(&self, _: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
+        Ok(vec![Extent { len, allocated: true }])
+    }
+}
+
+/// Sends reads in rounds, and receives nothing before the socket is full. Gives how many were sent from where they lay.
+fn read_in_rounds(digests: Digests) -> usize {
+    let target = Target::start(1, 16);
+    let volume = Fleeting::default();
+    target.offer(1, volume.clone(), Hosts::Any, false);
+    let controller = Controller::with(target.address, wish(1), digests).unwrap();
+    let mut queue: Queue = controller.queue(1);
+    for round in 0..40_u64 {
+        let reads = (0..1 + round % 24).map(|nth| {
+            let count = [32_u32, 1, 256, 16, 100][(round + nth) as usize % 5];
+            let first = (round * 257 + nth * 401) % (SIZE / u64::from(BLOCK) - 256);
+            let read = io::read(Blocks { nsid: 1, first, count }, count * BLOCK);
+            (queue.send(read, &[], count * BLOCK), first, count)
+        });
+        let reads: Vec<(u16, u64, u32)> = reads.collect();
+        std::thread::sleep(Duration::from_millis(3));
+        for (cid, first, count) in reads {
+            let data = queue.wait(cid).data();
+            let is_right = data == contents(first * u64::from(BLOCK), (count * BLOCK) as usize);
+            assert!(is_right, "{count} blocks from {first} on, round {round}, {digests:?}");
+        }
+    }
+    volume.views.load(Ordering::SeqCst)
+}
+
+#[test]
+fn what_is_sent_from_memory_arrives_whole_whatever_becomes_of_that_memory() {
+    assert!(read_in_rounds(Digests::default()) > 100, "most of 480 reads are long");
+    assert!(read_in_rounds(Digests { header: true, data: false }) > 100);
+    assert_eq!(read_in_rounds(BOTH), 0, "a digest would be of what others may overwrite meanwhile");
+}
