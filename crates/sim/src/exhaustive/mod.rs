@@ -214,7 +214,7 @@ impl Extent {
         recording: &Recording,
         mut look: impl FnMut(&Crash<'_>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let drives = Rc::new(RefCell::new(recording.drives(&case.shape)));
+        let drives = Rc::new(RefCell::new(recording.drives(&case.shape, self.every_set)));
         let first_stripe = self.first_stripe();
         let first_stripe = first_stripe.as_deref();
         let alike = alike(case, first_stripe);

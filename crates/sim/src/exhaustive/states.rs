@@ -12,8 +12,10 @@
 //! 3. *Columns of a row are independent*, so a data block of 4 KiB stands for its sectors.
 //! 4. *Data strips that play the same part may change places.* Of the states that differ only in which of them keeps what,
 //!    one stands for all.
+//! 5. *A damaged frame of the log is one that is not there*: the pages of both stand for the same.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::programs::STRIP_BYTES;
@@ -34,7 +36,7 @@ type OpId = (u32, u64);
 #[derive(Clone)]
 pub(crate) struct Page {
     pub bytes: PageRc,
-    /// Of the content and the place.
+    /// Stands for what recovery makes of the content, and for the place.
     pub hash: u128,
 }
 
@@ -42,14 +44,36 @@ impl Page {
     pub fn new(bytes: &[u8], place: Place) -> Page {
         let mut page = [0; BLOCK_BYTES as usize];
         page[..bytes.len()].copy_from_slice(bytes);
-        let seed = mix(u64::from(place.0) << 40 ^ place.1);
-        let mut lanes = [seed, mix(seed)];
+        let mut lanes = Page::lanes(place);
         for word in page.chunks_exact(8) {
             let word = u64::from_le_bytes(word.try_into().expect("eight bytes"));
             lanes = [mix(lanes[0] ^ word), mix(lanes[1].wrapping_add(word))];
         }
         Page { bytes: Rc::new(page), hash: u128::from(lanes[0]) << 64 | u128::from(lanes[1]) }
     }
+
+    /// The same bytes, where recovery looks for frames and finds none in them: it does not look at them any more.
+    fn without_frame(&self, place: Place) -> Page {
+        let [high, low] = Page::lanes(place);
+        Page { bytes: self.bytes.clone(), hash: u128::from(high) << 64 | u128::from(low) }
+    }
+
+    fn lanes(place: Place) -> [u64; 2] {
+        let seed = mix(u64::from(place.0) << 40 ^ place.1);
+        [seed, mix(seed)]
+    }
+}
+
+/// Where a frame may begin in the blocks of a log's rings, and how many blocks it says that it has, by block (`docs/format/log.md`). Nothing else of it is
+/// looked at: it may be one that does not count.
+fn frames(rings: &Range<u64>, blocks: &[Page]) -> Vec<Range<u64>> {
+    let begins = rings.clone().filter(|block| blocks[*block as usize].bytes.starts_with(b"PurlinLG"));
+    let frame = |block: u64| {
+        let len = &blocks[block as usize].bytes[68..72];
+        let len = u64::from(u32::from_le_bytes(len.try_into().expect("four bytes")));
+        block..block + len.div_ceil(BLOCK_BYTES).max(1)
+    };
+    begins.map(frame).collect()
 }
 
 /// A version of a block that is not durable.
@@ -57,13 +81,17 @@ impl Page {
 struct Version {
     op: OpId,
     page: Page,
+    /// The same without the last block of its frame, if it is one of several blocks of a frame.
+    damaged: Option<Page>,
     done: bool,
 }
 
 /// The drives at a point of the tape.
 pub(crate) struct Drives {
     /// The data region, in blocks.
-    data: std::ops::Range<u64>,
+    data: Range<u64>,
+    /// The part of the log region in which recovery looks for frames, in blocks: empty if all of what is there is to count.
+    rings: Range<u64>,
     /// Members of a set: rows of different sets are different rows.
     per_set: u32,
     /// What is durable, by drive and block; nothing where all is as it was before the tape.
@@ -103,20 +131,27 @@ impl Asked {
 
 impl Drives {
     /// Drives with these contents, by drive and block.
-    pub fn new(images: Vec<Vec<Page>>, data: std::ops::Range<u64>, per_set: u32) -> Drives {
+    pub fn new(mut images: Vec<Vec<Page>>, data: Range<u64>, rings: Range<u64>, per_set: u32) -> Drives {
+        for (drive, blocks) in images.iter_mut().enumerate() {
+            let frames = frames(&rings, blocks);
+            for block in rings.clone().filter(|block| !frames.iter().any(|frame| frame.contains(block))) {
+                let page = &mut blocks[block as usize];
+                *page = page.without_frame((drive as u32, block));
+            }
+        }
         let durable = images.into_iter().map(|blocks| blocks.into_iter().map(Some).collect()).collect();
-        Drives::untouched(data, per_set, durable)
+        Drives::untouched(data, rings, per_set, durable)
     }
 
-    fn untouched(data: std::ops::Range<u64>, per_set: u32, durable: Vec<Vec<Option<Page>>>) -> Drives {
+    fn untouched(data: Range<u64>, rings: Range<u64>, per_set: u32, durable: Vec<Vec<Option<Page>>>) -> Drives {
         let asked = vec![Asked::default(); durable.len()];
-        Drives { data, per_set, durable, pending: BTreeMap::new(), ops: BTreeMap::new(), asked }
+        Drives { data, rings, per_set, durable, pending: BTreeMap::new(), ops: BTreeMap::new(), asked }
     }
 
     /// Such drives, of which nothing is known but what comes on their tape.
     pub fn over(&self) -> Drives {
         let durable = self.durable.iter().map(|blocks| vec![None; blocks.len()]).collect();
-        Drives::untouched(self.data.clone(), self.per_set, durable)
+        Drives::untouched(self.data.clone(), self.rings.clone(), self.per_set, durable)
     }
 
     /// No block is marked, by drive and block.
@@ -163,8 +198,10 @@ impl Drives {
     fn start(&mut self, id: OpId, pages: Vec<(Place, Page)>, fua: bool) {
         let places: Vec<Place> = pages.iter().map(|(place, _)| *place).collect();
         let asked = self.asked[id.0 as usize].begin(&places);
+        let is_damaged_by_parts = places.len() > 1 && self.rings.contains(&places[0].1);
         for (place, page) in pages {
-            self.pending.entry(place).or_default().push(Version { op: id, page, done: false });
+            let damaged = is_damaged_by_parts.then(|| page.without_frame(place));
+            self.pending.entry(place).or_default().push(Version { op: id, page, damaged, done: false });
         }
         self.ops.insert(id, Op { places, fua, done: false, covers: None, asked });
     }
@@ -205,6 +242,16 @@ impl Drives {
                 self.pending.remove(&place);
             }
             self.durable[place.0 as usize][place.1 as usize] = Some(version.page);
+        }
+    }
+
+    /// What is not durable in a place is one version, and other than what is.
+    fn lacks(&self, place: Place) -> bool {
+        let durable = &self.durable[place.0 as usize][place.1 as usize];
+        let versions = self.pending.get(&place).map_or(&[][..], |versions| versions);
+        match (durable, versions) {
+            (Some(durable), [version]) => durable.bytes != version.page.bytes,
+            _ => false,
         }
     }
 
@@ -326,6 +373,15 @@ impl Cut {
         self.order = Vec::new();
     }
 
+    /// The choices about frames of the log that have several blocks.
+    #[cfg(test)]
+    pub fn frames(&self, drives: &Drives) -> Vec<usize> {
+        let frames = self.choices.of_ops.iter().filter(|(id, choice)| {
+            drives.rings.contains(&drives.ops[id].places[0].1) && self.choices.options[**choice] == 3
+        });
+        frames.map(|(_, choice)| *choice).collect()
+    }
+
     /// What is decided, by choice.
     #[cfg(test)]
     pub fn taken(&self) -> &[Option<usize>] {
@@ -397,15 +453,20 @@ impl Cut {
             return version.map(|version| &versions[version].page).or(durable);
         }
         // Of several versions of a structure the last one that is kept counts.
-        let mut is_kept = |version: &&Version| {
-            let is_last = || drives.ops[&version.op].places.last() == Some(&place);
-            match take(choices.of_ops[&version.op]) {
-                0 => false,
-                1 => true,
-                _ => !is_last(),
-            }
-        };
-        versions.iter().rev().find_map(|version| is_kept(&version).then_some(&version.page)).or(durable)
+        versions
+            .iter()
+            .rev()
+            .find_map(|version| {
+                let last = *drives.ops[&version.op].places.last().expect("it has some");
+                match take(choices.of_ops[&version.op]) {
+                    0 => None,
+                    1 => Some(&version.page),
+                    _ if last == place => None,
+                    // Not if what is there instead of its last block is the same.
+                    _ => version.damaged.as_ref().filter(|_| drives.lacks(last)).or(Some(&version.page)),
+                }
+            })
+            .or(durable)
     }
 
     /// What is kept of what is not durable, for people.

@@ -1,7 +1,7 @@
 //! Running a program, and taping what its drives are asked.
 
 use std::cell::RefCell;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use array::{Geometry, UnitIndex};
 use format::{CrashSafety, Layout, LayoutError, Shape};
@@ -22,10 +22,15 @@ fn drive_bytes(shape: &Shape, protection: Protection) -> u64 {
     need.next_multiple_of(4 * KIB)
 }
 
+/// The layout of a member on such a drive.
+fn layout(shape: &Shape, protection: Protection) -> Layout {
+    let layout = Layout::plan(shape, drive_bytes(shape, protection), protection.has_checksums());
+    layout.expect("the drive is large enough")
+}
+
 /// The members of the first stripe, by role.
 pub(super) fn first_stripe(shape: &Shape, protection: Protection) -> Vec<usize> {
-    let layout = Layout::plan(shape, drive_bytes(shape, protection), protection.has_checksums());
-    let geometry = Geometry::new(shape, &layout.expect("the drive is large enough"), BLOCK_BYTES as u32);
+    let geometry = Geometry::new(shape, &layout(shape, protection), BLOCK_BYTES as u32);
     (0..geometry.strips()).map(|role| usize::from(geometry.member(UnitIndex(0), 0, role).0)).collect()
 }
 
@@ -82,13 +87,16 @@ pub(super) struct Recording {
     /// The drives before the program, by page.
     images: Vec<Vec<Page>>,
     /// Blocks of the data region.
-    data: std::ops::Range<u64>,
+    data: Range<u64>,
+    /// Blocks of the log region that hold its rings.
+    rings: Range<u64>,
 }
 
 impl Recording {
-    /// The drives before the program.
-    pub fn drives(&self, shape: &Shape) -> Drives {
-        Drives::new(self.images.clone(), self.data.clone(), shape.members_per_set() as u32)
+    /// The drives before the program. `all_counts`: a damaged frame of the log is another state than one that is not there.
+    pub fn drives(&self, shape: &Shape, all_counts: bool) -> Drives {
+        let rings = if all_counts { 0..0 } else { self.rings.clone() };
+        Drives::new(self.images.clone(), self.data.clone(), rings, shape.members_per_set() as u32)
     }
 }
 
@@ -141,6 +149,8 @@ pub(super) fn record(case: &Case) -> Recording {
     let geometry = group.leader().shared().geometry.clone();
     let first = geometry.data_start / BLOCK_BYTES;
     let data = first..first + geometry.bands * geometry.unit / BLOCK_BYTES;
+    let rings = format::log::rings(&layout(&case.shape, case.protection));
+    let rings = rings.offset / BLOCK_BYTES..rings.end() / BLOCK_BYTES;
     sim.tape_start();
     let mut histories = vec![(0, history.borrow().clone())];
     let mut last = 0;
@@ -159,7 +169,7 @@ pub(super) fn record(case: &Case) -> Recording {
         });
         histories.push((sim.tape_len(), history.borrow().clone()));
     }
-    Recording { tape: Tape { events: sim.tape_take(), histories }, last, images, data }
+    Recording { tape: Tape { events: sim.tape_take(), histories }, last, images, data, rings }
 }
 
 async fn both_in_order(first: impl Future<Output = ()>, second: impl Future<Output = ()>) {

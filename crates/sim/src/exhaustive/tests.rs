@@ -267,3 +267,31 @@ fn a_point_that_is_stood_for_adds_nothing() {
     }
     assert!(violated > 100 && excused > 50, "{violated} violated, {excused} excused");
 }
+
+/// A frame of the log of which a part is missing comes to the same as one that is not there, whatever else is kept.
+#[test]
+fn a_damaged_frame_is_one_that_is_not_there() {
+    let (mut damaged, mut excused) = (0, 0);
+    for (level, ops, lost, step) in [("raid5", 2, 1, 1), ("nm", 1, 1, 41)] {
+        let extent = Extent { lost, degraded: lost, ..extent(level, Protection::DEFAULT, ops) };
+        for case in extent.programs().iter().step_by(step) {
+            let _ = extent.each_crash(case, &record(case), |crash| {
+                let frames = crash.cut().frames(&crash.drives.borrow());
+                let mut without: BTreeMap<Vec<Option<usize>>, (bool, bool)> = BTreeMap::new();
+                for (mut taken, end) in ends(crash, true) {
+                    let parts: Vec<usize> = frames.iter().copied().filter(|frame| taken[*frame] == Some(2)).collect();
+                    damaged += u64::from(!parts.is_empty());
+                    excused += u64::from(!parts.is_empty() && end.1);
+                    parts.iter().for_each(|frame| taken[*frame] = Some(0));
+                    let first = *without.entry(taken.clone()).or_insert(end);
+                    assert_eq!(end, first, "{crash}: violated and excused, of {taken:?} with frames {parts:?} damaged");
+                }
+                ControlFlow::Continue(())
+            });
+        }
+    }
+    assert!(
+        damaged > 1000 && excused > 10,
+        "{damaged} states with damaged frames, {excused} of them with unreadable blocks"
+    );
+}
