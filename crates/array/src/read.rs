@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use drive::{BlockError, BufMut, Drive, DriveError, Env, Segments, View, join_all};
-
 use smallvec::SmallVec;
 
 use crate::array::{Array, Inner};
@@ -222,7 +221,7 @@ impl<E: Env> Inner<E> {
             seen.push(view);
             self.view_now(rest, seen, look)
         };
-        drive.view_now(offset, *len, go_on)?.ok()?
+        drive.view_now(offset, *len, go_on)?
     }
 
     async fn read_sectors(

@@ -50,10 +50,10 @@ pub trait Drive {
         None
     }
 
-    /// Has `look` see the bytes from `offset` on where they are, if they are in memory and nothing has to be waited for. `None` as for
-    /// [`Drive::read_now`].
+    /// Has `look` see the bytes from `offset` on where they are, if they are in memory and nothing has to be waited for. `None` says that it was not
+    /// called: [`Drive::read`] will give them, or say what is wrong.
     #[inline]
-    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<Result<T, DriveError>> {
+    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<T> {
         let _ = (offset, len, look);
         None
     }

@@ -561,6 +561,7 @@ fn memory_is_read_and_written_at_once_but_no_task_keeps_the_others_from_their_tu
             assert_eq!(drive.read_now(4096, &mut buf), None, "whatever has to be waited for");
             assert!(buf.iter().all(|&byte| byte == 0));
             assert_eq!(drive.write_now(4096, &Buf::zeroes(8192)), None, "likewise");
+            assert_eq!(drive.view_now(4096, 8192, |_| panic!("it is not in memory")), None::<()>);
             assert!(read(&env, &drive, 4096, 8192).await[..] == data[..]);
             return;
         }
@@ -577,9 +578,19 @@ fn memory_is_read_and_written_at_once_but_no_task_keeps_the_others_from_their_tu
         assert_eq!(done, runtime::READY_OPS_PER_POLL as usize);
         assert!(read(&env, &drive, 4096, 8192).await[..] == new[..], "and is what was written");
         env.sleep(Duration::from_millis(1)).await;
+        let view = |buf: &mut [u8]| drive.view_now(4096, 8192, |view| view.copy_to(buf));
+        let done = (0..).take_while(|_| view(&mut buf).is_some()).count();
+        assert_eq!(done, runtime::READY_OPS_PER_POLL as usize, "looks are operations, too");
+        assert!(buf[..] == new[..]);
+        env.sleep(Duration::from_millis(1)).await;
+        assert_eq!(drive.view_now(SIZE, 8192, |_| panic!("there is nothing")), None::<()>);
         let refused = drive.read_now(SIZE, &mut buf);
         assert!(matches!(refused, Some(Err(DriveError::OutOfRange { .. }))), "{refused:?}");
         let refused = drive.write_now(SIZE, &new);
         assert!(matches!(refused, Some(Err(DriveError::OutOfRange { .. }))), "{refused:?}");
+        env.sleep(Duration::from_millis(1)).await;
+        let seen = drive.view_now(4096, 8192, |_| drive.open_drive().set_failed(true));
+        assert_eq!(seen, Some(()), "what was seen is not looked for again, though the drive was pulled meanwhile");
+        assert_eq!(drive.view_now(4096, 8192, |_| panic!("the drive is gone")), None::<()>);
     });
 }

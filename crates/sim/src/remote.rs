@@ -51,7 +51,7 @@ impl Drive for GroupDrive {
         }
     }
 
-    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<Result<T, DriveError>> {
+    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<T> {
         match self {
             GroupDrive::Local(drive) => drive.view_now(offset, len, look),
             GroupDrive::Remote(_) => None,

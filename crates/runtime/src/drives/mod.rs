@@ -165,29 +165,18 @@ impl Drive {
 }
 
 impl Drive {
-    /// Looks at memory, unless it is the turn of other tasks.
+    /// Reads memory, unless it is the turn of other tasks.
     #[inline]
-    fn view_memory<T>(
-        &self,
-        memory: &Memory,
-        offset: u64,
-        len: usize,
-        look: impl FnOnce(View<'_>) -> T,
-    ) -> Option<Result<T, DriveError>> {
+    fn read_memory(&self, memory: &Memory, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
         if !self.attached.shard.take_ready_op() {
             return None;
         }
-        let (path, done) = (Path::Memory(memory), Done::Read(len as u64));
-        Some(self.begin(offset, len as u64).and_then(|()| {
+        let (path, done) = (Path::Memory(memory), Done::Read(buf.len() as u64));
+        Some(self.begin(offset, buf.len() as u64).and_then(|()| {
             let start = self.start_time(&path, done);
-            let seen = look(memory.view(offset, len));
-            self.finish(Ok(seen), done, start, &path)
+            memory.view(offset, buf.len()).copy_to(buf);
+            self.finish(Ok(()), done, start, &path)
         }))
-    }
-
-    #[inline]
-    fn read_memory(&self, memory: &Memory, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
-        self.view_memory(memory, offset, buf.len(), |view| view.copy_to(buf))
     }
 
     /// Writes memory, unless it is the turn of other tasks.
@@ -244,11 +233,19 @@ impl ::drive::Drive for Drive {
     }
 
     #[inline]
-    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<Result<T, DriveError>> {
-        match self.path() {
-            Path::Memory(memory) => self.view_memory(memory, offset, len, look),
-            Path::File(_) | Path::Backend(_) => None,
+    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<T> {
+        let path = self.path();
+        let Path::Memory(memory) = path else { return None };
+        if !self.attached.shard.take_ready_op() {
+            return None;
         }
+        self.begin(offset, len as u64).ok()?;
+        let done = Done::Read(len as u64);
+        let start = self.start_time(&path, done);
+        let seen = look(memory.view(offset, len));
+        // What was seen was seen, also of a drive that was pulled meanwhile: nobody may look for it a second time.
+        let _ = self.finish(Ok(()), done, start, &path);
+        Some(seen)
     }
 
     fn write(&self, offset: u64, data: Segments, fua: bool) -> impl Future<Output = Result<(), DriveError>> {

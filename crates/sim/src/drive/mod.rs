@@ -414,9 +414,10 @@ impl Drive for SimDrive {
         }
     }
 
-    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<Result<T, DriveError>> {
+    fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<T> {
         let mut bytes = vec![0; len];
-        Some(self.read_now(offset, &mut bytes)?.map(|()| look(bytes[..].into())))
+        self.read_now(offset, &mut bytes)?.ok()?;
+        Some(look(bytes[..].into()))
     }
 
     async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), DriveError> {
