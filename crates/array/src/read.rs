@@ -92,10 +92,16 @@ impl<E: Env> Array<E> {
     /// Has `look` see the bytes from `offset` on where they are, strip after strip, if they are whole sectors, the drives are memory, and the
     /// group keeps no checksums: those would have to be compared before, with what others may overwrite meanwhile. `None` says that it was not
     /// called.
+    #[inline]
     pub fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T> {
-        let mut look = Some(look);
-        let mut look = |views: &[View<'_>]| look.take().expect("there is one last part")(views);
-        self.now(offset, len as u64, |inner, parts| inner.view_now(parts, Vec::new(), &mut look))
+        self.now(offset, len as u64, |inner, parts| match parts {
+            [part] => inner.view_part(*part, |view| look(&[view])),
+            _ => {
+                let mut look = Some(look);
+                let mut look = |views: &[View<'_>]| look.take().expect("there is one last part")(views);
+                inner.view_parts(parts, Vec::with_capacity(parts.len()), &mut look)
+            }
+        })
     }
 
     /// Has `read` read at once, if it can, what lies in these parts of strips, each of so many bytes.
@@ -198,30 +204,34 @@ impl<E: Env> Inner<E> {
         (shared.map.clear_count() == cleared).then_some(if genuine { Ok(()) } else { Err(role) })
     }
 
-    /// Has `look` see whole sectors of strips where they are, behind those that were `seen`. What is given back, or written again, while somebody
-    /// looks, may be seen as it was or as it is then, as by a read that is as long under way.
-    fn view_now<T>(
+    /// Has `look` see whole sectors of a strip where they are. What is given back, or written again, while somebody looks, may be seen as it was
+    /// or as it is then, as by a read that is as long under way.
+    #[inline]
+    fn view_part<T>(self: &Rc<Self>, (place, len): (Place, usize), look: impl FnOnce(View<'_>) -> T) -> Option<T> {
+        let shared = &self.shared;
+        if shared.checksums.is_some() || self.env.trouble("a read is not done at once") {
+            return None;
+        }
+        let range = Range::new(place.x, place.x + len as u64);
+        let Source::Drive(id, _) = self.source(place.unit, place.role, range) else { return None };
+        let drives = self.drives.borrow();
+        let drive = drives.get(usize::from(id.0))?.as_ref()?.unwatched();
+        drive.view_now(shared.geometry.member_offset(place.unit, place.x), len, look)
+    }
+
+    /// The same of several strips, behind what was `seen`.
+    fn view_parts<T>(
         self: &Rc<Self>,
         parts: &[(Place, usize)],
         seen: Vec<View<'_>>,
         look: &mut dyn FnMut(&[View<'_>]) -> T,
     ) -> Option<T> {
-        let Some(((place, len), rest)) = parts.split_first() else { return Some(look(&seen)) };
-        let shared = &self.shared;
-        if shared.checksums.is_some() || self.env.trouble("a read is not done at once") {
-            return None;
-        }
-        let range = Range::new(place.x, place.x + *len as u64);
-        let Source::Drive(id, _) = self.source(place.unit, place.role, range) else { return None };
-        let drives = self.drives.borrow();
-        let drive = drives.get(usize::from(id.0))?.as_ref()?.unwatched();
-        let offset = shared.geometry.member_offset(place.unit, place.x);
-        let go_on = |view: View<'_>| {
+        let Some((part, rest)) = parts.split_first() else { return Some(look(&seen)) };
+        self.view_part(*part, |view| {
             let mut seen: Vec<View<'_>> = seen;
             seen.push(view);
-            self.view_now(rest, seen, look)
-        };
-        drive.view_now(offset, *len, go_on)?
+            self.view_parts(rest, seen, look)
+        })?
     }
 
     async fn read_sectors(

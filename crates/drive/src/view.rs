@@ -48,20 +48,28 @@ impl<'a> View<'a> {
         views.iter().map(|view| view.len).sum()
     }
 
-    /// Copies what is behind the first `skip` bytes of several to the same place in `buf`.
+    /// Copies what is behind the first `skip` bytes to the same place in `buf`; nothing if there are not so many.
     ///
     /// # Panics
-    /// If they are together not as long as `buf`.
-    pub fn copy_all(views: &[View<'_>], skip: usize, buf: &mut [u8]) {
-        let mut at = 0;
+    /// If `buf` is not as long.
+    pub fn copy_behind(self, skip: usize, buf: &mut [u8]) {
+        let skip = skip.min(self.len);
+        // SAFETY: not more than there are bytes.
+        let rest = unsafe { View::new(self.start.add(skip), self.len - skip) };
+        rest.copy_to(&mut buf[skip..]);
+    }
+
+    /// Fills `buf` with what is there in several, one after the other.
+    ///
+    /// # Panics
+    /// If they are together not as long.
+    pub fn copy_all(views: &[View<'_>], buf: &mut [u8]) {
+        let mut rest = buf;
         for view in views {
-            let skip = skip.saturating_sub(at).min(view.len);
-            // SAFETY: not more than there are bytes.
-            let rest = unsafe { View::new(view.start.add(skip), view.len - skip) };
-            rest.copy_to(&mut buf[at + skip..at + view.len]);
-            at += view.len;
+            let part = rest.split_off_mut(..view.len).expect("room for bytes that are looked at");
+            view.copy_to(part);
         }
-        assert_eq!(at, buf.len(), "bytes that are looked at, and room for them");
+        assert!(rest.is_empty(), "room for more than is looked at");
     }
 }
 

@@ -7,7 +7,6 @@
 //!    socket takes at once; all others leave in one gathered send at the end of the turn.
 //! 3. When a send has failed, answers are dropped, and requests in flight run to their end all the same.
 
-use std::borrow::Borrow;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::ops::Range;
@@ -18,7 +17,9 @@ use drive::{Buf, Env, View};
 use runtime::{Piece, SendsAtOnce, ShardEnv};
 use smallvec::SmallVec;
 
-use crate::limits::{AT_ONCE_MAX, GATHER_BYTES_MAX, HELD_BYTES_MAX, INLINE_BYTES_MAX, REQUESTS_MAX};
+use crate::limits::{
+    AT_ONCE_MAX, GATHER_BYTES_MAX, HELD_BYTES_MAX, INLINE_BYTES_MAX, READS_TOGETHER_MAX, REQUESTS_MAX,
+};
 use crate::wire::WireWriter;
 
 pub(crate) struct Link {
@@ -66,16 +67,13 @@ impl Outbox {
     }
 }
 
+/// Pieces of a send that take no memory of their own.
+const PIECES: usize = 2 * (READS_TOGETHER_MAX + AT_ONCE_MAX as usize) + 1;
+
 /// Each part of `heads` bytes of heads, with the body behind it, if there is one.
-fn in_order<B: Borrow<(usize, Buf)>>(
-    bodies: impl Iterator<Item = B>,
-    heads: usize,
-    mut each: impl FnMut(Range<usize>, Option<B>),
-) {
+fn in_order<B>(bodies: impl Iterator<Item = (usize, B)>, heads: usize, mut each: impl FnMut(Range<usize>, Option<B>)) {
     let mut from = 0;
-    for body in bodies {
-        // Two bodies in a row would mean an empty head.
-        let to = body.borrow().0;
+    for (to, body) in bodies {
         each(from..to, Some(body));
         from = to;
     }
@@ -202,8 +200,7 @@ impl Link {
     pub fn send_at_once(&self) {
         let mut outbox = self.outbox.borrow_mut();
         if outbox.requests > 0 && self.sends_at_once(&outbox) {
-            let heads = outbox.heads.len();
-            if !self.send_with(&mut outbox, heads, &[]) {
+            if !self.send_with(&mut outbox, &[]) {
                 return;
             }
             let (requests, bytes) = outbox.emptied();
@@ -223,44 +220,52 @@ impl Link {
         self.at_once.is_some() && outbox.requests <= AT_ONCE_MAX && is_free
     }
 
-    /// The answer to a request that was admitted with `bytes`: a head, a body from where it is, and what comes behind it. It is sent at once with
-    /// those that are ready; what the socket does not take is copied.
+    /// How many bytes of heads there are: what is put next comes behind them.
+    pub fn heads_len(&self) -> usize {
+        self.outbox.borrow().heads.len()
+    }
+
+    /// The answers to so many requests, which were admitted with `bytes`, are complete with these bodies, each behind so many bytes of heads. They
+    /// are sent at once from where they are, with all that is ready; what the socket does not take is copied.
     ///
     /// # Panics
     /// If answers are not sent at once now ([`Link::may_send_at_once`]).
-    pub fn answer_with(&self, head: &[u8], body: &[View<'_>], tail: &[u8], bytes: u64) {
+    pub fn answered_with(&self, bodies: &[(usize, View<'_>)], requests: u32, bytes: u64) {
         let mut outbox = self.outbox.borrow_mut();
-        outbox.heads.extend_from_slice(head);
-        let at = outbox.heads.len();
-        outbox.heads.extend_from_slice(tail);
-        outbox.requests += 1;
+        outbox.requests += requests;
         outbox.bytes += bytes;
-        if self.send_with(&mut outbox, at, body) {
+        let before = bodies.first().map_or(0, |(at, _)| at + outbox.body_bytes as usize);
+        if self.send_with(&mut outbox, bodies) {
             let (requests, bytes) = outbox.emptied();
             drop(outbox);
             return self.release(requests, bytes);
         }
-        let before = at + outbox.body_bytes as usize;
-        let mut copy = self.env.alloc(View::total(body));
-        View::copy_all(body, outbox.sent.saturating_sub(before), &mut copy);
-        outbox.body_bytes += copy.len() as u64;
-        outbox.bodies.push((at, copy.freeze()));
+        // Bytes of heads and bodies in front of each.
+        let (mut passed, mut heads) = (before, bodies.first().map_or(0, |(at, _)| *at));
+        for (at, body) in bodies {
+            passed += at - heads;
+            heads = *at;
+            let mut copy = self.env.alloc(body.len());
+            body.copy_behind(outbox.sent.saturating_sub(passed), &mut copy);
+            passed += body.len();
+            outbox.body_bytes += body.len() as u64;
+            outbox.bodies.push((*at, copy.freeze()));
+        }
         drop(outbox);
         self.wake_sender();
     }
 
-    /// Sends what is ready, and another body at its place in the heads, as far as the socket takes it at once. Says whether it took it all.
-    fn send_with(&self, outbox: &mut Outbox, at: usize, body: &[View<'_>]) -> bool {
+    /// Sends what is ready, and more bodies, each behind so many bytes of heads, as far as the socket takes it at once. Says whether it took it all.
+    fn send_with(&self, outbox: &mut Outbox, more: &[(usize, View<'_>)]) -> bool {
         let at_once = self.at_once.as_ref().expect("asked before");
-        let mut pieces: SmallVec<[Piece<'_>; 2 * AT_ONCE_MAX as usize + 4]> = SmallVec::new();
-        let Outbox { heads, bodies, body_bytes, .. } = &*outbox;
-        in_order(bodies.iter(), at, |head, body| {
+        let mut pieces: SmallVec<[Piece<'_>; PIECES]> = SmallVec::new();
+        let Outbox { heads, bodies, .. } = &*outbox;
+        let bodies = bodies.iter().map(|(at, body)| (*at, View::from(&body[..])));
+        in_order(bodies.chain(more.iter().copied()), heads.len(), |head, body| {
             pieces.push(heads[head].into());
-            pieces.extend(body.map(|(_, body)| Piece::from(&body[..])));
+            pieces.extend(body.map(Piece::from));
         });
-        pieces.extend(body.iter().map(|view| Piece::from(*view)));
-        pieces.push(heads[at..].into());
-        let all = heads.len() + *body_bytes as usize + View::total(body);
+        let all: usize = pieces.iter().map(Piece::len).sum();
         let sent = at_once.send(&pieces);
         drop(pieces);
         if sent == all {
@@ -380,7 +385,7 @@ impl Link {
         let heads = heads.freeze();
         in_order(outbox.bodies.drain(..), heads.len(), |head, body| {
             segments.push(heads.slice(head));
-            segments.extend(body.map(|(_, body)| body));
+            segments.extend(body);
         });
         let sent = std::mem::take(&mut outbox.sent);
         let (requests, bytes) = outbox.emptied();

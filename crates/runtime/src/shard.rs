@@ -35,8 +35,8 @@ use crate::timer::Timers;
 pub const POLLS_PER_TURN: u32 = 1024;
 
 /// Operations of memory drives that one poll of a task may complete. Such an operation is ready at once, so a task that
-/// does nothing else would never give the thread back. Some 50 us of copying 4 KiB blocks.
-pub const READY_OPS_PER_POLL: u32 = 64;
+/// does nothing else would never give the thread back. Some 100 us of copying 4 KiB blocks: a deep queue comes whole.
+pub const READY_OPS_PER_POLL: u32 = 128;
 
 /// How long the end of a shard waits for operations that the kernel still has. They were cancelled, so only a drive
 /// that does not answer takes that long; its buffers are then left allocated.

@@ -2,6 +2,7 @@
 
 mod admission;
 mod commands;
+mod reads;
 
 use std::collections::VecDeque;
 use std::future::{Future, poll_fn};
@@ -17,6 +18,7 @@ use nvme::tls::TlsIdentity;
 use runtime::{ShardEnv, Stream};
 
 use self::admission::{Role, Unproven};
+use self::reads::Read;
 use super::asking::{Arriving, Asking};
 use super::authentication::Authentication;
 use super::fused::Pair;
@@ -75,6 +77,8 @@ struct Receiving<B> {
     pace: Pace,
     /// Commands since the last receive.
     commands_since: u32,
+    /// Reads that wait for others that came with them.
+    reads: Vec<Read<B>>,
     /// The last receive was of long data, into their place.
     after_long_data: bool,
 }
@@ -131,6 +135,7 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, newco
         arrived,
         pace: Pace::new(arrived),
         commands_since: 0,
+        reads: Vec::new(),
         after_long_data: false,
     };
     let end = receiving.run(&newcomer).await;
@@ -232,6 +237,7 @@ impl<B: Block + 'static> Receiving<B> {
         }
         loop {
             if let Err(end) = self.step().await {
+                self.begin_reads();
                 return self.farewell(end);
             }
         }
@@ -303,6 +309,7 @@ impl<B: Block + 'static> Receiving<B> {
         if self.queue.link.admit(bytes) {
             return Ok(());
         }
+        self.begin_reads();
         poll_fn(|context| {
             self.alarm.listen(context.waker());
             if let Some(end) = look(&self.alarm, &mut self.role, &self.queue, &mut self.asking, &mut self.capsule) {
@@ -319,6 +326,7 @@ impl<B: Block + 'static> Receiving<B> {
 
     /// Receives into the input.
     async fn receive(&mut self) -> Result<(), End> {
+        self.begin_reads();
         self.queue.link.send_at_once();
         let commands = std::mem::take(&mut self.commands_since);
         match self.pace.wait(self.arrived, commands) {
@@ -346,6 +354,7 @@ impl<B: Block + 'static> Receiving<B> {
             return self.receive().await;
         }
         let mut buf = std::mem::replace(data, BufMut::zeroed(0));
+        self.begin_reads();
         // Other PDUs' data belong behind it.
         let rest = buf.split_off(from + len);
         let (mut buf, received) = self.receive_into(buf, from).await?;

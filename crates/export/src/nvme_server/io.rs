@@ -17,7 +17,6 @@ use super::queue::Queue;
 use super::shared::Use;
 use crate::counters::Kind;
 use crate::limit::Cost;
-use crate::limits::VIEW_BYTES_MIN;
 use crate::state::{Alarm, ConnectionState, ExportState};
 
 /// What an I/O queue has of a namespace.
@@ -237,6 +236,7 @@ impl<B> Handle<B> {
         let counters = &self.state.counters;
         counters.answered(kind(io), nanos, !status.is_success());
         match (io, status) {
+            (Io::Read { len, .. }, Status::SUCCESS) => counters.read(u64::from(*len)),
             (Io::Write { len, .. }, Status::SUCCESS) => counters.written(u64::from(*len)),
             (_, Status::UNRECOVERED_READ_ERROR) => counters.media_error(),
             _ => {}
@@ -255,6 +255,17 @@ impl<B> Handle<B> {
             Io::Flush | Io::Deallocate { .. } | Io::Hint { .. } | Io::Reserve(_) | Io::Report { .. } => 0,
         };
         Named { cid, nsid: self.described.nsid, lba: offset / u64::from(self.described.block_bytes) }
+    }
+
+    /// Has `look` see what a read reads where it lies, if it may be read now and lies in memory.
+    #[inline]
+    pub fn view_now<T>(&self, io: &Io, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T>
+    where
+        B: Block,
+    {
+        let Io::Read { offset, len } = *io else { return None };
+        let _inside = self.reach().and_then(|()| self.used.begin(io.group())).ok()?;
+        self.block.view_now(offset, len as usize, look)
     }
 
     /// It was answered.
@@ -283,16 +294,6 @@ pub(super) fn serve_now<B: Block>(
 ) -> Result<(), Option<BufMut>> {
     let Io::Read { offset, len } = *io else { return Err(None) };
     let inside = handle.reach().and_then(|()| handle.used.begin(io.group())).map_err(|_| None)?;
-    if len as usize >= VIEW_BYTES_MIN && queue.may_deliver_from_memory() {
-        let deliver = |data: &[View<'_>]| queue.deliver_from_memory(cid, data, held_bytes(io));
-        if handle.block.view_now(offset, len as usize, deliver).is_some() {
-            drop(inside);
-            handle.answered(io, queue.link.env.now().saturating_sub(arrived), Status::SUCCESS);
-            handle.state.counters.read(u64::from(len));
-            handle.ended(alarm);
-            return Ok(());
-        }
-    }
     let mut buf = queue.link.env.alloc(len as usize);
     if !handle.block.read_now(offset, &mut buf) {
         return Err(Some(buf));
@@ -332,12 +333,7 @@ fn answer<B: Block>(
     handle.answered(io, took, answer.as_ref().err().copied().unwrap_or(Status::SUCCESS));
     let held = held_bytes(io);
     match answer {
-        Ok(Some(data)) => {
-            if let Io::Read { len, .. } = io {
-                handle.state.counters.read(u64::from(*len));
-            }
-            queue.deliver(cid, data, 0, held);
-        }
+        Ok(Some(data)) => queue.deliver(cid, data, 0, held),
         Ok(None) => queue.complete(cid, Status::SUCCESS, 0, held),
         Err(status) => queue.fail(handle.named(cid, io), status, held),
     }

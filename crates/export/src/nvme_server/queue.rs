@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use drive::{Buf, View};
 use nvme::target::Named;
-use nvme::tcp::{Head, Writer};
+use nvme::tcp::Writer;
 use nvme::{Completion, Status};
+use smallvec::SmallVec;
 
 use super::abort::Waiting;
 use super::association::Association;
+use crate::limits::READS_TOGETHER_MAX;
 use crate::link::Link;
 
 /// A queue, as far as its answers go.
@@ -128,16 +130,28 @@ impl Queue {
         !self.writer.digests().data && self.link.may_send_at_once()
     }
 
-    /// Sends data for the host from where they are, and the completion. The command was admitted with `bytes`.
+    /// Sends data for the host from where they are, and completions: of each command its identifier, the parts of its data, and with how many bytes
+    /// it was admitted.
     ///
     /// # Panics
     /// If that may not be ([`Queue::may_deliver_from_memory`]).
-    pub fn deliver_from_memory(&self, cid: u16, data: &[View<'_>], bytes: u64) {
-        let succeeds = self.may_leave_out_response();
-        let head = self.writer.data_to_host(cid, 0, View::total(data) as u32, true, succeeds);
-        let response = (!succeeds).then(|| self.response(Completion::new(cid, Status::SUCCESS, 0)));
-        self.in_flight.set(self.in_flight.get() - 1);
-        self.link.answer_with(&head, data, response.as_deref().unwrap_or(&[]), bytes);
+    pub fn deliver_from_memory<'a>(&self, answers: impl Iterator<Item = (u16, &'a [(usize, View<'a>)], u64)>) {
+        let mut bodies: SmallVec<[(usize, View<'_>); READS_TOGETHER_MAX]> = SmallVec::new();
+        let (mut commands, mut held) = (0, 0);
+        for (cid, data, bytes) in answers {
+            let len = data.iter().map(|(_, view)| view.len()).sum::<usize>();
+            let succeeds = self.may_leave_out_response();
+            self.link.put(&self.writer.data_to_host(cid, 0, len as u32, true, succeeds), None);
+            let at = self.link.heads_len();
+            bodies.extend(data.iter().map(|(_, view)| (at, *view)));
+            if !succeeds {
+                self.respond(Completion::new(cid, Status::SUCCESS, 0));
+            }
+            commands += 1;
+            held += bytes;
+        }
+        self.in_flight.set(self.in_flight.get() - commands);
+        self.link.answered_with(&bodies, commands.into(), held);
     }
 
     /// Whether SUCCESS in the last PDU of data may stand for the response capsule, which tells SQHD. Where flow control is used
@@ -152,16 +166,11 @@ impl Queue {
         untold < self.entries.get() / 4
     }
 
-    fn respond(&self, completion: Completion) {
-        self.link.put_bytes(&self.response(completion));
-    }
-
-    /// The capsule of a completion, which tells SQHD.
-    fn response(&self, mut completion: Completion) -> Head {
+    fn respond(&self, mut completion: Completion) {
         self.untold.set(0);
         let head = if self.no_flow_control.get() { Completion::NO_FLOW_CONTROL } else { self.head.get() };
         completion.sq_head = head.into();
-        self.writer.response(completion)
+        self.link.put_bytes(&self.writer.response(completion));
     }
 
     /// Sends bytes that are no answer.

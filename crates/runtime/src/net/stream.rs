@@ -267,6 +267,14 @@ pub struct Piece<'a> {
     bytes: PhantomData<View<'a>>,
 }
 
+impl Piece<'_> {
+    /// How many bytes.
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.range.iov_len
+    }
+}
+
 impl<'a> From<View<'a>> for Piece<'a> {
     fn from(view: View<'a>) -> Piece<'a> {
         let range = libc::iovec { iov_base: view.as_ptr().cast_mut().cast(), iov_len: view.len() };

@@ -30,7 +30,7 @@ fn seen(sim: &Sim, volume: &impl Block, offset: u64, len: u64) -> Option<BufMut>
     let mut buf = BufMut::zeroed(len as usize);
     let look = |views: &[View<'_>]| {
         assert_eq!(views.len() as u64, strips(offset, len), "{offset}+{len}: a part for each strip");
-        View::copy_all(views, 0, &mut buf);
+        View::copy_all(views, &mut buf);
     };
     sim.block_on(async { volume.view_now(offset, len as usize, look) }).map(|()| buf)
 }

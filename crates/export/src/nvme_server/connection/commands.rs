@@ -148,14 +148,10 @@ impl<B: Block + 'static> Receiving<B> {
                 handle.accepted(&io);
                 let cid = command.cid.get();
                 let waits = handle.is_limited() && !is_paid;
-                let data = if waits || data.is_some() {
-                    data
-                } else {
-                    match io::serve_now(&self.queue, &handle, cid, &io, self.arrived, &self.alarm) {
-                        Ok(()) => return Ok(()),
-                        Err(buf) => buf,
-                    }
-                };
+                if !waits && data.is_none() {
+                    self.take(handle, cid, io);
+                    return Ok(());
+                }
                 let (queue, alarm) = (self.queue.clone(), self.alarm.clone());
                 if waits {
                     self.env.spawn_now(io::serve_limited(queue, handle, cid, io, data, self.arrived, alarm));

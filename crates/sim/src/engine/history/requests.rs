@@ -251,7 +251,7 @@ pub async fn perform_on(
         Request::Read => {
             // As exports do.
             let mut read = BufMut::zeroed(len as usize);
-            let is_there = volume.view_now(start, len as usize, |views| View::copy_all(views, 0, &mut read)).is_some();
+            let is_there = volume.view_now(start, len as usize, |views| View::copy_all(views, &mut read)).is_some();
             if !is_there && !volume.read_now(start, &mut read) {
                 read = volume.read(start, read).await?;
             }

@@ -1,0 +1,106 @@
+//! Reads of what lies in memory: sent from where it lies.
+//!
+//! A long read has a send of its own. Short ones that came together wait until nothing else is to be served, and are answered by one send: each is looked
+//! at within the look at the one before, so that all stay where they are until all are sent.
+
+use std::rc::Rc;
+
+use drive::{Block, Env, View};
+use nvme::Status;
+use nvme::target::Io;
+
+use super::Receiving;
+use crate::limits::{LONG_READ_BYTES_MIN, READS_TOGETHER_MAX, SHORT_READ_BYTES_MAX};
+use crate::nvme_server::io::{self, Handle, held_bytes};
+use crate::nvme_server::queue::Queue;
+
+/// A read that was let in and not begun.
+pub(super) struct Read<B> {
+    handle: Rc<Handle<B>>,
+    cid: u16,
+    io: Io,
+}
+
+impl<B: Block + 'static> Receiving<B> {
+    /// Takes a command that has no data and that no limit holds up: begins it, or has it wait for others if it reads.
+    #[inline]
+    pub(super) fn take(&mut self, handle: Rc<Handle<B>>, cid: u16, io: Io) {
+        let read = Read { handle, cid, io };
+        match &read.io {
+            Io::Read { len, .. } if *len <= SHORT_READ_BYTES_MAX => {
+                self.reads.push(read);
+                if self.reads.len() == READS_TOGETHER_MAX {
+                    self.begin_reads();
+                }
+            }
+            Io::Read { len, .. } if *len >= LONG_READ_BYTES_MIN => {
+                self.reads.push(read);
+                self.begin_reads();
+            }
+            _ => self.serve(read),
+        }
+    }
+
+    /// Begins the reads that wait. To be called before anything else is waited for.
+    #[inline]
+    pub(super) fn begin_reads(&mut self) {
+        if self.reads.is_empty() {
+            return;
+        }
+        let mut reads = std::mem::take(&mut self.reads);
+        let are_worth_it = match &reads[..] {
+            // A short one has a send of its own either way.
+            [Read { io: Io::Read { len, .. }, .. }] => *len >= LONG_READ_BYTES_MIN,
+            _ => true,
+        };
+        let answered = if are_worth_it && self.queue.may_deliver_from_memory() {
+            deliver(&self.queue, &reads, Vec::with_capacity(reads.len()))
+        } else {
+            0
+        };
+        let took = self.env.now().saturating_sub(self.arrived);
+        for (number, read) in reads.drain(..).enumerate() {
+            if number < answered {
+                read.handle.answered(&read.io, took, Status::SUCCESS);
+                read.handle.ended(&self.alarm);
+            } else {
+                self.serve(read);
+            }
+        }
+        self.reads = reads;
+    }
+
+    /// Serves a command up to the point where it waits; from there on it is a task of its own.
+    #[inline]
+    fn serve(&self, Read { handle, cid, io }: Read<B>) {
+        match io::serve_now(&self.queue, &handle, cid, &io, self.arrived, &self.alarm) {
+            Ok(()) => {}
+            Err(buf) => {
+                let (queue, alarm) = (self.queue.clone(), self.alarm.clone());
+                self.env.spawn_now(io::serve(queue, handle, cid, io, buf, self.arrived, alarm));
+            }
+        }
+    }
+}
+
+/// Sends what reads read, as far as it lies in memory, behind the parts that were `seen`, each of which has the number of its read: each read is looked
+/// at within the look at the one before. Gives how many were sent.
+fn deliver<B: Block>(queue: &Queue, reads: &[Read<B>], seen: Vec<(usize, View<'_>)>) -> usize {
+    let number = seen.last().map_or(0, |(number, _)| number + 1);
+    let mut seen = Some(seen);
+    let looked = reads.get(number).and_then(|read| {
+        read.handle.view_now(&read.io, |views| {
+            let mut seen: Vec<(usize, View<'_>)> = seen.take().expect("it is called once");
+            seen.extend(views.iter().map(|view| (number, *view)));
+            deliver(queue, reads, seen)
+        })
+    });
+    looked.unwrap_or_else(|| {
+        let seen = seen.expect("nobody took it");
+        let of_each = reads.iter().zip(seen.chunk_by(|(one, _), (other, _)| one == other));
+        if number > 0 {
+            queue.deliver_from_memory(of_each.map(|(read, data)| (read.cid, data, held_bytes(&read.io))));
+        }
+        number
+    })
+}
