@@ -309,16 +309,25 @@ impl History {
         Ok(())
     }
 
-    /// Checks what was read after a power cut.
+    /// Checks what was read after a power cut. Gives the version of each block.
     ///
     /// # Errors
     /// [`Violation`].
-    pub fn check(&self, start: u64, read: &[u8]) -> Result<(), Violation> {
-        let bytes = self.block_bytes();
-        for (chunk, block) in read.chunks_exact(bytes as usize).zip(self.range(start, read.len() as u64)) {
-            self.find(block, chunk)?;
-        }
-        Ok(())
+    pub fn check(&self, start: u64, read: &[u8]) -> Result<Vec<Version>, Violation> {
+        let blocks = self.range(start, read.len() as u64);
+        read.chunks_exact(self.block_bytes() as usize)
+            .zip(blocks)
+            .map(|(chunk, block)| self.find(block, chunk))
+            .collect()
+    }
+
+    /// Whether all of this may be read after a power cut: of each block the version, or that it cannot be read.
+    pub fn allows(&self, read: &[Option<Version>], lost: &[Loss]) -> bool {
+        assert_eq!(read.len(), self.blocks.len(), "all blocks are read");
+        read.iter().zip(&self.blocks).enumerate().all(|(block, (read, entries))| match read {
+            Some(version) => entries.iter().any(|entry| entry.version == *version),
+            None => self.check_unreadable(block as u64 * self.block_bytes(), lost).is_ok(),
+        })
     }
 
     fn find(&self, block: u64, chunk: &[u8]) -> Result<Version, Violation> {

@@ -9,12 +9,12 @@ use ::drive::{BlockError, BufMut};
 use array::Array;
 
 use super::Counts;
-use super::explore::Explorer;
+use super::explore::{Explorer, Outcome};
 use super::programs::Case;
 use super::states::{BLOCK_BYTES, Cut, Drives};
 use super::tape::{Point, Tape, in_turn, options};
 use crate::campaign::attempt;
-use crate::engine::history::{History, Loss, Violation};
+use crate::engine::history::{History, Loss, Version, Violation};
 use crate::engine::{Group, KIB};
 use crate::rng::mix;
 use crate::{Latency, Sim, SimDrive, SimEnv};
@@ -49,6 +49,12 @@ impl fmt::Display for Crash<'_> {
     }
 }
 
+/// What came of a recovery.
+pub(super) struct Recovered {
+    pub tape: Tape,
+    pub outcome: Vec<Option<Version>>,
+}
+
 impl Crash<'_> {
     /// The members that were lost before it.
     pub fn lost_before(&self) -> &[usize] {
@@ -69,18 +75,23 @@ impl Crash<'_> {
 
     /// The states that it left.
     pub fn explorer(&self, cut: Cut) -> Explorer {
-        // Recovery depends on who is there, and what is read on the model that it is compared with.
+        // Recovery depends on who is there.
         let lost = self.lost.iter().fold(1_u64, |sum, &member| sum | 2 << member);
-        let root = u128::from(self.history.fingerprint()) << 64 | u128::from(mix(lost));
+        let root = u128::from(mix(lost)) << 64 | u128::from(lost);
         match self.recovering_from {
             None => Explorer::new(self.drives.clone(), cut, root),
             Some((_, state)) => state.over(self.drives.clone(), cut, root),
         }
     }
 
-    /// Recovers, reads everything and compares. Which state it is, is decided as it is read. Gives what the drives were asked
-    /// until all was read, if it is `taped`.
-    pub fn recover(&self, states: &Rc<RefCell<Explorer>>, counts: &Counts, taped: bool) -> Result<Tape, String> {
+    /// Whether users may read this after it.
+    pub fn may_be(&self, outcome: &Outcome) -> bool {
+        self.history.allows(outcome, &self.lost_in_crash())
+    }
+
+    /// Recovers, reads everything and compares. Which state it is, is decided as it is read. `taped`: gives what the drives were asked until all was
+    /// read, and otherwise what that was.
+    pub fn recover(&self, states: &Rc<RefCell<Explorer>>, counts: &Counts, taped: bool) -> Result<Recovered, String> {
         let recovered = attempt(|| {
             let sim = Sim::new(1);
             let env = sim.env();
@@ -98,6 +109,7 @@ impl Crash<'_> {
             }
             let group = Group::open(&sim, drives, 1);
             let mut histories = Vec::from_iter(taped.then(|| (0, self.history.clone())));
+            let mut outcome = Vec::new();
             let lost = self.lost_in_crash();
             let check = |start: u64, read: Option<&[u8]>| match read {
                 _ if taped => {
@@ -111,8 +123,14 @@ impl Crash<'_> {
                     histories.push((sim.tape_len(), history));
                     Ok(())
                 }
-                Some(read) => self.history.check(start, read),
-                None => self.history.check_unreadable(start, &lost),
+                Some(read) => {
+                    outcome.extend(self.history.check(start, read)?.into_iter().map(Some));
+                    Ok(())
+                }
+                None => {
+                    outcome.push(None);
+                    self.history.check_unreadable(start, &lost)
+                }
             };
             let unreadable = sim.block_on(read_all(group.leader(), check))?;
             sim.block_on(group.jobs_end());
@@ -122,7 +140,7 @@ impl Crash<'_> {
             }
             counts.excused.fetch_add(u64::from(!unreadable.is_empty()), Ordering::Relaxed);
             sim.block_on(self.rewrite(&group, &unreadable))?;
-            Ok(Tape { events, histories })
+            Ok(Recovered { tape: Tape { events, histories }, outcome })
         });
         recovered?.map_err(|Violation(why)| why)
     }

@@ -7,18 +7,19 @@
 //! stands for ([`Explorer`]).
 //!
 //! Other crash points and other programs leave the same blocks, or as far as recovery asks the same ones. A [`Memo`] knows
-//! all recoveries that ended well as one tree: which blocks were read first, and by their contents which then. It is
-//! followed as far as it goes, and only what it does not know is recovered.
+//! all recoveries that ended well as one tree: which blocks were read first, by their contents which then, and what users read in the end. It is
+//! followed as far as it goes. What it does not know is recovered, and what it came to may have to be something else here: that would be a violation.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use super::states::{Cut, Drives, Page, Place};
 use crate::PageRc;
+use crate::engine::history::Version;
 use crate::rng::mix;
 
 /// What has been read until somewhere in the tree: all contents, in the order they were read in.
@@ -27,8 +28,8 @@ type Key = u128;
 /// What comes next in the tree.
 #[derive(Clone, Copy)]
 enum Node {
-    /// Nothing more is read, and all was well.
-    End,
+    /// Nothing more is read, and this was what users read.
+    End { outcome: u32 },
     /// A part of an order in which places are read.
     Reads { order: u32, start: u32, end: u32 },
 }
@@ -53,10 +54,42 @@ impl Hasher for AsItIs {
 
 type Nodes = HashMap<Key, Node, BuildHasherDefault<AsItIs>>;
 
-#[derive(Default)]
-struct Orders {
-    by_number: Vec<Arc<[Place]>>,
-    numbers: HashMap<Arc<[Place]>, u32>,
+/// What users read after a recovery: the version of each block, or that it could not be read.
+pub(super) type Outcome = [Option<Version>];
+
+/// Lists, each of which is kept once and has a number.
+struct Numbered<T>(RwLock<Lists<T>>);
+
+struct Lists<T> {
+    by_number: Vec<Arc<[T]>>,
+    numbers: HashMap<Arc<[T]>, u32>,
+}
+
+impl<T> Default for Numbered<T> {
+    fn default() -> Numbered<T> {
+        Numbered(RwLock::new(Lists { by_number: Vec::new(), numbers: HashMap::new() }))
+    }
+}
+
+impl<T: Clone + Eq + Hash> Numbered<T> {
+    fn get(&self, number: u32) -> Arc<[T]> {
+        self.0.read().expect("nobody panics with it").by_number[number as usize].clone()
+    }
+
+    fn number_of(&self, list: &[T]) -> u32 {
+        if let Some(number) = self.0.read().expect("nobody panics with it").numbers.get(list) {
+            return *number;
+        }
+        let lists = &mut *self.0.write().expect("nobody panics with it");
+        let list: Arc<[T]> = list.into();
+        match lists.numbers.entry(list.clone()) {
+            Entry::Occupied(known) => *known.get(),
+            Entry::Vacant(new) => {
+                lists.by_number.push(list);
+                *new.insert(lists.by_number.len() as u32 - 1)
+            }
+        }
+    }
 }
 
 /// All recoveries so far that ended well.
@@ -64,7 +97,8 @@ struct Orders {
 pub(super) struct Memo {
     /// By key, in parts that are locked on their own.
     nodes: [Mutex<Nodes>; 16],
-    orders: RwLock<Orders>,
+    orders: Numbered<Place>,
+    outcomes: Numbered<Option<Version>>,
 }
 
 fn add(key: Key, contents: u128) -> Key {
@@ -80,25 +114,6 @@ impl Memo {
 
     fn node(&self, key: Key) -> Option<Node> {
         self.nodes(key).get(&key).copied()
-    }
-
-    fn order(&self, number: u32) -> Arc<[Place]> {
-        self.orders.read().expect("nobody panics with it").by_number[number as usize].clone()
-    }
-
-    fn number_of(&self, places: &[Place]) -> u32 {
-        if let Some(number) = self.orders.read().expect("nobody panics with it").numbers.get(places) {
-            return *number;
-        }
-        let orders = &mut *self.orders.write().expect("nobody panics with it");
-        let places: Arc<[Place]> = places.into();
-        match orders.numbers.entry(places.clone()) {
-            Entry::Occupied(known) => *known.get(),
-            Entry::Vacant(new) => {
-                orders.by_number.push(places);
-                *new.insert(orders.by_number.len() as u32 - 1)
-            }
-        }
     }
 
     /// Another thread may have been here meanwhile: what it found stays.
@@ -125,8 +140,8 @@ struct Layer {
 struct Read {
     place: Place,
     hash: u128,
-    /// Something was decided for it.
-    decided: bool,
+    /// Something was decided for it, or may be at another point or in another program: there the tree has its branches.
+    branches: bool,
 }
 
 /// Goes through the states that a power cut could leave at one point, without some members.
@@ -150,7 +165,7 @@ pub(super) struct Explorer {
 }
 
 impl Explorer {
-    /// Of drives that a power cut met. `root` stands for all that recovery and comparison depend on apart from the drives.
+    /// Of drives that a power cut met. `root` stands for all that recovery depends on apart from the drives.
     pub fn new(drives: Rc<RefCell<Drives>>, cut: Cut, root: Key) -> Explorer {
         let (made, known, reads) = Default::default();
         let is_read = drives.borrow().marks();
@@ -166,10 +181,10 @@ impl Explorer {
         over
     }
 
-    /// Goes on to the next state that none of the recoveries so far stands for. Says whether there is one.
-    pub fn next(&mut self, memo: &Memo) -> bool {
+    /// Goes on to the next state that none of the recoveries so far stands for, or that came to what it may not come to here. Says whether there is one.
+    pub fn next(&mut self, memo: &Memo, may_be: impl Fn(&Outcome) -> bool) -> bool {
         while !std::mem::replace(&mut self.is_begun, true) || self.advance() {
-            if self.follow(memo) {
+            if self.follow(memo, &may_be) {
                 self.reads.clear();
                 self.is_read.iter_mut().for_each(|blocks| blocks.fill(false));
                 return true;
@@ -191,21 +206,21 @@ impl Explorer {
     }
 
     /// Follows the tree from its root to where it ends, and says whether something is left to be recovered there.
-    fn follow(&mut self, memo: &Memo) -> bool {
+    fn follow(&mut self, memo: &Memo, may_be: impl Fn(&Outcome) -> bool) -> bool {
         self.key = self.root;
         let mut known: Option<(Arc<[Place]>, u32)> = None;
         loop {
             match memo.node(self.key) {
-                Some(Node::End) => return false,
+                Some(Node::End { outcome }) if may_be(&memo.outcomes.get(outcome)) => return false,
                 Some(Node::Reads { order, start, end }) => {
-                    let order = memo.order(order);
+                    let order = memo.orders.get(order);
                     let places = &order[start as usize..end as usize];
                     let contents = places.iter().map(|place| self.look(*place).0.hash);
                     let sum = contents.fold(0, u128::wrapping_add);
                     self.key = add(self.key, sum);
                     known = Some((order, end));
                 }
-                None => {
+                Some(Node::End { .. }) | None => {
                     self.known.clear();
                     self.known.extend(known.iter().flat_map(|(order, end)| &order[..*end as usize]));
                     return true;
@@ -230,13 +245,14 @@ impl Explorer {
     pub fn page(&mut self, place: Place) -> PageRc {
         let (page, decided) = self.look(place);
         if !std::mem::replace(&mut self.is_read[place.0 as usize][place.1 as usize], true) {
-            self.reads.push(Read { place, hash: page.hash, decided });
+            let branches = decided || self.layers[0].drives.borrow().is_data(place);
+            self.reads.push(Read { place, hash: page.hash, branches });
         }
         page.bytes
     }
 
-    /// The recovery of this state, and all that was read after it, ended well.
-    pub fn ended_well(&mut self, memo: &Memo) {
+    /// The recovery of this state ended well, with this.
+    pub fn ended_well(&mut self, memo: &Memo, outcome: &Outcome) {
         // What the tree knew is read again, in the same order in all likelihood.
         let is_same = self.reads.iter().map(|read| &read.place).take(self.known.len()).eq(&self.known);
         let again: HashSet<Place> = if is_same { HashSet::new() } else { self.known.iter().copied().collect() };
@@ -244,18 +260,17 @@ impl Explorer {
         let new: Vec<&Read> = new.filter(|read| !again.contains(&read.place)).collect();
         let mut start = self.known.len();
         let order: Vec<Place> = self.known.iter().copied().chain(new.iter().map(|read| read.place)).collect();
-        let order_number = memo.number_of(&order);
+        let order_number = memo.orders.number_of(&order);
         let (mut key, mut contents) = (self.key, 0_u128);
         for (index, read) in (start + 1..).zip(&new) {
             contents = contents.wrapping_add(read.hash);
-            // What is decided leads to different reads: there the tree has its branches.
-            if read.decided || index == order.len() {
+            if read.branches || index == order.len() {
                 memo.insert(key, Node::Reads { order: order_number, start: start as u32, end: index as u32 });
                 key = add(key, contents);
                 (start, contents) = (index, 0);
             }
         }
-        memo.insert(key, Node::End);
+        memo.insert(key, Node::End { outcome: memo.outcomes.number_of(outcome) });
     }
 
     /// Each state by itself, with all choices made before anything is read.

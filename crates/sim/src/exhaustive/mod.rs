@@ -270,19 +270,15 @@ impl Extent {
         // What this recovery does not read, another one may read after a crash in this one. So nobody else's stands for it.
         let nothing = Memo::default();
         let known = if more > 0 { &nothing } else { memo };
-        while states.borrow_mut().next(known) {
+        while states.borrow_mut().next(known, |outcome| crash.may_be(outcome)) {
             counts.recovered.fetch_add(1, Ordering::Relaxed);
-            let before = violations.len();
             match crash.recover(&states, counts, more > 0) {
-                Ok(_) if more == 0 => {}
-                Ok(tape) => {
+                Ok(recovered) if more == 0 => states.borrow_mut().ended_well(memo, &recovered.outcome),
+                Ok(recovered) => {
                     let go_on = |again: &Crash<'_>| self.go_through(again, more - 1, memo, counts, violations);
-                    self.each_crash_in_recovery(crash, &states.borrow(), &tape, go_on)?;
+                    self.each_crash_in_recovery(crash, &states.borrow(), &recovered.tape, go_on)?;
                 }
                 Err(why) => violations.push(format!("{crash}, kept:{}\n  {why}", states.borrow().text())),
-            }
-            if more == 0 && violations.len() == before {
-                states.borrow_mut().ended_well(memo);
             }
             if violations.len() >= VIOLATIONS_OF_PROGRAM {
                 return ControlFlow::Break(());

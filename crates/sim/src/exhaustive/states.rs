@@ -255,7 +255,7 @@ impl Drives {
         }
     }
 
-    fn is_data(&self, place: Place) -> bool {
+    pub fn is_data(&self, place: Place) -> bool {
         self.data.contains(&place.1)
     }
 
