@@ -43,11 +43,6 @@ impl<'a> View<'a> {
         unsafe { ptr::copy_nonoverlapping(self.start, buf.as_mut_ptr(), self.len) };
     }
 
-    /// How many bytes there are in several.
-    pub fn total(views: &[View<'_>]) -> usize {
-        views.iter().map(|view| view.len).sum()
-    }
-
     /// Copies what is behind the first `skip` bytes to the same place in `buf`; nothing if there are not so many.
     ///
     /// # Panics
