@@ -30,8 +30,8 @@ pub(crate) const AT_ONCE_MAX: u32 = 8;
 /// with others. With 64 KiB it is the same, with 16 KiB 0.6.
 pub(crate) const LONG_READ_BYTES_MIN: u32 = 128 << 10;
 
-/// Longest read, in bytes, that is sent from the memory of its drive together with others that came with it: with 4 KiB 1.12 to
-/// 1.28 times as fast with 32 of them in flight, 1.07 to 1.27 with 128. With 16 KiB and more it is the same.
+/// Longest read, in bytes, that is sent from the memory of its drive together with others that came with it: 4 KiB are 1.16
+/// to 1.20 times as fast with 32 of them in flight, 1.06 to 1.16 with 128. With 16 KiB and more it is the same.
 pub(crate) const SHORT_READ_BYTES_MAX: u32 = 8 << 10;
 
 /// Short reads that are sent so at most: as many as one poll of a task may look at. Those behind them would have a send of their own.

@@ -234,14 +234,13 @@ impl Link {
         let mut outbox = self.outbox.borrow_mut();
         outbox.requests += requests;
         outbox.bytes += bytes;
-        let before = bodies.first().map_or(0, |(at, _)| at + outbox.body_bytes as usize);
         if self.send_with(&mut outbox, bodies) {
             let (requests, bytes) = outbox.emptied();
             drop(outbox);
             return self.release(requests, bytes);
         }
         // Bytes of heads and bodies in front of each.
-        let (mut passed, mut heads) = (before, bodies.first().map_or(0, |(at, _)| *at));
+        let (mut passed, mut heads) = (outbox.body_bytes as usize, 0);
         for (at, body) in bodies {
             passed += at - heads;
             heads = *at;

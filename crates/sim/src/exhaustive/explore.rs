@@ -8,7 +8,7 @@
 //!
 //! Other crash points and other programs leave the same blocks, or as far as recovery asks the same ones. A [`Memo`] knows
 //! all recoveries that ended well as one tree: which blocks were read first, by their contents which then, and what users read in the end. It is
-//! followed as far as it goes. What it does not know is recovered, and what it came to may have to be something else here: that would be a violation.
+//! followed as far as it goes. What it does not know is recovered, and so is what came to something that may not be read here, to say what is wrong.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
