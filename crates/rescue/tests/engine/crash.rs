@@ -5,8 +5,9 @@ use std::collections::BTreeSet;
 use array::{Geometry, UnitIndex};
 use format::log::{Frame, rings};
 use format::{Catalogue, CrashSafety, ExtentRecord, Superblock, VolumeKind, VolumeRecord};
+use rescue::{ExtractReport, LostRange};
 use sim::Sim;
-use sim::engine::history::{History, Loss, work_for_a_crash};
+use sim::engine::history::{History, Loss, Violation, work_for_a_crash};
 use sim::engine::{Group, KIB, Protection, every_level, new_drives, seeds};
 
 use crate::image::*;
@@ -17,6 +18,21 @@ fn whole(size_bytes: u64) -> Catalogue {
     let name = "all".to_owned();
     let volume = VolumeRecord { id: 1, name, kind: VolumeKind::Direct, size_bytes, created_unix_s: 1, extents };
     Catalogue { next_id: 2, volumes: vec![volume], ..Catalogue::default() }
+}
+
+/// Whether each block that was extracted without these slots may be read after the power cut, or may be named as lost.
+fn may_be(history: &History, slots: &[usize], read: &[u8], report: &ExtractReport) -> Result<(), Violation> {
+    let losses: Vec<Loss> = slots.iter().map(|&slot| Loss::in_power_cut(slot)).collect();
+    let block = history.block_bytes();
+    for (at, bytes) in (0..).step_by(block as usize).zip(read.chunks_exact(block as usize)) {
+        let is_lost = |range: &LostRange| range.offset_bytes < at + block && at < range.offset_bytes + range.len_bytes;
+        if report.lost.iter().any(is_lost) {
+            history.check_unreadable(at, &losses)?;
+        } else {
+            history.check(at, bytes)?;
+        }
+    }
+    Ok(())
 }
 
 #[test]
@@ -52,21 +68,8 @@ fn after_a_crash_with_members_lost_every_block_is_old_or_new_or_named_as_lost() 
         let left = without(&images, &slots, &mut rng);
         live += check_all(&left).groups[0].log.live_record_count;
         let (read, report) = extract(&left, "all", true).unwrap();
-        let losses: Vec<Loss> = slots.iter().map(|&slot| Loss::in_power_cut(slot)).collect();
-        let history = history.borrow();
-        let block = history.block_bytes();
-        for at in (0..read.len() as u64).step_by(block as usize) {
-            let is_lost = |range: &rescue::LostRange| {
-                range.offset_bytes < at + block && at < range.offset_bytes + range.len_bytes
-            };
-            let verdict = match report.lost.iter().any(is_lost) {
-                true => history.check_unreadable(at, &losses),
-                false => history.check(at, &read[at as usize..(at + block) as usize]),
-            };
-            verdict.unwrap_or_else(|violation| {
-                panic!("seed {seed}, {shape}, {protection}, without {slots:?}: {violation:?}")
-            });
-        }
+        may_be(&history.borrow(), &slots, &read, &report)
+            .unwrap_or_else(|violation| panic!("seed {seed}, {shape}, {protection}, without {slots:?}: {violation:?}"));
         lost_bytes += report.lost_bytes;
         runs += 1;
     }
@@ -148,20 +151,8 @@ fn damage_beside_what_was_being_written_in_a_crash_is_healed() {
         live += check_all(&left).groups[0].log.live_record_count;
         let (read, report) = extract(&left, "all", true).unwrap();
         healed += report.damaged_count;
-        let losses: Vec<Loss> = slots.iter().map(|&slot| Loss::in_power_cut(slot)).collect();
-        let history = history.borrow();
-        let block = history.block_bytes();
-        for at in (0..read.len() as u64).step_by(block as usize) {
-            let is_lost = |range: &rescue::LostRange| {
-                range.offset_bytes < at + block && at < range.offset_bytes + range.len_bytes
-            };
-            let verdict = match report.lost.iter().any(is_lost) {
-                true => history.check_unreadable(at, &losses),
-                false => history.check(at, &read[at as usize..(at + block) as usize]),
-            };
-            let what = format!("seed {seed}, {shape}, {safety:?}, slot {damaged} damaged, without {slots:?}");
-            verdict.unwrap_or_else(|violation| panic!("{what}: {violation:?}"));
-        }
+        let what = format!("seed {seed}, {shape}, {safety:?}, slot {damaged} damaged, without {slots:?}");
+        may_be(&history.borrow(), &slots, &read, &report).unwrap_or_else(|violation| panic!("{what}: {violation:?}"));
     }
     println!("{live} live records, {healed} damaged blocks healed");
     assert!(live > 0 && healed > 0, "{live} records, {healed} blocks: nothing was tried");
