@@ -16,6 +16,7 @@ use std::time::Duration;
 use ::drive::Nanos;
 use io_uring::{opcode, squeue, types};
 
+pub(crate) use self::wait::Receive;
 use crate::arena::{self, Arena};
 use crate::buffers::BufferTable;
 use crate::clock;
@@ -77,6 +78,7 @@ pub(crate) struct Shard {
     /// Receives in flight from clients that may ask again at once.
     prompt_receives: Cell<u32>,
     spinner: RefCell<Spinner>,
+    held: RefCell<Option<wait::Held>>,
     naps: RefCell<Naps>,
     stopping: Cell<bool>,
 }
@@ -138,6 +140,7 @@ impl Shard {
             spin: setup.spin,
             prompt_receives: Cell::new(0),
             spinner: RefCell::default(),
+            held: RefCell::default(),
             naps: RefCell::default(),
             stopping: Cell::new(false),
         });
@@ -328,8 +331,11 @@ impl Shard {
     /// Asks the kernel to give an operation up. Its completion comes anyway.
     pub(crate) fn cancel(&self, key: OpKey) {
         let entry = opcode::AsyncCancel::new(key.user_data()).build().user_data(IGNORED);
+        let mut ring = self.ring.borrow_mut();
+        // It may be the one that the kernel does not have yet.
+        self.release(&mut ring);
         // SAFETY: the entry holds no pointer.
-        unsafe { self.ring.borrow_mut().push(entry) };
+        unsafe { ring.push(entry) };
     }
 
     /// Closes a descriptor behind everything that is queued, which may name it.
@@ -438,16 +444,18 @@ impl Shard {
                         self.arm_bell();
                     }
                 }
-                user_data => {
-                    let key = OpKey::from_user_data(user_data);
-                    let completed = self.ops.borrow_mut().complete(key, completion.result());
-                    match completed {
-                        Completed::Wake(Some(waker)) => waker.wake(),
-                        Completed::Wake(None) => {}
-                        Completed::Orphan(outcome) => outcome.discard(),
-                    }
-                }
+                user_data => self.complete(OpKey::from_user_data(user_data), completion.result()),
             }
+        }
+    }
+
+    /// An operation is complete: wakes who waits for it.
+    fn complete(&self, key: OpKey, result: i32) {
+        let completed = self.ops.borrow_mut().complete(key, result);
+        match completed {
+            Completed::Wake(Some(waker)) => waker.wake(),
+            Completed::Wake(None) => {}
+            Completed::Orphan(outcome) => outcome.discard(),
         }
     }
 
@@ -478,6 +486,7 @@ impl Shard {
     fn drain(&self, completions: &mut Vec<io_uring::cqueue::Entry>) {
         let cancel = types::CancelBuilder::any().all();
         let entry = opcode::AsyncCancel2::new(cancel).build().user_data(IGNORED);
+        debug_assert!(self.held.borrow().is_none(), "the tasks are dropped, which cancelled what they waited for");
         // SAFETY: the entry holds no pointer.
         unsafe { self.ring.borrow_mut().push(entry) };
         let give_up = clock::now() + DRAIN_LIMIT.as_nanos() as u64;

@@ -6,7 +6,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use common::{TempPath, pattern, start};
 use drive::{Buf, Env, Segments};
@@ -261,22 +263,94 @@ fn what_came_since_a_receive_that_took_all_is_found_at_once_and_so_is_the_end() 
     runtime.stop();
 }
 
+/// Answers each byte with itself, to a client that may ask again at once, until it has gone or the stream is closed. Gives how that was said.
+async fn answer_promptly(env: ShardEnv, mut stream: Stream) -> std::io::Result<()> {
+    stream.reader.expect_promptly();
+    loop {
+        let (count, buf) = stream.reader.recv(env.alloc(100), 0).await;
+        match count? {
+            0 => return Ok(()),
+            count => {
+                assert_eq!(stream.writer.at_once().send(&[buf[..count].into()]), count, "an empty socket takes it");
+            }
+        }
+    }
+}
+
 #[test]
-fn a_dropped_stream_ends_the_connection() {
+fn a_client_that_asks_again_at_once_is_heard_without_the_ring() {
+    const ROUNDS: u64 = 200;
+    let runtime = start(1);
+    let (mut theirs, call) = with_pair(&runtime, answer_promptly);
+    let begin = Instant::now();
+    // With the ring each round is an operation. Of some the client may be too late, where others need the cores.
+    loop {
+        let before = runtime.shard(0).stats().submitted;
+        for round in 0..ROUNDS {
+            theirs.write_all(&[round as u8]).expect("connected");
+            let mut answer = [0];
+            theirs.read_exact(&mut answer).expect("an answer");
+            assert_eq!(answer, [round as u8]);
+        }
+        let submitted = runtime.shard(0).stats().submitted - before;
+        if submitted < ROUNDS / 4 {
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(60), "{submitted} operations for {ROUNDS} requests");
+    }
+    drop(theirs);
+    call.wait().expect("the shard runs").expect("the client has gone");
+    runtime.stop();
+}
+
+/// Polls a receive once, which finds nothing.
+async fn begin(recv: &mut Pin<Box<impl Future>>) {
+    std::future::poll_fn(|context| {
+        assert!(recv.as_mut().poll(context).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+}
+
+#[test]
+fn a_receive_that_the_kernel_does_not_have_yet_is_interrupted_like_any() {
     let runtime = start(1);
     let (mut theirs, call) = with_pair(&runtime, |env, mut stream| async move {
+        stream.reader.expect_promptly();
+        let closer = stream.closer();
+        // It took all that there was: the next one waits first.
+        stream.reader.recv(env.alloc(100), 0).await.0.expect("a byte");
         let mut recv = Box::pin(stream.reader.recv(env.alloc(100), 0));
-        std::future::poll_fn(|context| {
-            assert!(recv.as_mut().poll(context).is_pending());
-            std::task::Poll::Ready(())
-        })
-        .await;
-        env.sleep(Duration::from_millis(5)).await;
+        begin(&mut recv).await;
+        closer.close();
+        recv.await.0.expect_err("it is closed").kind()
     });
-    call.wait().expect("the shard runs");
-    theirs.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
-    assert_eq!(theirs.read_to_end(&mut Vec::new()).expect("no timeout"), 0);
+    theirs.write_all(&[1]).expect("connected");
+    assert_eq!(call.wait(), Ok(ErrorKind::ConnectionAborted));
     runtime.stop();
+}
+
+#[test]
+fn a_dropped_stream_ends_the_connection() {
+    for is_prompt in [false, true] {
+        let runtime = start(1);
+        let (mut theirs, call) = with_pair(&runtime, move |env, mut stream| async move {
+            if is_prompt {
+                stream.reader.expect_promptly();
+            }
+            stream.reader.recv(env.alloc(100), 0).await.0.expect("a byte");
+            let mut recv = Box::pin(stream.reader.recv(env.alloc(100), 0));
+            begin(&mut recv).await;
+            if !is_prompt {
+                env.sleep(Duration::from_millis(5)).await;
+            }
+        });
+        theirs.write_all(&[1]).expect("connected");
+        call.wait().expect("the shard runs");
+        theirs.set_read_timeout(Some(Duration::from_secs(60))).expect("a timeout");
+        assert_eq!(theirs.read_to_end(&mut Vec::new()).expect("no timeout"), 0);
+        runtime.stop();
+    }
 }
 
 #[test]

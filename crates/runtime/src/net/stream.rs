@@ -15,6 +15,7 @@ use super::socket::{Closer, Side, Socket, closed_here, is_transient};
 use crate::drives::RANGES_MAX;
 use crate::env::ShardEnv;
 use crate::op::{Message, Payload};
+use crate::shard::Receive;
 
 /// A connection of one shard. Its two halves can live in two tasks; the connection ends when both are dropped.
 pub struct Stream {
@@ -147,12 +148,20 @@ impl StreamReader {
             let room = &mut buf[from..];
             // The kernel receives less than 2 GiB at once.
             let (start, len) = (room.as_mut_ptr(), room.len().min(1 << 30) as u32);
+            let (shard, target) = (self.socket.shard(), self.socket.target());
             let first = if self.is_drained { POLL_FIRST } else { 0 };
-            let entry = opcode::Recv::new(self.socket.target(), start, len).ioprio(first).flags(flags).build();
-            // SAFETY: the entry points into the buffer, which the payload owns.
-            let operation = unsafe { self.socket.shard().start(entry, Payload::Fill(buf)) }.cancelable();
+            let entry = opcode::Recv::new(target, start, len).ioprio(first).flags(flags).build();
+            let payload = Payload::Fill(buf);
+            let operation = if self.is_prompt && self.is_drained && flags == 0 {
+                let receive = Receive { socket: target.0, start, len };
+                // SAFETY: both point into the buffer, which the payload owns, and the socket is ours.
+                unsafe { shard.start_held(entry, payload, receive) }
+            } else {
+                // SAFETY: the entry points into the buffer, which the payload owns.
+                unsafe { shard.start(entry, payload) }.cancelable()
+            };
             self.socket.started(Side::In, operation.key());
-            let _prompt = self.is_prompt.then(|| Prompt::begin(self.socket.shard().prompt_receives()));
+            let _prompt = self.is_prompt.then(|| Prompt::begin(shard.prompt_receives()));
             let result;
             (result, buf) = operation.await.into_fill();
             match result {
