@@ -25,6 +25,13 @@ fn set_configuration(controller: &mut Controller, value: u32) {
     assert_eq!(answer.status(), Status::SUCCESS);
 }
 
+/// CSTS.RDY.
+const READY: u64 = 1;
+
+fn status(controller: &mut Controller) -> u64 {
+    controller.admin.submit(admin::property_get(property::CSTS, false)).completion.result.get()
+}
+
 const NO_QUEUE: &str = "the number of the queue, or it is connected already";
 const NO_CONTROLLER: &str = "the controller's number";
 
@@ -58,6 +65,7 @@ fn a_controller_that_is_disabled_or_shut_down_loses_its_queues_and_may_have_new_
     assert_eq!(controller.try_queue(1, 16).err(), parameter(NO_QUEUE), "before CSTS.RDY");
     set_configuration(&mut controller, ENABLED);
     // The old queue may still be about to end on its side.
+    eventually("the controller is ready", || status(&mut controller) == READY);
     let mut queue = controller.queue(1);
     assert!(works(&mut queue));
 
@@ -68,24 +76,70 @@ fn a_controller_that_is_disabled_or_shut_down_loses_its_queues_and_may_have_new_
     assert_eq!(identify.status(), Status::COMMAND_SEQUENCE_ERROR, "the admin queue is there for properties");
 }
 
-#[test]
-fn commands_in_flight_outlive_their_queue() {
-    let (target, volume, state) = Target::disk(MIB);
-    let mut controller = Controller::connect(target.address);
-    let mut queue = controller.queue(1);
+/// Has a write in the volume, which is held up there.
+fn stuck_write(volume: &Volume, queue: &mut Queue) {
     volume.hold();
     let write = io::write(Blocks { nsid: 1, first: 3, count: 1 }, BLOCK, true, false);
     queue.send(write, &vec![9; BLOCK as usize], 0);
     eventually("the write is in the volume", || volume.in_flight() == 1);
-    set_configuration(&mut controller, 0);
+}
+
+#[test]
+fn a_reset_is_done_when_nothing_of_before_is_under_way() {
+    let (target, volume, state) = Target::disk(MIB);
+    let mut controller = Controller::connect(target.address);
+    let mut queue = controller.queue(1);
+    stuck_write(&volume, &mut queue);
+    set_configuration(&mut controller, ENABLED & !1);
     assert!(queue.is_closed());
+    std::thread::sleep(Duration::from_millis(50));
+    assert_eq!(status(&mut controller), READY, "it is not disabled yet: the write may still change something");
+    // A host that does not wait for it waits now.
     set_configuration(&mut controller, ENABLED);
-    let mut next = controller.queue(1);
+    assert_eq!(status(&mut controller), 0);
+    assert_eq!(controller.try_queue(1, 16).err(), parameter(NO_QUEUE), "before CSTS.RDY");
     assert_eq!(state.counters().in_flight, 1);
     volume.release();
-    eventually("the write has ended", || state.counters().in_flight == 0);
-    assert!(works(&mut next) && volume.ram.allocated_bytes() == u64::from(BLOCK));
-    eventually("the old queue is forgotten", || state.connections().len() == 1);
+    eventually("the controller is ready", || status(&mut controller) == READY);
+    assert_eq!((state.counters().in_flight, volume.ram.allocated_bytes()), (0, u64::from(BLOCK)));
+    assert!(works(&mut controller.queue(1)));
+}
+
+#[test]
+fn a_shutdown_is_done_when_what_was_written_is_durable() {
+    let (target, volume, _) = Target::disk(MIB);
+    let mut controller = Controller::connect(target.address);
+    let mut queue = controller.queue(1);
+    let write = io::write(Blocks { nsid: 1, first: 3, count: 1 }, BLOCK, false, false);
+    assert!(queue.execute(write, &vec![9; BLOCK as usize], 0).status().is_success());
+    volume.hold();
+    set_configuration(&mut controller, ENABLED | 1 << 14);
+    assert!(queue.is_closed());
+    eventually("a flush is in the volume", || volume.in_flight() == 1);
+    assert_eq!(status(&mut controller), READY | 0b01 << 2, "shutdown processing occurring");
+    volume.release();
+    eventually("the controller is shut down", || status(&mut controller) == READY | 0b10 << 2);
+}
+
+#[test]
+fn a_host_that_comes_again_waits_for_what_it_has_asked_for_before_and_others_do_not() {
+    let (target, volume, _) = Target::disk(MIB);
+    let controller = Controller::connect(target.address);
+    let mut queue = controller.queue(1);
+    stuck_write(&volume, &mut queue);
+    drop((controller, queue));
+    let address = target.address;
+    let again = std::thread::spawn(move || Controller::connect(address));
+    let other = Controller::with(address, wish(2), Digests::default()).unwrap();
+    let mut other = other.queue(1);
+    let flush = io::flush(1);
+    other.send(flush, &[], 0);
+    eventually("another host's command is in the volume", || volume.in_flight() == 2);
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(!again.is_finished(), "its write would be overwritten by the one before");
+    volume.release();
+    let controller = again.join().unwrap();
+    assert!(works(&mut controller.queue(1)));
 }
 
 #[test]

@@ -29,6 +29,37 @@ fn a_controller_becomes_ready_when_it_is_enabled_and_gives_up_its_queues_when_it
 }
 
 #[test]
+fn a_controller_says_that_it_has_stopped_when_nothing_is_under_way_and_is_not_ready_before() {
+    let mut controller = connected(Kind::Io);
+    set(&mut controller, 0x14, 0x0046_0001);
+    // Commands of a controller that is at work change nothing of what it says.
+    controller.set_busy(true);
+    assert!(controller.is_ready());
+    assert_eq!(get(&mut controller, 0x1C, false), done(1));
+    // Shut down, 01b: "occurring".
+    assert_eq!(set(&mut controller, 0x14, 0x0046_4001), (done(0), Effect::QueuesGone));
+    assert_eq!(get(&mut controller, 0x1C, false), done(0b0101));
+    assert!(!controller.is_ready());
+    controller.set_busy(false);
+    assert_eq!(get(&mut controller, 0x1C, false), done(0b1001));
+    // Reset.
+    controller.set_busy(true);
+    assert_eq!(set(&mut controller, 0x14, 0x0046_0000), (done(0), Effect::Reset));
+    assert_eq!(get(&mut controller, 0x1C, false), done(1));
+    assert!(!controller.is_ready());
+    assert_eq!(
+        execute(&mut controller, &Command::new(admin::KEEP_ALIVE, 1, 0)),
+        failed(Status::COMMAND_SEQUENCE_ERROR)
+    );
+    assert_eq!(set(&mut controller, 0x14, 0x0046_0001), (done(0), Effect::None));
+    assert_eq!(get(&mut controller, 0x1C, false), done(0));
+    assert!(!controller.is_ready());
+    controller.set_busy(false);
+    assert_eq!(get(&mut controller, 0x1C, false), done(1));
+    assert!(controller.is_ready());
+}
+
+#[test]
 fn capabilities_say_what_there_is() {
     let Answer::Done(Status::SUCCESS, capabilities) = get(&mut connected(Kind::Io), 0x00, true) else { panic!() };
     // MQES, CQR, TO in 500 ms, CSS bit 0 for the NVM command set, MPSMIN and MPSMAX of 4 KiB, CRMS "with media".

@@ -1,12 +1,14 @@
 //! An admin queue and its controller.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use drive::{Block, BufMut, Env, Nanos};
+use drive::{Block, BufMut, Env, Nanos, within};
 use nvme::target::{ABORTS_MAX, Admission, Answer, Controller, Effect, Event, Kind};
 use nvme::{Command, Status};
 
@@ -19,7 +21,11 @@ use crate::limits::NVME_CAPSULE_DATA_BYTES;
 /// How long a discovery controller lives whose host has named no time (Base 2.0, clause 3.1.2.3), and at most: anybody may have one.
 const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 
-/// How often a controller whose host may be silent for ever is looked at, in case that changes.
+/// How long the association of a controller that is not ready stays when its host is silent: the keep alive timer does not run then, and two minutes
+/// are what it has at least (Base 2.0, clauses 3.6.2 and 3.9).
+const NOT_READY: Duration = Duration::from_secs(120);
+
+/// How often a controller is looked at whose host may be silent for long, in case it is gone.
 const IDLE_LOOK: Duration = Duration::from_secs(60);
 
 /// The admin queue of a controller.
@@ -38,6 +44,30 @@ struct Pulse {
     heard: Cell<Nanos>,
     /// How long it may be silent; zero is for ever.
     limit: Cell<Duration>,
+    /// To be woken when that is another.
+    watch: RefCell<Option<Waker>>,
+}
+
+impl Pulse {
+    fn set_limit(&self, limit: Duration) {
+        if self.limit.replace(limit) != limit
+            && let Some(waker) = self.watch.take()
+        {
+            waker.wake();
+        }
+    }
+
+    /// Returns when the limit is another than this one.
+    async fn changed(&self, from: Duration) {
+        poll_fn(|context| {
+            if self.limit.get() != from {
+                return Poll::Ready(());
+            }
+            *self.watch.borrow_mut() = Some(context.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
 }
 
 impl<B: Block + 'static> Admin<B> {
@@ -56,18 +86,21 @@ impl<B: Block + 'static> Admin<B> {
             admission.connect.keep_alive_ms,
             NVME_CAPSULE_DATA_BYTES,
         );
-        let pulse = Rc::new(Pulse { heard: Cell::new(env.now()), limit: Cell::new(Duration::ZERO) });
+        let (heard, limit) = (Cell::new(env.now()), Cell::new(NOT_READY));
+        let pulse = Rc::new(Pulse { heard, limit, watch: RefCell::default() });
         env.spawn(watch(env.clone(), pulse.clone(), association.clone()));
-        let admin = Admin { portal, association, controller, local, pulse, aborting: Rc::default() };
-        admin.set_limit();
-        admin
+        Admin { portal, association, controller, local, pulse, aborting: Rc::default() }
     }
 
     fn set_limit(&self) {
-        let limit = Duration::from_millis(self.controller.keep_alive_ms().into());
+        // In steps of KAS: rounded up.
+        let limit = Duration::from_secs(self.controller.keep_alive_ms().div_ceil(1000).into());
         let is_long = limit.is_zero() || limit > DISCOVERY_KEEP_ALIVE;
-        let is_discovery = self.association.kind == Kind::Discovery;
-        self.pulse.limit.set(if is_discovery && is_long { DISCOVERY_KEEP_ALIVE } else { limit });
+        self.pulse.set_limit(match self.association.kind {
+            _ if !self.controller.is_ready() => NOT_READY,
+            Kind::Discovery if is_long => DISCOVERY_KEEP_ALIVE,
+            _ => limit,
+        });
     }
 
     /// The host was heard of.
@@ -80,6 +113,7 @@ impl<B: Block + 'static> Admin<B> {
         self.heard(now);
         // First, so that the change counts of logs are those of what is in them.
         self.hear();
+        self.controller.set_busy(self.association.is_busy());
         let view = View::new(&self.portal, &self.association, self.local);
         let (answer, effect) = self.controller.execute(command, data, &view);
         self.set_limit();
@@ -91,7 +125,6 @@ impl<B: Block + 'static> Admin<B> {
             view.controller_reset(self.association.cntlid);
         }
         if effect != Effect::None {
-            self.association.set_ready(false);
             self.association.drop_queues();
         }
         match answer {
@@ -175,17 +208,17 @@ async fn set_persistence(queue: Rc<Queue>, cid: u16, namespaces: Vec<Arc<SharedN
 async fn watch<E: Env>(env: E, pulse: Rc<Pulse>, association: Arc<Association>) {
     while !association.is_gone() {
         let limit = pulse.limit.get();
-        if limit.is_zero() {
-            env.sleep(IDLE_LOOK).await;
-            continue;
+        let mut wait = IDLE_LOOK;
+        if !limit.is_zero() {
+            let silent = Duration::from_nanos(env.now().saturating_sub(pulse.heard.get()));
+            if silent >= limit {
+                tracing::info!(host = %association.host.nqn, seconds = silent.as_secs(), "an NVMe host was silent for too long");
+                association.end();
+                return;
+            }
+            // In steps, so that a host that is gone does not hold this for long.
+            wait = wait.min(limit - silent);
         }
-        let silent = Duration::from_nanos(env.now().saturating_sub(pulse.heard.get()));
-        if silent >= limit {
-            tracing::info!(host = %association.host.nqn, seconds = silent.as_secs(), "an NVMe host was silent for too long");
-            association.end();
-            return;
-        }
-        // In steps, so that a host that is gone does not hold this for long.
-        env.sleep((limit - silent).min(IDLE_LOOK)).await;
+        within(&env, wait, pulse.changed(limit)).await;
     }
 }

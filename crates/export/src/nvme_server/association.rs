@@ -1,11 +1,11 @@
 //! A controller as those see it that do not own it: other threads, and its I/O queues.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme::auth::Policy;
-use nvme::target::{ERRORS_MAX, Host, Kind, Named, Notice, Refused};
+use nvme::target::{Admission, ERRORS_MAX, Host, Kind, Named, Notice, Refused};
 use nvme::{Nqn, Status};
 
 use super::abort::{Outcome, Request};
@@ -31,8 +31,13 @@ pub(super) struct Association {
     gone: AtomicBool,
     /// I/O queues that the host was granted.
     granted: AtomicU16,
+    unfinished: Arc<Unfinished>,
     inner: Mutex<Inner>,
 }
+
+/// I/O queues of one host that had to end, of all its controllers of a subsystem, and whose commands are still under way.
+#[derive(Debug, Default)]
+pub(super) struct Unfinished(AtomicUsize);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -87,26 +92,27 @@ pub(super) struct Seat {
 }
 
 impl Association {
+    /// For a host that was let in.
     pub fn new(
         cntlid: u16,
-        kind: Kind,
-        host: Host,
-        subsystem: Nqn,
+        admission: &Admission,
         secrets: Option<HostSecrets>,
         is_secure: bool,
         alarm: Arc<Alarm>,
+        unfinished: Arc<Unfinished>,
     ) -> Arc<Association> {
         Arc::new(Association {
             cntlid,
-            kind,
-            host,
-            subsystem,
+            kind: admission.kind(),
+            host: admission.host.clone(),
+            subsystem: admission.subsystem.clone(),
             secrets,
             is_secure,
             alarm,
             ready: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             granted: AtomicU16::new(nvme::target::QUEUES_MAX),
+            unfinished,
             inner: Mutex::default(),
         })
     }
@@ -114,6 +120,11 @@ impl Association {
     /// I/O queues that are connected.
     pub fn queue_count(&self) -> usize {
         self.lock().queues.len()
+    }
+
+    /// Whether commands of its I/O queues may be under way, or of such as the host had before.
+    pub fn is_busy(&self) -> bool {
+        self.queue_count() > 0 || self.unfinished.0.load(Ordering::SeqCst) > 0
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -144,6 +155,7 @@ impl Association {
         let queues = {
             let mut inner = self.lock();
             inner.epoch += 1;
+            self.unfinished.0.fetch_add(inner.queues.len(), Ordering::SeqCst);
             std::mem::take(&mut inner.queues)
         };
         queues.values().for_each(|queue| queue.alarm.ring());
@@ -245,11 +257,14 @@ impl Seat {
     }
 }
 
+/// The queue has ended, and so has all that it was asked for.
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut inner = self.association.lock();
         if inner.epoch == self.epoch {
             inner.queues.remove(&self.number);
+        } else {
+            self.association.unfinished.0.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }

@@ -158,7 +158,10 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, newco
         Role::New => {}
         Role::Unproven(Unproven::Io(..)) => {}
         Role::Admin(admin) | Role::Unproven(Unproven::Admin(admin)) => admin.leave(),
-        Role::Io(namespaces) => namespaces.leave(),
+        Role::Io(namespaces) => {
+            namespaces.flush().await;
+            namespaces.leave();
+        }
     }
 }
 

@@ -28,6 +28,8 @@ pub(super) struct Handle<B> {
     /// What it has in common with other queues.
     used: Use,
     in_flight: Cell<u32>,
+    /// The queue has changed something.
+    is_changed: Cell<bool>,
 }
 
 /// An I/O queue's namespaces.
@@ -111,7 +113,8 @@ impl<B: Block> Namespaces<B> {
         }
         let described = offer.describe(nsid, &block);
         let used = offer.shared.enter(&self.env, self.association.host.clone());
-        Some(Handle { block, described, export: offer.state, state, used, in_flight: Cell::new(0) })
+        let (in_flight, is_changed) = Default::default();
+        Some(Handle { block, described, export: offer.state, state, used, in_flight, is_changed })
     }
 
     /// Commands that are to be aborted.
@@ -135,6 +138,20 @@ impl<B: Block> Namespaces<B> {
     /// The queue ends: commands that wait for a limit are not served.
     pub fn drop_waiting(&self) {
         self.handles.borrow().values().for_each(|handle| handle.state.limits.drop_waiting());
+    }
+
+    /// The queue has ended, and nothing is in flight: makes what it has changed durable. A host that shuts its controller down, after its queues or with
+    /// them, hears that this is done when the power may go off (Base 2.0, clause 3.6).
+    pub async fn flush(&self) {
+        let changed: Vec<_> = {
+            let handles = self.handles.borrow();
+            handles.values().filter(|handle| handle.is_changed.get() && !handle.is_ending()).cloned().collect()
+        };
+        for handle in changed {
+            if let Err(error) = handle.block.flush().await {
+                tracing::warn!(peer = self.peer, nsid = handle.described.nsid, %error, "what a host has written could not be made durable when its queue ended");
+            }
+        }
     }
 
     /// The queue has ended, and nothing is in flight.
@@ -226,8 +243,12 @@ impl<B> Handle<B> {
 
     /// A command will be served.
     pub fn accepted(&self, io: &Io) {
+        let kind = kind(io);
         self.in_flight.set(self.in_flight.get() + 1);
-        self.state.counters.accepted(kind(io));
+        self.state.counters.accepted(kind);
+        if matches!(kind, Kind::Write | Kind::WriteZeroes) {
+            self.is_changed.set(true);
+        }
     }
 
     /// A command is being answered, so long after it came.

@@ -20,7 +20,8 @@ pub(super) const ENTRY_SIZES: (u32, u32) = (6, 4);
 /// CSTS.RDY.
 const READY: u32 = 1;
 
-/// CSTS.SHST, "Shutdown processing complete".
+/// CSTS.SHST, "Shutdown processing occurring" and "Shutdown processing complete".
+const SHUTTING_DOWN: u32 = 0b01 << 2;
 const SHUT_DOWN: u32 = 0b10 << 2;
 
 /// What a command of the admin queue is answered with.
@@ -71,7 +72,12 @@ pub struct Controller {
     /// Data in a capsule of an I/O queue at most, in bytes.
     capsule_data_bytes: u32,
     configuration: Configuration,
-    status: u32,
+    /// CSTS.RDY.
+    ready: bool,
+    /// A shutdown was asked for, and is complete.
+    shut_down: bool,
+    /// See [`Controller::set_busy`].
+    busy: bool,
     /// KATO in ms; 0 is never.
     pub(super) keep_alive_ms: u32,
     pub(super) features: Features,
@@ -91,7 +97,9 @@ impl Controller {
             host,
             capsule_data_bytes,
             configuration: Configuration::default(),
-            status: 0,
+            ready: false,
+            shut_down: false,
+            busy: false,
             keep_alive_ms,
             features: Features::default(),
             events: Events::default(),
@@ -121,9 +129,35 @@ impl Controller {
         self.keep_alive_ms
     }
 
-    /// Whether I/O queues may be connected: CSTS.RDY.
+    /// Whether I/O queues may be connected: the controller is enabled, and is not shut down.
     pub fn is_ready(&self) -> bool {
-        self.status & (READY | SHUT_DOWN) == READY
+        self.ready && self.configuration.enabled() && !self.configuration.shutdown()
+    }
+
+    /// Says, before a command is executed, whether commands of I/O queues are under way: of this controller's, or of ended ones of the same host.
+    /// Until they are not, a controller that was disabled or shut down does not say that this is done, and one that was
+    /// enabled is not ready (Base 2.0, clauses 3.5 and 3.6): what a host writes then would be overwritten by what it wrote before.
+    pub fn set_busy(&mut self, busy: bool) {
+        self.busy = busy;
+        self.settle();
+    }
+
+    /// What was asked for is done, unless commands are under way.
+    fn settle(&mut self) {
+        if !self.busy {
+            self.ready = self.configuration.enabled();
+            self.shut_down = self.configuration.shutdown();
+        }
+    }
+
+    /// CSTS.
+    fn status(&self) -> u32 {
+        let shutdown = match (self.configuration.shutdown(), self.shut_down) {
+            (false, _) => 0,
+            (true, false) => SHUTTING_DOWN,
+            (true, true) => SHUT_DOWN,
+        };
+        shutdown | if self.ready { READY } else { 0 }
     }
 
     /// I/O queues that the host was granted: the feature Number of Queues.
@@ -194,7 +228,7 @@ impl Controller {
                     (property::CAP, 1) => capabilities(),
                     (property::VS, 0) => u64::from(VERSION),
                     (property::CC, 0) => u64::from(self.configuration.0),
-                    (property::CSTS, 0) => u64::from(self.status),
+                    (property::CSTS, 0) => u64::from(self.status()),
                     // Not supported: it reads as zeroes.
                     (property::NSSR, 0) => 0,
                     // CRWMT: all media are ready as soon as the controller is.
@@ -226,10 +260,10 @@ impl Controller {
                 self.configuration = from;
                 return (Answer::error(Status::INVALID_FIELD), Effect::None);
             }
-            self.status = READY;
+            // A host that has not waited for the end of a reset has to wait for it now.
+            self.ready = false;
         }
         if !to.enabled() && from.enabled() {
-            self.status = 0;
             self.events.reset();
             self.aborted.clear();
             self.features = Features::default();
@@ -238,9 +272,9 @@ impl Controller {
             effect = Effect::Reset;
         }
         if to.shutdown() && !from.shutdown() {
-            self.status |= SHUT_DOWN;
             effect = if effect == Effect::None { Effect::QueuesGone } else { effect };
         }
+        self.settle();
         (Answer::result(0), effect)
     }
 
