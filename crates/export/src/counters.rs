@@ -4,6 +4,7 @@
 //! instruction in the way of a request. An export's counters are the sum of its living connections and of what the ended
 //! ones left behind.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Kinds of requests.
@@ -63,8 +64,28 @@ impl Kind {
 /// the last everything above: 2^22 us are 4 s, beyond which a finer answer helps nobody.
 pub const LATENCY_BUCKETS: usize = 24;
 
+/// Answered requests by [`Kind`] and time from the request's arrival to its answer. Most clients use few kinds, and there may be as many of these
+/// as hosts times namespaces: others take no room.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Latencies([Option<Box<[u64; LATENCY_BUCKETS]>>; KINDS]);
+
+impl Latencies {
+    /// Those of a kind: requests in each bucket.
+    pub fn of(&self, kind: Kind) -> &[u64; LATENCY_BUCKETS] {
+        self.0[kind as usize].as_deref().unwrap_or(&[0; LATENCY_BUCKETS])
+    }
+
+    fn add(&mut self, other: &Latencies) {
+        for (sum, other) in self.0.iter_mut().zip(&other.0) {
+            let Some(other) = other else { continue };
+            let sum = sum.get_or_insert_default();
+            sum.iter_mut().zip(&other[..]).for_each(|(sum, other)| *sum += other);
+        }
+    }
+}
+
 /// Counters at one moment. They only grow, but for `in_flight`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Accepted requests, by [`Kind`].
     pub requests: [u64; KINDS],
@@ -78,33 +99,15 @@ pub struct Counters {
     pub media_errors: u64,
     /// Requests being served now.
     pub in_flight: u64,
-    /// Answered requests by [`Kind`] and time from the request's arrival to its answer.
-    pub latency_us: [[u64; LATENCY_BUCKETS]; KINDS],
-}
-
-impl Default for Counters {
-    fn default() -> Self {
-        Counters {
-            requests: [0; KINDS],
-            read_bytes: 0,
-            written_bytes: 0,
-            errors: 0,
-            media_errors: 0,
-            in_flight: 0,
-            latency_us: [[0; LATENCY_BUCKETS]; KINDS],
-        }
-    }
+    /// How long they took.
+    pub latency_us: Latencies,
 }
 
 impl Counters {
     /// Adds another set.
     pub fn add(&mut self, other: &Counters) {
-        for kind in 0..KINDS {
-            self.requests[kind] += other.requests[kind];
-            for bucket in 0..LATENCY_BUCKETS {
-                self.latency_us[kind][bucket] += other.latency_us[kind][bucket];
-            }
-        }
+        self.requests.iter_mut().zip(other.requests).for_each(|(sum, other)| *sum += other);
+        self.latency_us.add(&other.latency_us);
         self.read_bytes += other.read_bytes;
         self.written_bytes += other.written_bytes;
         self.errors += other.errors;
@@ -122,7 +125,8 @@ pub(crate) struct LiveCounters {
     errors: AtomicU64,
     media_errors: AtomicU64,
     answered: AtomicU64,
-    latency_us: [[AtomicU64; LATENCY_BUCKETS]; KINDS],
+    /// Of those kinds that there were.
+    latency_us: [OnceLock<Box<[AtomicU64; LATENCY_BUCKETS]>>; KINDS],
 }
 
 /// Only the owning shard writes, so nothing is lost between the load and the store.
@@ -147,7 +151,8 @@ impl LiveCounters {
     #[inline]
     pub fn answered(&self, kind: Kind, nanos: u64, failed: bool) {
         bump(&self.answered, 1);
-        bump(&self.latency_us[kind as usize][bucket(nanos)], 1);
+        let latencies = self.latency_us[kind as usize].get_or_init(Default::default);
+        bump(&latencies[bucket(nanos)], 1);
         if failed {
             bump(&self.errors, 1);
         }
@@ -184,7 +189,9 @@ impl LiveCounters {
             errors: read(&self.errors),
             media_errors: read(&self.media_errors),
             in_flight: requests.iter().sum::<u64>().saturating_sub(answered),
-            latency_us: self.latency_us.each_ref().map(|row| row.each_ref().map(read)),
+            latency_us: Latencies(
+                self.latency_us.each_ref().map(|row| row.get().map(|row| Box::new(row.each_ref().map(read)))),
+            ),
         }
     }
 }
@@ -208,7 +215,7 @@ mod tests {
         live.answered(Kind::Read, 5000, true);
         live.refused();
         let now = live.snapshot();
-        assert_eq!((now.in_flight, now.errors, now.latency_us[0][3]), (1, 2, 1));
+        assert_eq!((now.in_flight, now.errors, now.latency_us.of(Kind::Read)[3]), (1, 2, 1));
         let mut sum = now.clone();
         sum.add(&now);
         assert_eq!((sum.requests[1], sum.in_flight), (2, 2));

@@ -33,7 +33,7 @@ mod tls;
 mod ublk;
 mod wire;
 
-pub use counters::{Counters, KINDS, Kind, LATENCY_BUCKETS};
+pub use counters::{Counters, KINDS, Kind, LATENCY_BUCKETS, Latencies};
 pub use limit::{Limit, Limiter, Waits};
 pub use nbd::{Listed, Refusal};
 pub use nbd_server::{Catalog, Exports, serve};

@@ -4,9 +4,11 @@
 
 mod common;
 
+use std::sync::Arc;
+
 use common::Volume;
 use common::nvme::{BLOCK, Controller, MIB, Queue, Target, wish};
-use export::{HostConnections, Hosts};
+use export::{ExportState, HostConnections, Hosts};
 use nvme::host::{Blocks, Wish, io};
 use nvme::tcp::Digests;
 
@@ -21,12 +23,16 @@ fn resident_bytes() -> u64 {
     statm.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
+/// Requests of all namespaces.
+fn used(states: &[Arc<ExportState>]) -> u64 {
+    states.iter().map(|state| state.counters().requests.iter().sum::<u64>()).sum()
+}
+
 #[test]
 fn a_thousand_namespaces_and_256_connections_are_served_within_a_mebibyte_for_each() {
     let target: Target = Target::start(2, 300);
-    for nsid in 1..=NAMESPACES {
-        target.offer(nsid, Volume::new(MIB), Hosts::Any, false);
-    }
+    let offer = |nsid| target.offer(nsid, Volume::new(MIB), Hosts::Any, false);
+    let states: Vec<Arc<ExportState>> = (1..=NAMESPACES).map(offer).collect();
     let before = resident_bytes();
     let mut hosts: Vec<(Controller, Vec<Queue>)> = Vec::new();
     for number in 1..=HOSTS {
@@ -57,4 +63,22 @@ fn a_thousand_namespaces_and_256_connections_are_served_within_a_mebibyte_for_ea
     let each = resident_bytes().saturating_sub(before) / connections;
     assert!(each < MIB, "{each} bytes for each connection, both ends and what was written included");
     println!("{} KiB for each connection, both ends and what was written included", each >> 10);
+
+    // A queue that uses all of them, more than once, does not keep all that it has had of each.
+    let before = resident_bytes();
+    let (used_before, queues) = (used(&states), 8);
+    for (_, of_host) in hosts.iter_mut().take(queues) {
+        for nsid in (1..=NAMESPACES).chain(1..=NAMESPACES) {
+            let place = Blocks { nsid, first: 0, count: 1 };
+            assert!(of_host[0].execute(io::read(place, BLOCK), &[], BLOCK).status().is_success());
+        }
+    }
+    let each = resident_bytes().saturating_sub(before) / queues as u64;
+    assert!(each < MIB, "{each} bytes for each queue that has used all namespaces");
+    println!("{} KiB more for each queue that has used all namespaces", each >> 10);
+    assert_eq!(
+        used(&states) - used_before,
+        2 * u64::from(NAMESPACES) * queues as u64,
+        "nothing is forgotten of what it has done"
+    );
 }

@@ -34,7 +34,7 @@ fn what_was_written_is_read_back_by_another_connection() {
     let counters = export.counters();
     assert_eq!((counters.requests[Kind::Write as usize], counters.requests[Kind::Read as usize]), (7, 7));
     assert_eq!(counters.written_bytes, counters.read_bytes);
-    assert_eq!(counters.latency_us[Kind::Write as usize].iter().sum::<u64>(), 7);
+    assert_eq!(counters.latency_us.of(Kind::Write).iter().sum::<u64>(), 7);
     assert_eq!(export.connections().len(), 2, "both have been served");
 }
 

@@ -297,12 +297,9 @@ pub(super) fn io(counters: &Counters) -> IoCounters {
 /// The load between two looks at the counters, `window_s` seconds apart.
 pub(super) fn load(before: &Counters, after: &Counters, window_s: f64) -> Load {
     let side = |kind: Kind, bytes: u64| {
+        let latencies = after.latency_us.of(kind).iter().zip(before.latency_us.of(kind));
+        let histogram: Vec<u64> = latencies.map(|(after, before)| after.saturating_sub(*before)).collect();
         let kind = kind as usize;
-        let histogram: Vec<u64> = after.latency_us[kind]
-            .iter()
-            .zip(&before.latency_us[kind])
-            .map(|(after, before)| after.saturating_sub(*before))
-            .collect();
         LoadSide {
             ops_per_s: after.requests[kind].saturating_sub(before.requests[kind]) as f64 / window_s,
             bytes_per_s: bytes as f64 / window_s,
@@ -318,7 +315,7 @@ pub(super) fn load(before: &Counters, after: &Counters, window_s: f64) -> Load {
 
 /// Percentiles since counting began.
 pub(super) fn latency_of(counters: &Counters, kind: Kind) -> Option<LatencyUs> {
-    latency(&counters.latency_us[kind as usize], bucket_end_us)
+    latency(counters.latency_us.of(kind), bucket_end_us)
 }
 
 /// Bucket n ends below 2^n microseconds.

@@ -1,7 +1,7 @@
 //! An I/O queue's namespaces, and its commands.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -18,6 +18,9 @@ use super::shared::Use;
 use crate::counters::Kind;
 use crate::limit::Cost;
 use crate::state::{Alarm, ConnectionState, ExportState};
+
+/// Namespaces that a queue keeps a [`Handle`] of, unless it uses more of them at once: some 2.5 KiB each, with what the export and the namespace keep of the queue.
+const HANDLES_MAX: usize = 128;
 
 /// What an I/O queue has of a namespace.
 pub(super) struct Handle<B> {
@@ -42,6 +45,8 @@ pub(super) struct Namespaces<B> {
     peer: String,
     alarm: Arc<Alarm>,
     handles: RefCell<BTreeMap<u32, Rc<Handle<B>>>>,
+    /// Those that were changed by a handle that is gone.
+    changed: RefCell<BTreeSet<u32>>,
     /// The one that was used last.
     last: RefCell<Option<(u32, Rc<Handle<B>>)>>,
 }
@@ -55,8 +60,8 @@ impl<B: Block> Namespaces<B> {
         peer: String,
         alarm: Arc<Alarm>,
     ) -> Namespaces<B> {
-        let (handles, last) = (RefCell::default(), RefCell::default());
-        Namespaces { env, portal, association, seat, peer, alarm, handles, last }
+        let (handles, changed, last) = Default::default();
+        Namespaces { env, portal, association, seat, peer, alarm, handles, changed, last }
     }
 
     /// Whose queue it is.
@@ -88,6 +93,7 @@ impl<B: Block> Namespaces<B> {
             Some(handle) => handle,
             None => {
                 let handle = Rc::new(self.open(nsid).ok_or(Status::INVALID_NAMESPACE)?);
+                self.make_room(nsid);
                 // Whether it ends or not: who entered has to be found to leave.
                 self.handles.borrow_mut().insert(nsid, handle.clone());
                 handle
@@ -98,6 +104,22 @@ impl<B: Block> Namespaces<B> {
         }
         *self.last.borrow_mut() = Some((nsid, handle.clone()));
         Ok(handle)
+    }
+
+    /// Lets go of a handle that nobody uses, if there are many. That before the new one: of a host that goes through all of them in order, the one
+    /// that it will come to last.
+    fn make_room(&self, nsid: u32) {
+        let mut handles = self.handles.borrow_mut();
+        if handles.len() < HANDLES_MAX {
+            return;
+        }
+        let mut behind_last = handles.range(..nsid).rev().chain(handles.range(nsid..).rev());
+        let idle = behind_last.find(|(_, handle)| Rc::strong_count(handle) == 1).map(|(number, _)| *number);
+        let Some(handle) = idle.and_then(|number| handles.remove(&number)) else { return };
+        if handle.is_changed.get() {
+            self.changed.borrow_mut().insert(handle.described.nsid);
+        }
+        handle.export.leave(&handle.state);
     }
 
     fn open(&self, nsid: u32) -> Option<Handle<B>> {
@@ -143,13 +165,15 @@ impl<B: Block> Namespaces<B> {
     /// The queue has ended, and nothing is in flight: makes what it has changed durable. A host that shuts its controller down, after its queues or with
     /// them, hears that this is done when the power may go off (Base 2.0, clause 3.6).
     pub async fn flush(&self) {
-        let changed: Vec<_> = {
-            let handles = self.handles.borrow();
-            handles.values().filter(|handle| handle.is_changed.get() && !handle.is_ending()).cloned().collect()
-        };
-        for handle in changed {
+        let mut changed = self.changed.take();
+        changed.extend(
+            self.handles.borrow().values().filter(|handle| handle.is_changed.get()).map(|handle| handle.described.nsid),
+        );
+        for nsid in changed {
+            // Of one that is gone there is nothing to be done.
+            let Ok(handle) = self.find(nsid) else { continue };
             if let Err(error) = handle.block.flush().await {
-                tracing::warn!(peer = self.peer, nsid = handle.described.nsid, %error, "what a host has written could not be made durable when its queue ended");
+                tracing::warn!(peer = self.peer, nsid, %error, "what a host has written could not be made durable when its queue ended");
             }
         }
     }
