@@ -39,6 +39,9 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 /// Data of one command at most where the controller has no limit, in bytes.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 
+/// What a controller says of itself cannot be believed.
+pub(crate) const DAMAGED: HostError = HostError::Malformed("the digest of the data is wrong");
+
 /// What a controller is wanted for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -145,6 +148,10 @@ impl<N: Network> Controller<N> {
             let connected = Connected::of(&reply.completion).map_err(refused)?;
             authenticate(&queue, options, connected).await.map_err(failed)?;
             io.push(queue);
+        }
+        if let Some(queue) = io.iter().chain([&admin]).find(|queue| queue.digests() != options.digests) {
+            let (asked, agreed) = (options.digests, queue.digests());
+            tracing::warn!(%address, ?asked, ?agreed, "the target does not want the digests: what the network damages may go unnoticed");
         }
         let inner = Inner {
             env: env.clone(),
@@ -407,7 +414,7 @@ async fn lead<N: Network, D: Dialogue>(env: &N, queue: &Queue<N>, mut dialogue: 
             Next::Send(submission) => {
                 let reply = queue.execute(call(submission)).await.map_err(Led::Lost)?;
                 if !reply.is_intact {
-                    return Err(Led::Host(HostError::Malformed("the digest of the data is wrong")));
+                    return Err(Led::Host(DAMAGED));
                 }
                 let data = reply.data.as_ref().map_or(&[][..], |data| data);
                 dialogue.answer(&reply.completion, data).map_err(Led::Host)?;

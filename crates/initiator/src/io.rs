@@ -164,10 +164,11 @@ impl<N: Network> Inner<N> {
                     continue;
                 }
             };
-            let status = answer.completion.status();
-            let judged = if answer.is_intact { verdict(status) } else { Verdict::Again };
+            // A controller that says so of damaged data lets them be sent again.
+            let damaged = Status::TRANSIENT_TRANSPORT_ERROR;
+            let status = if answer.is_intact { answer.completion.status() } else { damaged };
             reply = answer.data;
-            match judged {
+            match verdict(status) {
                 Verdict::Done => return Ok(reply),
                 Verdict::Fail(error) => return Err(error),
                 Verdict::Elsewhere(access) => path.met(&controller, access),

@@ -19,7 +19,7 @@ pub struct Options {
     pub credentials: Option<Credentials>,
     /// The key that connections are encrypted with (TLS 1.3). Without one they are not. On Linux; elsewhere a connect fails.
     pub tls: Option<TlsKey>,
-    /// Digests that are asked for; a controller may not want them.
+    /// Digests that are asked for; a controller may not want them, which the log says.
     pub digests: Digests,
     /// I/O queues, at least 1; a controller may grant fewer.
     pub queues: u16,

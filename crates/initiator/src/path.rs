@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use drive::race;
 use nvme::Access;
-use nvme::host::{AccessStates, NamespaceInfo, Survey, access_log, access_log_bytes, admin};
+use nvme::host::{AccessStates, HostError, NamespaceInfo, Survey, access_log, access_log_bytes, admin};
 use nvme::target::Event;
 
-use crate::controller::{Controller, Purpose};
+use crate::controller::{Controller, DAMAGED, Purpose};
 use crate::fate::{Fate, News};
 use crate::identity::Identity;
 use crate::network::{Address, Network};
@@ -306,7 +306,10 @@ pub(crate) async fn access<N: Network>(controller: &Controller<N>, group: u32) -
         let reply = controller.execute_admin(access_log(access_log_bytes(groups))).await.map_err(ended)?;
         let status = reply.completion.status();
         if !status.is_success() {
-            return Err(refused(nvme::host::HostError::Failed { command: "Get Log Page", status }));
+            return Err(refused(HostError::Failed { command: "Get Log Page", status }));
+        }
+        if !reply.is_intact {
+            return Err(refused(DAMAGED));
         }
         let log = reply.data.expect("the log was asked for");
         match AccessStates::of(&log).map_err(refused)? {

@@ -13,7 +13,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use drive::{Buf, BufMut, Input, Nanos, Segments, Sender, oneshot, race, within};
-use nvme::tcp::{HostReceiver, HostStep, Request, Transfer};
+use nvme::tcp::{Digests, HostReceiver, HostStep, Request, Transfer};
 use nvme::{Command, Completion, Place};
 use smallvec::smallvec;
 
@@ -119,6 +119,11 @@ impl<N: Network> Queue<N> {
     /// Commands in flight.
     pub fn in_flight(&self) -> usize {
         self.inner.state.borrow().machine.in_flight()
+    }
+
+    /// What was agreed on.
+    pub fn digests(&self) -> Digests {
+        self.inner.state.borrow().machine.writer().expect("the connection is initialized").digests()
     }
 
     /// Sends a command and waits for its answer.

@@ -65,7 +65,7 @@ fn requests_of_any_length_agree_with_a_model() {
 }
 
 #[test]
-fn digests_are_counted_and_checked_both_ways() {
+fn with_digests_requests_of_any_length_agree_with_a_model_as_well() {
     on_tokio(async {
         for digests in [BOTH, Digests { header: true, data: false }, Digests { header: false, data: true }] {
             let (target, _volume, _) = Target::disk(SIZE as u64);

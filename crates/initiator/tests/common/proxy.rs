@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use nvme::tcp::Kind;
+
 /// Forwards connections to a target.
 pub struct Proxy {
     pub address: SocketAddr,
@@ -25,10 +27,35 @@ struct Shared {
     delays_ms: AtomicU64,
     /// The ANA state that targets report, if it is not theirs.
     access: AtomicU8,
+    damage: Mutex<Option<Damage>>,
+    /// PDUs that were damaged so far.
+    damaged: AtomicU64,
     connections: AtomicU64,
     stops: AtomicBool,
     /// What went through, if that is kept.
     recorded: Mutex<Option<Vec<Recorded>>>,
+}
+
+/// What happens to the next PDUs of a type on their way, which the type says, too.
+#[derive(Clone, Copy)]
+pub struct Damage {
+    pub kind: Kind,
+    pub at: At,
+    /// The bits of this byte that are flipped.
+    pub flips: u8,
+    /// So many PDUs are left alone before. Those that are too short do not count, here and below.
+    pub after: u64,
+    /// PDUs that it happens to.
+    pub times: u64,
+}
+
+/// A byte of a PDU.
+#[derive(Clone, Copy)]
+pub enum At {
+    /// From the start of the header, behind its common part of 8 bytes.
+    Header(usize),
+    /// From the start of the data.
+    Data(usize),
 }
 
 /// What went through one direction of a connection.
@@ -50,6 +77,8 @@ impl Proxy {
             cuts_after: AtomicU64::new(u64::MAX),
             delays_ms: AtomicU64::new(0),
             access: AtomicU8::new(0),
+            damage: Mutex::default(),
+            damaged: AtomicU64::new(0),
             connections: AtomicU64::new(0),
             stops: AtomicBool::new(false),
             recorded: Mutex::default(),
@@ -102,6 +131,16 @@ impl Proxy {
         self.shared.access.store(state, SeqCst);
     }
 
+    /// From now on PDUs are damaged, of all connections together.
+    pub fn damage(&self, damage: Damage) {
+        *self.shared.damage.lock().unwrap() = Some(damage);
+    }
+
+    /// PDUs that were damaged so far.
+    pub fn damaged(&self) -> u64 {
+        self.shared.damaged.load(SeqCst)
+    }
+
     /// From now on, what goes through new connections is kept: once for a proxy.
     pub fn record(&self) {
         self.shared.recorded.lock().unwrap().get_or_insert_default();
@@ -149,7 +188,7 @@ impl Shared {
 
     fn pump(&self, mut from: TcpStream, mut to: TcpStream, mut left: u64, to_host: bool) {
         let mut bytes = vec![0; 64 << 10];
-        let mut patch = Patch::default();
+        let mut patch = Patch { to_host, ..Patch::default() };
         let kept = self.recorded.lock().unwrap().as_mut().map(|recorded| {
             recorded.push(Recorded { to_host, bytes: Vec::new() });
             recorded.len() - 1
@@ -162,11 +201,8 @@ impl Shared {
             if delay > 0 {
                 std::thread::sleep(Duration::from_millis(delay));
             }
-            let access = self.access.load(SeqCst);
             let part = &mut bytes[..len.min(usize::try_from(left).unwrap_or(usize::MAX))];
-            if to_host {
-                patch.apply(part, access);
-            }
+            patch.apply(part, self);
             left -= part.len() as u64;
             if let (Some(index), Some(recorded)) = (kept, &mut *self.recorded.lock().unwrap()) {
                 recorded[index].bytes.extend_from_slice(part);
@@ -180,22 +216,29 @@ impl Shared {
     }
 }
 
-/// Follows the PDUs that come from a target, to change the ANA state in the log: 8 groups were asked for, 272 bytes.
+/// Follows the PDUs of one direction of a connection, to change what is in them: the ANA state in the log of a target (8 groups were
+/// asked for, 272 bytes), and what is to be damaged.
 #[derive(Default)]
 struct Patch {
+    to_host: bool,
+    /// The common header of the next PDU.
     head: Vec<u8>,
     /// Bytes of the PDU that are still to come.
     left: usize,
-    /// Where in the PDU this is, if it is the log.
-    at: Option<usize>,
+    /// Where in the PDU this is.
+    at: usize,
+    /// It is the log.
+    is_log: bool,
+    /// Where in the PDU bits are flipped, and which.
+    flips: Option<(usize, u8)>,
 }
 
 impl Patch {
-    fn apply(&mut self, bytes: &mut [u8], access: u8) {
-        const C2H_DATA: u8 = 0x07;
+    fn apply(&mut self, bytes: &mut [u8], shared: &Shared) {
         const HEAD: usize = 24;
         // The first group's state, behind the head of the log.
         const STATE: usize = HEAD + 16 + 16;
+        let access = shared.access.load(SeqCst);
         for byte in bytes {
             if self.left == 0 {
                 self.head.push(*byte);
@@ -203,19 +246,45 @@ impl Patch {
                     continue;
                 }
                 let len = u32::from_le_bytes(self.head[4..8].try_into().unwrap()) as usize;
-                self.at = (self.head[0] == C2H_DATA && len == HEAD + 272).then_some(8);
+                self.is_log = self.to_host && self.head[0] == Kind::C2hData as u8 && len == HEAD + 272;
+                self.flips = shared.flips(self.head[0], usize::from(self.head[3]), len);
+                self.at = 8;
                 // Inside of TLS it is none.
                 self.left = len.saturating_sub(8);
                 self.head.clear();
                 continue;
             }
-            if let Some(at) = &mut self.at {
-                if *at == STATE && access != 0 {
-                    *byte = access;
-                }
-                *at += 1;
+            if self.is_log && self.at == STATE && access != 0 {
+                *byte = access;
             }
+            if let Some((_, flips)) = self.flips.filter(|(at, _)| *at == self.at) {
+                *byte ^= flips;
+                shared.damaged.fetch_add(1, SeqCst);
+            }
+            self.at += 1;
             self.left -= 1;
         }
+    }
+}
+
+impl Shared {
+    /// What is damaged of a PDU: where, and which bits. `data_at`: where its data begin.
+    fn flips(&self, kind: u8, data_at: usize, len: usize) -> Option<(usize, u8)> {
+        let mut damage = self.damage.lock().unwrap();
+        let damage = damage.as_mut().filter(|damage| damage.times > 0 && damage.kind as u8 == kind)?;
+        let at = match damage.at {
+            At::Header(at) => at,
+            At::Data(_) if data_at == 0 => return None,
+            At::Data(at) => data_at + at,
+        };
+        if at >= len {
+            return None;
+        }
+        if damage.after > 0 {
+            damage.after -= 1;
+            return None;
+        }
+        damage.times -= 1;
+        Some((at, damage.flips))
     }
 }
