@@ -5,12 +5,9 @@
 mod common;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::net::{Shutdown, TcpStream};
 
+use common::honest::Honest;
 use common::nvme::{BLOCK, BOTH, Controller, MIB, Queue, Target, pattern, wish, within};
 use common::{PATIENCE, eventually};
 use export::ExportState;
@@ -36,53 +33,6 @@ fn blocks(count: u32) -> Blocks {
 
 fn write(count: u32, in_capsule: bool) -> Command {
     io::write(blocks(count), count * BLOCK, in_capsule, false)
-}
-
-/// A host that reads what it has written all the time, until it is asked how that went.
-struct Honest {
-    go_on: Arc<AtomicBool>,
-    /// How long each round took.
-    thread: JoinHandle<Vec<Duration>>,
-}
-
-/// A round of an honest host, a write and a read, takes some 100 us; of a hundred all but one have to be done in this time.
-const ROUND_MAX: Duration = Duration::from_secs(3);
-
-impl Honest {
-    fn begin(address: SocketAddr) -> Honest {
-        let go_on = Arc::new(AtomicBool::new(true));
-        let asked = go_on.clone();
-        let controller = Controller::with(address, wish(9), BOTH).unwrap();
-        let mut queue = controller.queue(1);
-        let thread = std::thread::spawn(move || {
-            let mut rounds = 0_u32;
-            let mut took = Vec::new();
-            // Once at least, however late this thread begins.
-            while rounds == 0 || asked.load(Ordering::Relaxed) {
-                let start = Instant::now();
-                let place = Blocks { nsid: 1, first: u64::from(rounds % 100 * 8), count: 8 };
-                let (len, in_capsule) = (8 * BLOCK, rounds.is_multiple_of(2));
-                let data = pattern(len as usize, rounds as usize);
-                assert!(queue.execute(io::write(place, len, in_capsule, false), &data, 0).status().is_success());
-                assert!(queue.execute(io::read(place, len), &[], len).data() == data, "round {rounds}");
-                rounds += 1;
-                took.push(start.elapsed());
-                std::thread::yield_now();
-            }
-            drop(controller);
-            took
-        });
-        Honest { go_on, thread }
-    }
-
-    fn end(self) {
-        self.go_on.store(false, Ordering::Relaxed);
-        let mut took = self.thread.join().unwrap();
-        took.sort_unstable();
-        let slow = took[(took.len() - 1) * 99 / 100];
-        println!("{} undisturbed rounds, 99% of them in {slow:?}", took.len());
-        assert!(slow < ROUND_MAX, "{slow:?}");
-    }
 }
 
 /// Nothing of hosts that have gone is left.
@@ -177,25 +127,38 @@ fn what_breaks_the_transport_is_answered_with_its_error_and_ends_one_connection(
                 queue.machine.writer().unwrap().data_to_controller(cid, tag, offset, len, last).to_vec()
             });
         }
-        case("a PDU whose data are not as long as it says", fes::OUT_OF_RANGE, &|queue| {
+        // What was asked for, with a byte of its header changed, and the digest made right or not.
+        let answered = |queue: &mut Queue, at: usize, to: fn(u8) -> u8, is_digest_right: bool| {
             queue.withholds = true;
             queue.send(write(2, false), &vec![1; 2 * BLOCK as usize], 0);
             let request = queue.wait_for_request();
-            let mut head = queue
-                .machine
-                .writer()
-                .unwrap()
-                .data_to_controller(request.cid, request.tag, 0, 2 * BLOCK, true)
-                .to_vec();
+            let writer = queue.machine.writer().unwrap();
+            let mut head = writer.data_to_controller(request.cid, request.tag, 0, 2 * BLOCK, true).to_vec();
             assert!(head[1] & FLAG_LAST != 0);
-            // DATAL.
-            head[17] -= 1;
-            if digests.header {
+            head[at] = to(head[at]);
+            if digests.header && is_digest_right {
                 let sum = gf::crc32c(&head[..24]);
                 head[24..28].copy_from_slice(&sum.to_le_bytes());
             }
             head
+        };
+        case("a PDU whose data are not as long as it says", fes::OUT_OF_RANGE, &|queue| {
+            // DATAL.
+            answered(queue, 17, |len| len - 1, true)
         });
+        for to in [|_| 0, |len| len - 1, |len| len + 1, |_| 72, |_| 255] as [fn(u8) -> u8; 5] {
+            case("data with a header of another length", fes::INVALID_HEADER_FIELD, &|queue| {
+                answered(queue, 2, to, true)
+            });
+        }
+        if digests.header {
+            // CCCID, the tag, where they belong, their length, what is reserved, and the digest.
+            for at in [8, 10, 12, 16, 23, 24] {
+                case("data with a wrong header digest", fes::HEADER_DIGEST, &|queue| {
+                    answered(queue, at, |byte| byte ^ 1, false)
+                });
+            }
+        }
         drop(controller);
     }
     honest.end();
@@ -223,6 +186,12 @@ fn a_connection_that_begins_wrongly_is_told_so() {
         (with(0, Kind::CapsuleCmd as u8), fes::SEQUENCE),
         (with(0, 0x77), fes::INVALID_HEADER_FIELD),
         (with(2, 127), fes::INVALID_HEADER_FIELD),
+        // PLEN: less than its header, its header without the common part, more than its header, and a lot.
+        (with(4, 0), fes::INVALID_HEADER_FIELD),
+        (with(4, 120), fes::INVALID_HEADER_FIELD),
+        (with(4, 127), fes::INVALID_HEADER_FIELD),
+        (with(4, 129), fes::INVALID_HEADER_FIELD),
+        (with(7, 0xFF), fes::INVALID_HEADER_FIELD),
         (with(8, 1), fes::UNSUPPORTED),
         (with(10, 32), fes::UNSUPPORTED),
         (b"GET / HTTP/1.1\r\n\r\n".to_vec(), fes::INVALID_HEADER_FIELD),
@@ -232,6 +201,68 @@ fn a_connection_that_begins_wrongly_is_told_so() {
         assert_eq!(u16::from_le_bytes([answer[8], answer[9]]), status, "{bytes:x?}");
     }
     assert!(begin(&terminate(Kind::H2cTermReq, 1, 0, &[])).is_empty(), "who says goodbye is not answered");
+    nothing_is_left(&state);
+}
+
+#[test]
+fn a_request_to_end_that_is_wrong_ends_one_connection() {
+    let (target, _, state) = Target::disk(16 * MIB);
+    let honest = Honest::begin(target.address);
+    let good = terminate(Kind::H2cTermReq, 1, 0, &[7; 16]);
+    let with = |at: usize, to: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = to;
+        bytes
+    };
+    let a_lot = |len: u32| {
+        let mut bytes = good.clone();
+        bytes[4..8].copy_from_slice(&len.to_le_bytes());
+        bytes
+    };
+    let too_long = [&a_lot(24 + 4096)[..], &[7; 4096]].concat();
+    // What is told, if it can be seen to be wrong. One that says more data than it may have is one, and nobody waits for them.
+    let cases: Vec<(&str, Vec<u8>, Option<u16>)> = vec![
+        ("a good one", good.clone(), None),
+        ("more data than it may have", too_long, None),
+        ("more data than there will ever be", a_lot(u32::MAX), None),
+        ("a PDU of no bytes", a_lot(0), Some(fes::INVALID_HEADER_FIELD)),
+        ("a PDU that is shorter than its header", a_lot(23), Some(fes::INVALID_HEADER_FIELD)),
+        ("a header of no bytes", with(2, 0), Some(fes::INVALID_HEADER_FIELD)),
+        ("a header that is too short", with(2, 23), Some(fes::INVALID_HEADER_FIELD)),
+        ("a header that is too long", with(2, 128), Some(fes::INVALID_HEADER_FIELD)),
+        ("a header digest, which it never has", with(1, 1), Some(fes::INVALID_HEADER_FIELD)),
+    ];
+    let cut = [1, 7, 8, 9, 23].map(|len| ("one that is cut short", good[..len].to_vec(), None));
+    for digests in [Digests::default(), BOTH] {
+        let controller = Controller::with(target.address, wish(1), digests).unwrap();
+        for (what, bytes, expected) in cases.iter().chain(&cut) {
+            // Instead of an ICReq, and on a queue.
+            let mut stream = TcpStream::connect(target.address).unwrap();
+            stream.set_read_timeout(Some(PATIENCE)).unwrap();
+            let _ = stream.write_all(bytes);
+            if bytes.len() < 24 {
+                stream.shutdown(Shutdown::Write).unwrap();
+            }
+            let mut answer = Vec::new();
+            let _ = stream.read_to_end(&mut answer);
+            let told = (answer.len() >= 24).then(|| u16::from_le_bytes([answer[8], answer[9]]));
+            assert_eq!(told, *expected, "{what}: {answer:x?}");
+
+            let mut queue = None;
+            eventually("the queue of the last case is forgotten", || {
+                queue = controller.try_queue(1, 32).ok();
+                queue.is_some()
+            });
+            let mut queue = queue.unwrap();
+            let _ = queue.stream.write_all(bytes);
+            if bytes.len() < 24 {
+                queue.stream.shutdown(Shutdown::Write).unwrap();
+            }
+            assert!(queue.is_closed());
+            assert_eq!(queue.terminated, *expected, "{what}, {digests:?}");
+        }
+    }
+    honest.end();
     nothing_is_left(&state);
 }
 

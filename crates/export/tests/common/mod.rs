@@ -1,6 +1,7 @@
 //! A server for tests: a volume whose answers can be held back or failed, served on shards, and ways to reach it.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
+pub mod honest;
 pub mod nvme;
 
 use std::future::poll_fn;
