@@ -26,12 +26,14 @@ pub fn verify_without_members(sim: &Sim, drives: &[SimDrive], shape: Shape, mode
 pub struct Model {
     /// The group's bytes, from offset 0.
     pub bytes: Vec<u8>,
+    /// What [`work`] has changed: offsets and lengths. Whoever asks from when on empties it then.
+    pub changed: Vec<(u64, u64)>,
 }
 
 impl Model {
     /// A new group of `size` bytes: zeroes.
     pub fn new(size: u64) -> Model {
-        Model { bytes: vec![0; size as usize] }
+        Model { bytes: vec![0; size as usize], changed: Vec::new() }
     }
 }
 
@@ -69,6 +71,7 @@ pub async fn work(group: &Group, model: &mut Model, rng: &mut Rng, rounds: usize
                 rng.fill(&mut new);
             }
             if kind < 14 {
+                model.changed.push((start, len));
                 model.bytes[start as usize..(start + len) as usize].copy_from_slice(&new);
             }
             async move { request(&array, kind, start, len, expected, new).await }

@@ -439,7 +439,7 @@ fn two_halves_that_ran_apart_are_not_put_together() {
                 // As often as not one half has more changes of its superblocks than the other.
                 for _ in 0..rng.range(1..3) {
                     let group = Group::open(&sim, half.iter().map(|&index| drives[index].clone()).collect(), 1);
-                    let mut model = Model { bytes: model.bytes.clone() };
+                    let mut model = Model { bytes: model.bytes.clone(), ..Model::new(0) };
                     sim.block_on(async {
                         group.leader().write(0, Buf::from(vec![half[0] as u8 + 1; 512]), true).await.expect("writable");
                         model.bytes[..512].fill(half[0] as u8 + 1);

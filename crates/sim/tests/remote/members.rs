@@ -1,5 +1,6 @@
 //! Members on shelves, beside a model that knows every byte.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use array::Event;
 use drive::{Buf, Env};
 use format::{Level, Shape};
 use sim::campaign::attempt;
-use sim::{Latency, Rng, Shelf, Sim, SimConnection, SimDrive, SimEnv, Way, Ways};
+use sim::{Latency, OpKind, Phase, Rng, Shelf, Sim, SimConnection, SimDrive, SimEnv, Way, Ways};
 
 use crate::group::*;
 
@@ -57,6 +58,16 @@ async fn verify_from(group: &Group, model: &Model, rng: &mut Rng, remote: usize)
     verify(group, model, rng).await;
 }
 
+/// Bytes of a member in the units that hold what the model says was changed.
+fn changed_bytes(group: &Group, model: &Model) -> u64 {
+    let geometry = &group.leader().shared().geometry;
+    let unit_of = |offset: u64| geometry.place(offset).unit.0;
+    assert_eq!(geometry.sets, 1, "the units of a range follow on each other");
+    let units: BTreeSet<u64> =
+        model.changed.iter().flat_map(|&(start, len)| unit_of(start)..=unit_of(start + len - 1)).collect();
+    units.len() as u64 * geometry.unit
+}
+
 /// How much each drive missed that came back. `None`: it was filled whole.
 fn missed(group: &Group) -> Vec<Option<u64>> {
     let started = |event: &Event| match event {
@@ -102,10 +113,15 @@ fn a_cut_member_leaves_after_its_time_and_gets_what_it_missed_and_no_more() {
         let mut model = Model::new(group.size());
         let address = &shelves[1].as_ref().expect("it has one").addresses()[0];
         let network = sim.network();
+        // What may be missed at most, of each time.
+        let mut most = Vec::new();
         sim.block_on(async {
             // A superblock that is on its way when a member is cut off makes a stranger of its drive: it is filled whole.
             work(&group, &mut model, &mut rng, 3, 3).await;
             for round in 0..2 {
+                // What was written before is there.
+                group.leader().flush().await.expect("nobody is away");
+                model.changed.clear();
                 let mut forks = (rng.fork(), rng.fork());
                 // In one direction or in both: the shelf goes on executing, or its host hears of nothing.
                 let ways = *rng.pick(&[&[Way::ToTarget][..], &[Way::ToHost], &[Way::ToTarget, Way::ToHost]]);
@@ -113,16 +129,20 @@ fn a_cut_member_leaves_after_its_time_and_gets_what_it_missed_and_no_more() {
                     group.env.sleep(Duration::from_nanos(forks.0.below(3_000_000))).await;
                     ways.iter().for_each(|way| network.cut(address, *way));
                 };
-                both(split, work(&group, &mut model, &mut forks.1, 15, 4)).await;
+                // Much or little.
+                let rounds = 1 + rng.index(15);
+                both(split, work(&group, &mut model, &mut forks.1, rounds, 4)).await;
                 assert!(round > 0 || sim.now() < 60_000_000_000, "requests waited for {} ns", sim.now());
                 group.until_lost(1).await;
-                work(&group, &mut model, &mut rng, 5, 3).await;
+                let rounds = rng.index(5);
+                work(&group, &mut model, &mut rng, rounds, 3).await;
                 network.heal_all(address);
                 let mut forks = (rng.fork(), rng.fork());
                 let drive = group.member(1).clone();
                 while !group.bring_back(1, &drive, &mut forks.0).await {
                     group.env.sleep(Duration::from_secs(1)).await;
                 }
+                most.push(changed_bytes(&group, &model));
                 work(&group, &mut model, &mut forks.1, 5, 3).await;
                 until_in_sync(&group).await;
                 verify(&group, &model, &mut rng).await;
@@ -131,7 +151,54 @@ fn a_cut_member_leaves_after_its_time_and_gets_what_it_missed_and_no_more() {
             group.env.sleep(Duration::from_secs(60)).await;
             verify_from(&group, &model, &mut rng, 1).await;
         });
-        assert!(missed(&group).iter().all(Option::is_some), "seed {seed}: {:?}", group.events.borrow());
+        let missed = missed(&group);
+        assert_eq!(missed.len(), most.len(), "seed {seed}: {:?}", group.events.borrow());
+        for (missed, most) in missed.iter().zip(&most) {
+            assert!(missed.is_some_and(|missed| missed <= *most), "seed {seed}: {missed:?}, of {most} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_cut_member_that_missed_one_write_gets_one_unit() {
+    for ways in [&[Way::ToTarget][..], &[Way::ToHost], &[Way::ToTarget, Way::ToHost]] {
+        let sim = Sim::new(5);
+        let mut rng = sim.rng();
+        let (mut group, shelves) = group(&sim, raid5(), |index| index == 1, 1);
+        let mut model = Model::new(group.size());
+        rng.fill(&mut model.bytes);
+        let address = &shelves[1].as_ref().expect("it has one").addresses()[0];
+        let network = sim.network();
+        let unit = group.leader().shared().geometry.unit;
+        let (data_start, bands) = (group.leader().shared().geometry.data_start, group.leader().shared().geometry.bands);
+        assert!(bands > 4, "a unit is a small part of a member");
+        let drive = group.member(1).clone();
+        sim.block_on(async {
+            group.leader().write(0, Buf::from(model.bytes.clone()), false).await.expect("writable");
+            group.leader().flush().await.expect("flushes");
+            ways.iter().for_each(|way| network.cut(address, *way));
+            // It waits until the member has left.
+            let write = async {
+                group.leader().write(0, Buf::from(vec![9; 4096]), false).await.expect("the others take it");
+            };
+            both(write, group.until_lost(1)).await;
+            model.bytes[..4096].fill(9);
+            network.heal_all(address);
+            sim.trace_start();
+            while !group.bring_back(1, &drive, &mut rng).await {
+                group.env.sleep(Duration::from_secs(1)).await;
+            }
+            until_in_sync(&group).await;
+        });
+        assert_eq!(missed(&group), [Some(unit)], "{ways:?}");
+        let writes = sim.trace_take().into_iter().filter(|entry| {
+            entry.drive_index == drive.index()
+                && (entry.phase, entry.kind) == (Phase::Done, OpKind::Write)
+                && (data_start..data_start + bands * unit).contains(&entry.offset)
+        });
+        let bytes: u64 = writes.map(|entry| entry.len).sum();
+        assert!(0 < bytes && bytes <= unit, "{ways:?}: {bytes} bytes for one unit of {unit}");
+        sim.block_on(verify_from(&group, &model, &mut rng, 1));
     }
 }
 
