@@ -21,11 +21,11 @@ fn fields_lie_where_the_specification_has_them() {
     offsets!(IdentifyController: vid 0, sn 4, mn 24, fr 64, cmic 76, mdts 77, cntlid 78, ver 80, oaes 92, ctratt 96,
         cntrltype 111, fguid 112, crdt 128, oacs 256, acl 258, aerl 259, frmw 260, lpa 261, elpe 262, wctemp 266,
         tnvmcap 280, kas 320, sanicap 328, anatt 342, anacap 343, anagrpmax 344, nanagrpid 348, pels 352, domain 356, megcap 368,
-        sqes 512, cqes 513, maxcmd 514, nn 516, oncs 520, fuses 522, vwc 525, awun 526, acwu 532, sgls 536, mnan 540,
-        subnqn 768, ioccsz 1792, iorcsz 1796, icdoff 1800, fcatt 1802, msdbd 1803, ofcs 1804, psd 2048, vendor 3072);
+        sqes 512, cqes 513, maxcmd 514, nn 516, oncs 520, fuses 522, vwc 525, awun 526, awupf 528, acwu 532, sgls 536,
+        mnan 540, subnqn 768, ioccsz 1792, iorcsz 1796, icdoff 1800, fcatt 1802, msdbd 1803, ofcs 1804, psd 2048, vendor 3072);
     offsets!(IdentifyNamespace: nsze 0, ncap 8, nuse 16, nsfeat 24, nlbaf 25, flbas 26, nmic 30, rescap 31, dlfeat 33,
-        nawun 34, nabo 42, noiob 46, nvmcap 48, npwg 64, npda 70, nows 72, mssrl 74, mcl 76, msrc 80, anagrpid 92,
-        nsattr 99, nvmsetid 100, endgid 102, nguid 104, eui64 120, lbaf 128, vendor 384);
+        nawun 34, nawupf 36, nacwu 38, nabo 42, noiob 46, nvmcap 48, npwg 64, npwa 66, npdg 68, npda 70, nows 72, mssrl 74,
+        mcl 76, msrc 80, anagrpid 92, nsattr 99, nvmsetid 100, endgid 102, nguid 104, eui64 120, lbaf 128, vendor 384);
     offsets!(IndependentNamespace: nmic 1, rescap 2, anagrpid 4, nsattr 8, nvmsetid 10, endgid 12, nstat 14);
 }
 
@@ -46,6 +46,12 @@ fn an_io_controller_says_what_it_can() {
     assert_eq!(data[516..520], NAMESPACE_MAX.to_le_bytes());
     // Compare, Dataset Management, Write Zeroes, reservations, Verify, Copy; Compare and Write; a cache for each namespace.
     assert_eq!((&data[520..522], data[522], data[525]), (&[0b1010_1101, 1][..], 1, 0b101));
+    // AWUN, AWUPF and ACWU say one less.
+    assert_eq!(
+        (&data[526..530], &data[532..534]),
+        (&[0; 4][..], &[0; 2][..]),
+        "one block is written whole, and compared and written"
+    );
     assert_eq!(data[534..536], [1, 0], "descriptors of format 0");
     assert_eq!(data[536..540], (1_u32 | 1 << 20 | 1 << 21).to_le_bytes());
     assert!(data[768..].starts_with(SUBSYSTEM.as_bytes()) && data[768 + SUBSYSTEM.len()] == 0);
@@ -103,6 +109,8 @@ fn a_namespace_says_its_size_blocks_and_names() {
     // One format of 4 KiB blocks; no further one; writes that need no read have 64 blocks.
     assert_eq!((disk[130], disk[25], disk[26], &disk[72..74]), (12, 0, 0, &[63, 0][..]));
     assert_eq!((disk[24], disk[30], disk[33], disk[99]), (1 << 4, 1, 0b1001, 0));
+    // NAWUN, NAWUPF and NACWU: no more than the controller says. NPWG, NPWA, NPDG and NPDA: the grain of 4 KiB is a block.
+    assert_eq!((&disk[34..40], &disk[64..72]), (&[0; 6][..], &[0; 8][..]));
     // Copy: MSSRL, MCL and MSRC.
     assert_eq!((&disk[74..80], disk[80]), (&[0, 1, 0, 1, 0, 0][..], 255));
     // Reservations of all types, that persist if wished.
@@ -112,7 +120,8 @@ fn a_namespace_says_its_size_blocks_and_names() {
     let image = identify(&mut controller, cns::NAMESPACE, 3).expect("data");
     assert_eq!((&image[..8], image[130], image[99]), (&1000_u64.to_le_bytes()[..], 9, 1));
     // Grain of 4 KiB, in blocks of 512 bytes, one less; optimal writes of 256 KiB.
-    assert_eq!((&image[64..66], &image[72..74]), (&[7, 0][..], &[0xFF, 0x01][..]));
+    assert_eq!((&image[64..72], &image[72..74]), (&[7, 0, 7, 0, 7, 0, 7, 0][..], &[0xFF, 0x01][..]));
+    assert_eq!((image[24], &image[34..40]), (1 << 4, &[0; 6][..]), "one block, however small");
     assert_eq!((&image[74..80], image[80]), (&[0, 8, 0, 8, 0, 0][..], 255));
     let independent = identify(&mut controller, cns::INDEPENDENT_NAMESPACE, 3).expect("data");
     assert_eq!((&independent[1..3], &independent[4..9], independent[14]), (&[1, 0xFF][..], &[3, 0, 0, 0, 1][..], 1));
