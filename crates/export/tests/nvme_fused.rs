@@ -49,7 +49,7 @@ fn write(queue: &mut Queue, block: u64, data: &[u8]) -> Status {
 #[test]
 fn a_block_is_written_if_it_is_what_it_should_be_and_otherwise_left_alone() {
     for digests in [Digests::default(), BOTH] {
-        let (target, _, state) = Target::disk(MIB);
+        let (target, volume, state) = Target::disk(MIB);
         let controller = Controller::with(target.address, wish(1), digests).unwrap();
         let mut queue = controller.queue(1);
         let [zeroes, one, two] = [0, 1, 2].map(|byte| vec![byte; LEN]);
@@ -61,6 +61,7 @@ fn a_block_is_written_if_it_is_what_it_should_be_and_otherwise_left_alone() {
             let statuses = sent.map(|cid| queue.wait(cid).status());
             assert_eq!((statuses, read(&mut queue, block)), ([Status::COMPARE_FAILURE, FAILED], one.clone()));
         }
+        assert_eq!(volume.ram.durable_writes(), 0, "without FUA");
         // Compared in the capsule, written from data that are asked for, and the other way round.
         for (block, in_capsule) in [(5, [true, false]), (6, [false, true])] {
             let compare = fused(FIRST, io::compare(blocks(block, 1), BLOCK, in_capsule[0]));
@@ -69,6 +70,7 @@ fn a_block_is_written_if_it_is_what_it_should_be_and_otherwise_left_alone() {
             assert_eq!([first, second].map(|cid| queue.wait(cid).status()), [Status::SUCCESS; 2]);
             assert_eq!(read(&mut queue, block), two);
         }
+        assert_eq!(volume.ram.durable_writes(), 2, "FUA");
         assert_eq!((state.counters().written_bytes, state.counters().errors), (4 * u64::from(BLOCK), 4));
     }
 }
