@@ -29,11 +29,20 @@ fn command(opcode: u8, slba: u64, blocks: u32, len: u32) -> Command {
 #[test]
 fn commands_are_read_in_bytes() {
     let io = |command: &Command| Io::of(command, &disk());
-    assert_eq!(io(&command(nvm::READ, 3, 2, 8192)), Ok(Io::Read { offset: 12_288, len: 8192 }));
-    assert_eq!(io(&command(nvm::COMPARE, 3, 2, 8192)), Ok(Io::Compare { offset: 12_288, len: 8192 }));
+    // FUA is bit 30 of dword 12, DEAC of Write Zeroes bit 25.
+    for fua in [false, true] {
+        let (offset, len) = (12_288, 8192);
+        let of = |opcode, data| {
+            let mut command = command(opcode, 3, 2, data);
+            command.set_cdw(12, 1 | u32::from(fua) << 30);
+            io(&command)
+        };
+        assert_eq!(of(nvm::READ, len), Ok(Io::Read { offset, len, fua }));
+        assert_eq!(of(nvm::COMPARE, len), Ok(Io::Compare { offset, len, fua }));
+        assert_eq!(of(nvm::VERIFY, 0), Ok(Io::Verify { offset, len, fua }));
+    }
     let mut write = command(nvm::WRITE, 1 << 19, 1, 4096);
     assert_eq!(io(&write), Ok(Io::Write { offset: 1 << 31, len: 4096, fua: false }));
-    // FUA is bit 30 of dword 12, DEAC of Write Zeroes bit 25.
     write.set_cdw(12, 1 << 30);
     assert_eq!(io(&write), Ok(Io::Write { offset: 1 << 31, len: 4096, fua: true }));
     let mut zeroes = command(nvm::WRITE_ZEROES, 1, 65_536, 0);
@@ -43,7 +52,7 @@ fn commands_are_read_in_bytes() {
     assert_eq!(io(&zeroes), zeroed(false, true));
     zeroes.set_cdw(12, 1 << 30 | 0xFFFF);
     assert_eq!(io(&zeroes), zeroed(true, false));
-    assert_eq!(io(&command(nvm::VERIFY, 0, 65_536, 0)), Ok(Io::Verify { offset: 0, len: 256 << 20 }));
+    assert_eq!(io(&command(nvm::VERIFY, 0, 65_536, 0)), Ok(Io::Verify { offset: 0, len: 256 << 20, fua: false }));
     assert_eq!(io(&Command::new(nvm::FLUSH, 1, 1)), Ok(Io::Flush));
 }
 
@@ -90,10 +99,16 @@ fn no_more_data_travel_than_mdts_says() {
 #[test]
 fn a_read_only_namespace_takes_no_changes() {
     for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT] {
-        assert_eq!(Io::of(&command(opcode, 0, 1, 512), &image()), Err(Status::WRITE_PROTECTED));
+        assert_eq!(Io::of(&command(opcode, 0, 1, 512), &image()), Err(Status::WRITE_PROTECTED), "{opcode:02x}h");
     }
-    assert_eq!(Io::of(&command(nvm::READ, 999, 1, 512), &image()), Ok(Io::Read { offset: 511_488, len: 512 }));
-    assert_eq!(Io::of(&command(nvm::COMPARE, 0, 1, 512), &image()), Ok(Io::Compare { offset: 0, len: 512 }));
+    assert_eq!(
+        Io::of(&command(nvm::READ, 999, 1, 512), &image()),
+        Ok(Io::Read { offset: 511_488, len: 512, fua: false })
+    );
+    assert_eq!(
+        Io::of(&command(nvm::COMPARE, 0, 1, 512), &image()),
+        Ok(Io::Compare { offset: 0, len: 512, fua: false })
+    );
     assert_eq!(Io::of(&Command::new(nvm::FLUSH, 1, 3), &image()), Ok(Io::Flush));
 }
 
@@ -118,9 +133,13 @@ fn a_fused_operation_is_of_one_block_that_both_commands_name() {
     };
     for namespace in [disk(), Namespace { read_only: false, ..image() }] {
         let (compare, write) = (io(nvm::COMPARE, 5, 1, &namespace), io(nvm::WRITE, 5, 1, &namespace));
-        let whole =
-            CompareAndWrite { offset: 5 * u64::from(namespace.block_bytes), len: namespace.block_bytes, fua: true };
+        let (offset, len) = (5 * u64::from(namespace.block_bytes), namespace.block_bytes);
+        let whole = CompareAndWrite { offset, len, compare_fua: false, fua: true };
         assert_eq!(CompareAndWrite::of(&compare, &write, &namespace), Ok(whole));
+        // Each part says for itself whether it is FUA.
+        let (compare_too, cached) = (Io::Compare { offset, len, fua: true }, Io::Write { offset, len, fua: false });
+        let whole = CompareAndWrite { offset, len, compare_fua: true, fua: false };
+        assert_eq!(CompareAndWrite::of(&compare_too, &cached, &namespace), Ok(whole));
         for (first, second) in [
             (compare, io(nvm::WRITE, 4, 1, &namespace)),
             (compare, io(nvm::WRITE, 5, 2, &namespace)),
@@ -240,8 +259,8 @@ proptest! {
             Ok(Io::Write { .. } | Io::WriteZeroes { .. } | Io::Deallocate { .. } | Io::Hint { .. } | Io::Copy { .. })
                 if namespace.read_only => prop_assert!(false, "a change of a read-only namespace"),
             Ok(
-                Io::Read { offset, len } | Io::Write { offset, len, .. } | Io::Compare { offset, len }
-                | Io::WriteZeroes { offset, len, .. } | Io::Verify { offset, len },
+                Io::Read { offset, len, .. } | Io::Write { offset, len, .. } | Io::Compare { offset, len, .. }
+                | Io::WriteZeroes { offset, len, .. } | Io::Verify { offset, len, .. },
             ) => prop_assert!(offset + u64::from(len) <= end),
             Ok(_) | Err(_) => {}
         }

@@ -155,7 +155,7 @@ async fn execute<B: Block>(
     expected: BufMut,
     data: BufMut,
 ) -> Result<(), (Part, Status)> {
-    let CompareAndWrite { offset, len, fua } =
+    let CompareAndWrite { offset, len, compare_fua, fua } =
         CompareAndWrite::of(compare, write, handle.described()).map_err(|status| (Part::First, status))?;
     if handle.is_limited() {
         let env = &queue.link.env;
@@ -168,6 +168,9 @@ async fn execute<B: Block>(
     let _held = used.hold(offset, u64::from(len)).await;
     let _inside = used.begin(compare.group()).map_err(|status| (Part::First, status))?;
     used.allows(write.group()).map_err(|status| (Part::Second, status))?;
+    if compare_fua {
+        handle.block().flush().await.map_err(|error| (Part::First, io::status(&error, false)))?;
+    }
     let read = handle.block().read(offset, queue.link.env.alloc(len as usize)).await;
     let read = read.map_err(|error| (Part::First, io::status(&error, false)))?;
     if read[..] != expected[..] {

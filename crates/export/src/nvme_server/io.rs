@@ -302,13 +302,13 @@ impl<B> Handle<B> {
         Named { cid, nsid: self.described.nsid, lba: offset / u64::from(self.described.block_bytes) }
     }
 
-    /// Has `look` see what a read reads where it lies, if it may be read now and lies in memory.
+    /// Has `look` see what a read reads where it lies, if it may be read now, need not be durable and lies in memory.
     #[inline]
     pub fn view_now<T>(&self, io: &Io, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T>
     where
         B: Block,
     {
-        let Io::Read { offset, len } = *io else { return None };
+        let Io::Read { offset, len, fua: false } = *io else { return None };
         let _inside = self.reach().and_then(|()| self.used.begin(io.group())).ok()?;
         self.block.view_now(offset, len as usize, look)
     }
@@ -337,7 +337,7 @@ pub(super) fn serve_now<B: Block>(
     arrived: Nanos,
     alarm: &Alarm,
 ) -> Result<(), Option<BufMut>> {
-    let Io::Read { offset, len } = *io else { return Err(None) };
+    let Io::Read { offset, len, fua: false } = *io else { return Err(None) };
     let inside = handle.reach().and_then(|()| handle.used.begin(io.group())).map_err(|_| None)?;
     let mut buf = queue.link.env.alloc(len as usize);
     if !handle.block.read_now(offset, &mut buf) {
@@ -433,15 +433,19 @@ async fn execute<B: Block>(
         Io::Deallocate { .. } | Io::Copy { .. } => None,
         _ => Some(used.begin(io.group())?),
     };
+    // What they look at is to be durable first: NVM Command Set 1.0, FUA of Read, Compare and Verify.
+    if let Io::Read { fua: true, .. } | Io::Compare { fua: true, .. } | Io::Verify { fua: true, .. } = io {
+        block.flush().await.map_err(|error| status(&error, false))?;
+    }
     let done = match io {
         Io::Flush => block.flush().await,
-        Io::Read { offset, len } => {
+        Io::Read { offset, len, .. } => {
             let buf = data.unwrap_or_else(|| env.alloc(len as usize));
             let read = block.read(offset, buf).await.map_err(|error| status(&error, false))?;
             return Ok(Some(read.freeze()));
         }
         Io::Write { offset, fua, .. } => block.write(offset, brought(data)?.freeze(), fua).await,
-        Io::Compare { offset, len } => {
+        Io::Compare { offset, len, .. } => {
             let brought = brought(data)?;
             let read = block.read(offset, env.alloc(len as usize)).await.map_err(|error| status(&error, false))?;
             return if read[..] == brought[..] { Ok(None) } else { Err(Status::COMPARE_FAILURE) };
@@ -487,7 +491,7 @@ async fn execute<B: Block>(
             report.resize(len as usize, 0);
             return Ok(Some(BufMut::copy_of(&report).freeze()));
         }
-        Io::Verify { offset, len } => {
+        Io::Verify { offset, len, .. } => {
             let (mut at, end) = (offset, offset + u64::from(len));
             while at < end {
                 let part = (end - at).min(u64::from(TRANSFER_BYTES_MAX));

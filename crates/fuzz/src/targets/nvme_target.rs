@@ -341,7 +341,7 @@ impl Connection {
         let (changes, range) = match io {
             Io::Flush | Io::Hint { .. } | Io::Reserve(_) | Io::Report { .. } => (false, None),
             Io::Deallocate { .. } | Io::Copy { .. } => (true, None),
-            Io::Read { offset, len } | Io::Compare { offset, len } | Io::Verify { offset, len } => {
+            Io::Read { offset, len, .. } | Io::Compare { offset, len, .. } | Io::Verify { offset, len, .. } => {
                 (false, Some((offset, len)))
             }
             Io::Write { offset, len, .. } | Io::WriteZeroes { offset, len, .. } => (true, Some((offset, len))),

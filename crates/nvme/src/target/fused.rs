@@ -10,6 +10,8 @@ pub struct CompareAndWrite {
     pub offset: u64,
     /// Bytes: one block, which is what ACWU promises.
     pub len: u32,
+    /// What was written there before is durable when it is compared.
+    pub compare_fua: bool,
     /// What is written is durable when it is answered.
     pub fua: bool,
 }
@@ -21,10 +23,10 @@ impl CompareAndWrite {
     /// The status of both: they are not of the same one block.
     pub fn of(first: &Io, second: &Io, namespace: &Namespace) -> Result<CompareAndWrite, Status> {
         match (*first, *second) {
-            (Io::Compare { offset, len }, Io::Write { offset: written, len: written_len, fua })
+            (Io::Compare { offset, len, fua: compare_fua }, Io::Write { offset: written, len: written_len, fua })
                 if (offset, len) == (written, written_len) && len == namespace.block_bytes =>
             {
-                Ok(CompareAndWrite { offset, len, fua })
+                Ok(CompareAndWrite { offset, len, compare_fua, fua })
             }
             _ => Err(Status::INVALID_FIELD),
         }

@@ -14,6 +14,8 @@ pub enum Io {
         offset: u64,
         /// Bytes, also of the data.
         len: u32,
+        /// What was written there and is not durable yet is made so before it is looked at.
+        fua: bool,
     },
     /// Write.
     Write {
@@ -30,6 +32,8 @@ pub enum Io {
         offset: u64,
         /// Bytes, also of the data.
         len: u32,
+        /// What was written there and is not durable yet is made so before it is looked at.
+        fua: bool,
     },
     /// Write Zeroes.
     WriteZeroes {
@@ -58,6 +62,8 @@ pub enum Io {
         offset: u64,
         /// Bytes; there are no data.
         len: u32,
+        /// What was written there and is not durable yet is made so before it is looked at.
+        fua: bool,
     },
     /// Copy: several ranges to one place.
     Copy {
@@ -140,7 +146,7 @@ impl Io {
             nvm::FLUSH => Io::Flush,
             nvm::READ => {
                 let (offset, len) = range(command, namespace)?;
-                Io::Read { offset, len }
+                Io::Read { offset, len, fua: command.fua() }
             }
             nvm::WRITE => {
                 let (offset, len) = range(command, namespace)?;
@@ -148,7 +154,7 @@ impl Io {
             }
             nvm::COMPARE => {
                 let (offset, len) = range(command, namespace)?;
-                Io::Compare { offset, len }
+                Io::Compare { offset, len, fua: command.fua() }
             }
             nvm::WRITE_ZEROES => {
                 let (offset, len) = range(command, namespace)?;
@@ -156,7 +162,7 @@ impl Io {
             }
             nvm::VERIFY => {
                 let (offset, len) = range(command, namespace)?;
-                Io::Verify { offset, len }
+                Io::Verify { offset, len, fua: command.fua() }
             }
             nvm::COPY => {
                 // Desired descriptor format, bits 11:8.

@@ -168,12 +168,12 @@ impl Target {
         let disk = Rc::clone(&self.disk);
         let mut disk = disk.borrow_mut();
         let status = match io {
-            Io::Read { offset, len } => return self.give(cid, &disk[place(offset, len)]),
+            Io::Read { offset, len, .. } => return self.give(cid, &disk[place(offset, len)]),
             Io::Write { offset, len, .. } => {
                 disk[place(offset, len)].copy_from_slice(data);
                 Status::SUCCESS
             }
-            Io::Compare { offset, len } if disk[place(offset, len)] != *data => Status::COMPARE_FAILURE,
+            Io::Compare { offset, len, .. } if disk[place(offset, len)] != *data => Status::COMPARE_FAILURE,
             Io::WriteZeroes { offset, len, .. } => {
                 disk[place(offset, len)].fill(0);
                 Status::SUCCESS

@@ -50,7 +50,10 @@ impl Arrived {
             turn.come().await;
         }
         let done = match io {
-            Io::Read { offset, len } => {
+            Io::Read { offset, len, fua } => {
+                if fua {
+                    drive.flush().await.map_err(|error| status(&error, false))?;
+                }
                 let read = drive.read(offset, Env::alloc(&inner.env, len as usize)).await;
                 return read.map(Some).map_err(|error| status(&error, false));
             }

@@ -27,13 +27,13 @@ impl<B: Block + 'static> Receiving<B> {
     pub(super) fn take(&mut self, handle: Rc<Handle<B>>, cid: u16, io: Io) {
         let read = Read { handle, cid, io };
         match &read.io {
-            Io::Read { len, .. } if *len <= SHORT_READ_BYTES_MAX => {
+            Io::Read { len, fua: false, .. } if *len <= SHORT_READ_BYTES_MAX => {
                 self.reads.push(read);
                 if self.reads.len() == READS_TOGETHER_MAX {
                     self.begin_reads();
                 }
             }
-            Io::Read { len, .. } if *len >= LONG_READ_BYTES_MIN => {
+            Io::Read { len, fua: false, .. } if *len >= LONG_READ_BYTES_MIN => {
                 self.reads.push(read);
                 self.begin_reads();
             }
