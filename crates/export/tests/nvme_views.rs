@@ -4,15 +4,17 @@
 
 mod common;
 
+use std::io::{Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use common::nvme::{BLOCK, BOTH, Controller, MIB, Target, wish};
+use common::nvme::{BLOCK, BOTH, Controller, MIB, Queue, Target, wish};
 use drive::{Block, BlockError, Buf, BufMut, Extent, View, WriteZeroes};
 use export::Hosts;
+use nvme::Command;
 use nvme::host::{Blocks, Wish, io};
-use nvme::tcp::Digests;
+use nvme::tcp::{Digests, Transfer};
 
 const SIZE: u64 = 64 * MIB;
 
@@ -119,5 +121,83 @@ fn what_is_sent_from_memory_arrives_whole_whatever_becomes_of_that_memory() {
             assert!(seen > 50, "{seen} of {what} reads were sent from memory");
         }
         assert_eq!(read_in_rounds(BOTH, lens), 0, "a digest would be of what others may overwrite meanwhile");
+    }
+}
+
+/// Sends reads in one piece, so that they come together. Gives their identifiers.
+fn send_together(queue: &mut Queue, reads: &[(u64, u32)]) -> Vec<u16> {
+    let mut bytes = Vec::new();
+    let one = |(first, count): &(u64, u32)| {
+        let cid = queue.machine.begin(Transfer::ToHost(count * BLOCK)).unwrap();
+        let read = io::read(Blocks { nsid: 1, first: *first, count: *count }, count * BLOCK);
+        bytes.extend_from_slice(&queue.capsule(Command { cid: cid.into(), ..read }, &[]));
+        cid
+    };
+    let cids = reads.iter().map(one).collect();
+    queue.stream.write_all(&bytes).unwrap();
+    cids
+}
+
+/// What the next PDU with data brings: the command, where its data begin in the PDU and in all that was read, and the data.
+fn next_data(queue: &mut Queue, digests: Digests) -> (u16, usize, usize, Vec<u8>) {
+    let mut header = [0; 8];
+    queue.stream.read_exact(&mut header).unwrap();
+    let number = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap()) as usize;
+    let (kind, len) = (header[0], number(&header[4..]));
+    assert_eq!((kind, header[2]), (7, 24), "C2HData");
+    let mut pdu = vec![0; len];
+    pdu[..8].copy_from_slice(&header);
+    queue.stream.read_exact(&mut pdu[8..]).unwrap();
+    let (cid, at, offset, data_bytes) =
+        (u16::from_le_bytes([pdu[8], pdu[9]]), usize::from(header[3]), number(&pdu[12..16]), number(&pdu[16..20]));
+    assert_eq!(len, at + data_bytes + if digests.data { 4 } else { 0 });
+    let in_front = if digests.header { 28 } else { 24 };
+    assert!(pdu[in_front..at].iter().all(|byte| *byte == 0), "what lies between is nothing");
+    (cid, at, offset, pdu[at..at + data_bytes].to_vec())
+}
+
+/// HPDA: TCP Transport 1.0, clause 3.6.2.2. What is in front of the data is there in every way that they are sent.
+#[test]
+fn data_begin_where_the_host_wants_them_however_they_are_sent() {
+    for (alignment, digests) in [
+        (31, Digests::default()),
+        (31, Digests { header: true, data: false }),
+        (31, BOTH),
+        (6, BOTH),
+        (7, Digests::default()),
+    ] {
+        let target = Target::start(1, 16);
+        let volume = Fleeting::default();
+        target.offer(1, volume.clone(), Hosts::Any, false);
+        let mut controller = Controller::with(target.address, wish(1), digests).unwrap();
+        controller.alignment = alignment;
+        let mut queue = controller.queue(1);
+        // Alone, copied, and in two lengths together; long ones; both, and what does not lie in memory (3 and 10).
+        for reads in [
+            &[(5, 1)][..],
+            &[(4, 16)],
+            &[(0, 1), (1, 2), (8, 1), (9, 1), (11, 2)],
+            &[(4, 256)],
+            &[(1, 1), (256, 100), (2, 1), (3, 1), (10, 64), (4, 1), (5, 16), (6, 1)],
+        ] {
+            let seen = volume.views.load(Ordering::SeqCst);
+            let cids = send_together(&mut queue, reads);
+            let mut got: Vec<Vec<u8>> = reads.iter().map(|_| Vec::new()).collect();
+            let lens = reads.iter().map(|(_, count)| (count * BLOCK) as usize);
+            while got.iter().map(Vec::len).ne(lens.clone()) {
+                let (cid, at, offset, data) = next_data(&mut queue, digests);
+                let aligned = (usize::from(alignment) + 1) * 4;
+                assert!(at.is_multiple_of(aligned), "data at {at}, HPDA {alignment}, {digests:?}");
+                let of = &mut got[cids.iter().position(|sent| *sent == cid).unwrap()];
+                assert_eq!(offset, of.len());
+                of.extend_from_slice(&data);
+            }
+            for ((first, _), data) in reads.iter().zip(got) {
+                assert!(data == contents(first * u64::from(BLOCK), data.len()), "{first} of {reads:?}, {digests:?}");
+            }
+            let seen = volume.views.load(Ordering::SeqCst) - seen;
+            let may_see = !digests.data && (reads.len() > 1 || reads[0].1 >= 32);
+            assert_eq!(seen > 0, may_see, "{seen} of {reads:?} were sent from memory, {digests:?}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use export::{
 use nvme::host::{Dialogue, Established, HostError, Next, Setup, Submission, Wish, admin, connect_io, connected};
 use nvme::target::{Event, Host, Reservations, Subsystem};
 use nvme::tcp::{Digests, HostLimits, HostReceiver, HostStep, Request, Transfer, Violation};
-use nvme::{Command, Completion, Nqn, Place, Status};
+use nvme::{Command, Completion, Nqn, Place, Sgl, Status, nvm};
 use runtime::{Config, Listener, Runtime, ShardEnv};
 
 use super::{PATIENCE, Volume, read_some};
@@ -212,11 +212,16 @@ pub struct Queue {
 impl Queue {
     /// A connection that is initialized.
     pub fn open(address: SocketAddr, digests: Digests) -> Queue {
+        Queue::open_aligned(address, digests, 0)
+    }
+
+    /// As [`Queue::open`], with this HPDA.
+    pub fn open_aligned(address: SocketAddr, digests: Digests, alignment: u8) -> Queue {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        let limits = HostLimits { digests, alignment: 0, requests_max: 1, commands_max: 4096 };
+        let limits = HostLimits { digests, alignment, requests_max: 1, commands_max: 4096 };
         let mut queue = Queue {
             stream,
             machine: HostReceiver::new(limits),
@@ -395,6 +400,8 @@ pub struct Controller {
     pub admin: Queue,
     pub established: Box<Established>,
     pub who: Host,
+    /// HPDA of its I/O queues.
+    pub alignment: u8,
     address: SocketAddr,
     digests: Digests,
 }
@@ -422,7 +429,7 @@ impl Controller {
         let mut admin = Queue::open(address, digests);
         let who = wish.host.clone();
         let established = admin.lead(Setup::new(wish))?;
-        Ok(Controller { admin, established, who, address, digests })
+        Ok(Controller { admin, established, who, alignment: 0, address, digests })
     }
 
     /// Connects an I/O queue of 128 entries.
@@ -431,7 +438,7 @@ impl Controller {
     }
 
     pub fn try_queue(&self, number: u16, entries: u16) -> Result<Queue, HostError> {
-        let mut queue = Queue::open(self.address, self.digests);
+        let mut queue = Queue::open_aligned(self.address, self.digests, self.alignment);
         let connect = connect_io(&self.who, &subsystem(), self.established.cntlid, number, entries);
         connected(&queue.submit(connect).completion)?;
         Ok(queue)
@@ -476,6 +483,23 @@ pub fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
         }
         std::thread::park_timeout(time.checked_sub(start.elapsed())?);
     }
+}
+
+/// Copies ranges of blocks, each of which is its first one and their number, to where block `to` is. Gives the command's data, too.
+pub fn copy(nsid: u32, to: u64, ranges: &[(u64, u16)], in_capsule: bool, fua: bool) -> (Command, Vec<u8>) {
+    let entry = |(first, count): &(u64, u16)| {
+        let mut entry = [0; 32];
+        entry[8..16].copy_from_slice(&first.to_le_bytes());
+        entry[16..18].copy_from_slice(&(count - 1).to_le_bytes());
+        entry
+    };
+    let data: Vec<u8> = ranges.iter().flat_map(entry).collect();
+    let mut command = Command::new(nvm::COPY, 0, nsid);
+    command.set_slba(to);
+    command.set_cdw(12, (ranges.len() as u32 - 1) | u32::from(fua) << 30);
+    let len = data.len() as u32;
+    command.dptr = if in_capsule { Sgl::in_capsule(len) } else { Sgl::transport(len) };
+    (command, data)
 }
 
 /// Bytes that say where they belong.
