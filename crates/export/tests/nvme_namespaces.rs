@@ -163,6 +163,29 @@ fn a_namespace_that_grows_is_told_of_and_usable_at_once() {
 }
 
 #[test]
+fn a_namespace_that_shrinks_is_told_of_and_what_lay_behind_its_new_end_is_refused() {
+    let target = Target::start(1, 64);
+    let volume = Elastic::new(2 * MIB);
+    target.offer(1, volume.clone(), Hosts::Any, false);
+    let mut controller = Controller::connect(target.address);
+    let (mut queue, mut other) = (controller.queue(1), controller.queue(2));
+    let asked = controller.ask();
+    assert_eq!((read(&mut queue, 1, 511), read(&mut other, 1, 511)), (Status::SUCCESS, Status::SUCCESS));
+    volume.size_bytes.store(MIB, Ordering::SeqCst);
+    target.portal.resized(&subsystem(), 1);
+    assert_eq!(controller.changed(asked), [1]);
+    assert_eq!(controller.namespaces(), [(1, 256)]);
+    for queue in [&mut queue, &mut other] {
+        assert_eq!((read(queue, 1, 255), read(queue, 1, 256)), (Status::SUCCESS, Status::LBA_OUT_OF_RANGE));
+        assert_eq!(read(queue, 1, 511), Status::LBA_OUT_OF_RANGE);
+        // Of one that begins in front of the end nothing is written either.
+        let write = io::write(Blocks { nsid: 1, first: 255, count: 2 }, 2 * BLOCK, true, false);
+        assert_eq!(queue.execute(write, &vec![5; 2 * BLOCK as usize], 0).status(), Status::LBA_OUT_OF_RANGE);
+    }
+    assert_eq!(volume.ram.allocated_bytes(), 0);
+}
+
+#[test]
 fn a_removed_namespace_answers_what_it_has_and_the_queue_goes_on() {
     let (target, volume, state) = Target::disk(MIB);
     target.offer(2, Volume::new(MIB), Hosts::Any, false);
