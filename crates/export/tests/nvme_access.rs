@@ -5,7 +5,7 @@
 mod common;
 
 use common::Volume;
-use common::nvme::{BLOCK, Controller, MIB, Queue, Saved, Target, only, subsystem, wish};
+use common::nvme::{BLOCK, Controller, MIB, Queue, Saved, Target, copy, only, subsystem, wish};
 use export::{Hosts, Limit};
 use nvme::host::{AsyncEvent, Blocks, Wish, admin, io};
 use nvme::target::Event;
@@ -61,6 +61,7 @@ fn an_inaccessible_namespace_is_neither_read_nor_changed_and_others_are_served()
     state.set_access(Access::Inaccessible);
     let refused = Status::ACCESS_INACCESSIBLE;
     let [data, ranges] = [vec![9; LEN], vec![0; 16]];
+    let (copy, sources) = copy(1, 0, &[(1, 1)], true, false);
     let reservation = Command::new(nvme::nvm::RESERVATION_REPORT, 0, 1);
     for (command, data) in [
         (io::read(block(1), BLOCK), &[][..]),
@@ -71,6 +72,7 @@ fn an_inaccessible_namespace_is_neither_read_nor_changed_and_others_are_served()
         (io::verify(block(1)), &[]),
         (io::flush(1), &[]),
         (io::deallocate(1, &[(0, 1)], true).0, &ranges),
+        (copy, &sources),
         (reservation, &[]),
     ] {
         let opcode = command.opcode;

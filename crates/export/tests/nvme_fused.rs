@@ -6,7 +6,7 @@ mod common;
 
 use std::sync::Arc;
 
-use common::nvme::{BLOCK, BOTH, Controller, MIB, Queue, Saved, Target, wish};
+use common::nvme::{BLOCK, BOTH, Controller, MIB, Queue, Saved, Target, copy, wish};
 use common::{Volume, eventually};
 use export::Hosts;
 use nvme::host::{Blocks, io};
@@ -203,18 +203,19 @@ fn what_others_change_meanwhile_waits_and_what_they_change_elsewhere_does_not() 
         far.send(io::write_zeroes(blocks(3, 1), false, false), &[], 0),
     ];
     let (deallocate, ranges) = io::deallocate(1, &[(0, 1), (3, 1)], true);
-    let given_back = third.send(deallocate, &ranges, 0);
+    let (copy, sources) = copy(1, 2, &[(10, 1), (11, 1)], true, false);
+    let behind = [third.send(deallocate, &ranges, 0), third.send(copy, &sources, 0)];
     let elsewhere = far.send(io::write(blocks(4, 1), BLOCK, true, false), &[4; LEN], 0);
     eventually("what is elsewhere is in the volume", || volume.in_flight() == 2);
     std::thread::sleep(std::time::Duration::from_millis(200));
-    assert_eq!(volume.in_flight(), 2, "the three others wait outside");
+    assert_eq!(volume.in_flight(), 2, "the four others wait outside, a copy with what it reads");
     volume.release();
     assert_eq!(pair.map(|cid| fusing.wait(cid).status()), [Status::SUCCESS; 2]);
     assert_eq!(
         [near.wait(changes[0]), far.wait(changes[1]), far.wait(elsewhere)].map(|answer| answer.status()),
         [Status::SUCCESS; 3]
     );
-    assert_eq!(third.wait(given_back).status(), Status::SUCCESS);
+    assert_eq!(behind.map(|cid| third.wait(cid).status()), [Status::SUCCESS; 2]);
     assert!(read(far, 3) != [1; LEN], "they came after it");
 }
 

@@ -10,7 +10,7 @@ use common::eventually;
 use common::nvme::{BLOCK, BOTH, Controller, MIB, Queue, Target, pattern, subsystem, wish};
 use drive::BlockError;
 use export::{Hosts, Kind};
-use nvme::host::{Blocks, DiscoveryLog, Found, Shutdown, Wish, io};
+use nvme::host::{Blocks, DiscoveryLog, Found, Shutdown, Wish, admin, io};
 use nvme::tcp::Digests;
 use nvme::{Command, DISCOVERY_NQN, Sgl, Status, nvm};
 
@@ -121,7 +121,7 @@ fn many_commands_at_once_on_two_queues_are_all_answered() {
 #[test]
 fn flush_zeroes_deallocate_compare_and_verify_do_what_they_say() {
     let (target, volume, _) = Target::disk(16 * MIB);
-    let controller = Controller::connect(target.address);
+    let mut controller = Controller::connect(target.address);
     let mut queue = controller.queue(1);
     let data = pattern(8 * BLOCK as usize, 1);
     write(&mut queue, 0, &data, true);
@@ -130,6 +130,9 @@ fn flush_zeroes_deallocate_compare_and_verify_do_what_they_say() {
     assert_eq!((is(io::flush(1), &[]), volume.ram.flushes()), (Status::SUCCESS, 1));
     assert_eq!(is(io::write(blocks(8, 1), BLOCK, true, true), &data[..BLOCK as usize]), Status::SUCCESS);
     assert_eq!(volume.ram.durable_writes(), 1, "FUA");
+    // VWC says so: nobody flushes all namespaces at once.
+    assert_eq!((is(io::flush(0xFFFF_FFFF), &[]), volume.ram.flushes()), (Status::INVALID_NAMESPACE, 1));
+    assert_eq!(controller.admin.submit(admin::identify(1, 0)).data()[525], 0b101);
 
     for in_capsule in [true, false] {
         assert_eq!(is(io::compare(blocks(0, 8), 8 * BLOCK, in_capsule), &data), Status::SUCCESS);
@@ -235,18 +238,7 @@ fn what_a_queue_holds_for_a_slow_volume_is_bounded_in_bytes() {
 
 /// A copy of ranges to a block, all at once.
 fn copy(queue: &mut Queue, to: u64, ranges: &[(u64, u16)], in_capsule: bool, fua: bool) -> Status {
-    let entry = |(first, count): &(u64, u16)| {
-        let mut entry = [0; 32];
-        entry[8..16].copy_from_slice(&first.to_le_bytes());
-        entry[16..18].copy_from_slice(&(count - 1).to_le_bytes());
-        entry
-    };
-    let data: Vec<u8> = ranges.iter().flat_map(entry).collect();
-    let mut command = Command::new(nvm::COPY, 0, 1);
-    command.set_slba(to);
-    command.set_cdw(12, (ranges.len() as u32 - 1) | u32::from(fua) << 30);
-    let len = data.len() as u32;
-    command.dptr = if in_capsule { Sgl::in_capsule(len) } else { Sgl::transport(len) };
+    let (command, data) = common::nvme::copy(1, to, ranges, in_capsule, fua);
     queue.execute(command, &data, 0).status()
 }
 

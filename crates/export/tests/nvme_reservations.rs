@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use common::nvme::{BLOCK, Controller, MIB, Queue, Saved, Target, host, pattern, wish};
+use common::nvme::{BLOCK, Controller, MIB, Queue, Saved, Target, copy, host, pattern, wish};
 use common::{Volume, eventually};
 use drive::Block;
 use export::{Hosts, Kind, SharedNamespace};
@@ -72,18 +72,23 @@ fn report(queue: &mut Queue) -> (u8, Vec<(bool, u64, u8)>) {
     (data[4], registrants.map(one).collect())
 }
 
-/// What becomes of a read, compare and verify, and of a write, flush, write zeroes and deallocate.
-fn tries(queue: &mut Queue) -> ([Status; 3], [Status; 4]) {
+/// What becomes of commands that read, and of those that write.
+type Tries = ([Status; 3], [Status; 5]);
+
+/// Of a read, compare and verify, and of a write, flush, write zeroes, deallocate and copy.
+fn tries(queue: &mut Queue) -> Tries {
     let data = queue.execute(io::read(BLOCK_0, BLOCK), &[], BLOCK);
     let (read, data) = (data.status(), if data.status().is_success() { data.data } else { vec![0; BLOCK as usize] });
     let mut is = |command, data: &[u8]| queue.execute(command, data, 0).status();
     let reads = [read, is(io::compare(BLOCK_0, BLOCK, true), &data), is(io::verify(BLOCK_0), &[])];
     let (deallocate, ranges) = io::deallocate(1, &[(9, 1)], true);
+    let (copy, sources) = copy(1, 8, &[(0, 1)], true, false);
     let writes = [
         is(io::write(BLOCK_0, BLOCK, false, false), &data),
         is(io::flush(1), &[]),
         is(io::write_zeroes(Blocks { first: 9, ..BLOCK_0 }, false, false), &[]),
         is(deallocate, &ranges),
+        is(copy, &sources),
     ];
     (reads, writes)
 }
@@ -125,18 +130,18 @@ fn what_a_host_has_reserved_is_kept_from_others_on_every_queue_and_address() {
     let (_near, mut near) = pair.host(2, 0);
     let (_far, mut far) = pair.host(3, 1);
     let mut others = || near.iter_mut().chain(far.iter_mut()).map(tries).collect::<Vec<_>>();
-    assert_eq!(others(), [([YES; 3], [YES; 4]); 4]);
+    assert_eq!(others(), [([YES; 3], [YES; 5]); 4]);
 
     assert_eq!(register(&mut own[0], 7), YES);
-    assert_eq!(others(), [([YES; 3], [YES; 4]); 4], "a registration excludes nobody");
+    assert_eq!(others(), [([YES; 3], [YES; 5]); 4], "a registration excludes nobody");
     assert_eq!(acquire(&mut own[0], WE, 7), YES);
-    assert_eq!(others(), [([YES; 3], [NO; 4]); 4]);
-    assert_eq!(own.each_mut().map(tries), [([YES; 3], [YES; 4]); 2], "the holder's other queue, too");
+    assert_eq!(others(), [([YES; 3], [NO; 5]); 4]);
+    assert_eq!(own.each_mut().map(tries), [([YES; 3], [YES; 5]); 2], "the holder's other queue, too");
     assert_eq!((release(&mut own[1], WE, 7), acquire(&mut own[1], EA, 7)), (YES, YES));
-    assert_eq!(others(), [([NO; 3], [NO; 4]); 4]);
-    assert_eq!(own.each_mut().map(tries), [([YES; 3], [YES; 4]); 2]);
+    assert_eq!(others(), [([NO; 3], [NO; 5]); 4]);
+    assert_eq!(own.each_mut().map(tries), [([YES; 3], [YES; 5]); 2]);
     assert_eq!(release(&mut own[0], EA, 7), YES);
-    assert_eq!(others(), [([YES; 3], [YES; 4]); 4]);
+    assert_eq!(others(), [([YES; 3], [YES; 5]); 4]);
 }
 
 #[test]
@@ -145,10 +150,66 @@ fn registrants_write_where_the_type_lets_them_in() {
     let (_one, [mut one, _]) = pair.host(1, 0);
     let (_two, [mut two, mut second]) = pair.host(2, 1);
     assert_eq!((register(&mut one, 1), acquire(&mut one, WERO, 1)), (YES, YES));
-    assert_eq!(tries(&mut two), ([YES; 3], [NO; 4]));
+    assert_eq!(tries(&mut two), ([YES; 3], [NO; 5]));
     assert_eq!((register(&mut two, 2), acquire(&mut two, WERO, 2)), (YES, NO));
-    assert_eq!(tries(&mut second), ([YES; 3], [YES; 4]));
+    assert_eq!(tries(&mut second), ([YES; 3], [YES; 5]));
     assert_eq!(report(&mut second), (3, vec![(true, 1, 1), (false, 2, 2)]));
+}
+
+/// What the holder, another registrant and a stranger may do, by the type of the reservation: Base 2.0, clause 8.19.
+const TYPES: [(u32, [Tries; 3]); 6] = {
+    let (all, reads, none) = (([YES; 3], [YES; 5]), ([YES; 3], [NO; 5]), ([NO; 3], [NO; 5]));
+    [
+        (1, [all, reads, reads]),
+        (2, [all, none, none]),
+        (3, [all, all, reads]),
+        (4, [all, all, none]),
+        (5, [all, all, reads]),
+        (6, [all, all, none]),
+    ]
+};
+
+#[test]
+fn every_type_lets_in_whom_it_should_and_ends_with_its_last_holder() {
+    for (kind, expected) in TYPES {
+        let pair = Pair::new();
+        let (_one, [mut one, _]) = pair.host(1, 0);
+        let (_two, [mut two, _]) = pair.host(2, 1);
+        let (_three, [mut three, _]) = pair.host(3, 0);
+        assert_eq!((register(&mut one, 1), register(&mut two, 2), acquire(&mut one, kind, 1)), (YES, YES, YES));
+        assert_eq!([&mut one, &mut two, &mut three].map(tries), expected, "type {kind}");
+        // Of 5 and 6 every registrant is a holder, and stays it when the first one goes.
+        let is_of_all = kind >= 5;
+        assert_eq!(report(&mut two), (kind as u8, vec![(true, 1, 1), (is_of_all, 2, 2)]));
+        assert_eq!(reserve(&mut one, nvm::RESERVATION_REGISTER, 1, &[1, 0]), YES);
+        if is_of_all {
+            assert_eq!(report(&mut two), (kind as u8, vec![(true, 2, 2)]));
+            assert_eq!([&mut two, &mut one, &mut three].map(tries), [expected[0], expected[2], expected[2]]);
+            assert_eq!(release(&mut two, kind, 2), YES);
+        }
+        assert_eq!(report(&mut two), (0, vec![(false, 2, 2)]));
+        assert_eq!([&mut one, &mut two, &mut three].map(tries), [([YES; 3], [YES; 5]); 3]);
+    }
+}
+
+#[test]
+fn every_type_persists_if_it_is_wished() {
+    for (kind, expected) in TYPES {
+        let pair = Pair::new();
+        let (_one, [mut one, _]) = pair.host(1, 0);
+        let (_two, [mut two, _]) = pair.host(2, 1);
+        assert_eq!((register_for_good(&mut one, 1), register(&mut two, 2)), (YES, YES));
+        assert_eq!(acquire(&mut one, kind, 1), YES);
+        let known = report(&mut one);
+
+        // After a loss of power: everything is new but what was saved.
+        let again = Target::start(1, 16);
+        again.offer_shared(1, pair.volume.clone(), Hosts::Any, false, &pair.saved.namespace());
+        let hosts = [1, 2, 3].map(|number| Controller::with(again.address, wish(number), Digests::default()).unwrap());
+        let mut queues = hosts.each_ref().map(|host| host.queue(1));
+        assert_eq!(report(&mut queues[1]), known, "type {kind}");
+        assert_eq!(queues.each_mut().map(tries), expected, "type {kind}");
+    }
 }
 
 #[test]
@@ -159,10 +220,10 @@ fn a_host_that_goes_away_keeps_its_registration_and_its_reservation() {
         assert_eq!((register(&mut queue, 7), acquire(&mut queue, WE, 7)), (YES, YES));
     }
     let (_other, [mut other, _]) = pair.host(2, 0);
-    assert_eq!(tries(&mut other), ([YES; 3], [NO; 4]));
+    assert_eq!(tries(&mut other), ([YES; 3], [NO; 5]));
     let (_back, [mut back, _]) = pair.host(1, 1);
     assert_eq!(report(&mut back), (1, vec![(true, 7, 1)]));
-    assert_eq!(tries(&mut back), ([YES; 3], [YES; 4]));
+    assert_eq!(tries(&mut back), ([YES; 3], [YES; 5]));
     assert_eq!(register(&mut back, 8), NO, "it has another key");
 }
 
@@ -179,7 +240,7 @@ fn a_preempted_host_is_told_and_writes_no_more() {
     let page = one.admin.submit(ask::get_log_page(0x80, 0, 64, false)).data();
     // LPC, RNLPT "registration preempted", NALP, NSID.
     assert_eq!(page[..16], [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0]);
-    assert_eq!(tries(&mut own), ([YES; 3], [NO; 4]));
+    assert_eq!(tries(&mut own), ([YES; 3], [NO; 5]));
     assert_eq!(acquire(&mut own, WE, 1), NO, "it is registered no more");
     assert_eq!(report(&mut own), (1, vec![(true, 2, 2)]));
 
@@ -241,7 +302,7 @@ fn what_persists_is_saved_before_it_is_answered_and_is_there_again() {
     let again = Target::start(1, 16);
     again.offer_shared(1, pair.volume.clone(), Hosts::Any, false, &pair.saved.namespace());
     let other = Controller::with(again.address, wish(2), Digests::default()).unwrap();
-    assert_eq!(tries(&mut other.queue(1)), ([YES; 3], [NO; 4]));
+    assert_eq!(tries(&mut other.queue(1)), ([YES; 3], [NO; 5]));
     let back = Controller::connect(again.address);
     assert_eq!(report(&mut back.queue(1)), (1, vec![(true, 7, 1)]));
 
@@ -270,7 +331,7 @@ fn what_cannot_be_saved_is_refused_and_changes_nothing() {
     assert_eq!(register_for_good(&mut own, 7), YES);
     pair.saved.fails.store(true, Ordering::SeqCst);
     assert_eq!(acquire(&mut own, EA, 7), Status::INTERNAL_ERROR);
-    assert_eq!((report(&mut own), tries(&mut other)), ((0, vec![(false, 7, 1)]), ([YES; 3], [YES; 4])));
+    assert_eq!((report(&mut own), tries(&mut other)), ((0, vec![(false, 7, 1)]), ([YES; 3], [YES; 5])));
     pair.saved.fails.store(false, Ordering::SeqCst);
     assert_eq!(acquire(&mut own, EA, 7), YES);
 }

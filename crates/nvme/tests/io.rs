@@ -98,7 +98,7 @@ fn no_more_data_travel_than_mdts_says() {
 
 #[test]
 fn a_read_only_namespace_takes_no_changes() {
-    for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT] {
+    for opcode in [nvm::WRITE, nvm::WRITE_ZEROES, nvm::DATASET_MANAGEMENT, nvm::COPY] {
         assert_eq!(Io::of(&command(opcode, 0, 1, 512), &image()), Err(Status::WRITE_PROTECTED), "{opcode:02x}h");
     }
     assert_eq!(

@@ -80,6 +80,7 @@ fn each_type_excludes_whom_the_table_says() {
         let held = held(kind);
         let permits = [1, 2, 9].map(|number| held.permit(&host(number)));
         assert_eq!(permits, [Permit::ALL, registrant, stranger], "{kind:?}");
+        assert!(permits.iter().all(|permit| permit.reads || !permit.writes), "{kind:?}: who writes may read");
     }
     assert_eq!(three().permit(&host(9)), Permit::ALL, "registrations alone exclude nobody");
 }
@@ -96,7 +97,9 @@ fn commands_are_excluded_as_reads_or_as_writes_and_those_of_reservations_never()
     for (opcode, len) in [(nvm::READ, 4096), (nvm::COMPARE, 4096), (nvm::VERIFY, 0)] {
         assert_eq!(group(opcode, len), Ok(Group::Read));
     }
-    let writes = [(nvm::WRITE, 4096), (nvm::WRITE_ZEROES, 0), (nvm::DATASET_MANAGEMENT, 16), (nvm::FLUSH, 0)];
+    // A copy reads, too, and no type lets a host write that may not read.
+    let writes =
+        [(nvm::WRITE, 4096), (nvm::WRITE_ZEROES, 0), (nvm::DATASET_MANAGEMENT, 16), (nvm::COPY, 32), (nvm::FLUSH, 0)];
     for (opcode, len) in writes {
         assert_eq!(group(opcode, len), Ok(Group::Write));
     }
