@@ -40,7 +40,7 @@ fn a_group_that_was_run_by_halves_is_refused_and_each_half_can_be_read() {
     let mut bytes = Vec::new();
     for drive in &drives {
         let half = Group::open(&sim, vec![drive.clone()], 1);
-        let mut model = sim::engine::Model { bytes: model.bytes.clone() };
+        let mut model = sim::engine::Model { bytes: model.bytes.clone(), changed: Vec::new() };
         sim.block_on(work(&half, &mut model, &mut rng, 6, 4));
         sim.block_on(half.stop());
         bytes.push(model.bytes);
