@@ -30,8 +30,8 @@ const ROUNDS_MIN: u32 = 20;
 const SLOWER_MAX: u32 = 20;
 const MEDIAN_MAX: Duration = Duration::from_millis(50);
 
-/// Of a hundred rounds all but one are done in this time.
-const ROUND_MAX: Duration = Duration::from_millis(500);
+/// Of a hundred rounds all but one are done in this time, and all where there are fewer. A machine with much else to do took 0.3 s.
+const ROUND_MAX: Duration = Duration::from_secs(1);
 
 /// A write of a pattern, and a read that has to give it.
 fn round(queue: &mut Queue, number: u32) -> Duration {
