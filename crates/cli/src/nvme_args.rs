@@ -165,12 +165,13 @@ pub struct ConnectArgs {
     /// Where NBD clients find it; whoever reaches this address may read and write
     #[arg(long, value_name = "HOST:PORT|unix:PATH", default_value = "127.0.0.1:10809")]
     pub nbd: NbdAddress,
-    /// Have the daemon make it a block device of this machine, which stays until it is disconnected
+    /// Have the daemon make it a block device of this machine, which stays until it is disconnected; digests are always on then
     #[arg(
         long,
         requires = "nsid",
         conflicts_with_all = [
-            "nbd", "hostnqn", "hostid", "nr_io_queues", "queue_size", "keep_alive_tmo", "io_timeout", "reconnect_delay",
+            "nbd", "hostnqn", "hostid", "nr_io_queues", "queue_size", "keep_alive_tmo", "io_timeout", "reconnect_delay", "hdr_digest",
+            "data_digest",
         ]
     )]
     pub ublk: bool,

@@ -325,6 +325,14 @@ fn what_the_daemon_cannot_do_for_a_namespace_is_refused_before_it_is_asked() {
         daemon.run(&format!("{connect} --nsid 1 --dhchap-secret -")).err,
         "purlin: with --ublk, secrets and keys are in files: the daemon reads them again when it is restarted\n"
     );
+    for digest in ["--hdr-digest", "--data-digest"] {
+        let said = daemon.run(&format!("{connect} --nsid 1 {digest}"));
+        assert!(
+            said.code == 2 && said.err.contains(&format!("'--ublk' cannot be used with '{digest}'")),
+            "{}",
+            said.err
+        );
+    }
     let said = daemon.run(connect);
     assert!(said.code == 2 && said.err.contains("--nsid <NSID>"), "{}", said.err);
     let said = daemon.run(&format!("{connect} --nsid 1 --hostnqn nqn.2026-11.com.example:me"));

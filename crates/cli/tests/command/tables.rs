@@ -47,9 +47,13 @@ fn a_group_says_what_its_crash_safety_risks() {
 #[test]
 fn an_export_says_how_clients_connect() {
     let daemon = Daemon::filled();
-    daemon.ok(
+    let made = daemon.ok(
         "export create tank/db --nvme-tcp HOST:4420 --host nqn.2026-11.com.example:a --host nqn.2026-11.com.example:b",
     );
+    let shown: api::Export =
+        serde_json::from_str(&daemon.ok("export show tank-3 --output json")).expect("as documented");
+    let nqn = shown.nqn.expect("it is a namespace");
+    assert_eq!(made, format!("created export tank-3 of tank/db: namespace 1 of {nqn} at HOST:4420\n"));
     assert_snapshot!("export_show", without_identities(&daemon.ok("export show tank-3")));
     daemon.ok("export create tank/db --nbd HOST:10809 --read-only");
     assert_snapshot!("export_list", narrow(&daemon.ok("export list")));
