@@ -294,6 +294,16 @@ impl Client {
         self.request(Method::DELETE, &format!("/v1/shares/{}", encoded(id)), NO_BODY).await
     }
 
+    /// `PUT /v1/shares/{id}/hosts/{host}`.
+    pub async fn share_host_allow(&self, id: &str, host: &str) -> Result<Changed<Share>, Failure> {
+        self.request(Method::PUT, &format!("/v1/shares/{}/hosts/{}", encoded(id), encoded(host)), NO_BODY).await
+    }
+
+    /// `DELETE /v1/shares/{id}/hosts/{host}`.
+    pub async fn share_host_deny(&self, id: &str, host: &str) -> Result<Changed<Share>, Failure> {
+        self.request(Method::DELETE, &format!("/v1/shares/{}/hosts/{}", encoded(id), encoded(host)), NO_BODY).await
+    }
+
     /// All NVMe hosts.
     pub async fn hosts(&self) -> Result<HostList, Failure> {
         self.get("/v1/hosts").await

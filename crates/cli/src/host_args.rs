@@ -12,7 +12,7 @@ use crate::limit_args::LimitArgs;
 /// Verbs of NVMe hosts.
 #[derive(Debug, Subcommand)]
 pub enum HostCommand {
-    /// List the hosts that exports name or that have used one, and what they have done
+    /// List the hosts that exports or shared drives name or that have used one, and what they have done
     #[command(after_help = "Examples:\n  purlin host list")]
     List,
     /// Show a host: what it may use, and what it has done with it
@@ -21,19 +21,21 @@ pub enum HostCommand {
         /// Its NVMe qualified name; on Linux: /etc/nvme/hostnqn
         host: String,
     },
-    /// Let a host use an export; if it is connected it sees the namespace at once
+    /// Let a host use an export or a shared drive; if it is connected it sees the namespace at once
     #[command(after_help = "\
 Examples:
   purlin host allow nqn.2014-08.org.nvmexpress:uuid:8a1c... tank-3
   purlin host allow nqn.2014-08.org.nvmexpress:uuid:8a1c... tank-3 --dhchap-secret host.key --dhchap-ctrl-secret target.key
   purlin host allow nqn.2014-08.org.nvmexpress:uuid:8a1c... tank-3 --tls-key host.tls
+  purlin host allow nqn.2014-08.org.nvmexpress:uuid:8a1c... share-1
 
-With a secret, which is as `purlin host key set` gives it one, it has to prove who it is for every export of the group, and with a key of
-TLS to encrypt what it sends and reads there.")]
+With a secret, which is as `purlin host key set` gives it one, it has to prove who it is for every export of the group, or for all shared
+drives, and with a key of TLS to encrypt what it sends and reads there.")]
     Allow {
         /// Its NVMe qualified name; on Linux: /etc/nvme/hostnqn
         host: String,
-        /// Identity of an export over NVMe/TCP, from `purlin export list`
+        /// Identity of an export over NVMe/TCP, from `purlin export list`, or of a shared drive, from `purlin drive shares`
+        #[arg(value_name = "EXPORT|SHARE")]
         export: String,
         #[command(flatten)]
         key: KeyArgs,
@@ -60,12 +62,16 @@ this host does with other exports. A limit of the volume, from `purlin volume li
     /// Secrets that hosts prove with who they are (DH-HMAC-CHAP), and keys that they encrypt with (TLS)
     #[command(subcommand)]
     Key(HostKeyCommand),
-    /// Let a host use an export no longer: it loses the namespace at once, and what is in flight is answered
-    #[command(after_help = "Examples:\n  purlin host deny nqn.2014-08.org.nvmexpress:uuid:8a1c... tank-3")]
+    /// Let a host use an export or a shared drive no longer: it loses the namespace at once, and what is in flight is answered
+    #[command(after_help = "\
+Examples:
+  purlin host deny nqn.2014-08.org.nvmexpress:uuid:8a1c... tank-3
+  purlin host deny nqn.2014-08.org.nvmexpress:uuid:8a1c... share-1")]
     Deny {
         /// Its NVMe qualified name
         host: String,
-        /// Identity of an export over NVMe/TCP, from `purlin export list`
+        /// Identity of an export over NVMe/TCP, from `purlin export list`, or of a shared drive, from `purlin drive shares`
+        #[arg(value_name = "EXPORT|SHARE")]
         export: String,
     },
 }

@@ -8,12 +8,13 @@ use crate::table::{Column, dash, pairs, rates, table, waits};
 /// `purlin host list`.
 pub fn list(colour: bool, hosts: &[Host]) -> String {
     if hosts.is_empty() {
-        return "no hosts; an export over NVMe/TCP names those that may use it\n".to_owned();
+        return "no hosts; an export over NVMe/TCP, or a shared drive, names those that may use it\n".to_owned();
     }
     let row = |host: &Host| {
         vec![
             Cell::new(&host.nqn),
             Cell::new(host.exports.len()),
+            Cell::new(host.shares.len()),
             Cell::new(host.queue_count),
             Cell::new(host.io.read_count),
             Cell::new(host.io.write_count),
@@ -26,6 +27,7 @@ pub fn list(colour: bool, hosts: &[Host]) -> String {
     let columns = [
         Column::Word("HOST"),
         Column::Number("EXPORTS"),
+        Column::Number("SHARES"),
         Column::Number("QUEUES"),
         Column::Number("READS"),
         Column::Number("WRITES"),
@@ -68,7 +70,8 @@ pub fn one(colour: bool, host: &Host) -> String {
         text.push_str(&shared(colour, &host.shares));
     }
     if host.exports.is_empty() {
-        return text + "\nit may use no export now\n";
+        let nothing = if host.shares.is_empty() { "\nit may use no export now\n" } else { "" };
+        return text + nothing;
     }
     let row = |export: &HostExport| {
         vec![

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use api::{ErrorCode, HostKeySet, HostTlsKeySet, check_host};
+use api::{ErrorCode, HostKeySet, HostTlsKeySet, Share, check_host};
 
 use super::limited;
 use crate::args::Common;
@@ -17,7 +17,7 @@ pub(super) async fn run(common: &Common, client: &Client, command: HostCommand) 
             let known = client.hosts().await?.hosts.into_iter().find(|known| known.nqn == host);
             let known = known.ok_or_else(|| Failure::Refused {
                 code: ErrorCode::HostNotFound,
-                message: format!("no export names the host {host:?}, and it has used none"),
+                message: format!("no export or shared drive names the host {host:?}, and it has used none"),
             })?;
             show(common, &known, |host| hosts::one(has_colour(), host))
         }
@@ -25,11 +25,18 @@ pub(super) async fn run(common: &Common, client: &Client, command: HostCommand) 
             check_host(&host)?;
             // First secret and key, so that the host is at no time let in without.
             let (secret, tls_key) = (read_key(&key)?, read_tls_key(&key, false)?);
+            let share = find_share(client, &export).await?;
+            let has_key = secret.is_some() || tls_key.is_some();
+            let of = if has_key && share.is_none() { Some(group_of(client, &export).await?) } else { None };
             if let Some(key) = tls_key {
-                client.host_tls_key_set(Some(&group_of(client, &export).await?), &host, &key).await?;
+                client.host_tls_key_set(of.as_deref(), &host, &key).await?;
             }
             if let Some(key) = secret {
-                client.host_key_set(Some(&group_of(client, &export).await?), &host, &key).await?;
+                client.host_key_set(of.as_deref(), &host, &key).await?;
+            }
+            if let Some(share) = share {
+                let changed = client.share_host_allow(&share.id, &host).await?;
+                return show_changed(common, &changed, |_| format!("{host} may use the shared drive {}", share.drive));
             }
             let changed = client.host_allow(&export, &host).await?;
             show_changed(common, &changed, |_| format!("{host} may use the export {export}"))
@@ -84,6 +91,11 @@ pub(super) async fn run(common: &Common, client: &Client, command: HostCommand) 
             show_changed(common, &changed, |_| format!("{host} is let in to {} by its name alone", of.name()))
         }
         HostCommand::Deny { host, export } => {
+            if let Some(share) = find_share(client, &export).await? {
+                let changed = client.share_host_deny(&share.id, &host).await?;
+                let done = format!("{host} may use the shared drive {} no longer", share.drive);
+                return show_changed(common, &changed, |_| done);
+            }
             let changed = client.host_deny(&export, &host).await?;
             show_changed(common, &changed, |_| format!("{host} may use the export {export} no longer"))
         }
@@ -103,6 +115,23 @@ pub(super) fn read_tls_key(key: &KeyArgs, keep_old: bool) -> Result<Option<HostT
     let Some(file) = &key.tls_key else { return Ok(None) };
     let key = secret::read_tls(file)?.text().to_string();
     Ok(Some(HostTlsKeySet { key, keep_old }))
+}
+
+/// The shared drive that is called so, or that is this drive.
+async fn find_share(client: &Client, name: &str) -> Result<Option<Share>, Failure> {
+    let is = |share: &Share| share.id == name || share.drive == name;
+    let Some(share) = client.shares().await?.shares.into_iter().find(is) else { return Ok(None) };
+    // A group may be called "share", and its exports as shared drives are.
+    match client.export(name).await {
+        Ok(_) => {
+            let drive = &share.drive;
+            let message =
+                format!("{name} is an export, and the shared drive {drive}: say {drive} if you mean that one");
+            Err(Failure::Usage(message))
+        }
+        Err(Failure::Refused { code: ErrorCode::ExportNotFound, .. }) => Ok(Some(share)),
+        Err(failure) => Err(failure),
+    }
 }
 
 /// The group that an export's volume is in.

@@ -112,6 +112,10 @@ fn json_is_what_the_daemon_says() {
     daemon.ok(&format!("export create tank/db --nvme-tcp HOST:4420 --host {host} --host nqn.2026-11.com.example:b"));
     is_exactly::<Changed<Volume>>(&json("volume limit tank/db --iops 5k"));
     is_exactly::<Changed<Export>>(&json(&format!("host limit {host} tank-3 --iops 5k")));
+    daemon.empty_file("x");
+    daemon.ok(&format!("drive share DIR/x --nvme-tcp HOST:4421 --host {host}"));
+    is_exactly::<Changed<Share>>(&json("host allow nqn.2026-11.com.example:b share-1"));
+    is_exactly::<Changed<Share>>(&json("host deny nqn.2026-11.com.example:b share-1"));
     is_exactly::<HostList>(&json("host list"));
     is_exactly::<Host>(&json(&format!("host show {host}")));
     is_exactly::<Changed<Volume>>(&json("volume create tank/a --size 1MiB"));

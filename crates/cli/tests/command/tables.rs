@@ -86,7 +86,10 @@ fn an_export_is_reached_as_it_was_told() {
 #[test]
 fn hosts_are_shown_with_what_they_may_use_and_what_they_did() {
     let daemon = Daemon::filled();
-    assert_eq!(daemon.ok("host list"), "no hosts; an export over NVMe/TCP names those that may use it\n");
+    assert_eq!(
+        daemon.ok("host list"),
+        "no hosts; an export over NVMe/TCP, or a shared drive, names those that may use it\n"
+    );
     let (a, b) = ("nqn.2026-11.com.example:a", "nqn.2026-11.com.example:b");
     let said = daemon.ok(&format!("export create tank/db --nvme-tcp HOST:4420 --host {a}"));
     let id = said.split_whitespace().nth(2).expect("created export ID of ...").to_owned();
@@ -95,7 +98,7 @@ fn hosts_are_shown_with_what_they_may_use_and_what_they_did() {
     assert_snapshot!("host_show", narrow(&daemon.ok(&format!("host show {b}"))));
     assert!(daemon.ok("status").ends_with(&daemon.ok("host list")), "the status shows them, too");
     assert_eq!(daemon.ok(&format!("host deny {a} {id}")), format!("{a} may use the export {id} no longer\n"));
-    let gone = format!("purlin: no export names the host \"{a}\", and it has used none\n");
+    let gone = format!("purlin: no export or shared drive names the host \"{a}\", and it has used none\n");
     assert_eq!(daemon.fails(&format!("host show {a}")), gone);
 }
 

@@ -525,6 +525,14 @@ impl Control for Engine {
         self.unshare_drive(id).await
     }
 
+    async fn share_host_allow(&self, id: &str, host: &str) -> Answer<Changed<Share>> {
+        self.set_share_host(id, host, true).await
+    }
+
+    async fn share_host_deny(&self, id: &str, host: &str) -> Answer<Changed<Share>> {
+        self.set_share_host(id, host, false).await
+    }
+
     async fn export_set(&self, id: &str, request: ExportUpdate) -> Answer<Changed<Export>> {
         self.set_access(id, request.validate()?, request.dry_run).await
     }

@@ -16,6 +16,50 @@ pub(super) fn hosts_of(names: &Option<Vec<String>>) -> Hosts {
     names.as_ref().map_or(Hosts::Any, |names| Hosts::Only(names.iter().cloned().collect()))
 }
 
+/// What hosts are let in to.
+#[derive(Clone, Copy)]
+pub(super) enum Offered<'a> {
+    Export(&'a str),
+    Share(&'a str),
+}
+
+/// The hosts that may use something once a host is let in or put out, and the sentence for people.
+pub(super) fn hosts_after(
+    of: Offered<'_>,
+    hosts: &Option<Vec<String>>,
+    host: &str,
+    allow: bool,
+) -> Answer<(Vec<String>, String)> {
+    let (what, id, other_hosts, nobody) = match of {
+        Offered::Export(id) => {
+            ("export", id, "delete it, and make one that names its hosts", "delete the export instead")
+        }
+        Offered::Share(id) => {
+            ("shared drive", id, "share it no longer, and then with hosts that are named", "share it no longer instead")
+        }
+    };
+    let refuse = |message: String| Err(ControlError::new(ErrorCode::Invalid, message));
+    let Some(mut names) = hosts.clone() else {
+        return refuse(format!("any host may use the {what} {id:?}: {other_hosts}"));
+    };
+    let step = match (allow, names.iter().position(|name| name == host)) {
+        (true, Some(_)) => return refuse(format!("{host} may use the {what} {id:?} already")),
+        (true, None) => {
+            names.push(host.to_owned());
+            format!("let {host} use the {what} {id}")
+        }
+        (false, None) => return refuse(format!("{host} may not use the {what} {id:?} as it is")),
+        (false, Some(_)) if names.len() == 1 => {
+            return refuse(format!("{host} is the last host of the {what} {id:?}: {nobody}"));
+        }
+        (false, Some(at)) => {
+            names.remove(at);
+            format!("let {host} use the {what} {id} no longer; it loses the namespace")
+        }
+    };
+    Ok((names, step))
+}
+
 /// What a host has done, all exports and shared drives together.
 #[derive(Default)]
 struct Sum {
@@ -117,30 +161,13 @@ impl Engine {
 
     /// Lets a host use an export, or takes that back.
     pub(super) async fn set_host(&self, id: &str, host: &str, allow: bool) -> Answer<Changed<Export>> {
-        let refuse = |message: String| Err(ControlError::new(ErrorCode::Invalid, message));
         let _one = self.changes.lock().await;
         let (group, running) = self.find_export(id)?;
         let ExportKind::NvmeTcp { hosts, .. } = &running.record.kind else {
-            return refuse(format!("the export {id:?} is not one over NVMe/TCP: only those know hosts"));
+            let message = format!("the export {id:?} is not one over NVMe/TCP: only those know hosts");
+            return Err(ControlError::new(ErrorCode::Invalid, message));
         };
-        let Some(mut names) = hosts.clone() else {
-            return refuse(format!("any host may use the export {id:?}: delete it, and make one that names its hosts"));
-        };
-        let step = match (allow, names.iter().position(|name| name == host)) {
-            (true, Some(_)) => return refuse(format!("{host} may use the export {id:?} already")),
-            (true, None) => {
-                names.push(host.to_owned());
-                format!("let {host} use the export {id}")
-            }
-            (false, None) => return refuse(format!("{host} may not use the export {id:?} as it is")),
-            (false, Some(_)) if names.len() == 1 => {
-                return refuse(format!("{host} is the last host of the export {id:?}: delete the export instead"));
-            }
-            (false, Some(at)) => {
-                names.remove(at);
-                format!("let {host} use the export {id} no longer; it loses the namespace")
-            }
-        };
+        let (names, step) = hosts_after(Offered::Export(id), hosts, host, allow)?;
         let mut record: ExportRecord = running.record.clone();
         if let ExportKind::NvmeTcp { hosts, .. } = &mut record.kind {
             *hosts = Some(names);

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use super::change::new_uuid;
 use super::drives::{self, Consent, Taken, stopping};
-use super::hosts::hosts_of;
+use super::hosts::{Offered, hosts_after, hosts_of};
 use super::identity::Present;
 use super::keyring::Keys;
 use super::memory::{Place, Remembered, replace};
@@ -181,6 +181,22 @@ impl Shares {
         self.save().inspect_err(|_| self.all().keys = before)
     }
 
+    /// Who may use a drive, and where it is offered.
+    fn hosts(&self, id: &str) -> Answer<(u32, Option<Vec<String>>, String)> {
+        let all = self.all();
+        let found = all.running.values().map(|running| &running.record).find(|record| id_of(record.nsid) == id);
+        let found = found.ok_or_else(|| not_shared(id))?;
+        Ok((found.nsid, found.hosts.clone(), found.address.clone()))
+    }
+
+    /// Other hosts may use a drive, on the disk too.
+    fn set_hosts(&self, nsid: u32, hosts: Option<Vec<String>>) -> Answer<()> {
+        let swap =
+            |hosts| self.all().running.get_mut(&nsid).map(|share| std::mem::replace(&mut share.record.hosts, hosts));
+        let Some(before) = swap(hosts) else { return Ok(()) };
+        self.save().inspect_err(|_| drop(swap(before)))
+    }
+
     /// The subsystem's UUID, if there is one.
     pub fn known_uuid(&self) -> Option<Uuid> {
         self.all().uuid
@@ -193,6 +209,10 @@ impl Shares {
         all.uuid = Some(uuid);
         Ok(uuid)
     }
+}
+
+fn not_shared(id: &str) -> ControlError {
+    ControlError::new(ErrorCode::DriveNotFound, format!("no drive is shared as {id:?}"))
 }
 
 fn subsystem(uuid: &Uuid) -> Subsystem {
@@ -310,8 +330,7 @@ impl Engine {
     pub(super) async fn unshare_drive(&self, id: &str) -> Answer<Changed<Share>> {
         let _one = self.changes.lock().await;
         let known = self.look_at_shares().into_iter().find(|share| share.id == id);
-        let known = known
-            .ok_or_else(|| ControlError::new(ErrorCode::DriveNotFound, format!("no drive is shared as {id:?}")))?;
+        let known = known.ok_or_else(|| not_shared(id))?;
         let uuid = self.shares.uuid()?;
         self.withdraw_share(&uuid, known.nsid).await;
         let gone = self.shares.all().running.remove(&known.nsid);
@@ -320,6 +339,20 @@ impl Engine {
         self.note_share(&uuid, &known, false);
         tracing::info!(drive = known.drive, "shared no longer");
         Ok(Changed::gone(vec![format!("offer the drive {} no longer; hosts lose it", known.drive)]))
+    }
+
+    /// Lets a host use a shared drive, or takes that back.
+    pub(super) async fn set_share_host(&self, id: &str, host: &str, allow: bool) -> Answer<Changed<Share>> {
+        let _one = self.changes.lock().await;
+        let (nsid, hosts, address) = self.shares.hosts(id)?;
+        let (names, step) = hosts_after(Offered::Share(id), &hosts, host, allow)?;
+        let hosts = Some(names);
+        // Whoever gets in gets in when it is recorded, and whoever is put out is out then.
+        self.shares.set_hosts(nsid, hosts.clone())?;
+        self.listeners.allow_hosts(&address, &nqn_of(&self.shares.uuid()?), nsid, hosts_of(&hosts));
+        tracing::info!(share = id, host, allow, "hosts changed");
+        let share = self.look_at_shares().into_iter().find(|share| share.nsid == nsid).ok_or_else(|| not_shared(id))?;
+        Ok(Changed::done(vec![step], share))
     }
 
     /// Notes that a drive has become a namespace, or is one no longer.

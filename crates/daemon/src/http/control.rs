@@ -189,6 +189,12 @@ pub trait Control: Send + Sync + 'static {
     /// Offers a drive no longer.
     async fn share_delete(&self, id: &str) -> Answer<Changed<Share>>;
 
+    /// Lets an NVMe host use a shared drive.
+    async fn share_host_allow(&self, id: &str, host: &str) -> Answer<Changed<Share>>;
+
+    /// Lets an NVMe host use a shared drive no longer. It loses the namespace at once.
+    async fn share_host_deny(&self, id: &str, host: &str) -> Answer<Changed<Share>>;
+
     /// Changes an export while clients are connected.
     async fn export_set(&self, id: &str, request: ExportUpdate) -> Answer<Changed<Export>>;
 

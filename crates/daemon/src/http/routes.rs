@@ -488,6 +488,8 @@ handlers!(
     share_list,
     share_create,
     share_delete,
+    share_host_allow,
+    share_host_deny,
     share_host_key_remove,
     share_host_key_set,
     share_host_tls_key_remove,

@@ -122,7 +122,7 @@ const SECRET: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n
 const OTHER: &str = "DHHC-1:01:vYcm5QemILkz5zSIeZidb4nPGcxongu2l/OaWMRgM9iIk/2A:";
 
 /// Tries to connect as a host with these secrets, or none, and says how that ended.
-async fn connects(
+pub async fn connects(
     address: &str,
     nqn: &str,
     host: &str,

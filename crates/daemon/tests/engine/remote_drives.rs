@@ -7,8 +7,12 @@ use std::time::{Duration, Instant};
 use api::*;
 use daemon::Engine;
 use daemon::http::Control;
+use nvme::Status;
+use nvme::host::{Blocks, io};
 
 use crate::bench::*;
+use crate::hosts::connects;
+use crate::nvme_host::NvmeHost;
 use crate::shelf::*;
 
 #[tokio::test]
@@ -213,6 +217,77 @@ async fn drives_that_are_shared_are_members_elsewhere_also_after_both_machines_w
     assert_eq!(giving.share_delete(&shares[0].id).await.unwrap_err().code, ErrorCode::DriveNotFound);
     end(engine).await;
     end(giving).await;
+}
+
+/// How a read of a shared drive ends, for a host that is connected; blocks.
+fn reads(host: &mut NvmeHost, share: &Share) -> Status {
+    let block_bytes = share.sector_bytes.unwrap();
+    host.execute(io::read(Blocks { nsid: share.nsid, first: 0, count: 1 }, block_bytes), &[], block_bytes).0
+}
+
+/// The hosts that may use each shared drive, and the drives that each host may use, as the engine says.
+async fn may_use(engine: &Engine) -> (Vec<Vec<String>>, Vec<(String, Vec<String>)>) {
+    let shares = engine.shares().await.unwrap().into_iter().map(|share| share.hosts.unwrap()).collect();
+    let ids = |host: Host| (host.nqn, host.shares.into_iter().map(|share| share.id).collect());
+    (shares, engine.hosts().await.unwrap().into_iter().map(ids).collect())
+}
+
+#[tokio::test]
+async fn a_shared_drive_is_for_the_hosts_that_it_names_and_a_change_of_them_holds_at_once_and_after_a_restart() {
+    let [a, b, nobody] = [1, 2, 3].map(|number| format!("nqn.2026-11.com.example:host-{number}"));
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    let address = bench.address();
+    let mut shares = Vec::new();
+    for (drive, hosts) in [("raw-0", vec![a.clone()]), ("raw-1", vec![a.clone(), b.clone()])] {
+        std::fs::File::create(bench.drive(drive)).unwrap().set_len(64 << 20).unwrap();
+        let drives = vec![bench.drive(drive)];
+        let request = ShareCreate { drives, address: Some(address.clone()), hosts, ..ShareCreate::default() };
+        shares.append(&mut share(&engine, request).await);
+    }
+    let [first, second] = [&shares[0], &shares[1]];
+    // Without keys a name is all that a host shows.
+    let subsystem: nvme::Nqn = first.nqn.parse().unwrap();
+    let invalid = format!("{address}: Connect failed: Connect Invalid Host");
+    assert_eq!(connects(&address, &first.nqn, &nobody, None).await, Err(invalid));
+    let connect = |number| NvmeHost::connect(&address, &subsystem, number);
+    let (mut host_a, mut host_b) = (connect(1), connect(2));
+    let mut ends = |share: &Share| [reads(&mut host_a, share), reads(&mut host_b, share)];
+    assert_eq!(ends(first), [Status::SUCCESS, Status::INVALID_NAMESPACE]);
+    assert_eq!(ends(second), [Status::SUCCESS; 2]);
+
+    let changed = engine.share_host_allow(&first.id, &b).await.unwrap();
+    assert_eq!(changed.steps, [format!("let {b} use the shared drive {}", first.id)]);
+    assert_eq!(changed.object.unwrap().hosts.unwrap(), [a.clone(), b.clone()]);
+    assert_eq!(ends(first), [Status::SUCCESS; 2]);
+    let changed = engine.share_host_deny(&first.id, &a).await.unwrap();
+    assert_eq!(changed.object.unwrap().hosts.unwrap(), [b.clone()]);
+    assert_eq!(ends(first), [Status::INVALID_NAMESPACE, Status::SUCCESS]);
+    assert_eq!(ends(second), [Status::SUCCESS; 2], "the other one stays");
+
+    // What would mean nothing is refused, and changes nothing.
+    let said = |refused: Result<Changed<Share>, daemon::http::ControlError>| refused.unwrap_err().message;
+    let id = &first.id;
+    assert_eq!(said(engine.share_host_allow(id, &b).await), format!("{b} may use the shared drive {id:?} already"));
+    assert_eq!(said(engine.share_host_deny(id, &a).await), format!("{a} may not use the shared drive {id:?} as it is"));
+    let last = format!("{b} is the last host of the shared drive {id:?}: share it no longer instead");
+    assert_eq!(said(engine.share_host_deny(id, &b).await), last);
+    assert_eq!(said(engine.share_host_allow("share-9", &b).await), "no drive is shared as \"share-9\"");
+    let ids = |shares: &[&Share]| shares.iter().map(|share| share.id.clone()).collect::<Vec<_>>();
+    let expected = (
+        vec![vec![b.clone()], vec![a.clone(), b.clone()]],
+        vec![(a.clone(), ids(&[second])), (b.clone(), ids(&[first, second]))],
+    );
+    assert_eq!(may_use(&engine).await, expected);
+    end(engine).await;
+
+    let engine = bench.engine().await;
+    assert_eq!(may_use(&engine).await, expected);
+    let (mut host_a, mut host_b) = (connect(1), connect(2));
+    let ends = [reads(&mut host_a, first), reads(&mut host_b, first)];
+    assert_eq!(ends, [Status::INVALID_NAMESPACE, Status::SUCCESS]);
+    drop((host_a, host_b));
+    end(engine).await;
 }
 
 #[tokio::test]

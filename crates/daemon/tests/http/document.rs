@@ -73,6 +73,8 @@ async fn the_routes_are_these() {
             "DELETE /v1/shares/hosts/{host}/tls-key",
             "PUT /v1/shares/hosts/{host}/tls-key",
             "DELETE /v1/shares/{id}",
+            "DELETE /v1/shares/{id}/hosts/{host}",
+            "PUT /v1/shares/{id}/hosts/{host}",
             "GET /v1/status",
             "GET /v1/upgrade",
             "POST /v1/upgrade",

@@ -40,6 +40,33 @@ pub(super) async fn share_delete(
     carried(async move { control.share_delete(&id).await }).await.map(Json)
 }
 
+/// Let an NVMe host use a shared drive. If it is connected it sees the namespace at once.
+#[utoipa::path(put, path = "/v1/shares/{id}/hosts/{host}", tag = "host",
+    params(("id" = String, Path, description = "Identity of the share"),
+        ("host" = String, Path, description = "NVMe qualified name of the host")),
+    responses((status = 200, body = Changed<Share>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+pub(super) async fn share_host_allow(
+    State(control): State<Shared>,
+    Segments((id, host)): Segments<(String, String)>,
+) -> Answer<Json<Changed<Share>>> {
+    check_host(&host)?;
+    carried(async move { control.share_host_allow(&id, &host).await }).await.map(Json)
+}
+
+/// Let an NVMe host use a shared drive no longer. It loses the namespace at once; what is in flight is answered.
+#[utoipa::path(delete, path = "/v1/shares/{id}/hosts/{host}", tag = "host",
+    params(("id" = String, Path, description = "Identity of the share"),
+        ("host" = String, Path, description = "NVMe qualified name of the host")),
+    responses((status = 200, body = Changed<Share>),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+pub(super) async fn share_host_deny(
+    State(control): State<Shared>,
+    Segments((id, host)): Segments<(String, String)>,
+) -> Answer<Json<Changed<Share>>> {
+    carried(async move { control.share_host_deny(&id, &host).await }).await.map(Json)
+}
+
 /// All NVMe hosts: those that exports name, and those that have used one.
 #[utoipa::path(get, path = "/v1/hosts", tag = "host",
     responses((status = 200, body = HostList), (status = "default", body = ErrorBody, description = "Refused or failed")))]

@@ -146,6 +146,8 @@ changes! {
     export_set(id: &str, request: ExportUpdate) -> Export;
     share_create(request: ShareCreate) -> ShareList;
     share_delete(id: &str) -> Share;
+    share_host_allow(id: &str, host: &str) -> Share;
+    share_host_deny(id: &str, host: &str) -> Share;
     host_allow(id: &str, host: &str) -> Export;
     host_deny(id: &str, host: &str) -> Export;
     host_limit(id: &str, host: &str, request: LimitUpdate) -> Export;
