@@ -112,6 +112,41 @@ fn a_scrub_shows_how_far_it_is_and_what_it_found() {
             done_percent: 50.0,
             left_s,
             findings: job.findings.clone().map(|findings| ScrubFindings {
+/// A host with figures as long as they get.
+fn busy(nqn: String) -> Host {
+    let host = example::<HostList>("HostList").hosts.remove(0);
+    let slow = Some(LatencyUs { p50: 999_000.0, p99: 999_000.0, max: 999_000.0 });
+    let moved = 1_099_511_627_775;
+    Host {
+        nqn,
+        controller_count: 65_000,
+        queue_count: 65_000,
+        error_count: 999_999,
+        read_latency_us: slow,
+        write_latency_us: slow,
+        io: IoCounters { read_bytes: moved, write_bytes: moved, ..host.io },
+        ..host
+    }
+}
+
+#[test]
+fn the_hosts_of_the_status_fit_in_120_columns_and_those_with_a_uuid_are_told_apart_whole() {
+    let uuid = "uuid:2cd402d7-8b0b-4a4f-9d4c-0e1f6a3b5c7d";
+    let long = format!("nqn.2026-11.com.example:{}-end", "x".repeat(195));
+    let shown = hosts::overview(false, &[busy(format!("nqn.2014-08.org.nvmexpress:{uuid}")), busy(long)]);
+    assert!(shown.lines().all(|line| line.chars().count() <= 120), "{shown}");
+    let lines: Vec<&str> = shown.lines().collect();
+    assert!(lines[1].starts_with(&format!("{uuid}  ")) && lines[2].starts_with("...xxx"), "{shown}");
+    assert!(lines[2].contains("x-end  ") && lines[1].contains("  999 ms  "), "{shown}");
+}
+
+#[test]
+fn the_status_of_a_machine_without_groups_shows_its_hosts() {
+    let hosts = example::<HostList>("HostList").hosts;
+    let status = Status { groups: Vec::new(), hosts, ..example("Status") };
+    assert_snapshot!("status_hosts", screen::render(false, &status));
+}
+
                 mismatch_count: 0,
                 places: vec![],
                 ..findings

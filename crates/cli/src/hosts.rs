@@ -3,7 +3,7 @@
 use api::{Host, HostExport, HostKey, HostShare, HostTlsKey, IoCounters, LatencyUs, format_bytes};
 use comfy_table::Cell;
 
-use crate::table::{Column, dash, pairs, rates, table, waits};
+use crate::table::{Column, dash, micros, pairs, rates, table, waits};
 
 /// `purlin host list`.
 pub fn list(colour: bool, hosts: &[Host]) -> String {
@@ -33,6 +33,48 @@ pub fn list(colour: bool, hosts: &[Host]) -> String {
         Column::Number("WRITES"),
         Column::Number("READ"),
         Column::Number("WRITTEN"),
+        Column::Number("ERRORS"),
+        Column::Word("TLS"),
+    ];
+    table(colour, &columns, hosts.iter().map(row).collect())
+}
+
+/// The longest name of a host that leaves the table of `purlin status` within 120 columns. One with a UUID has 41 characters.
+const STATUS_NAME_CHARS_MAX: usize = 46;
+
+/// A host's name for `purlin status`: most have the same beginning, and differ at their end.
+fn short_name(nqn: &str) -> String {
+    let short = nqn.strip_prefix("nqn.2014-08.org.nvmexpress:").unwrap_or(nqn);
+    match short.chars().count().checked_sub(STATUS_NAME_CHARS_MAX) {
+        None | Some(0) => short.to_owned(),
+        Some(over) => format!("...{}", short.chars().skip(over + 3).collect::<String>()),
+    }
+}
+
+/// Part of `purlin status`.
+pub fn overview(colour: bool, hosts: &[Host]) -> String {
+    let typical = |latency: Option<LatencyUs>| latency.map_or_else(dash, |us| Cell::new(micros(us.p50)));
+    let row = |host: &Host| {
+        vec![
+            Cell::new(short_name(&host.nqn)),
+            Cell::new(host.controller_count),
+            Cell::new(host.queue_count),
+            Cell::new(format_bytes(host.io.read_bytes)),
+            typical(host.read_latency_us),
+            Cell::new(format_bytes(host.io.write_bytes)),
+            typical(host.write_latency_us),
+            Cell::new(host.error_count),
+            Cell::new(if host.tls_keys.is_empty() { "no" } else { "yes" }),
+        ]
+    };
+    let columns = [
+        Column::Word("HOST"),
+        Column::Number("CTRLS"),
+        Column::Number("QUEUES"),
+        Column::Number("READ"),
+        Column::Number("READ P50"),
+        Column::Number("WRITTEN"),
+        Column::Number("WRITE P50"),
         Column::Number("ERRORS"),
         Column::Word("TLS"),
     ];

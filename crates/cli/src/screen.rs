@@ -104,12 +104,11 @@ pub fn render(colour: bool, status: &Status) -> String {
     text.push('\n');
     if status.groups.is_empty() {
         text.push_str("no groups; make one with: purlin group create\n");
-        return text;
+    } else {
+        text.push_str(&groups(colour, &status.groups));
+        text.push('\n');
+        text.push_str(&loads(colour, &status.groups));
     }
-    text.push_str(&groups(colour, &status.groups));
-    text.push('\n');
-    text.push_str(&loads(colour, &status.groups));
-
     let jobs: Vec<String> = status
         .groups
         .iter()
@@ -136,7 +135,7 @@ pub fn render(colour: bool, status: &Status) -> String {
     }
     if !status.hosts.is_empty() {
         text.push('\n');
-        text.push_str(&hosts::list(colour, &status.hosts));
+        text.push_str(&hosts::overview(colour, &status.hosts));
     }
     text
 }

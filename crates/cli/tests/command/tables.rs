@@ -96,7 +96,11 @@ fn hosts_are_shown_with_what_they_may_use_and_what_they_did() {
     assert_eq!(daemon.ok(&format!("host allow {b} {id}")), format!("{b} may use the export {id}\n"));
     assert_snapshot!("host_list", daemon.ok("host list"));
     assert_snapshot!("host_show", narrow(&daemon.ok(&format!("host show {b}"))));
-    assert!(daemon.ok("status").ends_with(&daemon.ok("host list")), "the status shows them, too");
+    let status = daemon.ok("status");
+    assert!(
+        status.contains("\nHOST  ") && status.contains(&format!("\n{b}  ")),
+        "the status shows them, too: {status}"
+    );
     assert_eq!(daemon.ok(&format!("host deny {a} {id}")), format!("{a} may use the export {id} no longer\n"));
     let gone = format!("purlin: no export or shared drive names the host \"{a}\", and it has used none\n");
     assert_eq!(daemon.fails(&format!("host show {a}")), gone);
@@ -116,6 +120,18 @@ fn shared_drives_are_shown_with_their_names_on_other_machines() {
     assert_snapshot!("drive_share", without_identities(&shared));
     daemon.ok("drive share DIR/z --nvme-tcp HOST:4420 --allow-any-host");
     assert_snapshot!("drive_shares", without_identities(&narrow(&daemon.ok("drive shares"))));
+    let other = "nqn.2026-11.com.example:b";
+    let status = daemon.ok("status");
+    assert!(status.contains("no groups; ") && status.contains(&format!("\n{host}  ")), "{status}");
+    assert_eq!(daemon.ok(&format!("host allow {other} share-1")), format!("{other} may use the shared drive DIR/x\n"));
+    let shown = daemon.ok(&format!("host show {other}"));
+    assert!(shown.contains("\nshare-1  DIR/x") && !shown.contains("share-2"), "{shown}");
+    let denied = format!("{host} may use the shared drive DIR/x no longer\n");
+    assert_eq!(daemon.ok(&format!("host deny {host} DIR/x")), denied);
+    let last =
+        format!("purlin: {other} is the last host of the shared drive \"share-1\": share it no longer instead\n");
+    assert_eq!(daemon.fails(&format!("host deny {other} share-1")), last);
+    assert_eq!(daemon.fails(&format!("host deny {other} share-9")), "purlin: there is no export \"share-9\"\n");
     assert_eq!(daemon.ok("drive unshare DIR/y"), "DIR/y is shared no longer\n");
     let gone = daemon.fails("drive unshare DIR/y");
     assert_eq!(gone, "purlin: DIR/y is not shared: see `purlin drive shares`\n");
