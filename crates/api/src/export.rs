@@ -54,6 +54,12 @@ pub struct Export {
     pub hosts: Option<Vec<String>>,
     /// Of NVMe/TCP, the hosts that have to use TLS, of those that may use it; empty for other protocols.
     pub tls_hosts: Vec<String>,
+    /// Of NVMe/TCP, the hosts that have to authenticate (DH-HMAC-CHAP), of those that may use it; empty for other protocols.
+    #[serde(default)]
+    pub secret_hosts: Vec<String>,
+    /// Of those, the hosts to which the target proves itself, too, if they ask: it has a secret for them.
+    #[serde(default)]
+    pub mutual_hosts: Vec<String>,
     /// Of NVMe/TCP, the hosts that are registered with the namespace, and what they have reserved; `null` where there are none, and
     /// for other protocols.
     pub reservation: Option<Reservation>,

@@ -80,6 +80,24 @@ fn exports_say_how_they_are_reached_and_who_has_reserved_what() {
     assert_snapshot!("export_show", table::export(&namespace));
     let anywhere = table::export(&Export { address: "0.0.0.0:4420".into(), ..namespace.clone() });
     assert!(anywhere.contains("nvme connect -t tcp -a ADDRESS -s 4420 "), "{anywhere}");
+    assert!(
+        anywhere.contains("\nADDRESS      any address of the daemon's machine that the host reaches\n"),
+        "{anywhere}"
+    );
+    let [c, d] = ["nqn.2026-11.com.example:c", "nqn.2026-11.com.example:d"].map(str::to_owned);
+    let guarded = Export {
+        hosts: Some(vec![a.clone(), b.clone(), c.clone(), d.clone()]),
+        tls_hosts: vec![b.clone(), d.clone()],
+        secret_hosts: vec![c.clone(), d.clone()],
+        mutual_hosts: vec![d.clone()],
+        reservation: None,
+        ..namespace.clone()
+    };
+    assert_snapshot!("export_show_guarded", table::export(&guarded));
+    let all = Export { hosts: Some(vec![c.clone()]), tls_hosts: vec![], secret_hosts: vec![c], ..guarded };
+    let shown = table::export(&all);
+    assert!(!shown.contains("esxcli") && !shown.contains("on Linux") && !shown.contains("TLS-KEY"), "{shown}");
+    assert!(shown.contains(" --dhchap-secret HOST-SECRET\n") && !shown.contains("--dhchap-ctrl-secret T"), "{shown}");
     let gone = Export { listening: false, message: Some("the address is in use".into()), ..nbd.clone() };
     let read_only = Export { tls: mutual, read_only: true, ..nbd.clone() };
     assert_snapshot!("export_list", table::exports(false, &[nbd, read_only, gone, namespace]));
@@ -94,24 +112,6 @@ fn hosts_are_shown_with_what_they_may_use_and_what_they_did() {
     assert_snapshot!("host_show", hosts::one(false, &hosts[0]));
 }
 
-#[test]
-fn an_import_is_shown_with_what_is_left_out() {
-    let imports = example::<ImportList>("ImportList").imports;
-    assert_snapshot!("import_list", imported::imports(false, &imports));
-    assert_snapshot!("import_show", imported::import(false, &imports[0]));
-    assert_snapshot!("imported", imported::answer(false, &example("Imported")));
-}
-
-#[test]
-fn a_scrub_shows_how_far_it_is_and_what_it_found() {
-    let done: Scrub = example("Scrub");
-    assert_snapshot!("scrub_done", upkeep::scrub("tank", &done));
-    let at = |state: JobState, left_s: Option<u64>, message: Option<&str>| {
-        let job = done.job.clone().map(|job| Job {
-            state,
-            done_percent: 50.0,
-            left_s,
-            findings: job.findings.clone().map(|findings| ScrubFindings {
 /// A host with figures as long as they get.
 fn busy(nqn: String) -> Host {
     let host = example::<HostList>("HostList").hosts.remove(0);
@@ -147,6 +147,24 @@ fn the_status_of_a_machine_without_groups_shows_its_hosts() {
     assert_snapshot!("status_hosts", screen::render(false, &status));
 }
 
+#[test]
+fn an_import_is_shown_with_what_is_left_out() {
+    let imports = example::<ImportList>("ImportList").imports;
+    assert_snapshot!("import_list", imported::imports(false, &imports));
+    assert_snapshot!("import_show", imported::import(false, &imports[0]));
+    assert_snapshot!("imported", imported::answer(false, &example("Imported")));
+}
+
+#[test]
+fn a_scrub_shows_how_far_it_is_and_what_it_found() {
+    let done: Scrub = example("Scrub");
+    assert_snapshot!("scrub_done", upkeep::scrub("tank", &done));
+    let at = |state: JobState, left_s: Option<u64>, message: Option<&str>| {
+        let job = done.job.clone().map(|job| Job {
+            state,
+            done_percent: 50.0,
+            left_s,
+            findings: job.findings.clone().map(|findings| ScrubFindings {
                 mismatch_count: 0,
                 places: vec![],
                 ..findings

@@ -25,6 +25,7 @@ pub mod nvme;
 mod nvme_args;
 mod output;
 mod progress;
+mod reach;
 mod referral_args;
 #[cfg(target_os = "linux")]
 mod rescue_args;

@@ -15,6 +15,7 @@ use std::time::Duration;
 use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets};
 
 use crate::progress::{bar, duration, percent};
+use crate::reach;
 use crate::upkeep;
 
 /// A column: its heading, and whether it holds numbers.
@@ -469,19 +470,13 @@ pub fn export(export: &Export) -> String {
     }
     if let (Some(nqn), Some(nsid)) = (&export.nqn, export.nsid) {
         let hosts = export.hosts.as_ref().map_or_else(|| "any".to_owned(), |hosts| hosts.join(", "));
-        let (host, port) = export.address.rsplit_once(':').unwrap_or((&export.address, "4420"));
-        let host = host.trim_matches(['[', ']']);
-        // Every address of this machine: which of them a host reaches is not known here.
-        let host = if matches!(host, "0.0.0.0" | "::") { "ADDRESS" } else { host };
         rows.push(("subsystem", nqn.clone()));
         rows.push(("namespace", nsid.to_string()));
         if let Some(ana) = export.ana {
             rows.push(("ANA state", ana.to_string()));
         }
         rows.push(("hosts", hosts));
-        if !export.tls_hosts.is_empty() {
-            rows.push(("with TLS only", export.tls_hosts.join(", ")));
-        }
+        rows.extend(reach::who(export));
         if let Some(reservation) = &export.reservation {
             rows.push(("reserved", reserved(reservation)));
             for registrant in &reservation.registrants {
@@ -490,16 +485,7 @@ pub fn export(export: &Export) -> String {
                 rows.push(("registered", format!("{host} ({}), key {}{holds}", registrant.host_id, registrant.key)));
             }
         }
-        let connect = format!("nvme connect -t tcp -a {host} -s {port} -n {nqn}");
-        let has_others = export.hosts.as_ref().is_none_or(|hosts| hosts.len() > export.tls_hosts.len());
-        if export.tls_hosts.is_empty() || has_others {
-            rows.push(("on Linux", connect.clone()));
-        }
-        if !export.tls_hosts.is_empty() {
-            rows.push(("with TLS", format!("{connect} --tls")));
-        }
-        rows.push(("on ESXi", format!("esxcli nvme fabrics connect -a vmhbaN -i {host} -p {port} -s {nqn}")));
-        rows.push(("on Windows", format!("in the initiator: target {host}, port {port}, subsystem NQN {nqn}")));
+        rows.extend(reach::commands(export, nqn, nsid));
     }
     pairs(&rows)
 }

@@ -190,7 +190,7 @@ fn a_host_is_given_a_key_of_tls_from_a_file_and_shown_how_it_connects() {
     let shown = daemon.ok(&format!("host show {host}")) + &daemon.ok("host list --output json");
     assert!(shown.contains("uses TLS") && shown.contains("for tank\n") && !shown.contains("NVMeTLS"), "{shown}");
     let export = daemon.ok(&format!("export show {id}"));
-    let (connect, others) = ("nvme connect -t tcp -a HOST -s 4420 -n ", export.contains("on Linux"));
+    let (connect, others) = ("nvme connect -t tcp -a HOST -s 4420 -n ", export.contains("\non Linux"));
     assert!(export.contains(connect) && export.contains(" --tls\n") && !others, "{export}");
     let new = daemon.file("new.tls");
     daemon.ok(&format!("host key generate --tls --out {}", new.display()));

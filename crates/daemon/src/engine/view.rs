@@ -461,6 +461,10 @@ pub(super) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExpo
         let may_use = |host: &&String| hosts.as_ref().is_none_or(|hosts| hosts.contains(host));
         export.ana = Some(access::shown(*ana));
         export.tls_hosts = catalogue.tls_keys.iter().map(|record| &record.host).filter(may_use).cloned().collect();
+        let secrets = || catalogue.secrets.iter().filter(|record| may_use(&&record.host));
+        export.secret_hosts = secrets().map(|record| record.host.clone()).collect();
+        let mutual = secrets().filter(|record| record.controller_secret.is_some());
+        export.mutual_hosts = mutual.map(|record| record.host.clone()).collect();
         export.reservation = group.reservation(running.record.volume);
     }
     export
@@ -509,6 +513,8 @@ pub(super) fn export_of(id: &str, name: String, running: &RunningExport, atomic_
         ana: None,
         hosts: None,
         tls_hosts: Vec::new(),
+        secret_hosts: Vec::new(),
+        mutual_hosts: Vec::new(),
         reservation: None,
     }
 }

@@ -172,6 +172,10 @@ async fn a_host_with_a_secret_proves_itself_and_the_secret_is_there_after_a_rest
         let no_secret = format!("{address}: the controller wants this host to authenticate, and no secret was given");
         assert_eq!(connects(&address, &nqn, A, None).await, Err(no_secret));
         assert_eq!(connects(&address, &nqn, B, None).await, Ok(()), "others need none");
+        engine.host_key_set(Some("tank"), B, key(OTHER, None)).await.unwrap();
+        let shown = engine.exports().await.unwrap().remove(0);
+        assert_eq!((shown.secret_hosts, shown.mutual_hosts), (vec![A.to_owned(), B.to_owned()], vec![A.to_owned()]));
+        engine.host_key_remove(Some("tank"), B).await.unwrap();
         end(engine).await;
     }
     let engine = bench.engine().await;
