@@ -8,6 +8,7 @@ mod bench;
 mod client;
 mod connect;
 mod history;
+mod host_figures;
 mod hosts;
 mod imports;
 mod limits;
