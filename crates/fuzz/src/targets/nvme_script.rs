@@ -32,11 +32,65 @@ pub(super) const TARGET: Target = Target {
                 ]
                 .as_slice(),
             ),
+            // Register, acquire, a release of another length, report; preempt and abort, release, clear; one that persists, with keys that
+            // are asked for.
+            Seed::new(
+                "reservations",
+                [
+                    &[3, 1, 1, 0][..],
+                    &[16, 0, 0, 0, 0, 0, 7],
+                    &[16, 2, 0, 0, 1, 7, 0],
+                    &[16, 1, 4, 0, 1, 7, 0],
+                    &[16, 3, 0, 15, 0],
+                    &[16, 2, 0, 2, 3, 7, 7],
+                    &[16, 1, 0, 0, 3, 7, 0, 16, 1, 0, 1, 0, 7, 0],
+                    &[16, 0, 1, 0xC8, 0, 7, 9, 12, 0, 255],
+                ]
+                .concat(),
+            ),
+            // One range; two with FUA; a place and a source past the end; too much; ranges that are asked for; another format; a
+            // read-only place.
+            Seed::new(
+                "copy",
+                [
+                    &[2, 4, 1, 0][..],
+                    &[17, 0, 0, 5, 0, 0, 3],
+                    &[17, 10, 0, 9, 0, 8, 3, 0, 10, 7],
+                    &[17, 0, 2, 17, 0, 0, 3, 17, 0, 0, 0, 2, 17, 3],
+                    &[17, 8, 0, 0, 0, 0, 255, 0, 0, 255],
+                    &[17, 1, 0, 0, 0, 0, 0, 12, 0, 255],
+                    &[17, 4, 0, 0, 0, 0, 0, 17, 64, 0, 0, 0, 0, 0],
+                ]
+                .concat(),
+            ),
+            // A pair; two lengths; two blocks; past the end; a first one alone, a second one alone, and what is neither.
+            Seed::new(
+                "fused",
+                [
+                    &[3, 7, 1, 0][..],
+                    &[18, 1, 0, 0, 5, 9, 18, 2, 0, 0, 5, 8],
+                    &[18, 1, 0, 0, 7, 1, 18, 2, 16, 0, 7, 1],
+                    &[18, 1, 16, 0, 7, 1, 18, 2, 16, 0, 7, 1],
+                    &[18, 1, 0, 2, 16, 2, 18, 2, 0, 2, 16, 2],
+                    &[18, 1, 0, 0, 1, 1, 10, 0, 0, 0, 0, 18, 2, 10, 0, 7, 3, 18, 3, 0, 0, 7, 3],
+                ]
+                .concat(),
+            ),
             Seed::new("ranges", [0, 5, 1, 0, 13, 4, 3, 0, 9, 2, 1, 0, 3, 13, 0, 1, 3, 0, 1, 14, 2, 15, 9].as_slice()),
         ]
     },
     stored: Vec::new,
-    dictionary: &[&[1, 0], &[1, 1, 2], &[9, 1, 0, 3], &[12, 0, 255], &[10, 1, 2, 2, 0]],
+    dictionary: &[
+        &[1, 0],
+        &[1, 1, 2],
+        &[9, 1, 0, 3],
+        &[12, 0, 255],
+        &[10, 1, 2, 2, 0],
+        &[16, 0, 0, 0, 0, 0, 7],
+        &[16, 2, 0, 0, 1, 7, 0],
+        &[17, 0, 0, 5, 0, 0, 0, 3],
+        &[18, 1, 0, 0, 5, 9, 18, 2, 0, 0, 5, 8],
+    ],
     input_bytes_max: 512,
     // The stream that the script makes, with data of up to 64 KiB, twice.
     memory: Memory { base_bytes: 48 << 20, per_input_byte: 0 },
@@ -83,8 +137,85 @@ impl Script<'_> {
         (command, blocks * block_bytes)
     }
 
+    /// Sends a command with data in its capsule, or that are to be asked for: what is sent then is what [`Script::send`] makes.
+    fn bring(&mut self, session: &mut Session, mut command: Command, data: &[u8], in_capsule: bool) {
+        let len = data.len() as u32;
+        if in_capsule {
+            command.dptr = Sgl::in_capsule(len);
+            session.command(command, data);
+            return;
+        }
+        command.dptr = Sgl::transport(len);
+        self.expect(len);
+        session.command(command, &[]);
+    }
+
+    /// The data of the command that was made last may be asked for.
+    fn expect(&mut self, len: u32) {
+        if let Some(free) = self.transfers.iter_mut().find(|transfer| transfer.is_none()) {
+            *free = Some((self.cid, len, 0));
+        }
+    }
+
+    /// Reservation Register, Report, Acquire or Release: `[command, how, number, first key, second key]`.
+    fn reserve(&mut self, session: &mut Session) {
+        self.cid += 1;
+        let opcodes =
+            [nvm::RESERVATION_REGISTER, nvm::RESERVATION_RELEASE, nvm::RESERVATION_ACQUIRE, nvm::RESERVATION_REPORT];
+        let (opcode, how) = (opcodes[usize::from(self.byte()) % 4], self.byte());
+        let mut command = Command::new(opcode, self.cid, if how & 8 == 0 { 1 } else { 3 });
+        // RREGA, RACQA or RRELA with IEKEY; RTYPE; CPTPL.
+        let (action, kind) = (self.byte(), self.byte());
+        command.set_cdw(10, u32::from(action & 0xF) | u32::from(kind % 8) << 8 | u32::from(action >> 6) << 30);
+        if opcode == nvm::RESERVATION_REPORT {
+            // NUMD, and EDS.
+            command.set_cdw(10, action.into());
+            command.set_cdw(11, u32::from(kind & 1 == 0));
+            command.dptr = Sgl::transport((u32::from(action) + 1) * 4);
+            session.command(command, &[]);
+            return;
+        }
+        let keys = [u64::from(self.byte()), u64::from(self.byte())].map(u64::to_le_bytes).concat();
+        // Seldom as many bytes as another one has.
+        let is_short = (opcode == nvm::RESERVATION_RELEASE) != (how & 4 != 0);
+        self.bring(session, command, if is_short { &keys[..8] } else { &keys }, how & 1 == 0);
+    }
+
+    /// Copy of 1 to 8 ranges: `[how and ranges, number, (number, blocks)*]`.
+    fn copy(&mut self, session: &mut Session) {
+        self.cid += 1;
+        let how = self.byte();
+        let mut command = Command::new(nvm::COPY, self.cid, if how & 64 == 0 { 1 } else { 3 });
+        let count = u32::from(how >> 3 & 7) + 1;
+        command.set_slba(self.number());
+        // Descriptors of another format, and FUA.
+        command.set_cdw(12, (count - 1) | u32::from(how & 4) << 6 | u32::from(how & 2) << 29);
+        let mut data = Vec::new();
+        for _ in 0..count {
+            let mut source = [0; 32];
+            source[8..16].copy_from_slice(&self.number().to_le_bytes());
+            source[16] = self.byte();
+            data.extend_from_slice(&source);
+        }
+        self.bring(session, command, &data, how & 1 == 0);
+    }
+
+    /// A part of a fused operation, or what says that it is: `[FUSE and command, how, number, data]`.
+    fn fused(&mut self, session: &mut Session) {
+        let part = self.byte();
+        let opcode = match (part & 3, part >> 2) {
+            (1, 0) => nvm::COMPARE,
+            (_, 0) => nvm::WRITE,
+            (_, other) => other % 32,
+        };
+        let (mut command, len) = self.io(opcode);
+        command.flags |= part & 3;
+        let data = vec![self.byte(); len.min(LIMITS.capsule_data_bytes_max) as usize];
+        self.bring(session, command, &data, true);
+    }
+
     fn send(&mut self, session: &mut Session) {
-        match self.byte() % 16 {
+        match self.byte() % 19 {
             0 => {
                 let connect = Connect {
                     format: u16::from(self.byte() == 9),
@@ -132,13 +263,12 @@ impl Script<'_> {
                 let opcode = if self.byte().is_multiple_of(4) { nvm::COMPARE } else { nvm::WRITE };
                 let (mut command, len) = self.io(opcode);
                 command.dptr = Sgl::transport(len);
-                if let Some(free) = self.transfers.iter_mut().find(|transfer| transfer.is_none()) {
-                    *free = Some((self.cid, len, 0));
-                }
+                self.expect(len);
                 session.command(command, &[]);
             }
+            // With those of reservations and Copy, whose data have another length.
             10 => {
-                let opcode = self.byte() % 16;
+                let opcode = self.byte() % 32;
                 let (mut command, len) = self.io(opcode);
                 command.dptr = Sgl::transport(len);
                 session.command(command, &[]);
@@ -175,10 +305,13 @@ impl Script<'_> {
                 let (cid, tag, offset) = (self.byte().into(), self.byte().into(), self.number() as u32);
                 session.data(cid, tag, offset, &vec![1; usize::from(self.byte()) * 4], self.byte().is_multiple_of(2));
             }
-            _ => {
+            15 => {
                 let count = self.byte() % 40;
                 (0..count).for_each(|_| session.bytes.push(self.byte()));
             }
+            16 => self.reserve(session),
+            17 => self.copy(session),
+            _ => self.fused(session),
         }
     }
 }

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 
 use nvme::fabrics_data::DiscoveryEntry;
 use nvme::target::{
-    AccessState, Activity, Admission, Answer, Controller, Event, Happened, Happening, History, Io, Kind, Namespace,
-    Past, QUEUE_ENTRIES_MAX, QUEUES_MAX, Reservations, Shelf, Subsystem, TRANSFER_BYTES_MAX, copied, ranges,
+    AccessState, Activity, Admission, Answer, CompareAndWrite, Controller, Event, Happened, Happening, History, Io,
+    Kind, Namespace, Past, QUEUE_ENTRIES_MAX, QUEUES_MAX, Reservations, Shelf, Subsystem, TRANSFER_BYTES_MAX, copied,
+    ranges,
 };
 use nvme::tcp::{Digests, Limits, Receiver, Step, To};
-use nvme::{Access, Command, Completion, DISCOVERY_NQN, Direction, FABRICS, Nqn, Place, Status, admin, fabrics};
+use nvme::{Access, Command, Completion, DISCOVERY_NQN, Direction, FABRICS, Fuse, Nqn, Place, Status, admin, fabrics};
 use zerocopy::FromZeros;
 
 use crate::rng::Rng;
@@ -129,6 +130,8 @@ struct Connection {
     queue: Queue,
     shelf: Memory,
     reservations: Reservations,
+    /// The first part of a fused operation, until another command is executed.
+    first: Option<(u32, Io)>,
     input: Vec<u8>,
     direct: bool,
     missing: Option<(To, u32, u32)>,
@@ -151,6 +154,7 @@ impl Connection {
             queue: Queue::Fresh,
             shelf: Memory::new(),
             reservations: Reservations::default(),
+            first: None,
             input: Vec::new(),
             direct,
             missing: None,
@@ -350,6 +354,19 @@ impl Connection {
         assert!(range.is_none_or(|(offset, len)| offset + u64::from(len) <= end), "{io:?} behind the end");
         assert!(io.data_bytes() <= TRANSFER_BYTES_MAX, "{io:?} is too long");
         self.done.push(Done::Io(io));
+        let nsid = command.nsid.get();
+        let first = self.first.take().filter(|first| first.0 == nsid);
+        match (command.fuse(), first) {
+            (Fuse::First, _) => self.first = Some((nsid, io)),
+            (Fuse::Second, Some((_, first))) => {
+                let Ok(pair) = CompareAndWrite::of(&first, &io, &namespace) else {
+                    return self.answer(cid, Status::INVALID_FIELD, 0);
+                };
+                let is_block = pair.len == namespace.block_bytes && pair.offset.is_multiple_of(pair.len.into());
+                assert!(is_block && pair.offset < end && !namespace.read_only, "{pair:?}");
+            }
+            _ => {}
+        }
         if let Io::Reserve(reserve) = io {
             // Every fourth command is another host's.
             let host = [1 + u8::from(cid.is_multiple_of(4)); 16];
