@@ -121,12 +121,8 @@ mod tests {
     #[test]
     fn what_is_recorded_is_what_is_restored() {
         let registrants = BTreeMap::from([([0xAB; 16], 7), ([0; 16].map(|_: u8| 1), u64::MAX)]);
-        let holders = [
-            None,
-            Some(Held { kind: ReservationType::ExclusiveAccess, holder: Some([0xAB; 16]) }),
-            Some(Held { kind: ReservationType::WriteExclusiveAllRegistrants, holder: None }),
-        ];
-        for held in holders {
+        let of = |kind: ReservationType| Held { kind, holder: (!kind.is_of_all()).then_some([0xAB; 16]) };
+        for held in ReservationType::ALL.map(|kind| Some(of(kind))).into_iter().chain([None]) {
             let saved = Reservations::restore(registrants.clone(), held, 9).unwrap();
             let record = recorded(3, &saved);
             assert_eq!((record.volume, record.registrants[1].host.as_str()), (3, "ab".repeat(16).as_str()));

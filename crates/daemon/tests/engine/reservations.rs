@@ -137,6 +137,43 @@ async fn a_reservation_that_persists_outlives_the_daemon_and_one_that_does_not_i
 }
 
 #[tokio::test]
+async fn every_type_outlives_the_daemon_with_all_its_registrants() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    let (address, nqn) = export(&bench, &engine).await;
+    end(engine).await;
+    for kind in 1..=6 {
+        let engine = bench.engine().await;
+        let register =
+            |key: u64| move |host: &mut NvmeHost| reserve(host, nvm::RESERVATION_REGISTER, 0b11 << 30, &[0, key]);
+        let (two, registered) = ask(connect(&address, &nqn, 2).await, register(KEY + 2)).await;
+        let (one, answers) = ask(connect(&address, &nqn, 1).await, move |host| {
+            (register(KEY)(host), reserve(host, nvm::RESERVATION_ACQUIRE, kind << 8, &[KEY, 0]))
+        })
+        .await;
+        assert_eq!((registered, answers), (Status::SUCCESS, (Status::SUCCESS, Status::SUCCESS)), "type {kind}");
+        drop((one, two));
+        end(engine).await;
+
+        let engine = bench.engine().await;
+        let (two, known) =
+            ask(connect(&address, &nqn, 2).await, |host| (report(host)[4..].to_vec(), write(host))).await;
+        let written = if kind < 3 { Status::RESERVATION_CONFLICT } else { Status::SUCCESS };
+        assert_eq!(known, (vec![kind as u8, 2], written), "type {kind}");
+        let shown = engine.exports().await.unwrap().remove(0).reservation.unwrap();
+        let holders: Vec<bool> = shown.registrants.iter().map(|registrant| registrant.is_holder).collect();
+        assert_eq!(holders, [true, kind >= 5], "type {kind}");
+        let (one, cleared) = ask(connect(&address, &nqn, 1).await, |host| {
+            (write(host), reserve(host, nvm::RESERVATION_RELEASE, 1, &[KEY]))
+        })
+        .await;
+        assert_eq!(cleared, (Status::SUCCESS, Status::SUCCESS), "it writes, and clears everything");
+        drop((one, two));
+        end(engine).await;
+    }
+}
+
+#[tokio::test]
 async fn reservations_end_with_their_volume_and_not_with_its_exports() {
     let bench = Bench::new();
     let engine = bench.engine().await;
