@@ -95,7 +95,7 @@ pub fn commands(export: &Export, nqn: &str, nsid: u32) -> Vec<(&'static str, Str
             rows.push((needs.label(), connect));
         }
     }
-    let esxi = "hosts that have to use TLS or to authenticate cannot: vSphere 8 has an option for neither";
+    let esxi = "hosts that have to use TLS or to authenticate cannot: vSphere 8.0 has an option for neither";
     let windows = format!("in the initiator: target {host}, port {port}, subsystem NQN {nqn}");
     if plain {
         rows.push(("on ESXi", format!("esxcli nvme fabrics connect -a vmhbaN -i {host} -p {port} -s {nqn}")));

@@ -39,6 +39,14 @@ fn a_silent_host_is_ended_after_the_shorter_time_that_it_has_chosen() {
     assert!(controller.admin.is_closed());
     let silent = silent.elapsed();
     assert!(silent < Duration::from_millis(5000), "{silent:?} instead of 2 s");
+
+    // One that was to be there for ever is not looked for once a minute only.
+    let mut controller = connect(&target, 0);
+    set(&mut controller, 1000);
+    let silent = Instant::now();
+    assert!(controller.admin.is_closed());
+    let silent = silent.elapsed();
+    assert!(silent < Duration::from_secs(20), "{silent:?} instead of 1 s");
 }
 
 #[test]
