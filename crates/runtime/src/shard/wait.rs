@@ -109,7 +109,6 @@ impl Shard {
         }
         let begin = clock::now();
         if !(looks && self.spin_for_completion(&mut ring, deadline, spin::WINDOW)) {
-            self.release(&mut ring);
             self.rest(&mut ring, deadline);
         }
         self.spinner.borrow_mut().waited(clock::now().saturating_sub(begin), looks);
@@ -167,6 +166,8 @@ impl Shard {
             std::hint::spin_loop();
         };
         count(&self.remote.counters.looked_ns, now.saturating_sub(begin));
+        // If something else was found: there may always be something else.
+        self.release(ring);
         if found && ring.wants_enter() {
             self.entered(ring.enter());
         }
