@@ -31,13 +31,10 @@ pub(super) struct Association {
     gone: AtomicBool,
     /// I/O queues that the host was granted.
     granted: AtomicU16,
-    unfinished: Arc<Unfinished>,
+    /// I/O queues that had to end, and whose commands are still under way.
+    unfinished: AtomicUsize,
     inner: Mutex<Inner>,
 }
-
-/// I/O queues of one host that had to end, of all its controllers of a subsystem, and whose commands are still under way.
-#[derive(Debug, Default)]
-pub(super) struct Unfinished(AtomicUsize);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -99,7 +96,6 @@ impl Association {
         secrets: Option<HostSecrets>,
         is_secure: bool,
         alarm: Arc<Alarm>,
-        unfinished: Arc<Unfinished>,
     ) -> Arc<Association> {
         Arc::new(Association {
             cntlid,
@@ -112,7 +108,7 @@ impl Association {
             ready: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             granted: AtomicU16::new(nvme::target::QUEUES_MAX),
-            unfinished,
+            unfinished: AtomicUsize::new(0),
             inner: Mutex::default(),
         })
     }
@@ -122,9 +118,9 @@ impl Association {
         self.lock().queues.len()
     }
 
-    /// Whether commands of its I/O queues may be under way, or of such as the host had before.
+    /// Whether commands of its I/O queues may be under way, also of those that had to end.
     pub fn is_busy(&self) -> bool {
-        self.queue_count() > 0 || self.unfinished.0.load(Ordering::SeqCst) > 0
+        self.queue_count() > 0 || self.unfinished.load(Ordering::SeqCst) > 0
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -155,7 +151,7 @@ impl Association {
         let queues = {
             let mut inner = self.lock();
             inner.epoch += 1;
-            self.unfinished.0.fetch_add(inner.queues.len(), Ordering::SeqCst);
+            self.unfinished.fetch_add(inner.queues.len(), Ordering::SeqCst);
             std::mem::take(&mut inner.queues)
         };
         queues.values().for_each(|queue| queue.alarm.ring());
@@ -264,7 +260,7 @@ impl Drop for Seat {
         if inner.epoch == self.epoch {
             inner.queues.remove(&self.number);
         } else {
-            self.association.unfinished.0.fetch_sub(1, Ordering::SeqCst);
+            self.association.unfinished.fetch_sub(1, Ordering::SeqCst);
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use drive::{Block, Nanos};
-use nvme::target::{Admission, Host, HostId, Kind, Namespace, Notice, Refused, Subsystem};
+use nvme::target::{Admission, HostId, Kind, Namespace, Notice, Refused, Subsystem};
 use nvme::tls::{TlsIdentity, TlsPsk};
 use nvme::{DISCOVERY_NQN, Nqn, Status};
 
-use super::association::{Association, News, Unfinished};
+use super::association::{Association, News};
 use super::history::SubsystemHistory;
 use super::secrets::HostSecrets;
 use super::shared::{Listening, SharedNamespace};
@@ -104,8 +104,6 @@ struct Inner<B> {
     insecure: Seldom,
     subsystems: BTreeMap<Nqn, Shelved<B>>,
     associations: BTreeMap<u16, Arc<Association>>,
-    /// By subsystem and host, as long as there is a queue or a controller of these.
-    unfinished: BTreeMap<(Nqn, Nqn, [u8; 16]), Weak<Unfinished>>,
     /// Other discovery services, which the log names.
     referrals: BTreeSet<SocketAddr>,
     /// GENCTR of the discovery log.
@@ -131,7 +129,6 @@ impl<B> Default for Portal<B> {
             insecure: Seldom::default(),
             subsystems: BTreeMap::new(),
             associations: BTreeMap::new(),
-            unfinished: BTreeMap::new(),
             referrals: BTreeSet::new(),
             generation: 1,
             closed: false,
@@ -347,8 +344,7 @@ impl<B> Portal<B> {
             .into_iter()
             .find(|number| (1..CNTLID_END).contains(number) && !inner.associations.contains_key(number));
         let cntlid = cntlid.ok_or(Refused(Status::CONNECT_CONTROLLER_BUSY, 0))?;
-        let unfinished = inner.unfinished_of(&admission.subsystem, &admission.host);
-        let association = Association::new(cntlid, admission, secrets, identity.is_some(), alarm, unfinished);
+        let association = Association::new(cntlid, admission, secrets, identity.is_some(), alarm);
         inner.associations.insert(cntlid, association.clone());
         Ok(association)
     }
@@ -424,17 +420,6 @@ impl<B> Inner<B> {
         for association in users.filter(|user| user.subsystem == *subsystem && hosts.include(user.host.nqn.as_str())) {
             association.tell(news);
         }
-    }
-
-    /// What all controllers of a host have in common.
-    fn unfinished_of(&mut self, subsystem: &Nqn, host: &Host) -> Arc<Unfinished> {
-        let key = (subsystem.clone(), host.nqn.clone(), host.id);
-        self.unfinished.get(&key).and_then(Weak::upgrade).unwrap_or_else(|| {
-            self.unfinished.retain(|_, unfinished| unfinished.strong_count() > 0);
-            let unfinished = Arc::default();
-            self.unfinished.insert(key, Arc::downgrade(&unfinished));
-            unfinished
-        })
     }
 
     /// The discovery log may be another.

@@ -134,9 +134,9 @@ impl Controller {
         self.ready && self.configuration.enabled() && !self.configuration.shutdown()
     }
 
-    /// Says, before a command is executed, whether commands of I/O queues are under way: of this controller's, or of ended ones of the same host.
-    /// Until they are not, a controller that was disabled or shut down does not say that this is done, and one that was
-    /// enabled is not ready (Base 2.0, clauses 3.5 and 3.6): what a host writes then would be overwritten by what it wrote before.
+    /// Says, before a command is executed, whether commands of I/O queues are under way, also of queues that had to end. Until they are not, a controller
+    /// that was disabled or shut down does not say that this is done, and one that was enabled again is not ready: Base 2.0,
+    /// clauses 3.5 and 3.6.
     pub fn set_busy(&mut self, busy: bool) {
         self.busy = busy;
         self.settle();
