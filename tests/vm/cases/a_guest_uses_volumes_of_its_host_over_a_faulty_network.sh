@@ -1,17 +1,24 @@
 # A daemon on the machine outside, and the kernel's initiator in here, over a network that loses, delays and reorders: ext4 and XFS with fio that
-# verifies, while controllers are reset, the daemon is killed, and two drives fail.
+# verifies, while controllers are reset, the daemon is killed, and two drives fail; a namespace grows and another comes. Host and target prove themselves on each connection, with both digests.
 # drives: 4096
 # limit: 400
-modprobe -a nvme-tcp virtio_net sch_netem
+modprobe -a nvme-tcp nvme-auth dh_generic hmac sha256_generic sha512_generic virtio_net sch_netem
 ip link set lo up
 for net in /sys/class/net/e*; do link=${net##*/}; done
 ip addr add 10.0.2.15/24 dev "$link"
 ip link set "$link" up
 HOST=nqn.2014-08.org.nvmexpress:uuid:11111111-2222-4333-8444-555555555555
 ID=11111111-2222-4333-8444-555555555555
-read -r PORT NQN < <(host run start "$HOST")
+read -r PORT NQN SECRET CTRL_SECRET < <(host run start "$HOST")
 nvme discover -t tcp -a 10.0.2.2 -s "$PORT" --hostnqn "$HOST" --hostid "$ID" | grep -c "subnqn: *$NQN"
-nvme connect -t tcp -a 10.0.2.2 -s "$PORT" -n "$NQN" -i 2 --hostnqn "$HOST" --hostid "$ID" --ctrl-loss-tmo 120 --reconnect-delay 1 --data-digest >&2
+# to SECRET: connects.
+to() {
+    nvme connect -t tcp -a 10.0.2.2 -s "$PORT" -n "$NQN" -i 2 --hostnqn "$HOST" --hostid "$ID" --ctrl-loss-tmo 120 --reconnect-delay 1 --hdr-digest --data-digest \
+        --dhchap-secret "$1" --dhchap-ctrl-secret "$CTRL_SECRET" >&2
+}
+to "$CTRL_SECRET" && fail "in with another secret"
+echo "not with another secret"
+to "$SECRET" || fail "not in with the right secret"
 # node NSID: its block device, whose number may be another, since the kernel looks at all namespaces at once.
 node() {
     local path
@@ -58,6 +65,13 @@ for turn in 1 2 3; do
 done
 host run fail-drives
 moves "two drives have failed"
+# What is lost is what leaves here: the rest of the way is QEMU's.
+dropped() { tc -s qdisc show dev "$link" | grep -o 'dropped [0-9]*' | cut -d' ' -f2; }
+(($(dropped) > 10)) && echo "packets were lost" || tc -s qdisc show dev "$link" >&2
+host run grow "$HOST" "$PORT"
+has_grown() { [[ $(blockdev --getsize64 "$(node 1)") == $((96 << 20)) ]] && node 3; }
+wait_for 60 has_grown >&2 && echo "one has grown, and another has come"
+moves "and both are in use"
 for kind in ext4 xfs; do
     fio_ends "${load[$kind]}" "/run/fio-$kind"
     echo "fio over $kind verified everything"

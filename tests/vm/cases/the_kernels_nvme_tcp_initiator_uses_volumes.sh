@@ -52,6 +52,9 @@ wait_for 30 grep -q 'is served by this daemon' /run/purlind.log && echo "the dae
 to "$NQN" --hostnqn "$HOST" --hostid "$ID" >&2
 wait_for 20 is_there 1
 device=$(node 1)
+# Node, serial number, model, namespace, use, format and firmware; of them what is the same each time.
+nvme list | grep "^$device " | grep -oE 'Purlin.* [0-9]+ B ' | tr -s ' '
+nvme list-subsys | grep -A3 "$NQN" | grep -oE 'tcp traddr=[0-9.]*,trsvcid=[0-9]*.* live' | sed 's/,src_addr=[^ ]*//'
 nvme id-ctrl "$device" | grep -E '^(mn|mdts|oncs|vwc|cmic|sgls) ' | tr -s ' '
 nvme id-ns "$device" | grep -E '^(nsze|dlfeat|nmic|nows) |in use' | tr -s ' '
 nvme smart-log "$device" | grep -E '^critical_warning' | tr -s '\t ' ' '

@@ -11,7 +11,8 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use cli::nvme::reports::{NvmeBench, NvmeDiscovery};
-use common::{MIB, Target, Volume, only, subsystem};
+use common::proxy::Proxy;
+use common::{MIB, Target, Volume, eventually, offer, only, subsystem};
 
 /// A folder of its own for what a user keeps.
 struct Home(PathBuf);
@@ -146,6 +147,33 @@ fn a_benchmark_counts_what_it_did() {
     assert!(writes.contains("write of 64KiB, 8 in flight, 2 queues"), "{writes}");
     let written = state.counters().written_bytes;
     assert!(written > 0 && written.is_multiple_of(65_536), "{written}");
+}
+
+#[test]
+fn a_benchmark_over_two_paths_goes_on_when_one_is_cut() {
+    let home = Home::new();
+    let volume = Volume::new(64 * MIB);
+    let targets = [Target::start(1, 64), Target::start(1, 64)];
+    let states = [0, 1].map(|index| offer(&targets[index], 1, 1, &volume, 4096));
+    let reads = || [0, 1].map(|index: usize| states[index].counters().requests[export::Kind::Read as usize]);
+    let proxies = [0, 1].map(|index| Proxy::to(targets[index].address));
+    let at = format!("{},{} {}", proxies[0].address, proxies[1].address, subsystem());
+    let mut bench = home.command(&format!("nvme bench {at} {HOST} --seconds 5 --depth 8 --output json"));
+    std::thread::scope(|scope| {
+        let bench = scope.spawn(move || bench.output().unwrap());
+        eventually("both are used", || reads().iter().all(|count| *count > 100));
+        proxies[0].refuse(true);
+        proxies[0].cut();
+        let left = reads()[1];
+        eventually("the other goes on", || reads()[1] > left + 100);
+        let Output { status, stdout, stderr } = bench.join().unwrap();
+        assert!(status.success(), "{}", String::from_utf8_lossy(&stderr));
+        let found: NvmeBench = serde_json::from_slice(&stdout).unwrap();
+        assert_eq!(found.addresses, [proxies[0].address.to_string(), proxies[1].address.to_string()]);
+        // Of those that were cut off some were served twice.
+        assert!(found.request_count <= reads().iter().sum::<u64>(), "{} of {:?}", found.request_count, reads());
+        assert!(found.request_count > left, "{}", found.request_count);
+    });
 }
 
 #[test]
