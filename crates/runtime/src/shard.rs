@@ -78,6 +78,7 @@ pub(crate) struct Shard {
     /// Receives in flight from clients that may ask again at once.
     prompt_receives: Cell<u32>,
     spinner: RefCell<Spinner>,
+    /// The receive that the kernel does not have yet.
     held: RefCell<Option<wait::Held>>,
     naps: RefCell<Naps>,
     stopping: Cell<bool>,

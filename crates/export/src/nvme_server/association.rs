@@ -1,7 +1,7 @@
 //! A controller as those see it that do not own it: other threads, and its I/O queues.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nvme::auth::Policy;
@@ -31,8 +31,6 @@ pub(super) struct Association {
     gone: AtomicBool,
     /// I/O queues that the host was granted.
     granted: AtomicU16,
-    /// I/O queues that had to end, and whose commands are still under way.
-    unfinished: AtomicUsize,
     inner: Mutex<Inner>,
 }
 
@@ -40,6 +38,8 @@ pub(super) struct Association {
 struct Inner {
     /// Connected I/O queues by their number.
     queues: BTreeMap<u16, Connected>,
+    /// I/O queues that had to end, and whose commands are still under way.
+    unfinished: usize,
     /// Counts disabled controllers: a queue of an earlier count has ended.
     epoch: u64,
     /// What the admin queue has not heard yet.
@@ -108,7 +108,6 @@ impl Association {
             ready: AtomicBool::new(false),
             gone: AtomicBool::new(false),
             granted: AtomicU16::new(nvme::target::QUEUES_MAX),
-            unfinished: AtomicUsize::new(0),
             inner: Mutex::default(),
         })
     }
@@ -120,7 +119,8 @@ impl Association {
 
     /// Whether commands of its I/O queues may be under way, also of those that had to end.
     pub fn is_busy(&self) -> bool {
-        self.queue_count() > 0 || self.unfinished.load(Ordering::SeqCst) > 0
+        let inner = self.lock();
+        !inner.queues.is_empty() || inner.unfinished > 0
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -151,7 +151,7 @@ impl Association {
         let queues = {
             let mut inner = self.lock();
             inner.epoch += 1;
-            self.unfinished.fetch_add(inner.queues.len(), Ordering::SeqCst);
+            inner.unfinished += inner.queues.len();
             std::mem::take(&mut inner.queues)
         };
         queues.values().for_each(|queue| queue.alarm.ring());
@@ -260,7 +260,7 @@ impl Drop for Seat {
         if inner.epoch == self.epoch {
             inner.queues.remove(&self.number);
         } else {
-            self.association.unfinished.fetch_sub(1, Ordering::SeqCst);
+            inner.unfinished -= 1;
         }
     }
 }

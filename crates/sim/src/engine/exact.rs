@@ -26,7 +26,7 @@ pub fn verify_without_members(sim: &Sim, drives: &[SimDrive], shape: Shape, mode
 pub struct Model {
     /// The group's bytes, from offset 0.
     pub bytes: Vec<u8>,
-    /// What [`work`] has changed: offsets and lengths. Whoever asks from when on empties it then.
+    /// What [`work`] has changed since this was emptied: offsets and lengths.
     pub changed: Vec<(u64, u64)>,
 }
 
