@@ -134,6 +134,7 @@ fn a_host_that_has_a_key_is_refused_without_it_and_others_are_not() {
     assert_eq!(admitted(target.address, wish(1)), refused(Status::CONNECT_INVALID_HOST));
     assert_eq!(admitted(target.address, wish(2)), Ok(()));
     others_go_on(&target);
+    eventually("the others have gone", || state.connections().is_empty());
     // Who comes in the clear has been let in before; so does no further queue of it come.
     let controller = Controller::with(target.address, wish(2), Digests::default()).unwrap();
     let mut queue = controller.queue(1);
