@@ -79,6 +79,8 @@ struct Receiving<B> {
     commands_since: u32,
     /// Reads that wait for others that came with them.
     reads: Vec<Read<B>>,
+    /// How much those read.
+    reads_bytes: u64,
     /// The last receive was of long data, into their place.
     after_long_data: bool,
 }
@@ -136,6 +138,7 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, newco
         pace: Pace::new(arrived),
         commands_since: 0,
         reads: Vec::new(),
+        reads_bytes: 0,
         after_long_data: false,
     };
     let end = receiving.run(&newcomer).await;

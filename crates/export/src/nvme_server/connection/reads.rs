@@ -1,7 +1,7 @@
 //! Reads of what lies in memory: sent from where it lies.
 //!
-//! A long read has a send of its own. Short ones that came together wait until nothing else is to be served, and are answered by one send: each is looked
-//! at within the look at the one before, so that all stay where they are until all are sent.
+//! Those that came together wait until nothing else is to be served, and are answered by one send, up to some length: each is looked at within the look at
+//! the one before, so that all stay where they are until all are sent.
 
 use std::rc::Rc;
 
@@ -10,7 +10,7 @@ use nvme::Status;
 use nvme::target::Io;
 
 use super::Receiving;
-use crate::limits::{LONG_READ_BYTES_MIN, READS_TOGETHER_MAX, SHORT_READ_BYTES_MAX};
+use crate::limits::{GATHER_BYTES_MAX, READS_TOGETHER_MAX};
 use crate::nvme_server::io::{self, Handle, held_bytes};
 use crate::nvme_server::queue::Queue;
 
@@ -26,18 +26,11 @@ impl<B: Block + 'static> Receiving<B> {
     #[inline]
     pub(super) fn take(&mut self, handle: Rc<Handle<B>>, cid: u16, io: Io) {
         let read = Read { handle, cid, io };
-        match &read.io {
-            Io::Read { len, fua: false, .. } if *len <= SHORT_READ_BYTES_MAX => {
-                self.reads.push(read);
-                if self.reads.len() == READS_TOGETHER_MAX {
-                    self.begin_reads();
-                }
-            }
-            Io::Read { len, fua: false, .. } if *len >= LONG_READ_BYTES_MIN => {
-                self.reads.push(read);
-                self.begin_reads();
-            }
-            _ => self.serve(read),
+        let Io::Read { len, fua: false, .. } = read.io else { return self.serve(read) };
+        self.reads.push(read);
+        self.reads_bytes += u64::from(len);
+        if self.reads.len() == READS_TOGETHER_MAX || self.reads_bytes >= GATHER_BYTES_MAX {
+            self.begin_reads();
         }
     }
 
@@ -48,12 +41,8 @@ impl<B: Block + 'static> Receiving<B> {
             return;
         }
         let mut reads = std::mem::take(&mut self.reads);
-        let are_worth_it = match &reads[..] {
-            // A short one has a send of its own either way.
-            [Read { io: Io::Read { len, .. }, .. }] => *len >= LONG_READ_BYTES_MIN,
-            _ => true,
-        };
-        let answered = if are_worth_it && self.queue.may_deliver_from_memory() {
+        self.reads_bytes = 0;
+        let answered = if self.queue.may_deliver_from_memory() {
             deliver(&self.queue, &reads, Vec::with_capacity(reads.len()))
         } else {
             0
