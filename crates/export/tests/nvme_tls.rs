@@ -19,7 +19,7 @@ use nvme::host::{Blocks, DiscoveryLog, Found, HostError, Setup, Wish, connect_ad
 use nvme::tcp::Digests;
 use nvme::tls::TlsKey;
 use nvme::{DISCOVERY_NQN, Nqn, Status};
-use tls_proxy::{Secure, openssl, proxy};
+use tls_proxy::{Secure, openssl, openssl_that_renews, proxy};
 
 fn tls_key(seed: u8, hash: Hash) -> TlsKey {
     TlsKey::generate(hash, &[seed; 48])
@@ -126,6 +126,25 @@ fn openssl_is_a_host_that_is_let_in_and_reads_what_it_wrote() {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let _ = stream.write_all(&[0; 128]);
     assert!(matches!(stream.read(&mut [0; 128]), Ok(0) | Err(_)));
+}
+
+/// KeyUpdate: RFC 8446, clause 4.6.3.
+#[test]
+fn a_host_that_renews_its_keys_is_served_on_with_new_ones_both_ways() {
+    if !has("openssl") {
+        return;
+    }
+    let (target, _, _) = target();
+    let (address, renew) = openssl_that_renews(target.address, &own(1)[0]);
+    let mut controller = Controller::with(address, wish(1), Digests::default()).unwrap();
+    let mut queue = controller.queue(1);
+    for _ in 0..5 {
+        assert_eq!(read(&mut queue), Status::SUCCESS);
+        // Its admin queue, too. What was answered is not under way to s_client any more.
+        assert_eq!(controller.namespaces().len(), 1);
+        renew();
+    }
+    assert_eq!(read(&mut queue), Status::SUCCESS);
 }
 
 #[test]

@@ -126,7 +126,7 @@ impl Configuration {
     }
 }
 
-/// An entry of the discovery log: Base 2.0, figure 273 ("Discovery Log Page Entry").
+/// An entry of the discovery log: Base 2.0, clause 5.16.1.23 ("Discovery Log Page Entry").
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct DiscoveryEntry {

@@ -48,6 +48,11 @@ grow)
     p volume create tank/new --size 32MiB >&2
     p export create tank/new --nvme-tcp "127.0.0.1:$3" --host "$2" >&2
     ;;
+tls)
+    purlin host key generate --tls --out "$PWD/tls.key" >&2
+    p host key set "$2" tank --tls-key "$PWD/tls.key" >&2
+    cat "$PWD/tls.key"
+    ;;
 end)
     [[ ! -e $PWD/pid ]] || stop TERM
     ;;

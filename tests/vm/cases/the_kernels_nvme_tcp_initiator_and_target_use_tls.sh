@@ -11,8 +11,7 @@ mkdir -p /run/keys /etc/nvme
 # Purlin's hosts, too.
 echo "$HOST" >/etc/nvme/hostnqn
 cd /run/keys
-printf '[debug]\nloglevel=1\ntls=1\n[authenticate]\nkeyrings=.nvme\n' >/run/tlshd.conf
-tlshd-13 -s -c /run/tlshd.conf 2>/run/tlshd.log &
+start_tlshd
 
 nvme-13 version >&2
 nvme-13 gen-tls-key --hmac 1 >cli.tls
@@ -25,18 +24,11 @@ p export create tank/a --nvme-tcp 127.0.0.1:4420 --host "$HOST" >&2
 NQN=$(json '.exports[0].nqn' export list)
 head -c 1048576 /dev/urandom >/run/data
 
-# in_keyring KEY NQN: as an operator does it.
-in_keyring() {
-    keyctl clear %keyring:.nvme >&2
-    nvme-13 check-tls-key --subsysnqn "$2" --hostnqn "$HOST" --keydata "$(<"$1")" --identity 1 --insert >&2
-}
 to() {
     nvme-13 connect -t tcp -a 127.0.0.1 -s 4420 -n "$NQN" -i 2 --hostnqn "$HOST" --hostid "$ID" --ctrl-loss-tmo 60 --reconnect-delay 1 "$@" >&2
 }
 node() { for path in /sys/class/nvme-subsystem/*/nvme*n1; do [[ -e $path && $(<"${path%/*}/subsysnqn") == "$NQN" ]] && echo "/dev/${path##*/}" && return; done; return 1; }
 is_there() { node >/dev/null; }
-# Inside of the kernel's TLS, each queue.
-sessions() { awk '$1 == "TlsTxSw" { print $2 }' /proc/net/tls_stat; }
 works() {
     wait_for 20 is_there
     dd if=/run/data of="$(node)" bs=64k oflag=direct status=none
@@ -46,17 +38,17 @@ leave() { nvme-13 disconnect -n "$NQN" >&2; }
 
 for key in purlin.tls cli.tls; do
     p host key set "$HOST" tank --tls-key $key >&2
-    in_keyring $key "$NQN"
-    before=$(sessions)
+    in_keyring $key "$HOST" "$NQN"
+    before=$(tls_sessions)
     to --tls || fail "$key is refused"
     works
-    (($(sessions) >= before + 3)) || fail "not every queue is inside of TLS"
+    (($(tls_sessions) >= before + 3)) || fail "not every queue is inside of TLS"
     leave
     echo "the kernel's initiator gets in with $key, as an old nvme-cli derives it"
 done
 to && fail "in without TLS"
 echo "and not in the clear"
-in_keyring other.tls "$NQN"
+in_keyring other.tls "$HOST" "$NQN"
 to --tls && fail "in with another key"
 grep -o 'an NVMe host was not let in by TLS.*no key here has the identity that it offers, "NVMe1R01 ' /run/purlind.log | sed 's/peer="[^"]*" //' | tail -n 1
 
@@ -97,10 +89,10 @@ sleep 2
 p host key set "$HOST" tank --tls-key purlin.tls --keep-old >&2
 for turn in 1 2; do
     sleep 2
-    before=$(sessions)
+    before=$(tls_sessions)
     stop_daemon KILL
     start_daemon
-    back() { (($(sessions) >= before + 3)); }
+    back() { (($(tls_sessions) >= before + 3)); }
     wait_for 60 back
     echo "killed, and connected again: $turn"
 done
@@ -117,10 +109,10 @@ SHELF=nqn.2026-11.com.example:shelf
 kernels_target "$SHELF" "$HOST" 3 addr_tsas=tls1.3 addr_treq=required
 bench() { purlin nvme bench 127.0.0.1:4421 "$SHELF" --queues 2 --seconds 1 "$@" >&2; }
 for key in purlin.tls cli.tls; do
-    in_keyring $key "$SHELF"
-    before=$(sessions)
+    in_keyring $key "$HOST" "$SHELF"
+    before=$(tls_sessions)
     bench --tls --tls-key $key || fail "$key"
-    (($(sessions) >= before + 3)) || fail "not every queue is inside of TLS"
+    (($(tls_sessions) >= before + 3)) || fail "not every queue is inside of TLS"
     echo "purlin nvme gets in at the kernel's target with $key"
 done
 bench --tls --tls-key other.tls && fail "in with another key"

@@ -126,6 +126,18 @@ nbd_attach() {
 }
 nbd_detach() { nbd-client -d /dev/nbd0 >&2; }
 
+# start_tlshd: does the handshakes of the kernel's TLS. in_keyring FILE HOST NQN: gives the kernel the key in it, and no other, as an operator does.
+# tls_sessions: how many connections have come inside of TLS so far.
+start_tlshd() {
+    printf '[debug]\nloglevel=1\ntls=1\n[authenticate]\nkeyrings=.nvme\n' >/run/tlshd.conf
+    tlshd-13 -s -c /run/tlshd.conf 2>/run/tlshd.log &
+}
+in_keyring() {
+    keyctl clear %keyring:.nvme >&2
+    nvme-13 check-tls-key --subsysnqn "$3" --hostnqn "$2" --keydata "$(<"$1")" --identity 1 --insert >&2
+}
+tls_sessions() { awk '$1 == "TlsTxSw" { print $2 }' /proc/net/tls_stat; }
+
 # kernels_target NQN HOST N [SETTING=VALUE...]: the kernel's own NVMe/TCP target at 127.0.0.1:4421, with drive N as namespace 1 of this subsystem,
 # for this host; its port has these settings as well. Where they are: PORT, SUBSYSTEM, and KNOWN for the host.
 kernels_target() {

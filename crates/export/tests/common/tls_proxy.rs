@@ -1,8 +1,8 @@
 //! Listens in the clear, and speaks TLS with pre-shared keys to a target: so a host that knows nothing of TLS comes with it.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::process::{Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -120,19 +120,64 @@ pub fn proxy(target: SocketAddr, keys: &[Key]) -> SocketAddr {
 
 /// By OpenSSL's, with a key for SHA-256.
 pub fn openssl(target: SocketAddr, key: &Key) -> SocketAddr {
+    s_client(target, key, ("-quiet", Stdio::null), |client| client.stdin.take().unwrap())
+}
+
+/// As [`openssl`], for what sends nothing that begins with a letter, which would be a command for s_client. What is given, too, has each of its connections
+/// renew its keys, and ask the target to renew its own.
+pub fn openssl_that_renews(target: SocketAddr, key: &Key) -> (SocketAddr, impl Fn() + use<>) {
+    type Ends = Vec<(Shared, BufReader<ChildStderr>)>;
+    let clients = Arc::new(Mutex::new(Ends::new()));
+    let known = clients.clone();
+    let address = s_client(target, key, ("-brief", Stdio::piped), move |client| {
+        let input = Shared(Arc::new(Mutex::new(client.stdin.take().unwrap())));
+        known.lock().unwrap().push((input.clone(), BufReader::new(client.stderr.take().unwrap())));
+        input
+    });
+    let renew = move || {
+        for (input, said) in clients.lock().unwrap().iter_mut() {
+            input.write_all(b"K\n").unwrap();
+            let renewed = said.lines().any(|line| line.unwrap() == "KEYUPDATE");
+            assert!(renewed, "s_client ended");
+        }
+    };
+    (address, renew)
+}
+
+/// What several write to.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<ChildStdin>>);
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.0.lock().unwrap().flush()
+    }
+}
+
+/// By OpenSSL's s_client, told how much it should say, and where. `take` gives the end of it that hosts' bytes go to.
+fn s_client<W: Write + Send + 'static>(
+    target: SocketAddr,
+    key: &Key,
+    (how, said): (&'static str, fn() -> Stdio),
+    take: impl Fn(&mut Child) -> W + Clone + Send + 'static,
+) -> SocketAddr {
     let hex: String = key.secret.iter().map(|byte| format!("{byte:02x}")).collect();
     let identity = String::from_utf8(key.identity.clone()).unwrap();
     listen(move |plain| {
         plain.set_nodelay(true).unwrap();
         let mut child = Command::new("openssl")
-            .args(["s_client", "-quiet", "-tls1_3", "-psk", &hex, "-psk_identity", &identity])
+            .args(["s_client", how, "-tls1_3", "-psk", &hex, "-psk_identity", &identity])
             .args(["-connect", &target.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
+            .stderr(said())
             .spawn()
             .unwrap();
-        let (mut input, output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+        let (mut input, output) = (take(&mut child), child.stdout.take().unwrap());
         let (host, mut to_host) = (plain.try_clone().unwrap(), plain.try_clone().unwrap());
         // It ends with its input.
         thread::spawn(move || pump(host, |bytes| input.write_all(bytes).and_then(|()| input.flush()).is_ok()));
