@@ -8,6 +8,7 @@ use crate::geometry::Role;
 use crate::overlay::{Content, Overlay};
 use crate::plan::Strip;
 use crate::ranges::{Range, Ranges};
+use crate::record::Bases;
 use crate::unit::RowView;
 use crate::write::{Run, Runs, StripWrite};
 
@@ -15,6 +16,9 @@ use crate::write::{Run, Runs, StripWrite};
 type Strips<T> = SmallVec<[T; 12]>;
 
 type Reads = Vec<(Role, Range, BufMut)>;
+
+/// All syndromes of some columns, or their bases.
+pub(crate) type Syndromes = SmallVec<[BufMut; 4]>;
 
 impl<E: Env> Inner<E> {
     /// A zone's first write: everything that is not data is zero, and all strips are written.
@@ -54,13 +58,13 @@ impl<E: Env> Inner<E> {
                 writes.push(StripWrite { role, x: columns.start, data: smallvec![zeroes] });
             }
         } else {
-            self.push_syndromes(&mut writes, &content, columns, takes);
+            self.push_whole(&mut writes, &content, columns, takes);
         }
         writes
     }
 
     /// Reconstruct-write: what is written to the data strips, known over all columns from patches and reads. Gives their content, too,
-    /// from which [`Inner::push_syndromes`] computes the rest.
+    /// from which [`Inner::push_whole`] computes the rest.
     pub fn compute_whole(
         &self,
         overlay: &Overlay,
@@ -94,16 +98,18 @@ impl<E: Env> Inner<E> {
         writes
     }
 
-    /// Read-modify-write: the syndromes change by the difference of old and new data.
+    /// Read-modify-write: the syndromes change by the difference of old and new data. Gives what is written to the data strips, and the
+    /// syndromes: the new ones, or their bases, from which [`Inner::push_completed`] makes them.
     pub fn compute_modified(
         &self,
         overlay: &Overlay,
         columns: Range,
         view: &RowView<E::Drive>,
         mut reads: Reads,
-    ) -> Vec<StripWrite> {
+        wants_bases: bool,
+    ) -> (Vec<StripWrite>, Syndromes) {
         let geometry = &self.shared.geometry;
-        let mut syndromes: Strips<BufMut> = SmallVec::new();
+        let mut syndromes = Syndromes::new();
         for role in geometry.data..geometry.strips() {
             match reads.iter().position(|(read, ..)| *read == role) {
                 Some(index) => syndromes.push(reads.swap_remove(index).2),
@@ -125,18 +131,16 @@ impl<E: Env> Inner<E> {
                 let part = Range::new(*start, *start + new.len() as u64);
                 let mut targets: Strips<&mut [u8]> =
                     syndromes.iter_mut().map(|syndrome| &mut syndrome[part.relative(columns.start)]).collect();
-                self.shared.code.update(role, &old[part.relative(range.start)], new, &mut targets);
+                let old = &old[part.relative(range.start)];
+                match wants_bases {
+                    true => self.shared.code.accumulate(role, old, &mut targets),
+                    false => self.shared.code.update(role, old, new, &mut targets),
+                }
             }
             let data = runs.into_iter().map(|(_, buf)| buf).collect();
             writes.push(StripWrite { role, x: range.start, data });
         }
-        for (index, syndrome) in syndromes.into_iter().enumerate() {
-            let role = geometry.data + index;
-            if view.0[role].strip == Strip::Good {
-                writes.push(StripWrite { role, x: columns.start, data: smallvec![syndrome.freeze()] });
-            }
-        }
-        writes
+        (writes, syndromes)
     }
 
     /// Restore: what is lost is computed from `k` good strips; unreadable strips are written back whole.
@@ -164,7 +168,7 @@ impl<E: Env> Inner<E> {
                 Strip::Lost => {}
             }
         }
-        self.push_syndromes(&mut writes, &content, columns, |role| view.0[role].strip != Strip::Lost);
+        self.push_whole(&mut writes, &content, columns, |role| view.0[role].strip != Strip::Lost);
         writes
     }
 
@@ -236,29 +240,78 @@ impl<E: Env> Inner<E> {
     }
 
     /// Computes the syndromes of data strips that are known over all columns, for those members that take them.
-    pub fn push_syndromes(
+    pub fn push_whole(
         &self,
         writes: &mut Vec<StripWrite>,
         content: &[Runs],
         columns: Range,
         takes: impl Fn(Role) -> bool,
     ) {
-        let syndromes = self.shared.geometry.data..self.shared.geometry.strips();
-        let wanted: Strips<Role> = syndromes.filter(|&role| takes(role)).collect();
+        let mut roles = self.shared.geometry.data..self.shared.geometry.strips();
         if self.shared.geometry.data == 1 {
             // A mirror's syndromes are copies of its one data strip: the same memory goes to every member.
             let mut everything = Ranges::new();
             everything.add(columns);
-            for role in wanted {
+            for role in roles.filter(|&role| takes(role)) {
                 push_runs(writes, role, &content[0], &everything);
             }
-            return;
+        } else if roles.any(&takes) {
+            self.push_syndromes(writes, self.encode(content, columns), columns, takes);
         }
-        if wanted.is_empty() {
-            return;
+    }
+
+    /// The bases of a record's one strip, which the log is done with, become the new syndromes, for those members that take them.
+    pub fn push_completed(
+        &self,
+        writes: &mut Vec<StripWrite>,
+        role: Role,
+        bases: Bases,
+        columns: Range,
+        takes: impl Fn(Role) -> bool,
+    ) {
+        let mut syndromes: Syndromes = bases.into_iter().map(|base| self.thaw(base)).collect();
+        let new = writes.iter().find(|write| write.role == role).expect("the strip that changes is written");
+        let mut start = 0;
+        for new in &new.data {
+            let part = start..start + new.len();
+            let mut targets: Strips<&mut [u8]> =
+                syndromes.iter_mut().map(|syndrome| &mut syndrome[part.clone()]).collect();
+            self.shared.code.accumulate(role, new, &mut targets);
+            start = part.end;
         }
+        self.push_syndromes(writes, syndromes, columns, takes);
+    }
+
+    /// The same bytes for changing, copied if somebody still looks at these.
+    fn thaw(&self, buf: Buf) -> BufMut {
+        let alone = match self.env.trouble("what was logged is looked at") {
+            true => Err(buf),
+            false => buf.try_into_mut(),
+        };
+        alone.unwrap_or_else(|shared| {
+            let mut copy = self.env.alloc(shared.len());
+            copy.copy_from_slice(&shared);
+            copy
+        })
+    }
+
+    /// Adds writes of all syndromes over some columns, for those members that take them.
+    pub fn push_syndromes(
+        &self,
+        writes: &mut Vec<StripWrite>,
+        syndromes: Syndromes,
+        columns: Range,
+        takes: impl Fn(Role) -> bool,
+    ) {
+        for (role, syndrome) in (self.shared.geometry.data..).zip(syndromes).filter(|(role, _)| takes(*role)) {
+            writes.push(StripWrite { role, x: columns.start, data: smallvec![syndrome.freeze()] });
+        }
+    }
+
+    /// The syndromes of data strips that are known over all columns.
+    pub fn encode(&self, content: &[Runs], columns: Range) -> Syndromes {
         let len = columns.len() as usize;
-        let mut syndromes: Strips<BufMut> = (0..self.shared.geometry.syndromes).map(|_| self.env.alloc(len)).collect();
+        let mut syndromes: Syndromes = (0..self.shared.geometry.syndromes).map(|_| self.env.alloc(len)).collect();
         let mut next: Strips<usize> = smallvec![0; content.len()];
         let mut at = columns.start;
         while at < columns.end {
@@ -280,12 +333,7 @@ impl<E: Env> Inner<E> {
             }
             at = end;
         }
-        for (index, syndrome) in syndromes.into_iter().enumerate() {
-            let role = self.shared.geometry.data + index;
-            if wanted.contains(&role) {
-                writes.push(StripWrite { role, x: columns.start, data: smallvec![syndrome.freeze()] });
-            }
-        }
+        syndromes
     }
 }
 

@@ -29,7 +29,17 @@ const DECISION_LOOK: Duration = Duration::from_millis(1);
 pub(crate) type Overwritten = SmallVec<[(MemberIndex, DriveId); 4]>;
 
 /// The base syndromes of a record.
-type Bases = SmallVec<[Buf; 4]>;
+pub(crate) type Bases = SmallVec<[Buf; 4]>;
+
+/// What a component changes.
+pub(crate) struct Change<'a> {
+    pub overlay: &'a Overlay,
+    pub columns: Range,
+    pub writes: &'a [StripWrite],
+    /// With the bases, the syndromes are not among the writes: see [`Inner::changes_alone`].
+    pub bases: &'a [Buf],
+    pub fua: bool,
+}
 
 /// What a component's record says, once it is durable.
 pub(crate) enum Logged {
@@ -46,12 +56,10 @@ impl<E: Env> Inner<E> {
     pub async fn log_component(
         self: &Rc<Self>,
         unit: UnitIndex,
-        overlay: &Overlay,
-        columns: Range,
         view: &RowView<E::Drive>,
-        writes: &[StripWrite],
-        fua: bool,
+        change: &Change<'_>,
     ) -> Result<Logged, BlockError> {
+        let &Change { overlay, columns, writes, bases, fua } = change;
         let Some(log) = &self.log() else { return Ok(Logged::Nothing) };
         let geometry = &self.shared.geometry;
         let trusted = self.trusted(view);
@@ -70,6 +78,10 @@ impl<E: Env> Inner<E> {
             return Ok(Logged::Nothing);
         }
         let mut entries = self.entries(overlay, columns, view, writes, trusted);
+        if !bases.is_empty() && !matches!(&entries[..], [entry] if entry.restated == 0) {
+            // The member of the strip is not trusted any more.
+            return Ok(Logged::Again);
+        }
         while log.conflicts(unit, &entries, geometry.data) {
             // Boxed, as all that is rare here: this is a part of each unit's task.
             Box::pin(self.flush_row_or_all(log, unit, columns)).await?;
@@ -93,7 +105,13 @@ impl<E: Env> Inner<E> {
         let shares = if whole {
             roles(changed | holders).map(|role| share(role, self.new_content(role, &entries, writes))).collect()
         } else {
-            let payload = self.base_syndromes(columns, &mut entries, writes, fua);
+            let computed: Bases;
+            let payload = if bases.is_empty() {
+                computed = self.base_syndromes(columns, &mut entries, writes, fua);
+                &computed
+            } else {
+                bases
+            };
             roles(holders).map(|role| share(role, payload[role - geometry.data].clone())).collect()
         };
         let questions = match entries.iter().filter(|entry| several(entry)).map(|entry| self.questions_of(entry)).sum()
@@ -128,6 +146,16 @@ impl<E: Env> Inner<E> {
             Appended::Durable(open) => Logged::Durable(open, overwritten),
             Appended::HolderLeft => Logged::Again,
         })
+    }
+
+    /// The data strip that alone changes, over all of a component's columns, and is overwritten in place. The payloads of its record are the
+    /// syndromes without it, whole: these are computed first, and become the new ones once the record is durable, in the same memory.
+    pub fn changes_alone(&self, view: &RowView<E::Drive>, columns: Range, touched: &[Ranges]) -> Option<Role> {
+        let _ = self.log()?;
+        let mut changing = touched.iter().enumerate().filter(|(_, touched)| !touched.is_empty());
+        let (role, touched) = changing.next().filter(|_| self.shared.geometry.data > 1 && changing.next().is_none())?;
+        let is_in_place = good(view) & self.trusted(view) & 1 << role != 0;
+        (is_in_place && touched.gaps(columns).is_empty()).then_some(role)
     }
 
     /// The record of a write to all data strips, over all of its columns, says nothing of the syndromes: they need not be computed before

@@ -16,13 +16,14 @@ use format::MemberState;
 use smallvec::{SmallVec, smallvec};
 
 use crate::array::Inner;
+use crate::compute::Syndromes;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::member::ReadFailure;
 use crate::message::{Op, Piece, Pieces, Request};
 use crate::overlay::{Content, Overlay, Patch};
 use crate::plan::{Question, Strip, Way, choose};
 use crate::ranges::{Range, Ranges};
-use crate::record::Logged;
+use crate::record::{Bases, Change, Logged};
 use crate::shared::DriveId;
 use crate::unit::{RowView, StripView};
 
@@ -54,6 +55,28 @@ pub(crate) type Run = (u64, Buf);
 
 /// The runs of a strip, in order. Nearly always one.
 pub(crate) type Runs = SmallVec<[Run; 1]>;
+
+/// What of a component is computed when its record is durable.
+enum Left {
+    Nothing,
+    /// The syndromes, from what all data strips will hold.
+    Syndromes(Vec<Runs>),
+    /// What this strip will hold is missing in the syndromes.
+    Strip(Role, Bases),
+}
+
+impl Left {
+    fn of_strip(role: Role, bases: Syndromes) -> Left {
+        Left::Strip(role, bases.into_iter().map(BufMut::freeze).collect())
+    }
+
+    fn bases(&self) -> &[Buf] {
+        match self {
+            Left::Strip(_, bases) => bases,
+            Left::Nothing | Left::Syndromes(_) => &[],
+        }
+    }
+}
 
 impl<E: Env> Inner<E> {
     /// Does a batch of writes as one.
@@ -264,7 +287,7 @@ impl<E: Env> Inner<E> {
         loop {
             let view = self.view(unit, columns.start, &unreadable);
             let is_written = |role: Role| view.0[role].strip != Strip::Lost;
-            let mut without_syndromes: Option<Vec<Runs>> = None;
+            let mut left = Left::Nothing;
             let mut writes = if component.fresh {
                 if view.lost() > survives {
                     return Err(BlockError::Lost { lost: view.lost(), survives });
@@ -299,14 +322,26 @@ impl<E: Env> Inner<E> {
                     }
                 };
                 match plan.way {
-                    Way::ReadModifyWrite => self.compute_modified(overlay, columns, &view, reads),
+                    Way::ReadModifyWrite => {
+                        let alone = self.changes_alone(&view, columns, &touched);
+                        let (mut writes, syndromes) =
+                            self.compute_modified(overlay, columns, &view, reads, alone.is_some());
+                        match alone {
+                            Some(role) => left = Left::of_strip(role, syndromes),
+                            None => self.push_syndromes(&mut writes, syndromes, columns, is_written),
+                        }
+                        writes
+                    }
                     Way::ReconstructWrite => {
                         let is_silent = reads.is_empty() && self.record_leaves_out_syndromes(&view, fua);
-                        let (mut writes, content) = self.compute_whole(overlay, columns, &view, &touched, reads);
+                        let (mut writes, mut content) = self.compute_whole(overlay, columns, &view, &touched, reads);
                         if is_silent {
-                            without_syndromes = Some(content);
+                            left = Left::Syndromes(content);
+                        } else if let Some(role) = self.changes_alone(&view, columns, &touched) {
+                            content[role] = smallvec![(columns.start, Buf::zeroes(columns.len() as usize))];
+                            left = Left::of_strip(role, self.encode(&content, columns));
                         } else {
-                            self.push_syndromes(&mut writes, &content, columns, is_written);
+                            self.push_whole(&mut writes, &content, columns, is_written);
                         }
                         writes
                     }
@@ -316,14 +351,19 @@ impl<E: Env> Inner<E> {
             };
             let logged = match component.fresh {
                 true => Logged::Nothing,
-                false => self.log_component(unit, overlay, columns, &view, &writes, fua).await?,
+                false => {
+                    let change = Change { overlay, columns, writes: &writes, bases: left.bases(), fua };
+                    self.log_component(unit, &view, &change).await?
+                }
             };
             if matches!(logged, Logged::Again) {
                 continue;
             }
-            if let Some(content) = without_syndromes {
+            match left {
+                Left::Nothing => {}
                 // Now, not before the record: the strips are still in the processor's cache when they are written.
-                self.push_syndromes(&mut writes, &content, columns, is_written);
+                Left::Syndromes(content) => self.push_whole(&mut writes, &content, columns, is_written),
+                Left::Strip(role, bases) => self.push_completed(&mut writes, role, bases, columns, is_written),
             }
             self.dawdle("a record is durable, and the strips wait").await;
             let failed = match self.write_strips(unit, &view, &writes, fua).await {
