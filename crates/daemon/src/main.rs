@@ -10,10 +10,14 @@ use clap::{CommandFactory, Parser, Subcommand};
 use daemon::http::{HttpOptions, Server};
 use daemon::{Engine, Handover, Interfaces, WallClock};
 use runtime::{
-    Config, DefaultSignals, Runtime, give_back_large_memory, raise_descriptor_limit, take_memory_without_io,
+    Config, DefaultSignals, Runtime, ShardHeap, give_back_large_memory, raise_descriptor_limit, take_memory_without_io,
 };
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+
+/// What is allocated for each operation comes from the shard it is on.
+#[global_allocator]
+static HEAP: ShardHeap = ShardHeap;
 
 /// Purlin's storage daemon: pools drives under parity RAID and serves volumes. Runs in the foreground.
 #[derive(Debug, Parser)]

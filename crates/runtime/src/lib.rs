@@ -10,6 +10,7 @@
 //!   ([`OpenDrive::open_passthrough`]).
 //! - [`Listener`], [`Stream`]: sockets on the same ring; a [`Bound`] socket is none of them yet. [`UblkSlot`]: requests of local block
 //!   devices on the same ring. [`mailbox()`]: messages between shards.
+//! - [`ShardHeap`]: the allocator of programs that run shards.
 //! - [`UeventSocket`]: what the kernel says about devices that come and go.
 //! - [`nvme_identify`], [`nvme_health`]: what an NVMe drive says about itself.
 //! - [`inherited`], [`replace_process`], [`send_with_descriptor`], [`raise_descriptor_limit`]: descriptors from and for other processes.
@@ -38,6 +39,7 @@ mod config;
 mod drives;
 mod env;
 mod files;
+mod heap;
 mod kept;
 mod mailbox;
 mod nap;
@@ -63,6 +65,7 @@ pub use drives::{
     SpecError, create_file, forget_memory,
 };
 pub use env::ShardEnv;
+pub use heap::ShardHeap;
 pub use kept::{forget_kept, kept_file};
 pub use mailbox::{Mailbox, MailboxGone, MailboxSender, mailbox};
 pub use net::{

@@ -21,10 +21,14 @@ use drive::{Buf, Drive, Env};
 use format::Level;
 use group::{Group, Protection};
 use load::{Rng, shuffled, turn, turn_of};
-use runtime::{Config, Runtime, ShardEnv};
+use runtime::{Config, Runtime, ShardEnv, ShardHeap};
 
 const BLOCK: u64 = 4096;
 const MIB: u64 = 1 << 20;
+
+/// What is allocated for each operation comes from the shard it is on.
+#[global_allocator]
+static HEAP: ShardHeap = ShardHeap;
 
 /// Benchmarks the array engine on one core over memory drives.
 #[derive(Parser, Clone)]
