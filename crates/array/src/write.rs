@@ -6,7 +6,8 @@
 //! 3. Each component is planned, read for, computed and written on its own, all at the same time.
 //! 4. New zones are entered in the allocation map. That comes last, so that a crash leaves the zone as it was.
 //!
-//! Between computing and overwriting, what puts the stripe right after a crash goes to the log ([`crate::log`]).
+//! Before anything is overwritten, what puts the stripe right after a crash goes to the log ([`crate::log`]); some of what is written is computed
+//! after that (`Left`).
 
 use std::rc::Rc;
 use std::time::Duration;
