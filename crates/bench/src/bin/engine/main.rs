@@ -106,32 +106,38 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
             group.close().await?;
         }
         let half = arguments.drives_mib * MIB / 2;
-        let pair = async |with: Protection, without: Protection| {
-            let with = Group::make("with-4+2", Level::Raid6, 6, half, with).await?;
-            let without = Group::make("without-4+2", Level::Raid6, 6, half, without).await?;
+        let pair = async |(level, members): (Level, u16), with: Protection, without: Protection| {
+            let with = Group::make("with", level, members, half, with).await?;
+            let without = Group::make("without", level, members, half, without).await?;
             with.fill().await;
             without.fill().await;
             Ok::<_, String>((with, without))
         };
+        let raid5 = (Level::Raid5, 5);
+        let raid6 = (Level::Raid6, 6);
         let blocks = "4 KiB random writes, RAID 6 4+2";
         let work = |what, len, reads, target| Work { what, len, reads, target };
         if arguments.has("log") {
-            let (on, off) = pair(Protection::LOG, Protection::NONE).await?;
-            let works = [
-                work(blocks, BLOCK, false, Some(Target::AtLeast(0.75))),
-                work("whole random stripes", on.array.shared().geometry.stripe_data(), false, None),
-            ];
-            rows.extend(cost(&arguments, &on, &off, "crash safety off", &works).await);
-            on.close().await?;
-            off.close().await?;
+            let target = Some(Target::AtLeast(0.75));
+            for (group, blocks, stripes) in [
+                (raid6, blocks, "whole random stripes, RAID 6 4+2"),
+                (raid5, "4 KiB random writes, RAID 5 4+1", "whole random stripes, RAID 5 4+1"),
+            ] {
+                let (on, off) = pair(group, Protection::LOG, Protection::NONE).await?;
+                let stripe = on.array.shared().geometry.stripe_data();
+                let works = [work(blocks, BLOCK, false, target), work(stripes, stripe, false, None)];
+                rows.extend(cost(&arguments, &on, &off, "crash safety off", &works).await);
+                on.close().await?;
+                off.close().await?;
+            }
         }
         if arguments.has("checksums") {
-            let (on, off) = pair(Protection::LOG_AND_CHECKSUMS, Protection::LOG).await?;
+            let (on, off) = pair(raid6, Protection::LOG_AND_CHECKSUMS, Protection::LOG).await?;
             let works = [
                 work("4 KiB random reads, RAID 6 4+2", BLOCK, true, None),
                 work("1 MiB random reads, RAID 6 4+2", MIB, true, None),
                 work(blocks, BLOCK, false, None),
-                work("whole random stripes", on.array.shared().geometry.stripe_data(), false, None),
+                work("whole random stripes, RAID 6 4+2", on.array.shared().geometry.stripe_data(), false, None),
             ];
             rows.extend(cost(&arguments, &on, &off, "checksums off", &works).await);
             on.close().await?;
