@@ -115,12 +115,12 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
         };
         let raid5 = (Level::Raid5, 5);
         let raid6 = (Level::Raid6, 6);
-        let blocks = "4 KiB random writes, RAID 6 4+2";
+        let (blocks, stripes) = ("4 KiB random writes, RAID 6 4+2", "whole random stripes, RAID 6 4+2");
         let work = |what, len, reads, target| Work { what, len, reads, target };
         if arguments.has("log") {
             let target = Some(Target::AtLeast(0.75));
             for (group, blocks, stripes) in [
-                (raid6, blocks, "whole random stripes, RAID 6 4+2"),
+                (raid6, blocks, stripes),
                 (raid5, "4 KiB random writes, RAID 5 4+1", "whole random stripes, RAID 5 4+1"),
             ] {
                 let (on, off) = pair(group, Protection::LOG, Protection::NONE).await?;
@@ -137,7 +137,7 @@ fn run(arguments: Arguments) -> Result<Vec<Row>, bench::Error> {
                 work("4 KiB random reads, RAID 6 4+2", BLOCK, true, None),
                 work("1 MiB random reads, RAID 6 4+2", MIB, true, None),
                 work(blocks, BLOCK, false, None),
-                work("whole random stripes, RAID 6 4+2", on.array.shared().geometry.stripe_data(), false, None),
+                work(stripes, on.array.shared().geometry.stripe_data(), false, None),
             ];
             rows.extend(cost(&arguments, &on, &off, "checksums off", &works).await);
             on.close().await?;
