@@ -1,5 +1,6 @@
 # A member is pulled, the group is written to, and the member comes back: it takes its place by itself and gets what it missed and no
 # more. An empty drive in its place is only offered. One that is torn out in the middle of what it was asked costs no request.
+# quick: hot plug
 # drives: 4096 4096 4096 4096
 # mib: 64
 # limit: 400

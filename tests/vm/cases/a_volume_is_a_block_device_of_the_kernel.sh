@@ -1,5 +1,6 @@
 # A volume as /dev/ublkbN: what the kernel is told of it, blocks of 512 bytes, data verified by fio, discard, zeroes, durable writes,
 # read-only; refused while mounted, and gone when it is deleted.
+# quick: block devices
 # drives: 4096 4096 4096 4096
 # limit: 120
 modprobe ublk_drv

@@ -1,5 +1,6 @@
 # Block devices that are asked for more than they take at the same time, so that every slot of a queue has a request when the daemon is
 # killed, replaced, or not replaced since the program is gone: the next one, or the same, serves them at once.
+# quick: block devices whose daemon is killed or replaced
 # drives: 4096 4096 4096 4096
 # limit: 300
 modprobe ublk_drv

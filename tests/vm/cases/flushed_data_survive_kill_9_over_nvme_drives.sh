@@ -1,5 +1,6 @@
 # purlind is killed in the middle of fio's writes to the kernel's NBD device, again and again, over NVMe drives of both block
 # sizes: the group, the volume and the export come back by themselves, and what was flushed verifies.
+# quick: kills, over NVMe drives
 # drives: 4096 512 4096 512 4096
 start_daemon
 p group create tank --level raid6 --drives "$(drives 1 5)" --yes >&2

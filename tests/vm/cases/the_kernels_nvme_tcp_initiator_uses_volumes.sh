@@ -1,5 +1,6 @@
 # Volumes as namespaces over NVMe/TCP, with the kernel's initiator and nvme-cli: discovery, refusal of strange hosts, connect with
 # and without digests, data verified by fio, ext4 and XFS, Compare, Copy, discard, durable writes, namespaces that come, grow and go while connected.
+# quick: the kernel's NVMe/TCP host
 # drives: 4096 4096 4096 4096
 # mib: 200
 # limit: 300

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
-#[path = "../../../initiator/tests/common/mod.rs"]
+#[path = "../../../initiator/tests/suite/common/mod.rs"]
 mod common;
 mod connect;
 

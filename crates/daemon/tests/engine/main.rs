@@ -12,11 +12,11 @@ mod host_figures;
 mod hosts;
 mod imports;
 mod limits;
-#[path = "../../../md/tests/support/mod.rs"]
+#[path = "../../../md/tests/suite/support/mod.rs"]
 mod md_support;
 mod nvme_host;
 mod owners;
-#[path = "../../../initiator/tests/common/proxy.rs"]
+#[path = "../../../initiator/tests/suite/common/proxy.rs"]
 #[allow(dead_code, reason = "the initiator's tests use all of it")]
 mod proxy;
 mod remote_drives;

@@ -1,0 +1,291 @@
+//! Limits of volumes and of hosts: what passes, what waits, and who does not notice.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::common::nvme::{BLOCK, Controller, MIB, Queue, Saved, Target, host, wish};
+use crate::common::{PATIENCE, Raw, Served, Volume, eventually};
+use export::{ExportState, Hosts, Limit, Limiter, ServerConfig};
+use nbd::client::{self, Reply};
+use nvme::Status;
+use nvme::host::{Blocks, io};
+use nvme::tcp::Digests;
+
+/// So many requests for each second, of which 10 ms' worth go at once.
+fn iops(iops: u64) -> Option<Limit> {
+    Some(Limit { iops: Some(iops), bytes_per_s: None, burst_ms: 10 })
+}
+
+/// The first request goes, and those behind it wait for longer than any test.
+fn one_only() -> Option<Limit> {
+    Some(Limit { iops: None, bytes_per_s: Some(1), burst_ms: 10 })
+}
+
+fn blocks(nsid: u32, first: u64, bytes: u64) -> Blocks {
+    Blocks { nsid, first, count: (bytes / u64::from(BLOCK)) as u32 }
+}
+
+/// Asks for `bytes`, and leaves the answer for later.
+fn send_read(queue: &mut Queue, nsid: u32, bytes: u64) -> u16 {
+    queue.send(io::read(blocks(nsid, 0, bytes), bytes as u32), &[], bytes as u32)
+}
+
+/// The cookie of the next request that is answered, and succeeds.
+fn done(raw: &mut Raw) -> u64 {
+    match raw.reply() {
+        Reply::Simple { error: 0, cookie, .. } => cookie,
+        reply => panic!("{reply:?}"),
+    }
+}
+
+fn limited(limiter: &Arc<Limiter>) -> Arc<ExportState> {
+    ExportState::limited("disk", "for tests", false, limiter.clone())
+}
+
+/// A limited volume for NBD clients and for NVMe hosts, two shards each, and what all of them have had answered.
+struct Everywhere {
+    nbd: Served,
+    nvme: Target,
+    limiter: Arc<Limiter>,
+    answered: AtomicU64,
+    over: AtomicBool,
+}
+
+/// What each of the four connections of [`Everywhere::measure`] has in flight.
+const DEPTH: u64 = 16;
+
+impl Everywhere {
+    fn new() -> Everywhere {
+        let limiter: Arc<Limiter> = Arc::default();
+        let volume = Volume::new(16 * MIB);
+        let nbd = Served::start(ServerConfig::default(), false, 2);
+        nbd.exports.add(volume.clone(), limited(&limiter));
+        let nvme: Target = Target::start(2, 64);
+        nvme.offer_as(1, volume, Hosts::Any, limited(&limiter), &Saved::default().namespace());
+        Everywhere { nbd, nvme, limiter, answered: AtomicU64::new(0), over: AtomicBool::new(false) }
+    }
+
+    /// An NBD client with so many requests in flight.
+    fn use_nbd(&self, depth: u64, bytes: u32) {
+        let mut raw = Raw::on(&self.nbd.socket(), "disk", false);
+        (0..depth).for_each(|cookie| raw.read(cookie, 0, bytes));
+        let mut left = depth;
+        while left > 0 {
+            let cookie = done(&mut raw);
+            self.answered.fetch_add(1, Ordering::SeqCst);
+            match self.over.load(Ordering::SeqCst) {
+                true => left -= 1,
+                false => raw.read(cookie, 0, bytes),
+            }
+        }
+    }
+
+    /// An NVMe host with so many requests in flight, on two queues in turn.
+    fn use_nvme(&self, depth: usize, bytes: u64) {
+        let controller = Controller::connect(self.nvme.address);
+        let mut queues = [controller.queue(1), controller.queue(2)];
+        let mut sent: Vec<_> = queues
+            .iter_mut()
+            .map(|queue| (0..depth).map(|_| send_read(queue, 1, bytes)).collect::<std::collections::VecDeque<_>>())
+            .collect();
+        while !sent.iter().all(|sent| sent.is_empty()) {
+            for (queue, sent) in queues.iter_mut().zip(&mut sent) {
+                let Some(cid) = sent.pop_front() else { continue };
+                assert_eq!(queue.wait(cid).status(), Status::SUCCESS);
+                self.answered.fetch_add(1, Ordering::SeqCst);
+                if !self.over.load(Ordering::SeqCst) {
+                    sent.push_back(send_read(queue, 1, bytes));
+                }
+            }
+        }
+    }
+
+    /// Requests that two NBD clients and a host on two queues have answered in a time, and that time.
+    fn measure(&self, time: Duration, bytes: u32) -> (u64, Duration) {
+        self.over.store(false, Ordering::SeqCst);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| self.use_nbd(DEPTH, bytes));
+            }
+            scope.spawn(|| self.use_nvme(DEPTH as usize, bytes.into()));
+            std::thread::sleep(Duration::from_millis(200));
+            // The clock runs before and after the counting: whatever this thread is kept waiting for makes the time longer.
+            let (start, before) = (Instant::now(), self.answered.load(Ordering::SeqCst));
+            std::thread::sleep(time);
+            let measured = (self.answered.load(Ordering::SeqCst) - before, start.elapsed());
+            self.over.store(true, Ordering::SeqCst);
+            self.limiter.set(None);
+            measured
+        })
+    }
+
+    /// Measures until the rate is what it is to be: a machine that is busy may have no time for more. Never are more answered than are
+    /// let in within the time, with the burst, and those that had their answer before and were not counted yet, because their
+    /// clients were kept waiting: as many as the clients have in flight.
+    fn assert_rate(&self, limit: Limit, bytes: u32, rate: f64) {
+        let (mut seen, began) = (Vec::new(), Instant::now());
+        while began.elapsed() < PATIENCE {
+            self.limiter.set(Some(limit));
+            let (answered, time) = self.measure(Duration::from_secs(1), bytes);
+            let allowed = rate * (time.as_secs_f64() + limit.burst_ms as f64 / 1000.0) + (4 * DEPTH) as f64;
+            assert!(answered as f64 <= allowed, "{answered} in {time:?}, {allowed:.0} are allowed");
+            let per_second = answered as f64 / time.as_secs_f64();
+            if per_second > rate * 0.90 {
+                return;
+            }
+            seen.push(per_second);
+        }
+        panic!("{seen:.0?} a second, {rate:.0} are allowed");
+    }
+}
+
+#[test]
+fn a_volumes_limit_is_what_all_its_exports_queues_and_shards_get_together() {
+    let all = Everywhere::new();
+    // Rates that a busy machine serves too, and a burst for which a shard may be kept waiting.
+    let requests = Limit { iops: Some(200), bytes_per_s: None, burst_ms: 500 };
+    all.assert_rate(requests, 4096, 200.0);
+    let bandwidth = Limit { iops: None, bytes_per_s: Some(4 * MIB), burst_ms: 500 };
+    all.assert_rate(bandwidth, 64 << 10, 64.0);
+    let waits = all.limiter.waits();
+    assert!(waits.waiting == 0 && waits.waited > 0 && waits.waited_ns > 0, "{waits:?}");
+}
+
+#[test]
+fn what_waits_for_one_volumes_limit_delays_no_other_volume_of_the_same_queue() {
+    let (target, _, _) = Target::disk(4 * MIB);
+    let (limiter, slow) = (Arc::<Limiter>::default(), Volume::new(4 * MIB));
+    target.offer_as(2, slow, Hosts::Any, limited(&limiter), &Saved::default().namespace());
+    let controller = Controller::connect(target.address);
+    let mut queue = controller.queue(1);
+    limiter.set(one_only());
+    // More than a connection may hold, were they let in; and writes whose data are not asked for.
+    let first = send_read(&mut queue, 2, MIB);
+    let reads: Vec<u16> = (0..90).map(|_| send_read(&mut queue, 2, MIB)).collect();
+    let data = vec![7; MIB as usize];
+    let write = |nsid| io::write(blocks(nsid, 0, MIB), MIB as u32, false, false);
+    let writes: Vec<u16> = (0..20).map(|_| queue.send(write(2), &data, 0)).collect();
+    assert_eq!(queue.wait(first).status(), Status::SUCCESS, "the first one is larger than the burst, and goes");
+    eventually("all others wait", || limiter.waits().waiting == 110);
+    assert_eq!(queue.requests, 0, "no data were asked for");
+    for _ in 0..10 {
+        assert_eq!(queue.execute(write(1), &data, 0).status(), Status::SUCCESS);
+        let read = send_read(&mut queue, 1, MIB);
+        assert!(queue.wait(read).data() == data);
+    }
+    assert_eq!(limiter.waits().waiting, 110, "{:?}", limiter.waits());
+    limiter.set(None);
+    for cid in reads.into_iter().chain(writes) {
+        assert_eq!(queue.wait(cid).status(), Status::SUCCESS);
+    }
+    let read = send_read(&mut queue, 2, MIB);
+    assert!(queue.wait(read).data() == data);
+}
+
+#[test]
+fn a_write_that_waits_is_not_done_once_its_client_has_gone() {
+    let (served, volume, _) = Served::disk(MIB);
+    let limiter: Arc<Limiter> = Arc::default();
+    let state = limited(&limiter);
+    served.exports.add(volume.clone(), state.clone());
+    limiter.set(one_only());
+    let mut raw = Raw::on(&served.socket(), "disk", false);
+    for cookie in 0..3 {
+        raw.send(&client::write(cookie, cookie * 4096, &[1; 4096], 0));
+    }
+    assert_eq!(done(&mut raw), 0);
+    eventually("two wait", || limiter.waits().waiting == 2);
+    assert!(state.cut(state.connections()[0].id));
+    eventually("it has gone", || state.connections().is_empty());
+    assert_eq!(limiter.waits().waiting, 0);
+
+    let target: Target = Target::start(1, 64);
+    let state = limited(&limiter);
+    target.offer_as(1, volume.clone(), Hosts::Any, state.clone(), &Saved::default().namespace());
+    limiter.set(None);
+    let controller = Controller::connect(target.address);
+    let mut queue = controller.queue(1);
+    let capsule = |first| io::write(blocks(1, first, 4096), BLOCK, true, false);
+    assert_eq!(queue.execute(capsule(0), &[2; 4096], 0).status(), Status::SUCCESS);
+    limiter.set(one_only());
+    assert_eq!(queue.execute(capsule(0), &[2; 4096], 0).status(), Status::SUCCESS);
+    queue.send(capsule(3), &[2; 4096], 0);
+    queue.send(io::write(blocks(1, 4, 4096), BLOCK, false, false), &[2; 4096], 0);
+    send_read(&mut queue, 1, 4096);
+    eventually("three wait", || limiter.waits().waiting == 3);
+    drop((queue, controller));
+    eventually("it has gone", || state.connections().is_empty());
+    limiter.set(None);
+
+    let read = crate::common::nvme::within(
+        Duration::from_secs(30),
+        drive::Block::read(&volume, 4096, drive::BufMut::zeroed(5 * 4096)),
+    );
+    let read = read.expect("it is memory").unwrap();
+    assert!(read.iter().all(|&byte| byte == 0), "nothing was written behind the first block");
+}
+
+#[test]
+fn an_export_that_is_stopped_answers_at_once_what_waited() {
+    let (served, volume, _) = Served::disk(MIB);
+    let limiter: Arc<Limiter> = Arc::default();
+    let state = limited(&limiter);
+    served.exports.add(volume, state.clone());
+    limiter.set(one_only());
+    let mut raw = Raw::on(&served.socket(), "disk", false);
+    (0..1000).for_each(|cookie| raw.read(cookie, 0, 512));
+    eventually("they wait", || limiter.waits().waiting == 999);
+    state.stop();
+    let mut cookies: Vec<u64> = (0..1000).map(|_| done(&mut raw)).collect();
+    cookies.sort_unstable();
+    assert!(cookies.iter().copied().eq(0..1000));
+}
+
+#[test]
+fn a_hosts_limit_holds_for_all_its_queues_and_for_nobody_else() {
+    let target: Target = Target::start(2, 64);
+    let state = target.offer(1, Volume::new(MIB), Hosts::Any, false);
+    let controllers = [1, 2].map(|number| Controller::with(target.address, wish(number), Digests::default()).unwrap());
+    let [one, two] = controllers.each_ref().map(|controller| [controller.queue(1), controller.queue(2)]);
+    let (mut one, mut two) = (one, two);
+    let name = host(1).nqn.to_string();
+    // Connected already, and used.
+    for queue in one.iter_mut().chain(&mut two) {
+        let cid = send_read(queue, 1, 4096);
+        assert_eq!(queue.wait(cid).status(), Status::SUCCESS);
+    }
+    state.limit_host(&name, iops(1));
+    let first = send_read(&mut one[0], 1, 4096);
+    assert_eq!(one[0].wait(first).status(), Status::SUCCESS);
+    let waiting = [send_read(&mut one[0], 1, 4096), send_read(&mut one[1], 1, 4096)];
+    let waits = || state.limited_hosts()[&name].1;
+    eventually("both queues wait", || waits().waiting == 2 || waits().waited > 0);
+    for _ in 0..100 {
+        for queue in &mut two {
+            let cid = send_read(queue, 1, 4096);
+            assert_eq!(queue.wait(cid).status(), Status::SUCCESS);
+        }
+    }
+    assert_eq!(state.limited_hosts().keys().collect::<Vec<_>>(), [&name]);
+    state.limit_host(&name, None);
+    for (queue, cid) in one.iter_mut().zip(waiting) {
+        assert_eq!(queue.wait(cid).status(), Status::SUCCESS);
+    }
+    assert!(state.limited_hosts().is_empty());
+
+    // A limit that is there before its host comes.
+    let later = host(3).nqn.to_string();
+    state.limit_host(&later, iops(1));
+    let controller = Controller::with(target.address, wish(3), Digests::default()).unwrap();
+    let mut queue = controller.queue(1);
+    let all: Vec<u16> = (0..3).map(|_| send_read(&mut queue, 1, 4096)).collect();
+    assert_eq!(queue.wait(all[0]).status(), Status::SUCCESS);
+    eventually("the others wait", || {
+        state.limited_hosts()[&later].1.waiting + state.limited_hosts()[&later].1.waited >= 2
+    });
+    state.limit_host(&later, None);
+    for cid in &all[1..] {
+        assert_eq!(queue.wait(*cid).status(), Status::SUCCESS);
+    }
+}
