@@ -3,11 +3,12 @@
 use drive::{Drive, DriveError, Env, Segments, join_all};
 use format::{
     BLOCK, CrashSafety, Features, Layout, LayoutError, MemberEntry, MemberState, Role, Run, Runs, SUPERBLOCK_VERSION,
-    Shape, Superblock, Uuid, superblock_offsets,
+    Shape, Superblock, Uuid,
 };
 use thiserror::Error;
 
 use crate::leader::write_superblock;
+use crate::probe::superblock_places;
 
 /// What a new group is to be. Identities come from outside, since the engine draws no randomness.
 #[derive(Debug, Clone)]
@@ -130,7 +131,7 @@ pub async fn create<E: Env>(new: &NewGroup, drives: &[E::Drive]) -> Result<Super
 /// # Errors
 /// [`DriveError`].
 pub async fn erase<D: Drive>(drive: &D) -> Result<(), DriveError> {
-    for offset in superblock_offsets(drive.info().size_bytes) {
+    for offset in superblock_places(drive)? {
         drive.write(offset, Segments::from_iter([drive::Buf::zeroes(BLOCK)]), true).await?;
     }
     Ok(())

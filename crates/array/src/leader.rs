@@ -18,7 +18,7 @@ use std::time::Duration;
 use drive::{BlockError, Buf, BufMut, Drive, DriveError, Env, Segments, join_all};
 use format::{
     BLOCK, Catalogue, Features, Layout, MapBlock, MemberEntry, MemberState, Rebuild, Role, Superblock, Uuid,
-    catalogue_slot_bytes, catalogue_slot_offset, encode_slot, map_slot_offset, newest, superblock_offsets,
+    catalogue_slot_bytes, catalogue_slot_offset, encode_slot, map_slot_offset, newest,
 };
 use smallvec::smallvec;
 
@@ -31,6 +31,7 @@ use crate::governor::Governor;
 use crate::handle::Handle;
 use crate::job::Job;
 use crate::lock::Turnstile;
+use crate::probe::superblock_places;
 use crate::shared::{DriveId, Slot};
 use crate::status::Event;
 use crate::version::Version;
@@ -469,7 +470,7 @@ impl<E: Env> Inner<E> {
 pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superblock) -> Result<(), Failure> {
     let bytes = BufMut::copy_of(&superblock.encode()).freeze();
     debug_assert_eq!(bytes.len(), BLOCK);
-    let [head, tail] = superblock_offsets(drive.info().size_bytes);
+    let [head, tail] = superblock_places(drive).map_err(|error| Failure::write(0, error))?;
     let read = |offset| read_retried(drive, offset, || BufMut::zeroed(BLOCK));
     let mut copies = [Vec::new(), Vec::new()];
     for (copy, offset) in copies.iter_mut().zip([head, tail]) {
@@ -491,7 +492,7 @@ pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superbloc
 /// A drive's superblock: the newer of its copies.
 async fn read_superblock<D: Drive>(drive: &D) -> Option<Superblock> {
     let mut copies = [Vec::new(), Vec::new()];
-    for (copy, offset) in copies.iter_mut().zip(superblock_offsets(drive.info().size_bytes)) {
+    for (copy, offset) in copies.iter_mut().zip(superblock_places(drive).ok()?) {
         if let Ok(read) = read_retried(drive, offset, || BufMut::zeroed(BLOCK)).await {
             copy.extend_from_slice(&read);
         }

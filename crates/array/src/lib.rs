@@ -85,7 +85,7 @@ pub use errors::MemberErrors;
 pub use geometry::{Geometry, MemberIndex, Role, UnitIndex};
 pub use kept::kept_words;
 pub use load::{Loaded, load};
-pub use lost::LostCells;
+pub use lost::LostRanges;
 pub use membership::JoinError;
 pub use message::{Message, NoPeers, Peers};
 pub use ownership::Owners;

@@ -20,7 +20,7 @@ use crate::geometry::{Geometry, MemberIndex};
 use crate::kept::{KeptGroup, zone_count};
 use crate::leader::{GroupState, Leader, read_retried};
 use crate::lock::Turnstile;
-use crate::lost::{LostCells, load_lost};
+use crate::lost::{LostRanges, load_lost};
 use crate::message::Peers;
 use crate::probe::superblock_on;
 use crate::replay::{Replay, Replayed, members};
@@ -175,7 +175,7 @@ async fn take_over<E: Env>(
         lost
     };
     let superblock = &announced.borrow().clone().unwrap_or_else(|| superblock.clone());
-    shared.lost = LostCells::new(&lost);
+    shared.lost = LostRanges::new(&lost);
     let catalogue = load_catalogue(superblock, &sources, shared.geometry.capacity()).await?;
     let identity = |(place, index): (usize, &Option<usize>)| {
         index.map(|index| (DriveId(index as u16), superblock.members[place].uuid))

@@ -2,8 +2,11 @@
 //!
 //! There are none, but after a crash that took a member along while several strips of one stripe were being written.
 
+#![allow(clippy::disallowed_types, reason = "only a group that lost blocks takes the lock, and reads share it")]
+
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard};
 
 use drive::{BlockError, BufMut, Drive, Env};
 use format::log::{LOST_RANGES_MAX, LOST_SLOT_BYTES, LOST_SLOTS, LostBlocks, LostError, lost_slot_offset};
@@ -13,43 +16,35 @@ use crate::array::Inner;
 use crate::assemble::AssembleError;
 use crate::load::{Sources, read_patched};
 
-/// A lost block: what has to be written as a whole to be readable again.
-#[derive(Debug)]
-struct Cell {
-    offset: u64,
-    len: u64,
-    lost: AtomicBool,
-}
+const BLOCK_BYTES: u64 = BLOCK as u64;
 
-/// The lost blocks of a group, as its shards share them. Blocks are found lost before the group runs; from then on there
-/// are only fewer of them.
+/// The lost ranges of a group, as its shards share them. Ranges are found lost before the group runs; from then on there
+/// are only fewer of them. A *lost block* is a block of a range, shorter at the ends of a range that are no ends of a
+/// block: it has to be written as a whole to be readable again.
+///
+/// Memory follows the number of ranges, which the format limits, and not their lengths.
 #[derive(Debug, Default)]
-pub struct LostCells {
-    /// In order of address.
-    cells: Vec<Cell>,
-    left: AtomicUsize,
+pub struct LostRanges {
+    /// First byte and the first behind the range; sorted, not empty, not touching.
+    ranges: RwLock<Vec<(u64, u64)>>,
+    /// There are ranges. Nearly every group has none, and takes no lock to know it.
+    any: AtomicBool,
     /// Ranges of the list on the members.
     listed: AtomicUsize,
 }
 
-impl LostCells {
+impl LostRanges {
     pub(crate) fn new(list: &LostBlocks) -> Self {
-        let mut cells = Vec::new();
-        for &(start, len) in &list.ranges {
-            let mut at = start;
-            while at < start + len {
-                let end = ((at / BLOCK as u64 + 1) * BLOCK as u64).min(start + len);
-                cells.push(Cell { offset: at, len: end - at, lost: AtomicBool::new(true) });
-                at = end;
-            }
+        let ranges = normalized(list.ranges.clone()).into_iter().map(|(offset, len)| (offset, offset + len));
+        LostRanges {
+            any: AtomicBool::new(!list.ranges.is_empty()),
+            listed: AtomicUsize::new(list.ranges.len()),
+            ranges: RwLock::new(ranges.collect()),
         }
-        LostCells { left: AtomicUsize::new(cells.len()), listed: AtomicUsize::new(list.ranges.len()), cells }
     }
 
-    fn overlapping(&self, offset: u64, len: u64) -> impl Iterator<Item = &Cell> {
-        let from = self.cells.partition_point(|cell| cell.offset + cell.len <= offset);
-        let cells = self.cells[from..].iter().take_while(move |cell| cell.offset < offset + len);
-        cells.filter(|cell| cell.lost.load(Ordering::Acquire))
+    fn all(&self) -> RwLockReadGuard<'_, Vec<(u64, u64)>> {
+        self.ranges.read().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Nothing in this range is lost.
@@ -61,8 +56,9 @@ impl LostCells {
         if self.is_empty() {
             return Ok(());
         }
-        match self.overlapping(offset, len).next() {
-            Some(cell) => Err(BlockError::Unknown { offset: cell.offset, len: cell.len }),
+        let ranges = self.all();
+        match overlapping(&ranges, offset, offset + len).first() {
+            Some(&range) => Err(block_at(range, offset.max(range.0))),
             None => Ok(()),
         }
     }
@@ -72,22 +68,35 @@ impl LostCells {
     /// # Errors
     /// [`BlockError::Unknown`] with the first that would.
     pub(crate) fn check_write(&self, offset: u64, len: u64) -> Result<(), BlockError> {
-        let within = |cell: &&Cell| cell.offset >= offset && cell.offset + cell.len <= offset + len;
-        match self.overlapping(offset, len).find(|cell| !within(cell)) {
-            Some(cell) => Err(BlockError::Unknown { offset: cell.offset, len: cell.len }),
-            None => Ok(()),
+        if self.is_empty() {
+            return Ok(());
         }
+        let (ranges, end) = (self.all(), offset + len);
+        // Only the first and the last byte of the write can lie in a block that is written in part.
+        for &range in overlapping(&ranges, offset, end) {
+            if range.0 < offset && !offset.is_multiple_of(BLOCK_BYTES) {
+                return Err(block_at(range, offset));
+            }
+            if range.1 > end && !end.is_multiple_of(BLOCK_BYTES) {
+                return Err(block_at(range, end - 1));
+            }
+        }
+        Ok(())
     }
 
     /// The range was written, which is durable, and the list says so: its lost blocks are back.
     pub(crate) fn written(&self, offset: u64, len: u64) {
-        let back = self.overlapping(offset, len).filter(|cell| cell.lost.swap(false, Ordering::AcqRel)).count();
-        self.left.fetch_sub(back, Ordering::AcqRel);
+        if self.is_empty() || len == 0 {
+            return;
+        }
+        let mut ranges = self.ranges.write().unwrap_or_else(PoisonError::into_inner);
+        *ranges = without(&ranges, offset, len);
+        self.any.store(!ranges.is_empty(), Ordering::Release);
     }
 
     /// Nothing is lost, or not any more.
     pub fn is_empty(&self) -> bool {
-        self.left.load(Ordering::Acquire) == 0
+        !self.any.load(Ordering::Acquire)
     }
 
     /// How many ranges the list on the members has.
@@ -102,16 +111,31 @@ impl LostCells {
 
     /// What is lost outside of a range.
     fn ranges_without(&self, offset: u64, len: u64) -> Vec<(u64, u64)> {
-        let mut ranges: Vec<(u64, u64)> = Vec::new();
-        let is_outside = |cell: &&Cell| cell.offset >= offset + len || cell.offset + cell.len <= offset;
-        for cell in self.cells.iter().filter(|cell| cell.lost.load(Ordering::Acquire)).filter(is_outside) {
-            match ranges.last_mut() {
-                Some((offset, len)) if *offset + *len == cell.offset => *len += cell.len,
-                _ => ranges.push((cell.offset, cell.len)),
-            }
-        }
-        ranges
+        let left = if len == 0 { self.all().clone() } else { without(&self.all(), offset, len) };
+        left.into_iter().map(|(start, end)| (start, end - start)).collect()
     }
+}
+
+/// The ranges that share bytes with `offset..end`.
+fn overlapping(ranges: &[(u64, u64)], offset: u64, end: u64) -> &[(u64, u64)] {
+    let from = ranges.partition_point(|range| range.1 <= offset);
+    let to = from + ranges[from..].partition_point(|range| range.0 < end);
+    &ranges[from..to]
+}
+
+/// What is left of ranges when the blocks of a range are back that share bytes with it.
+fn without(ranges: &[(u64, u64)], offset: u64, len: u64) -> Vec<(u64, u64)> {
+    let start = offset / BLOCK_BYTES * BLOCK_BYTES;
+    let end = (offset + len).checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
+    let parts = ranges.iter().flat_map(|&(from, to)| [(from, to.min(start)), (from.max(end), to)]);
+    parts.filter(|(from, to)| from < to).collect()
+}
+
+/// The lost block of a range that holds byte `at`.
+fn block_at((start, end): (u64, u64), at: u64) -> BlockError {
+    let block = at / BLOCK_BYTES * BLOCK_BYTES;
+    let offset = block.max(start);
+    BlockError::Unknown { offset, len: block.saturating_add(BLOCK_BYTES).min(end) - offset }
 }
 
 /// Reads the list from the members: the valid copy with the highest sequence. None was ever written where there is none. Some member in
@@ -202,7 +226,7 @@ mod tests {
 
     #[test]
     fn a_lost_block_is_back_when_it_was_written_as_a_whole() {
-        let lost = LostCells::new(&LostBlocks { sequence: 1, ranges: vec![(4096, 8192), (40960, 512)] });
+        let lost = LostRanges::new(&LostBlocks { sequence: 1, ranges: vec![(4096, 8192), (40960, 512)] });
         assert_eq!(lost.check_read(0, 4096), Ok(()));
         assert_eq!(lost.check_read(0, 4097), Err(BlockError::Unknown { offset: 4096, len: 4096 }));
         assert_eq!(lost.check_write(4096, 512), Err(BlockError::Unknown { offset: 4096, len: 4096 }));
@@ -214,6 +238,29 @@ mod tests {
         lost.written(0, 1 << 20);
         assert_eq!(lost.check_read(0, 1 << 20), Ok(()));
         assert!(lost.ranges().is_empty());
+    }
+
+    #[test]
+    fn a_lost_range_of_any_length_takes_no_memory_for_its_blocks() {
+        let end = u64::MAX / 4096 * 4096;
+        let lost = LostRanges::new(&LostBlocks { sequence: 1, ranges: vec![(4096, end - 4096)] });
+        assert_eq!(lost.check_read(end - 1, 1), Err(BlockError::Unknown { offset: end - 4096, len: 4096 }));
+        lost.written(1 << 40, 1 << 40);
+        assert_eq!(lost.ranges(), [(4096, (1 << 40) - 4096), (1 << 41, end - (1 << 41))]);
+        assert_eq!(lost.check_read(1 << 40, 1 << 40), Ok(()));
+    }
+
+    #[test]
+    fn a_write_that_ends_or_begins_within_a_lost_block_is_refused() {
+        let lost = LostRanges::new(&LostBlocks { sequence: 1, ranges: vec![(4608, 8192)] });
+        let unknown = |offset, len| Err(BlockError::Unknown { offset, len });
+        assert_eq!(lost.check_write(0, 4096), Ok(()));
+        assert_eq!(lost.check_write(4096, 512), Ok(()), "nothing of it is lost");
+        assert_eq!(lost.check_write(4096, 1024), unknown(4608, 3584));
+        assert_eq!(lost.check_write(4608, 3584), Ok(()), "the first block begins with the range");
+        assert_eq!(lost.check_write(8704, 8192), unknown(8192, 4096));
+        assert_eq!(lost.check_write(12288, 512), Ok(()), "the last block ends with the range");
+        assert_eq!(lost.check_write(0, 1 << 20), Ok(()));
     }
 
     #[test]

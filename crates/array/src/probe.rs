@@ -41,7 +41,9 @@ pub async fn read_superblock<E: Env>(
 pub(crate) async fn superblock_on<E: Env>(
     drive: &Bounded<'_, E>,
 ) -> Result<Result<Superblock, SuperblockError>, DriveError> {
-    let [head_at, tail_at] = superblock_offsets(drive.info().size_bytes);
+    let Some([head_at, tail_at]) = superblock_offsets(drive.info().size_bytes) else {
+        return Ok(Err(SuperblockError::NotPurlin));
+    };
     // One copy alone may be the one that a crash tore.
     let head = read_retried(drive, head_at, || BufMut::zeroed(BLOCK)).await;
     let tail = read_retried(drive, tail_at, || BufMut::zeroed(BLOCK)).await;
@@ -55,14 +57,23 @@ pub(crate) async fn superblock_on<E: Env>(
     Ok(newest(&bytes(&head), &bytes(&tail)).map(|copies| copies.superblock))
 }
 
+/// Where the two copies of a drive's superblock lie.
+///
+/// # Errors
+/// [`DriveError::OutOfRange`] if the drive is too small for two.
+pub(crate) fn superblock_places<D: Drive>(drive: &D) -> Result<[u64; 2], DriveError> {
+    let size = drive.info().size_bytes;
+    superblock_offsets(size).ok_or(DriveError::OutOfRange { offset: 0, len: 2 * BLOCK as u64, size })
+}
+
 /// Looks for what other programs leave on a drive.
 ///
 /// # Errors
 /// [`DriveError::Silent`].
 pub(crate) async fn foreign_on<E: Env>(drive: &Bounded<'_, E>) -> Result<Vec<Foreign>, DriveError> {
     let size = drive.info().size_bytes;
-    let span = (foreign::INSPECT_BYTES as u64).min(size / BLOCK as u64 * BLOCK as u64);
     let sector = u64::from(drive.info().sector_bytes);
+    let span = (foreign::INSPECT_BYTES as u64).min(size / sector * sector);
     let head = read_in_parts(drive, 0, span).await;
     let tail = read_in_parts(drive, (size - span) / sector * sector, span).await;
     drive.silence().map_or_else(|| Ok(foreign::inspect(&head, &tail, size)), Err)

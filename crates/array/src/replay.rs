@@ -35,6 +35,9 @@ pub struct Replayed {
     pub bytes: u64,
     /// Bytes of the group whose content nobody knows any more.
     pub lost: u64,
+    /// Records whose parts contradict each other. No crash leaves one: the log was damaged or forged. They are not
+    /// applied, so what they name may be inconsistent.
+    pub contradictory: u64,
     /// Members that failed meanwhile.
     pub failed: Vec<MemberIndex>,
 }
@@ -102,6 +105,7 @@ impl<'a, E: Env> Replay<'a, E> {
             self.leave_behind().await?;
         }
         done.records = records.len() as u64;
+        done.contradictory = records.values().filter(|record| record.contradictory).count() as u64;
         let units = self.by_unit(records.into_values());
         let largest = units.iter().flatten().flat_map(|work| &work.pieces).map(|piece| piece.columns.len()).max();
         let put_right = async |unit: Vec<Work>| self.put_unit_right(unit).await;
@@ -171,7 +175,9 @@ impl<'a, E: Env> Replay<'a, E> {
                 let range = Range::new(said.x, said.x + u64::from(said.len));
                 let open = covered.gaps(range);
                 covered.add(range);
-                for open in open.iter().filter(|_| !said.is_void()) {
+                // A contradictory record changes nothing, and older ones must not undo what it announced.
+                let applies = !said.is_void() && !record.contradictory;
+                for open in open.iter().filter(|_| applies) {
                     let allocated = self.allocated(record.unit, open);
                     pieces.extend(allocated.iter().map(|columns| Piece { entry, offset, columns }));
                 }
@@ -456,7 +462,7 @@ impl<'a, E: Env> Replay<'a, E> {
     /// [`BlockError`] if the group cannot do without it.
     pub async fn look_after(&self, member: MemberIndex) -> Result<(), BlockError> {
         let Some(drive) = self.drive(member, None) else { return Ok(()) };
-        for offset in superblock_offsets(drive.info().size_bytes) {
+        for offset in superblock_offsets(drive.info().size_bytes).into_iter().flatten() {
             if read_retried(drive, offset, || self.env.alloc(BLOCK)).await.is_ok() {
                 return Ok(());
             }

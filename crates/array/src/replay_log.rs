@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
 
 use drive::{BlockError, BufMut, Drive, Env, join_all};
-use format::log::{Entry, Frame, Part};
+use format::log::{Entry, Frame, LogShape, Part};
 use format::{BLOCK, MemberState, Region};
 
 use crate::bounded::Bounded;
@@ -32,10 +32,27 @@ pub(crate) struct Record {
     pub settled: bool,
     /// Columns of one checksum.
     pub piece_bytes: u64,
+    /// Its parts differ in what they say of the record, which no crash can leave.
+    pub contradictory: bool,
     /// Where the payloads lie, by role: the parts that were found.
     pub found: BTreeMap<Role, Payload>,
     /// Payloads by role, once they were fetched.
     pub parts: BTreeMap<Role, Vec<u8>>,
+}
+
+impl Record {
+    /// Adds the part of a further member. All parts of a record say the same, but for their payloads. If this one does not,
+    /// the record is contradictory: its payloads do not fit its entries, so none of it can be applied.
+    fn add(&mut self, part: &Part, piece_bytes: u32, role: Role, payload: Payload) {
+        let same = self.unit.0 == part.unit
+            && self.holders == part.holders
+            && self.in_sync == part.in_sync
+            && self.whole == part.whole
+            && self.piece_bytes == u64::from(piece_bytes)
+            && self.entries == part.entries;
+        self.contradictory |= !same;
+        self.found.insert(role, payload);
+    }
 }
 
 /// Where a payload lies.
@@ -176,7 +193,7 @@ impl<E: Env> Replay<'_, E> {
     ) {
         let geometry = &self.shared.geometry;
         let unit = UnitIndex(part.unit);
-        if unit.0 >= geometry.unit_count() || !part.entries.iter().all(|entry| self.fits(entry)) {
+        if !part.entries.iter().all(|entry| self.is_aligned(entry)) {
             return;
         }
         let role = usize::from(part.role);
@@ -190,27 +207,33 @@ impl<E: Env> Replay<'_, E> {
                 let Part { holders, in_sync, entries, whole, .. } = part;
                 let generation = self.superblock.log_generation;
                 let settled = self.kept.as_ref().is_some_and(|kept| kept.is_settled(generation, key.0 as usize, key.1));
-                slot.insert(Record { unit, holders, in_sync, entries, whole, settled, piece_bytes, found, parts });
+                slot.insert(Record {
+                    unit,
+                    holders,
+                    in_sync,
+                    entries,
+                    whole,
+                    settled,
+                    piece_bytes,
+                    contradictory: false,
+                    found,
+                    parts,
+                });
             }
-            Slot::Occupied(mut slot) => {
-                slot.get_mut().found.insert(role, payload);
-            }
+            Slot::Occupied(mut slot) => slot.get_mut().add(&part, piece_bytes, role, payload),
         }
     }
 
-    /// An entry lies within one row of a unit, as everything that is logged does.
-    fn fits(&self, entry: &Entry) -> bool {
-        let geometry = &self.shared.geometry;
-        let end = entry.x + u64::from(entry.len);
-        let aligned = (entry.x | end) & (geometry.sector - 1) == 0;
-        aligned && end <= geometry.unit && entry.x / geometry.strip == (end - 1) / geometry.strip
+    /// An entry is of whole sectors, as everything that is logged is.
+    fn is_aligned(&self, entry: &Entry) -> bool {
+        (entry.x | u64::from(entry.len)) & (self.shared.geometry.sector - 1) == 0
     }
 
     /// The valid frames in a member's log, and whether all of it could be read. None of a member that is not in sync.
     async fn scan(&self, member: MemberIndex) -> Option<(Vec<Found>, bool)> {
         let drive = self.drive(member, Some(MemberState::InSync))?;
         let (array, generation) = (&self.superblock.array, self.superblock.log_generation);
-        let stripes = (self.shared.geometry.data, self.shared.geometry.strips());
+        let shape = LogShape::new(&self.superblock.shape, &self.superblock.layout);
         let rings = format::log::rings(&self.superblock.layout);
         let mut window = Window::new(self.env, drive, rings);
         let mut found = Vec::new();
@@ -221,7 +244,7 @@ impl<E: Env> Replay<'_, E> {
             let frame = match len {
                 Some(len) => {
                     let bytes = window.bytes(at, len).await;
-                    let frame = Frame::decode(bytes, array, generation, at, stripes).ok();
+                    let frame = Frame::decode(bytes, array, generation, at, &shape).ok();
                     frame.map(|frame| (payloads(member, at, bytes, &frame), frame))
                 }
                 None => None,

@@ -11,7 +11,7 @@ use format::{CrashSafety, Layout, MemberState, Superblock, Uuid};
 use crate::errors::{ErrorCounters, Failed, MemberErrors};
 use crate::geometry::{Geometry, MemberIndex, UnitIndex};
 use crate::latency::Latencies;
-use crate::lost::LostCells;
+use crate::lost::LostRanges;
 use crate::map::AllocationMap;
 use crate::missed::Missed;
 use crate::questions::Questions;
@@ -110,7 +110,7 @@ pub struct Shared {
     /// Of the log's frames that are written now.
     pub(crate) log_generation: AtomicU64,
     /// Blocks that were lost in crashes.
-    pub lost: LostCells,
+    pub lost: LostRanges,
     /// What a power cut could add to them.
     pub(crate) questions: Questions,
     pub(crate) code: gf::Code,
@@ -155,7 +155,7 @@ impl Shared {
             layout: superblock.layout,
             checksums: Checksums::new(&superblock.layout, slots.len()),
             log_generation: AtomicU64::new(superblock.log_generation + 1),
-            lost: LostCells::default(),
+            lost: LostRanges::default(),
             questions: Questions::default(),
             doubted: AtomicU64::new(0),
             held: AtomicBool::new(false),

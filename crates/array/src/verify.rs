@@ -410,7 +410,7 @@ pub(crate) async fn read_sums<E: Env>(
 
 /// One of the superblocks can be read.
 async fn answers<E: Env>(env: &E, drive: &impl Drive) -> bool {
-    for offset in superblock_offsets(drive.info().size_bytes) {
+    for offset in superblock_offsets(drive.info().size_bytes).into_iter().flatten() {
         if drive.read(offset, env.alloc(BLOCK)).await.is_ok() {
             return true;
         }

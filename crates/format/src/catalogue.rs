@@ -21,8 +21,8 @@ mod upkeep;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::BLOCK;
 use crate::superblock::check_name;
+use crate::{BLOCK, COUNTER_MAX};
 
 pub use limits::{LIMIT_BURST_MS, LIMIT_BYTES_PER_S, LIMIT_IOPS, LimitOf, LimitRecord};
 pub use reservations::{HeldRecord, RegistrantRecord, ReservationRecord};
@@ -218,7 +218,7 @@ pub struct TlsFiles {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum CatalogueError {
     /// A volume's name is not allowed.
-    #[error("volume name `{name}`: {reason}")]
+    #[error("volume name {name:?}: {reason}")]
     Name {
         /// The name.
         name: String,
@@ -226,25 +226,25 @@ pub enum CatalogueError {
         reason: &'static str,
     },
     /// Two volumes have one name.
-    #[error("there are two volumes named `{name}`")]
+    #[error("there are two volumes named {name:?}")]
     NameTwice {
         /// The name.
         name: String,
     },
-    /// Two volumes or exports have one identity, or one is not below `next_id`.
-    #[error("the identity {id} is used twice, or is not below next_id")]
+    /// Two volumes or exports have one identity, or one is not below `next_id`, or that is larger than can be.
+    #[error("the identity {id} is used twice, or is not below next_id, or too large")]
     Id {
         /// The identity.
         id: u64,
     },
     /// A volume without size.
-    #[error("volume `{volume}` has no size")]
+    #[error("volume {volume:?} has no size")]
     NoSize {
         /// Name of the volume.
         volume: String,
     },
     /// An extent that is empty, not of whole blocks, or outside of the group.
-    #[error("the extent {start}+{len} of volume `{volume}` is not of whole blocks within {capacity} bytes")]
+    #[error("the extent {start}+{len} of volume {volume:?} is not of whole blocks within {capacity} bytes")]
     Extent {
         /// Name of the volume.
         volume: String,
@@ -262,7 +262,7 @@ pub enum CatalogueError {
         at: u64,
     },
     /// The extents of a volume are not its size rounded up to a block.
-    #[error("the extents of volume `{volume}` hold {extents} bytes, its size is {size}")]
+    #[error("the extents of volume {volume:?} hold {extents} bytes, its size is {size}")]
     Size {
         /// Name of the volume.
         volume: String,
@@ -280,13 +280,13 @@ pub enum CatalogueError {
         volume: u64,
     },
     /// An address that is neither `unix:PATH` nor `HOST:PORT`.
-    #[error("`{address}` is not an address: expected unix:PATH or HOST:PORT")]
+    #[error("{address:?} is not an address: expected unix:PATH or HOST:PORT")]
     Address {
         /// The address.
         address: String,
     },
     /// One volume is exported twice at one address.
-    #[error("volume {volume} is exported twice at {address}")]
+    #[error("volume {volume} is exported twice at {address:?}")]
     ExportTwice {
         /// Identity of the volume.
         volume: u64,
@@ -340,13 +340,13 @@ pub enum CatalogueError {
         reason: &'static str,
     },
     /// A secret that cannot be one, or of what cannot be a host, or out of order.
-    #[error("the secret of the host `{host}` is none, or is not in its place")]
+    #[error("the secret of the host {host:?} is none, or is not in its place")]
     Secret {
         /// Name of the host.
         host: String,
     },
     /// Keys of TLS that cannot be any, or of what cannot be a host, or out of order.
-    #[error("the keys of TLS of the host `{host}` are none, or are not in their place")]
+    #[error("the keys of TLS of the host {host:?} are none, or are not in their place")]
     TlsKey {
         /// Name of the host.
         host: String,
@@ -410,7 +410,8 @@ impl Catalogue {
         let mut ids: Vec<u64> = volumes.chain(self.exports.iter().map(|export| export.id)).collect();
         ids.sort_unstable();
         let twice = ids.windows(2).find(|pair| pair[0] == pair[1]).map(|pair| pair[0]);
-        match twice.or(ids.last().copied().filter(|&last| last >= self.next_id)) {
+        let largest = ids.last().copied().filter(|&last| last >= self.next_id);
+        match twice.or(largest).or(Some(self.next_id).filter(|&next| next > COUNTER_MAX)) {
             Some(id) => Err(CatalogueError::Id { id }),
             None => Ok(()),
         }

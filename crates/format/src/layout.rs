@@ -173,7 +173,7 @@ impl Layout {
             holds(offset >= free_from && offset <= limit && len <= limit - offset, "regions")?;
             free_from = offset + len;
         }
-        holds(self.log.len >= LOG_BYTES_MIN, "log")?;
+        holds((LOG_BYTES_MIN..=LOG_BYTES_MAX).contains(&self.log.len), "log")?;
         holds(self.zone_bytes.is_power_of_two() && self.zone_bytes >= ZONE_BYTES_MIN, "zone_bytes")?;
         holds(self.data.len.is_multiple_of(u64::from(shape.strip_bytes.max(self.zone_bytes))), "data")?;
         holds(self.zone_count == self.data.len / u64::from(self.zone_bytes) * u64::from(shape.sets), "zone_count")?;

@@ -11,7 +11,7 @@ mod frame;
 mod lost;
 
 pub use frame::{
-    EXCEPTIONS_MAX, Entry, FRAME_VERSION, Frame, FrameError, FrameHead, Part, PartData, encode_frame,
+    EXCEPTIONS_MAX, Entry, FRAME_VERSION, Frame, FrameError, FrameHead, LogShape, Part, PartData, encode_frame,
     encode_frame_meta, encode_seal, frame_len, frame_meta_len,
 };
 pub use lost::{LOST_RANGES_MAX, LOST_SLOT_BYTES, LOST_SLOTS, LOST_VERSION, LostBlocks, LostError};

@@ -10,10 +10,10 @@ use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use crate::BLOCK;
 use crate::checksum::crc32c_without;
 use crate::layout::Layout;
 use crate::uuid::Uuid;
+use crate::{BLOCK, COUNTER_MAX};
 
 /// Slots of every map block.
 pub const MAP_SLOTS: u64 = 2;
@@ -85,6 +85,12 @@ pub enum MapError {
         /// That array.
         array: Uuid,
     },
+    /// A sequence that nobody counts up to.
+    #[error("the sequence {found} of the map block is invalid")]
+    Sequence {
+        /// The sequence found.
+        found: u64,
+    },
     /// Another block of the map, written or read at the wrong place.
     #[error("map block {found} in the place of {expected}")]
     Misplaced {
@@ -135,7 +141,11 @@ impl MapBlock {
         if disk.index.get() != index {
             return Err(MapError::Misplaced { found: disk.index.get(), expected: index });
         }
-        Ok(MapBlock { index, sequence: disk.sequence.get(), bits: disk.bits })
+        let sequence = disk.sequence.get();
+        if sequence > COUNTER_MAX {
+            return Err(MapError::Sequence { found: sequence });
+        }
+        Ok(MapBlock { index, sequence, bits: disk.bits })
     }
 
     /// Whether zone `zone` of this block (from 0 in each block) was written.

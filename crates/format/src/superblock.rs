@@ -17,6 +17,7 @@ mod show;
 
 use thiserror::Error;
 
+use crate::COUNTER_MAX;
 use crate::layout::Layout;
 use crate::shape::{Shape, ShapeError};
 use crate::uuid::Uuid;
@@ -241,7 +242,8 @@ impl Superblock {
         holds(!self.array.is_nil(), "array")?;
         holds(check_name(&self.name).is_ok(), "name")?;
         holds(!self.drive.is_nil(), "drive")?;
-        holds(self.epoch > 0, "epoch")?;
+        holds((1..=COUNTER_MAX).contains(&self.epoch), "epoch")?;
+        holds(self.log_generation <= COUNTER_MAX, "log_generation")?;
         holds(self.runs_are_in_order(), "runs")?;
         let logs = self.features.incompatible & Features::LOG != 0;
         holds(logs == (self.crash_safety != CrashSafety::Off), "crash_safety")?;

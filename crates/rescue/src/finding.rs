@@ -65,6 +65,20 @@ impl Finding {
         Finding { drive, slot: Some(slot as u16), ..Finding::group(group, structure, message) }
     }
 
+    /// Adds it to others. One that goes on where the last one ends, and says the same, makes that longer instead: a
+    /// region that cannot be read is one finding, however many blocks it has.
+    pub(crate) fn add_to(self, findings: &mut Vec<Finding>) {
+        if let Some(last) = findings.last_mut() {
+            let end = last.offset_bytes.zip(last.len_bytes).map(|(offset, len)| offset + len);
+            let same = Finding { offset_bytes: last.offset_bytes, len_bytes: last.len_bytes, ..self.clone() } == *last;
+            if same && end.is_some() && end == self.offset_bytes {
+                last.len_bytes = last.len_bytes.zip(self.len_bytes).map(|(before, len)| before + len);
+                return;
+            }
+        }
+        findings.push(self);
+    }
+
     /// The same, at a place.
     pub(crate) fn at(self, offset: u64, len: u64) -> Finding {
         Finding { offset_bytes: Some(offset), len_bytes: Some(len), ..self }

@@ -64,6 +64,8 @@ pub struct Group {
     /// A drive that was run without another, while that was run without it.
     pub(crate) divided: Option<(usize, usize)>,
     pub(crate) geometry: Geometry,
+    /// Bytes of the data region that some member can hold: fewer than the superblock says where all members are cut off.
+    pub(crate) data_bytes: u64,
 }
 
 /// Which drives a superblock counts in.
@@ -84,7 +86,7 @@ impl Group {
                 arrays.entry(superblock.array).or_default().push((index, superblock));
             }
         }
-        arrays.into_values().map(|members| Group::of(&members)).collect()
+        arrays.into_values().map(|members| Group::of(&members).on(drives)).collect()
     }
 
     fn of(found: &[(usize, &Superblock)]) -> Group {
@@ -96,6 +98,7 @@ impl Group {
             excluded: Vec::new(),
             divided: divided(newest, found),
             geometry: Geometry::new(&newest.shape, &newest.layout),
+            data_bytes: 0,
         };
         for &(index, own) in found {
             let twins = found.iter().filter(|(other, twin)| *other != index && twin.drive == own.drive);
@@ -108,6 +111,25 @@ impl Group {
             group.excluded.extend(exclusion.map(|why| (index, why)));
         }
         group
+    }
+
+    /// Takes note of how much of it its drives can hold.
+    fn on(mut self, drives: &[Found]) -> Group {
+        self.data_bytes = self.held(drives, self.geometry.data_offset, self.geometry.data_len);
+        self
+    }
+
+    /// The bytes from the start of a region of `len` bytes at `offset` that the largest member can hold. What a superblock
+    /// says of sizes is not believed: a cut-off image must cost no more than its own size.
+    pub(crate) fn held(&self, drives: &[Found], offset: u64, len: u64) -> u64 {
+        let sizes = self.members.iter().flatten().map(|&index| drives[index].drive.size_bytes());
+        sizes.max().unwrap_or(0).saturating_sub(offset).min(len)
+    }
+
+    /// As [`Group::held`], of the member in a slot, which is there.
+    pub(crate) fn held_by(&self, drives: &[Found], slot: usize, offset: u64, len: u64) -> u64 {
+        let size = self.members[slot].map_or(0, |index| drives[index].drive.size_bytes());
+        size.saturating_sub(offset).min(len)
     }
 
     /// Gives a drive its place, or says why it has none.

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use format::log::{
-    Entry, Frame, FrameError, LOST_SLOT_BYTES, LOST_SLOTS, LostBlocks, LostError, lost_slot_offset, rings,
+    Entry, Frame, FrameError, LOST_SLOT_BYTES, LOST_SLOTS, LogShape, LostBlocks, LostError, Part, lost_slot_offset,
+    rings,
 };
 use format::{BLOCK, CrashSafety};
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,13 @@ pub(crate) struct Live {
     pub payloads: Rc<BTreeMap<usize, Vec<u8>>>,
 }
 
+impl Live {
+    /// Says that older records for these columns do not apply any more, and nothing else.
+    fn void(start: u64, entry: Entry) -> Live {
+        Live { start, piece: BLOCK as u64, entry: Rc::new(entry), whole: false, payloads: Rc::default() }
+    }
+}
+
 /// The log of a group, as far as a reader has to mind it.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
@@ -61,8 +69,19 @@ struct Record {
     piece: u64,
     whole: bool,
     entries: Vec<Entry>,
+    /// Its parts differ in what they say of the record, which no crash can leave.
+    contradictory: bool,
     /// The payload of each role that was found.
     parts: BTreeMap<usize, Vec<u8>>,
+}
+
+impl Record {
+    /// Whether a part says the same of the record as the first one.
+    fn says(&self, part: &Part, piece: u64) -> bool {
+        (self.unit, self.holders, self.in_sync) == (part.unit, part.holders, part.in_sync)
+            && (self.piece, self.whole) == (piece, part.whole)
+            && self.entries == part.entries
+    }
 }
 
 impl Log {
@@ -81,6 +100,10 @@ impl Log {
         }
         log.count.frame_count = scan.frames;
         log.count.record_count = scan.records.len() as u64;
+        for ((stream, sequence), _) in scan.records.iter().filter(|(_, record)| record.contradictory) {
+            let message = format!("the parts of record {sequence} of stream {stream} contradict each other");
+            findings.push(Finding::group(group, Structure::Log, message));
+        }
         if !superblock.clean {
             log.keep_live(group, scan);
         }
@@ -119,7 +142,14 @@ impl Log {
             }
             self.count.live_record_count += 1;
             let mut payload_at = 0;
-            for entry in record.entries {
+            for mut entry in record.entries {
+                if record.contradictory {
+                    // Its payloads do not fit its entries: it only keeps older records from being applied.
+                    (entry.overwritten, entry.restated) = (0, 0);
+                    let (from, end) = (start + entry.x, start + entry.x + u64::from(entry.len));
+                    self.replace(set, from, end, Live::void(from, entry));
+                    continue;
+                }
                 let len = entry.len as usize;
                 let payload_len = |role| entry.payload_len(role, record.whole, geometry.data_count);
                 // Where all data strips are overwritten, what is not touched is nothing: zeroes.
@@ -190,16 +220,16 @@ impl Scan {
                     self.unreadable.insert(slot);
                     let message = format!("the log cannot be read: {}", plain(&error));
                     let finding = Finding::member(group, drives, slot, Structure::Log, message);
-                    findings.push(finding.at(offset, BLOCK as u64));
+                    finding.at(offset, BLOCK as u64).add_to(findings);
                 }
             }
         }
-        let strips = (group.geometry.data_count, group.geometry.width);
+        let shape = LogShape::new(&superblock.shape, &superblock.layout);
         let mut at = 0;
         while at < bytes.len() {
             let offset = region.offset + at as u64;
             let rest = &bytes[at..];
-            match Frame::decode(rest, &superblock.array, superblock.log_generation, offset, strips) {
+            match Frame::decode(rest, &superblock.array, superblock.log_generation, offset, &shape) {
                 Ok(frame) => {
                     self.take(&frame, rest);
                     at += frame.len;
@@ -218,16 +248,19 @@ impl Scan {
     fn take(&mut self, frame: &Frame, bytes: &[u8]) {
         self.frames += 1;
         self.tails.entry(frame.head.stream).or_default().push((frame.head.tail, frame.exceptions.clone()));
+        let piece = u64::from(frame.head.piece_bytes);
         for part in &frame.parts {
             let record = self.records.entry((frame.head.stream, part.sequence)).or_insert_with(|| Record {
                 unit: part.unit,
                 holders: part.holders,
                 in_sync: part.in_sync,
-                piece: u64::from(frame.head.piece_bytes),
+                piece,
                 whole: part.whole,
                 entries: part.entries.clone(),
+                contradictory: false,
                 parts: BTreeMap::new(),
             });
+            record.contradictory |= !record.says(part, piece);
             record.parts.insert(usize::from(part.role), bytes[part.payload.clone()].to_vec());
         }
     }

@@ -1,5 +1,6 @@
 //! The allocation map, from all copies: docs/format/map.md.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use format::{BLOCK, MAP_SLOTS, MapBlock, MapError, Uuid, ZONES_PER_MAP_BLOCK, map_block_count, map_slot_offset};
@@ -14,9 +15,15 @@ const BLOCKS_AT_ONCE: u64 = 128;
 
 /// Which zones were ever written.
 pub(crate) struct Map {
-    blocks: Vec<MapBlock>,
+    /// The blocks of which there is a valid copy, by index. Memory follows what is on the drives, not what the superblock
+    /// says there should be.
+    blocks: BTreeMap<u64, MapBlock>,
     /// Blocks of which every copy that there was is damaged: what they said is not known.
-    unknown: Vec<bool>,
+    unknown: BTreeSet<u64>,
+    /// From this block on no member is large enough to hold a copy.
+    end: u64,
+    /// Blocks of the group.
+    count: u64,
     /// Blocks with damaged copies and no valid one that count as never written: torn first writes.
     pub torn: u64,
     /// Valid copies on all members.
@@ -28,30 +35,54 @@ enum Slot {
     Valid(Box<MapBlock>),
     /// Never written for this group.
     Absent,
+    /// Why it is none.
     Bad(String),
+    /// Behind the end of a member that was cut off.
+    CutOff,
 }
 
 impl Map {
     /// Reads every copy, and says what is wrong with each.
     pub(crate) fn read(group: &Group, drives: &[Found], findings: &mut Vec<Finding>) -> Map {
-        let count = map_block_count(group.superblock.layout.zone_count);
-        let blocks = (0..count).map(MapBlock::empty).collect();
-        let mut map = Map { blocks, unknown: vec![false; count as usize], torn: 0, copies: 0 };
-        for first in (0..count).step_by(BLOCKS_AT_ONCE as usize) {
-            map.read_part(group, drives, first..count.min(first + BLOCKS_AT_ONCE), findings);
+        let layout = &group.superblock.layout;
+        let count = map_block_count(layout.zone_count);
+        let of_bytes = |bytes: u64| (bytes / (MAP_SLOTS * BLOCK as u64)).min(count);
+        let end = of_bytes(group.held(drives, layout.map.offset, layout.map.len));
+        for member in group.present() {
+            let held = of_bytes(group.held_by(drives, member, layout.map.offset, layout.map.len));
+            if held < count {
+                let message = format!("the allocation map is cut off: blocks {held} to {} are not there", count - 1);
+                let finding = Finding::member(group, drives, member, Structure::Map, message);
+                let offset = map_slot_offset(layout, held, 0);
+                findings.push(finding.at(offset, layout.map.end() - offset));
+            }
+        }
+        let (blocks, unknown) = (BTreeMap::new(), BTreeSet::new());
+        let mut map = Map { blocks, unknown, end, count, torn: 0, copies: 0 };
+        for first in (0..end).step_by(BLOCKS_AT_ONCE as usize) {
+            map.read_part(group, drives, first..end.min(first + BLOCKS_AT_ONCE), findings);
         }
         map
     }
 
+    /// No zone from `zone` on was ever written, up to the zone that is given: the end of the map block, if all of it says so.
+    pub(crate) fn unwritten_up_to(&self, zone: u64) -> Option<u64> {
+        let block = zone / ZONES_PER_MAP_BLOCK;
+        let is_empty = block < self.end && !self.unknown.contains(&block) && !self.blocks.contains_key(&block);
+        is_empty.then_some((block + 1) * ZONES_PER_MAP_BLOCK)
+    }
+
     /// Whether a zone was written; `None` where nobody knows.
     pub(crate) fn is_written(&self, zone: u64) -> Option<bool> {
-        let block = (zone / ZONES_PER_MAP_BLOCK) as usize;
-        (!self.unknown[block]).then(|| self.blocks[block].is_set(zone % ZONES_PER_MAP_BLOCK))
+        let block = zone / ZONES_PER_MAP_BLOCK;
+        let is_set = |block: &MapBlock| block.is_set(zone % ZONES_PER_MAP_BLOCK);
+        let is_known = block < self.end && !self.unknown.contains(&block);
+        is_known.then(|| self.blocks.get(&block).is_some_and(is_set))
     }
 
     /// Blocks of the map.
     pub(crate) fn block_count(&self) -> u64 {
-        self.blocks.len() as u64
+        self.count
     }
 
     fn read_part(&mut self, group: &Group, drives: &[Found], part: Range<u64>, findings: &mut Vec<Finding>) {
@@ -65,7 +96,7 @@ impl Map {
             for (member, slots) in &slots {
                 for (number, slot) in slots[of_block(slots)].iter().enumerate() {
                     match slot {
-                        Slot::Absent => {}
+                        Slot::Absent | Slot::CutOff => {}
                         Slot::Valid(block) => {
                             self.copies += 1;
                             if newest.is_none_or(|other| other.sequence < block.sequence) {
@@ -89,14 +120,14 @@ impl Map {
                     compare(group, drives, *member, newest, own, findings);
                 }
                 self.check_end(group, newest, findings);
-                self.blocks[index as usize] = newest.clone();
+                self.blocks.insert(index, newest.clone());
             } else if is_any_bad {
                 let pairs = slots.iter().map(|(_, slots)| &slots[of_block(slots)]);
                 if could_be_torn(group, pairs) {
                     self.torn += 1;
                     continue;
                 }
-                self.unknown[index as usize] = true;
+                self.unknown.insert(index);
                 let message =
                     format!("map block {index} has no valid copy left: which of its zones hold data is not known");
                 findings.push(Finding::group(group, Structure::Map, message));
@@ -141,7 +172,7 @@ fn compare(
         .enumerate()
         .filter_map(|(number, slot)| match slot {
             Slot::Valid(block) => Some((number, block)),
-            Slot::Absent | Slot::Bad(_) => None,
+            Slot::Absent | Slot::Bad(_) | Slot::CutOff => None,
         })
         .max_by_key(|(_, block)| block.sequence);
     let offset = |number: usize| map_slot_offset(&group.superblock.layout, index, number as u64);
@@ -158,7 +189,7 @@ fn compare(
             format!("map block {index} is behind: sequence {}, the newest is {}", block.sequence, newest.sequence)
         }
         // What is wrong with the slots was said already.
-        None if slots.iter().any(|slot| matches!(slot, Slot::Bad(_))) => return,
+        None if slots.iter().any(|slot| matches!(slot, Slot::Bad(_) | Slot::CutOff)) => return,
         None => format!("map block {index} is not there; other members have it with sequence {}", newest.sequence),
     };
     let finding = Finding::member(group, drives, member, Structure::Map, message);
@@ -170,9 +201,13 @@ fn read_slots(group: &Group, drives: &[Found], member: usize, part: &Range<u64>)
     let layout = &group.superblock.layout;
     let start = map_slot_offset(layout, part.start, 0);
     let mut bytes = vec![0; ((part.end - part.start) * MAP_SLOTS) as usize * BLOCK];
+    let held = group.held_by(drives, member, start, bytes.len() as u64);
     let whole = group.read(drives, member, start, &mut bytes).is_ok();
     let slot = |(position, bytes): (usize, &mut [u8])| {
         let index = part.start + (position as u64) / MAP_SLOTS;
+        if (position as u64 / MAP_SLOTS + 1) * MAP_SLOTS * BLOCK as u64 > held {
+            return Slot::CutOff;
+        }
         if !whole && let Err(error) = group.read(drives, member, start + (position * BLOCK) as u64, bytes) {
             return Slot::Bad(format!("cannot be read: {}", plain(&error)));
         }

@@ -75,11 +75,17 @@ impl<'a> ParityCheck<'a> {
     pub(crate) fn run(mut self, map: &Map, progress: Progress<'_>) -> (ParityCount, Vec<Finding>) {
         let geometry = self.group.geometry;
         let piece = geometry.strip.min(geometry.zone);
-        let total = geometry.data_len * geometry.sets;
+        let data_len = self.group.data_bytes;
+        let total = data_len * geometry.sets;
         for set in 0..geometry.sets {
             let mut offset = 0;
-            while offset < geometry.data_len {
+            while offset < data_len {
                 let zone_end = (offset / geometry.zone + 1) * geometry.zone;
+                if let Some(zone) = map.unwritten_up_to(geometry.zone_of(set, offset)) {
+                    // Zones of a set are every `sets`-th of the map.
+                    offset = zone_end.max((zone.saturating_sub(set)).div_ceil(geometry.sets) * geometry.zone);
+                    continue;
+                }
                 if map.is_written(geometry.zone_of(set, offset)) != Some(true) {
                     offset = zone_end;
                     continue;
@@ -88,7 +94,7 @@ impl<'a> ParityCheck<'a> {
                     self.compare(Column { set, offset }, piece as usize);
                     offset += piece;
                 }
-                progress(set * geometry.data_len + offset, total);
+                progress((set * data_len + offset).min(total), total);
             }
         }
         progress(total, total);

@@ -64,12 +64,11 @@ impl Probe {
             let tail = read_blocks(drive, drive.size_bytes() - span, span);
             foreign::inspect(&head, &tail, drive.size_bytes())
         };
-        if drive.size_bytes() < 2 * BLOCK as u64 {
+        let Some(offsets) = superblock_offsets(drive.size_bytes()) else {
             let none = SuperblockCopy::Bad(SuperblockError::NotPurlin);
             let superblock = Err(Unusable::TooSmall);
             return Probe { head: none.clone(), tail: none, offsets: [0, 0], superblock, foreign: foreign() };
-        }
-        let offsets = superblock_offsets(drive.size_bytes());
+        };
         let [head, tail] = offsets.map(|offset| {
             let mut bytes = vec![0; BLOCK];
             drive.read_at(offset, &mut bytes).map(|()| bytes)

@@ -40,6 +40,14 @@ impl<'a> Walk<'a> {
 }
 
 impl Walk<'_> {
+    /// No zone of a map block was ever written, of which `zone` is one: the end of the block. A stripe of each set comes
+    /// before the next one of the first, so the first set's zone beside this one has to be in the block, too.
+    fn unwritten_up_to(&self, zone: u64) -> Option<u64> {
+        let sets = self.group.geometry.sets;
+        let end = self.map.unwritten_up_to(zone)?;
+        (self.map.unwritten_up_to(zone / sets * sets) == Some(end)).then_some(end)
+    }
+
     /// The first range of the list of lost blocks that ends behind a byte of the group.
     fn lost_from(&self, logical: u64) -> Option<(u64, u64)> {
         let index = self.lost.partition_point(|(start, len)| start + len <= logical);
@@ -63,7 +71,16 @@ impl Iterator for Walk<'_> {
         let in_zone = geometry.zone - place.offset % geometry.zone;
         let len = in_strip.min(in_zone).min(extent.len_bytes - self.within).min(left);
         let zone = geometry.zone_of(place.set, place.offset);
-        let written = self.map.is_written(zone);
+        let in_extent = (extent.len_bytes - self.within).min(left);
+        let (len, written) = if place.offset >= self.group.data_bytes {
+            // Behind the end of every member, and so is everything that follows in this extent.
+            (in_extent, None)
+        } else if let Some(end) = self.unwritten_up_to(zone) {
+            let up_to = geometry.stripe_start(0, end / geometry.sets * geometry.zone);
+            (in_extent.min(up_to.saturating_sub(logical).max(len)), Some(false))
+        } else {
+            (len, self.map.is_written(zone))
+        };
         let (len, written) = match self.lost_from(logical) {
             Some((start, end)) if start <= logical && written == Some(true) => (len.min(end - logical), None),
             Some((start, _)) if start > logical => (len.min(start - logical), written),

@@ -419,10 +419,17 @@ impl Group {
     async fn begin(&self, needs_resync: bool, replayed: Option<Replayed>) -> Answer<()> {
         let (key, group) = (self.key, &self.name);
         self.let_go_of_strangers().await?;
-        if let Some(Replayed { records, lost, .. }) = replayed {
+        if let Some(Replayed { records, lost, contradictory, .. }) = replayed {
             tracing::warn!(group, records, "was not stopped in order: its log was replayed");
             if lost > 0 {
                 tracing::error!(group, bytes = lost, "blocks under way at the crash were on a drive that is gone");
+            }
+            if contradictory > 0 {
+                tracing::error!(
+                    group,
+                    records = contradictory,
+                    "parts of the log contradict each other and were not applied: scrub the group"
+                );
             }
         }
         if needs_resync {

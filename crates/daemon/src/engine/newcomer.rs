@@ -32,16 +32,14 @@ pub(super) struct Glance {
 pub(super) fn glance(path: &str) -> io::Result<Glance> {
     let mut file = File::open(path)?;
     let size_bytes = file.seek(SeekFrom::End(0))?;
-    if size_bytes < 2 * BLOCK as u64 {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, format!("it has {size_bytes} bytes only")));
-    }
+    let [_, tail_at] = superblock_offsets(size_bytes)
+        .ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, format!("it has {size_bytes} bytes only")))?;
     let span = (foreign::INSPECT_BYTES as u64).min(size_bytes / BLOCK as u64 * BLOCK as u64);
     let mut read = |offset, len: u64| {
         let mut bytes = vec![0; len as usize];
         file.seek(SeekFrom::Start(offset))?;
         file.read_exact(&mut bytes).map(|()| bytes)
     };
-    let [_, tail_at] = superblock_offsets(size_bytes);
     let (head, tail) = (read(0, span)?, read(size_bytes - span, span)?);
     let last = read(tail_at, BLOCK as u64)?;
     Ok(Glance {

@@ -11,10 +11,10 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use super::{Catalogue, CatalogueError};
-use crate::BLOCK;
 use crate::checksum::crc32c_without;
 use crate::layout::Layout;
 use crate::uuid::Uuid;
+use crate::{BLOCK, COUNTER_MAX};
 
 /// Slots of the catalogue on every member.
 pub const CATALOGUE_SLOTS: u64 = 2;
@@ -81,6 +81,12 @@ pub enum SlotError {
     OtherArray {
         /// That array.
         array: Uuid,
+    },
+    /// A sequence that nobody counts up to.
+    #[error("the sequence {found} of the catalogue is invalid")]
+    Sequence {
+        /// The sequence found.
+        found: u64,
     },
     /// The document is longer than the slot.
     #[error("a document of {len} bytes does not fit the slot")]
@@ -154,6 +160,10 @@ pub fn decode_slot(bytes: &[u8], array: &Uuid) -> Result<(u64, Catalogue), SlotE
     if header.array != *array.as_bytes() {
         return Err(SlotError::OtherArray { array: Uuid::from_bytes(header.array) });
     }
+    let sequence = header.sequence.get();
+    if sequence > COUNTER_MAX {
+        return Err(SlotError::Sequence { found: sequence });
+    }
     let len = header.payload_len.get();
     let filled_len = (len as usize).next_multiple_of(BLOCK);
     let filled = payload.get(..filled_len).ok_or(SlotError::Length { len })?;
@@ -167,7 +177,7 @@ pub fn decode_slot(bytes: &[u8], array: &Uuid) -> Result<(u64, Catalogue), SlotE
         return Err(SlotError::Document { reason });
     }
     catalogue.check(u64::MAX).map_err(SlotError::Invalid)?;
-    Ok((header.sequence.get(), catalogue))
+    Ok((sequence, catalogue))
 }
 
 /// Bytes of one slot.

@@ -57,7 +57,7 @@ const MAGICS: [Magic; 8] = [
 /// Another array of this kind, by either copy of its superblock.
 fn purlin(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     let Some(last_block) = medium.before_end(BLOCK as u64, BLOCK as u64).filter(|&at| at > 0) else { return };
-    debug_assert_eq!(superblock_offsets(last_block + BLOCK as u64), [0, last_block]);
+    debug_assert_eq!(superblock_offsets(last_block + BLOCK as u64), Some([0, last_block]));
     for at in [0, last_block] {
         let Some(bytes) = medium.bytes(at, BLOCK) else { continue };
         let detail = match Superblock::decode(bytes) {

@@ -20,6 +20,8 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 use crate::BLOCK;
 use crate::checksum::crc32c_without;
+use crate::layout::Layout;
+use crate::shape::Shape;
 use crate::uuid::Uuid;
 
 /// Version of the frame format that this crate writes and reads.
@@ -167,6 +169,42 @@ pub struct Frame {
     pub parts: Vec<Part>,
     /// Its length: a multiple of [`BLOCK`].
     pub len: usize,
+}
+
+/// What a log may name: the strips, stripe groups and bytes that its array has. A frame that names others is invalid,
+/// so nobody who has a decoded frame needs to check them again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogShape {
+    /// Data strips of a stripe.
+    pub data_strips: usize,
+    /// Strips of a stripe, parity included.
+    pub strips: usize,
+    /// Stripe groups of all sets together.
+    pub stripe_groups: u64,
+    /// Bytes of a stripe group on each member.
+    pub stripe_group_bytes: u64,
+    /// Bytes of a strip. An entry lies within one strip.
+    pub strip_bytes: u64,
+}
+
+impl LogShape {
+    /// The shape of the logs of an array.
+    pub fn new(shape: &Shape, layout: &Layout) -> Self {
+        let strip_bytes = u64::from(shape.strip_bytes);
+        let stripe_group_bytes = strip_bytes.max(layout.zone_bytes.into());
+        LogShape {
+            data_strips: shape.data_per_set(),
+            strips: shape.members_per_set(),
+            stripe_groups: layout.data.len / stripe_group_bytes * u64::from(shape.sets),
+            stripe_group_bytes,
+            strip_bytes,
+        }
+    }
+
+    fn holds(&self, entry: &Entry) -> bool {
+        let Some(end) = entry.x.checked_add(u64::from(entry.len)).filter(|end| *end > entry.x) else { return false };
+        end <= self.stripe_group_bytes && entry.x / self.strip_bytes == (end - 1) / self.strip_bytes
+    }
 }
 
 /// Why bytes are not a frame of this log. None of these is alarming by itself: a ring holds anything where no frame was
@@ -363,7 +401,7 @@ impl Frame {
     }
 
     /// Reads the frame that starts with the first of `bytes`, which lie from `offset` on the member and go on at least
-    /// to its end. Of a stripe with `strips` strips, of which `data` hold data.
+    /// to its end.
     ///
     /// # Errors
     /// [`FrameError`]: there is no frame that counts.
@@ -372,7 +410,7 @@ impl Frame {
         array: &Uuid,
         generation: u64,
         offset: u64,
-        (data, strips): (usize, usize),
+        shape: &LogShape,
     ) -> Result<Frame, FrameError> {
         let (disk, _) = DiskHead::ref_from_prefix(bytes).map_err(|_| FrameError::NotAFrame)?;
         if disk.magic != MAGIC {
@@ -414,8 +452,8 @@ impl Frame {
             let whole = part.flags.get() & FLAG_WHOLE != 0;
             let mut payload_len = 0;
             for _ in 0..part.entries.get() {
-                let (entry, after) = decode_entry(rest, piece_bytes, (data, strips))?;
-                payload_len += entry.payload_len(part.role.get(), whole, data);
+                let (entry, after) = decode_entry(rest, piece_bytes, shape)?;
+                payload_len += entry.payload_len(part.role.get(), whole, shape.data_strips);
                 entries.push(entry);
                 rest = after;
             }
@@ -426,9 +464,12 @@ impl Frame {
             if !fits {
                 return Err(invalid("payload"));
             }
-            if usize::from(role) >= strips || part.holders.get() >> role & 1 == 0 || !below(part.holders.get(), strips)
-            {
+            let (holders, strips) = (part.holders.get(), shape.strips);
+            if usize::from(role) >= strips || holders >> role & 1 == 0 || !below(holders, strips) {
                 return Err(invalid("holders"));
+            }
+            if part.unit.get() >= shape.stripe_groups {
+                return Err(invalid("unit"));
             }
             parts.push(Part {
                 sequence: part.sequence.get(),
@@ -451,7 +492,7 @@ fn below(bits: u64, count: usize) -> bool {
     count >= 64 || bits >> count == 0
 }
 
-fn decode_entry(bytes: &[u8], piece_bytes: u32, (data, strips): (usize, usize)) -> Result<(Entry, &[u8]), FrameError> {
+fn decode_entry<'a>(bytes: &'a [u8], piece_bytes: u32, shape: &LogShape) -> Result<(Entry, &'a [u8]), FrameError> {
     let invalid = FrameError::Invalid { field: "entries" };
     let (disk, rest) = DiskEntry::ref_from_prefix(bytes).map_err(|_| invalid.clone())?;
     let count = disk.checksums.get() as usize;
@@ -463,10 +504,10 @@ fn decode_entry(bytes: &[u8], piece_bytes: u32, (data, strips): (usize, usize)) 
         restated: disk.restated.get(),
         checksums: sums.chunks_exact(4).map(|sum| u32::from_le_bytes(sum.try_into().expect("four bytes"))).collect(),
     };
-    let expected = entry.pieces(piece_bytes) * (entry.overwritten.count_ones() as usize + strips - data);
-    let right = entry.len > 0
-        && entry.x.checked_add(u64::from(entry.len)).is_some()
-        && below(entry.overwritten | entry.restated, data)
+    let parity_strips = shape.strips - shape.data_strips;
+    let expected = entry.pieces(piece_bytes) * (entry.overwritten.count_ones() as usize + parity_strips);
+    let right = shape.holds(&entry)
+        && below(entry.overwritten | entry.restated, shape.data_strips)
         && entry.overwritten & entry.restated == 0
         && (count == 0 || (count == expected && !entry.is_void()));
     if right { Ok((entry, &rest[sums.len()..])) } else { Err(invalid) }
@@ -477,7 +518,8 @@ mod tests {
     use super::*;
 
     const ARRAY: Uuid = Uuid::from_bytes([7; 16]);
-    const STRIPES: (usize, usize) = (4, 6);
+    const SHAPE: LogShape =
+        LogShape { data_strips: 4, strips: 6, stripe_groups: 10, stripe_group_bytes: 32768, strip_bytes: 16384 };
 
     fn entries() -> Vec<Entry> {
         vec![
@@ -508,7 +550,7 @@ mod tests {
     }
 
     fn decode(bytes: &[u8]) -> Result<Frame, FrameError> {
-        Frame::decode(bytes, &ARRAY, 3, 65536, STRIPES)
+        Frame::decode(bytes, &ARRAY, 3, 65536, &SHAPE)
     }
 
     fn reseal(bytes: &mut [u8], change: impl FnOnce(&mut [u8])) {
@@ -559,15 +601,15 @@ mod tests {
     fn a_frame_of_another_array_generation_or_place_does_not_count() {
         let bytes = sample();
         let other = Uuid::from_bytes([8; 16]);
-        assert_eq!(Frame::decode(&bytes, &other, 3, 65536, STRIPES), Err(FrameError::Stale));
-        assert_eq!(Frame::decode(&bytes, &ARRAY, 4, 65536, STRIPES), Err(FrameError::Stale));
+        assert_eq!(Frame::decode(&bytes, &other, 3, 65536, &SHAPE), Err(FrameError::Stale));
+        assert_eq!(Frame::decode(&bytes, &ARRAY, 4, 65536, &SHAPE), Err(FrameError::Stale));
         let misplaced = Err(FrameError::Misplaced { found: 65536, expected: 0 });
-        assert_eq!(Frame::decode(&bytes, &ARRAY, 3, 0, STRIPES), misplaced);
+        assert_eq!(Frame::decode(&bytes, &ARRAY, 3, 0, &SHAPE), misplaced);
     }
 
     #[test]
     fn fields_that_cannot_be_are_refused_even_under_a_right_checksum() {
-        let cases: [(&str, usize, &[u8]); 10] = [
+        let cases: [(&str, usize, &[u8]); 13] = [
             ("exceptions", 76, &[0xFF; 4]),
             ("piece_bytes", 72, &[1]),
             ("meta_len", 64, &[0xFF; 4]),
@@ -578,6 +620,10 @@ mod tests {
             ("payload", 116, &[0xFF; 4]),
             ("entries", 136, &[0; 4]),
             ("entries", 140, &[0xFF; 4]),
+            ("unit", 88, &[10]),
+            // Past the end of the stripe group, and across the end of a strip.
+            ("entries", 130, &[1]),
+            ("entries", 129, &[0x3E]),
         ];
         for (field, offset, value) in cases {
             let mut bytes = sample();

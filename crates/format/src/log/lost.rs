@@ -10,6 +10,7 @@ use thiserror::Error;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+use crate::COUNTER_MAX;
 use crate::checksum::crc32c_without;
 use crate::uuid::Uuid;
 
@@ -78,8 +79,8 @@ pub enum LostError {
     /// Left behind by another array.
     #[error("a list of lost blocks of another array")]
     OtherArray,
-    /// The checksum is right, but the ranges cannot be.
-    #[error("the ranges of the list of lost blocks are invalid")]
+    /// The checksum is right, but the sequence or the ranges cannot be.
+    #[error("the list of lost blocks is invalid")]
     Invalid,
 }
 
@@ -130,6 +131,7 @@ impl LostBlocks {
     fn is_valid(&self) -> bool {
         let mut free_from = 0;
         self.ranges.len() <= LOST_RANGES_MAX
+            && self.sequence <= COUNTER_MAX
             && self.ranges.iter().all(|&(offset, len)| {
                 let fits = offset >= free_from && len > 0;
                 free_from = offset.saturating_add(len);

@@ -373,10 +373,12 @@ pub(crate) mod tests {
 
     #[test]
     fn a_field_that_cannot_be_is_named_even_under_a_right_checksum() {
-        let cases: [(&str, usize, &[u8]); 18] = [
+        let cases: [(&str, usize, &[u8]); 20] = [
             ("array", 40, &[0; 16]),
             ("drive", 56, &[0; 16]),
             ("epoch", 72, &[0; 8]),
+            ("epoch", 72, &[0xFF; 8]),
+            ("log_generation", 200, &[0xFF; 8]),
             ("role", 88, &[0]),
             ("members", 92, &[65]),
             ("shape", 94, &[0]),

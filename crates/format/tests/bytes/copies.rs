@@ -19,9 +19,16 @@ fn of_version_2(superblock: &Superblock) -> [u8; BLOCK] {
 
 #[test]
 fn the_tail_lies_in_the_last_whole_block() {
-    assert_eq!(superblock_offsets(1 << 20), [0, (1 << 20) - 4096]);
-    assert_eq!(superblock_offsets((1 << 20) + 4095), [0, (1 << 20) - 4096]);
-    assert_eq!(superblock_offsets(8192), [0, 4096]);
+    assert_eq!(superblock_offsets(1 << 20), Some([0, (1 << 20) - 4096]));
+    assert_eq!(superblock_offsets((1 << 20) + 4095), Some([0, (1 << 20) - 4096]));
+    assert_eq!(superblock_offsets(8192), Some([0, 4096]));
+}
+
+#[test]
+fn a_drive_of_fewer_than_two_blocks_has_no_room_for_a_superblock() {
+    for drive_bytes in [0, 511, 512, 4095, 4096, 8191] {
+        assert_eq!(superblock_offsets(drive_bytes), None, "{drive_bytes}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The write-hole log: frames, and the list of lost blocks.
 
 use format::log::{
-    Entry, Frame, FrameError, FrameHead, LOST_RANGES_MAX, LOST_SLOT_BYTES, LostBlocks, LostError, PartData,
+    Entry, Frame, FrameError, FrameHead, LOST_RANGES_MAX, LOST_SLOT_BYTES, LogShape, LostBlocks, LostError, PartData,
     encode_frame, frame_len,
 };
 use format::{BLOCK, Uuid};
@@ -10,8 +10,12 @@ use super::samples::ARRAY;
 use super::seal::{self, Mode};
 use crate::target::{Memory, Seed, Target};
 
-/// Data strips and all strips of a stripe, by [`Mode::extra`].
-const STRIPES: [(usize, usize); 4] = [(4, 6), (1, 2), (56, 64), (3, 3)];
+/// The group whose log it is, by [`Mode::extra`].
+const SHAPES: [LogShape; 4] = [shape(4, 6), shape(1, 2), shape(56, 64), shape(3, 3)];
+
+const fn shape(data_strips: usize, strips: usize) -> LogShape {
+    LogShape { data_strips, strips, stripe_groups: 1000, stripe_group_bytes: 1 << 20, strip_bytes: 64 << 10 }
+}
 
 const GENERATION_AT: usize = 32;
 const OFFSET_AT: usize = 40;
@@ -120,19 +124,19 @@ fn frame(input: &[u8]) {
         seal::seal(frame);
     }
     let (array, generation, offset) = (own_array(&bytes), own_u64(&bytes, GENERATION_AT), own_u64(&bytes, OFFSET_AT));
-    let stripe = STRIPES[usize::from(mode.extra)];
-    let frame = match Frame::decode(&bytes, &array, generation, offset, stripe) {
+    let shape = &SHAPES[usize::from(mode.extra)];
+    let frame = match Frame::decode(&bytes, &array, generation, offset, shape) {
         Ok(frame) => frame,
         Err(error) => {
             assert!(!error.to_string().is_empty());
             return assert!(error != FrameError::Checksum || !mode.seal, "the checksum was made right");
         }
     };
-    check(&frame, &bytes, stripe);
-    assert_eq!(Frame::decode(&bytes, &array, generation.wrapping_add(1), offset, stripe), Err(FrameError::Stale));
+    check(&frame, &bytes, shape);
+    assert_eq!(Frame::decode(&bytes, &array, generation.wrapping_add(1), offset, shape), Err(FrameError::Stale));
     let misplaced = FrameError::Misplaced { found: offset, expected: offset ^ 4096 };
-    assert_eq!(Frame::decode(&bytes, &array, generation, offset ^ 4096, stripe), Err(misplaced));
-    assert!(Frame::decode(&bytes[..frame.len - 1], &array, generation, offset, stripe).is_err());
+    assert_eq!(Frame::decode(&bytes, &array, generation, offset ^ 4096, shape), Err(misplaced));
+    assert!(Frame::decode(&bytes[..frame.len - 1], &array, generation, offset, shape).is_err());
 
     let payloads: Vec<&[u8]> = frame.parts.iter().map(|part| &bytes[part.payload.clone()]).collect();
     let parts: Vec<PartData<'_>> = frame
@@ -157,7 +161,7 @@ fn frame(input: &[u8]) {
     }
     let mut written = vec![0x77; len];
     encode_frame(&array, &frame.head, &parts, &mut written);
-    let again = Frame::decode(&written, &array, generation, offset, stripe).expect("what was written is read");
+    let again = Frame::decode(&written, &array, generation, offset, shape).expect("what was written is read");
     assert_eq!((again.head, again.len, again.parts.len()), (frame.head, written.len(), frame.parts.len()));
     for ((again, part), payload) in again.parts.iter().zip(&frame.parts).zip(payloads) {
         assert_eq!(&written[again.payload.clone()], payload);
@@ -167,12 +171,14 @@ fn frame(input: &[u8]) {
 }
 
 /// What a recovery may rely on.
-fn check(frame: &Frame, bytes: &[u8], (data, strips): (usize, usize)) {
+fn check(frame: &Frame, bytes: &[u8], shape: &LogShape) {
+    let (data, strips) = (shape.data_strips, shape.strips);
     assert!(frame.len >= BLOCK && frame.len.is_multiple_of(BLOCK) && frame.len <= bytes.len());
     for part in &frame.parts {
         assert!(part.payload.start <= part.payload.end && part.payload.end <= frame.len);
         assert!(usize::from(part.role) < strips && part.holders >> part.role & 1 == 1);
         assert!(strips == 64 || part.holders >> strips == 0);
+        assert!(part.unit < shape.stripe_groups);
         let base: usize = part
             .entries
             .iter()
@@ -181,7 +187,9 @@ fn check(frame: &Frame, bytes: &[u8], (data, strips): (usize, usize)) {
             .sum();
         assert_eq!(part.payload.len(), base, "each entry with a base, or with new content, has its payload");
         for entry in &part.entries {
-            assert!(entry.len > 0 && entry.x.checked_add(entry.len.into()).is_some());
+            let end = entry.x.checked_add(entry.len.into()).expect("an entry ends");
+            assert!(entry.len > 0 && end <= shape.stripe_group_bytes);
+            assert_eq!(entry.x / shape.strip_bytes, (end - 1) / shape.strip_bytes, "an entry lies in one strip");
             assert!(entry.overwritten & entry.restated == 0 && (entry.overwritten | entry.restated) >> data == 0);
             assert!(!entry.is_void() || entry.checksums.is_empty());
             let pieces = entry.len.div_ceil(frame.head.piece_bytes) as usize;

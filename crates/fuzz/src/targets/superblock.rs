@@ -106,7 +106,7 @@ fn check(superblock: &Superblock) {
 fn check_layout(superblock: &Superblock) {
     let layout = &superblock.layout;
     let block = BLOCK as u64;
-    let [_, tail] = superblock_offsets(layout.member_bytes);
+    let [_, tail] = superblock_offsets(layout.member_bytes).expect("a member has two superblocks");
     let inside = |start: u64, len: u64| start >= block && start.checked_add(len).is_some_and(|end| end <= tail);
     for region in [layout.map, layout.log, layout.catalogue, layout.data] {
         assert!(inside(region.offset, region.len) && region.end() == region.offset + region.len, "{region:?}");

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use array::{Geometry, UnitIndex};
-use format::log::{Frame, rings};
 use format::{Catalogue, CrashSafety, ExtentRecord, Superblock, VolumeKind, VolumeRecord};
 use rescue::{ExtractReport, LostRange};
 use sim::Sim;
@@ -79,31 +78,18 @@ fn after_a_crash_with_members_lost_every_block_is_old_or_new_or_named_as_lost() 
 
 /// Blocks that some record of the log is about to change, by slot and byte on the drive: their sums say nothing.
 fn in_flight(images: &[Image], geometry: &Geometry) -> BTreeSet<(usize, u64)> {
-    let superblocks = images.iter().filter_map(|image| Superblock::decode(&image.bytes[..4096]).ok());
-    let newest = superblocks.max_by_key(|superblock| superblock.epoch).unwrap();
-    let region = rings(&newest.layout);
-    let strips = (geometry.data, geometry.strips());
     let mut blocks = BTreeSet::new();
-    for image in images {
-        let mut at = region.offset;
-        while at < region.end() {
-            let rest = &image.bytes[at as usize..region.end() as usize];
-            let Ok(frame) = Frame::decode(rest, &newest.array, newest.log_generation, at, strips) else {
-                at += 4096;
-                continue;
-            };
-            for part in &frame.parts {
-                let unit = UnitIndex(part.unit);
-                for entry in &part.entries {
-                    let changes =
-                        |role: &usize| *role >= geometry.data || (entry.overwritten | entry.restated) >> *role & 1 == 1;
-                    for x in (entry.x..entry.x + u64::from(entry.len)).step_by(4096) {
-                        let slots = (0..geometry.strips()).filter(changes).map(|role| geometry.member(unit, x, role));
-                        blocks.extend(slots.map(|slot| (usize::from(slot.0), geometry.member_offset(unit, x))));
-                    }
+    for (_, _, frame) in frames(images) {
+        for part in &frame.parts {
+            let unit = UnitIndex(part.unit);
+            for entry in &part.entries {
+                let changes =
+                    |role: &usize| *role >= geometry.data || (entry.overwritten | entry.restated) >> *role & 1 == 1;
+                for x in (entry.x..entry.x + u64::from(entry.len)).step_by(4096) {
+                    let slots = (0..geometry.strips()).filter(changes).map(|role| geometry.member(unit, x, role));
+                    blocks.extend(slots.map(|slot| (usize::from(slot.0), geometry.member_offset(unit, x))));
                 }
             }
-            at += frame.len as u64;
         }
     }
     blocks

@@ -51,7 +51,7 @@ fn a_flipped_bit_in_any_structure_is_found_and_its_drive_is_named() {
         let group = stopped(&sim, shape, &mut rng);
         let victim = rng.index(group.images.len());
         let layout = superblock(&group.images[victim]).layout;
-        let [head, tail] = superblock_offsets(group.images[victim].bytes.len() as u64);
+        let [head, tail] = superblock_offsets(group.images[victim].bytes.len() as u64).unwrap();
         let mut places: Vec<(Structure, u64)> = vec![(Structure::Superblock, head), (Structure::Superblock, tail)];
         places.extend(map_slots(&group.images[victim], &layout).into_iter().map(|at| (Structure::Map, at)));
         let catalogue = [layout.catalogue.offset, layout.catalogue.offset + layout.catalogue.len / 2];

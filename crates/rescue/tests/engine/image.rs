@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 
 use drive::Drive as _;
-use format::{Catalogue, ExtentRecord, Shape, VolumeKind, VolumeRecord};
+use format::log::{Frame, LogShape, rings};
+use format::{Catalogue, ExtentRecord, Shape, Superblock, VolumeKind, VolumeRecord};
 use rescue::{CheckReport, Drive, ExtractReport, Extraction, Medium, RescueError, StreamTarget, Survey, Target, check};
 use sim::engine::{Group, KIB, Model, Protection, new_drives, work};
 use sim::{Rng, Sim, SimDrive};
@@ -48,6 +49,33 @@ pub fn images(drives: &[SimDrive]) -> Vec<Image> {
 
 pub fn survey(images: &[Image]) -> Survey {
     Survey::of(images.iter().map(|image| Drive::new(&image.name, Box::new(image.clone()))).collect())
+}
+
+/// The superblock with the highest epoch.
+pub fn newest(images: &[Image]) -> Superblock {
+    let superblocks = images.iter().filter_map(|image| Superblock::decode(&image.bytes[..4096]).ok());
+    superblocks.max_by_key(|superblock| superblock.epoch).unwrap()
+}
+
+/// The frames in the logs: index of the image, byte in it, and what it says.
+pub fn frames(images: &[Image]) -> Vec<(usize, u64, Frame)> {
+    let newest = newest(images);
+    let (region, shape) = (rings(&newest.layout), LogShape::new(&newest.shape, &newest.layout));
+    let mut frames = Vec::new();
+    for (index, image) in images.iter().enumerate() {
+        let mut at = region.offset;
+        while at < region.end() {
+            let rest = &image.bytes[at as usize..region.end() as usize];
+            match Frame::decode(rest, &newest.array, newest.log_generation, at, &shape) {
+                Ok(frame) => {
+                    at += frame.len as u64;
+                    frames.push((index, at - frame.len as u64, frame));
+                }
+                Err(_) => at += 4096,
+            }
+        }
+    }
+    frames
 }
 
 /// The images without those of some members, the rest in another order.

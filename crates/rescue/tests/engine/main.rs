@@ -4,6 +4,7 @@
 
 mod crash;
 mod damage;
+mod hostile;
 mod image;
 mod losses;
 mod members;

@@ -437,7 +437,7 @@ pub fn look(sim: &Sim, drives: &[SimDrive]) -> Result<Assembly, AssembleError> {
 
 /// The superblock at the head of a drive.
 pub fn superblock(drive: &SimDrive) -> Superblock {
-    let [head, _] = superblock_offsets(drive.info().size_bytes);
+    let [head, _] = superblock_offsets(drive.info().size_bytes).expect("the drive is a member");
     Superblock::decode(&drive.read_raw(head, BLOCK as u64)).expect("the drive is a member")
 }
 

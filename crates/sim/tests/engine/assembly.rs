@@ -139,7 +139,7 @@ fn head_or_tail_alone_are_enough_and_are_written_again() {
         let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
         let (drives, mut model) = stopped(&sim, shape, 0, &mut rng);
         for drive in &drives {
-            let at = superblock_offsets(drive.info().size_bytes)[case % 2];
+            let at = superblock_offsets(drive.info().size_bytes).unwrap()[case % 2];
             match case / 2 {
                 0 => drive.write_raw(at, &vec![0; BLOCK]),
                 1 => drive.corrupt(at, BLOCK as u64),
@@ -151,7 +151,7 @@ fn head_or_tail_alone_are_enough_and_are_written_again() {
         sim.block_on(work(&group, &mut model, &mut rng, 3, 4));
         let drives = sim.block_on(group.stop());
         for drive in &drives {
-            let [head, tail] = superblock_offsets(drive.info().size_bytes);
+            let [head, tail] = superblock_offsets(drive.info().size_bytes).unwrap();
             assert_eq!(drive.read_raw(head, BLOCK as u64), drive.read_raw(tail, BLOCK as u64));
         }
         opens_with(&sim, drives, &model, &mut rng);
@@ -169,7 +169,7 @@ fn of_a_superblock_the_copy_that_is_torn_or_older_is_written_first() {
             let sim = Sim::new(cut);
             let group = Group::create(&sim, shape, new_drives(&sim, MEMBERS, 640 * KIB, 512), 1);
             let copy = |drive: &SimDrive| {
-                let at = superblock_offsets(drive.info().size_bytes)[place];
+                let at = superblock_offsets(drive.info().size_bytes).unwrap()[place];
                 (at, drive.read_raw(at, BLOCK as u64))
             };
             let old: Vec<(u64, Vec<u8>)> = group.drives.iter().map(copy).collect();
@@ -251,7 +251,7 @@ fn an_unknown_version_is_refused_by_name() {
     let shape = shape(Level::Raid5, 3, None, None, None, 8 * KIB);
     let (drives, _) = stopped(&sim, shape, 0, &mut rng);
     for drive in &drives[..2] {
-        for offset in superblock_offsets(drive.info().size_bytes) {
+        for offset in superblock_offsets(drive.info().size_bytes).unwrap() {
             let mut block = drive.read_raw(offset, BLOCK as u64);
             block[8..12].copy_from_slice(&99u32.to_le_bytes());
             block[12..16].fill(0);

@@ -95,7 +95,7 @@ fn a_member_that_does_not_take_its_superblock_leaves_with_the_byte_of_the_copy()
     (0..2).for_each(|_| group.drives[2].error_next(OpKind::Write, EIO));
     // Before the first write the superblocks say that there are some.
     sim.block_on(group.leader().write(0, Buf::from(vec![1; 4096]), false)).expect("writable");
-    let [_, tail] = superblock_offsets(group.drives[2].info().size_bytes);
+    let [_, tail] = superblock_offsets(group.drives[2].info().size_bytes).unwrap();
     let cause = Cause::KeptFailing(at(Operation::Write, tail, EIO));
     assert_eq!(told(&sim, &group), [Event::MemberFailed { member: MemberIndex(2), drive: DriveId(2), cause }]);
 }
@@ -189,7 +189,7 @@ fn a_spare_that_fails_is_told_with_what_it_was() {
         }
     });
     let events = told(&sim, &group);
-    let [head, _] = superblock_offsets(group.drives[5].info().size_bytes);
+    let [head, _] = superblock_offsets(group.drives[5].info().size_bytes).unwrap();
     let cause = Cause::Failed(at(Operation::Read, head, DriveError::Gone));
     assert!(events.contains(&Event::SpareFailed { drive: DriveId(5), cause }), "{events:?}");
 

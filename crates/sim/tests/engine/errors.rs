@@ -124,7 +124,7 @@ fn a_failed_write_makes_the_member_faulty_before_it_is_acknowledged() {
             rng.pick(&group.shards).write(at, Buf::from(vec![0x5A; 4096]), false).await.expect("the others take it");
             // Now it is acknowledged.
             for (index, drive) in group.drives.iter().enumerate().filter(|(index, _)| *index != usize::from(bad.0)) {
-                for offset in superblock_offsets(drive.info().size_bytes) {
+                for offset in superblock_offsets(drive.info().size_bytes).unwrap() {
                     let bytes = drive.read_raw(offset, BLOCK as u64);
                     let superblock = Superblock::decode(&bytes).expect("a superblock");
                     let state = superblock.members[usize::from(bad.0)].state;

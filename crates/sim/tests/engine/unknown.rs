@@ -1,7 +1,7 @@
 //! Blocks that nobody knows any more, after a power cut that took a member along: how many there may be, and that there are fewer of
 //! them only once that is durable.
 
-use array::LostCells;
+use array::LostRanges;
 use drive::{BlockError, Buf, BufMut, join_all};
 use format::log::LOST_RANGES_MAX;
 use format::{CrashSafety, Level, Shape};
@@ -56,7 +56,7 @@ async fn read(group: &Group, at: u64) -> Result<BufMut, BlockError> {
     group.leader().read(at, BufMut::zeroed(4096)).await
 }
 
-fn lost(group: &Group) -> &LostCells {
+fn lost(group: &Group) -> &LostRanges {
     &group.leader().shared().lost
 }
 

@@ -246,7 +246,7 @@ impl Run {
 }
 
 fn newest_superblock(drive: &SimDrive) -> Option<Superblock> {
-    let copies = superblock_offsets(::drive::Drive::info(drive).size_bytes);
+    let copies = superblock_offsets(::drive::Drive::info(drive).size_bytes)?;
     let copies = copies.into_iter().filter_map(|at| Superblock::decode(&drive.read_raw(at, BLOCK as u64)).ok());
     copies.max_by_key(|copy| copy.epoch)
 }
