@@ -48,6 +48,7 @@ targets! {
     what_else_a_drive_holds_is_found_or_not_but_never_a_crash: "foreign", 100, 4_000;
     any_client_of_the_api_is_answered_or_cut_off_and_changes_nothing_without_a_token: "http-router", 25, 500;
     any_token_file_says_who_comes_in_or_is_refused: "http-tokens", 500, 20_000;
+    drives_with_any_contents_are_served_and_rescued_or_refused: "image", 0, 150;
     any_shape_has_a_layout_or_a_reason: "layout", 10_000, 100_000;
     any_log_frame_is_valid_or_refused: "log-frame", 3_000, 20_000;
     any_list_of_lost_blocks_is_valid_or_refused: "log-lost", 3_000, 20_000;

@@ -7,6 +7,7 @@ mod connection;
 mod duration;
 mod foreign;
 mod http;
+mod image;
 mod layout;
 mod log;
 mod map;
@@ -31,7 +32,7 @@ mod superblock;
 use crate::target::Target;
 
 /// All targets, in the order of their names.
-pub const TARGETS: [Target; 25] = [
+pub const TARGETS: [Target; 26] = [
     address::TARGET,
     arguments::TARGET,
     catalogue::TARGET,
@@ -39,6 +40,7 @@ pub const TARGETS: [Target; 25] = [
     foreign::TARGET,
     http::ROUTER,
     http::TOKENS,
+    image::TARGET,
     layout::TARGET,
     log::FRAME,
     log::LOST,

@@ -63,6 +63,7 @@ macro_rules! changes {
                     uptime_s: 0,
                     pid: 1,
                     resident_bytes: 0,
+            log_lines_dropped: 0,
                     shards: Vec::new(),
                     groups: Vec::new(),
                     exports: Vec::new(),
