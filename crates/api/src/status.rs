@@ -16,6 +16,9 @@ pub struct Status {
     pub pid: u32,
     /// Resident memory of the daemon.
     pub resident_bytes: u64,
+    /// Lines of its log that were dropped since it started, because they could not be written fast enough or at all.
+    #[serde(default)]
+    pub log_lines_dropped: u64,
     /// Its shards, by number.
     pub shards: Vec<ShardStatus>,
     /// All groups, by name.

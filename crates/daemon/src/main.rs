@@ -1,6 +1,8 @@
 //! `purlind`: the storage daemon, in the foreground.
 #![forbid(unsafe_code)]
 
+use std::fmt::Display;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -8,7 +10,7 @@ use std::time::Duration;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use daemon::http::{HttpOptions, Server};
-use daemon::{Engine, Handover, Interfaces, WallClock};
+use daemon::{Engine, Handover, Interfaces, LogWriter, WallClock};
 use runtime::{
     Config, DefaultSignals, Runtime, ShardHeap, give_back_large_memory, raise_descriptor_limit, take_memory_without_io,
 };
@@ -100,7 +102,7 @@ fn main() -> ExitCode {
         return match write_manual(dir) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("purlind: cannot write the manual page to {}: {error}", dir.display());
+                complain(&format!("cannot write the manual page to {}: {error}", dir.display()));
                 ExitCode::FAILURE
             }
         };
@@ -108,27 +110,39 @@ fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_env("PURLIN_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(terminal).init();
+    let log = LogWriter::stderr();
+    // A line that cannot be written is counted: to complain of it on stderr would fail as well.
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log.clone()).with_ansi(terminal);
+    lines.log_internal_errors(false).init();
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "no more descriptors than it was started with");
     }
     give_back_large_memory();
-    // Before there are other threads.
+    // Before there are threads that serve requests: they inherit it. The log's does not need it, since nobody waits for it.
     if let Err(error) = take_memory_without_io() {
         tracing::debug!(%error, "may wait for its own block devices when memory is short");
     }
     let handover = Arc::new(Handover::inherited());
     loop {
         match run(&line, &handover) {
-            Ok(None) => return ExitCode::SUCCESS,
+            Ok(None) => {
+                log.flush();
+                return ExitCode::SUCCESS;
+            }
             // Only if neither that program nor this one can be executed it goes on here, with everything started again.
             Ok(Some(signals)) => handover.replace(signals),
             Err(error) => {
-                eprintln!("purlind: {error}");
+                log.flush();
+                complain(&error);
                 return ExitCode::FAILURE;
             }
         }
     }
+}
+
+/// Says why the daemon ends, if stderr takes it.
+fn complain(why: &dyn Display) {
+    let _ = writeln!(std::io::stderr(), "purlind: {why}");
 }
 
 /// Runs until it is told to stop; `Some` where another program shall run in its place. Everything has stopped then, and signals have

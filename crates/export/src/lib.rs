@@ -22,11 +22,11 @@ mod counters;
 mod limit;
 mod limits;
 mod link;
+mod log_limiter;
 mod nbd_server;
 mod nvme_server;
 mod pace;
 mod ram;
-mod seldom;
 mod server;
 mod state;
 mod tls;
@@ -35,6 +35,7 @@ mod wire;
 
 pub use counters::{Counters, KINDS, Kind, LATENCY_BUCKETS, Latencies};
 pub use limit::{Limit, Limiter, Waits};
+pub use log_limiter::LogLimiter;
 pub use nbd::{Listed, Refusal};
 pub use nbd_server::{Catalog, Exports, serve};
 pub use nvme_server::{

@@ -11,7 +11,7 @@ use drive::{Nanos, Tasks, race, within};
 use runtime::{Incoming, Listener, ShardEnv, ShardHandle, Stream};
 
 use crate::limits::HANDSHAKE_MAX;
-use crate::seldom::Seldom;
+use crate::log_limiter::LogLimiter;
 use crate::state::Alarm;
 use crate::tls::TlsConfig;
 
@@ -95,7 +95,7 @@ struct Taken {
     /// Those that may have to go, in the order in which they came: who have said nothing, and who have to prove what they said.
     waiting: [BTreeMap<u64, Arc<Alarm>>; 2],
     /// Connections had to go, or were not let in.
-    too_many: Seldom,
+    too_many: LogLimiter<()>,
 }
 
 /// A connection's place. Its client is a newcomer until it has said what it wants, and proven who it is if it has to.
@@ -124,13 +124,13 @@ impl Places {
         // Whoever has to go takes its time, and not many do at once. Some stay after all, since they had just said or proven it.
         let is_over = taken.count >= places.max + places.waiting_max;
         if is_over || is_full && taken.waiting.iter().all(BTreeMap::is_empty) {
-            return (None, taken.too_many.happened(now));
+            return (None, taken.too_many.happened((), now));
         }
         let goes = is_full || taken.waiting[0].len() >= places.waiting_max;
         if goes && let Some((_, alarm)) = taken.waiting.iter_mut().find_map(BTreeMap::pop_first) {
             alarm.ring();
         }
-        let too_many = if goes { taken.too_many.happened(now) } else { None };
+        let too_many = if goes { taken.too_many.happened((), now) } else { None };
         let (number, alarm) = (taken.next, Arc::new(Alarm::default()));
         taken.next += 1;
         taken.count += 1;

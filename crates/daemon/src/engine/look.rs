@@ -79,6 +79,7 @@ impl Engine {
             uptime_s: self.started.elapsed().as_secs(),
             pid: std::process::id(),
             resident_bytes: resident_bytes(),
+            log_lines_dropped: crate::dropped_lines(),
             shards: self.shards.iter().map(shard).collect(),
             groups,
             exports: self.look_at_exports().await?,

@@ -34,6 +34,7 @@ use runtime::{Bound, DefaultSignals, ListenOn, inherited, monotonic_us, replace_
 use tokio::sync::Notify;
 
 use crate::http::{Answer, ControlError};
+use crate::log_writer::flush_log;
 use inherit::{Arrival, Failed, InheritError, LISTEN_FDNAMES, LISTEN_FDS, LISTEN_PID, UPGRADE};
 use manager::{Manager, NOTIFY_SOCKET};
 
@@ -298,6 +299,7 @@ impl Handover {
             .env(LISTEN_FDS, descriptors.len().to_string())
             .env(LISTEN_FDNAMES, names.join(":"))
             .env(UPGRADE, serde_json::to_string(&arrival).expect("it has string keys only"));
+        flush_log();
         replace_process(command, &descriptors)
     }
 

@@ -200,6 +200,9 @@ fn daemon_metrics(registry: &mut Registry, status: &Status) {
     let resident: Gauge = Gauge::default();
     resident.set(gauge_value(status.resident_bytes));
     registry.register_with_unit("resident_memory", "Resident memory of the daemon", Unit::Bytes, resident);
+    let dropped: Counter = Counter::default();
+    dropped.inc_by(status.log_lines_dropped);
+    registry.register("log_lines_dropped", "Lines of the log that could not be written", dropped);
 
     let busy: Family<ShardLabels, Ratio> =
         family(registry, "shard_busy", "Share of the last second that a shard was awake", Some(Unit::Ratios));

@@ -22,7 +22,7 @@ use self::reads::Read;
 use super::asking::{Arriving, Asking};
 use super::authentication::Authentication;
 use super::fused::Pair;
-use super::portal::Portal;
+use super::portal::{Portal, RefusalKind};
 use super::queue::Queue;
 use crate::limits::{
     BEFORE_DATA_BYTES, INPUT_BYTES, LINGER_MAX, LONG_DATA_BYTES, NVME_CAPSULE_DATA_BYTES, NVME_FIRST_INPUT_BYTES,
@@ -199,12 +199,17 @@ async fn secure<B: Block + 'static>(
             Ok(Some(identity))
         }
         Err(error) => {
-            if let Some(count) = portal.says_insecure(env.now()) {
+            if let Some(count) = portal.refused(RefusalKind::Tls, address_of(peer), env.now()) {
                 tracing::warn!(peer, %error, count, "an NVMe host was not let in by TLS");
             }
             Err(None)
         }
     }
+}
+
+/// The address of a peer, without its port: each connection of a host has another one.
+fn address_of(peer: &str) -> &str {
+    peer.rsplit_once(':').map_or(peer, |(address, _)| address)
 }
 
 /// Receives what comes next.

@@ -14,7 +14,7 @@ use super::association::{Association, News};
 use super::history::SubsystemHistory;
 use super::secrets::HostSecrets;
 use super::shared::{Listening, SharedNamespace};
-use crate::seldom::Seldom;
+use crate::log_limiter::LogLimiter;
 use crate::state::{Alarm, ExportState};
 
 mod view;
@@ -99,9 +99,22 @@ struct Shelved<B> {
     listening: BTreeMap<u32, Listening>,
 }
 
+/// What a host is refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum RefusalKind {
+    /// The handshake of TLS.
+    Tls,
+    /// To come without TLS.
+    Clear,
+    /// Connect.
+    Connect,
+    /// Authentication.
+    Authentication,
+}
+
 struct Inner<B> {
-    /// Hosts were not let in by TLS.
-    insecure: Seldom,
+    /// Refusals, by what was refused and the host or the address that it was refused to.
+    refusals: LogLimiter<(RefusalKind, String)>,
     subsystems: BTreeMap<Nqn, Shelved<B>>,
     associations: BTreeMap<u16, Arc<Association>>,
     /// Other discovery services, which the log names.
@@ -126,7 +139,7 @@ impl<B> Clone for Portal<B> {
 impl<B> Default for Portal<B> {
     fn default() -> Self {
         let inner = Inner {
-            insecure: Seldom::default(),
+            refusals: LogLimiter::default(),
             subsystems: BTreeMap::new(),
             associations: BTreeMap::new(),
             referrals: BTreeSet::new(),
@@ -161,9 +174,10 @@ impl<B> Portal<B> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is to be said that a host was not let in by TLS, and how many were since it was said last.
-    pub(super) fn says_insecure(&self, now: Nanos) -> Option<u64> {
-        self.lock().insecure.happened(now)
+    /// A host was refused. `Some` if the log is to say so: how often it was, since that was said last. `who` is the host's name,
+    /// or its address where it has not said who it is.
+    pub(super) fn refused(&self, what: RefusalKind, who: &str, now: Nanos) -> Option<u64> {
+        self.lock().refusals.happened((what, who.to_owned()), now)
     }
 
     /// The hosts that are connected, to use namespaces and not only to discover them, by name.
@@ -319,9 +333,11 @@ impl<B> Portal<B> {
         admission: &Admission,
         identity: Option<&TlsIdentity>,
         alarm: Arc<Alarm>,
+        now: Nanos,
     ) -> Result<Arc<Association>, Refused> {
         check_identity(admission, identity)?;
         let mut inner = self.lock();
+        let inner = &mut *inner;
         if inner.closed {
             return Err(Refused(Status::CONNECT_CONTROLLER_BUSY, 0));
         }
@@ -336,7 +352,7 @@ impl<B> Portal<B> {
             let mut offers = shelved.namespaces.values();
             let offer = offers.find(|offer| offer.hosts.include(admission.host.nqn.as_str()));
             let known = &offer.ok_or(Refused(Status::CONNECT_INVALID_HOST, 0))?.secrets;
-            check_channel(known, admission, identity)?;
+            check_channel(known, admission, identity, &mut inner.refusals, now)?;
             secrets = Some(known.clone());
         }
         let numbers = (0..CNTLID_END).map(|_| NEXT_CNTLID.fetch_add(1, Ordering::Relaxed));
@@ -354,6 +370,7 @@ impl<B> Portal<B> {
         &self,
         admission: &Admission,
         identity: Option<&TlsIdentity>,
+        now: Nanos,
     ) -> Result<Arc<Association>, Refused> {
         check_identity(admission, identity)?;
         let found = self.lock().associations.get(&admission.cntlid).cloned();
@@ -372,7 +389,7 @@ impl<B> Portal<B> {
             return Err(Refused(Status::CONNECT_INVALID_HOST, 0));
         }
         if let Some(secrets) = &association.secrets {
-            check_channel(secrets, admission, identity)?;
+            check_channel(secrets, admission, identity, &mut self.lock().refusals, now)?;
         }
         Ok(association)
     }
@@ -401,9 +418,18 @@ fn check_identity(admission: &Admission, identity: Option<&TlsIdentity>) -> Resu
 }
 
 /// A host that has a key is not let in without it.
-fn check_channel(secrets: &HostSecrets, admission: &Admission, identity: Option<&TlsIdentity>) -> Result<(), Refused> {
+fn check_channel(
+    secrets: &HostSecrets,
+    admission: &Admission,
+    identity: Option<&TlsIdentity>,
+    refusals: &mut LogLimiter<(RefusalKind, String)>,
+    now: Nanos,
+) -> Result<(), Refused> {
     if identity.is_none() && secrets.wants_tls(&admission.host.nqn) {
-        tracing::warn!(host = %admission.host.nqn, "an NVMe host that has to use TLS came without");
+        let host = admission.host.nqn.as_str();
+        if let Some(count) = refusals.happened((RefusalKind::Clear, host.to_owned()), now) {
+            tracing::warn!(host, count, "an NVMe host that has to use TLS came without");
+        }
         return Err(Refused(Status::CONNECT_INVALID_HOST, 0));
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! Whatever an NVMe/TCP host sends ends at most its own connection, and leaves nothing behind.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 
 use crate::common::honest::Honest;

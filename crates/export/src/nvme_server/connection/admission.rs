@@ -7,11 +7,12 @@ use nvme::auth::TRANSACTION_REQUIRED;
 use nvme::target::{Admission, Refused};
 use nvme::{Command, FABRICS, Status, fabrics};
 
-use super::{End, Receiving};
+use super::{End, Receiving, address_of};
 use crate::nvme_server::admin::Admin;
 use crate::nvme_server::association::Association;
 use crate::nvme_server::authentication::{self, Authentication, Progress};
 use crate::nvme_server::io::Namespaces;
+use crate::nvme_server::portal::RefusalKind;
 
 /// What a queue is.
 pub(super) enum Role<B> {
@@ -74,7 +75,10 @@ impl<B: Block + 'static> Receiving<B> {
                 match self.admit(command, data) {
                     Ok(result) => self.queue.complete(cid, Status::SUCCESS, result, 0),
                     Err(refused) => {
-                        tracing::info!(peer = self.peer, why = %refused, "an NVMe host was refused");
+                        let who = address_of(&self.peer);
+                        if let Some(count) = self.portal.refused(RefusalKind::Connect, who, self.arrived) {
+                            tracing::info!(peer = self.peer, why = %refused, count, "an NVMe host was refused");
+                        }
                         let Refused(status, result) = refused;
                         self.queue.complete(cid, status, result, 0);
                     }
@@ -90,11 +94,12 @@ impl<B: Block + 'static> Receiving<B> {
         let admission = Admission::of(command, data)?;
         let connect = admission.connect;
         let unproven = if connect.queue == 0 {
-            let association = self.portal.admit(&admission, self.identity.as_ref(), self.alarm.clone())?;
+            let association =
+                self.portal.admit(&admission, self.identity.as_ref(), self.alarm.clone(), self.arrived)?;
             let admin = Admin::new(&self.env, self.portal.clone(), association, &admission, self.local);
             Unproven::Admin(Box::new(admin))
         } else {
-            let association = self.portal.association(&admission, self.identity.as_ref())?;
+            let association = self.portal.association(&admission, self.identity.as_ref(), self.arrived)?;
             if !association.has_place(connect.queue) {
                 return Err(Refused::QUEUE());
             }
@@ -159,11 +164,15 @@ impl<B: Block + 'static> Receiving<B> {
         match authentication.execute(&self.queue, command, data, self.arrived) {
             Progress::UnderWay => return Ok(()),
             Progress::TooLate => {
-                tracing::warn!(host, peer, "an NVMe host took too long to authenticate: its queue ends");
+                if let Some(count) = self.portal.refused(RefusalKind::Authentication, &host, self.arrived) {
+                    tracing::warn!(host, peer, count, "an NVMe host took too long to authenticate: its queue ends");
+                }
                 return Err(End::Cut);
             }
             Progress::Refused(refusal) => {
-                tracing::warn!(host, peer, reason = %refusal, "an NVMe host did not authenticate: its queue ends");
+                if let Some(count) = self.portal.refused(RefusalKind::Authentication, &host, self.arrived) {
+                    tracing::warn!(host, peer, reason = %refusal, count, "an NVMe host did not authenticate: its queue ends");
+                }
                 return Err(End::Refused(refusal));
             }
             Progress::Proven => tracing::debug!(host, peer, is_first, "an NVMe host has authenticated"),
