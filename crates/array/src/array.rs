@@ -13,6 +13,7 @@ use smallvec::smallvec;
 use crate::geometry::UnitIndex;
 use crate::handle::Handle;
 use crate::leader::Leader;
+use crate::lock::Turnstile;
 use crate::log::Log;
 use crate::mend::UnendedWrites;
 use crate::message::{Body, Message, Op, Outcome, Peers, Piece, Pieces, RebuiltAhead, Request};
@@ -24,6 +25,7 @@ use crate::shared::{Counters, DriveId, Shared};
 use crate::unit::UnitQueue;
 use crate::unit_map::UnitMap;
 use crate::watch::Watch;
+use crate::zero::STEPS_AT_ONCE;
 
 /// Steps of one [`Array::extents`] call, each a zone or a hole: a bound on the time it takes.
 const EXTENTS_STEPS_MAX: usize = 8192;
@@ -73,6 +75,8 @@ pub(crate) struct Inner<E: Env> {
     /// Zones that were given back and not yet trimmed.
     pub trims: RefCell<Vec<(UnitIndex, Range)>>,
     pub trimming: Cell<bool>,
+    /// Lets steps of requests that zero much in, see [`crate::zero`].
+    pub zeroing: Turnstile,
     /// Sums are being saved so that there is room before it is needed.
     pub saving_sums: Cell<bool>,
     /// The map is being made durable since much was written for the first time.
@@ -152,6 +156,7 @@ impl<E: Env> Array<E> {
                 unended: UnendedWrites::default(),
                 trims: RefCell::default(),
                 trimming: Cell::new(false),
+                zeroing: Turnstile::for_tasks(STEPS_AT_ONCE),
                 saving_sums: Cell::new(false),
                 persisting: Cell::new(false),
                 leader,
@@ -218,7 +223,7 @@ impl<E: Env> Array<E> {
         if how.only_fast && (how.keep_allocated || !self.is_fast_to_zero(offset, len)) {
             return Err(BlockError::NotFast);
         }
-        self.change(offset, len, how.fua, |_, _| Content::Zero { keep: how.keep_allocated }).await
+        self.zero(offset, len, how.keep_allocated, how.fua).await
     }
 
     /// Gives a range back: it reads as zeroes afterwards.
@@ -226,7 +231,7 @@ impl<E: Env> Array<E> {
     /// # Errors
     /// As for [`Array::write`].
     pub async fn discard(&self, offset: u64, len: u64) -> Result<(), BlockError> {
-        self.change(offset, len, false, |_, _| Content::Zero { keep: false }).await
+        self.zero(offset, len, false, false).await
     }
 
     /// Which parts of a range are allocated, from `offset` on, adjacent and alternating. Where that takes long, the answer
@@ -246,7 +251,7 @@ impl<E: Env> Array<E> {
             let place = geometry.place(at);
             let allocated = self.0.shared.map.get(geometry.zone_index(place.unit, place.x));
             let zone = place.left.min(geometry.zone - place.x % geometry.zone);
-            let step = if allocated { zone } else { zone.max(self.hole_at(at, place.unit)) }.min(end - at);
+            let step = if allocated { zone } else { zone.max(self.hole_at(at, place.unit, end)) }.min(end - at);
             match extents.last_mut() {
                 Some(last) if last.allocated == allocated => last.len += step,
                 _ => extents.push(Extent { len: step, allocated }),
@@ -285,17 +290,18 @@ impl<E: Env> Array<E> {
         if self.0.shared.is_stopped() { Err(BlockError::Stopped) } else { Ok(()) }
     }
 
-    /// Bytes from `offset` on, which is in `unit`, up to the next band with an allocated zone: all of them a hole, if
-    /// none of this band's zones is allocated; else 0.
-    fn hole_at(&self, offset: u64, unit: UnitIndex) -> u64 {
+    /// Bytes from `offset` on, which is in `unit`, up to the next band with an allocated zone, or at least to `end`: all of them a
+    /// hole, if none of this band's zones is allocated; else 0.
+    pub(crate) fn hole_at(&self, offset: u64, unit: UnitIndex, end: u64) -> u64 {
         let geometry = &self.0.shared.geometry;
         let band_zones = geometry.zones_per_unit() * geometry.sets;
         let band = unit.0 / geometry.sets;
-        let next = self.0.shared.map.next_allocated(band * band_zones).map(|zone| zone / band_zones);
+        let band_bytes = geometry.stripe_data() * geometry.rows() * geometry.sets;
+        let zones = band * band_zones..end.div_ceil(band_bytes) * band_zones;
+        let next = self.0.shared.map.next_allocated_in(zones).map(|zone| zone / band_zones);
         if next == Some(band) {
             return 0;
         }
-        let band_bytes = geometry.stripe_data() * geometry.rows() * geometry.sets;
         next.map_or(self.size_bytes(), |next| next * band_bytes) - offset
     }
 
@@ -308,7 +314,7 @@ impl<E: Env> Array<E> {
         whole || self.extents(offset, len).is_ok_and(is_hole)
     }
 
-    async fn change(
+    pub(crate) async fn change(
         &self,
         offset: u64,
         len: u64,

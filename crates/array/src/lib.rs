@@ -76,6 +76,7 @@ mod version;
 mod watch;
 mod weigh;
 mod write;
+mod zero;
 
 pub use array::{Array, Place};
 pub use assemble::{AssembleError, Assembly, Refusal, assemble};

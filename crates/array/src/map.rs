@@ -10,6 +10,7 @@
 //! 5. From the change of a bit until that is durable, its block is dirty or being saved: whoever promises durability
 //!    waits for the leader, also if somebody else's request has taken the block already.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use format::{MAP_PAYLOAD_BYTES, Uuid};
@@ -234,6 +235,12 @@ impl AllocationMap {
 
     /// The first allocated zone from `zone` on.
     pub fn next_allocated(&self, zone: u64) -> Option<u64> {
+        self.next_allocated_in(zone..u64::MAX)
+    }
+
+    /// The first allocated zone of a range, or maybe one behind it within the same word.
+    pub fn next_allocated_in(&self, zones: Range<u64>) -> Option<u64> {
+        let zone = zones.start;
         let mut index = (zone / 64) as usize;
         let mut mask = u64::MAX << (zone % 64);
         while let Some(word) = self.words.get(index) {
@@ -243,6 +250,9 @@ impl AllocationMap {
             }
             index += 1;
             mask = u64::MAX;
+            if index as u64 >= zones.end.div_ceil(64) {
+                break;
+            }
         }
         None
     }

@@ -1,7 +1,7 @@
 //! Zeroes that are wanted only if they are fast: no data is written for them, or nothing is done at all.
 
-use drive::{BlockError, Buf, BufMut, WriteZeroes};
-use format::Shape;
+use drive::{BlockError, Buf, BufMut, Env, WriteZeroes, join_all};
+use format::{Level, Shape};
 use sim::{OpKind, Phase, Sim};
 
 use crate::group::*;
@@ -162,4 +162,94 @@ fn fast_zeroes_that_a_power_cut_interrupts_are_there_or_not_and_with_fua_they_ar
     if seeds(120).end > 60 {
         assert!(refused > 10, "only {refused} were refused: the test is blind");
     }
+}
+
+/// A RAID 5 of 256 GiB, in which nothing was written.
+fn huge(sim: &Sim) -> Group {
+    let drives = new_drives(sim, 5, 64 << 30, 4096);
+    Group::create(sim, shape(Level::Raid5, 5, None, None, None, 64 * KIB), drives, 2)
+}
+
+#[test]
+fn giving_back_space_that_was_never_written_costs_next_to_nothing_however_much_it_is() {
+    let sim = Sim::new(1);
+    let group = huge(&sim);
+    let size = group.size();
+    let data = |byte: u8| Buf::from(vec![byte; 4096]);
+    let places = [0, size / 2, size - 4096];
+    sim.block_on(async {
+        for shard in &group.shards {
+            shard.flush().await.unwrap();
+            let (before, _) = (sim.steps(), group.take_counts());
+            shard.discard(0, size).await.unwrap();
+            shard.write_zeroes(4096, size - 8192, WriteZeroes { fua: true, ..WriteZeroes::default() }).await.unwrap();
+            assert!(sim.steps() - before < 1000, "{} steps", sim.steps() - before);
+            let counts = group.take_counts();
+            assert_eq!((counts.reads, counts.writes, counts.zeroes, counts.discards), (0, 0, 0, 0));
+            // What is written in between is found.
+            for place in places {
+                shard.write(place, data(7), false).await.unwrap();
+            }
+            let before = sim.steps();
+            shard.discard(0, size).await.unwrap();
+            assert!(sim.steps() - before < 10_000, "{} steps", sim.steps() - before);
+            assert_eq!(group.leader().shared().map.allocated(), 0);
+            for place in places {
+                let read = shard.read(place, BufMut::zeroed(4096)).await.unwrap();
+                assert!(read.iter().all(|&byte| byte == 0));
+            }
+        }
+    });
+}
+
+#[test]
+fn others_are_served_while_much_space_is_given_back() {
+    let sim = Sim::new(2);
+    let group = huge(&sim);
+    let written = 256 << 20;
+    sim.block_on(async {
+        let array = group.leader();
+        for offset in (0..written).step_by(4 << 20) {
+            array.write(offset, Buf::from(vec![1; 4 << 20]), false).await.unwrap();
+        }
+        let began = group.env.now();
+        let ended = std::cell::Cell::new(None);
+        let discards = async {
+            let all = (0..16).map(|_| array.discard(0, group.size()));
+            join_all(all).await.into_iter().for_each(|discarded| discarded.unwrap());
+            ended.set(Some(group.env.now() - began));
+        };
+        let slowest = std::cell::Cell::new(0);
+        let reads = async {
+            while ended.get().is_none() {
+                let before = group.env.now();
+                array.read(written, BufMut::zeroed(4096)).await.unwrap();
+                slowest.set(slowest.get().max(group.env.now() - before));
+                group.env.sleep(std::time::Duration::from_millis(1)).await;
+            }
+        };
+        both(discards, reads).await;
+        assert_eq!(array.shared().map.allocated(), 0);
+        assert!(slowest.get() < 50_000_000, "a read took {} ns", slowest.get());
+    });
+}
+
+#[test]
+fn zeroes_that_stay_allocated_are_written_in_steps_and_all_of_them() {
+    let shape = shape(Level::Raid5, 3, None, None, None, 64 * KIB);
+    let sim = Sim::new(3);
+    let group = Group::create(&sim, shape, new_drives(&sim, 3, 48 * MIB, 4096), 2);
+    sim.block_on(async {
+        let array = group.leader();
+        let len = 40 * MIB;
+        array.write(4096, Buf::from(vec![9; 8192]), false).await.unwrap();
+        group.drives[1].fail();
+        let keep = WriteZeroes { keep_allocated: true, ..WriteZeroes::default() };
+        array.write_zeroes(8192, len, keep).await.unwrap();
+        let read = array.read(0, BufMut::zeroed((len + 8192) as usize)).await.unwrap();
+        assert!(read[..4096].iter().chain(&read[8192..]).all(|&byte| byte == 0));
+        assert!(read[4096..8192].iter().all(|&byte| byte == 9));
+        let extents = array.extents(8192, len).unwrap();
+        assert!(extents.iter().all(|extent| extent.allocated), "{extents:?}");
+    });
 }
