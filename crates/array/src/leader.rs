@@ -71,6 +71,8 @@ pub(crate) struct Leader {
     /// The group was not stopped in order. What that made necessary is done, which the superblocks do not say yet, and these
     /// members failed meanwhile.
     pub failed_in_recovery: Option<Vec<MemberIndex>>,
+    /// Members that were missing when the group was started have been waited for: spares take their places.
+    pub missing_waited_for: Cell<bool>,
     pub map_lock: Turnstile,
     map_versions: RefCell<Vec<Version>>,
     /// The epoch of the last superblock that each drive took.
@@ -114,6 +116,7 @@ impl Leader {
             lost_version: Cell::new(Version::found(lost_sequence)),
             lost_lock: Turnstile::default(),
             failed_in_recovery,
+            missing_waited_for: Cell::new(false),
             map_lock: Turnstile::default(),
             map_versions: RefCell::new(map_sequences.into_iter().map(Version::found).collect()),
             held: RefCell::new(held),

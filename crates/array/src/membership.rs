@@ -125,7 +125,8 @@ impl<E: Env> Array<E> {
             .await
     }
 
-    /// Takes a member out of service as if it had failed, because an operator says so. Leader only.
+    /// Takes a member out of service as if it had failed, because an operator says so. Leader only. One that is missing is waited for
+    /// no longer: a spare takes its place.
     ///
     /// # Errors
     /// [`JoinError::NoMember`]; [`BlockError::Lost`] if the group cannot do without it.
@@ -133,6 +134,10 @@ impl<E: Env> Array<E> {
         let Some((_, slot)) = self.0.shared.slots().nth(usize::from(member.0)) else {
             return Err(JoinError::NoMember(member.0));
         };
+        if slot.state == MemberState::Missing {
+            self.0.replace_missing();
+            return Ok(());
+        }
         self.fail_member_on(member, slot.drive, Cause::Operator).await
     }
 

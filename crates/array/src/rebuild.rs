@@ -34,6 +34,10 @@ const REBUILD_AGAIN: Duration = Duration::from_secs(30);
 /// How often the superblocks note how far a rebuild is: what is done again after a crash.
 const CHECKPOINT_NANOS: Nanos = 10_000_000_000;
 
+/// How long spares wait for members that were missing when the group was started: drives, and other machines, may come up one after
+/// the other, and a member that comes back gets what it missed instead of everything.
+const MISSING_GRACE: Duration = Duration::from_secs(60);
+
 impl<E: Env> Inner<E> {
     /// Gives the places of lost members to spares, as long as there are some, and fills them.
     pub fn start_repair(self: &Rc<Self>) {
@@ -43,7 +47,12 @@ impl<E: Env> Inner<E> {
                 return;
             }
             while !inner.shared.is_stopped() {
-                let lost = inner.shared.slots().find(|(_, slot)| slot.state == MemberState::Faulty);
+                let takes = |state| match state {
+                    MemberState::Faulty => true,
+                    MemberState::Missing => inner.leader().missing_waited_for.get(),
+                    MemberState::InSync | MemberState::Rebuilding => false,
+                };
+                let lost = inner.shared.slots().find(|(_, slot)| takes(slot.state));
                 let (Some((member, _)), Some(spare)) = (lost, inner.fitting_spare()) else { return };
                 match inner.take_place(member, spare, true).await {
                     Ok(()) => inner.start_rebuild(member),
@@ -51,6 +60,27 @@ impl<E: Env> Inner<E> {
                     Err(_) if inner.leader().spares.borrow().contains(&spare) && inner.is_lost(member) => return,
                     Err(_) => {}
                 }
+            }
+        });
+    }
+
+    /// Gives the places of members that were missing when the group was started to spares, now.
+    pub fn replace_missing(self: &Rc<Self>) {
+        self.leader().missing_waited_for.set(true);
+        self.start_repair();
+    }
+
+    /// As [`Inner::replace_missing`], once those members have been waited for.
+    fn replace_missing_later(self: &Rc<Self>) {
+        if !self.shared.slots().any(|(_, slot)| slot.state == MemberState::Missing) {
+            return;
+        }
+        // A group that is stopped meanwhile is not held.
+        let (inner, env) = (Rc::downgrade(self), self.env.clone());
+        self.env.spawn(async move {
+            env.sleep(MISSING_GRACE).await;
+            if let Some(inner) = inner.upgrade().filter(|inner| !inner.shared.is_stopped()) {
+                inner.replace_missing();
             }
         });
     }
@@ -85,6 +115,7 @@ impl<E: Env> Inner<E> {
             self.start_rebuild(member);
         }
         self.start_repair();
+        self.replace_missing_later();
     }
 
     /// Units below this one are whole on a member that is being filled, as its superblocks say.

@@ -64,6 +64,55 @@ fn a_hot_spare_replaces_a_lost_member_under_load() {
     }
 }
 
+/// A group with a spare that was stopped, and started again without one of its members. Gives that member, too.
+fn started_without_a_member(sim: &Sim, rng: &mut Rng) -> (Group, Model, usize) {
+    let shape = *rng.pick(&redundant_shapes(8 * KIB));
+    let members = usize::from(shape.members);
+    let group = Group::create(sim, shape, new_drives(sim, members + 1, 640 * KIB, 512), 2);
+    let mut model = Model::new(group.size());
+    sim.block_on(work(&group, &mut model, rng, 15, 6));
+    let mut drives = sim.block_on(group.stop());
+    let lost = rng.index(members);
+    drives.remove(lost);
+    let group = Group::open(sim, drives, 2);
+    assert_eq!((group.state(lost), group.leader().status().spares.len()), (MemberState::Missing, 1));
+    (group, model, lost)
+}
+
+#[test]
+fn a_hot_spare_replaces_a_member_that_is_missing_at_the_start_once_it_has_been_waited_for() {
+    for seed in seeds(20) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let (group, mut model, lost) = started_without_a_member(&sim, &mut rng);
+        sim.block_on(async {
+            work(&group, &mut model, &mut rng, 10, 6).await;
+            group.env.sleep(Duration::from_secs(30)).await;
+            assert_eq!(group.state(lost), MemberState::Missing, "it may come");
+            group.env.sleep(Duration::from_secs(31)).await;
+            work(&group, &mut model, &mut rng, 10, 6).await;
+            until_in_sync(&group).await;
+            verify_with_others_lost(&group, &model, &mut rng, &[lost]).await;
+        });
+    }
+}
+
+#[test]
+fn a_hot_spare_replaces_a_missing_member_at_once_that_an_operator_fails() {
+    for seed in seeds(10) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let (group, model, lost) = started_without_a_member(&sim, &mut rng);
+        sim.block_on(async {
+            group.leader().fail_member(MemberIndex(lost as u16)).await.unwrap();
+            group.env.sleep(Duration::from_secs(5)).await;
+            assert_ne!(group.state(lost), MemberState::Missing);
+            until_in_sync(&group).await;
+            verify_with_others_lost(&group, &model, &mut rng, &[lost]).await;
+        });
+    }
+}
+
 #[test]
 fn first_writes_discards_and_rewrites_race_a_rebuild() {
     let shapes = [
