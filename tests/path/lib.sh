@@ -51,7 +51,7 @@ start_daemon() {
     DAEMON=$!
     local try
     for try in $(seq 200); do
-        if p status --once >/dev/null 2>&1; then return 0; fi
+        if p group list >/dev/null 2>&1; then return 0; fi
         kill -0 "$DAEMON" 2>/dev/null || fail "the daemon ended: $(tail -n 3 "$DIR/daemon.log")"
         sleep 0.05
     done

@@ -17,8 +17,26 @@ const RESERVED: [&str; 1] = ["assemble"];
 /// `GET /v1/groups`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct GroupList {
-    /// All groups, by name.
+    /// All groups that run, by name.
     pub groups: Vec<Group>,
+    /// Groups that this daemon knows and could not start.
+    #[serde(default)]
+    pub not_started: Vec<GroupNotStarted>,
+}
+
+/// A group that this daemon had, and could not start.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct GroupNotStarted {
+    /// Its name.
+    pub name: String,
+    /// Its identity.
+    pub uuid: String,
+    /// Why it was not started.
+    pub reason: String,
+    /// Its drives that could not be opened.
+    pub missing_drives: Vec<String>,
+    /// What can be done, as a sentence.
+    pub next_step: String,
 }
 
 /// Drives that protect each other's data.
@@ -346,6 +364,15 @@ pub struct GroupStop {
     /// Stop although clients are connected; they lose their connections.
     #[serde(default)]
     pub force: bool,
+    /// Only say what would be done.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// `POST /v1/groups/{group}/forget`: no longer try to start a group that could not be started; its drives stay as they are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GroupForget {
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,

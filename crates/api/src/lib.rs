@@ -47,8 +47,8 @@ pub use duration::{DURATION_MAX, DurationError, format_duration, parse_duration}
 pub use error::{ErrorBody, ErrorCode, ErrorDetail, Invalid};
 pub use export::{Export, ExportCreate, ExportList, ExportPlace, ExportTls, NvmeTcpCreate, Protocol, UblkCreate};
 pub use group::{
-    Checksums, CrashSafety, Group, GroupAssemble, GroupCreate, GroupHealth, GroupList, GroupStop, Member, MemberFail,
-    MemberReplace, MemberState, Spare, SpareAdd,
+    Checksums, CrashSafety, Group, GroupAssemble, GroupCreate, GroupForget, GroupHealth, GroupList, GroupNotStarted,
+    GroupStop, Member, MemberFail, MemberReplace, MemberState, Spare, SpareAdd,
 };
 pub use host::{Host, HostExport, HostList, HostShare, check_host};
 pub use host_key::{DhGroup, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet};

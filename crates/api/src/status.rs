@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::{CrashSafety, Export, GroupHealth, Host, IoCounters, Job, Level, Load, ScrubSchedule};
+use crate::{CrashSafety, Export, GroupHealth, GroupNotStarted, Host, IoCounters, Job, Level, Load, ScrubSchedule};
 
 /// `GET /v1/status`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -21,8 +21,11 @@ pub struct Status {
     pub log_lines_dropped: u64,
     /// Its shards, by number.
     pub shards: Vec<ShardStatus>,
-    /// All groups, by name.
+    /// All groups that run, by name.
     pub groups: Vec<GroupStatus>,
+    /// Groups that could not be started.
+    #[serde(default)]
+    pub not_started: Vec<GroupNotStarted>,
     /// All exports, by identity.
     pub exports: Vec<Export>,
     /// NVMe hosts, by name.

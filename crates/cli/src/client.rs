@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use api::{
     Changed, DriveDetails, DriveList, ErrorBody, Export, ExportCreate, ExportList, ExportUpdate, Group, GroupAssemble,
-    GroupCreate, GroupList, GroupStop, GroupUpdate, HostKey, HostKeySet, HostList, HostTlsKey, HostTlsKeySet, Import,
-    ImportForget, ImportList, ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Referral,
-    ReferralList, Scrub, ScrubRequest, Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest,
-    Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
+    GroupCreate, GroupForget, GroupList, GroupStop, GroupUpdate, HostKey, HostKeySet, HostList, HostTlsKey,
+    HostTlsKeySet, Import, ImportForget, ImportList, ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail,
+    MemberReplace, Referral, ReferralList, Scrub, ScrubRequest, Share, ShareCreate, ShareList, SpareAdd, Status,
+    Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -142,6 +142,11 @@ impl Client {
     /// Stops using a group's drives.
     pub async fn group_stop(&self, group: &str, request: &GroupStop) -> Result<Changed<Group>, Failure> {
         self.request(Method::POST, &format!("/v1/groups/{}/stop", encoded(group)), Some(request)).await
+    }
+
+    /// Gives up starting a group.
+    pub async fn group_forget(&self, group: &str, request: &GroupForget) -> Result<Changed<Group>, Failure> {
+        self.request(Method::POST, &format!("/v1/groups/{}/forget", encoded(group)), Some(request)).await
     }
 
     /// Destroys a group with its volumes.

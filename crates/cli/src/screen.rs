@@ -26,10 +26,16 @@ const REFRESH_EVERY: Duration = Duration::from_secs(1);
 ///
 /// # Errors
 /// As [`Client::status`] when it is shown once, or the first time; later failures are shown on the screen.
+/// [`Failure::Ended`] when it is shown once and a group is not started.
 pub async fn run(common: &Common, client: &Client, once: bool) -> Result<(), Failure> {
     let status = client.status().await?;
     if once || common.output == Format::Json || !io::stdout().is_terminal() {
-        return output::show(common, &status, |status| render(has_colour(), status));
+        output::show(common, &status, |status| render(has_colour(), status))?;
+        let not_started: Vec<&str> = status.not_started.iter().map(|group| group.name.as_str()).collect();
+        return match not_started[..] {
+            [] => Ok(()),
+            _ => Err(Failure::Ended(format!("not started: {}", not_started.join(", ")))),
+        };
     }
     let fail = |source| Failure::Local { what: "cannot use the terminal".to_owned(), source };
     let mut ending = Ending::listen().map_err(fail)?;
@@ -102,13 +108,14 @@ pub fn render(colour: bool, status: &Status) -> String {
         format_bytes(status.resident_bytes)
     );
     text.push('\n');
-    if status.groups.is_empty() {
+    if status.groups.is_empty() && status.not_started.is_empty() {
         text.push_str("no groups; make one with: purlin group create\n");
-    } else {
+    } else if !status.groups.is_empty() {
         text.push_str(&groups(colour, &status.groups));
         text.push('\n');
         text.push_str(&loads(colour, &status.groups));
     }
+    text.push_str(&table::not_started(&status.not_started));
     let jobs: Vec<String> = status
         .groups
         .iter()

@@ -7,8 +7,8 @@
 
 use api::{
     Drive, DriveDetails, DriveHealth, DriveKind, DrivePassthrough, DriveRole, DriveState, Export, Group, GroupHealth,
-    Job, JobKind, JobState, Limit, Member, MemberState, Protocol, Reservation, ReservationKind, Volume, VolumeKind,
-    format_bytes, format_duration,
+    GroupNotStarted, Job, JobKind, JobState, Limit, Member, MemberState, Protocol, Reservation, ReservationKind,
+    Volume, VolumeKind, format_bytes, format_duration,
 };
 use std::time::Duration;
 
@@ -128,6 +128,18 @@ pub fn groups(colour: bool, groups: &[Group]) -> String {
         Column::Number("FREE"),
     ];
     table(colour, &columns, rows.collect())
+}
+
+/// Groups that could not be started: nothing where there are none.
+pub fn not_started(groups: &[GroupNotStarted]) -> String {
+    let of = |group: &GroupNotStarted| {
+        let missing = match group.missing_drives.join(", ") {
+            drives if drives.is_empty() => String::new(),
+            drives => format!("  missing drives: {drives}\n"),
+        };
+        format!("\n{}  NOT STARTED: {}\n{missing}  next: {}\n", group.name, group.reason, group.next_step)
+    };
+    groups.iter().map(of).collect()
 }
 
 /// `purlin group show`.

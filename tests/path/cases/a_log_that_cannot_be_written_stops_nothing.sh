@@ -17,7 +17,7 @@ with_stderr() {
     purlind --state "$STATE" --socket "$SOCKET" 2>&"$1" &
     DAEMON=$!
     for _ in $(seq 200); do
-        if p status --once >/dev/null 2>&1; then return 0; fi
+        if p group list >/dev/null 2>&1; then return 0; fi
         kill -0 "$DAEMON" 2>/dev/null || fail "the daemon ended"
         sleep 0.05
     done

@@ -21,7 +21,7 @@ STATE=/run/own/state SOCKET=/run/own/socket
 as_user() { exec setpriv --reuid 1000 --regid 1000 --clear-groups --inh-caps=-all --bounding-set=-all "$@"; }
 (as_user purlind --state $STATE --socket $SOCKET >&2 2>&1) &
 DAEMON=$!
-answers() { p status --once >/dev/null 2>&1; }
+answers() { p group list >/dev/null 2>&1; }
 wait_for 60 answers
 p group create tank --level raid5 --drives "$(drives 1 3)" --yes >&2
 p volume create tank/v --size 32MiB >&2

@@ -6,7 +6,7 @@ daemon() {
     echo $! >"$PWD/pid"
     local try
     for try in $(seq 600); do
-        if p status --once >/dev/null 2>&1; then return; fi
+        if p group list >/dev/null 2>&1; then return; fi
         sleep 0.1
     done
     echo "the daemon does not answer after $try tries: $(tail -n 3 "$PWD/purlind.log")" >&2

@@ -60,7 +60,7 @@ start_daemon() {
     purlind --state "$STATE" --socket "$SOCKET" "$@" 2> >(exec tee -a /run/purlind.log >&2) &
     DAEMON=$!
     for try in $(seq 600); do
-        if p status --once >/dev/null 2>&1; then return 0; fi
+        if p group list >/dev/null 2>&1; then return 0; fi
         kill -0 "$DAEMON" 2>/dev/null || fail "the daemon ended"
         sleep 0.1
     done

@@ -1,6 +1,6 @@
 //! `purlin group`.
 
-use api::{Group, GroupAssemble, GroupCreate, GroupStop, Scrub, ScrubAction, ScrubRequest, format_bytes};
+use api::{Group, GroupAssemble, GroupCreate, GroupForget, GroupStop, Scrub, ScrubAction, ScrubRequest, format_bytes};
 
 use super::{counted, drive_names, import};
 use crate::args::{Common, GroupCommand, GroupCreateArgs, Switch};
@@ -11,7 +11,9 @@ use crate::{Client, Failure, progress, table, upkeep};
 pub(super) async fn run(common: &Common, client: &Client, command: GroupCommand) -> Result<(), Failure> {
     match command {
         GroupCommand::Create(args) => create(common, client, args).await,
-        GroupCommand::List => show(common, &client.groups().await?, |list| table::groups(has_colour(), &list.groups)),
+        GroupCommand::List => show(common, &client.groups().await?, |list| {
+            table::groups(has_colour(), &list.groups) + &table::not_started(&list.not_started)
+        }),
         GroupCommand::Show { group } => {
             show(common, &client.group(&group).await?, |group| table::group(has_colour(), group))
         }
@@ -43,6 +45,10 @@ pub(super) async fn run(common: &Common, client: &Client, command: GroupCommand)
             let request = GroupStop { force, dry_run: dry_run.dry_run };
             let changed = client.group_stop(&group, &request).await?;
             show_changed(common, &changed, |_| format!("stopped group {group}; its drives hold all of it"))
+        }
+        GroupCommand::Forget { group, dry_run } => {
+            let changed = client.group_forget(&group, &GroupForget { dry_run: dry_run.dry_run }).await?;
+            show_changed(common, &changed, |_| format!("forgot group {group}; its drives hold all of it"))
         }
         GroupCommand::Delete { group, dry_run } => delete(common, client, &group, dry_run.dry_run).await,
     }

@@ -5,7 +5,7 @@
 //! Groups that could not be started are tried again here, too: no event tells that an adapter that was reset works again.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::drive::join_all;
@@ -18,6 +18,7 @@ use super::group::{Group, join_error};
 use super::hotplug::{Outcome, is_live};
 use super::memory::{Place, Remembered};
 use super::newcomer::Found;
+use super::not_started::NotStarted;
 use super::{Engine, find};
 use crate::http::{Answer, ControlError};
 
@@ -202,7 +203,7 @@ impl Engine {
     /// Starts groups that could not be started: as soon as more of their drives on other machines are there than at the last try, and now and then
     /// while all of their drives are there.
     async fn look_for_absent(&self, tried: &mut BTreeMap<String, Try>) {
-        let absent = self.absent.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let absent: Vec<Remembered> = self.not_started.list().into_iter().map(|group| group.remembered).collect();
         tried.retain(|uuid, _| absent.iter().any(|absent| absent.uuid == *uuid));
         for remembered in absent {
             let places: Vec<&Place> = remembered.drives.iter().filter(|place| place.is_remote()).collect();
@@ -244,8 +245,7 @@ impl Engine {
 
     async fn start_late(&self, remembered: &Remembered) -> Answer<()> {
         let _one = self.changes.lock().await;
-        let is_absent = |absent: &[Remembered]| absent.iter().any(|absent| absent.uuid == remembered.uuid);
-        if self.newcomers.has_ended() || !is_absent(&self.absent.read().unwrap_or_else(PoisonError::into_inner)) {
+        if self.newcomers.has_ended() || self.not_started.of_uuid(&remembered.uuid).is_none() {
             return Err(ControlError::new(ErrorCode::WrongState, "it was started meanwhile"));
         }
         let opened = find::open_all(&self.shards[0], &self.opener, remembered).await;
@@ -254,12 +254,17 @@ impl Engine {
 
     /// Starts a group that was absent with what there is.
     pub(super) async fn start_absent_with(&self, remembered: &Remembered, opened: find::Opened) -> Answer<()> {
-        let group = self.start_group(opened.taken).await?;
+        let missing_drives = opened.missing(remembered);
+        let group = match self.start_group(opened.taken).await {
+            Ok(group) => group,
+            Err(error) => {
+                let (remembered, reason) = (remembered.clone(), error.message.clone());
+                self.not_started.note(NotStarted { remembered, reason, missing_drives });
+                return Err(error);
+            }
+        };
         group.away().extend(opened.away.into_iter().map(Away::new));
         tracing::info!(group = group.name, "its drives are there: started");
-        let mut absent = self.absent.write().unwrap_or_else(PoisonError::into_inner);
-        absent.retain(|absent| absent.uuid != remembered.uuid);
-        drop(absent);
         self.remember();
         Ok(())
     }

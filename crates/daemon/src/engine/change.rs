@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 
 use api::{
     Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble,
-    GroupCreate, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget,
-    ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, SafetyMode, Scrub, ScrubRequest,
-    Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName,
-    VolumeUpdate, format_bytes,
+    GroupCreate, GroupForget, GroupNotStarted, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey,
+    HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace,
+    Referral, SafetyMode, Scrub, ScrubRequest, Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade,
+    UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes,
 };
 use array::{Cause, CreateError, NewGroup, create, erase};
 use async_trait::async_trait;
@@ -173,6 +173,14 @@ impl Control for Engine {
         self.look_at_groups().await
     }
 
+    async fn groups_not_started(&self) -> Answer<Vec<GroupNotStarted>> {
+        Ok(self.look_at_not_started())
+    }
+
+    async fn group_forget(&self, name: &str, request: GroupForget) -> Answer<Changed<Group>> {
+        self.forget_group(name, request.dry_run).await
+    }
+
     async fn group(&self, group: &str) -> Answer<Group> {
         self.look_at_group(&*self.find(group)?).await
     }
@@ -242,12 +250,13 @@ impl Control for Engine {
         }
         self.write_new_group(new, opens).await?;
         let group = self.start_group(taken).await?;
-        self.remember();
+        let unremembered = self.remember();
         if chosen != SettingsRecord::default() {
             self.set_settings(&group, chosen).await?;
         }
         tracing::info!(group = group.name, level = %shape.level, members = shape.members, "created");
-        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(lost))
+        let warnings = [lost, unremembered].concat();
+        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
     }
 
     async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<Group>> {
@@ -270,7 +279,7 @@ impl Control for Engine {
         let group = self.start_found(taken, found).await?;
         let late = group.left_out.iter().filter(|left_out| !was_refused.contains(&left_out.drive));
         warnings.extend(late.map(|LeftOut { drive, reason, .. }| format!("{drive} is left out: {reason}")));
-        self.remember();
+        warnings.extend(self.remember());
         Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
     }
 

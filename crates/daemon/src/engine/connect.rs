@@ -7,7 +7,7 @@
 //!    nothing any more that the one before had sent ([`super::remote`]).
 //! 4. A device has the size of its namespace. One that grows over there grows here as soon as all shards know.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::drive::{Block, join_all};
@@ -200,7 +200,7 @@ impl Engine {
                 return Some(format!("a drive of the group {:?}", group.name));
             }
         }
-        for group in self.absent.read().unwrap_or_else(PoisonError::into_inner).iter() {
+        for group in self.not_started.list().into_iter().map(|group| group.remembered) {
             if group.drives.iter().any(|place| place.identity.as_deref() == Some(identity)) {
                 return Some(format!("a drive of the group {:?}, which is not started", group.name));
             }

@@ -59,6 +59,20 @@ pub(super) struct Opened {
     pub away: Vec<Place>,
 }
 
+impl Opened {
+    /// The drives that could not be opened, as they are remembered.
+    pub fn missing(&self, remembered: &Remembered) -> Vec<String> {
+        let is_there = |place: &&Place| {
+            let is_it = |taken: &Taken| {
+                taken.text == place.drive || (place.identity.is_some() && taken.identity == place.identity)
+            };
+            self.taken.iter().any(is_it)
+        };
+        let drives = remembered.drives.iter().filter(|place| !place.is_memory());
+        drives.filter(|place| !is_there(place)).map(|place| place.drive.clone()).collect()
+    }
+}
+
 /// Opens the drives of a group that is remembered, as far as they are there. A drive of another group is none of them.
 pub(super) async fn open_all(shard: &ShardHandle, opener: &Opener, remembered: &Remembered) -> Opened {
     let mut opened = Opened { taken: Vec::new(), away: Vec::new() };

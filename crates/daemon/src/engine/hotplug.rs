@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use api::ErrorCode;
@@ -296,7 +296,7 @@ impl Engine {
             return self.take_back(group, present, own).await;
         }
         let uuid = own.array.to_string();
-        if self.absent.read().unwrap_or_else(PoisonError::into_inner).iter().any(|absent| absent.uuid == uuid) {
+        if self.not_started.of_uuid(&uuid).is_some() {
             return self.start_absent(present, own, last).await;
         }
         Ok(unused(format!("belongs to the Purlin array {} ({uuid}), which does not run here", own.name)))
@@ -379,18 +379,16 @@ impl Engine {
     async fn start_absent(&self, present: &Present, own: &Superblock, last: bool) -> Answer<Outcome> {
         let uuid = own.array.to_string();
         let place = Place { drive: present.path.clone(), identity: identity::of_path(&present.path) };
-        let remembered = {
-            let mut absent = self.absent.write().unwrap_or_else(PoisonError::into_inner);
-            let Some(remembered) = absent.iter_mut().find(|absent| absent.uuid == uuid) else {
-                return Ok(Outcome::NotYet("its group was started meanwhile".into()));
-            };
+        let remembered = self.not_started.change(&uuid, |remembered| {
             let is_known = |known: &Place| {
                 known.drive == place.drive || (place.identity.is_some() && known.identity == place.identity)
             };
             if !remembered.drives.iter().any(is_known) {
                 remembered.drives.push(place);
             }
-            remembered.clone()
+        });
+        let Some(remembered) = remembered else {
+            return Ok(Outcome::NotYet("its group was started meanwhile".into()));
         };
         let waits = || Outcome::NotYet(format!("waits for the other drives of the group {:?}", own.name));
         let there = find::locate(&remembered).iter().filter(|path| std::path::Path::new(path).exists()).count();

@@ -82,6 +82,7 @@ impl Engine {
             log_lines_dropped: crate::dropped_lines(),
             shards: self.shards.iter().map(shard).collect(),
             groups,
+            not_started: self.look_at_not_started(),
             exports: self.look_at_exports().await?,
             hosts: self.look_at_hosts().await?,
         })

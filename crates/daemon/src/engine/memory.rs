@@ -6,9 +6,10 @@ use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::import::RememberedImport;
@@ -18,6 +19,9 @@ const KEPT: &str = "kept";
 
 /// Who may read a document of the state directory: its user.
 const PRIVATE: u32 = 0o600;
+
+/// Who may look into a state directory that the daemon makes: its user.
+const PRIVATE_FOLDER: u32 = 0o700;
 
 /// A group and where its drives were.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -109,7 +113,7 @@ pub(super) struct Memory {
 impl Memory {
     /// Opens a directory, making it if it is not there.
     pub fn open(directory: &Path) -> io::Result<Memory> {
-        fs::create_dir_all(directory)?;
+        fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(directory)?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("lock"))?;
         lock.try_lock().map_err(|error| match error {
             fs::TryLockError::WouldBlock => {
@@ -126,9 +130,9 @@ impl Memory {
         self.path.with_file_name(format!("{group}.{KEPT}"))
     }
 
-    /// What was remembered; nothing if nothing was.
+    /// What was remembered; nothing if nothing was. It is a hint: without it groups have to be assembled by hand.
     pub fn load(&self) -> io::Result<Vec<Remembered>> {
-        Ok(read::<Document>(&self.path)?.groups)
+        Ok(read_hint::<Document>(&self.path, "groups have to be started by hand: purlin group assemble")?.groups)
     }
 
     /// Replaces what is remembered: all of it or nothing.
@@ -140,9 +144,10 @@ impl Memory {
         self.path.with_file_name("drives.json")
     }
 
-    /// What the drives were that were there and nothing new; `None` if that was never written.
+    /// What the drives were that were there and nothing new; `None` if that was never written. It is a hint.
     pub fn load_drives(&self) -> io::Result<Option<BTreeSet<String>>> {
-        Ok(read::<DrivesDocument>(&self.drives_path())?.drives)
+        let document: DrivesDocument = read_hint(&self.drives_path(), "no drive counts as new at this start")?;
+        Ok(document.drives)
     }
 
     /// Replaces the drives that are nothing new: all or nothing.
@@ -157,7 +162,8 @@ impl Memory {
 
     /// The imports that were remembered. All that is known of them is here.
     pub fn load_imports(&self) -> io::Result<Vec<RememberedImport>> {
-        Ok(read::<ImportsDocument>(&self.imports_path())?.imports)
+        let document: ImportsDocument = read(&self.imports_path(), "the imports that it lists are imported again")?;
+        Ok(document.imports)
     }
 
     /// Replaces the imports that are remembered: all or nothing.
@@ -171,7 +177,8 @@ impl Memory {
 
     /// The discovery services that NVMe hosts are told of.
     pub fn load_referrals(&self) -> io::Result<BTreeSet<SocketAddr>> {
-        Ok(read::<ReferralsDocument>(&self.referrals_path())?.referrals)
+        let document: ReferralsDocument = read(&self.referrals_path(), "the referrals that it lists are added again")?;
+        Ok(document.referrals)
     }
 
     /// Replaces the referrals that are remembered: all or nothing.
@@ -181,8 +188,37 @@ impl Memory {
     }
 }
 
-/// A document of the state directory; an empty one if it was never written.
-fn read<T: Default + serde::de::DeserializeOwned>(path: &Path) -> io::Result<T> {
+/// A document of the state directory that nothing else can tell; an empty one if it was never written. `then` is what has to be done
+/// where it is moved away.
+///
+/// # Errors
+/// If it is there and cannot be read: the message names the file and the way out.
+pub(super) fn read<T: Default + DeserializeOwned>(path: &Path, then: &str) -> io::Result<T> {
+    parse(path).map_err(|error| {
+        let file = path.display();
+        io::Error::new(
+            error.kind(),
+            format!("{file} cannot be read: {error}; repair it, or move it away and start again: {then}"),
+        )
+    })
+}
+
+/// A document of the state directory that only helps. One that cannot be read is put aside, with a warning, and counts as never
+/// written: `then` is what that costs.
+///
+/// # Errors
+/// If it can neither be read nor put aside: it would be overwritten.
+fn read_hint<T: Default + DeserializeOwned>(path: &Path, then: &str) -> io::Result<T> {
+    parse(path).or_else(|error| {
+        let aside = path.with_extension("unreadable");
+        let (file, kept) = (path.display(), aside.display());
+        tracing::error!(%file, %error, %kept, then, "a file of the state directory cannot be read, and is put aside");
+        fs::rename(path, &aside)?;
+        Ok(T::default())
+    })
+}
+
+fn parse<T: Default + DeserializeOwned>(path: &Path) -> io::Result<T> {
     match fs::read(path) {
         Ok(bytes) => Ok(serde_json::from_slice(&bytes)?),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(T::default()),
@@ -218,6 +254,30 @@ mod tests {
         )
         .unwrap();
         assert_eq!(document.groups[0].drives, [place("/dev/a", None), place("mem:b:4096", None)]);
+    }
+
+    #[test]
+    fn a_hint_that_cannot_be_read_is_put_aside_and_anything_else_is_named_with_the_way_out() {
+        let directory = std::env::temp_dir().join(format!("purlin-damaged-{}", std::process::id()));
+        let memory = Memory::open(&directory).unwrap();
+        assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, PRIVATE_FOLDER);
+        for damaged in ["", "{", "[]", "{\"groups\": 3}"] {
+            for file in ["groups.json", "drives.json", "imports.json", "referrals.json"] {
+                fs::write(directory.join(file), damaged).unwrap();
+            }
+            assert_eq!(memory.load().unwrap(), []);
+            assert_eq!(memory.load_drives().unwrap(), None);
+            for file in ["groups", "drives"] {
+                assert!(!directory.join(format!("{file}.json")).exists());
+                assert_eq!(fs::read_to_string(directory.join(format!("{file}.unreadable"))).unwrap(), damaged);
+            }
+            let refusals = [memory.load_imports().unwrap_err(), memory.load_referrals().unwrap_err()];
+            for (refused, file) in refusals.into_iter().zip(["imports.json", "referrals.json"]) {
+                let message = refused.to_string();
+                assert!(message.contains(file) && message.contains("move it away"), "{message}");
+            }
+        }
+        fs::remove_dir_all(&directory).unwrap();
     }
 
     #[test]

@@ -36,6 +36,7 @@ mod look;
 mod memory;
 mod namespaces;
 mod newcomer;
+mod not_started;
 mod offer;
 mod owners;
 mod raw;
@@ -82,6 +83,7 @@ use history::Histories;
 use imports::Imports;
 use memory::{Memory, Place, Remembered};
 use newcomer::Newcomers;
+use not_started::{AllNotStarted, NotStarted};
 use owners::Balance;
 use remote::Remotes;
 use sampler::Sampler;
@@ -97,7 +99,7 @@ pub struct Engine {
     senders: Vec<MailboxSender<Mail>>,
     groups: RwLock<BTreeMap<String, Arc<Group>>>,
     /// Groups that are remembered and could not be started.
-    absent: RwLock<Vec<Remembered>>,
+    not_started: AllNotStarted,
     imports: Imports,
     listeners: Listeners,
     devices: Devices,
@@ -169,7 +171,7 @@ impl Engine {
             shards,
             senders,
             groups: RwLock::default(),
-            absent: RwLock::default(),
+            not_started: AllNotStarted::default(),
             imports: Imports::default(),
             memory,
             sampler: Sampler::default(),
@@ -195,6 +197,7 @@ impl Engine {
                 continue;
             }
             let opened = find::open_all(&self.shards[0], &self.opener, &remembered).await;
+            let missing_drives = opened.missing(&remembered);
             let there = opened.taken.len() + opened.away.len();
             all_there &= there == remembered.drives.iter().filter(|place| !place.is_memory()).count();
             match self.start_group(opened.taken).await {
@@ -204,7 +207,7 @@ impl Engine {
                 }
                 Err(error) => {
                     tracing::error!(group = remembered.name, %error, "not started");
-                    self.absent.write().unwrap_or_else(PoisonError::into_inner).push(remembered);
+                    self.not_started.note(NotStarted { remembered, reason: error.message, missing_drives });
                 }
             }
         }
@@ -288,7 +291,7 @@ impl Engine {
     fn find(&self, name: &str) -> Answer<Arc<Group>> {
         let groups = self.groups.read().unwrap_or_else(PoisonError::into_inner);
         groups.get(name).cloned().ok_or_else(|| match self.find_import(name) {
-            None => ControlError::group_not_found(name),
+            None => self.not_started_error(name).unwrap_or_else(|| ControlError::group_not_found(name)),
             Some(_) => ControlError::new(
                 ErrorCode::WrongState,
                 format!("{name:?} is an import, not a group: see `purlin import show {name}`"),
@@ -300,6 +303,13 @@ impl Engine {
     fn check_free(&self, name: &str) -> Answer<()> {
         if self.find_import(name).is_some() {
             return Err(ControlError::new(ErrorCode::GroupExists, format!("there is an import {name:?} already")));
+        }
+        if let Some(group) = self.not_started.named(name) {
+            let message = format!(
+                "there is a group {name:?} ({}) already, which is not started: {}",
+                group.remembered.uuid, group.reason
+            );
+            return Err(ControlError::new(ErrorCode::GroupExists, message));
         }
         if self.find(name).is_ok() { Err(ControlError::group_exists(name)) } else { Ok(()) }
     }
@@ -316,8 +326,12 @@ impl Engine {
 
     /// As [`Engine::start_group`], once the drives were looked at.
     async fn start_found(&self, taken: Vec<Taken>, found: group::Found) -> Answer<Arc<Group>> {
-        let name = found.assembly.superblock.name.clone();
-        self.check_free(&name)?;
+        let superblock = &found.assembly.superblock;
+        let (name, uuid) = (superblock.name.clone(), superblock.array.to_string());
+        // Its own name is not taken by what could not be started of it before.
+        if self.not_started.named(&name).is_none_or(|group| group.remembered.uuid != uuid) {
+            self.check_free(&name)?;
+        }
         let key = self.new_key();
         let group = {
             let kept = self.memory.kept_path(&found.assembly.superblock.array);
@@ -330,6 +344,8 @@ impl Engine {
             return Err(error);
         }
         self.groups.write().unwrap_or_else(PoisonError::into_inner).insert(name, group.clone());
+        // Nobody tries to start it any more.
+        self.not_started.forget(&uuid);
         Ok(group)
     }
 
@@ -403,7 +419,7 @@ impl Engine {
         for export in exports {
             self.end_export(group, &export, device).await?;
         }
-        if let Err(error) = self.note_scrub(group).await {
+        if let Err(error) = self.note_scrub_at_stop(group).await {
             tracing::warn!(group = group.name, %error, "how far the scrub is could not be noted");
         }
         if let Err(error) = group.stop().await {
@@ -415,8 +431,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Remembers where the drives of all groups are.
-    fn remember(&self) {
+    /// Remembers where the drives of all groups are. Gives a warning if it cannot.
+    fn remember(&self) -> Vec<String> {
         let remembered = |group: &Arc<Group>| Remembered {
             name: group.name.clone(),
             uuid: group.uuid.to_string(),
@@ -434,12 +450,12 @@ impl Engine {
         };
         let mut groups: Vec<Remembered> = self.all().iter().map(remembered).collect();
         let known: Vec<String> = groups.iter().map(|group| group.uuid.clone()).collect();
-        let absent = self.absent.read().unwrap_or_else(PoisonError::into_inner);
-        groups.extend(absent.iter().filter(|group| !known.contains(&group.uuid)).cloned());
-        if let Err(error) = self.memory.save(groups) {
-            tracing::error!(%error, "the state directory cannot be written: groups have to be assembled by hand");
-        }
-        drop(absent);
+        let not_started = self.not_started.list().into_iter().map(|group| group.remembered);
+        groups.extend(not_started.filter(|group| !known.contains(&group.uuid)));
+        let saved = self.memory.save(groups);
         self.know_drives_of_groups();
+        let Err(error) = saved else { return Vec::new() };
+        tracing::error!(%error, "the state directory cannot be written: groups have to be assembled by hand");
+        vec![format!("the state directory cannot be written ({error}): after a restart, assemble the groups by hand")]
     }
 }

@@ -1,11 +1,19 @@
 //! Requests about a group's scrub.
 
+use std::time::Duration;
+
 use api::{ErrorCode, Scrub, ScrubAction, ScrubRequest};
 use array::{JobKind, ScrubMode};
 
-use super::Engine;
 use super::group::Group;
+use super::{Engine, schedule};
 use crate::http::{Answer, ControlError};
+
+/// How long a scrub that was stopped is waited for.
+const STOP_WITHIN: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether it has ended.
+const STOP_LOOK: Duration = Duration::from_millis(10);
 
 impl Engine {
     /// Does what a request asks of a group's scrub. What was done is on the members when this returns.
@@ -60,7 +68,7 @@ impl Engine {
         let _one = self.changes.lock().await;
         let resumed = !group.upkeep.is_held() && group.lead(|array| async move { array.resume_scrub() }).await?;
         if !resumed {
-            let urgent = super::schedule::more_urgent(&group.status().await?);
+            let urgent = schedule::more_urgent(&group.status().await?);
             let paused = group.lead(|array| async move { array.scrub_progress() }).await?.filter(|at| at.paused);
             return Err(match (urgent, paused) {
                 (Some(reason), Some(_)) => refusal(group, &format!("cannot be scrubbed now: {reason}")),
@@ -84,10 +92,19 @@ impl Engine {
         group.upkeep.let_go();
         tracing::info!(group = group.name, "scrub stopped");
         self.note_stop(group).await?;
-        if let Some(job) = status.jobs.iter().rfind(|job| job.kind == JobKind::Scrub) {
-            group.upkeep.record(job.id);
-        }
-        Ok(())
+        let Some(job) = status.jobs.iter().rfind(|job| job.kind == JobKind::Scrub) else { return Ok(()) };
+        group.upkeep.record(job.id);
+        // What is shown of it next is that it was stopped. It ends with the stripes that it is at.
+        let ended = async {
+            loop {
+                let is_open = |other: &array::JobStatus| other.id == job.id && schedule::is_open(other);
+                if !group.status().await?.jobs.iter().any(is_open) {
+                    return Ok(());
+                }
+                tokio::time::sleep(STOP_LOOK).await;
+            }
+        };
+        tokio::time::timeout(STOP_WITHIN, ended).await.unwrap_or(Ok(()))
     }
 }
 

@@ -24,7 +24,7 @@ use super::drives::{self, Consent, Taken, stopping};
 use super::hosts::{Offered, hosts_after, hosts_of};
 use super::identity::Present;
 use super::keyring::Keys;
-use super::memory::{Place, Remembered, replace};
+use super::memory::{Place, Remembered, read, replace};
 use super::namespaces::nqn_of;
 use super::reservations::{recorded, restored};
 use super::{Engine, find, host_keys, host_tls_keys, shard, view};
@@ -145,11 +145,12 @@ impl Shares {
     }
 
     fn load(&self) -> std::io::Result<Option<Document>> {
-        match std::fs::read(&self.file) {
-            Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+        if !self.file.try_exists()? {
+            return Ok(None);
         }
+        // Empty, it is no document: that is an error here, and no absence.
+        let document: Option<Document> = read(&self.file, "the drives that it lists are shared again")?;
+        Ok(document)
     }
 
     /// Secrets and keys of hosts.

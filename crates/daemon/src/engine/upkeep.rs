@@ -344,9 +344,26 @@ impl Engine {
         Ok(())
     }
 
+    /// Notes how far a scrub is, or how it ended: a group is about to be stopped. With the lock of changes held.
+    ///
+    /// # Errors
+    /// As [`Engine::note_scrub`].
+    pub(super) async fn note_scrub_at_stop(&self, group: &Group) -> Answer<()> {
+        let look = Look::at(group).await?;
+        match look.scrub() {
+            Some(job) if !schedule::is_open(job) => self.note_end_held(group, job, self.clock.unix_s()).await,
+            _ => self.note_scrub(group).await,
+        }
+    }
+
     /// Notes that a scrub ended.
     async fn note_end(&self, group: &Group, job: &JobStatus, now: u64) -> Answer<()> {
         let _one = self.changes.lock().await;
+        self.note_end_held(group, job, now).await
+    }
+
+    /// As [`Engine::note_end`], with the lock of changes held.
+    async fn note_end_held(&self, group: &Group, job: &JobStatus, now: u64) -> Answer<()> {
         if group.upkeep.has_recorded(job.id) {
             return Ok(()); // Somebody else has, while this one waited.
         }

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 
 use api::{
     Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble,
-    GroupCreate, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget,
-    ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, Scrub, ScrubRequest, Share,
-    ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+    GroupCreate, GroupForget, GroupNotStarted, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey,
+    HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace,
+    Referral, Scrub, ScrubRequest, Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume,
+    VolumeCreate, VolumeName, VolumeUpdate,
 };
 use async_trait::async_trait;
 use format::Shape;
@@ -106,8 +107,10 @@ pub trait Control: Send + Sync + 'static {
     /// One screen of everything.
     async fn status(&self) -> Answer<Status>;
 
-    /// All groups, by name.
+    /// All groups that run, by name.
     async fn groups(&self) -> Answer<Vec<Group>>;
+    /// Groups that could not be started.
+    async fn groups_not_started(&self) -> Answer<Vec<GroupNotStarted>>;
     /// One group.
     async fn group(&self, group: &str) -> Answer<Group>;
     /// Makes a group of drives, usable at once. `shape` is what its level, drives and numbers amount to.
@@ -116,6 +119,8 @@ pub trait Control: Send + Sync + 'static {
     async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<Group>>;
     /// Stops using a group's drives.
     async fn group_stop(&self, group: &str, request: GroupStop) -> Answer<Changed<Group>>;
+    /// Gives up starting a group that could not be started.
+    async fn group_forget(&self, group: &str, request: GroupForget) -> Answer<Changed<Group>>;
     /// Destroys a group with its volumes.
     async fn group_delete(&self, group: &str, dry_run: bool) -> Answer<Changed<Group>>;
     /// Changes settings of a running group.

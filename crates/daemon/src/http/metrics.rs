@@ -204,6 +204,11 @@ fn daemon_metrics(registry: &mut Registry, status: &Status) {
     dropped.inc_by(status.log_lines_dropped);
     registry.register("log_lines_dropped", "Lines of the log that could not be written", dropped);
 
+    let not_started: Family<GroupLabels, Gauge> =
+        family(registry, "group_not_started", "1 for a group that the daemon had and could not start", None);
+    for group in &status.not_started {
+        not_started.get_or_create(&GroupLabels { group: group.name.clone() }).set(1);
+    }
     let busy: Family<ShardLabels, Ratio> =
         family(registry, "shard_busy", "Share of the last second that a shard was awake", Some(Unit::Ratios));
     for shard in &status.shards {

@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use api::{
     Changed, Drive, DriveDetails, DriveList, ErrorBody, ErrorCode, Export, ExportCreate, ExportList, Group,
-    GroupAssemble, GroupCreate, GroupList, GroupStop, GroupUpdate, Import, ImportForget, ImportList, ImportMd,
-    ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, Upgrade,
-    UpgradeRequest, Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
+    GroupAssemble, GroupCreate, GroupForget, GroupList, GroupStop, GroupUpdate, Import, ImportForget, ImportList,
+    ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Scrub, ScrubRequest, SpareAdd, Status,
+    Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
 };
 use axum::extract::State;
 use axum::http::{StatusCode, header};
@@ -85,7 +85,7 @@ async fn status(State(control): State<Shared>) -> Answer<Json<Status>> {
 #[utoipa::path(get, path = "/v1/groups", tag = "group",
     responses((status = 200, body = GroupList), (status = "default", body = ErrorBody, description = "Refused or failed")))]
 async fn group_list(State(control): State<Shared>) -> Answer<Json<GroupList>> {
-    Ok(Json(GroupList { groups: control.groups().await? }))
+    Ok(Json(GroupList { groups: control.groups().await?, not_started: control.groups_not_started().await? }))
 }
 
 /// One group with its members, spares and jobs.
@@ -129,6 +129,19 @@ async fn group_stop(
     Body(request): Body<GroupStop>,
 ) -> Answer<Json<Changed<Group>>> {
     carried(async move { control.group_stop(&group, request).await }).await.map(Json)
+}
+
+/// No longer try to start a group that could not be started; its drives stay as they are.
+#[utoipa::path(post, path = "/v1/groups/{group}/forget", tag = "group", request_body = Option<GroupForget>,
+    params(("group" = String, Path, description = "Its name")),
+    responses((status = 200, body = Changed<Group>, description = "Forgotten, or dry run"),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+async fn group_forget(
+    State(control): State<Shared>,
+    Segments(group): Segments<String>,
+    Body(request): Body<GroupForget>,
+) -> Answer<Json<Changed<Group>>> {
+    carried(async move { control.group_forget(&group, request).await }).await.map(Json)
 }
 
 /// Destroy a group and every volume in it, with their exports. Refused while clients are connected.
@@ -460,6 +473,7 @@ handlers!(
     group_create,
     group_assemble,
     group_stop,
+    group_forget,
     group_set,
     group_delete,
     group_scrub,

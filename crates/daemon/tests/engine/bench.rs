@@ -71,11 +71,15 @@ impl Bench {
     }
 
     pub async fn create(&self, engine: &Engine, request: GroupCreate) -> Group {
+        self.try_create(engine, request).await.unwrap()
+    }
+
+    pub async fn try_create(&self, engine: &Engine, request: GroupCreate) -> Result<Group, ControlError> {
         request.validate().unwrap();
         let level = request.level.to_string().parse::<format::Level>().unwrap();
         let strip = request.strip_bytes.unwrap() as u32;
         let shape = format::Shape::new(level, request.drives.len() as u16, None, None, None, strip).unwrap();
-        engine.group_create(request, shape).await.unwrap().object.unwrap()
+        Ok(engine.group_create(request, shape).await?.object.unwrap())
     }
 
     /// Changes 4 KiB of a drive behind everybody's back.

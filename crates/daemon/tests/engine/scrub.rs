@@ -1,6 +1,6 @@
 //! Scrubs start when they are due, one at a time, and keep their place.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use api::*;
 use daemon::Engine;
@@ -217,9 +217,9 @@ async fn a_stopped_scrub_is_not_taken_up_and_not_started_again_at_once() {
     bench.set_time(now);
     let group = until(&engine, "tank", |group| group.scrub.active).await;
     assert!(group.scrub.last.is_none(), "it was faster than this test");
-    scrub(&engine, "tank", ScrubAction::Stop, false).await.unwrap();
-    let group = until(&engine, "tank", |group| scrub_job(group).is_none_or(|job| job.state.has_ended())).await;
-    assert_eq!(scrub_job(&group).unwrap().state, JobState::Stopped);
+    let stopped = scrub(&engine, "tank", ScrubAction::Stop, false).await.unwrap();
+    assert_eq!(stopped.job.unwrap().state, JobState::Stopped, "what is shown is what was asked for");
+    let group = engine.group("tank").await.unwrap();
     assert!(group.scrub.next_unix_s.unwrap() > now + 20 * DAY && !group.scrub.active, "{:?}", group.scrub);
     end(engine).await;
     let engine = bench.engine().await;
@@ -228,6 +228,38 @@ async fn a_stopped_scrub_is_not_taken_up_and_not_started_again_at_once() {
     }
     let group = engine.group("tank").await.unwrap();
     assert!(scrub_job(&group).is_none() && !group.scrub.active && group.scrub.last.is_none(), "{:?}", group.scrub);
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn a_paused_scrub_that_is_stopped_is_shown_as_stopped() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    filled(&bench, &engine, "tank", Level::Raid6, 5).await;
+    scrub(&engine, "tank", ScrubAction::Start, false).await.unwrap();
+    scrub(&engine, "tank", ScrubAction::Pause, false).await.unwrap();
+    let stopped = scrub(&engine, "tank", ScrubAction::Stop, false).await.unwrap();
+    assert_eq!(stopped.job.unwrap().state, JobState::Stopped);
+    assert!(!stopped.schedule.paused);
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn the_result_of_a_scrub_that_ended_just_before_a_stop_is_kept() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    filled(&bench, &engine, "tank", Level::Raid1, 2).await;
+    scrub(&engine, "tank", ScrubAction::Start, false).await.unwrap();
+    // Nobody looks after the group meanwhile, as in the second before the next look.
+    let began = Instant::now();
+    while !scrub_job(&engine.group("tank").await.unwrap()).is_some_and(|job| job.state.has_ended()) {
+        assert!(began.elapsed() < PATIENCE, "the scrub does not end");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    end(engine).await;
+    let engine = bench.engine().await;
+    let group = engine.group("tank").await.unwrap();
+    assert_eq!(group.scrub.last.unwrap().mismatch_count, 0);
     end(engine).await;
 }
 

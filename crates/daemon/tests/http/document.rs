@@ -47,6 +47,7 @@ async fn the_routes_are_these() {
             "DELETE /v1/groups/{group}",
             "GET /v1/groups/{group}",
             "PATCH /v1/groups/{group}",
+            "POST /v1/groups/{group}/forget",
             "DELETE /v1/groups/{group}/hosts/{host}/key",
             "PUT /v1/groups/{group}/hosts/{host}/key",
             "DELETE /v1/groups/{group}/hosts/{host}/tls-key",
@@ -200,5 +201,5 @@ async fn a_field_that_no_request_has_is_refused_everywhere() {
         assert!(refused.1.contains("unknown field `surprise`"), "{method} {path}: {}", refused.1);
         assert!(refused.1.contains("\"bad_request\""), "{method} {path}: {}", refused.1);
     }
-    assert_eq!(tried, 26);
+    assert_eq!(tried, 27);
 }

@@ -93,7 +93,7 @@ async fn the_socket_is_its_owners_and_goes_with_the_daemon() {
     let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let (status, body) = get(UnixStream::connect(&socket).await.unwrap(), "/v1/groups", None).await;
-    assert_eq!((status, body.as_str()), (200, "{\"groups\":[]}"));
+    assert_eq!((status, body.as_str()), (200, "{\"groups\":[],\"not_started\":[]}"));
 
     let second = Server::bind(&options(socket.clone())).await.err().unwrap();
     assert_eq!(second.to_string(), format!("another daemon listens on {}", socket.display()));
@@ -206,7 +206,7 @@ async fn tcp_serves_only_tls_with_a_known_token() {
         }
     }
     assert_eq!(get(connect().await, "/v1/groups", Some("wrong")).await.1, wrong);
-    assert_eq!(get(connect().await, "/v1/groups", Some(TOKEN)).await, (200, "{\"groups\":[]}".to_owned()));
+    assert_eq!(get(connect().await, "/v1/groups", Some(TOKEN)).await, (200, "{\"groups\":[],\"not_started\":[]}".to_owned()));
 
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"GET /v1/groups HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();

@@ -192,7 +192,7 @@ async fn nothing_is_destroyed_without_its_name() {
     assert_eq!(status, 200);
     let (status, _) = call(&router, "DELETE", "/v1/groups/tank?confirm=tank", Value::Null).await;
     assert_eq!(status, 200);
-    assert_eq!(call(&router, "GET", "/v1/groups", Value::Null).await.1, json!({"groups": []}));
+    assert_eq!(call(&router, "GET", "/v1/groups", Value::Null).await.1, json!({ "groups": [], "not_started": [] }));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use api::{
     Changed, DriveList, ErrorBody, Export, ExportCreate, ExportList, ExportPlace, Group, GroupAssemble, GroupCreate,
-    GroupList, GroupStop, GroupUpdate, ImportForget, ImportList, ImportMd, Imported, Invalid, MemberFail,
+    GroupForget, GroupList, GroupStop, GroupUpdate, ImportForget, ImportList, ImportMd, Imported, Invalid, MemberFail,
     MemberReplace, Scrub, ScrubRequest, SpareAdd, Status, UblkCreate, VolumeCreate, VolumeList, VolumeUpdate,
 };
 use format::{AnaRecord, Catalogue, ExportKind, ExportRecord};
@@ -49,10 +49,11 @@ pub(super) const TARGET: Target = Target {
 /// A request type: what reading a body of it must give.
 type Check = fn(&[u8]);
 
-const REQUESTS: [Check; 13] = [
+const REQUESTS: [Check; 14] = [
     |body| request(body, |it: &GroupCreate| it.validate()),
     |body| request(body, |it: &GroupAssemble| it.validate()),
     |body| request(body, |_: &GroupStop| Ok(())),
+    |body| request(body, |_: &GroupForget| Ok(())),
     |body| request(body, |_: &MemberFail| Ok(())),
     |body| request(body, |it: &MemberReplace| it.validate()),
     |body| request(body, |it: &SpareAdd| it.validate()),

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::{
     Changed, Drive, DriveDetails, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble, GroupCreate,
-    GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd,
-    ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, Scrub, ScrubRequest, ScrubSchedule, Share,
-    ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+    GroupForget, GroupNotStarted, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import,
+    ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, Scrub,
+    ScrubRequest, ScrubSchedule, Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume,
+    VolumeCreate, VolumeName, VolumeUpdate,
 };
 use async_trait::async_trait;
 use daemon::http::{Answer, Control, ControlError};
@@ -66,9 +67,14 @@ macro_rules! changes {
             log_lines_dropped: 0,
                     shards: Vec::new(),
                     groups: Vec::new(),
+                    not_started: Vec::new(),
                     exports: Vec::new(),
                     hosts: Vec::new(),
                 })
+            }
+
+            async fn groups_not_started(&self) -> Answer<Vec<GroupNotStarted>> {
+                Ok(Vec::new())
             }
 
             async fn group(&self, group: &str) -> Answer<Group> {
@@ -130,6 +136,7 @@ changes! {
     group_create(request: GroupCreate, shape: Shape) -> Group;
     group_assemble(request: GroupAssemble) -> Group;
     group_stop(group: &str, request: GroupStop) -> Group;
+    group_forget(group: &str, request: GroupForget) -> Group;
     group_delete(group: &str, dry_run: bool) -> Group;
     group_update(group: &str, request: GroupUpdate) -> Group;
     import_nvme(request: ImportNvme) -> Import;
