@@ -206,7 +206,10 @@ async fn tcp_serves_only_tls_with_a_known_token() {
         }
     }
     assert_eq!(get(connect().await, "/v1/groups", Some("wrong")).await.1, wrong);
-    assert_eq!(get(connect().await, "/v1/groups", Some(TOKEN)).await, (200, "{\"groups\":[],\"not_started\":[]}".to_owned()));
+    assert_eq!(
+        get(connect().await, "/v1/groups", Some(TOKEN)).await,
+        (200, "{\"groups\":[],\"not_started\":[]}".to_owned())
+    );
 
     let mut plain = TcpStream::connect(address).await.unwrap();
     plain.write_all(b"GET /v1/groups HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
