@@ -4,7 +4,7 @@
 //! seconds make a report; [`SECONDS_RETIRED`] take the member out of service, if that was asked for, a spare is there to
 //! take its place, and no other member of its set is lost. A minute without a slow second wipes the slate.
 //!
-//! A member that has not answered within the time limit is *given up* at once: all shards end what they wait for there,
+//! A member that has lost an operation ([`crate::watch`]) is *given up* at once: all shards end what they wait for there,
 //! so that nothing, not even the change of the superblocks, waits for it again. One that the group cannot do without stays.
 
 use std::collections::BTreeMap;
@@ -51,6 +51,19 @@ impl Shared {
     pub(crate) fn member_of(&self, drive: DriveId) -> Option<MemberIndex> {
         let live = |slot: &Slot| matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
         self.slots().find(|(_, slot)| slot.drive == drive && live(slot)).map(|(member, _)| member)
+    }
+
+    /// A shard has seen that a drive has answered something.
+    pub(crate) fn note_answer(&self, drive: DriveId, now: Nanos) {
+        if let Some(member) = self.member_of(drive) {
+            self.answered[usize::from(member.0)].fetch_max(now, Ordering::Relaxed);
+        }
+    }
+
+    /// No shard has seen an answer of a drive for so long. One that has no place any more counts as silent.
+    pub(crate) fn is_silent_for(&self, drive: DriveId, limit: Nanos, now: Nanos) -> bool {
+        let answered = self.member_of(drive).map(|member| self.answered[usize::from(member.0)].load(Ordering::Relaxed));
+        answered.is_none_or(|answered| now.saturating_sub(answered) >= limit)
     }
 
     /// The drives that nobody waits for any more, which their places may not show yet.

@@ -61,6 +61,10 @@ pub(crate) struct Opinion {
     probes_good: u32,
     probing: bool,
     probed: Nanos,
+    /// It has answered something since the last look.
+    pub answered: bool,
+    /// When the newest operation began that it has answered.
+    pub newest_answered: Nanos,
     /// When the leader was asked to give it up.
     pub asked: Option<Nanos>,
     /// The group cannot do without it.
@@ -82,6 +86,8 @@ impl Default for Opinion {
             probes_good: 0,
             probing: false,
             probed: 0,
+            answered: false,
+            newest_answered: 0,
             asked: None,
             needed: false,
         }
@@ -89,6 +95,12 @@ impl Default for Opinion {
 }
 
 impl Opinion {
+    /// The drive has answered an operation, with success or not. `since`: when that began, or 0 where nobody has looked yet.
+    pub fn note_answer(&mut self, since: Nanos) {
+        self.answered = true;
+        self.newest_answered = self.newest_answered.max(since);
+    }
+
     pub fn note_late(&mut self, kind: Kind) {
         match kind {
             Kind::Probe(_) => self.probes_good = 0,
@@ -138,6 +150,11 @@ impl Opinion {
 pub(crate) struct Opinions(Vec<Opinion>);
 
 impl Opinions {
+    /// All of them, by drive.
+    pub fn all(&mut self) -> impl Iterator<Item = (DriveId, &mut Opinion)> {
+        self.0.iter_mut().enumerate().map(|(index, opinion)| (DriveId(index as u16), opinion))
+    }
+
     pub fn of(&mut self, drive: DriveId) -> &mut Opinion {
         let index = usize::from(drive.0);
         if self.0.len() <= index {

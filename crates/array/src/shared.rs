@@ -143,6 +143,8 @@ pub struct Shared {
     pub(crate) latencies: Latencies,
     /// By member: the drive that is given up there, and one; or 0.
     pub(crate) given_up: Box<[AtomicU32]>,
+    /// By member: when a shard last saw that its drive had answered anything.
+    pub(crate) answered: Box<[AtomicU64]>,
 }
 
 impl Shared {
@@ -178,6 +180,7 @@ impl Shared {
             counters: OnceLock::new(),
             latencies: Latencies::default(),
             given_up: slots.iter().map(|_| AtomicU32::new(0)).collect(),
+            answered: slots.iter().map(|_| AtomicU64::new(0)).collect(),
             geometry,
         }
     }

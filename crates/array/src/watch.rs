@@ -8,8 +8,9 @@
 //!   faster. A late read is hedged ([`crate::hedge`]) if there is a token for it: [`READS_PER_HEDGE`] reads earn one.
 //! - A drive most of whose reads are late is *slow*. Reads go around it, without tokens, as far as redundancy goes; now
 //!   and then a probe asks whether it is well again. Slow is relative: where all drives are, the bound moves.
-//! - An operation that has no answer within the group's time limit ends, and its member is given up
-//!   ([`crate::ailing`]). If the group cannot do without the member, reads and flushes fail, and writes are waited for:
+//! - An operation is *lost* when it has had no answer for the group's time limit, and its drive has answered nothing at all
+//!   for as long, or has answered one that began a time limit later. A drive that is only busy answers in turn: whatever
+//!   waits in its queue is waited for. A member that loses an operation is given up ([`crate::ailing`]). If the group cannot do without the member, reads and flushes fail, and writes are waited for:
 //!   one that came to the drive after its failure was told could undo a later one.
 //!
 //! Invariants:
@@ -266,6 +267,7 @@ impl Watch {
             (entry.drive, entry.kind, entry.since, entry.sampled, entry.late)
         };
         self.leave(place);
+        self.opinion(drive, |opinion| opinion.note_answer(since));
         let Some(class) = kind.class().filter(|_| !late) else { return };
         if sampled {
             let nanos = (self.now)().saturating_sub(since);
@@ -345,6 +347,11 @@ impl Watch {
         let mut samples: Vec<(DriveId, u8, Nanos)> = Vec::new();
         let mut table = self.table.borrow_mut();
         let mut opinions = self.opinions.borrow_mut();
+        for (drive, opinion) in opinions.all() {
+            if std::mem::take(&mut opinion.answered) {
+                self.shared.note_answer(drive, now);
+            }
+        }
         for entry in &mut table.entries {
             let Some(waker) = &entry.waker else { continue };
             if entry.since == 0 {
@@ -352,8 +359,13 @@ impl Watch {
             }
             let age = now.saturating_sub(entry.since);
             let opinion = opinions.of(entry.drive);
-            if entry.notice != Notice::Expired && (age >= limit || given_up.contains(&entry.drive)) {
-                let is_over = given_up.contains(&entry.drive) || self.shared.member_of(entry.drive).is_none();
+            let is_lost = || {
+                let is_overtaken = opinion.newest_answered.saturating_sub(entry.since) >= limit;
+                is_overtaken || self.shared.is_silent_for(entry.drive, limit, now)
+            };
+            let is_given_up = given_up.contains(&entry.drive);
+            if entry.notice != Notice::Expired && (is_given_up || age >= limit && is_lost()) {
+                let is_over = is_given_up || self.shared.member_of(entry.drive).is_none();
                 if is_over || (opinion.needed && entry.kind != Kind::Change) {
                     entry.notice = Notice::Expired;
                     found.wakers.push(waker.clone());

@@ -143,7 +143,7 @@ fn the_hosts_of_the_status_fit_in_120_columns_and_those_with_a_uuid_are_told_apa
 #[test]
 fn the_status_of_a_machine_without_groups_shows_its_hosts() {
     let hosts = example::<HostList>("HostList").hosts;
-    let status = Status { groups: Vec::new(), hosts, ..example("Status") };
+    let status = Status { groups: Vec::new(), not_started: Vec::new(), hosts, ..example("Status") };
     assert_snapshot!("status_hosts", screen::render(false, &status));
 }
 

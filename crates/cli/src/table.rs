@@ -133,13 +133,30 @@ pub fn groups(colour: bool, groups: &[Group]) -> String {
 /// Groups that could not be started: nothing where there are none.
 pub fn not_started(groups: &[GroupNotStarted]) -> String {
     let of = |group: &GroupNotStarted| {
-        let missing = match group.missing_drives.join(", ") {
-            drives if drives.is_empty() => String::new(),
-            drives => format!("  missing drives: {drives}\n"),
-        };
-        format!("\n{}  NOT STARTED: {}\n{missing}  next: {}\n", group.name, group.reason, group.next_step)
+        let mut said = format!("\n{}  NOT STARTED\n", group.name);
+        said += &wrapped("reason:  ", &group.reason);
+        if !group.missing_drives.is_empty() {
+            said += &wrapped("missing: ", &group.missing_drives.join(" "));
+        }
+        said + &wrapped("next:    ", &group.next_step)
     };
     groups.iter().map(of).collect()
+}
+
+/// A sentence in lines of at most 80 characters, unless a word is longer, behind a title and indented by two.
+fn wrapped(title: &str, sentence: &str) -> String {
+    let mut lines = vec![format!("  {title}")];
+    let mut is_first = true;
+    for word in sentence.split_whitespace() {
+        let line = lines.last_mut().expect("there is one");
+        if !is_first && line.chars().count() + word.chars().count() > 79 {
+            lines.push(format!("  {:width$}{word} ", "", width = title.len()));
+        } else {
+            *line += &format!("{word} ");
+        }
+        is_first = false;
+    }
+    lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 /// `purlin group show`.

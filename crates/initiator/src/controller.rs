@@ -328,9 +328,11 @@ impl<N: Network> Controller<N> {
         let Inner { env, admin, io, fate, .. } = &*self.inner;
         let period = (limit / 4).min(WATCH_PERIOD_MAX);
         while race(env.sleep(period), fate.ended()).await.is_some() {
-            let (_, mut is_hopeless) = admin.overdue(limit);
+            // Keep Alive is answered by controllers whose drives are dead: the admin queue says nothing of the others.
+            let heard = io.iter().map(Queue::heard).max().unwrap_or_default();
+            let (_, mut is_hopeless) = admin.overdue(limit, admin.heard());
             for (index, queue) in io.iter().enumerate() {
-                let (late, too_late) = queue.overdue(limit);
+                let (late, too_late) = queue.overdue(limit, heard);
                 is_hopeless |= too_late;
                 for cid in late {
                     tracing::warn!(address = %self.inner.address, queue = index + 1, cid, "a command is late: aborting it");

@@ -81,6 +81,10 @@ struct State {
     /// By command identifier.
     sent: Vec<Option<Sent>>,
     outbox: Outbox,
+    /// When the controller last answered a command of this queue, or did a part of one; aborted ones do not count.
+    heard: Nanos,
+    /// When the newest command was sent that it has answered.
+    newest_answered: Nanos,
     /// What the controller is told about its mistake, instead of everything else.
     farewell: Vec<u8>,
     sender: Option<Waker>,
@@ -108,7 +112,15 @@ impl<N: Network> Queue<N> {
     /// Takes a connection over, and sends and receives until the fate is sealed. `commands_max`: commands in flight.
     pub fn start(env: &N, connection: Connection<N>, commands_max: usize, fate: Rc<Fate>) -> Queue<N> {
         let Connection { reader, writer, machine, input } = connection;
-        let state = State { machine, sent: Vec::new(), outbox: Outbox::default(), farewell: Vec::new(), sender: None };
+        let state = State {
+            machine,
+            sent: Vec::new(),
+            outbox: Outbox::default(),
+            heard: env.now(),
+            newest_answered: 0,
+            farewell: Vec::new(),
+            sender: None,
+        };
         let gate = Gate::new(commands_max);
         let inner = Rc::new(Inner { env: env.clone(), gate, fate, state: RefCell::new(state) });
         env.spawn(send_all(inner.clone(), writer));
@@ -145,14 +157,27 @@ impl<N: Network> Queue<N> {
         receiver.await.map_err(|_| ended())
     }
 
-    /// Commands that have been waiting for longer than `limit` and are to be aborted, each told once. True if one waits for half as
-    /// long again.
-    pub fn overdue(&self, limit: Duration) -> (Vec<u16>, bool) {
+    /// When the controller last answered something on this queue.
+    pub fn heard(&self) -> Nanos {
+        self.inner.state.borrow().heard
+    }
+
+    /// Commands that are late and are to be aborted, each told once. True if one waits for half as long again.
+    ///
+    /// A command is late when it has waited for longer than `limit`, and the controller has answered nothing for as long (`heard`
+    /// is when it last did, on any queue), or has answered one that was sent a limit later. A controller that is only busy
+    /// answers in turn, and whatever waits there is waited for.
+    pub fn overdue(&self, limit: Duration, heard: Nanos) -> (Vec<u16>, bool) {
         let now = self.inner.env.now();
         let limit = limit.as_nanos() as u64;
         let (mut late, mut is_hopeless) = (Vec::new(), false);
-        for (cid, sent) in self.inner.state.borrow_mut().sent.iter_mut().enumerate() {
+        let mut state = self.inner.state.borrow_mut();
+        let (is_silent, newest_answered) = (now.saturating_sub(heard) > limit, state.newest_answered);
+        for (cid, sent) in state.sent.iter_mut().enumerate() {
             let Some(sent) = sent.as_mut().filter(|sent| !sent.is_patient) else { continue };
+            if !is_silent && newest_answered.saturating_sub(sent.since) <= limit {
+                continue;
+            }
             let age = now.saturating_sub(sent.since);
             is_hopeless |= age > limit + limit / 2;
             if age > limit && !std::mem::replace(&mut sent.was_aborted, true) {
@@ -317,6 +342,7 @@ impl<N: Network> Receiving<N> {
     }
 
     fn step(&mut self) -> Result<Wants, Lost> {
+        let now = self.inner.env.now();
         let mut state = self.inner.state.borrow_mut();
         let (taken, step) = state.machine.step(self.input.bytes());
         let (mut waker, mut answered) = (None, None);
@@ -334,10 +360,17 @@ impl<N: Network> Receiving<N> {
                 let reply = state.sent(cid).reply.take().expect("data come for commands that wait for some");
                 return Ok(Wants::Data { cid, reply, offset: offset as usize, len: len as usize });
             }
-            HostStep::Requested(request) => waker = state.supply(&request),
+            HostStep::Requested(request) => {
+                state.heard = now;
+                waker = state.supply(&request);
+            }
             HostStep::Completed { completion, intact } => {
                 let sent = state.sent[usize::from(completion.cid.get())].take();
-                answered = Some((sent.expect("the machine tells of commands in flight only"), completion, intact));
+                let sent = sent.expect("the machine tells of commands in flight only");
+                if !sent.was_aborted {
+                    (state.heard, state.newest_answered) = (now, state.newest_answered.max(sent.since));
+                }
+                answered = Some((sent, completion, intact));
             }
             HostStep::Close(violation) => {
                 state.farewell = state.machine.farewell(&violation);
@@ -359,7 +392,9 @@ impl<N: Network> Receiving<N> {
     async fn receive_data(&mut self, cid: u16, mut reply: BufMut, offset: usize, len: usize) -> Result<(), Lost> {
         let rest = reply.split_off(offset + len);
         let (received, mut reply) = self.reader.recv(reply, offset).await;
+        let now = self.inner.env.now();
         let mut state = self.inner.state.borrow_mut();
+        state.heard = now;
         match received {
             Ok(0) => return Err(Lost::Closed),
             Ok(len) => state.machine.received(&reply[offset..offset + len]),

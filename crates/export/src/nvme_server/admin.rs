@@ -21,6 +21,9 @@ use crate::limits::NVME_CAPSULE_DATA_BYTES;
 /// How long a discovery controller lives whose host has named no time (Base 2.0, clause 3.1.2.3), and at most: anybody may have one.
 const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 
+/// KAS: the grain of keep alive timers.
+const KEEP_ALIVE_STEP: Duration = Duration::from_secs(1);
+
 /// How long the association of a controller that is not ready stays when its host is silent: the keep alive timer does not run then, and two minutes
 /// are what it has at least (Base 2.0, clauses 3.6.2 and 3.9).
 const NOT_READY: Duration = Duration::from_secs(120);
@@ -93,8 +96,11 @@ impl<B: Block + 'static> Admin<B> {
     }
 
     fn set_limit(&self) {
-        // In steps of KAS: rounded up.
-        let limit = Duration::from_secs(self.controller.keep_alive_ms().div_ceil(1000).into());
+        // In steps of KAS: rounded up, and one more, for a host that is heard of just before the time is over.
+        let limit = match self.controller.keep_alive_ms() {
+            0 => Duration::ZERO,
+            ms => Duration::from_secs(ms.div_ceil(1000).into()) + KEEP_ALIVE_STEP,
+        };
         let is_long = limit.is_zero() || limit > DISCOVERY_KEEP_ALIVE;
         self.pulse.set_limit(match self.association.kind {
             _ if !self.controller.is_ready() => NOT_READY,
@@ -129,13 +135,14 @@ impl<B: Block + 'static> Admin<B> {
         }
         match answer {
             Answer::Done(status, result) => queue.complete(cid, status, result, 0),
-            Answer::Data(mut data, result) => {
-                data.truncate(command.dptr.length.get() as usize);
-                match data.is_empty() {
-                    true => queue.complete(cid, Status::SUCCESS, result, 0),
-                    false => queue.deliver(cid, BufMut::copy_of(&data).freeze(), result, 0),
-                }
+            // Base 2.0, clause 4.3.2: a descriptor of fewer bytes than the command transfers.
+            Answer::Data(data, _) if data.len() > command.dptr.length.get() as usize => {
+                queue.complete(cid, Status::DATA_SGL_LENGTH_INVALID, 0, 0);
             }
+            Answer::Data(data, result) => match data.is_empty() {
+                true => queue.complete(cid, Status::SUCCESS, result, 0),
+                false => queue.deliver(cid, BufMut::copy_of(&data).freeze(), result, 0),
+            },
             Answer::Later => queue.deferred(),
             Answer::Abort(..) if self.aborting.get() >= ABORTS_MAX => {
                 queue.complete(cid, Status::ABORT_LIMIT_EXCEEDED, 0, 0);

@@ -8,7 +8,7 @@ use export::Hosts;
 use nvme::fabrics_data::property;
 use nvme::host::{Blocks, HostError, Setup, Shutdown, Wish, admin, connect_io, connected, io};
 use nvme::tcp::Digests;
-use nvme::{DISCOVERY_NQN, Status};
+use nvme::{Command, DISCOVERY_NQN, Sgl, Status};
 
 /// The queue serves commands.
 fn works(queue: &mut Queue) -> bool {
@@ -305,4 +305,40 @@ fn commands_with_prps_or_fused_where_none_are_have_an_invalid_field() {
     connect.command.flags = right;
     assert_eq!(new.execute(connect.command, &connect.data, 0).status(), Status::SUCCESS);
     assert!(works(&mut new) && works(&mut queue));
+}
+
+#[test]
+fn an_admin_command_with_less_room_than_its_data_fails_instead_of_being_cut() {
+    let (target, ..) = Target::disk(MIB);
+    let mut controller = Controller::connect(target.address);
+    // Identify, and the SMART / Health log.
+    for (submission, room) in [(admin::identify(1, 0), 1024), (admin::get_log_page(2, 0, 512, true), 256)] {
+        let whole = submission.reply_bytes;
+        let command = Command { dptr: Sgl::transport(room), ..submission.command };
+        assert_eq!(controller.admin.execute(command, &[], room).status(), Status::DATA_SGL_LENGTH_INVALID);
+        let command = Command { dptr: Sgl::transport(whole), ..command };
+        assert_eq!(controller.admin.execute(command, &[], whole).data().len(), whole as usize);
+    }
+}
+
+#[test]
+fn fabrics_commands_that_are_not_an_io_queues_are_invalid_there() {
+    let (target, ..) = Target::disk(MIB);
+    let controller = Controller::connect(target.address);
+    let mut queue = controller.queue(1);
+    for submission in [admin::property_get(0, true), admin::property_set(0x14, 0)] {
+        assert_eq!(queue.submit(submission).status(), Status::INVALID_OPCODE);
+    }
+    assert!(works(&mut queue));
+}
+
+#[test]
+fn a_host_that_keeps_to_its_keep_alive_time_exactly_is_not_ended() {
+    let (target, ..) = Target::disk(MIB);
+    let mut controller =
+        Controller::with(target.address, Wish { keep_alive_ms: 1000, ..wish(1) }, Digests::default()).unwrap();
+    for _ in 0..4 {
+        std::thread::sleep(Duration::from_millis(1100));
+        assert_eq!(controller.admin.submit(admin::keep_alive()).status(), Status::SUCCESS);
+    }
 }

@@ -145,3 +145,26 @@ fn a_controller_that_can_not_abort_a_late_command_is_given_up_half_as_late_again
         volume.release();
     });
 }
+
+#[test]
+fn a_controller_that_answers_in_turn_is_waited_for_however_much_waits_there() {
+    on_tokio(async {
+        let (target, _, state) = Target::disk(MIB);
+        let clock = Clock::default();
+        let controller = controller(&clock, &target, 1).await;
+        let name = options().host.nqn.to_string();
+        state.limit_host(&name, Some(Limit { iops: Some(20), bytes_per_s: None, burst_ms: 10 }));
+        assert!(read(&controller).await.unwrap().unwrap().completion.status().is_success(), "the first one goes");
+        // Twenty a second on the target's clock; here a whole limit passes for each four of them.
+        let waiting: Vec<Answer> = (0..10).map(|_| read(&controller)).collect();
+        let mut answered = 0;
+        for answer in waiting {
+            assert!(answer.await.unwrap().unwrap().completion.status().is_success());
+            answered += 1;
+            clock.advance(LIMIT_S / 4);
+            // It was looked for late commands when this is answered.
+            controller.execute_admin(nvme::host::admin::keep_alive()).await.unwrap();
+            assert_eq!(controller.lost(), None, "after {answered} answers");
+        }
+    });
+}

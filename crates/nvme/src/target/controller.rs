@@ -77,7 +77,7 @@ pub struct Controller {
     /// A shutdown was asked for, and is complete.
     shut_down: bool,
     /// See [`Controller::set_busy`].
-    busy: bool,
+    pub(super) busy: bool,
     /// KATO in ms; 0 is never.
     pub(super) keep_alive_ms: u32,
     pub(super) features: Features,
@@ -252,10 +252,11 @@ impl Controller {
         let from = std::mem::replace(&mut self.configuration, to);
         let mut effect = Effect::None;
         if to.enabled() && !from.enabled() {
-            // Neither another command set, nor larger pages, nor weights of queues were offered. Entries have the sizes of SQES and CQES; a
+            // Neither another command set alone, nor larger pages, nor weights of queues were offered. Entries have the sizes of SQES and CQES; a
             // discovery controller has no queues of them.
             let has_sizes = (to.submission_entry_size(), to.completion_entry_size()) == ENTRY_SIZES;
-            let is_offered = to.command_set() == 0 && to.page_size() == 0 && to.arbitration() == 0;
+            // CSS 110b is every command set that there is, which is this one.
+            let is_offered = matches!(to.command_set(), 0 | 0b110) && to.page_size() == 0 && to.arbitration() == 0;
             if !is_offered || self.kind == Kind::Io && !has_sizes {
                 self.configuration = from;
                 return (Answer::error(Status::INVALID_FIELD), Effect::None);

@@ -184,6 +184,8 @@ impl Controller {
             // The drives' caches cannot be switched off from here.
             fid::VOLATILE_WRITE_CACHE if value & 1 == 0 => return Answer::error(Status::FEATURE_NOT_CHANGEABLE),
             fid::VOLATILE_WRITE_CACHE => {}
+            // "Only ... prior to creation of any of the I/O queues": Base 2.0, clause 5.27.1.5.
+            fid::NUMBER_OF_QUEUES if self.busy => return Answer::error(Status::COMMAND_SEQUENCE_ERROR),
             fid::NUMBER_OF_QUEUES => {
                 let (submission, completion) = (value & 0xFFFF, value >> 16);
                 if submission == 0xFFFF || completion == 0xFFFF {

@@ -40,7 +40,6 @@ impl Controller {
         let is_nvm = command.cdw(11) >> 24 == 0;
         let data = match cns {
             cns::CONTROLLER => self.identify_controller(shelf).as_bytes().to_vec(),
-            cns::NAMESPACE if nsid == ALL_NAMESPACES => identify_all().as_bytes().to_vec(),
             cns::ACTIVE_NAMESPACES => match active(nsid, shelf) {
                 Some(list) => list,
                 None => return Answer::error(Status::INVALID_NAMESPACE),
@@ -159,15 +158,6 @@ pub(super) fn access_refusal<S: Shelf>(nsid: u32, shelf: &S) -> Option<Status> {
 fn active<S: Shelf>(nsid: u32, shelf: &S) -> Option<Vec<u8>> {
     // "FFFFFFFEh or FFFFFFFFh".
     (nsid < ALL_NAMESPACES - 1).then(|| namespace_list(shelf.namespaces_above(nsid).into_iter()))
-}
-
-/// What all namespaces have in common: the block sizes to choose from.
-fn identify_all() -> IdentifyNamespace {
-    let mut data: IdentifyNamespace = blank();
-    data.nlbaf = 1;
-    data.lbaf[0].lbads = 9;
-    data.lbaf[1].lbads = 12;
-    data
 }
 
 fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {

@@ -84,11 +84,14 @@ fn properties_that_are_not_there_or_of_another_size_are_refused() {
     }
     // Another command set, larger pages, weighted queues, entries of other sizes: refused, and nothing has changed.
     let right = 0x0046_0001;
-    for value in [right | 0b110 << 4, right | 1 << 7, right | 1 << 11, 1, 0x0045_0001, 0x0056_0001] {
+    for value in [right | 0b001 << 4, right | 0b111 << 4, right | 1 << 7, right | 1 << 11, 1, 0x0045_0001, 0x0056_0001]
+    {
         assert_eq!(set(&mut controller, 0x14, value).0, failed(Status::INVALID_FIELD));
         assert_eq!(get(&mut controller, 0x14, false), done(0));
         assert!(!controller.is_ready());
     }
+    // All command sets that there are.
+    assert_eq!(set(&mut connected(Kind::Io), 0x14, right | 0b110 << 4), (done(0), Effect::None));
     // A discovery controller has no queues of such entries.
     assert_eq!(set(&mut connected(Kind::Discovery), 0x14, 1), (done(0), Effect::None));
 }
@@ -117,6 +120,16 @@ fn commands_that_a_controller_does_not_have_are_invalid() {
         failed(Status::INVALID_OPCODE)
     );
     assert_eq!(execute(&mut io, &Command::new(admin::KEEP_ALIVE, 1, 0)), done(0));
+}
+
+#[test]
+fn the_number_of_queues_is_not_changed_once_there_are_any() {
+    let mut controller = enabled(Kind::Io);
+    assert_eq!(feature(&mut controller, admin::SET_FEATURES, 0x07, 0x0003_0003), done(0x0003_0003));
+    controller.set_busy(true);
+    let refused = feature(&mut controller, admin::SET_FEATURES, 0x07, 0x0007_0007);
+    assert_eq!(refused, failed(Status::COMMAND_SEQUENCE_ERROR));
+    assert_eq!(feature(&mut controller, admin::GET_FEATURES, 0x07, 0), done(0x0003_0003));
 }
 
 #[test]

@@ -23,6 +23,8 @@ pub(crate) struct Faults {
     pub(crate) mute: bool,
     /// Operations that are still taken before the drive is mute.
     pub(crate) mute_after: Option<u64>,
+    /// The next operation is taken and not answered, while others are.
+    pub(crate) lose_next: bool,
     /// Ways to it that fail for a while, or will.
     pub(crate) outages: Vec<Rc<Way>>,
     /// Reads of these fail.

@@ -253,6 +253,11 @@ impl SimDrive {
         self.state.inner.borrow_mut().faults.mute_after = Some(op_count);
     }
 
+    /// The next operation is taken and never answered; those after it are. Not of drives that are immediate.
+    pub fn lose_next_operation(&self) {
+        self.state.inner.borrow_mut().faults.lose_next = true;
+    }
+
     /// The drive answers again, also what it was asked before.
     pub fn unmute(&self) {
         let mut inner = self.state.inner.borrow_mut();

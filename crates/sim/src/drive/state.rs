@@ -212,7 +212,7 @@ impl DriveState {
             }
         } else {
             inner.begin_early(&self.info, &request);
-            inner.faults.answers_nothing()
+            inner.faults.answers_nothing() || mem::take(&mut inner.faults.lose_next)
         };
         let (slot, serial) = inner.fly(request, waker, held);
         if !held {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use array::{Event, MemberIndex};
 use drive::{BlockError, Buf, BufMut, Env};
 use format::{Catalogue, Level, MemberState, Shape};
-use sim::{Rng, Sim, SimDrive};
+use sim::{Latency, Rng, Sim, SimDrive};
 
 use crate::group::*;
 
@@ -325,4 +325,77 @@ fn a_member_that_never_answers_is_replaced_by_a_spare_under_load() {
             assert_eq!(group.differences().await, 0);
         });
     }
+}
+
+/// Has every block of the group written, each by a request of its own, all at the same time. Gives how many were answered.
+fn write_all_at_once(group: &Group) -> (Rc<Cell<u64>>, u64) {
+    let (answered, blocks) = (Rc::new(Cell::new(0)), group.size() / 4096);
+    for block in 0..blocks {
+        let (array, answered) = (group.shards[block as usize % group.shards.len()].clone(), answered.clone());
+        group.env.spawn(async move {
+            array.write(block * 4096, Buf::from(vec![block as u8; 4096]), false).await.expect("writable");
+            answered.set(answered.get() + 1);
+        });
+    }
+    (answered, blocks)
+}
+
+#[test]
+fn a_member_that_is_slow_and_busy_is_never_lost_however_much_waits_in_its_queue() {
+    let shapes = [
+        shape(Level::Raid1, 2, None, None, None, 16 * KIB),
+        shape(Level::Raid5, 3, None, None, None, 16 * KIB),
+        shape(Level::Raid6, 6, None, None, None, 16 * KIB),
+    ];
+    for shape in shapes {
+        for slow in [0..1, 0..usize::from(shape.members)] {
+            let sim = Sim::new(slow.end as u64);
+            let group = Group::create(&sim, shape, new_drives(&sim, usize::from(shape.members), 8 * MIB, 512), 2);
+            // About a mebibyte a second in blocks of 4 KiB, and slower with more: one at a time.
+            for drive in &group.drives[slow.clone()] {
+                drive.set_channels(1);
+                drive.set_latency(Latency::between(50_000_000, 90_000_000));
+            }
+            let began = sim.now();
+            let (answered, blocks) = write_all_at_once(&group);
+            sim.run_for(3600 * SECOND);
+            assert_eq!(answered.get(), blocks, "{shape}, slow {slow:?}");
+            assert!(group.all_in_sync(), "{shape}, slow {slow:?}: {:?}", group.events.borrow());
+            let failed = |event: &Event| !matches!(event, Event::MemberSlow { .. });
+            assert!(!group.events.borrow().iter().any(failed), "{shape}: {:?}", group.events.borrow());
+            println!("{shape}, slow {slow:?}: within {} s", (sim.now() - began) / 1_000_000_000);
+        }
+    }
+}
+
+#[test]
+fn a_member_that_answers_late_requests_and_not_an_early_one_has_lost_that() {
+    let sim = Sim::new(4);
+    let mut rng = sim.rng();
+    let (group, mut model) = filled(&sim, raid6(), &mut rng, 2);
+    let stripe = group.leader().shared().geometry.stripe_data();
+    group.drives[1].lose_next_operation();
+    let written = Rc::new(Cell::new(false));
+    let (array, done) = (group.leader().clone(), written.clone());
+    model.bytes[..stripe as usize].fill(7);
+    group.env.spawn(async move {
+        array.write(0, Buf::from(vec![7; stripe as usize]), false).await.expect("writable");
+        done.set(true);
+    });
+    // Meanwhile the member answers everything else.
+    let reads = |seconds: u32| {
+        for _ in 0..seconds {
+            for at in (group.size() / 2..group.size()).step_by(4096) {
+                let read = sim.block_on(group.leader().read(at, BufMut::zeroed(4096))).expect("readable");
+                same(&read, &model.bytes[at as usize..][..4096], at);
+            }
+            sim.run_for(SECOND);
+        }
+    };
+    reads(25);
+    assert!(!written.get() && group.state(1) == MemberState::InSync);
+    reads(60);
+    assert_eq!(group.state(1), MemberState::Faulty);
+    assert!(written.get(), "nobody waits any more");
+    sim.block_on(verify(&group, &model, &mut rng));
 }

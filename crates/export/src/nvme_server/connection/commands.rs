@@ -5,7 +5,7 @@ use std::rc::Rc;
 use drive::{Block, BufMut, Env};
 use nvme::target::Named;
 use nvme::tcp::{To, Violation};
-use nvme::{Command, Direction, FABRICS, Fuse, Place, Status};
+use nvme::{Command, Direction, FABRICS, Fuse, Place, Status, fabrics};
 
 use super::admission::Role;
 use super::{End, Receiving};
@@ -89,8 +89,9 @@ impl<B: Block + 'static> Receiving<B> {
                 Ok((handle, io)) => Plan::Io(handle, io),
                 Err(status) => Plan::Fail(status),
             },
-            // A second Connect.
-            Role::Io(_) if !authentication::is_about(command) => Plan::Fail(Status::COMMAND_SEQUENCE_ERROR),
+            // A second Connect. Properties are the admin queue's.
+            Role::Io(_) if command.fabrics_type() == fabrics::CONNECT => Plan::Fail(Status::COMMAND_SEQUENCE_ERROR),
+            Role::Io(_) if !authentication::is_about(command) => Plan::Fail(Status::INVALID_OPCODE),
             Role::Unproven(_) if !authentication::is_about(command) => Plan::Fail(Status::AUTHENTICATION_REQUIRED),
             _ if command.dptr.length.get() <= NVME_ADMIN_DATA_BYTES_MAX => Plan::Control,
             _ if command.direction() == Direction::ToHost => Plan::Control,
