@@ -129,6 +129,8 @@ pub enum DriveState {
     Faulty,
     /// Not there.
     Missing,
+    /// Is used, and does not answer.
+    Unreachable,
     /// A state that this client doesn't know. Never sent.
     #[serde(other)]
     Unknown,

@@ -176,6 +176,8 @@ pub enum MemberState {
     Missing,
     /// Failed an operation for good, or was failed on request.
     Faulty,
+    /// Has its place, since the group cannot do without it, and does not answer.
+    Unreachable,
     /// A state that this client doesn't know. Never sent.
     #[serde(other)]
     Unknown,
@@ -189,6 +191,7 @@ impl MemberState {
             MemberState::Rebuilding => "rebuilding",
             MemberState::Missing => "missing",
             MemberState::Faulty => "faulty",
+            MemberState::Unreachable => "unreachable",
             MemberState::Unknown => "unknown",
         }
     }

@@ -37,6 +37,7 @@ mod size;
 mod status;
 mod upgrade;
 mod upkeep;
+mod visible;
 mod volume;
 
 pub use address::{AddressError, DriveSpec, NbdAddress};
@@ -78,6 +79,7 @@ pub use upkeep::{
     CLIENT_P99_US_MAX, CLIENT_P99_US_MIN, GroupSettings, GroupUpdate, LastScrub, SCRUB_EVERY_S_MAX, SCRUB_EVERY_S_MIN,
     ScrubSchedule,
 };
+pub use visible::{is_obeyed, visible};
 pub use volume::{Volume, VolumeCreate, VolumeKind, VolumeList, VolumeUpdate, volume_bytes};
 
 /// The path that every versioned route starts with.

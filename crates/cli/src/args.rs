@@ -610,12 +610,17 @@ Nothing is written to a drive, and nobody else on this machine may use it. What 
         drive: DriveSpec,
     },
     /// Stop using a member; refused where data would be lost
-    #[command(after_help = "Examples:\n  purlin drive fail tank 2")]
+    #[command(after_help = "\
+Examples:
+  purlin drive fail tank 2
+  purlin drive fail tank /dev/nvme3n1
+
+It asks before the group loses the last of its redundancy.")]
     Fail {
         /// Its group
         group: String,
-        /// Its slot, from `purlin group show`
-        slot: u32,
+        /// The member: its slot or its drive, from `purlin group show`
+        member: String,
         #[command(flatten)]
         dry_run: DryRun,
     },
@@ -627,8 +632,8 @@ Examples:
     Replace {
         /// The group
         group: String,
-        /// The slot, from `purlin group show`
-        slot: u32,
+        /// The member: its slot or its drive, from `purlin group show`
+        member: String,
         /// The new drive
         #[arg(long, value_name = "DRIVE")]
         with: DriveSpec,

@@ -6,6 +6,7 @@ use std::io::{self, BufRead, IsTerminal, Write};
 
 use crate::Failure;
 use crate::args::Common;
+use crate::output::for_terminal;
 
 /// Asks before something is lost. `what` reads as the first half of a sentence: "this destroys the volume tank/db".
 ///
@@ -34,7 +35,7 @@ fn question(common: &Common, what: &str, prompt: &str, is_yes: impl Fn(&str) -> 
     }
     let mut stderr = io::stderr();
     let mut answer = String::new();
-    write!(stderr, "{what}; {prompt}")
+    write!(stderr, "{}", for_terminal(&format!("{what}; {prompt}"), false))
         .and_then(|()| stderr.flush())
         .and_then(|()| io::stdin().lock().read_line(&mut answer))
         .map_err(|source| Failure::Local { what: "cannot ask".to_owned(), source })?;

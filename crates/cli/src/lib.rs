@@ -41,6 +41,7 @@ mod upkeep;
 pub use args::Line;
 pub use client::Client;
 pub use failure::Failure;
+pub use output::on_stderr;
 pub use secret::HostKey;
 
 /// Does what the command line says.

@@ -10,7 +10,7 @@ fn main() -> ExitCode {
     match cli::run(line) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            eprintln!("purlin: {failure}");
+            cli::on_stderr(&format!("purlin: {failure}"));
             ExitCode::from(failure.exit_code())
         }
     }

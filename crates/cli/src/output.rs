@@ -1,12 +1,48 @@
 //! What goes to stdout.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 
-use api::Changed;
+use api::{Changed, is_obeyed};
 use serde::Serialize;
 
 use crate::Failure;
 use crate::args::{Common, Format};
+
+/// `text` as it may go to a terminal: what strangers wrote in it (names on drives, models, other machines' answers) neither moves the cursor
+/// nor turns the text around. New lines stay, and the colours of our own tables where there are some.
+pub fn for_terminal(text: &str, has_colours: bool) -> Cow<'_, str> {
+    let is_plain = |c: char| !is_obeyed(c) || c == '\n';
+    if text.chars().all(is_plain) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() + 64);
+    let mut rest = text;
+    while let Some(c) = rest.chars().next() {
+        let len = if has_colours { colour_len(rest) } else { 0 };
+        if len > 0 {
+            shown.push_str(&rest[..len]);
+        } else if is_plain(c) {
+            shown.push(c);
+        } else {
+            shown.extend(c.escape_default());
+        }
+        rest = &rest[len.max(c.len_utf8())..];
+    }
+    Cow::Owned(shown)
+}
+
+/// Bytes of the colour (Select Graphic Rendition: ECMA-48, clause 8.3.117) that `text` begins with; 0 if it begins with none.
+fn colour_len(text: &str) -> usize {
+    let Some(parameters) = text.strip_prefix("\u{1b}[") else { return 0 };
+    let digits = parameters.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();
+    if parameters.as_bytes().get(digits) == Some(&b'm') { 2 + digits + 1 } else { 0 }
+}
+
+/// Says something to a person on stderr.
+pub fn on_stderr(text: &str) {
+    eprintln!("{}", for_terminal(text, false));
+}
 
 /// Prints text that ends with a newline. A reader that went away (`| head`) ends the command quietly.
 ///
@@ -28,14 +64,23 @@ pub fn print(text: &str) -> Result<(), Failure> {
 /// As [`print`].
 pub fn show<T: Serialize>(common: &Common, answer: &T, table: impl FnOnce(&T) -> String) -> Result<(), Failure> {
     match common.output {
-        Format::Table => print(&table(answer)),
+        Format::Table => print(&for_terminal(&table(answer), has_colour())),
         Format::Json => print(&json(answer)),
     }
 }
 
-/// Pretty JSON with a newline.
+/// Pretty JSON with a newline. What terminals obey is written as an escape, which means the same.
 pub fn json<T: Serialize>(answer: &T) -> String {
     let mut text = serde_json::to_string_pretty(answer).expect("answers have string keys only");
+    // Outside of strings there is only the new line, and controls below U+0020 are escapes already.
+    if text.contains(|c| is_obeyed(c) && c != '\n') {
+        let escaped = |c: char| match c {
+            '\n' => "\n".to_owned(),
+            c if is_obeyed(c) => format!("\\u{:04x}", u32::from(c)),
+            c => c.to_string(),
+        };
+        text = text.chars().map(escaped).collect();
+    }
     text.push('\n');
     text
 }
@@ -72,4 +117,28 @@ pub fn has_colour() -> bool {
     let said_no = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     io::stdout().is_terminal() && !said_no && !dumb
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_on_drives_do_not_drive_the_terminal() {
+        let table = "NAME\n\u{1b}[32mgood\u{1b}[0m\u{1b}[2J\u{9b}1A\u{202e}x\r\n";
+        assert_eq!(for_terminal(table, true), "NAME\n\u{1b}[32mgood\u{1b}[0m\\u{1b}[2J\\u{9b}1A\\u{202e}x\\r\n");
+        assert!(!for_terminal(table, false).contains('\u{1b}'));
+        assert!(matches!(for_terminal("é\n日本\n", false), Cow::Borrowed(_)));
+        for end in ["\u{1b}", "\u{1b}[", "\u{1b}[1", "\u{1b}[1;x"] {
+            assert!(!for_terminal(end, true).contains('\u{1b}'), "{end:?}");
+        }
+    }
+
+    #[test]
+    fn json_means_the_same_and_moves_no_cursor() {
+        let names = ["plain é", "\u{9b}2J", "\u{202e}gpj", "\u{1b}[2J\n\u{7f}"];
+        let text = json(&names);
+        assert!(!text.contains(|c| is_obeyed(c) && c != '\n'), "{text:?}");
+        assert_eq!(serde_json::from_str::<Vec<String>>(&text).unwrap(), names);
+    }
 }

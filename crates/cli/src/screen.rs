@@ -68,6 +68,7 @@ impl Screen {
     /// Draws as many lines as fit; the terminal cuts long ones.
     fn draw(&self, text: &str) -> io::Result<()> {
         let rows = crossterm::terminal::size().map_or(24, |(_, rows)| usize::from(rows));
+        let text = output::for_terminal(text, has_colour());
         let lines: Vec<&str> = text.lines().collect();
         let fits = rows.saturating_sub(1);
         let mut stdout = io::stdout().lock();

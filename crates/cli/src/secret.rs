@@ -89,7 +89,7 @@ pub fn generate_tls(hash: Option<Hash>) -> Result<Zeroizing<String>, Failure> {
     }
 }
 
-/// Writes a secret to a new file that only its user may read.
+/// Writes a secret to a new file that only its user may read. No new line ends it: SPDK takes it for a part of a key of TLS.
 ///
 /// # Errors
 /// The file is there already, or cannot be written.
@@ -98,6 +98,6 @@ pub fn write(file: &Path, secret: &str) -> Result<(), Failure> {
     options.write(true).create_new(true);
     #[cfg(unix)]
     std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    let written = options.open(file).and_then(|mut file| writeln!(file, "{secret}"));
+    let written = options.open(file).and_then(|mut file| file.write_all(secret.as_bytes()));
     written.map_err(|source| Failure::Local { what: format!("cannot write the secret to {}", file.display()), source })
 }

@@ -84,7 +84,7 @@ fn member_state(state: MemberState) -> Cell {
     let colour = match state {
         MemberState::InSync => Color::Green,
         MemberState::Rebuilding => Color::Yellow,
-        MemberState::Missing | MemberState::Faulty | MemberState::Unknown => Color::Red,
+        MemberState::Missing | MemberState::Faulty | MemberState::Unreachable | MemberState::Unknown => Color::Red,
     };
     Cell::new(state.as_str()).fg(colour)
 }
@@ -94,6 +94,7 @@ fn drive_state(state: DriveState) -> Cell {
         DriveState::Online => ("online", Color::Green),
         DriveState::Faulty => ("faulty", Color::Red),
         DriveState::Missing => ("missing", Color::Red),
+        DriveState::Unreachable => ("unreachable", Color::Red),
         DriveState::Unknown => ("unknown", Color::Red),
     };
     Cell::new(name).fg(colour)

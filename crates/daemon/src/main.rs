@@ -181,6 +181,8 @@ async fn serve(
     engine.start_remembered().await?;
     engine.look_at_arrivals()?;
     handover.drop_unused();
+    engine.start_retrying_exports();
+    engine.start_asking_members();
     engine.start_sampling();
     engine.start_balancing();
     engine.start_upkeep();

@@ -173,6 +173,11 @@ impl Link {
         self.held_requests.get()
     }
 
+    /// Whether there are answers that the socket has not taken.
+    pub fn has_unsent(&self) -> bool {
+        self.sending.get() || self.outbox.borrow().requests > 0
+    }
+
     /// An admitted request will have no answer: its client went before it was complete.
     pub fn abandon(&self, bytes: u64) {
         self.release(1, bytes);

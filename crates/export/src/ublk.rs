@@ -180,6 +180,8 @@ impl<B: Block> Queue<B> {
 fn cost(request: &UblkRequest) -> Option<Cost> {
     let bytes = match request.operation {
         UblkOperation::Read | UblkOperation::Write { .. } => request.len,
+        // Zeroes that keep their space are written to the drives.
+        UblkOperation::WriteZeroes { keep_allocated: true, .. } => request.len,
         UblkOperation::Discard | UblkOperation::WriteZeroes { .. } => 0,
         UblkOperation::Flush | UblkOperation::Unknown => return None,
     };

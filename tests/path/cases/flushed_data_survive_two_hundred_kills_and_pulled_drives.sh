@@ -279,7 +279,7 @@ for index in "${!out[@]}"; do
 done
 wait_rebuilt tank
 p group scrub tank --wait >"$DIR/scrub" || fail "data and syndromes disagree: $(cat "$DIR/scrub")"
-for ((index = 0; index < survives[$level]; index++)); do p drive fail tank $((2 * index)) >/dev/null; done
+for ((index = 0; index < survives[$level]; index++)); do p drive fail tank $((2 * index)) --yes >/dev/null; done
 check ""
 echo "measured: ${done_count[kill]} kills in $round rounds, ${done_count[recovery]} of them in a recovery;" \
     "drives pulled: ${done_count[load]} under load, ${done_count[with]} with the kill, ${done_count[dead]} after it;" \

@@ -28,10 +28,10 @@ loads+=($!)
 load mixed randrw 512-32k 192m 64m --rate=10m,10m &
 loads+=($!)
 sleep 0.3
-p drive fail tank 1
+p drive fail tank 1 --yes
 at_work "the first member failed"
 sleep 0.5
-p drive fail tank 4
+p drive fail tank 4 --yes
 at_work "the second member failed"
 verified "writes while members failed"
 [[ $(json 'sum(m["state"]=="faulty" for m in d["members"])' group show tank) -le 1 ]] || fail "the spare was not taken"
@@ -47,7 +47,7 @@ verified "writes during a rebuild"
 
 # Whatever is there now must survive the loss of two members that were there all along.
 nbdcopy "nbd+unix:///tank/db?socket=$NBD" "$DIR/before"
-p drive fail tank 0
-p drive fail tank 2
+p drive fail tank 0 --yes
+p drive fail tank 2 --yes
 nbdcopy "nbd+unix:///tank/db?socket=$NBD" "$DIR/after"
 cmp "$DIR/before" "$DIR/after" || fail "the rebuilt members hold other bytes"

@@ -25,7 +25,7 @@ if [[ ! -e /dev/ublk-control ]]; then
 fi
 refuses "purlin: $b is part of the group \"tank\" already" \
     group create other --level raid5 --drives "$b,${DRIVES[4]},${DRIVES[5]}" --yes
-p drive fail tank 0
+p drive fail tank 0 --yes
 refuses 'purlin: the group "tank" cannot do without slot 1: data would be lost' drive fail tank 1
 p group stop tank
 # The member that failed missed nothing here, but it cannot know: it is refused as stale, and the others do.

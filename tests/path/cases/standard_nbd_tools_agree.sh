@@ -18,6 +18,6 @@ qemu-io -f raw -c 'write -P 0xab 513 1000' -c 'write -z 1M 3M' -c 'discard 8M 4M
 qemu_reads() { qemu-io -f raw -c "read -P $1 513 1000" -c 'read -P 0 1M 3M' -c 'read -P 0 8M 4M' "$uri" >"$DIR/qemu-io" 2>&1; }
 qemu_reads 0xab || fail "qemu-io reads other bytes: $(<"$DIR/qemu-io")"
 if qemu_reads 0xac; then fail "qemu-io does not notice other bytes"; fi
-p drive fail tank 3
+p drive fail tank 3 --yes
 qemu_reads 0xab || fail "qemu-io reads other bytes with a member lost: $(<"$DIR/qemu-io")"
 nbdinfo --map --totals "$uri" | grep -q 'data' || fail "written space is shown as a hole"

@@ -70,7 +70,7 @@ said ": the drive is read-only"
 p drive replace tank 3 --with "${DRIVES[3]}" --wipe-foreign --yes >/dev/null
 said "an operator replaces a member group=\"tank\" slot=3 drive=\"${DRIVES[3]}\""
 wait_rebuilt tank
-p drive fail tank 0 >/dev/null
+p drive fail tank 0 --yes >/dev/null
 about="group=\"tank\" slot=0 drive=\"${DRIVES[0]}\""
 said "an operator takes a member out $about"
 said "member was taken out: the group goes on without it $about cause=told so by an operator"

@@ -1,6 +1,6 @@
 //! `purlin drive` and `purlin spare`.
 
-use api::{ErrorCode, Group, JobKind, MemberFail, MemberReplace, ShareCreate, SpareAdd};
+use api::{ErrorCode, Group, JobKind, Member, MemberFail, MemberReplace, MemberState, ShareCreate, SpareAdd};
 
 use super::host::{read_key, read_tls_key};
 use super::{drive_name, drive_names};
@@ -17,11 +17,17 @@ pub(super) async fn run(common: &Common, client: &Client, command: DriveCommand)
         DriveCommand::Share(args) => share(common, client, args).await,
         DriveCommand::Shares => show(common, &client.shares().await?, |list| shared::list(has_colour(), &list.shares)),
         DriveCommand::Unshare { drive } => unshare(common, client, &drive_name(&drive)?).await,
-        DriveCommand::Fail { group, slot, dry_run } => {
+        DriveCommand::Fail { group, member, dry_run } => {
+            let now = client.group(&group).await?;
+            let slot = slot_of(&now, &member)?;
+            if !dry_run.dry_run {
+                consent_to_fail(common, &now, slot)?;
+            }
             let changed = client.member_fail(&group, slot, &MemberFail { dry_run: dry_run.dry_run }).await?;
             show_changed(common, &changed, |now| with_health(format!("failed slot {slot} of {group}"), now))
         }
-        DriveCommand::Replace { group, slot, with, wait, new_drives, dry_run } => {
+        DriveCommand::Replace { group, member, with, wait, new_drives, dry_run } => {
+            let slot = slot_of(&client.group(&group).await?, &member)?;
             let request = MemberReplace {
                 with: drive_name(&with)?,
                 create_files_bytes: new_drives.create_files,
@@ -94,6 +100,35 @@ pub(super) async fn run_spare(common: &Common, client: &Client, command: SpareCo
             show_changed(common, &changed, |_| format!("removed spare {drive} from {group}"))
         }
     }
+}
+
+/// The slot of a member that is named by it, or by its drive.
+fn slot_of(group: &Group, member: &str) -> Result<u32, Failure> {
+    if let Ok(slot) = member.parse() {
+        return Ok(slot);
+    }
+    let drive = member.parse().ok().and_then(|drive| drive_name(&drive).ok());
+    let its = |known: &&Member| known.drive.is_some() && known.drive == drive;
+    group.members.iter().find(its).map(|known| known.slot).ok_or_else(|| Failure::Refused {
+        code: ErrorCode::MemberNotFound,
+        message: format!(
+            "the group {:?} has no member {member}: name a slot or a drive as `purlin group show {}` does",
+            group.name, group.name
+        ),
+    })
+}
+
+/// Asks where no other member may be lost once this one is.
+fn consent_to_fail(common: &Common, group: &Group, slot: u32) -> Result<(), Failure> {
+    let known = group.members.iter().find(|member| member.slot == slot);
+    let Some(Member { drive, state: MemberState::InSync, .. }) = known else { return Ok(()) };
+    if group.losses_left != 1 {
+        return Ok(());
+    }
+    let drive = drive.as_deref().unwrap_or("the drive");
+    let what =
+        format!("this takes {drive} out of slot {slot} of {}: data are lost if another drive fails then", group.name);
+    consent(common, &what)
 }
 
 /// Without `--wipe-foreign` the daemon refuses a drive that holds something, so only with it something can be lost.

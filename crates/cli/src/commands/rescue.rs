@@ -8,7 +8,7 @@ use rescue::{DriveRole, ExtractReport, Extraction, FileTarget, ListReport, Strea
 
 use super::counted;
 use crate::args::{Common, Format};
-use crate::output::{has_colour, json, show};
+use crate::output::{self, for_terminal, has_colour, json, show};
 use crate::progress::{bar, percent};
 use crate::rescue_args::{RescueCommand, RescueExtractArgs};
 use crate::{Failure, rescued};
@@ -58,11 +58,11 @@ fn extract(common: &Common, args: &RescueExtractArgs) -> Result<(), Failure> {
     }
     let survey = Survey::open(&args.drives);
     for unopened in &survey.unopened {
-        eprintln!("warning: {}: {}", unopened.name, unopened.why);
+        output::on_stderr(&format!("warning: {}: {}", unopened.name, unopened.why));
     }
     let extraction = Extraction::new(&survey, &args.volume.group, &args.volume.volume, args.partial)?;
     for warning in extraction.warnings() {
-        eprintln!("warning: {warning}");
+        output::on_stderr(&format!("warning: {warning}"));
     }
     let mut shown = Shown::new("extracting");
     let mut progress = |done, total| shown.show(done, total);
@@ -96,7 +96,7 @@ fn tell(common: &Common, report: &ExtractReport, on_stderr: bool) -> Result<(), 
         return show(common, report, rescued::extract);
     }
     match common.output {
-        Format::Table => eprint!("{}", rescued::extract(report)),
+        Format::Table => eprint!("{}", for_terminal(&rescued::extract(report), false)),
         Format::Json => eprint!("{}", json(report)),
     }
     Ok(())

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use api::visible;
 use comfy_table::Cell;
 use initiator::Address;
 use mdns_sd::{ResolvedService, ServiceDaemon, ServiceEvent};
@@ -78,15 +79,10 @@ fn text(colour: bool, wait: Duration, report: &NvmeServiceList) -> String {
         let NvmeService { name, host, nqn, transport, addresses, port } = service;
         addresses.iter().map(move |address| {
             let address = Address { host: address.clone(), port: *port }.to_string();
-            [&address, transport, host, name, nqn].into_iter().map(|text| Cell::new(printable(text))).collect()
+            [&address, transport, host, name, nqn].into_iter().map(|text| Cell::new(visible(text))).collect()
         })
     });
     table(colour, &columns, rows.collect())
-}
-
-/// What a stranger wrote, without what terminals would obey.
-fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -124,7 +120,7 @@ mod tests {
         let service = announced("evil\u{1b}[2J\n", &[("nqn", "nqn\u{1b}]0;x\u{7}"), ("p", "\u{9b}tcp")]);
         let shown = text(true, Duration::from_secs(3), &NvmeServiceList { services: vec![service] });
         let line = shown.lines().nth(1).unwrap();
-        assert!(!line.chars().any(char::is_control) && line.contains("evil\u{fffd}[2J"), "{shown:?}");
+        assert!(!line.chars().any(char::is_control) && line.contains(r"evil\u{1b}[2J"), "{shown:?}");
     }
 
     #[test]

@@ -95,6 +95,10 @@ fn the_daemons_sentence_is_passed_on() {
             "the volume \"tank/db\" is exported at unix:DIR/db.sock already",
         ),
         ("export delete 9", "there is no export \"9\""),
+        (
+            "drive fail tank d3",
+            "the group \"tank\" has no member d3: name a slot or a drive as `purlin group show tank` does",
+        ),
         ("drive fail tank 6", "the group \"tank\" has no slot 6: its slots are 0 to 5"),
         (
             "drive replace tank 2 --with mem:a###:64MiB",
@@ -111,8 +115,14 @@ fn the_daemons_sentence_is_passed_on() {
         assert_eq!(daemon.fails(line), format!("purlin: {sentence}\n"), "{line}");
     }
     assert!(!daemon.file("a").exists(), "what a refused request made is gone");
-    daemon.ok("drive fail tank 0");
-    daemon.ok("drive fail tank 1");
+    daemon.ok("drive fail tank mem:0###");
+    assert_eq!(
+        daemon.fails("drive fail tank mem:1###"),
+        "purlin: this takes mem:1### out of slot 1 of tank: data are lost if another drive fails then, and there is no terminal \
+         to ask on: say --yes to do it without asking\n"
+    );
+    daemon.ok("drive fail tank mem:1### --dry-run");
+    daemon.ok("drive fail tank mem:1### --yes");
     assert_eq!(
         daemon.fails("drive replace tank 0 --with mem:x###:1MiB"),
         "purlin: the group \"tank\": the drive has 1048576 bytes, a member of this group needs 67047424\n"
@@ -222,7 +232,6 @@ fn arguments_that_make_no_sense_end_with_2_and_name_the_argument() {
              as 500us, 5ms, 90s, 12h or 30d",
         ),
         ("group set tank --retire-slow maybe", "invalid value 'maybe' for '--retire-slow <on|off>'"),
-        ("drive fail tank x", "invalid value 'x' for '<SLOT>': invalid digit found in string"),
         ("frobnicate", "unrecognized subcommand 'frobnicate'"),
     ] {
         let said = daemon.run(line);

@@ -183,6 +183,11 @@ fn a_host_is_given_a_key_of_tls_from_a_file_and_shown_how_it_connects() {
     let made = daemon.ok("host key generate --tls");
     assert!(made.starts_with("NVMeTLSkey-1:01:") && made.ends_with(":\n"), "{made}");
     assert_eq!(daemon.ok(&format!("host key generate --tls --hash sha384 --out {}", file.display())), "");
+    let written = std::fs::read_to_string(&file).expect("it is text");
+    assert!(
+        written.starts_with("NVMeTLSkey-1:02:") && written.ends_with(':'),
+        "SPDK takes a new line for a part of it"
+    );
     let set = format!("host key set {host} tank --tls-key {}", file.display());
     assert_eq!(daemon.ok(&set), format!("{host} uses TLS for tank from its next connection on\n"));
     let said = daemon.ok(&format!("export create tank/db --nvme-tcp HOST:4420 --host {host}"));

@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use api::{ErrorCode, NbdAddress};
 use drive::Env;
@@ -30,6 +31,9 @@ const QUEUES_MAX: usize = 4096;
 
 /// Mode of an export's Unix socket: whoever may open it may read and write the volume.
 const SOCKET_MODE: u32 = 0o600;
+
+/// A host name that is not answered for by then is not known here.
+pub(super) const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// An export of the catalogue, and how it is doing.
 pub(super) struct RunningExport {
@@ -302,7 +306,7 @@ impl Listeners {
         serves: Serves,
         serve: impl FnOnce(ShardEnv, Listener) -> F + Send + 'static,
     ) -> Answer<()> {
-        let bound = self.bound(address, &serves.socket_name(address))?;
+        let bound = self.bound(address, &serves.socket_name(address)).await?;
         let at = bound.on().clone();
         let key = address.to_owned();
         let (end, ended) = oneshot::channel();
@@ -326,8 +330,8 @@ impl Listeners {
     }
 
     /// The socket for an address: the one that was handed over under this name, or a new one.
-    fn bound(&self, address: &str, name: &str) -> Answer<Bound> {
-        let on = listen_on(address)?;
+    async fn bound(&self, address: &str, name: &str) -> Answer<Bound> {
+        let on = listen_on(address, RESOLVE_WITHIN).await?;
         if let Some(bound) = self.handover.take(name, &on) {
             return Ok(bound);
         }
@@ -346,17 +350,42 @@ fn other_protocol(address: &str) -> ControlError {
     ControlError::new(ErrorCode::Invalid, format!("another protocol is spoken at {address}: one address has one"))
 }
 
-fn listen_on(address: &str) -> Answer<ListenOn> {
+/// Where an address is here. A name is looked up, for so long at most.
+async fn listen_on(address: &str, within: Duration) -> Answer<ListenOn> {
     let parsed: NbdAddress =
         address.parse().map_err(|error: api::AddressError| ControlError::new(ErrorCode::Invalid, error.to_string()))?;
     match parsed {
         NbdAddress::Unix(path) => Ok(ListenOn::Unix { path, mode: SOCKET_MODE }),
         NbdAddress::Tcp { host, port } => {
-            let found = (host.as_str(), port).to_socket_addrs().ok().and_then(|mut all| all.next());
-            found.map(ListenOn::Tcp).ok_or_else(|| {
-                ControlError::new(ErrorCode::Invalid, format!("{host:?} is not a host that is known here"))
-            })
+            if let Ok(address) = host.parse() {
+                return Ok(ListenOn::Tcp(SocketAddr::new(address, port)));
+            }
+            let refuse = |what: String| ControlError::new(ErrorCode::Invalid, what);
+            let found = tokio::time::timeout(within, tokio::net::lookup_host((host.as_str(), port))).await;
+            let found = found.map_err(|_| refuse(format!("nobody answered in time where the host {host:?} is")))?;
+            let first = found.ok().and_then(|mut all| all.next());
+            first.map(ListenOn::Tcp).ok_or_else(|| refuse(format!("{host:?} is not a host that is known here")))
         }
+    }
+}
+
+/// Whether it is known where an export's address is, or becomes known within some time. To be asked before anything that others wait for.
+pub(super) async fn is_known(address: &str, within: Duration) -> Answer<()> {
+    // Block devices have none.
+    if address.starts_with("/dev/") {
+        return Ok(());
+    }
+    listen_on(address, within).await.map(drop)
+}
+
+/// Says in the log how an export fares, if that has changed. `failure`: why it is not served.
+pub(super) fn tell(export: &str, before: Option<&str>, failure: Option<&str>) {
+    match (before, failure) {
+        (Some(_), None) => tracing::info!(export, "export is served now"),
+        (before, Some(failure)) if before != Some(failure) => {
+            tracing::error!(export, failure, "export is not served");
+        }
+        _ => {}
     }
 }
 

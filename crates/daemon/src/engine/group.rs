@@ -18,6 +18,7 @@ use super::away::Away;
 use super::drives::{Taken, stopping};
 use super::exports::RunningExport;
 use super::memory::Place;
+use super::presence::Presence;
 use super::shard::{self, GroupKey, Mail, Post};
 use super::upkeep::Upkeep;
 use super::{host_keys, host_tls_keys, identity, offer, settings, told};
@@ -81,6 +82,7 @@ pub(super) struct Group {
     /// Whoever reads the catalogue to write it changed has this.
     catalogue_turn: tokio::sync::Mutex<()>,
     pub upkeep: Upkeep,
+    pub presence: Mutex<Presence>,
 }
 
 /// A drive that could not be used when its group was started.
@@ -197,6 +199,7 @@ pub(super) async fn start(
         secrets: HostSecrets::default(),
         catalogue_turn: tokio::sync::Mutex::default(),
         upkeep: Upkeep::default(),
+        presence: Mutex::default(),
     });
     match group.begin(needs_resync, replayed).await {
         Ok(()) => Ok(group),

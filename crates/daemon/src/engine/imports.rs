@@ -14,7 +14,7 @@ use format::{ExportKind, ExportRecord, TlsFiles};
 
 use super::devices::DeviceEnd;
 use super::drives::{self, Taken};
-use super::exports::RunningExport;
+use super::exports::{self, RunningExport};
 use super::import::{self, Found, Import, Looked, RememberedImport, Running, Source, VOLUME_ID};
 use super::shard;
 use super::shard::Offer;
@@ -399,8 +399,9 @@ impl Engine {
             }
             (Ok(_), ExportKind::NvmeTcp { .. }) => Some("an import is not offered over NVMe/TCP".to_owned()),
         };
-        if let (Some(failure), Ok(_)) = (&failure, &import.running) {
-            tracing::error!(export = import.export_id(record.id), failure, "export is not served");
+        if import.running.is_ok() {
+            let before = import.exports().get(&record.id).and_then(|before| before.failure.clone());
+            exports::tell(&import.export_id(record.id), before.as_deref(), failure.as_deref());
         }
         let running = Arc::new(RunningExport { record, state, failure });
         import.exports_mut().insert(running.record.id, running.clone());

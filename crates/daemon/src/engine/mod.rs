@@ -39,10 +39,12 @@ mod newcomer;
 mod not_started;
 mod offer;
 mod owners;
+mod presence;
 mod raw;
 mod referrals;
 mod remote;
 mod reservations;
+mod retry;
 mod sampler;
 mod schedule;
 mod scrub;
@@ -61,7 +63,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use api::ErrorCode;
 use export::ExportState;
@@ -92,6 +94,9 @@ use shares::Shares;
 
 pub use announce::Interfaces;
 pub use clock::WallClock;
+
+/// Names of exports that nobody answers for hold up a group's start for so long, all together.
+const NAMES_WITHIN: Duration = Duration::from_secs(1);
 
 /// The daemon's objects, over the shards of a runtime.
 pub struct Engine {
@@ -314,6 +319,10 @@ impl Engine {
         if self.find(name).is_ok() { Err(ControlError::group_exists(name)) } else { Ok(()) }
     }
 
+    fn is_running(&self, group: &Arc<Group>) -> bool {
+        self.all().iter().any(|running| Arc::ptr_eq(running, group))
+    }
+
     fn new_key(&self) -> shard::GroupKey {
         self.next_key.fetch_add(1, Ordering::Relaxed)
     }
@@ -353,15 +362,31 @@ impl Engine {
     async fn serve_group(&self, group: &Arc<Group>) -> Answer<()> {
         let catalogue = group.catalogue().await?;
         group.limit_volumes(&catalogue);
+        // Names that nobody answers for hold up the start for so long, all together.
+        let until = Instant::now() + NAMES_WITHIN;
         for record in catalogue.exports {
-            self.start_export(group, record).await?;
+            let left = until.saturating_duration_since(Instant::now());
+            match exports::is_known(&record.kind.address(), left).await {
+                Ok(()) => self.start_export(group, record).await?,
+                Err(error) => self.note_export(group, record, Err(error)).await?,
+            };
         }
         group.tell_torn();
         Ok(())
     }
 
-    /// Serves an export of the catalogue. What cannot be served now is listed with the reason.
+    /// Serves an export of the catalogue. What cannot be served now is listed with the reason, and tried again.
     async fn start_export(&self, group: &Arc<Group>, record: ExportRecord) -> Answer<Arc<RunningExport>> {
+        self.note_export(group, record, Ok(())).await
+    }
+
+    /// As [`Engine::start_export`], unless it is known already why it cannot be served.
+    async fn note_export(
+        &self,
+        group: &Arc<Group>,
+        record: ExportRecord,
+        known: Answer<()>,
+    ) -> Answer<Arc<RunningExport>> {
         let catalogue = group.catalogue().await?;
         let volume = catalogue.volumes.iter().find(|volume| volume.id == record.volume);
         let name = volume.map(|volume| format!("{}/{}", group.name, volume.name));
@@ -371,6 +396,7 @@ impl Engine {
             state.limit_host(&host, Some(limit));
         }
         let offered = match &record.kind {
+            _ if known.is_err() => known,
             ExportKind::Nbd { address, tls, .. } => {
                 let offer = Offer { key: group.key, volume: record.volume, state: state.clone() };
                 self.listeners.offer(&name, address, tls, offer).await
@@ -381,13 +407,9 @@ impl Engine {
             },
             ExportKind::NvmeTcp { .. } => self.offer_namespace(group, &record, &state).await,
         };
-        let failure = match offered {
-            Ok(()) => None,
-            Err(error) => {
-                tracing::error!(export = view::export_id(group, record.id), %error, "export is not served");
-                Some(error.message)
-            }
-        };
+        let failure = offered.err().map(|error| error.message);
+        let before = group.exports().get(&record.id).and_then(|before| before.failure.clone());
+        exports::tell(&view::export_id(group, record.id), before.as_deref(), failure.as_deref());
         let running = Arc::new(RunningExport { record, state, failure });
         group.exports_mut().insert(running.record.id, running.clone());
         Ok(running)

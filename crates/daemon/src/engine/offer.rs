@@ -6,7 +6,7 @@ use api::{Changed, ErrorCode, Export, ExportCreate, ExportPlace, NbdAddress, Ubl
 use format::{ExportKind, ExportRecord, LimitOf, TlsFiles, VolumeRecord};
 
 use super::devices::{self, DeviceEnd};
-use super::exports::RunningExport;
+use super::exports::{RESOLVE_WITHIN, RunningExport, is_known};
 use super::{Engine, Group, view};
 use crate::http::{Answer, ControlError};
 
@@ -52,6 +52,9 @@ impl Engine {
         volume: VolumeName,
         place: ExportPlace,
     ) -> Answer<Changed<Export>> {
+        if let ExportPlace::Nbd(address) | ExportPlace::NvmeTcp(address, _) = &place {
+            is_known(&address.to_string(), RESOLVE_WITHIN).await?;
+        }
         let _one = self.changes.lock().await;
         if let Some(import) = self.import_of(&volume) {
             return self.export_import(&*import?, request, &place).await;

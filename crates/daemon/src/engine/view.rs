@@ -12,6 +12,7 @@ use runtime::OpenDrive;
 use super::exports::RunningExport;
 use super::group::{Group, GroupDrive};
 use super::newcomer::Newcomer;
+use super::presence::Silent;
 use super::{access, devices, findings, limits, namespaces, schedule, settings};
 
 /// Nanoseconds in a second.
@@ -31,8 +32,11 @@ pub(super) fn level(level: Level) -> api::Level {
     }
 }
 
-fn member_state(state: MemberState) -> api::MemberState {
-    match state {
+/// `silent`: the drives that do not answer, and why.
+fn member_state(member: &MemberStatus, silent: &Silent) -> api::MemberState {
+    let is_silent = member.drive.is_some_and(|drive| silent.contains_key(&drive));
+    match member.state {
+        MemberState::InSync | MemberState::Rebuilding if is_silent => api::MemberState::Unreachable,
         MemberState::InSync => api::MemberState::InSync,
         MemberState::Rebuilding => api::MemberState::Rebuilding,
         MemberState::Missing => api::MemberState::Missing,
@@ -80,26 +84,27 @@ pub(super) fn checksums(superblock: &Superblock) -> Checksums {
     Checksums { enabled, note: note.into() }
 }
 
-/// Members of the worst set that are not in sync.
-fn lost(status: &GroupStatus) -> usize {
+/// Members of the worst set that are not in sync, or do not answer.
+fn lost(status: &GroupStatus, silent: &Silent) -> usize {
     let per_set = status.superblock.shape.members_per_set();
-    let lost = |set: &[MemberStatus]| set.iter().filter(|member| member.state != MemberState::InSync).count();
+    let is_lost = |member: &&MemberStatus| member_state(member, silent) != api::MemberState::InSync;
+    let lost = |set: &[MemberStatus]| set.iter().filter(is_lost).count();
     status.members.chunks(per_set).map(lost).max().unwrap_or(0)
 }
 
-pub(super) fn health(status: &GroupStatus) -> GroupHealth {
-    match lost(status) {
+fn health(status: &GroupStatus, silent: &Silent) -> GroupHealth {
+    match lost(status, silent) {
         0 => GroupHealth::Optimal,
         lost if lost <= status.superblock.shape.survives() => GroupHealth::Degraded,
         _ => GroupHealth::Failed,
     }
 }
 
-pub(super) fn losses_left(status: &GroupStatus) -> u32 {
-    status.superblock.shape.survives().saturating_sub(lost(status)) as u32
+fn losses_left(status: &GroupStatus, silent: &Silent) -> u32 {
+    status.superblock.shape.survives().saturating_sub(lost(status, silent)) as u32
 }
 
-fn warnings(status: &GroupStatus, last: Option<&LastScrub>, name: &str) -> Vec<String> {
+fn warnings(status: &GroupStatus, silent: &Silent, last: Option<&LastScrub>, name: &str) -> Vec<String> {
     let mut warnings = Vec::new();
     for member in &status.members {
         match member.state {
@@ -110,6 +115,12 @@ fn warnings(status: &GroupStatus, last: Option<&LastScrub>, name: &str) -> Vec<S
     }
     if !warnings.is_empty() && status.spares.is_empty() {
         warnings.push("there is no spare: add one with `purlin spare add`, or replace the member".into());
+    }
+    for member in &status.members {
+        if member_state(member, silent) == api::MemberState::Unreachable {
+            let why = member.drive.and_then(|drive| silent.get(&drive)).map_or("it does not answer", String::as_str);
+            warnings.push(format!("member {} is unreachable: {why}", member.member.0));
+        }
     }
     for member in status.members.iter().filter(|member| member.slow) {
         warnings.push(format!("member {} is far slower than the others", member.member.0));
@@ -127,8 +138,12 @@ fn warnings(status: &GroupStatus, last: Option<&LastScrub>, name: &str) -> Vec<S
         let places = if left == 1 { "1 difference".to_owned() } else { format!("{left} differences") };
         warnings.push(format!("the last scrub left {places} as they are: see `purlin group scrub {name} --status`"));
     }
-    if lost(status) > 0 && losses_left(status) == 0 {
-        warnings.insert(0, "no further member may be lost".into());
+    match health(status, silent) {
+        GroupHealth::Failed => warnings.insert(0, "more members are lost than the group can do without".into()),
+        GroupHealth::Degraded if losses_left(status, silent) == 0 => {
+            warnings.insert(0, "no further member may be lost".into());
+        }
+        _ => {}
     }
     warnings
 }
@@ -217,7 +232,7 @@ fn member_errors(member: &MemberStatus) -> ErrorCounts {
 }
 
 pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, moment: &Moment) -> api::Group {
-    let shape = status.superblock.shape;
+    let (shape, silent) = (status.superblock.shape, group.silent());
     let (space, used) = space(group, catalogue);
     let name = |id| group.drive(id).map(|drive| drive.name);
     let member = |member: &MemberStatus| {
@@ -227,7 +242,7 @@ pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
             set: (usize::from(member.member.0) / shape.members_per_set()) as u32,
             size_bytes: drive.as_ref().map(|drive| drive.open.info().size_bytes),
             drive: drive.map(|drive| drive.name),
-            state: member_state(member.state),
+            state: member_state(member, &silent),
             errors: member_errors(member),
         }
     };
@@ -245,7 +260,7 @@ pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
         name: group.name.clone(),
         uuid: group.uuid.to_string(),
         level: level(shape.level),
-        health: health(status),
+        health: health(status, &silent),
         member_count: u32::from(shape.members),
         set_count: u32::from(shape.sets),
         data_count: shape.data_per_set() as u32,
@@ -257,13 +272,13 @@ pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
         free_bytes: space.free_bytes(&used),
         used_bytes: status.allocated_bytes,
         losses_max: shape.survives() as u32,
-        losses_left: losses_left(status),
+        losses_left: losses_left(status, &silent),
         epoch: status.superblock.epoch,
         clean: status.superblock.clean,
         crash_safety: crash_safety(&status.superblock),
         checksums: checksums(&status.superblock),
         shards: status.owners.among(group.shards.len()).map(|shard| shard as u32).collect(),
-        warnings: warnings(status, scrub.last.as_ref(), &group.name),
+        warnings: warnings(status, &silent, scrub.last.as_ref(), &group.name),
         members: status.members.iter().map(member).collect(),
         spares: status.spares.iter().filter_map(spare).collect(),
         jobs: status.jobs.iter().map(shown).collect(),
@@ -345,7 +360,11 @@ pub(super) fn drive(group: &Group, status: &GroupStatus, id: array::DriveId, dri
     let failed = member.is_some_and(|member| member.state == MemberState::Faulty) || (member.is_none() && !is_spare);
     let opened = opened(&drive.name, &drive.open);
     api::Drive {
-        state: if failed { DriveState::Faulty } else { DriveState::Online },
+        state: match (failed, group.silent().contains_key(&id)) {
+            (true, _) => DriveState::Faulty,
+            (false, true) => DriveState::Unreachable,
+            (false, false) => DriveState::Online,
+        },
         role: match (member, is_spare) {
             (Some(_), _) => DriveRole::Member,
             (None, true) => DriveRole::Spare,

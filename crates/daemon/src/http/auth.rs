@@ -8,13 +8,15 @@ use std::sync::Arc;
 use api::ErrorCode;
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::AUTHORIZATION;
+use axum::http::HeaderValue;
+use axum::http::header::{AUTHORIZATION, CONNECTION};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use subtle::{Choice, ConstantTimeEq};
 use thiserror::Error;
 
 use super::control::ControlError;
+use super::seats::Seat;
 
 /// The shortest token: 32 characters of hexadecimal are 128 bits, beyond guessing.
 pub const TOKEN_CHARS_MIN: usize = 32;
@@ -122,15 +124,23 @@ pub fn guarded(routes: Router, tokens: Arc<Tokens>) -> Router {
     routes.layer(from_fn_with_state(tokens, require_token))
 }
 
-/// Lets a request pass if it carries `Authorization: Bearer TOKEN` (RFC 6750, 2.1) with a known token.
+/// Lets a request pass if it carries `Authorization: Bearer TOKEN` (RFC 6750, 2.1) with a known token. Otherwise it is the connection's last one.
 async fn require_token(State(tokens): State<Arc<Tokens>>, request: Request, next: Next) -> Response {
     let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;
         scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
     });
-    match given {
-        Some(token) if tokens.accept(token) => next.run(request).await,
-        Some(_) => ControlError::new(ErrorCode::Unauthorized, "the bearer token is not known here").into_response(),
-        None => ControlError::new(ErrorCode::Unauthorized, "this address needs a bearer token").into_response(),
-    }
+    let refusal = match given {
+        Some(token) if tokens.accept(token) => {
+            if let Some(seat) = request.extensions().get::<Arc<Seat>>() {
+                seat.is_known();
+            }
+            return next.run(request).await;
+        }
+        Some(_) => "the bearer token is not known here",
+        None => "this address needs a bearer token",
+    };
+    let mut response = ControlError::new(ErrorCode::Unauthorized, refusal).into_response();
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }

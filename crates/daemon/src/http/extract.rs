@@ -1,15 +1,58 @@
 //! Requests taken apart, with refusals in the API's own words.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use api::ErrorCode;
 use axum::body;
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
 
 use super::control::ControlError;
+use super::seats::Seat;
 
 /// The largest request body: a group of 64 members and 64 spares with the longest paths stays below it.
 const BODY_BYTES_MAX: usize = 1 << 20;
+
+/// A client that has not sent its request's body by then has stalled.
+const BODY_WITHIN: Duration = Duration::from_secs(30);
+
+/// Takes in a request's body before anything is done, so that a client that stalls holds up nothing but its connection.
+pub(super) async fn whole(request: Request, next: Next) -> Response {
+    let (parts, body) = request.into_parts();
+    let seat = parts.extensions.get::<Arc<Seat>>().cloned();
+    let bytes = match take_in(body, BODY_WITHIN).await {
+        Ok(bytes) => bytes,
+        Err(refusal) => return refusal.into_response(),
+    };
+    if seat.as_ref().is_some_and(|seat| !seat.serves()) {
+        return ControlError::new(ErrorCode::Busy, "too many clients are connected").into_response();
+    }
+    let response = next.run(Request::from_parts(parts, body::Body::from(bytes))).await;
+    if let Some(seat) = seat {
+        seat.waits();
+    }
+    response
+}
+
+/// A whole body, if it comes in time and is not too long.
+async fn take_in(body: body::Body, within: Duration) -> Result<body::Bytes, ControlError> {
+    let bytes = tokio::time::timeout(within, body::to_bytes(body, BODY_BYTES_MAX)).await.map_err(|_| {
+        let message = format!("the rest of the request did not come within {} s", within.as_secs());
+        ControlError::new(ErrorCode::BadRequest, message)
+    })?;
+    bytes.map_err(|error| {
+        // The limit's error type is not public; its text is the only sign.
+        if error.to_string().contains("length limit") {
+            ControlError::new(ErrorCode::TooLarge, format!("the request is larger than {BODY_BYTES_MAX} bytes"))
+        } else {
+            ControlError::new(ErrorCode::BadRequest, format!("the request could not be read: {error}"))
+        }
+    })
+}
 
 /// A JSON body. An empty one reads as `{}`, so that verbs without options need no body.
 #[derive(Debug)]
@@ -19,13 +62,9 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = ControlError;
 
     async fn from_request(request: Request, _: &S) -> Result<Body<T>, ControlError> {
+        // In memory already: see `whole`.
         let bytes = body::to_bytes(request.into_body(), BODY_BYTES_MAX).await.map_err(|error| {
-            // The limit's error type is not public; its text is the only sign.
-            if error.to_string().contains("length limit") {
-                ControlError::new(ErrorCode::TooLarge, format!("the request is larger than {BODY_BYTES_MAX} bytes"))
-            } else {
-                ControlError::new(ErrorCode::BadRequest, format!("the request could not be read: {error}"))
-            }
+            ControlError::new(ErrorCode::BadRequest, format!("the request could not be read: {error}"))
         })?;
         let text: &[u8] = if bytes.is_empty() { b"{}" } else { &bytes };
         serde_json::from_slice(text)
@@ -60,5 +99,40 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for Segment
         Path::from_request_parts(parts, state).await.map(|Path(segments)| Segments(segments)).map_err(|error| {
             ControlError::new(ErrorCode::BadRequest, format!("the path is refused: {}", error.body_text()))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use axum::body::{Body, Bytes, HttpBody};
+    use hyper::body::Frame;
+
+    use super::*;
+
+    /// A body of which one byte comes.
+    struct Stalled(bool);
+
+    impl HttpBody for Stalled {
+        type Data = Bytes;
+        type Error = Infallible;
+
+        fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+            if std::mem::replace(&mut self.0, true) {
+                return Poll::Pending;
+            }
+            Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(b"{")))))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_request_of_which_the_rest_does_not_come_is_refused() {
+        let refused = take_in(Body::new(Stalled(false)), Duration::from_secs(1)).await.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::BadRequest);
+        assert_eq!(refused.message, "the rest of the request did not come within 1 s");
+        assert_eq!(take_in(Body::from("{}"), Duration::from_secs(1)).await.unwrap(), "{}");
     }
 }

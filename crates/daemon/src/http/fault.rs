@@ -1,6 +1,6 @@
 //! Errors as HTTP answers.
 
-use api::{ErrorBody, ErrorCode, ErrorDetail};
+use api::{ErrorBody, ErrorCode, ErrorDetail, visible};
 use axum::Json;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -10,7 +10,9 @@ use super::control::ControlError;
 impl IntoResponse for ControlError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.code.status()).expect("every error code has a valid HTTP status");
-        let body = ErrorBody { error: ErrorDetail { code: self.code, message: one_line(self.message) } };
+        // It may quote what the client sent, and ends up on terminals and in logs.
+        let message = visible(&self.message).into_owned();
+        let body = ErrorBody { error: ErrorDetail { code: self.code, message } };
         let mut response = (status, Json(body)).into_response();
         if self.code == ErrorCode::Unauthorized {
             // RFC 9110, 11.6.1: a 401 names a challenge.
@@ -18,13 +20,4 @@ impl IntoResponse for ControlError {
         }
         response
     }
-}
-
-/// A message may quote what the client sent, and ends up on terminals and in logs: control characters are written out.
-fn one_line(message: String) -> String {
-    if !message.contains(char::is_control) {
-        return message;
-    }
-    let written_out = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.to_string() };
-    message.chars().map(written_out).collect()
 }

@@ -257,7 +257,13 @@ fn group_metrics(registry: &mut Registry, groups: &[Group]) {
             let labels = HealthLabels { group: group.name.clone(), health: state.as_str() };
             health.get_or_create(&labels).set(i64::from(group.health == state));
         }
-        for state in [MemberState::InSync, MemberState::Rebuilding, MemberState::Missing, MemberState::Faulty] {
+        for state in [
+            MemberState::InSync,
+            MemberState::Rebuilding,
+            MemberState::Missing,
+            MemberState::Faulty,
+            MemberState::Unreachable,
+        ] {
             let count = group.members.iter().filter(|m| m.state == state).count();
             let labels = MemberLabels { group: group.name.clone(), state: state.as_str() };
             members.get_or_create(&labels).set(gauge_value(count as u64));

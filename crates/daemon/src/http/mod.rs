@@ -14,6 +14,7 @@ mod fault;
 mod metrics;
 mod options;
 mod routes;
+mod seats;
 mod serve;
 mod shape;
 mod tls;

@@ -15,6 +15,7 @@ use api::{
 };
 use axum::extract::State;
 use axum::http::{StatusCode, header};
+use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
 use axum::{Json, Router};
@@ -23,7 +24,7 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{IntoParams, Modify, OpenApi};
 
 use super::control::{Answer, Control, ControlError, require_confirmation};
-use super::extract::{Body, Params, Segments};
+use super::extract::{Body, Params, Segments, whole};
 use super::shape::shape;
 // What `utoipa::path` makes beside each handler has a name that only a glob finds.
 use nvme::*;
@@ -571,5 +572,6 @@ pub fn router(control: Arc<dyn Control>) -> Router {
             let message = format!("{:?} does not take {method}; see /openapi.json", uri.path());
             ControlError::new(ErrorCode::MethodNotAllowed, message)
         })
+        .layer(from_fn(whole))
         .with_state(control)
 }

@@ -4,7 +4,9 @@
 //! - The Unix socket never has more permissions than mode 600.
 //! - Over TCP nothing is parsed before the TLS handshake, and nothing is routed without a token.
 //! - Connections over TCP have their own limit, so that they cannot keep the Unix socket from being served.
+//! - Clients that stall keep nobody out: [`Seats`].
 
+use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdTcpListener};
@@ -18,7 +20,10 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::Router;
+use axum::response::Response;
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
+use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
@@ -26,13 +31,14 @@ use runtime::{Bound, ListenOn};
 use thiserror::Error;
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncWrite, BufReader};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::auth::{self, TokenError, Tokens};
 use super::control::Control;
 use super::options::{HttpOptions, OptionsError, TcpOptions};
 use super::routes::router;
+use super::seats::{Peer, Seat, Seats};
 use super::tls::{TlsError, server_config};
 use crate::handover::Handover;
 
@@ -237,6 +243,9 @@ trait Accept {
 
     /// The next connection.
     fn next(&self) -> impl Future<Output = io::Result<Self::Raw>> + Send;
+
+    /// Whom it comes from, where that may be several.
+    fn peer(raw: &Self::Raw) -> Option<Peer>;
 }
 
 impl Accept for UnixListener {
@@ -244,6 +253,10 @@ impl Accept for UnixListener {
 
     async fn next(&self) -> io::Result<UnixStream> {
         self.accept().await.map(|(stream, _)| stream)
+    }
+
+    fn peer(_: &UnixStream) -> Option<Peer> {
+        None
     }
 }
 
@@ -253,12 +266,16 @@ impl Accept for TcpListener {
     async fn next(&self) -> io::Result<(TcpStream, SocketAddr)> {
         self.accept().await
     }
+
+    fn peer((_, address): &(TcpStream, SocketAddr)) -> Option<Peer> {
+        Some(address.ip().into())
+    }
 }
 
 /// Accepts connections and serves each in a task, until told to stop; then waits for the running requests.
 async fn serve<Listener: Accept, Ready, Handshake>(
     listener: Listener,
-    handshake: impl Fn(Listener::Raw) -> Handshake + Clone + Send + 'static,
+    handshake: impl Fn(Listener::Raw) -> Handshake,
     routes: Router,
     mut stop: watch::Receiver<bool>,
 ) where
@@ -266,31 +283,36 @@ async fn serve<Listener: Accept, Ready, Handshake>(
     Handshake: Future<Output = Option<Ready>> + Send + 'static,
 {
     let graceful = GracefulShutdown::new();
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let seats = Seats::new(CONNECTIONS_MAX);
     loop {
         let next = async {
-            let slot = slots.clone().acquire_owned().await.expect("the semaphore is never closed");
-            (slot, listener.next().await)
+            let raw = listener.next().await?;
+            Ok((seats.seat(Listener::peer(&raw)).await, raw))
         };
-        let (slot, accepted) = tokio::select! {
+        let accepted: io::Result<_> = tokio::select! {
             next = next => next,
             _ = stop.wait_for(|stop| *stop) => break,
         };
-        let raw = match accepted {
-            Ok(raw) => raw,
+        let (seat, raw) = match accepted {
+            Ok((seat, raw)) => (Arc::new(seat), raw),
             Err(error) => {
                 tracing::warn!(%error, "cannot accept an API connection");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let (handshake, routes, watcher) = (handshake.clone(), routes.clone(), graceful.watcher());
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            if let Some(stream) = handshake(raw).await {
-                converse(stream, routes, watcher, stop).await;
+        let (routes, watcher, stop) = (routes.clone(), graceful.watcher(), stop.clone());
+        let (handshake, sitting) = (handshake(raw), seat.clone());
+        let conversation = async move {
+            if let Some(stream) = handshake.await {
+                converse(stream, routes, sitting, watcher, stop).await;
             }
-            drop(slot);
+        };
+        tokio::spawn(async move {
+            tokio::select! {
+                () = conversation => {}
+                () = seat.is_needed() => tracing::debug!("an API client was slow, and another one came"),
+            }
         });
     }
     if tokio::time::timeout(DRAIN_WITHIN, graceful.shutdown()).await.is_err() {
@@ -303,6 +325,7 @@ async fn serve<Listener: Accept, Ready, Handshake>(
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     routes: Router,
+    seat: Arc<Seat>,
     watcher: Watcher,
     mut stop: watch::Receiver<bool>,
 ) {
@@ -321,7 +344,12 @@ async fn converse(
     if !asked {
         return;
     }
-    let mut connection = connection(stream, routes);
+    let routes = TowerToHyperService::new(routes);
+    let service = service_fn(move |mut request: hyper::Request<Incoming>| {
+        request.extensions_mut().insert(seat.clone());
+        routes.call(request)
+    });
+    let mut connection = connection(stream, service);
     // Reads what has come, so that a stop finds a request under way and waits for its answer.
     let ended = poll_fn(|context| match Pin::new(&mut connection).poll(context) {
         Poll::Ready(result) => Poll::Ready(Some(result)),
@@ -336,14 +364,17 @@ async fn converse(
     }
 }
 
-fn connection<Stream: AsyncRead + AsyncWrite + Unpin>(
+fn connection<Stream: AsyncRead + AsyncWrite + Unpin, S>(
     stream: Stream,
-    routes: Router,
-) -> http1::Connection<TokioIo<Stream>, TowerToHyperService<Router>> {
+    service: S,
+) -> http1::Connection<TokioIo<Stream>, S>
+where
+    S: Service<hyper::Request<Incoming>, Response = Response, Error = Infallible>,
+{
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADERS_WITHIN)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes))
+        .serve_connection(TokioIo::new(stream), service)
 }
 
 /// Serves one connection to its end, as the listeners do: for those who have a stream of their own.
@@ -357,5 +388,5 @@ pub async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     routes: Router,
 ) -> Result<(), hyper::Error> {
-    connection(stream, routes).await
+    connection(stream, TowerToHyperService::new(routes)).await
 }

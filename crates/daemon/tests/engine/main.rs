@@ -16,12 +16,14 @@ mod limits;
 mod md_support;
 mod nvme_host;
 mod owners;
+mod presence;
 #[path = "../../../initiator/tests/suite/common/proxy.rs"]
 #[allow(dead_code, reason = "the initiator's tests use all of it")]
 mod proxy;
 mod remote_drives;
 mod remote_tls;
 mod reservations;
+mod retry;
 mod scrub;
 mod settings;
 mod shelf;

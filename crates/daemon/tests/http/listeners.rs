@@ -181,15 +181,69 @@ fn identity() -> (String, String, tokio_rustls::TlsConnector) {
     (made.cert.pem(), made.signing_key.serialize_pem(), tokio_rustls::TlsConnector::from(Arc::new(client)))
 }
 
-#[tokio::test]
-async fn tcp_serves_only_tls_with_a_known_token() {
-    let folder = Folder::new("tcp");
+/// Options for TCP as well, with the token [`TOKEN`], and a client.
+fn tcp_options(folder: &Folder) -> (HttpOptions, tokio_rustls::TlsConnector) {
     let (cert, key, connector) = identity();
     let mut options = options(folder.0.join("purlind.sock"));
     options.http = Some("127.0.0.1:0".parse().unwrap());
     options.http_tls_cert = Some(folder.file("cert.pem", &cert, 0o644));
     options.http_tls_key = Some(folder.file("key.pem", &key, 0o600));
     options.http_token_file = Some(folder.file("tokens", &format!("# people\n\n{TOKEN}\n"), 0o600));
+    (options, connector)
+}
+
+#[tokio::test]
+async fn clients_that_stall_keep_nobody_out_and_end_no_request() {
+    let folder = Folder::new("stalled");
+    let (options, connector) = tcp_options(&folder);
+    let running = start(&options).await;
+    let address = running.tcp.unwrap();
+    let secure = async || {
+        let stream = TcpStream::connect(address).await.unwrap();
+        connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
+    };
+    // A change that takes a while: it waits for a drive of another machine that does not say a word.
+    let [a] = running.machine.drives(&["a"]).try_into().unwrap();
+    let far = running.machine.bench.address();
+    let _silent = tokio::net::TcpListener::bind(&far).await.unwrap();
+    let remote = format!("nvme-tcp://{far}/nqn.2026-11.com.example:silent?nsid=1&loss=2s");
+    let mut working = UnixStream::connect(&options.socket).await.unwrap();
+    working.write_all(&to_create("slow", &[remote, a])).await.unwrap();
+
+    let begun = b"POST /v1/groups HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{";
+    let answers = async |path| {
+        let local = UnixStream::connect(&options.socket).await.unwrap();
+        let both = async { (get(local, path, None).await.0, get(secure().await, path, Some(TOKEN)).await.0) };
+        assert_eq!(tokio::time::timeout(Duration::from_secs(5), both).await.expect("there is room"), (200, 200));
+    };
+    let (mut local, mut silent, mut strangers) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..200 {
+        let mut stream = UnixStream::connect(&options.socket).await.unwrap();
+        stream.write_all(begun).await.unwrap();
+        local.push(stream);
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    answers("/v1/groups").await;
+    for _ in 0..200 {
+        let mut stream = secure().await;
+        stream.write_all(begun).await.unwrap();
+        strangers.push(stream);
+    }
+    answers("/v1/drives").await;
+    // Without a token the first answer is the last one.
+    let mut refused = String::new();
+    let _ = strangers.last_mut().unwrap().read_to_string(&mut refused).await;
+    assert!(refused.starts_with("HTTP/1.1 401") && refused.contains("connection: close"), "{refused}");
+
+    let mut answer = [0; 12];
+    working.read_exact(&mut answer).await.expect("the change was carried out, and answered");
+    assert!(answer.starts_with(b"HTTP/1.1 4") || answer.starts_with(b"HTTP/1.1 5"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn tcp_serves_only_tls_with_a_known_token() {
+    let folder = Folder::new("tcp");
+    let (options, connector) = tcp_options(&folder);
     let running = start(&options).await;
     let address = running.tcp.unwrap();
     let connect = async || {

@@ -1,10 +1,11 @@
 //! One connection, from its first byte to its last.
 
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use drive::{Block, BufMut, Env, Input, Nanos, within};
 use nbd::{
@@ -29,7 +30,7 @@ enum End {
     Client,
     /// The export was stopped.
     Stopped,
-    /// Somebody asked for it.
+    /// Somebody asked for it, or the client held up a stop.
     Cut,
     /// The client broke the protocol or TLS, or the socket failed.
     Broken,
@@ -101,7 +102,8 @@ pub(crate) async fn run<C: Catalog>(
     let closer = writer.closer();
     let link = Link::new(env.clone(), &writer);
     let replies = entered.machine.replies();
-    let client = Client { link: link.clone(), replies, export: entered.export.clone(), state: state.clone() };
+    let (export, stall) = (entered.export.clone(), RefCell::default());
+    let client = Client { link: link.clone(), replies, export, state: state.clone(), stall };
     env.spawn(send_answers(link.clone(), writer));
     reader.expect_promptly();
     let receiving = Receiving {
@@ -195,9 +197,23 @@ pub(super) struct Client {
     pub replies: Replies,
     pub export: Arc<ExportState>,
     pub state: Arc<ConnectionState>,
+    /// Runs while the export is being stopped and answers are unsent.
+    stall: RefCell<Option<Pin<Box<dyn Future<Output = ()>>>>>,
 }
 
 impl Client {
+    /// Whether the export is being stopped and the client has not taken all its answers for [`LINGER_MAX`]: nobody waits for it any longer.
+    /// Wakes the task when that comes to be.
+    fn holds_up_a_stop(&self, context: &mut Context<'_>) -> bool {
+        let mut timer = self.stall.borrow_mut();
+        if !(self.export.stopping() && self.link.has_unsent()) {
+            *timer = None;
+            return false;
+        }
+        let timer = timer.get_or_insert_with(|| Box::pin(self.link.env.sleep(LINGER_MAX)));
+        timer.as_mut().poll(context).is_ready()
+    }
+
     /// An error as an answer.
     pub fn put_error(&self, cookie: u64, errno: Errno, reason: &str) {
         self.link.put_bytes(&self.replies.error(cookie, errno, reason));
@@ -282,7 +298,7 @@ impl<B: Block + 'static> Receiving<B> {
         }
         poll_fn(|context| {
             self.client.state.listen(context.waker());
-            if self.client.state.is_cut() {
+            if self.client.state.is_cut() || self.client.holds_up_a_stop(context) {
                 return Poll::Ready(Err(End::Cut));
             }
             if self.client.link.admit(bytes) {
@@ -394,6 +410,9 @@ impl<B: Block + 'static> Receiving<B> {
                     client.link.wake_when_released(context.waker());
                     if client.link.held_requests() == own {
                         return Poll::Ready(Err(End::Stopped));
+                    }
+                    if client.holds_up_a_stop(context) {
+                        return Poll::Ready(Err(End::Cut));
                     }
                 }
                 receive.as_mut().poll(context).map(Ok)

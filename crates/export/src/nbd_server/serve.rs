@@ -47,6 +47,8 @@ pub(crate) fn held_bytes(command: &Command) -> u64 {
 fn cost(command: &Command) -> Option<Cost> {
     let bytes = match command {
         Command::Read { len, .. } | Command::Write { len, .. } => u64::from(*len),
+        // Zeroes that keep their space are written to the drives.
+        Command::WriteZeroes { len, keep_allocated: true, .. } => u64::from(*len),
         Command::Trim { .. } | Command::WriteZeroes { .. } => 0,
         Command::Flush | Command::Cache { .. } | Command::BlockStatus { .. } => return None,
     };

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use drive::{Block, BlockError, Buf, BufMut, Env, Nanos, View, WriteZeroes, join_all};
-use nvme::target::{COPY_BYTES_MAX, Io, Named, Namespace, Range, TRANSFER_BYTES_MAX, copied, ranges};
+use nvme::target::{COPY_BYTES_MAX, Io, Named, Namespace, Range, copied, ranges};
 use nvme::{Command, Status};
 use runtime::ShardEnv;
 
@@ -192,7 +192,7 @@ impl<B: Block> Namespaces<B> {
 #[inline]
 pub(super) fn held_bytes(io: &Io) -> u64 {
     u64::from(match io {
-        Io::Verify { len, .. } => (*len).min(TRANSFER_BYTES_MAX),
+        Io::Verify { len, .. } => *len,
         Io::Compare { len, .. } => 2 * len,
         Io::Copy { .. } => io.data_bytes() + COPY_BYTES_MAX,
         _ => io.data_bytes(),
@@ -203,8 +203,10 @@ pub(super) fn held_bytes(io: &Io) -> u64 {
 fn cost(io: &Io) -> Option<Cost> {
     let bytes = match io {
         Io::Read { len, .. } | Io::Write { len, .. } | Io::Compare { len, .. } | Io::Verify { len, .. } => *len,
+        // Zeroes that keep their space are written to the drives.
+        Io::WriteZeroes { len, deallocate: false, .. } => *len,
         // Of a copy it is not known yet.
-        Io::WriteZeroes { .. } | Io::Deallocate { .. } | Io::Copy { .. } => 0,
+        Io::WriteZeroes { deallocate: true, .. } | Io::Deallocate { .. } | Io::Copy { .. } => 0,
         Io::Flush | Io::Hint { .. } | Io::Reserve(_) | Io::Report { .. } => return None,
     };
     Some(Cost { requests: 1, bytes: bytes.into() })
@@ -493,12 +495,7 @@ async fn execute<B: Block>(
             return Ok(Some(BufMut::copy_of(&report).freeze()));
         }
         Io::Verify { offset, len, .. } => {
-            let (mut at, end) = (offset, offset + u64::from(len));
-            while at < end {
-                let part = (end - at).min(u64::from(TRANSFER_BYTES_MAX));
-                block.read(at, env.alloc(part as usize)).await.map_err(|error| status(&error, false))?;
-                at += part;
-            }
+            block.read(offset, env.alloc(len as usize)).await.map_err(|error| status(&error, false))?;
             Ok(())
         }
     };

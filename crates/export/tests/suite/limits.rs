@@ -8,6 +8,7 @@ use crate::common::nvme::{BLOCK, Controller, MIB, Queue, Saved, Target, host, wi
 use crate::common::{PATIENCE, Raw, Served, Volume, eventually};
 use export::{ExportState, Hosts, Limit, Limiter, ServerConfig};
 use nbd::client::{self, Reply};
+use nbd::wire::{cmd, cmd_flag};
 use nvme::Status;
 use nvme::host::{Blocks, io};
 use nvme::tcp::Digests;
@@ -181,6 +182,51 @@ fn what_waits_for_one_volumes_limit_delays_no_other_volume_of_the_same_queue() {
     }
     let read = send_read(&mut queue, 2, MIB);
     assert!(queue.wait(read).data() == data);
+}
+
+#[test]
+fn what_a_request_has_moved_counts_as_its_bytes() {
+    let (served, volume, _) = Served::disk(16 * MIB);
+    let limiter: Arc<Limiter> = Arc::default();
+    served.exports.add(volume.clone(), limited(&limiter));
+    let mut raw = Raw::on(&served.socket(), "disk", false);
+    // What passes at first is paid for before the next one passes.
+    let mut waits = |flags, command| {
+        limiter.set(None);
+        limiter.set(one_only());
+        (0..2).for_each(|cookie| raw.send(&client::request(flags, command, cookie, 0, MIB as u32)));
+        done(&mut raw);
+        raw.send(&client::request(0, cmd::FLUSH, 2, 0, 0));
+        // A flush is not held up: what came before it and does not wait is answered when it is.
+        let answered = (0..2).take_while(|_| done(&mut raw) != 2).count();
+        let waits = limiter.waits().waiting;
+        limiter.set(None);
+        (answered..1).for_each(|_| assert_eq!(done(&mut raw), 1));
+        waits
+    };
+    assert_eq!(waits(cmd_flag::NO_HOLE, cmd::WRITE_ZEROES), 1, "zeroes that keep their space are written");
+    assert_eq!(waits(0, cmd::WRITE_ZEROES), 0, "zeroes that need none are not");
+    assert_eq!(waits(0, cmd::TRIM), 0);
+
+    let target: Target = Target::start(1, 64);
+    target.offer_as(1, volume, Hosts::Any, limited(&limiter), &Saved::default().namespace());
+    let controller = Controller::connect(target.address);
+    let mut queue = controller.queue(1);
+    let mut waits = |command: nvme::Command| {
+        limiter.set(None);
+        limiter.set(one_only());
+        let cids = [0, 1].map(|_| queue.send(command, &[], 0));
+        assert_eq!(queue.wait(cids[0]).status(), Status::SUCCESS);
+        let flush = queue.send(io::flush(1), &[], 0);
+        assert_eq!(queue.wait(flush).status(), Status::SUCCESS);
+        let waits = limiter.waits().waiting;
+        limiter.set(None);
+        assert_eq!(queue.wait(cids[1]).status(), Status::SUCCESS);
+        waits
+    };
+    assert_eq!(waits(io::write_zeroes(blocks(1, 0, MIB), false, false)), 1);
+    assert_eq!(waits(io::write_zeroes(blocks(1, 0, MIB), false, true)), 0);
+    assert_eq!(waits(io::verify(blocks(1, 0, MIB))), 1);
 }
 
 #[test]

@@ -134,7 +134,8 @@ fn flush_zeroes_deallocate_compare_and_verify_do_what_they_say() {
         assert_eq!(is(io::compare(blocks(0, 8), 8 * BLOCK, in_capsule), &data), Status::SUCCESS);
         assert_eq!(is(io::compare(blocks(1, 8), 8 * BLOCK, in_capsule), &data), Status::COMPARE_FAILURE);
     }
-    assert_eq!(is(io::verify(blocks(0, 4096)), &[]), Status::SUCCESS);
+    assert_eq!(is(io::verify(blocks(0, 256)), &[]), Status::SUCCESS);
+    assert_eq!(is(io::verify(blocks(0, 257)), &[]), Status::INVALID_FIELD, "VSL");
 
     assert_eq!(volume.ram.allocated_bytes(), 9 * u64::from(BLOCK));
     assert_eq!(is(io::write_zeroes(blocks(0, 1), false, false), &[]), Status::SUCCESS);

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, Raw, Served, eventually};
 use drive::BlockError;
@@ -267,6 +267,25 @@ fn a_stopped_export_answers_what_it_has_and_refuses_the_rest() {
     unconcerned.read(1, 0, 1);
     assert_eq!(unconcerned.error(), 0);
     assert_eq!(other.connections().len(), 1);
+}
+
+#[test]
+fn a_client_that_takes_no_answers_holds_up_a_stop_for_ten_seconds_at_most() {
+    let (served, _, export) = Served::disk(64 * MIB);
+    let clients: Vec<Raw> = [1, 40, 200]
+        .map(|reads| {
+            let mut raw = Raw::on(&served.socket(), "disk", false);
+            (0..reads).for_each(|cookie| raw.read(cookie, 0, MIB as u32));
+            raw
+        })
+        .into();
+    eventually("reads are served", || export.counters().requests[Kind::Read as usize] > 3);
+    let begun = Instant::now();
+    export.stop();
+    block_on(export.stopped());
+    let took = begun.elapsed();
+    assert!((Duration::from_secs(9)..Duration::from_secs(13)).contains(&took), "{took:?}");
+    drop(clients);
 }
 
 fn block_on(future: impl Future<Output = ()>) {

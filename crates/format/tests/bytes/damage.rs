@@ -5,8 +5,8 @@ use crate::common::{
     uuid,
 };
 use format::{
-    BLOCK, Catalogue, Layout, Level, MapBlock, MapError, Run, Runs, Shape, SlotError, Superblock, TooLarge,
-    decode_slot, encode_slot,
+    BLOCK, COUNTER_MAX, Catalogue, Layout, Level, MapBlock, MapError, Run, Runs, Shape, SlotError, Superblock,
+    TooLarge, decode_slot, encode_slot,
 };
 use proptest::prelude::*;
 
@@ -189,7 +189,7 @@ proptest! {
         shape in any_shape(),
         member_bytes in (4u64 << 20)..(1 << 50),
         name in "[a-z0-9][a-z0-9._-]{0,63}",
-        (epoch, clean, created_unix_s, slot) in (1u64.., any::<bool>(), any::<u64>(), any::<u16>()),
+        (epoch, clean, created_unix_s, slot) in (1..=COUNTER_MAX, any::<bool>(), any::<u64>(), any::<u16>()),
         (states, spare_count, rebuild_at) in (proptest::collection::vec(1u8..=4, 64), 0u8..=16, any::<u64>()),
         checksums in any::<bool>(),
     ) {
@@ -231,7 +231,7 @@ proptest! {
     fn a_map_block_reads_back_and_only_in_its_place(
         bits in proptest::collection::vec(any::<u8>(), format::MAP_PAYLOAD_BYTES),
         index in 0u64..1 << 40,
-        sequence in any::<u64>(),
+        sequence in 0..=COUNTER_MAX,
     ) {
         let block = MapBlock { index, sequence, bits: bits.try_into().unwrap() };
         let bytes = block.encode(&array());

@@ -49,7 +49,7 @@ impl Controller {
                 None => return Answer::error(Status::INVALID_NAMESPACE),
             },
             // No more than "write zeroes and all that are as long as other commands".
-            cns::COMMAND_SET_CONTROLLER if is_nvm => vec![0; IDENTIFY_BYTES],
+            cns::COMMAND_SET_CONTROLLER if is_nvm => limits(),
             cns::COMMAND_SETS => {
                 let mut sets = vec![0; IDENTIFY_BYTES];
                 sets[0] = 1;
@@ -158,6 +158,14 @@ pub(super) fn access_refusal<S: Shelf>(nsid: u32, shelf: &S) -> Option<Status> {
 fn active<S: Shelf>(nsid: u32, shelf: &S) -> Option<Vec<u8>> {
     // "FFFFFFFEh or FFFFFFFFh".
     (nsid < ALL_NAMESPACES - 1).then(|| namespace_list(shelf.namespaces_above(nsid).into_iter()))
+}
+
+/// Identify Controller of the NVM command set: NVM Command Set 1.0, figure 118. A length of 0 is "no limit".
+fn limits() -> Vec<u8> {
+    let mut data = vec![0; IDENTIFY_BYTES];
+    // VSL: a Verify has the controller read as much as a Read does, and no more. In powers of two of 4 KiB, as MDTS.
+    data[0] = (TRANSFER_BYTES_MAX / 4096).trailing_zeros() as u8;
+    data
 }
 
 fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {

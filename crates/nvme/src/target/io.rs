@@ -162,6 +162,9 @@ impl Io {
             }
             nvm::VERIFY => {
                 let (offset, len) = range(command, namespace)?;
+                if len > TRANSFER_BYTES_MAX {
+                    return Err(Status::INVALID_FIELD);
+                }
                 Io::Verify { offset, len, fua: command.fua() }
             }
             nvm::COPY => {

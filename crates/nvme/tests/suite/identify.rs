@@ -169,6 +169,11 @@ fn structures_of_other_command_sets_are_not_there() {
         assert_eq!((of_set(cns, 0), of_set(cns, 2)), (Ok(4096), Err(Status::INVALID_FIELD)));
     }
     assert_eq!(of_set(cns::COMMAND_SETS, 0), Ok(4096));
+    // VSL: a Verify looks at 1 MiB at most.
+    let mut command = Command::new(admin::IDENTIFY, 1, 1);
+    command.set_cdw(10, cns::COMMAND_SET_CONTROLLER.into());
+    let limits = data(execute(&mut enabled(Kind::Io), &command)).unwrap();
+    assert!(limits[0] == 8 && limits[1..].iter().all(|byte| *byte == 0));
     for cns in [0x04, 0x09, 0x10, 0x13, 0xFF] {
         assert_eq!(of_set(cns, 0), Err(Status::INVALID_FIELD));
     }

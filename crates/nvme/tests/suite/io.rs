@@ -50,7 +50,10 @@ fn commands_are_read_in_bytes() {
     assert_eq!(io(&zeroes), zeroed(false, true));
     zeroes.set_cdw(12, 1 << 30 | 0xFFFF);
     assert_eq!(io(&zeroes), zeroed(true, false));
-    assert_eq!(io(&command(nvm::VERIFY, 0, 65_536, 0)), Ok(Io::Verify { offset: 0, len: 256 << 20, fua: false }));
+    assert_eq!(io(&command(nvm::VERIFY, 0, 256, 0)), Ok(Io::Verify { offset: 0, len: 1 << 20, fua: false }));
+    // VSL: what a Verify has read is limited as what a Read transfers.
+    assert_eq!(io(&command(nvm::VERIFY, 0, 257, 0)), Err(Status::INVALID_FIELD));
+    assert_eq!(io(&command(nvm::VERIFY, 0, 65_536, 0)), Err(Status::INVALID_FIELD));
     assert_eq!(io(&Command::new(nvm::FLUSH, 1, 1)), Ok(Io::Flush));
 }
 

@@ -138,7 +138,7 @@ fn descriptors_arrive_in_the_order_in_which_they_were_named() {
         panic!("not replaced: {}", replace_process(program, &descriptors));
     }
     let mut child = Command::new(std::env::current_exe().expect("it runs"));
-    child.args(["--exact", "descriptors_arrive_in_the_order_in_which_they_were_named", "--nocapture"]);
+    child.args(["--exact", "handover::descriptors_arrive_in_the_order_in_which_they_were_named", "--nocapture"]);
     let child = child.env("PURLIN_TEST_REPLACE", "yes").stdout(std::process::Stdio::piped()).spawn().expect("it runs");
     let pid = child.id();
     let output = child.wait_with_output().expect("it ends");

@@ -1,0 +1,75 @@
+//! Exports that could not be served when they should have been: their address was not there yet, or somebody else had it.
+//!
+//! They are tried again for as long as they are wanted. Block devices are not: what is missing there does not come by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use format::ExportKind;
+
+use super::Engine;
+use super::exports::{RESOLVE_WITHIN, RunningExport, is_known};
+
+/// How often they are tried.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// Those of `exports` that are to be tried again.
+fn unserved<'a>(exports: impl Iterator<Item = &'a Arc<RunningExport>>) -> Vec<Arc<RunningExport>> {
+    let is_due = |running: &&Arc<RunningExport>| {
+        running.failure.is_some() && !matches!(running.record.kind, ExportKind::Ublk { .. })
+    };
+    exports.filter(is_due).cloned().collect()
+}
+
+impl Engine {
+    /// Tries again to serve what could not be served, for as long as the engine lives.
+    pub fn start_retrying_exports(self: &Arc<Self>) {
+        let engine = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(EVERY).await;
+                let Some(engine) = engine.upgrade() else { return };
+                engine.retry_exports().await;
+            }
+        });
+    }
+
+    async fn retry_exports(&self) {
+        for group in self.all() {
+            let due = unserved(group.exports().values());
+            for running in due {
+                // A name that nobody answers for is waited for without holding up changes.
+                if is_known(&running.record.kind.address(), RESOLVE_WITHIN).await.is_err() {
+                    continue;
+                }
+                let _one = self.changes.lock().await;
+                if self.newcomers.has_ended() || !self.is_running(&group) {
+                    return;
+                }
+                let now = group.exports().get(&running.record.id).cloned();
+                if now.is_some_and(|now| Arc::ptr_eq(&now, &running))
+                    && let Err(error) = self.start_export(&group, running.record.clone()).await
+                {
+                    tracing::debug!(group = group.name, %error, "an export could not be tried again");
+                }
+            }
+        }
+        for import in self.all_imports().into_iter().filter(|import| import.running.is_ok()) {
+            let due = unserved(import.exports().values());
+            for running in due {
+                if is_known(&running.record.kind.address(), RESOLVE_WITHIN).await.is_err() {
+                    continue;
+                }
+                let _one = self.changes.lock().await;
+                let is_there = self.all_imports().iter().any(|now| Arc::ptr_eq(now, &import));
+                if self.newcomers.has_ended() || !is_there {
+                    return;
+                }
+                let now = import.exports().get(&running.record.id).cloned();
+                if now.is_some_and(|now| Arc::ptr_eq(&now, &running)) {
+                    self.offer_import(&import, running.record.clone()).await;
+                }
+            }
+        }
+    }
+}
