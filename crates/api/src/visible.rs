@@ -2,8 +2,9 @@
 
 use std::borrow::Cow;
 
-/// Whether a terminal obeys the character instead of showing it: a control character, a separator of lines, or one that turns the
-/// direction of the text around it (Unicode Standard Annex 9, clause 2).
+/// Whether a terminal obeys the character instead of showing it: a control character, a separator
+/// of lines, or one that turns the direction of the text around it (Unicode Standard Annex 9,
+/// clause 2).
 pub fn is_obeyed(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

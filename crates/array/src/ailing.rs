@@ -4,8 +4,9 @@
 //! seconds make a report; [`SECONDS_RETIRED`] take the member out of service, if that was asked for, a spare is there to
 //! take its place, and no other member of its set is lost. A minute without a slow second wipes the slate.
 //!
-//! A member that has lost an operation ([`crate::watch`]) is *given up* at once: all shards end what they wait for there,
-//! so that nothing, not even the change of the superblocks, waits for it again. One that the group cannot do without stays.
+//! A member that has lost an operation ([`crate::watch`]) is *given up* at once: all shards end
+//! what they wait for there, so that nothing, not even the change of the superblocks, waits for it
+//! again. One that the group cannot do without stays.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -60,7 +61,8 @@ impl Shared {
         }
     }
 
-    /// No shard has seen an answer of a drive for so long. One that has no place any more counts as silent.
+    /// No shard has seen an answer of a drive for so long. One that has no place any more counts as
+    /// silent.
     pub(crate) fn is_silent_for(&self, drive: DriveId, limit: Nanos, now: Nanos) -> bool {
         let answered = self.member_of(drive).map(|member| self.answered[usize::from(member.0)].load(Ordering::Relaxed));
         answered.is_none_or(|answered| now.saturating_sub(answered) >= limit)

@@ -290,8 +290,8 @@ impl<E: Env> Array<E> {
         if self.0.shared.is_stopped() { Err(BlockError::Stopped) } else { Ok(()) }
     }
 
-    /// Bytes from `offset` on, which is in `unit`, up to the next band with an allocated zone, or at least to `end`: all of them a
-    /// hole, if none of this band's zones is allocated; else 0.
+    /// Bytes from `offset` on, which is in `unit`, up to the next band with an allocated zone, or
+    /// at least to `end`: all of them a hole, if none of this band's zones is allocated; else 0.
     pub(crate) fn hole_at(&self, offset: u64, unit: UnitIndex, end: u64) -> u64 {
         let geometry = &self.0.shared.geometry;
         let band_zones = geometry.zones_per_unit() * geometry.sets;

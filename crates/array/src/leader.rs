@@ -71,7 +71,8 @@ pub(crate) struct Leader {
     /// The group was not stopped in order. What that made necessary is done, which the superblocks do not say yet, and these
     /// members failed meanwhile.
     pub failed_in_recovery: Option<Vec<MemberIndex>>,
-    /// Members that were missing when the group was started have been waited for: spares take their places.
+    /// Members that were missing when the group was started have been waited for: spares take their
+    /// places.
     pub missing_waited_for: Cell<bool>,
     pub map_lock: Turnstile,
     map_versions: RefCell<Vec<Version>>,

@@ -18,9 +18,10 @@ use crate::load::{Sources, read_patched};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
-/// The lost ranges of a group, as its shards share them. Ranges are found lost before the group runs; from then on there
-/// are only fewer of them. A *lost block* is a block of a range, shorter at the ends of a range that are no ends of a
-/// block: it has to be written as a whole to be readable again.
+/// The lost ranges of a group, as its shards share them. Ranges are found lost before the group
+/// runs; from then on there are only fewer of them. A *lost block* is a block of a range, shorter
+/// at the ends of a range that are no ends of a block: it has to be written as a whole to be
+/// readable again.
 ///
 /// Memory follows the number of ranges, which the format limits, and not their lengths.
 #[derive(Debug, Default)]

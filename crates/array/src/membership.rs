@@ -125,8 +125,8 @@ impl<E: Env> Array<E> {
             .await
     }
 
-    /// Takes a member out of service as if it had failed, because an operator says so. Leader only. One that is missing is waited for
-    /// no longer: a spare takes its place.
+    /// Takes a member out of service as if it had failed, because an operator says so. Leader only.
+    /// One that is missing is waited for no longer: a spare takes its place.
     ///
     /// # Errors
     /// [`JoinError::NoMember`]; [`BlockError::Lost`] if the group cannot do without it.

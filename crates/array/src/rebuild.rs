@@ -34,8 +34,9 @@ const REBUILD_AGAIN: Duration = Duration::from_secs(30);
 /// How often the superblocks note how far a rebuild is: what is done again after a crash.
 const CHECKPOINT_NANOS: Nanos = 10_000_000_000;
 
-/// How long spares wait for members that were missing when the group was started: drives, and other machines, may come up one after
-/// the other, and a member that comes back gets what it missed instead of everything.
+/// How long spares wait for members that were missing when the group was started: drives, and other
+/// machines, may come up one after the other, and a member that comes back gets what it missed
+/// instead of everything.
 const MISSING_GRACE: Duration = Duration::from_secs(60);
 
 impl<E: Env> Inner<E> {

@@ -35,8 +35,8 @@ pub struct Replayed {
     pub bytes: u64,
     /// Bytes of the group whose content nobody knows any more.
     pub lost: u64,
-    /// Records whose parts contradict each other. No crash leaves one: the log was damaged or forged. They are not
-    /// applied, so what they name may be inconsistent.
+    /// Records whose parts contradict each other. No crash leaves one: the log was damaged or
+    /// forged. They are not applied, so what they name may be inconsistent.
     pub contradictory: u64,
     /// Members that failed meanwhile.
     pub failed: Vec<MemberIndex>,
@@ -175,7 +175,8 @@ impl<'a, E: Env> Replay<'a, E> {
                 let range = Range::new(said.x, said.x + u64::from(said.len));
                 let open = covered.gaps(range);
                 covered.add(range);
-                // A contradictory record changes nothing, and older ones must not undo what it announced.
+                // A contradictory record changes nothing, and older ones must not undo what it
+                // announced.
                 let applies = !said.is_void() && !record.contradictory;
                 for open in open.iter().filter(|_| applies) {
                     let allocated = self.allocated(record.unit, open);

@@ -41,8 +41,9 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Adds the part of a further member. All parts of a record say the same, but for their payloads. If this one does not,
-    /// the record is contradictory: its payloads do not fit its entries, so none of it can be applied.
+    /// Adds the part of a further member. All parts of a record say the same, but for their
+    /// payloads. If this one does not, the record is contradictory: its payloads do not fit its
+    /// entries, so none of it can be applied.
     fn add(&mut self, part: &Part, piece_bytes: u32, role: Role, payload: Payload) {
         let same = self.unit.0 == part.unit
             && self.holders == part.holders

@@ -8,10 +8,12 @@
 //!   faster. A late read is hedged ([`crate::hedge`]) if there is a token for it: [`READS_PER_HEDGE`] reads earn one.
 //! - A drive most of whose reads are late is *slow*. Reads go around it, without tokens, as far as redundancy goes; now
 //!   and then a probe asks whether it is well again. Slow is relative: where all drives are, the bound moves.
-//! - An operation is *lost* when it has had no answer for the group's time limit, and its drive has answered nothing at all
-//!   for as long, or has answered one that began a time limit later. A drive that is only busy answers in turn: whatever
-//!   waits in its queue is waited for. A member that loses an operation is given up ([`crate::ailing`]). If the group cannot do without the member, reads and flushes fail, and writes are waited for:
-//!   one that came to the drive after its failure was told could undo a later one.
+//! - An operation is *lost* when it has had no answer for the group's time limit, and its drive has
+//!   answered nothing at all for as long, or has answered one that began a time limit later. A
+//!   drive that is only busy answers in turn: whatever waits in its queue is waited for. A member
+//!   that loses an operation is given up ([`crate::ailing`]). If the group cannot do without the
+//!   member, reads and flushes fail, and writes are waited for: one that came to the drive after
+//!   its failure was told could undo a later one.
 //!
 //! Invariants:
 //! 1. A flight is in the table from its first `Pending` to its end, and its waker with it.

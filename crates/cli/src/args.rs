@@ -288,8 +288,8 @@ listed, and why it cannot be read. docs/import-md.md says more.")]
     },
     /// No longer try to start a group that could not be started; its drives stay as they are
     ///
-    /// Such a group is listed as not started, with the reason, and the daemon tries again when drives come. A forgotten one is
-    /// started again with `purlin group assemble`.
+    /// Such a group is listed as not started, with the reason, and the daemon tries again when
+    /// drives come. A forgotten one is started again with `purlin group assemble`.
     #[command(after_help = "Examples:\n  purlin group forget tank\n  purlin group forget tank --dry-run")]
     Forget {
         /// The group

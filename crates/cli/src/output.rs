@@ -9,8 +9,9 @@ use serde::Serialize;
 use crate::Failure;
 use crate::args::{Common, Format};
 
-/// `text` as it may go to a terminal: what strangers wrote in it (names on drives, models, other machines' answers) neither moves the cursor
-/// nor turns the text around. New lines stay, and the colours of our own tables where there are some.
+/// `text` as it may go to a terminal: what strangers wrote in it (names on drives, models, other
+/// machines' answers) neither moves the cursor nor turns the text around. New lines stay, and the
+/// colours of our own tables where there are some.
 pub fn for_terminal(text: &str, has_colours: bool) -> Cow<'_, str> {
     let is_plain = |c: char| !is_obeyed(c) || c == '\n';
     if text.chars().all(is_plain) {
@@ -32,7 +33,8 @@ pub fn for_terminal(text: &str, has_colours: bool) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Bytes of the colour (Select Graphic Rendition: ECMA-48, clause 8.3.117) that `text` begins with; 0 if it begins with none.
+/// Bytes of the colour (Select Graphic Rendition: ECMA-48, clause 8.3.117) that `text` begins with;
+/// 0 if it begins with none.
 fn colour_len(text: &str) -> usize {
     let Some(parameters) = text.strip_prefix("\u{1b}[") else { return 0 };
     let digits = parameters.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b';').count();

@@ -89,7 +89,8 @@ pub fn generate_tls(hash: Option<Hash>) -> Result<Zeroizing<String>, Failure> {
     }
 }
 
-/// Writes a secret to a new file that only its user may read. No new line ends it: SPDK takes it for a part of a key of TLS.
+/// Writes a secret to a new file that only its user may read. No new line ends it: SPDK takes it
+/// for a part of a key of TLS.
 ///
 /// # Errors
 /// The file is there already, or cannot be written.

@@ -144,7 +144,8 @@ pub fn not_started(groups: &[GroupNotStarted]) -> String {
     groups.iter().map(of).collect()
 }
 
-/// A sentence in lines of at most 80 characters, unless a word is longer, behind a title and indented by two.
+/// A sentence in lines of at most 80 characters, unless a word is longer, behind a title and
+/// indented by two.
 fn wrapped(title: &str, sentence: &str) -> String {
     let mut lines = vec![format!("  {title}")];
     let mut is_first = true;

@@ -1,9 +1,10 @@
 //! The daemon's log: lines go into a bounded queue, and a thread of its own writes them to stderr.
 //!
 //! Guarantees:
-//! 1. Logging never waits. Where the reader of stderr stalls, lines are dropped and counted, and no request notices.
-//! 2. Logging never fails. Where stderr cannot be written (a full disk, a pipe that nobody reads any more), lines are
-//!    dropped and counted, and the daemon goes on.
+//! 1. Logging never waits. Where the reader of stderr stalls, lines are dropped and counted, and no
+//!    request notices.
+//! 2. Logging never fails. Where stderr cannot be written (a full disk, a pipe that nobody reads
+//!    any more), lines are dropped and counted, and the daemon goes on.
 //! 3. Memory is bounded: [`LINES_MAX`] lines of [`LINE_BYTES_MAX`] bytes.
 //! 4. After lines were dropped, the next line that can be written says how many.
 //!
@@ -18,7 +19,8 @@ use std::time::{Duration, Instant};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait to be written: more than an ordinary start writes, so that one that stalls for a moment loses nothing.
+/// Lines that wait to be written: more than an ordinary start writes, so that one that stalls for a
+/// moment loses nothing.
 const LINES_MAX: usize = 1024;
 
 /// A line is cut behind this many bytes.
@@ -30,7 +32,8 @@ const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 /// The log of this process, once there is one.
 static PROCESS: OnceLock<LogWriter> = OnceLock::new();
 
-/// Lines of the process' log that were dropped since it started: because the queue was full, or because stderr refused them.
+/// Lines of the process' log that were dropped since it started: because the queue was full, or
+/// because stderr refused them.
 pub fn dropped_lines() -> u64 {
     PROCESS.get().map_or(0, LogWriter::dropped)
 }
@@ -75,7 +78,8 @@ impl LogWriter {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything that was logged before is written, but no longer than a second: the reader may have stalled.
+    /// Waits until everything that was logged before is written, but no longer than a second: the
+    /// reader may have stalled.
     pub fn flush(&self) {
         let (sender, done) = sync_channel(1);
         let mut entry = Entry::Flush(sender);

@@ -118,7 +118,8 @@ fn main() -> ExitCode {
         tracing::warn!(%error, "no more descriptors than it was started with");
     }
     give_back_large_memory();
-    // Before there are threads that serve requests: they inherit it. The log's does not need it, since nobody waits for it.
+    // Before there are threads that serve requests: they inherit it. The log's does not need it,
+    // since nobody waits for it.
     if let Err(error) = take_memory_without_io() {
         tracing::debug!(%error, "may wait for its own block devices when memory is short");
     }

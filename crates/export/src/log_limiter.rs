@@ -1,5 +1,5 @@
-//! Limits how often the log says the same: a host or a drive that causes a thousand events a second gets one line in
-//! [`EVERY`], with how often it has happened.
+//! Limits how often the log says the same: a host or a drive that causes a thousand events a second
+//! gets one line in [`EVERY`], with how often it has happened.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use drive::Nanos;
 /// How often at most one line is written for a key.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Keys that are told apart. Strangers choose their names, so there is a limit; all further ones share a line.
+/// Keys that are told apart. Strangers choose their names, so there is a limit; all further ones
+/// share a line.
 const KEYS_MAX: usize = 256;
 
 /// A rate limiter for lines of the log, with one budget for each key.
@@ -48,7 +49,8 @@ impl<K> Default for LogLimiter<K> {
 }
 
 impl<K: Ord> LogLimiter<K> {
-    /// An event of this key. `Some` if a line is to be written for it: how many events it stands for, this one included.
+    /// An event of this key. `Some` if a line is to be written for it: how many events it stands
+    /// for, this one included.
     pub fn happened(&mut self, key: K, now: Nanos) -> Option<u64> {
         if self.keys.len() >= KEYS_MAX && !self.keys.contains_key(&key) {
             self.keys.retain(|_, line| !line.is_due(now) || line.count > 0);

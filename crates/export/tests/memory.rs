@@ -1,5 +1,5 @@
-//! Many namespaces, many connections: how much memory they take. In a program of their own, whose memory is measured, one
-//! after the other.
+//! Many namespaces, many connections: how much memory they take. In a program of their own, whose
+//! memory is measured, one after the other.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 

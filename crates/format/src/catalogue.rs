@@ -231,7 +231,8 @@ pub enum CatalogueError {
         /// The name.
         name: String,
     },
-    /// Two volumes or exports have one identity, or one is not below `next_id`, or that is larger than can be.
+    /// Two volumes or exports have one identity, or one is not below `next_id`, or that is larger
+    /// than can be.
     #[error("the identity {id} is used twice, or is not below next_id, or too large")]
     Id {
         /// The identity.

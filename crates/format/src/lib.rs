@@ -58,6 +58,7 @@ pub use uuid::{BadUuid, Uuid};
 /// Every structure starts and ends on a multiple of this many bytes.
 pub const BLOCK: usize = 4096;
 
-/// Largest epoch, generation, sequence or identity that is read from a drive. All of them count up by one, so none gets
-/// this far in the life of a drive; larger ones are refused, since counting on from them would overflow.
+/// Largest epoch, generation, sequence or identity that is read from a drive. All of them count up
+/// by one, so none gets this far in the life of a drive; larger ones are refused, since counting on
+/// from them would overflow.
 pub const COUNTER_MAX: u64 = 1 << 62;

@@ -328,7 +328,8 @@ impl<N: Network> Controller<N> {
         let Inner { env, admin, io, fate, .. } = &*self.inner;
         let period = (limit / 4).min(WATCH_PERIOD_MAX);
         while race(env.sleep(period), fate.ended()).await.is_some() {
-            // Keep Alive is answered by controllers whose drives are dead: the admin queue says nothing of the others.
+            // Keep Alive is answered by controllers whose drives are dead: the admin queue says
+            // nothing of the others.
             let heard = io.iter().map(Queue::heard).max().unwrap_or_default();
             let (_, mut is_hopeless) = admin.overdue(limit, admin.heard());
             for (index, queue) in io.iter().enumerate() {

@@ -81,7 +81,8 @@ struct State {
     /// By command identifier.
     sent: Vec<Option<Sent>>,
     outbox: Outbox,
-    /// When the controller last answered a command of this queue, or did a part of one; aborted ones do not count.
+    /// When the controller last answered a command of this queue, or did a part of one; aborted
+    /// ones do not count.
     heard: Nanos,
     /// When the newest command was sent that it has answered.
     newest_answered: Nanos,
@@ -162,11 +163,13 @@ impl<N: Network> Queue<N> {
         self.inner.state.borrow().heard
     }
 
-    /// Commands that are late and are to be aborted, each told once. True if one waits for half as long again.
+    /// Commands that are late and are to be aborted, each told once. True if one waits for half as
+    /// long again.
     ///
-    /// A command is late when it has waited for longer than `limit`, and the controller has answered nothing for as long (`heard`
-    /// is when it last did, on any queue), or has answered one that was sent a limit later. A controller that is only busy
-    /// answers in turn, and whatever waits there is waited for.
+    /// A command is late when it has waited for longer than `limit`, and the controller has
+    /// answered nothing for as long (`heard` is when it last did, on any queue), or has answered
+    /// one that was sent a limit later. A controller that is only busy answers in turn, and
+    /// whatever waits there is waited for.
     pub fn overdue(&self, limit: Duration, heard: Nanos) -> (Vec<u16>, bool) {
         let now = self.inner.env.now();
         let limit = limit.as_nanos() as u64;

@@ -10,7 +10,8 @@ use crate::survey::Found;
 
 /// The catalogue of a group.
 pub(crate) struct Volumes {
-    /// The newest valid one; that of a new group, without any volume, where there never was one or it cannot be used.
+    /// The newest valid one; that of a new group, without any volume, where there never was one or
+    /// it cannot be used.
     pub catalogue: Catalogue,
     /// Why it cannot be used: every copy is damaged, or the newest one breaks a rule of the format.
     pub unknown: Option<String>,
@@ -84,7 +85,8 @@ impl Volumes {
             let message = format!("the newest catalogue breaks a rule: {why}");
             findings.push(Finding::group(group, Structure::Catalogue, message));
         }
-        // Nothing follows the extents of a catalogue that breaks a rule: they may lie outside of the group.
+        // Nothing follows the extents of a catalogue that breaks a rule: they may lie outside of
+        // the group.
         let catalogue = if unknown.is_none() { catalogue } else { Catalogue::default() };
         Volumes { catalogue, unknown, copies }
     }

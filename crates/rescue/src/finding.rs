@@ -65,8 +65,8 @@ impl Finding {
         Finding { drive, slot: Some(slot as u16), ..Finding::group(group, structure, message) }
     }
 
-    /// Adds it to others. One that goes on where the last one ends, and says the same, makes that longer instead: a
-    /// region that cannot be read is one finding, however many blocks it has.
+    /// Adds it to others. One that goes on where the last one ends, and says the same, makes that
+    /// longer instead: a region that cannot be read is one finding, however many blocks it has.
     pub(crate) fn add_to(self, findings: &mut Vec<Finding>) {
         if let Some(last) = findings.last_mut() {
             let end = last.offset_bytes.zip(last.len_bytes).map(|(offset, len)| offset + len);

@@ -64,7 +64,8 @@ pub struct Group {
     /// A drive that was run without another, while that was run without it.
     pub(crate) divided: Option<(usize, usize)>,
     pub(crate) geometry: Geometry,
-    /// Bytes of the data region that some member can hold: fewer than the superblock says where all members are cut off.
+    /// Bytes of the data region that some member can hold: fewer than the superblock says where all
+    /// members are cut off.
     pub(crate) data_bytes: u64,
 }
 
@@ -119,8 +120,9 @@ impl Group {
         self
     }
 
-    /// The bytes from the start of a region of `len` bytes at `offset` that the largest member can hold. What a superblock
-    /// says of sizes is not believed: a cut-off image must cost no more than its own size.
+    /// The bytes from the start of a region of `len` bytes at `offset` that the largest member can
+    /// hold. What a superblock says of sizes is not believed: a cut-off image must cost no more
+    /// than its own size.
     pub(crate) fn held(&self, drives: &[Found], offset: u64, len: u64) -> u64 {
         let sizes = self.members.iter().flatten().map(|&index| drives[index].drive.size_bytes());
         sizes.max().unwrap_or(0).saturating_sub(offset).min(len)

@@ -144,7 +144,8 @@ impl Log {
             let mut payload_at = 0;
             for mut entry in record.entries {
                 if record.contradictory {
-                    // Its payloads do not fit its entries: it only keeps older records from being applied.
+                    // Its payloads do not fit its entries: it only keeps older records from being
+                    // applied.
                     (entry.overwritten, entry.restated) = (0, 0);
                     let (from, end) = (start + entry.x, start + entry.x + u64::from(entry.len));
                     self.replace(set, from, end, Live::void(from, entry));

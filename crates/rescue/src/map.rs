@@ -15,8 +15,8 @@ const BLOCKS_AT_ONCE: u64 = 128;
 
 /// Which zones were ever written.
 pub(crate) struct Map {
-    /// The blocks of which there is a valid copy, by index. Memory follows what is on the drives, not what the superblock
-    /// says there should be.
+    /// The blocks of which there is a valid copy, by index. Memory follows what is on the drives,
+    /// not what the superblock says there should be.
     blocks: BTreeMap<u64, MapBlock>,
     /// Blocks of which every copy that there was is damaged: what they said is not known.
     unknown: BTreeSet<u64>,
@@ -65,7 +65,8 @@ impl Map {
         map
     }
 
-    /// No zone from `zone` on was ever written, up to the zone that is given: the end of the map block, if all of it says so.
+    /// No zone from `zone` on was ever written, up to the zone that is given: the end of the map
+    /// block, if all of it says so.
     pub(crate) fn unwritten_up_to(&self, zone: u64) -> Option<u64> {
         let block = zone / ZONES_PER_MAP_BLOCK;
         let is_empty = block < self.end && !self.unknown.contains(&block) && !self.blocks.contains_key(&block);

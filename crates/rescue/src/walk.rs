@@ -40,8 +40,9 @@ impl<'a> Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// No zone of a map block was ever written, of which `zone` is one: the end of the block. A stripe of each set comes
-    /// before the next one of the first, so the first set's zone beside this one has to be in the block, too.
+    /// No zone of a map block was ever written, of which `zone` is one: the end of the block. A
+    /// stripe of each set comes before the next one of the first, so the first set's zone beside
+    /// this one has to be in the block, too.
     fn unwritten_up_to(&self, zone: u64) -> Option<u64> {
         let sets = self.group.geometry.sets;
         let end = self.map.unwritten_up_to(zone)?;

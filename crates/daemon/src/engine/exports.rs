@@ -369,7 +369,8 @@ async fn listen_on(address: &str, within: Duration) -> Answer<ListenOn> {
     }
 }
 
-/// Whether it is known where an export's address is, or becomes known within some time. To be asked before anything that others wait for.
+/// Whether it is known where an export's address is, or becomes known within some time. To be asked
+/// before anything that others wait for.
 pub(super) async fn is_known(address: &str, within: Duration) -> Answer<()> {
     // Block devices have none.
     if address.starts_with("/dev/") {

@@ -130,7 +130,8 @@ impl Memory {
         self.path.with_file_name(format!("{group}.{KEPT}"))
     }
 
-    /// What was remembered; nothing if nothing was. It is a hint: without it groups have to be assembled by hand.
+    /// What was remembered; nothing if nothing was. It is a hint: without it groups have to be
+    /// assembled by hand.
     pub fn load(&self) -> io::Result<Vec<Remembered>> {
         Ok(read_hint::<Document>(&self.path, "groups have to be started by hand: purlin group assemble")?.groups)
     }
@@ -144,7 +145,8 @@ impl Memory {
         self.path.with_file_name("drives.json")
     }
 
-    /// What the drives were that were there and nothing new; `None` if that was never written. It is a hint.
+    /// What the drives were that were there and nothing new; `None` if that was never written. It
+    /// is a hint.
     pub fn load_drives(&self) -> io::Result<Option<BTreeSet<String>>> {
         let document: DrivesDocument = read_hint(&self.drives_path(), "no drive counts as new at this start")?;
         Ok(document.drives)
@@ -188,8 +190,8 @@ impl Memory {
     }
 }
 
-/// A document of the state directory that nothing else can tell; an empty one if it was never written. `then` is what has to be done
-/// where it is moved away.
+/// A document of the state directory that nothing else can tell; an empty one if it was never
+/// written. `then` is what has to be done where it is moved away.
 ///
 /// # Errors
 /// If it is there and cannot be read: the message names the file and the way out.
@@ -203,8 +205,8 @@ pub(super) fn read<T: Default + DeserializeOwned>(path: &Path, then: &str) -> io
     })
 }
 
-/// A document of the state directory that only helps. One that cannot be read is put aside, with a warning, and counts as never
-/// written: `then` is what that costs.
+/// A document of the state directory that only helps. One that cannot be read is put aside, with a
+/// warning, and counts as never written: `then` is what that costs.
 ///
 /// # Errors
 /// If it can neither be read nor put aside: it would be overwritten.

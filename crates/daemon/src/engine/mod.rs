@@ -95,7 +95,7 @@ use shares::Shares;
 pub use announce::Interfaces;
 pub use clock::WallClock;
 
-/// Names of exports that nobody answers for hold up a group's start for so long, all together.
+/// How long the start of a group waits for the host names of its exports, for all of them together.
 const NAMES_WITHIN: Duration = Duration::from_secs(1);
 
 /// The daemon's objects, over the shards of a runtime.
@@ -353,7 +353,7 @@ impl Engine {
             return Err(error);
         }
         self.groups.write().unwrap_or_else(PoisonError::into_inner).insert(name, group.clone());
-        // Nobody tries to start it any more.
+        // It is no longer tried again.
         self.not_started.forget(&uuid);
         Ok(group)
     }
@@ -362,7 +362,7 @@ impl Engine {
     async fn serve_group(&self, group: &Arc<Group>) -> Answer<()> {
         let catalogue = group.catalogue().await?;
         group.limit_volumes(&catalogue);
-        // Names that nobody answers for hold up the start for so long, all together.
+        // Host names that a DNS server does not answer for must not hold up the start.
         let until = Instant::now() + NAMES_WITHIN;
         for record in catalogue.exports {
             let left = until.saturating_duration_since(Instant::now());
@@ -375,7 +375,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Serves an export of the catalogue. What cannot be served now is listed with the reason, and tried again.
+    /// Serves an export of the catalogue. What cannot be served now is listed with the reason, and
+    /// tried again.
     async fn start_export(&self, group: &Arc<Group>, record: ExportRecord) -> Answer<Arc<RunningExport>> {
         self.note_export(group, record, Ok(())).await
     }

@@ -1,5 +1,6 @@
-//! Groups that the daemon had and could not start: shown with the reason, kept from others who want their names, tried again by
-//! [`super::hotplug`] and [`super::away`], and forgotten when an operator says so.
+//! Groups that the daemon had and could not start: shown with the reason, kept from others who want
+//! their names, tried again by [`super::hotplug`] and [`super::away`], and forgotten when an
+//! operator says so.
 
 use std::sync::{PoisonError, RwLock};
 

@@ -1,7 +1,8 @@
 //! Whether members answer, also those that a group cannot do without.
 //!
-//! A member that fails leaves its group, and everybody sees it. One that the group needs keeps its place, whatever happens: without it
-//! nothing could be read. So it is asked, and a group whose members do not answer is not called well.
+//! A member that fails leaves its group, and the status shows it. A member that the group needs
+//! keeps its place, because without it no data could be read. So each member is read every ten
+//! seconds, and a group is degraded or failed when members do not answer.
 
 use std::collections::BTreeMap;
 use std::path::Path;

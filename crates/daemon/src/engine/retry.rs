@@ -1,6 +1,8 @@
-//! Exports that could not be served when they should have been: their address was not there yet, or somebody else had it.
+//! Exports that could not be served when they should have been: their address was not there yet, or
+//! somebody else had it.
 //!
-//! They are tried again for as long as they are wanted. Block devices are not: what is missing there does not come by itself.
+//! They are tried again for as long as they are wanted. Block devices are not: what is missing
+//! there does not come by itself.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,7 +40,8 @@ impl Engine {
         for group in self.all() {
             let due = unserved(group.exports().values());
             for running in due {
-                // A name that nobody answers for is waited for without holding up changes.
+                // Looked up before the lock is taken: a DNS server that does not answer must not
+                // hold up changes.
                 if is_known(&running.record.kind.address(), RESOLVE_WITHIN).await.is_err() {
                     continue;
                 }

@@ -344,7 +344,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes how far a scrub is, or how it ended: a group is about to be stopped. With the lock of changes held.
+    /// Notes how far a scrub is, or how it ended: a group is about to be stopped. With the lock of
+    /// changes held.
     ///
     /// # Errors
     /// As [`Engine::note_scrub`].

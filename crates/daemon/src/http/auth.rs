@@ -124,7 +124,8 @@ pub fn guarded(routes: Router, tokens: Arc<Tokens>) -> Router {
     routes.layer(from_fn_with_state(tokens, require_token))
 }
 
-/// Lets a request pass if it carries `Authorization: Bearer TOKEN` (RFC 6750, 2.1) with a known token. Otherwise it is the connection's last one.
+/// Lets a request pass if it carries `Authorization: Bearer TOKEN` (RFC 6750, 2.1) with a known
+/// token. Otherwise it is the connection's last one.
 async fn require_token(State(tokens): State<Arc<Tokens>>, request: Request, next: Next) -> Response {
     let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;

@@ -20,7 +20,8 @@ const BODY_BYTES_MAX: usize = 1 << 20;
 /// A client that has not sent its request's body by then has stalled.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 
-/// Takes in a request's body before anything is done, so that a client that stalls holds up nothing but its connection.
+/// Takes in a request's body before anything is done, so that a client that stalls holds up nothing
+/// but its connection.
 pub(super) async fn whole(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let seat = parts.extensions.get::<Arc<Seat>>().cloned();
@@ -113,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// A body of which one byte comes.
+    /// A body that ends after its first byte without saying so.
     struct Stalled(bool);
 
     impl HttpBody for Stalled {

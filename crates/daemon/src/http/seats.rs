@@ -1,9 +1,11 @@
-//! Places for connections at a listener, and who gives up his when somebody new comes.
+//! Places for connections at a listener, and which connection ends when a new one needs a place.
 //!
 //! Invariants:
 //! - A newcomer is kept out only while every place is taken by a request that is being carried out.
-//! - A connection is ended for a newcomer only while it waits for its client: for a handshake, a header, a body, or for taking an answer.
-//! - Of those, clients that have shown no token go first. So whoever has no token cannot keep out those who have.
+//! - A connection is ended for a newcomer only while it waits for its client: for a handshake, a
+//!   header, a body, or for taking an answer.
+//! - Of those, clients that have shown no token go first: they cannot keep out clients that have
+//!   one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -76,7 +78,8 @@ impl Seats {
         Arc::new(Seats { max, table: Mutex::default(), changed: Notify::new() })
     }
 
-    /// A place for a connection from `peer`, as soon as there is one. To be waited for by one task at a time.
+    /// A place for a connection from `peer`, as soon as there is one. To be waited for by one task
+    /// at a time.
     pub async fn seat(self: &Arc<Seats>, peer: Option<Peer>) -> Seat {
         loop {
             if let Some(seat) = self.try_seat(peer) {
@@ -113,8 +116,9 @@ impl Table {
         self.next
     }
 
-    /// Has one connection go that waits for its client, unless one is going already: a stranger rather than one that has shown a token, of
-    /// the peer with most of them, the one that has waited longest.
+    /// Has one connection go that waits for its client, unless one is going already: a stranger
+    /// rather than one that has shown a token, of the peer with most of them, the one that has
+    /// waited longest.
     fn make_room(&mut self) {
         if self.taken.values().any(|taken| taken.state == State::Leaves) {
             return;
@@ -142,7 +146,8 @@ impl Seat {
         self.change(|taken, _| taken.is_known = true);
     }
 
-    /// A whole request has come. False if the connection has to go, and the request must not be begun.
+    /// A whole request has come. False if the connection has to go, and the request must not be
+    /// begun.
     pub fn serves(&self) -> bool {
         self.change(|taken, _| {
             let goes = taken.state == State::Leaves;

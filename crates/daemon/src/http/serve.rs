@@ -4,7 +4,7 @@
 //! - The Unix socket never has more permissions than mode 600.
 //! - Over TCP nothing is parsed before the TLS handshake, and nothing is routed without a token.
 //! - Connections over TCP have their own limit, so that they cannot keep the Unix socket from being served.
-//! - Clients that stall keep nobody out: [`Seats`].
+//! - Clients that stall do not keep others out: [`Seats`].
 
 use std::convert::Infallible;
 use std::future::poll_fn;

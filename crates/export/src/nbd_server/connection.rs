@@ -202,8 +202,9 @@ pub(super) struct Client {
 }
 
 impl Client {
-    /// Whether the export is being stopped and the client has not taken all its answers for [`LINGER_MAX`]: nobody waits for it any longer.
-    /// Wakes the task when that comes to be.
+    /// Whether the export is being stopped and the client has left answers unread for
+    /// [`LINGER_MAX`]. The stop does not wait for such a client. Wakes the task when the time is
+    /// over.
     fn holds_up_a_stop(&self, context: &mut Context<'_>) -> bool {
         let mut timer = self.stall.borrow_mut();
         if !(self.export.stopping() && self.link.has_unsent()) {

@@ -96,7 +96,8 @@ impl<B: Block + 'static> Admin<B> {
     }
 
     fn set_limit(&self) {
-        // In steps of KAS: rounded up, and one more, for a host that is heard of just before the time is over.
+        // In steps of KAS: rounded up, and one more, for a host that is heard of just before the
+        // time is over.
         let limit = match self.controller.keep_alive_ms() {
             0 => Duration::ZERO,
             ms => Duration::from_secs(ms.div_ceil(1000).into()) + KEEP_ALIVE_STEP,

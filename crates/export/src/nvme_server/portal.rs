@@ -174,8 +174,8 @@ impl<B> Portal<B> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A host was refused. `Some` if the log is to say so: how often it was, since that was said last. `who` is the host's name,
-    /// or its address where it has not said who it is.
+    /// A host was refused. `Some` if the log is to say so: how often it was, since that was said
+    /// last. `who` is the host's name, or its address where it has not said who it is.
     pub(super) fn refused(&self, what: RefusalKind, who: &str, now: Nanos) -> Option<u64> {
         self.lock().refusals.happened((what, who.to_owned()), now)
     }

@@ -171,8 +171,8 @@ pub struct Frame {
     pub len: usize,
 }
 
-/// What a log may name: the strips, stripe groups and bytes that its array has. A frame that names others is invalid,
-/// so nobody who has a decoded frame needs to check them again.
+/// What a log may name: the strips, stripe groups and bytes that its array has. A frame that names
+/// others is invalid, so nobody who has a decoded frame needs to check them again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogShape {
     /// Data strips of a stripe.

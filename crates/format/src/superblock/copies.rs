@@ -3,8 +3,9 @@
 use super::{Superblock, SuperblockError};
 use crate::BLOCK;
 
-/// Where the head and the tail copy lie on a drive of `drive_bytes`: in its first and its last whole block.
-/// `None` for a drive of fewer than two blocks: it has no room for two copies, so it cannot be a member.
+/// Where the head and the tail copy lie on a drive of `drive_bytes`: in its first and its last
+/// whole block. `None` for a drive of fewer than two blocks: it has no room for two copies, so it
+/// cannot be a member.
 pub fn superblock_offsets(drive_bytes: u64) -> Option<[u64; 2]> {
     let blocks = drive_bytes / BLOCK as u64;
     (blocks >= 2).then(|| [0, (blocks - 1) * BLOCK as u64])

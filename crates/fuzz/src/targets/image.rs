@@ -1,5 +1,6 @@
-//! Whole drives: fields of any structure are changed and its checksums made right again, drives are cut off, exchanged and
-//! left out; then the engine assembles and serves what is there, and the rescue reader reads it.
+//! Whole drives: fields of any structure are changed and its checksums made right again, drives are
+//! cut off, exchanged and left out; then the engine assembles and serves what is there, and the
+//! rescue reader reads it.
 //!
 //! An input is a group (one byte) and a list of [`Change`]s, 16 bytes each:
 //!
@@ -43,7 +44,8 @@ pub(super) const TARGET: Target = Target {
     stored: Vec::new,
     dictionary: &[&[0xFF; 8], &[0; 8], &[0, 0, 0, 0, 0, 0, 0, 0x80], &[0xFF, 0xFF, 0xFF, 0x7F]],
     input_bytes_max: 1 + CHANGES_MAX * CHANGE_BYTES,
-    // The drives are there several times: as they were, changed, in the simulator and for the rescue reader.
+    // The drives are there several times: as they were, changed, in the simulator and for the
+    // rescue reader.
     memory: Memory { base_bytes: 160 << 20, per_input_byte: 0 },
 };
 

@@ -252,8 +252,9 @@ impl Controller {
         let from = std::mem::replace(&mut self.configuration, to);
         let mut effect = Effect::None;
         if to.enabled() && !from.enabled() {
-            // Neither another command set alone, nor larger pages, nor weights of queues were offered. Entries have the sizes of SQES and CQES; a
-            // discovery controller has no queues of them.
+            // Neither another command set alone, nor larger pages, nor weights of queues were
+            // offered. Entries have the sizes of SQES and CQES; a discovery controller has no
+            // queues of them.
             let has_sizes = (to.submission_entry_size(), to.completion_entry_size()) == ENTRY_SIZES;
             // CSS 110b is every command set that there is, which is this one.
             let is_offered = matches!(to.command_set(), 0 | 0b110) && to.page_size() == 0 && to.arbitration() == 0;

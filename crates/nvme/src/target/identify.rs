@@ -160,10 +160,12 @@ fn active<S: Shelf>(nsid: u32, shelf: &S) -> Option<Vec<u8>> {
     (nsid < ALL_NAMESPACES - 1).then(|| namespace_list(shelf.namespaces_above(nsid).into_iter()))
 }
 
-/// Identify Controller of the NVM command set: NVM Command Set 1.0, figure 118. A length of 0 is "no limit".
+/// Identify Controller of the NVM command set: NVM Command Set 1.0, figure 118. A length of 0 is
+/// "no limit".
 fn limits() -> Vec<u8> {
     let mut data = vec![0; IDENTIFY_BYTES];
-    // VSL: a Verify has the controller read as much as a Read does, and no more. In powers of two of 4 KiB, as MDTS.
+    // VSL: a Verify has the controller read as much as a Read does, and no more. In powers of two
+    // of 4 KiB, as MDTS.
     data[0] = (TRANSFER_BYTES_MAX / 4096).trailing_zeros() as u8;
     data
 }

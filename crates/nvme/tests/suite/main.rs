@@ -1,4 +1,5 @@
-//! NVMe/TCP without sockets: controllers and hosts, byte by byte. One program, so that what they share is compiled once.
+//! NVMe/TCP without sockets: controllers and hosts, byte by byte. One program, so that what they
+//! share is compiled once.
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 

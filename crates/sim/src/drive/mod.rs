@@ -253,7 +253,8 @@ impl SimDrive {
         self.state.inner.borrow_mut().faults.mute_after = Some(op_count);
     }
 
-    /// The next operation is taken and never answered; those after it are. Not of drives that are immediate.
+    /// The next operation is taken and never answered; those after it are. Not of drives that are
+    /// immediate.
     pub fn lose_next_operation(&self) {
         self.state.inner.borrow_mut().faults.lose_next = true;
     }

@@ -64,7 +64,8 @@ fn a_hot_spare_replaces_a_lost_member_under_load() {
     }
 }
 
-/// A group with a spare that was stopped, and started again without one of its members. Gives that member, too.
+/// A group with a spare that was stopped, and started again without one of its members. Gives that
+/// member, too.
 fn started_without_a_member(sim: &Sim, rng: &mut Rng) -> (Group, Model, usize) {
     let shape = *rng.pick(&redundant_shapes(8 * KIB));
     let members = usize::from(shape.members);

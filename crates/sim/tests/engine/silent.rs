@@ -327,7 +327,8 @@ fn a_member_that_never_answers_is_replaced_by_a_spare_under_load() {
     }
 }
 
-/// Has every block of the group written, each by a request of its own, all at the same time. Gives how many were answered.
+/// Has every block of the group written, each by a request of its own, all at the same time. Gives
+/// how many were answered.
 fn write_all_at_once(group: &Group) -> (Rc<Cell<u64>>, u64) {
     let (answered, blocks) = (Rc::new(Cell::new(0)), group.size() / 4096);
     for block in 0..blocks {
