@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// A body that ends after its first byte without saying so.
+    /// A body that stalls: one byte arrives, and then nothing.
     struct Stalled(bool);
 
     impl HttpBody for Stalled {

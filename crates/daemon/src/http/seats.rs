@@ -48,7 +48,8 @@ enum State {
     Leaves,
 }
 
-/// What one client can have many addresses of counts as one: a network of 64 bits.
+/// The network that a client connects from: an IPv4 address, or the first 64 bits of an IPv6
+/// address, because one client can have every address below them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer([u8; 8]);
 
