@@ -69,7 +69,7 @@ EOF
     fail "not listed (after try $try): $(cat "$DIR/list")"
 }
 lists "$address" "$port"
-"${within_peer[@]}" env XDG_CONFIG_HOME="$DIR" purlin nvme discover "$address:$port" | grep -q nqn.2014-08.org.nvmexpress:uuid: ||
+"${within_peer[@]}" env XDG_CONFIG_HOME="$DIR" purlin nvme discover "$address:$port" | grep nqn.2014-08.org.nvmexpress:uuid: >/dev/null ||
     fail "what was found cannot be asked"
 
 # The first export there brings it, the last one takes it away; an upgrade does neither.

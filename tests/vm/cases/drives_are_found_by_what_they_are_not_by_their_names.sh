@@ -13,7 +13,7 @@ host unplug 4
 if [[ $before < $other ]]; then first=4; else first=1; fi
 named() { [[ $(drive "$1") == "$2" && -b $2 ]]; }
 host plug $first
-wait_for 20 named $first "$(printf '%s\n' "$before" "$other" | sort | head -n 1)"
+wait_for 20 named $first "$(printf '%s\n' "$before" "$other" | sort | sed -n 1p)"
 host plug $((5 - first))
 wait_for 20 named 1 "$other"
 named 4 "$before" || fail "drive 4 is $(drive 4), not $before"

@@ -37,10 +37,10 @@ events() {
 wait_for 20 is_connected
 nvme id-ctrl "$(controller)" | grep -E '^(lpa|pels) ' | tr -s ' '
 log --action=0 && fail "read without a context"
-grep -io 'sequence.error' /run/log | head -n 1
+grep -io 'sequence.error' /run/log | sed -n 1p
 log --action=1 >&2
 log --action=1 && fail "established twice"
-grep -io 'sequence.error' /run/log | head -n 1
+grep -io 'sequence.error' /run/log | sed -n 1p
 log --action=0
 grep '^Total Number of Events' /run/log
 log --action=2
