@@ -10,6 +10,7 @@ use drive::{BufMut, Drive, DriveError, DriveInfo, Segments};
 use pin_project_lite::pin_project;
 
 use crate::latency::class_of;
+use crate::outstanding::{Outstanding, Turn};
 use crate::shared::DriveId;
 use crate::watch::{Flight, Kind, Notice, Watch};
 
@@ -20,11 +21,13 @@ pub(crate) struct Handle<D> {
     drive: D,
     id: DriveId,
     watch: Rc<Watch>,
+    outstanding: Rc<Outstanding>,
 }
 
 impl<D: Drive> Handle<D> {
     pub fn new(drive: D, id: DriveId, watch: Rc<Watch>) -> Self {
-        Handle { drive, id, watch }
+        let outstanding = watch.outstanding(id);
+        Handle { drive, id, watch, outstanding }
     }
 
     pub fn id(&self) -> DriveId {
@@ -39,16 +42,29 @@ impl<D: Drive> Handle<D> {
 
     /// A read that finds out how the drive is, and that no user waits for.
     pub fn probe(&self, offset: u64, buf: BufMut) -> impl Future<Output = Result<BufMut, DriveError>> {
-        self.run(Kind::Probe(class_of(buf.len())), self.drive.read(offset, buf))
+        let len = buf.len();
+        self.run(Kind::Probe(class_of(len)), len as u64, self.drive.read(offset, buf))
     }
 
     /// A flush that is waited for as a write is, also where the group cannot do without the drive.
     pub fn flush_patiently(&self) -> impl Future<Output = Result<(), DriveError>> {
-        self.run(Kind::Change, self.drive.flush())
+        self.run(Kind::Change, 0, self.drive.flush())
     }
 
-    fn run<F>(&self, kind: Kind, operation: F) -> Watched<'_, F> {
-        Watched { operation, flight: self.watch.flight(self.id, kind) }
+    /// Whether an operation that goes to the drive itself has to wait before.
+    #[inline]
+    pub fn must_wait(&self, bytes: u64) -> bool {
+        self.outstanding.must_wait(bytes)
+    }
+
+    /// An operation that goes to the drive itself, among all that the drive is asked.
+    #[inline]
+    pub fn turn(&self, bytes: u64) -> Turn {
+        self.outstanding.turn(bytes)
+    }
+
+    fn run<F>(&self, kind: Kind, bytes: u64, operation: F) -> Watched<'_, F> {
+        Watched { operation, flight: self.watch.flight(self.id, kind), turn: self.outstanding.turn(bytes) }
     }
 }
 
@@ -59,6 +75,7 @@ pin_project! {
         #[pin]
         operation: F,
         flight: Flight<'a>,
+        turn: Turn,
     }
 }
 
@@ -67,15 +84,22 @@ impl<T, F: Future<Output = Result<T, DriveError>>> Future for Watched<'_, F> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
+        if this.turn.poll_admitted(context).is_pending() {
+            return Poll::Pending;
+        }
         match this.operation.poll(context) {
             Poll::Ready(result) => {
                 this.flight.landed();
+                this.turn.answered();
                 Poll::Ready(result)
             }
-            Poll::Pending => match this.flight.look(context) {
-                Notice::Expired => Poll::Ready(Err(DriveError::Gone)),
-                Notice::Late | Notice::None => Poll::Pending,
-            },
+            Poll::Pending => {
+                this.turn.asked();
+                match this.flight.look(context) {
+                    Notice::Expired => Poll::Ready(Err(DriveError::Gone)),
+                    Notice::Late | Notice::None => Poll::Pending,
+                }
+            }
         }
     }
 }
@@ -86,22 +110,26 @@ impl<D: Drive> Drive for Handle<D> {
     }
 
     fn read(&self, offset: u64, buf: BufMut) -> impl Future<Output = Result<BufMut, DriveError>> {
-        self.run(Kind::Read(class_of(buf.len())), self.drive.read(offset, buf))
+        let len = buf.len();
+        self.run(Kind::Read(class_of(len)), len as u64, self.drive.read(offset, buf))
     }
 
     fn write(&self, offset: u64, data: Segments, fua: bool) -> impl Future<Output = Result<(), DriveError>> {
-        self.run(Kind::Change, self.drive.write(offset, data, fua))
+        let bytes = data.iter().map(|segment| segment.len() as u64).sum();
+        self.run(Kind::Change, bytes, self.drive.write(offset, data, fua))
     }
 
     fn flush(&self) -> impl Future<Output = Result<(), DriveError>> {
-        self.run(Kind::Flush, self.drive.flush())
+        self.run(Kind::Flush, 0, self.drive.flush())
     }
 
     fn discard(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), DriveError>> {
-        self.run(Kind::Change, self.drive.discard(offset, len))
+        // A discard moves no data.
+        self.run(Kind::Change, 0, self.drive.discard(offset, len))
     }
 
     fn write_zeroes(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), DriveError>> {
-        self.run(Kind::Change, self.drive.write_zeroes(offset, len))
+        // Some drives write zeroes as they write data.
+        self.run(Kind::Change, len, self.drive.write_zeroes(offset, len))
     }
 }

@@ -17,6 +17,7 @@ use crate::geometry::{Role, UnitIndex};
 use crate::handle::Handle;
 use crate::latency::class_of;
 use crate::message::{Op, Outcome};
+use crate::outstanding::Turn;
 use crate::plan::Strip;
 use crate::ranges::Range;
 use crate::shared::DriveId;
@@ -40,13 +41,31 @@ pub(crate) struct Spot {
 }
 
 impl<E: Env> Inner<E> {
-    /// Waits for a read of a member, outside of the unit's lock, and for the others if that takes too long.
+    /// Whether a read of a member has to wait until its drive has answered more.
+    #[inline]
+    pub fn must_wait(&self, id: DriveId, len: usize) -> bool {
+        let drives = self.drives.borrow();
+        drives.get(usize::from(id.0)).and_then(Option::as_ref).is_some_and(|drive| drive.must_wait(len as u64))
+    }
+
+    /// Waits until a drive may be asked for so many bytes. `None` if it was taken out.
+    pub async fn admitted(&self, id: DriveId, len: usize) -> Option<Turn> {
+        let mut turn = self.drive(id)?.turn(len as u64);
+        turn.admitted().await;
+        Some(turn)
+    }
+
+    /// Waits for a read of a member, outside of the unit's lock, and for the others if that takes
+    /// too long. `turn`: the read had to wait for its drive.
     pub async fn wait_direct(
         self: &Rc<Self>,
         mut read: Pin<&mut impl Future<Output = Result<BufMut, DriveError>>>,
         spot: Spot,
         len: usize,
+        turn: Option<Turn>,
     ) -> Direct {
+        let mut turn = turn.unwrap_or_else(|| self.watch.outstanding(spot.drive).turn(len as u64));
+        turn.asked();
         let mut flight = self.watch.flight(spot.drive, Kind::Direct(class_of(len)));
         let answer = poll_fn(|context| match read.as_mut().poll(context) {
             Poll::Ready(result) => Poll::Ready(Some(result)),
@@ -58,6 +77,7 @@ impl<E: Env> Inner<E> {
         match answer.await {
             Some(result) => {
                 flight.landed();
+                turn.answered();
                 Direct::Answered(result)
             }
             None => self.race(read, flight, spot, len).await,

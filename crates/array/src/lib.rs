@@ -50,6 +50,7 @@ mod mend;
 mod message;
 mod missed;
 mod opinion;
+mod outstanding;
 mod overlay;
 mod ownership;
 mod plan;

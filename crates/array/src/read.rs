@@ -253,6 +253,10 @@ impl<E: Env> Inner<E> {
                 let drive = self.unwatched(id).expect("no drive leaves between the look and here");
                 let (len, offset) = (buf.len(), shared.geometry.member_offset(unit, x));
                 self.expect_sums(id, offset);
+                let turn = match self.must_wait(id, len) {
+                    true => Box::pin(self.admitted(id, len)).await,
+                    false => None,
+                };
                 let mut read = pin!(drive.read(offset, buf));
                 // A zone that was given back meanwhile may have been forgotten by its drive at any time: look again.
                 let is_current =
@@ -263,7 +267,7 @@ impl<E: Env> Inner<E> {
                     Poll::Ready(result) => result,
                     Poll::Pending => {
                         let spot = Spot { drive: id, unit, role: source, x };
-                        match Box::pin(self.wait_direct(read, spot, len)).await {
+                        match Box::pin(self.wait_direct(read, spot, len, turn)).await {
                             Direct::Answered(result) => result,
                             Direct::Restored(buf) => return Ok(buf),
                         }

@@ -32,6 +32,7 @@ use crate::array::Inner;
 use crate::latency::ShardLatencies;
 use crate::message::Request;
 use crate::opinion::{Opinion, Opinions};
+use crate::outstanding::{self, Outstanding};
 use crate::shared::{DriveId, Shared};
 
 /// How often the table is looked at. At 4000 looks a second a shard spends less than a hundredth of its time on it.
@@ -136,6 +137,10 @@ pub(crate) struct Watch {
     pub any_avoided: Cell<bool>,
     /// A look is under way at what a member did not answer in time.
     pub looking: Cell<bool>,
+    /// What each drive was asked and has not answered, by the number of the drive.
+    outstanding: RefCell<Vec<Rc<Outstanding>>>,
+    bounded: Cell<Nanos>,
+    shards: usize,
     /// In reads: a hedge costs [`READS_PER_HEDGE`].
     saved: Cell<u64>,
     reads_seen: Cell<u64>,
@@ -210,6 +215,9 @@ impl Watch {
             user_samples: Cell::new(0),
             any_avoided: Cell::new(false),
             looking: Cell::new(false),
+            outstanding: RefCell::default(),
+            bounded: Cell::new(0),
+            shards,
             saved: Cell::new(HEDGES_SAVED * READS_PER_HEDGE),
             reads_seen: Cell::new(0),
         })
@@ -290,6 +298,22 @@ impl Watch {
 
     pub fn opinion<T>(&self, drive: DriveId, change: impl FnOnce(&mut Opinion) -> T) -> T {
         change(self.opinions.borrow_mut().of(drive))
+    }
+
+    /// What a drive was asked and has not answered.
+    pub fn outstanding(&self, drive: DriveId) -> Rc<Outstanding> {
+        let mut all = self.outstanding.borrow_mut();
+        while all.len() <= usize::from(drive.0) {
+            all.push(Outstanding::new(self.shards));
+        }
+        all[usize::from(drive.0)].clone()
+    }
+
+    /// Bounds what is asked of drives by what they have answered lately.
+    fn bound_outstanding(&self, now: Nanos) {
+        let nanos = now.saturating_sub(self.bounded.replace(now));
+        // Serving wakes tasks and calls nothing that is here.
+        self.outstanding.borrow().iter().for_each(|drive| drive.measure(nanos));
     }
 
     /// When a user's request began, if it is one of those that are measured.
@@ -459,6 +483,9 @@ impl<E: Env> Inner<E> {
         if now.saturating_sub(watch.measured.get()) >= MEASURE_EVERY {
             watch.measured.set(now);
             watch.measure();
+        }
+        if now.saturating_sub(watch.bounded.get()) >= outstanding::MEASURE_EVERY {
+            watch.bound_outstanding(now);
         }
         let mut found = watch.look_over(now);
         for (member, drive) in watch.judge(now) {

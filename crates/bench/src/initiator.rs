@@ -130,27 +130,43 @@ impl Queue {
     }
 }
 
-/// A host with a controller and one I/O queue.
+/// A host with a controller and its I/O queues.
 pub struct Initiator {
-    /// Its end would end the I/O queue.
+    /// Its end would end the I/O queues.
     _admin: Queue,
-    queue: Queue,
+    queues: Vec<Queue>,
 }
 
 impl Initiator {
-    /// Connects to a subsystem.
+    /// Connects to a subsystem, with one I/O queue.
     ///
     /// # Errors
     /// If the target does not let it in, or breaks the protocol.
     pub fn connect(address: SocketAddr, subsystem: &Nqn, entries: u16) -> Result<Initiator, Error> {
-        let host = Host { nqn: "nqn.2026-11.com.example:bench".parse()?, id: [7; 16] };
+        Initiator::connect_as("bench", address, subsystem, 1, entries)
+    }
+
+    /// Connects to a subsystem as a host of this name, with so many I/O queues.
+    ///
+    /// # Errors
+    /// As for [`Initiator::connect`].
+    pub fn connect_as(
+        name: &str,
+        address: SocketAddr,
+        subsystem: &Nqn,
+        queues: u16,
+        entries: u16,
+    ) -> Result<Initiator, Error> {
+        let mut id = [7; 16];
+        id.iter_mut().zip(name.bytes()).for_each(|(byte, of_name)| *byte = of_name);
+        let host = Host { nqn: format!("nqn.2026-11.com.example:{name}").parse()?, id };
         let mut admin = Queue::connect(address, 32)?;
         let wish = Wish {
             host: host.clone(),
             subsystem: subsystem.clone(),
             queue_entries: 32,
             keep_alive_ms: 0,
-            queues: 1,
+            queues,
             events: 0,
         };
         let mut setup = Setup::new(wish);
@@ -164,11 +180,61 @@ impl Initiator {
                 Next::Done(established) => break established,
             }
         };
-        let mut queue = Queue::connect(address, entries)?;
-        let (completion, _) = queue.ask(&connect_io(&host, subsystem, established.cntlid, 1, entries))?;
-        connected(&completion)?;
-        queue.stream.set_nonblocking(true)?;
-        Ok(Initiator { _admin: admin, queue })
+        let connect = |number| -> Result<Queue, Error> {
+            let mut queue = Queue::connect(address, entries)?;
+            let (completion, _) = queue.ask(&connect_io(&host, subsystem, established.cntlid, number, entries))?;
+            connected(&completion)?;
+            queue.stream.set_nonblocking(true)?;
+            Ok(queue)
+        };
+        let queues = (1..=queues).map(connect).collect::<Result<_, Error>>()?;
+        Ok(Initiator { _admin: admin, queues })
+    }
+
+    /// Sends a command on an I/O queue and does not wait for its answer. Data that the target asks
+    /// for are not sent. Says whether the socket took the command.
+    ///
+    /// # Errors
+    /// If the target has closed the connection, or the queue has no free entry.
+    pub fn post(&mut self, queue: usize, submission: &Submission) -> Result<bool, Error> {
+        let (mut out, queue) = (Vec::new(), &mut self.queues[queue]);
+        queue.put(submission.command, submission, &mut out)?;
+        match queue.stream.write(&out) {
+            Ok(len) if len == out.len() => Ok(true),
+            Ok(_) => Err("the socket took a part of a command".into()),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Takes the answers on an I/O queue that have come. Gives how many there were.
+    ///
+    /// # Errors
+    /// If the target has closed the connection.
+    pub fn answers(&mut self, queue: usize) -> Result<u64, Error> {
+        let mut count = 0;
+        while self.queues[queue].step(false, &mut Vec::new())?.is_some() {
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// Reads 4 KiB here and there, one after the other, for so long. Gives how long each took, in
+    /// nanoseconds.
+    ///
+    /// # Errors
+    /// If a read fails.
+    pub fn latencies(&mut self, place: Place, duration: Duration) -> Result<Vec<u64>, Error> {
+        let load = Load { writes: false, bytes: 4096, depth: 1 };
+        let (begin, mut last) = (Instant::now(), None);
+        let (mut taken, mut random) = (Vec::new(), 0x9E37_79B9_7F4A_7C15_u64);
+        self.run_at(load, place, || {
+            let now = Instant::now();
+            taken.extend(last.replace(now).map(|last: Instant| (now - last).as_nanos() as u64));
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (begin.elapsed() < duration).then_some((random >> 16) % (place.volume_bytes / 4096))
+        })?;
+        Ok(taken)
     }
 
     /// Keeps `load` up for so long, anywhere in the volume. Gives the commands that were answered.
@@ -216,14 +282,14 @@ impl Initiator {
                 let blocks = Blocks { nsid: place.nsid, first: slot * u64::from(count), count };
                 let command =
                     if load.writes { io::write(blocks, load.bytes, true, false) } else { io::read(blocks, load.bytes) };
-                self.queue.put(command, &submission, &mut out)?;
+                self.queues[0].put(command, &submission, &mut out)?;
                 in_flight += 1;
             }
             if !goes_on && in_flight == 0 {
                 return Ok(done);
             }
             if sent < out.len() {
-                match self.queue.stream.write(&out[sent..]) {
+                match self.queues[0].stream.write(&out[sent..]) {
                     Ok(len) => sent += len,
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
                     Err(error) => return Err(error.into()),
@@ -233,7 +299,7 @@ impl Initiator {
                 out.clear();
                 sent = 0;
             }
-            while let Some(completion) = self.queue.step(false, &mut Vec::new())? {
+            while let Some(completion) = self.queues[0].step(false, &mut Vec::new())? {
                 if !completion.status().is_success() {
                     return Err(format!("a command failed: {}", completion.status()).into());
                 }

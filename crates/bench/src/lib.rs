@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod arguments;
+pub mod attack;
 pub mod daemon;
 pub mod fio;
 pub mod initiator;

@@ -6,18 +6,21 @@
 //! - [`serve_queue`] serves a queue of a block device.
 //! - [`ExportState`] is an export as every thread sees it: counters, connections, [`ExportState::stop`].
 //! - [`Limiter`] says how fast a volume, or a host, may be used.
+//! - [`Budget`] is the memory that all connections may use together.
 //! - [`TlsConfig`] encrypts. [`Ram`] is a volume in memory.
 //!
 //! # Invariants
 //!
 //! 1. A connection belongs to one shard. It has a receiving task, a sending task, and a task for each request that waits.
-//! 2. What a connection may hold is bounded; when it holds that much, it is not read from.
+//! 2. What a connection may hold is bounded, and so is what all of them may hold together
+//!    ([`Budget`]). A connection that is at its limit is not read from.
 //! 3. A request that was handed to a volume runs to its end, whatever happens to its connection. Its buffers live as long.
 //! 4. A request that is over a limit waits before it is handed to a volume. It ends with its connection.
 //! 5. Whatever a client sends ends at most its own connection.
 
 #![forbid(unsafe_code)]
 
+mod budget;
 mod counters;
 mod limit;
 mod limits;
@@ -31,8 +34,10 @@ mod server;
 mod state;
 mod tls;
 mod ublk;
+mod window;
 mod wire;
 
+pub use budget::{Budget, BudgetStats};
 pub use counters::{Counters, KINDS, Kind, LATENCY_BUCKETS, Latencies};
 pub use limit::{Limit, Limiter, Waits};
 pub use log_limiter::LogLimiter;

@@ -7,19 +7,22 @@
 //!    socket takes at once; all others leave in one gathered send at the end of the turn.
 //! 3. When a send has failed, answers are dropped, and requests in flight run to their end all the same.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
 use std::ops::Range;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use drive::{Buf, Env, View};
+use drive::{Buf, Env, Nanos, View};
 use runtime::{Piece, SendsAtOnce, ShardEnv};
 use smallvec::SmallVec;
 
+use crate::budget::{Budget, Share};
 use crate::limits::{
     AT_ONCE_MAX, GATHER_BYTES_MAX, HELD_BYTES_MAX, INLINE_BYTES_MAX, READS_TOGETHER_MAX, REQUESTS_MAX,
 };
+use crate::window::{Inside, NEXT_TURN, Window};
 use crate::wire::WireWriter;
 
 pub(crate) struct Link {
@@ -29,6 +32,8 @@ pub(crate) struct Link {
     at_once: Option<SendsAtOnce>,
     held_requests: Cell<u32>,
     held_bytes: Cell<u64>,
+    /// Memory and service that the connection gets, once it is known whose it is.
+    place: OnceCell<(Share, Window)>,
     reader: RefCell<Option<Waker>>,
     /// Requests that wait in [`Link::room`].
     crowd: RefCell<Vec<Waker>>,
@@ -113,6 +118,7 @@ impl Link {
             at_once: writer.at_once(),
             held_requests: Cell::new(0),
             held_bytes: Cell::new(0),
+            place: OnceCell::new(),
             reader: RefCell::new(None),
             crowd: RefCell::default(),
             sender: RefCell::new(None),
@@ -126,12 +132,65 @@ impl Link {
         let (requests, held) = (self.held_requests.get(), self.held_bytes.get());
         let ready = self.outbox.borrow().body_bytes;
         let fits = requests < REQUESTS_MAX && held + bytes <= HELD_BYTES_MAX && ready < GATHER_BYTES_MAX;
-        if fits || requests == 0 {
-            self.held_requests.set(requests + 1);
-            self.held_bytes.set(held + bytes);
+        if (fits || requests == 0) && self.is_in_budget(bytes) {
+            self.hold();
+            self.grow(bytes);
             return true;
         }
         false
+    }
+
+    /// The connection is one of this host, for which there is a budget.
+    pub fn belongs_to(&self, budget: &Arc<Budget>, host: &str) {
+        let share = budget.enter(host);
+        let window = Window::of(&share);
+        // A connection belongs to one host.
+        let _ = self.place.set((share, window));
+    }
+
+    /// The host's service window.
+    ///
+    /// # Panics
+    /// Before [`Link::belongs_to`].
+    #[inline]
+    fn window(&self) -> &Window {
+        &self.place.get().expect("requests of volumes come after the client has said who it is").1
+    }
+
+    /// A request of a volume came.
+    #[inline]
+    pub fn arrived(&self, now: Nanos) {
+        self.window().arrived(now);
+    }
+
+    /// Lets a request into the service window, if there is room.
+    #[inline]
+    pub fn try_enter(&self, bytes: u64) -> Option<Inside> {
+        self.window().try_enter(bytes)
+    }
+
+    /// Waits until a request may enter the service window. `None` if it is not to be served, as the
+    /// connection ends.
+    pub async fn enter(&self, bytes: u64) -> Option<Inside> {
+        let inside = self.window().enter(bytes).await;
+        self.env.sleep(NEXT_TURN).await;
+        inside
+    }
+
+    /// Requests that wait for the service window are not served any more.
+    pub fn drop_waiting(&self) {
+        if let Some((_, window)) = self.place.get() {
+            window.end();
+        }
+    }
+
+    /// Whether [`Link::drop_waiting`] was called: long requests end early.
+    pub fn is_ending(&self) -> bool {
+        self.window().is_ended()
+    }
+
+    fn is_in_budget(&self, bytes: u64) -> bool {
+        self.place.get().is_none_or(|(share, _)| share.has_room(bytes))
     }
 
     /// Takes something in whatever else is held.
@@ -139,24 +198,35 @@ impl Link {
         self.held_requests.set(self.held_requests.get() + 1);
     }
 
+    /// Takes a request in whatever else is held.
+    pub fn admit_anyway(&self, bytes: u64) {
+        self.hold();
+        self.grow(bytes);
+    }
+
     /// Whether what was taken in may hold so much more.
     pub fn has_room(&self, bytes: u64) -> bool {
-        self.held_bytes.get() + bytes <= HELD_BYTES_MAX
+        self.held_bytes.get() + bytes <= HELD_BYTES_MAX && self.is_in_budget(bytes)
     }
 
     /// What was taken in holds more.
+    #[inline]
     pub fn grow(&self, bytes: u64) {
         self.held_bytes.set(self.held_bytes.get() + bytes);
+        if let Some((share, _)) = self.place.get() {
+            share.grow(bytes);
+        }
     }
 
     /// Has something that was taken in hold so much more, once there is room.
     pub async fn room(&self, bytes: u64) {
         poll_fn(|context| {
             // As in `admit`: a single one always fits.
-            if self.held_bytes.get() == 0 || self.has_room(bytes) {
+            if self.has_room(bytes) || self.held_bytes.get() == 0 && self.is_in_budget(bytes) {
                 self.grow(bytes);
                 return Poll::Ready(());
             }
+            self.wake_when_in_budget(context.waker());
             self.crowd.borrow_mut().push(context.waker().clone());
             Poll::Pending
         })
@@ -190,11 +260,21 @@ impl Link {
         if !reader.as_ref().is_some_and(|known| known.will_wake(waker)) {
             *reader = Some(waker.clone());
         }
+        self.wake_when_in_budget(waker);
+    }
+
+    fn wake_when_in_budget(&self, waker: &Waker) {
+        if let Some((share, _)) = self.place.get() {
+            share.listen(waker);
+        }
     }
 
     fn release(&self, requests: u32, bytes: u64) {
         self.held_requests.set(self.held_requests.get() - requests);
         self.held_bytes.set(self.held_bytes.get() - bytes);
+        if let Some((share, _)) = self.place.get() {
+            share.shrink(bytes);
+        }
         self.wake_reader();
         let crowd = if self.crowd.borrow().is_empty() { return } else { self.crowd.take() };
         crowd.into_iter().for_each(Waker::wake);
@@ -443,4 +523,43 @@ pub(crate) async fn send_answers(link: Rc<Link>, mut writer: WireWriter) {
         }
     }
     writer.goodbye().await;
+}
+
+/// A part of a long range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct RangePart {
+    pub offset: u64,
+    pub len: u64,
+}
+
+/// The parts of a range, each of `part_bytes` but for the last; none of an empty one. Parts end at
+/// multiples of `part_bytes`.
+pub(crate) fn parts_of(offset: u64, len: u64, part_bytes: u64) -> impl Iterator<Item = RangePart> {
+    let end = offset + len;
+    let mut at = offset;
+    std::iter::from_fn(move || {
+        let part_end = ((at / part_bytes + 1) * part_bytes).min(end);
+        let part = RangePart { offset: at, len: part_end - at };
+        at = part_end;
+        (part.len > 0).then_some(part)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_a_range_once_and_in_order() {
+        for (offset, len) in [(0, 0), (7, 0), (0, 1), (3, 100), (64, 64), (60, 8), (0, 64)] {
+            let parts: Vec<RangePart> = parts_of(offset, len, 64).collect();
+            assert_eq!(parts.iter().map(|part| part.len).sum::<u64>(), len);
+            let mut at = offset;
+            for part in parts {
+                assert!(part.offset == at && part.len <= 64);
+                at += part.len;
+            }
+        }
+        assert_eq!(parts_of(60, 8, 64).count(), 2);
+    }
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use drive::{Nanos, Tasks, race, within};
 use runtime::{Incoming, Listener, ShardEnv, ShardHandle, Stream};
 
-use crate::limits::HANDSHAKE_MAX;
+use crate::budget::Budget;
+use crate::limits::{BUDGET_BYTES, HANDSHAKE_MAX};
 use crate::log_limiter::LogLimiter;
 use crate::state::Alarm;
 use crate::tls::TlsConfig;
@@ -24,16 +25,23 @@ pub struct ServerConfig {
     /// quarter those who still have to prove who they are; one more, or one where all places are taken, ends the one that has waited longest. Each holds some 200 KiB when it is idle, inside of TLS some
     /// 100 KiB more, and up to 64 MiB of payload when it is not.
     pub connections_max: usize,
+    /// Memory for requests in flight, of all servers that have the same budget.
+    pub budget: Arc<Budget>,
 }
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        ServerConfig { tls: None, connections_max: 1024 }
+        ServerConfig { tls: None, connections_max: 1024, budget: Budget::new(BUDGET_BYTES) }
     }
 }
 
 /// Pause after a failed accept: what fails it (too many open files, no memory) does not pass at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// The address of a peer, without its port: each connection of a host has another one.
+pub(crate) fn address_of(peer: &str) -> &str {
+    peer.rsplit_once(':').map_or(peer, |(address, _)| address)
+}
 
 /// Accepts clients until the listener is closed, and has `run` serve each on one of `shards` in turn; without any, on the shard
 /// of the listener. `protocol` is for the log.

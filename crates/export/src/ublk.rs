@@ -7,12 +7,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-use drive::{Block, BlockError, Buf, Env, WriteZeroes};
+use drive::{Block, BlockError, Buf, Env, Nanos, WriteZeroes};
 use runtime::{ShardEnv, UblkOperation, UblkRequest, UblkSlot};
 
+use crate::budget::{Budget, Share};
 use crate::counters::Kind;
 use crate::limit::Cost;
 use crate::state::{ConnectionState, ExportState};
+use crate::window::{NEXT_TURN, Window};
+
+/// The name in the budget of the machine itself, which is the host of all its block devices.
+const LOCAL: &str = "this machine";
 
 /// A queue that is being served.
 struct Queue<B> {
@@ -20,6 +25,8 @@ struct Queue<B> {
     block: B,
     export: Arc<ExportState>,
     state: Arc<ConnectionState>,
+    share: Share,
+    window: Window,
     /// Requests that are not answered.
     busy: Cell<usize>,
     /// Slots that may still get a request.
@@ -36,20 +43,26 @@ struct Queue<B> {
 /// were begun are answered, and those that come are left in the kernel, for the device's next server. Returns when that is so, with
 /// nothing left that uses `block`.
 ///
-/// The queue is one connection of the export, named `name`.
+/// The queue is one connection of the export, named `name`. Memory for its requests comes from
+/// `budget`.
 pub async fn serve_queue<B: Block + 'static>(
     env: ShardEnv,
     slots: Vec<UblkSlot>,
     block: B,
     export: Arc<ExportState>,
     name: String,
+    budget: Arc<Budget>,
 ) {
     let Some(state) = export.enter(name, None, false, Arc::default()) else { return };
+    let share = budget.enter(LOCAL);
+    let window = Window::of(&share);
     let queue = Rc::new(Queue {
         env: env.clone(),
         block,
         export: export.clone(),
         state: state.clone(),
+        share,
+        window,
         busy: Cell::new(0),
         slots: Cell::new(slots.len()),
         left: Cell::new(false),
@@ -103,7 +116,7 @@ impl<B: Block> Queue<B> {
                 // On the heap: it is not in the way of those that are not limited. A slot is never gone, so all pass.
                 Box::pin(self.state.limits.pass(&self.env, cost)).await;
             }
-            let done = self.execute(&mut slot, &request).await;
+            let done = self.execute_in_turn(&mut slot, &request, arrived).await;
             counters.answered(kind, self.env.now().saturating_sub(arrived), done.is_err());
             next = match done {
                 Ok(Some(data)) => {
@@ -151,6 +164,38 @@ impl<B: Block> Queue<B> {
         .await
     }
 
+    /// As [`Queue::execute`], when there is memory for the request and room in the service window.
+    async fn execute_in_turn(
+        &self,
+        slot: &mut UblkSlot,
+        request: &UblkRequest,
+        arrived: Nanos,
+    ) -> Result<Option<Buf>, i32> {
+        let bytes = payload_bytes(request);
+        poll_fn(|context| {
+            if self.share.has_room(bytes) {
+                self.share.grow(bytes);
+                return Poll::Ready(());
+            }
+            self.share.listen(context.waker());
+            Poll::Pending
+        })
+        .await;
+        self.window.arrived(arrived);
+        let inside = match self.window.try_enter(bytes) {
+            Some(inside) => Some(inside),
+            None => {
+                let inside = Box::pin(self.window.enter(bytes)).await;
+                self.env.sleep(NEXT_TURN).await;
+                inside
+            }
+        };
+        let done = self.execute(slot, request).await;
+        drop(inside);
+        self.share.shrink(bytes);
+        done
+    }
+
     /// Does what is asked. Gives what was read, or an errno.
     async fn execute(&self, slot: &mut UblkSlot, request: &UblkRequest) -> Result<Option<Buf>, i32> {
         let (offset, len, block) = (request.offset, request.len, &self.block);
@@ -173,6 +218,14 @@ impl<B: Block> Queue<B> {
             UblkOperation::Unknown => return Err(EOPNOTSUPP),
         };
         done.map(|()| None).map_err(|error| errno(&error, kind(request)))
+    }
+}
+
+/// Bytes of data that a request moves.
+fn payload_bytes(request: &UblkRequest) -> u64 {
+    match request.operation {
+        UblkOperation::Read | UblkOperation::Write { .. } => request.len,
+        _ => 0,
     }
 }
 

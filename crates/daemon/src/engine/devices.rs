@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use api::{ErrorCode, format_bytes};
-use export::{ExportState, serve_queue};
+use export::{Budget, ExportState, serve_queue};
 use format::{ExportKind, ExportRecord, Uuid};
 use runtime::{ShardEnv, ShardHandle, UblkControl, UblkDevice, UblkError, UblkSpec, UblkState};
 
@@ -88,6 +88,8 @@ pub(super) fn io_opt_bytes(stripe: u64, strip: u32) -> u32 {
 /// The block devices of this daemon.
 pub(super) struct Devices {
     shards: Vec<ShardHandle>,
+    /// Memory for the requests of all devices.
+    budget: Arc<Budget>,
 }
 
 /// The path of a device's node.
@@ -124,8 +126,8 @@ async fn control<T: Send + 'static>(
 }
 
 impl Devices {
-    pub fn new(shards: Vec<ShardHandle>) -> Devices {
-        Devices { shards }
+    pub fn new(shards: Vec<ShardHandle>, budget: Arc<Budget>) -> Devices {
+        Devices { shards, budget }
     }
 
     /// The lowest number that no device has.
@@ -237,7 +239,7 @@ impl Devices {
         for queue in 0..device.queues() {
             // The kernel spreads its cores over the queues in order, as the shards are spread over the cores.
             let handle = &self.shards[usize::from(queue) % self.shards.len()];
-            let (device, state) = (device.clone(), state.clone());
+            let (device, state, budget) = (device.clone(), state.clone(), self.budget.clone());
             let (key, volume) = (backing.key, backing.volume);
             let serving = handle.call(move || async move {
                 let env = ShardEnv::current();
@@ -246,7 +248,7 @@ impl Devices {
                     ControlError::new(ErrorCode::Io, format!("queue {queue} of {}: {error}", node(device.number())))
                 })?;
                 let name = format!("{} queue {queue}", node(device.number()));
-                drive::Env::spawn(&env, serve_queue(env.clone(), slots, block, state, name));
+                drive::Env::spawn(&env, serve_queue(env.clone(), slots, block, state, name, budget));
                 Ok::<(), ControlError>(())
             });
             serving.await.map_err(|_| stopping())??;

@@ -11,7 +11,7 @@ use std::time::Duration;
 use api::{ErrorCode, NbdAddress};
 use drive::Env;
 use export::{
-    ExportState, HostConnections, Hosts, NamespaceOffer, Portal, ServerConfig, TlsConfig, serve, serve_nvme_tcp,
+    Budget, ExportState, HostConnections, Hosts, NamespaceOffer, Portal, ServerConfig, TlsConfig, serve, serve_nvme_tcp,
 };
 use format::{ExportKind, ExportRecord, TlsFiles};
 use nvme::Nqn;
@@ -85,12 +85,14 @@ pub(super) struct Listeners {
     handover: Arc<Handover>,
     /// Where NVMe/TCP is spoken, it is told to networks, if anybody asked for that.
     announcer: OnceLock<Announcer>,
+    /// Memory for the requests of all clients.
+    budget: Arc<Budget>,
 }
 
 impl Listeners {
-    pub fn new(shards: Vec<ShardHandle>, handover: Arc<Handover>) -> Listeners {
-        let announcer = OnceLock::new();
-        Listeners { shards, places: Mutex::default(), referrals: Mutex::default(), handover, announcer }
+    pub fn new(shards: Vec<ShardHandle>, handover: Arc<Handover>, budget: Arc<Budget>) -> Listeners {
+        let (places, referrals, announcer) = Default::default();
+        Listeners { shards, places, referrals, handover, announcer, budget }
     }
 
     /// The NVMe hosts that are connected, at all addresses together, by name.
@@ -137,7 +139,8 @@ impl Listeners {
             offers.add(name, offer);
             return Ok(());
         }
-        let config = ServerConfig { tls: tls.as_ref().map(load_tls).transpose()?, ..ServerConfig::default() };
+        let tls_config = tls.as_ref().map(load_tls).transpose()?;
+        let config = ServerConfig { tls: tls_config, budget: self.budget.clone(), ..ServerConfig::default() };
         let offers = Offers::default();
         offers.add(name, offer);
         let (shards, offered) = (self.shards.clone(), offers.clone());
@@ -161,8 +164,8 @@ impl Listeners {
         let portal = Portal::default();
         portal.refer(self.referrals());
         portal.add(subsystem, nsid, offer);
-        let (shards, offered) = (self.shards.clone(), portal.clone());
-        let serve = move |env, listener| serve_nvme_tcp(env, listener, shards, QUEUES_MAX, offered);
+        let (shards, offered, budget) = (self.shards.clone(), portal.clone(), self.budget.clone());
+        let serve = move |env, listener| serve_nvme_tcp(env, listener, shards, QUEUES_MAX, budget, offered);
         self.listen(address, Serves::NvmeTcp(portal), serve).await
     }
 

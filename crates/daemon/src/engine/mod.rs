@@ -66,7 +66,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use api::ErrorCode;
-use export::ExportState;
+use export::{Budget, ExportState};
 use format::{ExportKind, ExportRecord};
 use runtime::{MailboxSender, Runtime, ShardEnv, ShardHandle, mailbox};
 use tokio::time::MissedTickBehavior;
@@ -161,11 +161,12 @@ impl Engine {
             });
             senders.push(making.await.map_err(|_| std::io::Error::other("a shard has stopped"))?);
         }
-        let listeners = Listeners::new(shards.clone(), handover.clone());
+        let budget = Budget::new(runtime::arena_stats().expect("the runtime has one").size_bytes as u64);
+        let listeners = Listeners::new(shards.clone(), handover.clone(), budget.clone());
         listeners.refer(memory.load_referrals()?);
         Ok(Arc::new(Engine {
             listeners,
-            devices: Devices::new(shards.clone()),
+            devices: Devices::new(shards.clone(), budget),
             newcomers: Newcomers::default(),
             known: Known::default(),
             healths: Healths::default(),

@@ -15,10 +15,11 @@ use runtime::{ShardEnv, Stream};
 
 use super::catalog::Catalog;
 use super::serve::{held_bytes, kind, serve, serve_limited, serve_now};
+use crate::budget::Budget;
 use crate::limits::{INPUT_BYTES, LINGER_MAX};
 use crate::link::{Link, drained, send_answers};
 use crate::pace::Pace;
-use crate::server::Newcomer;
+use crate::server::{Newcomer, address_of};
 use crate::state::{Alarm, ConnectionState, ExportState};
 use crate::tls::TlsConfig;
 use crate::wire::{Received, WireReader, WireWriter, split};
@@ -26,8 +27,10 @@ use crate::wire::{Received, WireReader, WireWriter, split};
 /// Why a connection ended; for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// `NBD_CMD_DISC`, `NBD_OPT_ABORT`, or the client closed the stream.
+    /// `NBD_CMD_DISC` or `NBD_OPT_ABORT`.
     Client,
+    /// The client closed the stream without that.
+    Closed,
     /// The export was stopped.
     Stopped,
     /// Somebody asked for it, or the client held up a stop.
@@ -81,6 +84,7 @@ pub(crate) async fn run<C: Catalog>(
     newcomer: Newcomer,
     catalog: C,
     tls: Option<TlsConfig>,
+    budget: Arc<Budget>,
 ) {
     let peer = stream.peer.to_string();
     let (mut reader, mut writer) = split(&env, stream);
@@ -101,6 +105,7 @@ pub(crate) async fn run<C: Catalog>(
 
     let closer = writer.closer();
     let link = Link::new(env.clone(), &writer);
+    link.belongs_to(&budget, address_of(&peer));
     let replies = entered.machine.replies();
     let (export, stall) = (entered.export.clone(), RefCell::default());
     let client = Client { link: link.clone(), replies, export, state: state.clone(), stall };
@@ -120,14 +125,19 @@ pub(crate) async fn run<C: Catalog>(
     let end = receiving.run().await;
     tracing::debug!(%peer, export = entered.export.name(), ?end, "NBD client gone");
 
+    // What has not begun is not begun for a client that is gone.
+    if end != End::Client && end != End::Stopped {
+        link.drop_waiting();
+    }
     // Answers that are under way still go out, unless the client does not take them. The sender must not end before the last of
     // them is there.
     let drained = match end {
-        End::Client | End::Stopped => within(&env, LINGER_MAX, drained(&link)).await.is_some(),
+        End::Client | End::Closed | End::Stopped => within(&env, LINGER_MAX, drained(&link)).await.is_some(),
         _ => false,
     };
     if !drained {
         state.limits.drop_waiting();
+        link.drop_waiting();
         link.die();
         closer.close();
         self::drained(&link).await;
@@ -166,7 +176,7 @@ async fn haggle<C: Catalog>(
                         input.give_back(lent, 0);
                         writer.flush().await.map_err(|_| End::Broken)?;
                     }
-                    Received::End => return Err(End::Client),
+                    Received::End => return Err(End::Closed),
                     Received::Broken => {
                         // TLS tells the peer what was wrong, if there is something to tell.
                         let _ = writer.flush().await;
@@ -337,6 +347,7 @@ impl<B: Block + 'static> Receiving<B> {
             return Ok(());
         }
         self.client.state.counters.accepted(kind(&request.command));
+        self.client.link.arrived(self.arrived);
         let is_limited = self.client.state.limits.is_on();
         if !is_limited && data.is_none() {
             match serve_now(&self.client, &*self.block, &request, self.arrived) {
@@ -423,7 +434,7 @@ impl<B: Block + 'static> Receiving<B> {
             match received {
                 Received::Bytes(len) => return Ok((back, len)),
                 Received::Flush => client.link.poke(),
-                Received::End => return Err(End::Client),
+                Received::End => return Err(End::Closed),
                 Received::Broken => return Err(End::Broken),
             }
             buf = back;

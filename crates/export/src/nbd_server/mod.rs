@@ -22,7 +22,8 @@ pub async fn serve<C: Catalog>(
     config: ServerConfig,
     catalog: impl Fn() -> C + Clone + Send + 'static,
 ) {
-    let tls = config.tls;
-    let run = move |env, stream, newcomer| connection::run(env, stream, newcomer, catalog(), tls.clone());
-    accept(env, listener, shards, config.connections_max, "NBD", run).await;
+    let ServerConfig { tls, connections_max, budget } = config;
+    let run =
+        move |env, stream, newcomer| connection::run(env, stream, newcomer, catalog(), tls.clone(), budget.clone());
+    accept(env, listener, shards, connections_max, "NBD", run).await;
 }

@@ -9,8 +9,8 @@ use super::connection::Client;
 use super::error::errno;
 use crate::counters::Kind;
 use crate::limit::Cost;
-use crate::limits::{HOLE_READ_BYTES_MIN, READ_PARTS_MAX};
-use crate::link::Link;
+use crate::limits::{HOLE_READ_BYTES_MIN, RANGE_BYTES, RANGE_PART_BYTES, READ_PARTS_MAX, ZEROES_PART_BYTES};
+use crate::link::{Link, parts_of};
 
 /// What a volume gave.
 enum Answer {
@@ -39,7 +39,17 @@ pub(crate) fn held_bytes(command: &Command) -> u64 {
     match command {
         Command::Read { len, .. } | Command::Write { len, .. } => u64::from(*len),
         Command::BlockStatus { .. } => nbd::STATUS_DESCRIPTORS_MAX as u64 * 8,
-        Command::Flush | Command::Trim { .. } | Command::Cache { .. } | Command::WriteZeroes { .. } => 0,
+        Command::Trim { .. } | Command::WriteZeroes { .. } => RANGE_BYTES,
+        Command::Flush | Command::Cache { .. } => 0,
+    }
+}
+
+/// Bytes of the service window that a request takes. Discards and zeroes take none: the engine
+/// bounds how much of them it works on, and a host's reads are not to wait for them.
+fn window_bytes(command: &Command) -> u64 {
+    match command {
+        Command::Read { len, .. } | Command::Write { len, .. } => u64::from(*len),
+        _ => 0,
     }
 }
 
@@ -55,6 +65,13 @@ fn cost(command: &Command) -> Option<Cost> {
     Some(Cost { requests: 1, bytes })
 }
 
+/// A request is not served, as its client is gone.
+fn drop_request(client: &Client, request: &Request, arrived: Nanos) {
+    let took = client.link.env.now().saturating_sub(arrived);
+    client.state.counters.answered(kind(&request.command), took, true);
+    client.link.abandon(held_bytes(&request.command));
+}
+
 /// As [`serve`], for a request that a limit may hold up.
 pub(crate) async fn serve_limited<B: Block>(
     client: Rc<Client>,
@@ -66,10 +83,7 @@ pub(crate) async fn serve_limited<B: Block>(
     if let Some(cost) = cost(&request.command)
         && !client.state.limits.pass(&client.link.env, cost).await
     {
-        // Nobody is there to hear of it.
-        let took = client.link.env.now().saturating_sub(arrived);
-        client.state.counters.answered(kind(&request.command), took, true);
-        return client.link.abandon(held_bytes(&request.command));
+        return drop_request(&client, &request, arrived);
     }
     serve(client, block, request, data, arrived).await;
 }
@@ -82,7 +96,15 @@ pub(crate) async fn serve<B: Block>(
     data: Option<BufMut>,
     arrived: Nanos,
 ) {
+    let bytes = window_bytes(&request.command);
+    let inside = match client.link.try_enter(bytes) {
+        Some(inside) => Some(inside),
+        // On the heap: it is not in the way of requests that need not wait.
+        None => Box::pin(client.link.enter(bytes)).await,
+    };
+    let Some(inside) = inside else { return drop_request(&client, &request, arrived) };
     let answered = execute(&client, &*block, request.command, data).await;
+    drop(inside);
     answer(&client, &request, answered, arrived);
 }
 
@@ -179,8 +201,8 @@ async fn execute<B: Block>(
             Ok(Answer::Done)
         }
         Command::Trim { offset, len, fua } => {
-            if len > 0 {
-                block.discard(offset, u64::from(len)).await?;
+            for part in parts_of(offset, len.into(), RANGE_PART_BYTES).take_while(|_| !client.link.is_ending()) {
+                block.discard(part.offset, part.len).await?;
             }
             if fua {
                 block.flush().await?;
@@ -193,7 +215,10 @@ async fn execute<B: Block>(
         Command::WriteZeroes { len: 0, .. } => Ok(Answer::Done),
         Command::WriteZeroes { offset, len, fua, keep_allocated, only_fast } => {
             let how = WriteZeroes { fua, keep_allocated, only_fast };
-            block.write_zeroes(offset, u64::from(len), how).await?;
+            let part_bytes = if keep_allocated { ZEROES_PART_BYTES } else { RANGE_PART_BYTES };
+            for part in parts_of(offset, len.into(), part_bytes).take_while(|_| !client.link.is_ending()) {
+                block.write_zeroes(part.offset, part.len, how).await?;
+            }
             Ok(Answer::Done)
         }
         Command::BlockStatus { offset, len, one } => {

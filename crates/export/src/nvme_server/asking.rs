@@ -137,10 +137,12 @@ impl<B: 'static> Over<B> {
 impl<B> Asking<B> {
     /// Asks for the data of commands that wait for that, as far as there is room.
     pub fn ask(&mut self, machine: &mut Receiver, queue: &Queue) {
-        while let Some(Job { command, plan, .. }) = self.unasked.front() {
+        while let Some(Job { command, plan, fused, .. }) = self.unasked.front() {
             let (len, held) = (command.dptr.length.get(), plan.held_bytes());
             let fits = self.bytes == 0 || self.bytes + u64::from(len) <= NVME_ASKED_BYTES_MAX;
-            if !(fits && queue.link.has_room(held)) {
+            // The first of two fused commands holds memory until the second is there.
+            let is_second = matches!(fused, Some((_, Part::Second)));
+            if !(fits && (is_second || queue.link.has_room(held))) {
                 return;
             }
             let Some((tag, request)) = machine.ask(command.cid.get(), len) else { return };

@@ -24,13 +24,14 @@ use super::authentication::Authentication;
 use super::fused::Pair;
 use super::portal::{Portal, RefusalKind};
 use super::queue::Queue;
+use crate::budget::Budget;
 use crate::limits::{
     BEFORE_DATA_BYTES, INPUT_BYTES, LINGER_MAX, LONG_DATA_BYTES, NVME_CAPSULE_DATA_BYTES, NVME_FIRST_INPUT_BYTES,
     NVME_PDU_DATA_BYTES,
 };
 use crate::link::{Link, drained, send_answers};
 use crate::pace::Pace;
-use crate::server::Newcomer;
+use crate::server::{Newcomer, address_of};
 use crate::state::Alarm;
 use crate::wire::{Received, WireReader, WireWriter, accept_tls, split};
 
@@ -57,6 +58,7 @@ struct Receiving<B> {
     queue: Rc<Queue>,
     alarm: Arc<Alarm>,
     portal: Portal<B>,
+    budget: Arc<Budget>,
     peer: String,
     local: Option<std::net::SocketAddr>,
     /// Whose key the connection is encrypted with, if it is.
@@ -86,7 +88,13 @@ struct Receiving<B> {
 }
 
 /// Serves a host until it goes or has to.
-pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, newcomer: Newcomer, portal: Portal<B>) {
+pub(super) async fn run<B: Block + 'static>(
+    env: ShardEnv,
+    stream: Stream,
+    newcomer: Newcomer,
+    portal: Portal<B>,
+    budget: Arc<Budget>,
+) {
     let (peer, local) = (stream.peer.to_string(), stream.local);
     let (mut reader, mut writer) = split(&env, stream);
     let mut input = Input::new(env.alloc(NVME_FIRST_INPUT_BYTES));
@@ -123,6 +131,7 @@ pub(super) async fn run<B: Block + 'static>(env: ShardEnv, stream: Stream, newco
         queue,
         alarm: Arc::default(),
         portal,
+        budget,
         peer: peer.clone(),
         local,
         identity,
@@ -205,11 +214,6 @@ async fn secure<B: Block + 'static>(
             Err(None)
         }
     }
-}
-
-/// The address of a peer, without its port: each connection of a host has another one.
-fn address_of(peer: &str) -> &str {
-    peer.rsplit_once(':').map_or(peer, |(address, _)| address)
 }
 
 /// Receives what comes next.
@@ -407,6 +411,7 @@ impl<B: Block + 'static> Receiving<B> {
         if let Role::Io(namespaces) = &self.role {
             namespaces.drop_waiting();
         }
+        self.queue.link.drop_waiting();
         self.asking.unasked.append(&mut self.asking.over.end());
         let link = &self.queue.link;
         let mut pairs: Vec<Rc<Pair<B>>> = self.first.take().into_iter().collect();

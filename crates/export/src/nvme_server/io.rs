@@ -17,6 +17,8 @@ use super::queue::Queue;
 use super::shared::Use;
 use crate::counters::Kind;
 use crate::limit::Cost;
+use crate::limits::{RANGE_BYTES, RANGE_PART_BYTES, RANGES_AT_ONCE, ZEROES_PART_BYTES};
+use crate::link::{RangePart, parts_of};
 use crate::state::{Alarm, ConnectionState, ExportState};
 
 /// Namespaces that a queue keeps a [`Handle`] of, unless it uses more of them at once: a few KiB each, with what the export and the namespace keep of the queue
@@ -195,7 +197,20 @@ pub(super) fn held_bytes(io: &Io) -> u64 {
         Io::Verify { len, .. } => *len,
         Io::Compare { len, .. } => 2 * len,
         Io::Copy { .. } => io.data_bytes() + COPY_BYTES_MAX,
+        Io::WriteZeroes { .. } => RANGE_BYTES as u32,
+        Io::Deallocate { .. } => io.data_bytes() + RANGES_AT_ONCE as u32 * RANGE_BYTES as u32,
         _ => io.data_bytes(),
+    })
+}
+
+/// Bytes of the service window that a command takes. Deallocations and zeroes take none: the engine
+/// bounds how much of them it works on, and a host's reads are not to wait for them.
+#[inline]
+fn window_bytes(io: &Io) -> u64 {
+    u64::from(match io {
+        Io::Read { len, .. } | Io::Write { len, .. } | Io::Compare { len, .. } | Io::Verify { len, .. } => *len,
+        Io::Copy { .. } => COPY_BYTES_MAX,
+        _ => 0,
     })
 }
 
@@ -362,7 +377,16 @@ pub(super) async fn serve<B: Block>(
     arrived: Nanos,
     alarm: Arc<Alarm>,
 ) {
+    let bytes = window_bytes(&io);
+    let inside = match queue.link.try_enter(bytes) {
+        Some(inside) => inside,
+        None => match Box::pin(queue.waiting.unless_aborted(cid, queue.link.enter(bytes))).await {
+            Ok(Some(inside)) => inside,
+            unserved => return refuse(&queue, &handle, cid, &io, arrived, &alarm, unserved.err()),
+        },
+    };
     let answered = execute(&queue, &handle, io, data).await;
+    drop(inside);
     answer(&queue, &handle, cid, &io, answered, arrived, &alarm);
 }
 
@@ -386,6 +410,21 @@ fn answer<B: Block>(
         Err(status) => queue.fail(handle.named(cid, io), status, held),
     }
     handle.ended(alarm);
+}
+
+/// Answers a command that is not served: it was aborted, or its queue has ended.
+fn refuse<B: Block>(
+    queue: &Queue,
+    handle: &Handle<B>,
+    cid: u16,
+    io: &Io,
+    arrived: Nanos,
+    alarm: &Alarm,
+    abort: Option<Request>,
+) {
+    let status = if abort.is_some() { Status::ABORT_REQUESTED } else { Status::ABORTED_SQ_DELETION };
+    answer(queue, handle, cid, io, Err(status), arrived, alarm);
+    abort.into_iter().for_each(Request::done);
 }
 
 /// As [`serve`], for a command that a limit may hold up.
@@ -455,7 +494,8 @@ async fn execute<B: Block>(
         }
         Io::WriteZeroes { offset, len, fua, deallocate } => {
             let how = WriteZeroes { fua, keep_allocated: !deallocate, only_fast: false };
-            block.write_zeroes(offset, u64::from(len), how).await
+            let part_bytes = if deallocate { RANGE_PART_BYTES } else { ZEROES_PART_BYTES };
+            write_zeroes(queue, block, parts_of(offset, len.into(), part_bytes), how).await
         }
         Io::Deallocate { .. } => {
             let blocks = block.size_bytes() / u64::from(handle.described.block_bytes);
@@ -464,8 +504,7 @@ async fn execute<B: Block>(
             let data = &brought[..io.data_bytes() as usize];
             let ranges = ranges(data, &Namespace { blocks, ..handle.described })?;
             let _inside = used.begin_change(&ranges).await?;
-            let discards = ranges.iter().map(|range| block.discard(range.offset, range.len));
-            join_all(discards).await.into_iter().collect()
+            discard(queue, block, &ranges).await
         }
         Io::Copy { offset, fua, .. } => {
             let blocks = block.size_bytes() / u64::from(handle.described.block_bytes);
@@ -500,6 +539,33 @@ async fn execute<B: Block>(
         }
     };
     done.map(|()| None).map_err(|error| status(&error, true))
+}
+
+/// Writes zeroes, unless the queue ends.
+async fn write_zeroes<B: Block>(
+    queue: &Queue,
+    block: &B,
+    parts: impl Iterator<Item = RangePart>,
+    how: WriteZeroes,
+) -> Result<(), BlockError> {
+    for part in parts.take_while(|_| !queue.link.is_ending()) {
+        block.write_zeroes(part.offset, part.len, how).await?;
+    }
+    Ok(())
+}
+
+/// Discards ranges, a few at a time, unless the queue ends.
+async fn discard<B: Block>(queue: &Queue, block: &B, ranges: &[Range]) -> Result<(), BlockError> {
+    let parts = ranges.iter().flat_map(|range| parts_of(range.offset, range.len, RANGE_PART_BYTES));
+    let mut parts = parts.take_while(|_| !queue.link.is_ending());
+    loop {
+        let discards: Vec<_> =
+            parts.by_ref().take(RANGES_AT_ONCE).map(|part| block.discard(part.offset, part.len)).collect();
+        if discards.is_empty() {
+            return Ok(());
+        }
+        join_all(discards).await.into_iter().collect::<Result<(), BlockError>>()?;
+    }
 }
 
 /// The status for a volume's error. `changes`: the command was one that writes.

@@ -23,6 +23,8 @@ mod queue;
 mod secrets;
 mod shared;
 
+use std::sync::Arc;
+
 use drive::Block;
 use runtime::{Listener, ShardEnv, ShardHandle};
 
@@ -31,10 +33,12 @@ pub use portal::{HostConnections, Hosts, NamespaceOffer, Opener, Portal};
 pub use secrets::{HostSecret, HostSecrets};
 pub use shared::{Keep, Keeping, SharedNamespace};
 
+use crate::budget::Budget;
 use crate::server::accept;
 
 /// Accepts hosts until the listener is closed, and has their queues served by `shards` in turn; without any, by the shard of the
 /// listener. More than `connections_max` at the same time are closed at once, see [`crate::ServerConfig::connections_max`].
+/// Memory for requests in flight comes from `budget`.
 ///
 /// Queues outlive this: [`Portal::close`] ends them.
 pub async fn serve_nvme_tcp<B: Block + 'static>(
@@ -42,8 +46,9 @@ pub async fn serve_nvme_tcp<B: Block + 'static>(
     listener: Listener,
     shards: Vec<ShardHandle>,
     connections_max: usize,
+    budget: Arc<Budget>,
     portal: Portal<B>,
 ) {
-    let run = move |env, stream, newcomer| connection::run(env, stream, newcomer, portal.clone());
+    let run = move |env, stream, newcomer| connection::run(env, stream, newcomer, portal.clone(), budget.clone());
     accept(env, listener, shards, connections_max, "NVMe/TCP", run).await;
 }

@@ -3,6 +3,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a failure here is a failed test")]
 
+mod budget;
 mod clients;
 mod common;
 mod limits;

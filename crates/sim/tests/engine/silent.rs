@@ -370,6 +370,37 @@ fn a_member_that_is_slow_and_busy_is_never_lost_however_much_waits_in_its_queue(
 }
 
 #[test]
+fn a_slow_member_is_asked_for_a_few_seconds_of_work_at_a_time() {
+    let strip_bytes = 16 * KIB;
+    let raid1 = shape(Level::Raid1, 2, None, None, None, strip_bytes);
+    let sim = Sim::new(9);
+    let group = Group::create(&sim, raid1, new_drives(&sim, 2, 40 * MIB, 512), 2);
+    // A mebibyte a second.
+    let slow = &group.drives[1];
+    slow.set_channels(1);
+    slow.set_latency(Latency::between(15_000_000, 16_000_000));
+    let (answered, strips) = (Rc::new(Cell::new(0)), 32 * MIB / strip_bytes);
+    for strip in 0..strips {
+        let (array, answered) = (group.shards[strip as usize % group.shards.len()].clone(), answered.clone());
+        group.env.spawn(async move {
+            let data = Buf::from(vec![strip as u8; strip_bytes as usize]);
+            array.write(strip * strip_bytes, data, false).await.expect("writable");
+            answered.set(answered.get() + 1);
+        });
+    }
+    let (mut most, mut seconds) = (0, 0);
+    while answered.get() < strips {
+        sim.run_for(SECOND / 10);
+        most = most.max(slow.in_flight() as u64 * strip_bytes);
+        seconds += 1;
+        assert!(seconds < 1000, "{} of {strips} are answered", answered.get());
+    }
+    // Both shards together, and an operation without data now and then.
+    assert!((4 * MIB..9 * MIB).contains(&most), "{most} bytes of 32 MiB at once");
+    assert!(group.all_in_sync());
+}
+
+#[test]
 fn a_member_that_answers_late_requests_and_not_an_early_one_has_lost_that() {
     let sim = Sim::new(4);
     let mut rng = sim.rng();

@@ -146,6 +146,7 @@ impl<B: Block + 'static> Receiving<B> {
                 let env = self.env.clone();
                 let namespaces = Namespaces::new(env, self.portal.clone(), association, seat, peer, self.alarm.clone());
                 self.reader.expect_promptly();
+                self.queue.link.belongs_to(&self.budget, namespaces.association().host.nqn.as_str());
                 self.queue.serves(namespaces.association().clone(), number);
                 Role::Io(namespaces)
             }

@@ -61,7 +61,12 @@ impl<B: Block + 'static> Receiving<B> {
             self.asking.ask(&mut self.machine, &self.queue);
             return Ok(());
         }
-        self.admitted(plan.held_bytes()).await?;
+        // The first of two fused commands holds memory until the second is there, which therefore
+        // need not wait for any.
+        match &fused {
+            Some((_, Part::Second)) => self.queue.link.admit_anyway(plan.held_bytes()),
+            _ => self.admitted(plan.held_bytes()).await?,
+        }
         if data_bytes == 0 {
             return self.dispatch(Job { command, plan, fused, is_paid: false, abort: None }, None);
         }
@@ -147,6 +152,7 @@ impl<B: Block + 'static> Receiving<B> {
             Plan::Control => return self.control(&command, data.as_deref().unwrap_or(&[])),
             Plan::Io(handle, io) => {
                 handle.accepted(&io);
+                self.queue.link.arrived(self.arrived);
                 let cid = command.cid.get();
                 let waits = handle.is_limited() && !is_paid;
                 if !waits && data.is_none() {

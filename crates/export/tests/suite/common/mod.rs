@@ -48,6 +48,7 @@ struct Shared {
     error: Mutex<Option<BlockError>>,
     in_flight: AtomicUsize,
     in_flight_max: AtomicUsize,
+    entered: AtomicUsize,
 }
 
 struct InFlight<'a>(&'a Shared);
@@ -93,7 +94,13 @@ impl Volume {
         self.shared.in_flight_max.load(Ordering::SeqCst)
     }
 
+    /// Requests that have come so far.
+    pub fn entered(&self) -> usize {
+        self.shared.entered.load(Ordering::SeqCst)
+    }
+
     async fn enter(&self) -> Result<InFlight<'_>, BlockError> {
+        self.shared.entered.fetch_add(1, Ordering::SeqCst);
         let now = self.shared.in_flight.fetch_add(1, Ordering::SeqCst) + 1;
         self.shared.in_flight_max.fetch_max(now, Ordering::SeqCst);
         let guard = InFlight(&self.shared);

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use drive::Block;
 use export::{
-    ExportState, HostSecrets, Hosts, Keep, NamespaceOffer, Portal, SharedNamespace, SubsystemHistory, serve_nvme_tcp,
+    Budget, ExportState, HostSecrets, Hosts, Keep, NamespaceOffer, Portal, SharedNamespace, SubsystemHistory,
+    serve_nvme_tcp,
 };
 use nvme::host::{Dialogue, Established, HostError, Next, Setup, Submission, Wish, admin, connect_io, connected};
 use nvme::target::{Event, Host, Reservations, Subsystem};
@@ -58,6 +59,11 @@ pub struct Target<B = Volume> {
 impl<B: Block + Clone + Send + Sync + 'static> Target<B> {
     /// Offers nothing yet, and is served by `shards` shards.
     pub fn start(shards: usize, connections_max: usize) -> Target<B> {
+        Target::start_with(shards, connections_max, Budget::new(256 << 20))
+    }
+
+    /// As [`Target::start`], with this memory for requests in flight.
+    pub fn start_with(shards: usize, connections_max: usize, budget: Arc<Budget>) -> Target<B> {
         let allowed = Config::default().cores;
         let cores = (0..shards).map(|index| allowed[index % allowed.len()]).collect();
         let runtime = Runtime::start(Config { cores, ..Config::default() }).unwrap();
@@ -71,7 +77,7 @@ impl<B: Block + Clone + Send + Sync + 'static> Target<B> {
                 let env = ShardEnv::current();
                 let listener = Listener::bind_tcp(&env, "127.0.0.1:0".parse().unwrap()).unwrap();
                 sender.send(listener.local_addr()).unwrap();
-                serve_nvme_tcp(env, listener, handles, connections_max, offered).await;
+                serve_nvme_tcp(env, listener, handles, connections_max, budget, offered).await;
             })
             .unwrap();
         let address = receiver.recv_timeout(PATIENCE).unwrap().unwrap();
