@@ -151,6 +151,20 @@ pub async fn assemble<E: Env>(env: &E, drives: &[E::Drive]) -> Result<Assembly, 
         }
     }
     let name = |index: usize| drives[index].info().name.clone();
+    judge(found, refused, &name, &|index| drives[index].info().size_bytes)
+}
+
+/// Finds out which group drives are whose superblocks were read, by the index of the drive.
+/// `refused` are the others.
+///
+/// # Errors
+/// [`AssembleError`] if they are not enough of one group.
+pub fn judge(
+    found: Vec<(usize, Superblock)>,
+    mut refused: Vec<(usize, Refusal)>,
+    name: &impl Fn(usize) -> String,
+    size_bytes: &impl Fn(usize) -> u64,
+) -> Result<Assembly, AssembleError> {
     let Some(newest) = found.iter().map(|(_, superblock)| superblock).max_by_key(|superblock| superblock.epoch) else {
         let why = refused.iter().map(|(index, refusal)| format!("{}: {refusal}", name(*index)));
         return Err(AssembleError::Nothing(why.collect::<Vec<_>>().join("; ")));
@@ -166,7 +180,7 @@ pub async fn assemble<E: Env>(env: &E, drives: &[E::Drive]) -> Result<Assembly, 
         if let Some((other, _)) = found[..position].iter().find(|(_, other)| other.drive == own.drive) {
             return Err(AssembleError::Duplicate { drive: name(*index), other: name(*other) });
         }
-        let (have, need) = (drives[*index].info().size_bytes, newest.layout.member_bytes);
+        let (have, need) = (size_bytes(*index), newest.layout.member_bytes);
         let place = newest.members.iter().position(|entry| entry.uuid == own.drive);
         let refusal = match place {
             _ if have < need => Refusal::TooSmall { need, have },
@@ -186,9 +200,9 @@ pub async fn assemble<E: Env>(env: &E, drives: &[E::Drive]) -> Result<Assembly, 
         };
         refused.push((*index, refusal));
     }
-    check_one_line(&newest, &found, &name)?;
+    check_one_line(&newest, &found, name)?;
     let assembly = Assembly { superblock: newest, members, spares, refused };
-    check_enough(&assembly, &name)?;
+    check_enough(&assembly, name)?;
     Ok(assembly)
 }
 

@@ -80,7 +80,7 @@ mod write;
 mod zero;
 
 pub use array::{Array, Place};
-pub use assemble::{AssembleError, Assembly, Refusal, assemble};
+pub use assemble::{AssembleError, Assembly, Refusal, assemble, judge};
 pub use cause::{Cause, Failure, Flaw, Operation};
 pub use create::{CreateError, NewGroup, create, erase, plan};
 pub use errors::MemberErrors;

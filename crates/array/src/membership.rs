@@ -125,6 +125,32 @@ impl<E: Env> Array<E> {
             .await
     }
 
+    /// Gives the group another name, in the superblocks of all members and spares. Leader only. A
+    /// crash on the way leaves some drives with the new superblock, which is the newer one and
+    /// counts.
+    ///
+    /// # Errors
+    /// [`BlockError`] if no member took it: the group keeps its name then.
+    ///
+    /// # Panics
+    /// If it is not a name, see [`format::check_name`].
+    pub async fn rename(&self, name: String) -> Result<(), BlockError> {
+        assert!(format::check_name(&name).is_ok(), "names are checked before they get here");
+        let inner = self.0.clone();
+        self.0
+            .to_the_end(async move {
+                let leader = inner.leader();
+                let _turn = leader.state_lock.enter().await;
+                let before = std::mem::replace(&mut leader.superblock.borrow_mut().name, name);
+                let result = inner.commit(inner.state()).await;
+                if result.is_err() {
+                    leader.superblock.borrow_mut().name = before;
+                }
+                result
+            })
+            .await
+    }
+
     /// Takes a member out of service as if it had failed, because an operator says so. Leader only.
     /// One that is missing is waited for no longer: a spare takes its place.
     ///
