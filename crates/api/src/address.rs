@@ -110,6 +110,21 @@ impl fmt::Display for DriveSpec {
     }
 }
 
+/// A name or path as it stands in a URI: everything but RFC 3986's unreserved characters and `/` is
+/// percent-encoded.
+pub fn uri_escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                escaped.push(char::from(byte));
+            }
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
+}
+
 /// Where an NBD export listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NbdAddress {

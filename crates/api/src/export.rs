@@ -246,7 +246,8 @@ pub(crate) fn check_nvme_hosts(hosts: &[String], allow_any_host: bool) -> Result
     }
     match (hosts.is_empty(), allow_any_host) {
         (true, false) => Err(Invalid::new(
-            "nobody could use it: name the hosts that may, or allow any host that reaches the address",
+            "no host could use it: name those that may with --host NQN, or say --allow-any-host for all that reach the \
+             address (in the API: hosts, allow_any_host)",
         )),
         (false, true) => Err(Invalid::new("either any host may use it, or those that are named")),
         _ => Ok(()),

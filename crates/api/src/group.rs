@@ -263,13 +263,7 @@ impl GroupCreate {
     /// # Errors
     /// A sentence that says what makes no sense.
     pub fn validate(&self) -> Result<(), Invalid> {
-        check_name("group", &self.name)?;
-        if RESERVED.contains(&self.name.as_str()) {
-            return Err(Invalid::new(format!(
-                "a group cannot be named {:?}: the API has a use for that word",
-                self.name
-            )));
-        }
+        check_group_name(&self.name)?;
         if self.crash_safety == Some(SafetyMode::Unknown) {
             return Err(Invalid::new("the crash safety is on, off or strict"));
         }
@@ -285,6 +279,15 @@ impl GroupCreate {
         check_drives(self.drives.iter().chain(&self.spares), MemoryDrives::Needed)?;
         check_file_size(self.create_files_bytes)
     }
+}
+
+/// Checks the name of a group that is to be made or renamed.
+pub(crate) fn check_group_name(name: &str) -> Result<(), Invalid> {
+    check_name("group", name)?;
+    if RESERVED.contains(&name) {
+        return Err(Invalid::new(format!("a group cannot be named {name:?}: the API has a use for that word")));
+    }
+    Ok(())
 }
 
 /// Whether a memory drive must say its size.
@@ -341,7 +344,11 @@ fn check_file_size(create_files_bytes: Option<u64>) -> Result<(), Invalid> {
 #[serde(deny_unknown_fields)]
 pub struct GroupAssemble {
     /// Members and spares of one group; members may be missing as far as the level survives it.
+    /// Drives that hold no group are left out, with a warning.
     pub drives: Vec<String>,
+    /// The name that it is to have from now on; the one that it has unless told.
+    #[serde(default)]
+    pub name: Option<String>,
     /// Only say what would be done.
     #[serde(default)]
     pub dry_run: bool,
@@ -356,6 +363,7 @@ impl GroupAssemble {
         if self.drives.is_empty() {
             return Err(Invalid::new("a group is assembled from its drives: name at least one"));
         }
+        self.name.as_deref().map_or(Ok(()), check_group_name)?;
         check_drives(self.drives.iter(), MemoryDrives::Optional)
     }
 }

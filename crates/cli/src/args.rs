@@ -12,12 +12,13 @@ use clap_complete::Shell;
 
 use crate::host_args::HostCommand;
 use crate::import_args::{ImportCommand, ImportMdArgs};
-use crate::limit_args::LimitArgs;
+use crate::iostat::IostatArgs;
 use crate::nvme_args::NvmeCommand;
 use crate::referral_args::ReferralCommand;
 #[cfg(target_os = "linux")]
 use crate::rescue_args::RescueCommand;
 use crate::share_args::ShareArgs;
+use crate::volume_args::VolumeCommand;
 
 /// Drives, drive groups, volumes and exports of a Purlin daemon
 #[derive(Debug, Parser)]
@@ -33,7 +34,7 @@ Examples:
   purlin status
 
 Sizes: 4096, 64KiB, 10GiB, 1.5TiB. K, M, G, T and KiB .. are powers of 1024; KB, MB, GB, TB are powers of 1000.
-Exit status: 0 done, 1 refused or failed (one sentence on stderr), 2 wrong arguments; of rescue: see its help."
+Exit status: 0 done, 1 refused or failed (one sentence on stderr), 2 wrong arguments; of rescue and status -x: see their help."
 )]
 pub struct Line {
     /// What every command takes.
@@ -77,12 +78,31 @@ Examples:
   purlin status --once
   purlin status --output json
 
-Prints once where stdout is not a terminal, and with --output json. Ctrl-C ends it.")]
+Prints once where stdout is not a terminal, and with --output json. q or Ctrl-C ends it.
+
+  purlin status -x
+
+prints only what is not well, once, and ends with 0 if all is well, 3 if a group is degraded or has warnings or an export is
+not served, and 4 if a group has failed or is not started.")]
     Status {
         /// Print once and end
         #[arg(long)]
         once: bool,
+        /// Print only what is not well, once; the exit status says whether and how bad
+        #[arg(long, short = 'x')]
+        unhealthy: bool,
     },
+    /// Reads and writes a second, of groups and with -v of volumes and drives
+    #[command(after_help = "\
+Examples:
+  purlin iostat
+  purlin iostat -v --every 5s --count 12
+  purlin iostat --count 0
+  purlin iostat -v -o json | jq '.rates[] | select(.kind == \"drive\")'
+
+The first figures come after the first look. Figures of groups and volumes are what clients do; those of drives are what the daemon
+does on them, parity and rebuilds included.")]
+    Iostat(IostatArgs),
     /// Drive groups: drives that protect each other's data
     #[command(subcommand)]
     Group(GroupCommand),
@@ -181,6 +201,7 @@ Examples:
   purlin group create tank --level raid60 --sets 2 --drives d0,d1,d2,d3,d4,d5,d6,d7 --create-files 1GiB
   purlin group create tank --level nm --parity 4 --strip 128KiB --drives mem:a:1GiB,mem:b:1GiB,...
   purlin group create tank --level raid5 --drives sda,sdb,sdc --spares sdd --dry-run
+  purlin group create tank --level raid6 --drives '/dev/nvme[1-6]n1' --dry-run
   purlin group create tank --level raid6 --drives sda,sdb,sdc,sdd --client-p99 5ms --scrub-every 14d
   purlin group create tank --level raid5 --drives sda,sdb,sdc --checksums off
   purlin group create tank --level raid1 --drives /dev/nvme0n1,nvme-tcp://10.0.0.5/nqn.2026-11.com.example:shelf?nsid=1
@@ -255,11 +276,25 @@ themselves as well: see --scrub-every of `purlin group set`.")]
         status: bool,
     },
     /// Start a group from its drives, in any order and under any names
-    #[command(after_help = "Examples:\n  purlin group assemble /dev/nvme0n1 /dev/nvme1n1 /dev/nvme2n1 /dev/nvme3n1")]
+    #[command(after_help = "\
+Examples:
+  purlin group assemble /dev/nvme0n1 /dev/nvme1n1 /dev/nvme2n1 /dev/nvme3n1
+  purlin group assemble --drives '/dev/nvme*n1'
+  purlin group assemble --drives '/dev/sd*' --name tank2
+
+Drives that hold no group are left out, and named. The drives of two groups in one call are refused; `purlin group scan`
+says which drives belong together. --name gives the group another name, on its drives too: for one from another machine
+whose name is taken here.")]
     Assemble {
         /// Its members and spares
-        #[arg(required = true, value_name = "DRIVE")]
+        #[arg(required_unless_present = "more_drives", value_name = "DRIVE")]
         drives: Vec<DriveSpec>,
+        /// The same, separated by commas
+        #[arg(long = "drives", value_delimiter = ',', value_name = "DRIVE,...")]
+        more_drives: Vec<DriveSpec>,
+        /// The name that it is to have from now on
+        #[arg(long, value_name = "NEW")]
+        name: Option<String>,
         #[command(flatten)]
         dry_run: DryRun,
     },
@@ -275,7 +310,49 @@ RAID 0, 1, 4, 5, 6 and 10 with metadata 1.0, 1.1 and 1.2, in every layout that m
 only, and nobody else may have them: stop the array first, with `mdadm --stop`. With --dry-run, what is on the drives is
 listed, and why it cannot be read. docs/import-md.md says more.")]
     ImportMd(ImportMdArgs),
-    /// Stop using a group's drives; everything stays on them
+    /// Find the groups that are on drives, and say how each is started; nothing is changed
+    #[command(after_help = "\
+Examples:
+  purlin group scan
+  purlin group scan --drives '/dev/nvme*n1'
+  purlin group scan -o json | jq -r '.groups[].command'
+
+Without --drives it reads all block devices of the daemon's machine, and files and remote drives of groups that the daemon
+knows. `purlin rescue list` does much the same without the daemon.")]
+    Scan {
+        /// Only these drives, separated by commas
+        #[arg(long, value_delimiter = ',', value_name = "DRIVE,...")]
+        drives: Vec<DriveSpec>,
+    },
+    /// Start a group by its name: one that was stopped, could not be started, or is found on block
+    /// devices
+    #[command(after_help = "Examples:\n  purlin group start tank\n  purlin group start tank --dry-run")]
+    Start {
+        /// The group
+        group: String,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Give a group another name, while it runs
+    #[command(after_help = "\
+Examples:
+  purlin group rename tank lake
+  purlin group rename tank lake --dry-run
+
+Its exports follow: the export tank-3 is lake-3 then. NVMe hosts notice nothing; a block device stays, and is
+/dev/purlin/lake/VOLUME. NBD clients know volumes by their names: while some are connected, only --force renames.")]
+    Rename {
+        /// The group
+        group: String,
+        /// Its new name
+        new: String,
+        /// Although NBD clients are connected, which lose their connections
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Stop using a group's drives; everything stays on them, and `group start` starts it again
     #[command(after_help = "Examples:\n  purlin group stop tank\n  purlin group stop tank --force")]
     Stop {
         /// The group
@@ -370,7 +447,7 @@ pub struct Settings {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DurationOrOff(pub Option<Duration>);
 
-fn parse_duration_or_off(text: &str) -> Result<DurationOrOff, DurationError> {
+pub fn parse_duration_or_off(text: &str) -> Result<DurationOrOff, DurationError> {
     match text {
         "off" => Ok(DurationOrOff(None)),
         // 0 would be the API's word for off: nobody who writes 0s can be sure of that.
@@ -406,72 +483,6 @@ impl Settings {
             dry_run,
         }
     }
-}
-
-/// Verbs of volumes.
-#[derive(Debug, Subcommand)]
-pub enum VolumeCommand {
-    /// Make a volume; it is usable at once and reads as zeroes
-    #[command(after_help = "Examples:\n  purlin volume create tank/db --size 10GiB")]
-    Create {
-        /// Its name, GROUP/VOLUME
-        name: VolumeName,
-        /// Its capacity
-        #[arg(long, value_parser = parse_bytes)]
-        size: u64,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// List all volumes
-    #[command(after_help = "Examples:\n  purlin volume list")]
-    List,
-    /// Show a volume
-    #[command(after_help = "Examples:\n  purlin volume show tank/db")]
-    Show {
-        /// Its name, GROUP/VOLUME
-        name: VolumeName,
-    },
-    /// Limit how fast a volume may be used, over all its exports together; holds at once
-    #[command(after_help = "\
-Examples:
-  purlin volume limit tank/db --iops 20k
-  purlin volume limit tank/db --iops 20k --bandwidth 500MiB --burst 2s
-  purlin volume limit tank/db --bandwidth off
-  purlin volume limit tank/db --iops off --bandwidth off
-
-Requests over the limit wait, in the order in which they came; they never fail. Nothing else waits with them. After a pause, what
-the limit allows in the time of --burst goes at once. `purlin volume show` says how many have waited. The limit lies on the
-group's drives.")]
-    Limit {
-        /// Its name, GROUP/VOLUME
-        name: VolumeName,
-        #[command(flatten)]
-        limit: LimitArgs,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Grow or shrink a volume; shrinking loses what lies behind the new end
-    #[command(after_help = "\
-Examples:
-  purlin volume resize tank/db --size 20GiB
-  purlin volume resize tank/db --size 5GiB --dry-run")]
-    Resize {
-        /// Its name, GROUP/VOLUME
-        name: VolumeName,
-        /// Its new capacity
-        #[arg(long, value_parser = parse_bytes)]
-        size: u64,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
-    /// Destroy a volume and all that is on it
-    #[command(after_help = "Examples:\n  purlin volume delete tank/db --dry-run\n  purlin volume delete tank/db --yes")]
-    Delete {
-        /// Its name, GROUP/VOLUME
-        name: VolumeName,
-        #[command(flatten)]
-        dry_run: DryRun,
-    },
 }
 
 /// Verbs of exports.

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use api::{
     Changed, DriveDetails, DriveList, ErrorBody, Export, ExportCreate, ExportList, ExportUpdate, Group, GroupAssemble,
-    GroupCreate, GroupForget, GroupList, GroupStop, GroupUpdate, HostKey, HostKeySet, HostList, HostTlsKey,
-    HostTlsKeySet, Import, ImportForget, ImportList, ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail,
-    MemberReplace, Referral, ReferralList, Scrub, ScrubRequest, Share, ShareCreate, ShareList, SpareAdd, Status,
-    Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
+    GroupCreate, GroupForget, GroupList, GroupScan, GroupStart, GroupStop, GroupUpdate, HostKey, HostKeySet, HostList,
+    HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportList, ImportMd, ImportNvme, Imported, LimitUpdate,
+    MemberFail, MemberReplace, Referral, ReferralList, Rename, Scanned, Scrub, ScrubRequest, Share, ShareCreate,
+    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -139,6 +139,21 @@ impl Client {
         self.request(Method::POST, "/v1/groups/assemble", Some(request)).await
     }
 
+    /// Starts a group by its name.
+    pub async fn group_start(&self, group: &str, request: &GroupStart) -> Result<Changed<Group>, Failure> {
+        self.request(Method::POST, &format!("/v1/groups/{}/start", encoded(group)), Some(request)).await
+    }
+
+    /// Which groups are on drives.
+    pub async fn group_scan(&self, request: &GroupScan) -> Result<Scanned, Failure> {
+        self.request(Method::POST, "/v1/scan", Some(request)).await
+    }
+
+    /// Gives a group another name.
+    pub async fn group_rename(&self, group: &str, request: &Rename) -> Result<Changed<Group>, Failure> {
+        self.request(Method::PATCH, &format!("/v1/groups/{}/name", encoded(group)), Some(request)).await
+    }
+
     /// Stops using a group's drives.
     pub async fn group_stop(&self, group: &str, request: &GroupStop) -> Result<Changed<Group>, Failure> {
         self.request(Method::POST, &format!("/v1/groups/{}/stop", encoded(group)), Some(request)).await
@@ -250,6 +265,11 @@ impl Client {
     /// Changes how fast a volume may be used.
     pub async fn volume_limit(&self, name: &VolumeName, request: &LimitUpdate) -> Result<Changed<Volume>, Failure> {
         self.request(Method::PATCH, &format!("{}/limit", volume_path(name)), Some(request)).await
+    }
+
+    /// Gives a volume another name in its group.
+    pub async fn volume_rename(&self, name: &VolumeName, request: &Rename) -> Result<Changed<Volume>, Failure> {
+        self.request(Method::PATCH, &format!("{}/name", volume_path(name)), Some(request)).await
     }
 
     /// Destroys a volume.

@@ -5,7 +5,7 @@ use api::*;
 use insta::assert_snapshot;
 use serde::de::DeserializeOwned;
 
-use crate::{hosts, imported, screen, table, upkeep};
+use crate::{hosts, imported, scanned, screen, table, upkeep};
 
 fn example<T: DeserializeOwned>(name: &str) -> T {
     let page = include_str!("../../../docs/cli/json.md");
@@ -112,6 +112,115 @@ fn hosts_are_shown_with_what_they_may_use_and_what_they_did() {
     assert_snapshot!("host_show", hosts::one(false, &hosts[0]));
 }
 
+/// All lines of a text fit where it is shown.
+fn assert_fits(text: &str) {
+    let wide = text.lines().find(|line| line.chars().count() > crate::fit::WIDTH);
+    assert_eq!(wide, None, "{text}");
+}
+
+/// A drive with names and figures as long as they get.
+fn long_drive(name: &str) -> Drive {
+    let drive = example::<DriveList>("DriveList").drives.remove(0);
+    let slow = Some(LatencyUs { p50: 999_000.0, p99: 999_000.0, max: 999_000.0 });
+    Drive {
+        name: name.to_owned(),
+        group: Some("a-group-with-quite-a-long-name".to_owned()),
+        state: DriveState::Unreachable,
+        slot: Some(63),
+        size_bytes: Some(30_725_970_923_520),
+        errors: ErrorCounts { read_count: 123_456, damaged_count: 99_999_999, ..drive.errors },
+        read_latency_us: slow,
+        write_latency_us: slow,
+        note: Some(
+            "belongs to the Purlin array tank (6f1c2f0e-6d0a-4b57-9c7e-0f6a3a1d2b4c), which does not run here".into(),
+        ),
+        ..drive
+    }
+}
+
+#[test]
+fn drives_with_long_names_fit_in_80_columns() {
+    let by_id = "/dev/disk/by-id/nvme-SAMSUNG_MZQL23T8HCLS-00A07-AND-A-MODEL-OF-40-_S64HNE0R123456";
+    let remote = "nvme-tcp://10.0.0.5:4420/nqn.2014-08.org.nvmexpress:uuid:2cd402d7-8b0b-4a4f-9d4c-0e1f6a3b5c7d?nsid=1";
+    let text = table::drives(false, &[long_drive(by_id), long_drive("/dev/nvme0n1"), long_drive(remote)]);
+    assert_fits(&text);
+    assert_snapshot!("drive_list_long", text);
+}
+
+#[test]
+fn exports_with_long_names_fit_in_80_columns() {
+    let nbd = example::<ExportList>("ExportList").exports.remove(0);
+    let volume = "production/postgresql-main-tablespace-0001".to_owned();
+    let uri = format!("nbds+unix:///{volume}?socket=/run/purlin/exports/{volume}.sock");
+    let gone =
+        Some("cannot listen on /run/purlin/exports/production/postgresql.sock: no such file or directory".into());
+    let long = Export { id: "production-1234".into(), volume, uri, ..nbd.clone() };
+    let failed = Export { listening: false, message: gone, ..long.clone() };
+    let text = table::exports(false, &[long, failed, nbd]);
+    assert_fits(&text);
+    assert_snapshot!("export_list_long", text);
+}
+
+#[test]
+fn hosts_with_long_names_fit_in_80_columns() {
+    let uuid = "nqn.2014-08.org.nvmexpress:uuid:2cd402d7-8b0b-4a4f-9d4c-0e1f6a3b5c7d".to_owned();
+    let long = format!("nqn.2026-11.com.example:{}-end", "x".repeat(195));
+    let text = hosts::list(false, &[busy(uuid), busy(long)]);
+    assert_fits(&text);
+    assert_snapshot!("host_list_long", text);
+}
+
+#[test]
+fn the_status_of_a_large_machine_fits_in_80_columns() {
+    let mut status: Status = example("Status");
+    let shard = status.shards[0].clone();
+    status.shards = (0..64).map(|number| ShardStatus { shard: number, busy_percent: 100.0, ..shard.clone() }).collect();
+    let long = "a-group-with-quite-a-long-name";
+    let mut group = GroupStatus { name: long.to_owned(), capacity_bytes: 1 << 50, ..status.groups[0].clone() };
+    group.warnings = vec![format!(
+        "member 4, /dev/disk/by-id/nvme-SAMSUNG_MZQL23T8HCLS: its media is read only; its spare blocks run out"
+    )];
+    group.jobs[0].findings = Some(ScrubFindings {
+        repair: true,
+        mismatch_count: 1234,
+        repaired_count: 1200,
+        unchecked_count: 0,
+        places: vec![],
+    });
+    status.groups.push(group);
+    status.hosts = vec![busy("nqn.2014-08.org.nvmexpress:uuid:2cd402d7-8b0b-4a4f-9d4c-0e1f6a3b5c7d".to_owned())];
+    let text = screen::render(false, &status);
+    assert_fits(&text);
+    assert_snapshot!("status_long", text);
+}
+
+#[test]
+fn a_progress_bar_has_the_room_that_there_is() {
+    let mut job = example::<Status>("Status").groups[0].jobs[0].clone();
+    job.kind = JobKind::Scrub;
+    job.left_s = Some(360_000);
+    job.findings = Some(ScrubFindings {
+        repair: true,
+        mismatch_count: 123_456,
+        repaired_count: 123_400,
+        unchecked_count: 0,
+        places: vec![],
+    });
+    for room in [200, 80, 79, 60, 40] {
+        let line = table::job_line(&job, room);
+        assert!(line.chars().count() <= room, "{room}: {line}");
+        assert!(room < 60 || line.contains("50.0%"), "{room}: {line}");
+    }
+    assert!(table::job_line(&job, 200).contains(&format!("[{}{}]", "#".repeat(15), ".".repeat(15))));
+}
+
+#[test]
+fn a_scan_shows_what_was_found_and_how_it_is_started() {
+    let text = scanned::scanned(false, &example("Scanned"));
+    assert_fits(&text);
+    assert_snapshot!("group_scan", text);
+}
+
 /// A host with figures as long as they get.
 fn busy(nqn: String) -> Host {
     let host = example::<HostList>("HostList").hosts.remove(0);
@@ -130,14 +239,14 @@ fn busy(nqn: String) -> Host {
 }
 
 #[test]
-fn the_hosts_of_the_status_fit_in_120_columns_and_those_with_a_uuid_are_told_apart_whole() {
+fn the_hosts_of_the_status_fit_in_80_columns_and_those_with_a_uuid_are_told_apart_whole() {
     let uuid = "uuid:2cd402d7-8b0b-4a4f-9d4c-0e1f6a3b5c7d";
     let long = format!("nqn.2026-11.com.example:{}-end", "x".repeat(195));
     let shown = hosts::overview(false, &[busy(format!("nqn.2014-08.org.nvmexpress:{uuid}")), busy(long)]);
-    assert!(shown.lines().all(|line| line.chars().count() <= 120), "{shown}");
+    assert_fits(&shown);
     let lines: Vec<&str> = shown.lines().collect();
-    assert!(lines[1].starts_with(&format!("{uuid}  ")) && lines[2].starts_with("...xxx"), "{shown}");
-    assert!(lines[2].contains("x-end  ") && lines[1].contains("  999 ms  "), "{shown}");
+    assert!(lines[2] == uuid && lines[4].contains("xxx...xxx") && lines[4].ends_with("x-end"), "{shown}");
+    assert!(lines[3].contains("  999 ms  "), "{shown}");
 }
 
 #[test]
@@ -175,13 +284,15 @@ fn a_scrub_shows_how_far_it_is_and_what_it_found() {
         upkeep::scrub("tank", &Scrub { job, ..done.clone() })
     };
     let bar = "[###############...............]  50.0%";
+    // As long as there is room for them in 80 columns.
+    let [second, third, fourth] = [22, 23, 26].map(|chars| format!("[{}]  50.0%", crate::progress::bar(50.0, chars)));
     for (shown, line) in [
-        (at(JobState::Running, Some(2), None), format!("{bar}  512 MiB/s  2s left, no differences")),
-        (at(JobState::Running, None, None), format!("{bar}  512 MiB/s  ? left, no differences")),
+        (at(JobState::Running, Some(2), None), format!("{second}  512 MiB/s  2s left, no differences")),
+        (at(JobState::Running, None, None), format!("{third}  512 MiB/s  ? left, no differences")),
         (at(JobState::Paused, None, None), format!("{bar}  paused, no differences")),
         (
             at(JobState::Waiting, None, Some("slot 1 is being rebuilt")),
-            format!("{bar}  waits: slot 1 is being rebuilt"),
+            format!("{fourth}  waits: slot 1 is being rebuilt"),
         ),
         (at(JobState::Stopped, None, None), "stopped at 50.0%, no differences".to_owned()),
         (at(JobState::Failed, None, Some("no drive answers")), "failed at 50.0%: no drive answers".to_owned()),

@@ -66,6 +66,14 @@ pub enum Failure {
     /// What was waited for ended badly.
     #[error("{0}")]
     Ended(String),
+    /// Something is not well.
+    #[error("{message}")]
+    Unwell {
+        /// The objects that are not well.
+        message: String,
+        /// How the command ends.
+        code: u8,
+    },
     /// The rescue could not do it.
     #[cfg(target_os = "linux")]
     #[error(transparent)]
@@ -80,10 +88,12 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// 2 for arguments that make no sense and for what a rescue could not do, 1 for all else.
+    /// 2 for arguments that make no sense and for what a rescue could not do, 3 and 4 for what is
+    /// not well, 1 for all else.
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
+            Failure::Unwell { code, .. } => *code,
             #[cfg(target_os = "linux")]
             Failure::Rescue(_) | Failure::Incomplete(_) => 2,
             _ => 1,

@@ -3,7 +3,8 @@
 use api::{Host, HostExport, HostKey, HostShare, HostTlsKey, IoCounters, LatencyUs, format_bytes};
 use comfy_table::Cell;
 
-use crate::table::{Column, dash, micros, pairs, rates, table, waits};
+use crate::fit::{Column, WIDTH, count, middle_cut, table};
+use crate::table::{dash, micros, pairs, rates, waits};
 
 /// `purlin host list`.
 pub fn list(colour: bool, hosts: &[Host]) -> String {
@@ -16,16 +17,16 @@ pub fn list(colour: bool, hosts: &[Host]) -> String {
             Cell::new(host.exports.len()),
             Cell::new(host.shares.len()),
             Cell::new(host.queue_count),
-            Cell::new(host.io.read_count),
-            Cell::new(host.io.write_count),
+            Cell::new(count(host.io.read_count)),
+            Cell::new(count(host.io.write_count)),
             Cell::new(format_bytes(host.io.read_bytes)),
             Cell::new(format_bytes(host.io.write_bytes)),
-            Cell::new(host.error_count),
+            Cell::new(count(host.error_count)),
             Cell::new(if host.tls_keys.is_empty() { "no" } else { "yes" }),
         ]
     };
     let columns = [
-        Column::Word("HOST"),
+        Column::Long("HOST"),
         Column::Number("EXPORTS"),
         Column::Number("SHARES"),
         Column::Number("QUEUES"),
@@ -39,16 +40,9 @@ pub fn list(colour: bool, hosts: &[Host]) -> String {
     table(colour, &columns, hosts.iter().map(row).collect())
 }
 
-/// The longest name of a host that leaves the table of `purlin status` within 120 columns. One with a UUID has 41 characters.
-const STATUS_NAME_CHARS_MAX: usize = 46;
-
 /// A host's name for `purlin status`: most have the same beginning, and differ at their end.
 fn short_name(nqn: &str) -> String {
-    let short = nqn.strip_prefix("nqn.2014-08.org.nvmexpress:").unwrap_or(nqn);
-    match short.chars().count().checked_sub(STATUS_NAME_CHARS_MAX) {
-        None | Some(0) => short.to_owned(),
-        Some(over) => format!("...{}", short.chars().skip(over + 3).collect::<String>()),
-    }
+    middle_cut(nqn.strip_prefix("nqn.2014-08.org.nvmexpress:").unwrap_or(nqn), WIDTH)
 }
 
 /// Part of `purlin status`.
@@ -63,12 +57,12 @@ pub fn overview(colour: bool, hosts: &[Host]) -> String {
             typical(host.read_latency_us),
             Cell::new(format_bytes(host.io.write_bytes)),
             typical(host.write_latency_us),
-            Cell::new(host.error_count),
+            Cell::new(count(host.error_count)),
             Cell::new(if host.tls_keys.is_empty() { "no" } else { "yes" }),
         ]
     };
     let columns = [
-        Column::Word("HOST"),
+        Column::Long("HOST"),
         Column::Number("CTRLS"),
         Column::Number("QUEUES"),
         Column::Number("READ"),

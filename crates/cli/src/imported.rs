@@ -3,8 +3,9 @@
 use api::{Import, Imported, ImportedNamespace, MdArray, MdMember, format_bytes};
 use comfy_table::Cell;
 
+use crate::fit::{Column, table};
 use crate::moment::minute;
-use crate::table::{Column, dash, health, pairs, size, table};
+use crate::table::{dash, health, pairs, size};
 
 /// `purlin import list`.
 pub fn imports(colour: bool, imports: &[Import]) -> String {

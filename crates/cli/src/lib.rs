@@ -15,10 +15,14 @@ mod ending;
 #[cfg(test)]
 mod examples;
 mod failure;
+mod fit;
+mod glob;
 mod host_args;
 mod hosts;
 mod import_args;
 mod imported;
+mod iostat;
+mod keys;
 mod limit_args;
 mod moment;
 pub mod nvme;
@@ -31,18 +35,25 @@ mod referral_args;
 mod rescue_args;
 #[cfg(target_os = "linux")]
 mod rescued;
+mod scanned;
 mod screen;
 mod secret;
 mod share_args;
 mod shared;
+mod suggest;
 mod table;
+mod unwell;
 mod upkeep;
+mod volume_args;
+mod volume_size;
 
 pub use args::Line;
 pub use client::Client;
 pub use failure::Failure;
+pub use iostat::{IoKind, IoRate, IoStats};
 pub use output::on_stderr;
 pub use secret::HostKey;
+pub use suggest::with_tips;
 
 /// Does what the command line says.
 ///

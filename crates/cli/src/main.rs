@@ -6,7 +6,10 @@ use std::process::ExitCode;
 use clap::Parser;
 
 fn main() -> ExitCode {
-    let line = cli::Line::parse();
+    let line = match cli::Line::try_parse() {
+        Ok(line) => line,
+        Err(error) => cli::with_tips(error).exit(),
+    };
     match cli::run(line) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

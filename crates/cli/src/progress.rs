@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use api::{Job, JobState};
 
+use crate::fit::WIDTH;
 use crate::table::job_line;
 use crate::{Client, Failure};
 
@@ -48,14 +49,17 @@ pub async fn wait(client: &Client, group: &str, id: u64) -> Result<Job, Failure>
         if shown {
             // Carriage return and erase to the end of the line (ECMA-48, CR and EL).
             let mut stderr = io::stderr();
+            // A line that reaches the last column would be wrapped by some terminals.
+            let columns = crossterm::terminal::size().map_or(WIDTH, |(columns, _)| usize::from(columns));
+            let room = if job.state.has_ended() { usize::MAX } else { columns.saturating_sub(1) };
             let end = if job.state.has_ended() { "\n" } else { "" };
             // Progress that cannot be shown is no reason to stop waiting.
-            let _ = write!(stderr, "\r\x1b[K{}{end}", job_line(&job)).and_then(|()| stderr.flush());
+            let _ = write!(stderr, "\r\x1b[K{}{end}", job_line(&job, room)).and_then(|()| stderr.flush());
         }
         match job.state {
             JobState::Done => return Ok(job),
             JobState::Failed | JobState::Stopped => {
-                return Err(Failure::Ended(format!("{group}: {}", job_line(&job))));
+                return Err(Failure::Ended(format!("{group}: {}", job_line(&job, usize::MAX))));
             }
             JobState::Running | JobState::Waiting | JobState::Paused | JobState::Unknown => {
                 tokio::time::sleep(LOOK_EVERY).await

@@ -7,7 +7,8 @@ use rescue::{
     ListReport, LogCount, ParityCount,
 };
 
-use crate::table::{Column, dash, pairs, size, table};
+use crate::fit::{Column, table};
+use crate::table::{dash, pairs, size};
 
 /// Lost ranges that are shown; all of them are in the JSON.
 const LOST_SHOWN: usize = 20;

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Duration;
 
-use api::{GroupStatus, JobState, LoadSide, Status, format_bytes};
+use api::{GroupStatus, Job, JobState, LoadSide, Status, format_bytes};
 use comfy_table::Cell;
 use crossterm::cursor::{Hide, MoveTo, Show};
 use crossterm::terminal::{
@@ -14,15 +14,20 @@ use crossterm::{execute, queue};
 
 use crate::args::{Common, Format};
 use crate::ending::Ending;
+use crate::fit::{Column, WIDTH, table, wrapped};
+use crate::keys::Keys;
 use crate::output::{self, has_colour};
 use crate::progress::duration;
-use crate::table::{self, Column, dash, job_line, micros, per_second, size, table};
-use crate::{Client, Failure, hosts, upkeep};
+use crate::table::{self, dash, job_line, micros, per_second, size};
+use crate::{Client, Failure, hosts, unwell, upkeep};
+
+/// Names up to this length stand before their jobs in one line.
+const NAME_CHARS_MAX: usize = 16;
 
 /// How often the screen is drawn anew.
 const REFRESH_EVERY: Duration = Duration::from_secs(1);
 
-/// Shows the status: once, or until Ctrl-C where stdout is a terminal.
+/// Shows the status: once, or until q or Ctrl-C where stdout is a terminal.
 ///
 /// # Errors
 /// As [`Client::status`] when it is shown once, or the first time; later failures are shown on the screen.
@@ -39,6 +44,7 @@ pub async fn run(common: &Common, client: &Client, once: bool) -> Result<(), Fai
     }
     let fail = |source| Failure::Local { what: "cannot use the terminal".to_owned(), source };
     let mut ending = Ending::listen().map_err(fail)?;
+    let mut keys = Keys::listen().map_err(fail)?;
     let screen = Screen::open().map_err(fail)?;
     let mut text = render(has_colour(), &status);
     loop {
@@ -46,12 +52,26 @@ pub async fn run(common: &Common, client: &Client, once: bool) -> Result<(), Fai
         tokio::select! {
             () = tokio::time::sleep(REFRESH_EVERY) => {}
             () = ending.told() => return Ok(()),
+            () = keys.quit() => return Ok(()),
         }
         text = match client.status().await {
             Ok(status) => render(has_colour(), &status),
             Err(failure) => format!("{failure}\n\ntrying again every second\n"),
         };
     }
+}
+
+/// Shows what is not well, once.
+///
+/// # Errors
+/// As [`Client::status`]; [`Failure::Unwell`] when something is not well.
+pub async fn unhealthy(common: &Common, client: &Client) -> Result<(), Failure> {
+    let unwell = unwell::unwell(client.status().await?);
+    output::show(common, &unwell, |unwell| match unwell::is_all_well(unwell) {
+        true => "all is well\n".to_owned(),
+        false => objects(has_colour(), unwell).trim_start_matches('\n').to_owned(),
+    })?;
+    unwell::verdict(&unwell)
 }
 
 /// The terminal's second screen. Dropped, it gives the first one back as it was.
@@ -100,18 +120,25 @@ impl Drop for Screen {
 pub fn render(colour: bool, status: &Status) -> String {
     let busy: Vec<String> = status.shards.iter().map(|shard| format!("{:.0}%", shard.busy_percent)).collect();
     let shards = if busy.len() == 1 { "shard" } else { "shards" };
-    let mut text = format!(
-        "purlind {}  up {}  {} {shards} busy {}  memory {}\n",
+    let head = format!(
+        "purlind {}  up {}  memory {}  {} {shards} busy ",
         status.version,
         duration(status.uptime_s),
+        format_bytes(status.resident_bytes),
         busy.len(),
-        busy.join(" "),
-        format_bytes(status.resident_bytes)
     );
+    let mut text = wrapped(&head, &busy.join(" "));
     text.push('\n');
     if status.groups.is_empty() && status.not_started.is_empty() {
-        text.push_str("no groups; make one with: purlin group create\n");
-    } else if !status.groups.is_empty() {
+        text.push_str(table::NO_GROUPS);
+    }
+    text + &objects(colour, status)
+}
+
+/// Groups with their jobs and warnings, exports and hosts.
+fn objects(colour: bool, status: &Status) -> String {
+    let mut text = String::new();
+    if !status.groups.is_empty() {
         text.push_str(&groups(colour, &status.groups));
         text.push('\n');
         text.push_str(&loads(colour, &status.groups));
@@ -122,7 +149,7 @@ pub fn render(colour: bool, status: &Status) -> String {
         .iter()
         .flat_map(|group| group.jobs.iter().map(move |job| (group, job)))
         .filter(|(_, job)| job.state != JobState::Done)
-        .map(|(group, job)| format!("{}  {}\n", group.name, job_line(job)))
+        .map(|(group, job)| job_of(&group.name, job))
         .collect();
     if !jobs.is_empty() {
         text.push('\n');
@@ -131,7 +158,7 @@ pub fn render(colour: bool, status: &Status) -> String {
     let warnings: Vec<String> = status
         .groups
         .iter()
-        .flat_map(|group| group.warnings.iter().map(move |warning| format!("{}  warning: {warning}\n", group.name)))
+        .flat_map(|group| group.warnings.iter().map(move |warning| warned(&group.name, warning)))
         .collect();
     if !warnings.is_empty() {
         text.push('\n');
@@ -148,36 +175,42 @@ pub fn render(colour: bool, status: &Status) -> String {
     text
 }
 
+/// A job of a group: in one line, unless the group has a long name.
+fn job_of(group: &str, job: &Job) -> String {
+    let chars = group.chars().count();
+    if chars > NAME_CHARS_MAX {
+        return format!("{group}\n  {}\n", job_line(job, WIDTH - 2));
+    }
+    format!("{group}  {}\n", job_line(job, WIDTH - 2 - chars))
+}
+
+/// A risk of a group.
+fn warned(group: &str, warning: &str) -> String {
+    wrapped(&format!("{group}  warning: "), warning)
+}
+
+/// Which volumes and spares there are, and when a group was scrubbed, `group show` says.
 fn groups(colour: bool, groups: &[GroupStatus]) -> String {
     let row = |group: &GroupStatus| {
-        let [last, next] = upkeep::cells(&group.scrub);
         vec![
             Cell::new(&group.name),
             Cell::new(group.level),
             table::health(group.health),
             Cell::new(format!("{}/{}", group.in_sync_count, group.member_count)),
-            Cell::new(group.spare_count),
             Cell::new(group.losses_left),
-            Cell::new(group.volume_count),
             size(group.capacity_bytes),
-            size(group.allocated_bytes),
             size(group.used_bytes),
-            Cell::new(last),
-            Cell::new(next),
+            Cell::new(upkeep::next_cell(&group.scrub)),
         ]
     };
     let columns = [
-        Column::Word("GROUP"),
+        Column::Long("GROUP"),
         Column::Word("LEVEL"),
         Column::Word("HEALTH"),
         Column::Number("IN SYNC"),
-        Column::Number("SPARES"),
         Column::Number("MAY LOSE"),
-        Column::Number("VOLUMES"),
         Column::Number("CAPACITY"),
-        Column::Number("IN VOLUMES"),
         Column::Number("WRITTEN"),
-        Column::Word("LAST SCRUB"),
         Column::Word("NEXT SCRUB"),
     ];
     table(colour, &columns, groups.iter().map(row).collect())
@@ -203,7 +236,7 @@ fn loads(colour: bool, groups: &[GroupStatus]) -> String {
         .flat_map(|group| [side(group, "read", &group.load.read), side(group, "write", &group.load.write)])
         .collect();
     let columns = [
-        Column::Word("GROUP"),
+        Column::Long("GROUP"),
         Column::Word("LOAD"),
         Column::Number("IOPS"),
         Column::Number("BANDWIDTH"),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use api::{Share, format_bytes};
 use comfy_table::Cell;
 
-use crate::table::{Column, table};
+use crate::fit::{Column, table};
 
 /// `purlin drive shares`.
 pub fn list(colour: bool, shares: &[Share]) -> String {

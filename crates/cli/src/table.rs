@@ -1,9 +1,4 @@
-//! Tables and figures for people.
-//!
-//! Invariants:
-//! - No borders; columns two spaces apart; no space at the end of a line, so that output can be compared and cut.
-//! - Numbers are right-aligned, words left-aligned.
-//! - Nothing is shortened or wrapped: a table is as wide as what it says.
+//! Tables and figures for people. How wide they are is in [`crate::fit`].
 
 use api::{
     Drive, DriveDetails, DriveHealth, DriveKind, DrivePassthrough, DriveRole, DriveState, Export, Group, GroupHealth,
@@ -12,43 +7,12 @@ use api::{
 };
 use std::time::Duration;
 
-use comfy_table::{Cell, CellAlignment, Color, ContentArrangement, Table, presets};
+use comfy_table::{Cell, Color};
 
+use crate::fit::{Column, WIDTH, count, middle_cut, table, wrapped};
 use crate::progress::{bar, duration, percent};
 use crate::reach;
 use crate::upkeep;
-
-/// A column: its heading, and whether it holds numbers.
-pub enum Column {
-    /// Left-aligned.
-    Word(&'static str),
-    /// Right-aligned.
-    Number(&'static str),
-}
-
-/// A table of cells, as text.
-pub fn table(colour: bool, columns: &[Column], rows: Vec<Vec<Cell>>) -> String {
-    let mut table = Table::new();
-    table.load_preset(presets::NOTHING).set_content_arrangement(ContentArrangement::Disabled);
-    if colour {
-        table.enforce_styling();
-    } else {
-        table.force_no_tty();
-    }
-    table.set_header(columns.iter().map(|column| match column {
-        Column::Word(name) | Column::Number(name) => Cell::new(name),
-    }));
-    table.add_rows(rows);
-    for (index, column) in columns.iter().enumerate() {
-        let last = index + 1 == columns.len();
-        let shown = table.column_mut(index).expect("the header has every column");
-        shown.set_padding((0, if last { 0 } else { 2 }));
-        if matches!(column, Column::Number(_)) {
-            shown.set_cell_alignment(CellAlignment::Right);
-        }
-    }
-    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
-}
 
 /// `name  value` lines, the values in one column.
 pub fn pairs(pairs: &[(&str, String)]) -> String {
@@ -100,10 +64,18 @@ fn drive_state(state: DriveState) -> Cell {
     Cell::new(name).fg(colour)
 }
 
+/// Where there are no groups. Some may be on drives all the same, if the daemon has lost its state
+/// directory.
+pub const NO_GROUPS: &str = "\
+no groups; make one with: purlin group create
+groups that are on drives already are found by: purlin group scan
+and without the daemon by: purlin rescue list DRIVE...
+";
+
 /// `purlin group list`.
 pub fn groups(colour: bool, groups: &[Group]) -> String {
     if groups.is_empty() {
-        return "no groups; make one with: purlin group create\n".to_owned();
+        return NO_GROUPS.to_owned();
     }
     let rows = groups.iter().map(|group| {
         let in_sync = group.members.iter().filter(|m| m.state == MemberState::InSync).count();
@@ -119,7 +91,7 @@ pub fn groups(colour: bool, groups: &[Group]) -> String {
         ]
     });
     let columns = [
-        Column::Word("NAME"),
+        Column::Long("NAME"),
         Column::Word("LEVEL"),
         Column::Word("HEALTH"),
         Column::Number("IN SYNC"),
@@ -135,30 +107,13 @@ pub fn groups(colour: bool, groups: &[Group]) -> String {
 pub fn not_started(groups: &[GroupNotStarted]) -> String {
     let of = |group: &GroupNotStarted| {
         let mut said = format!("\n{}  NOT STARTED\n", group.name);
-        said += &wrapped("reason:  ", &group.reason);
+        said += &wrapped("  reason:  ", &group.reason);
         if !group.missing_drives.is_empty() {
-            said += &wrapped("missing: ", &group.missing_drives.join(" "));
+            said += &wrapped("  missing: ", &group.missing_drives.join(" "));
         }
-        said + &wrapped("next:    ", &group.next_step)
+        said + &wrapped("  next:    ", &group.next_step)
     };
     groups.iter().map(of).collect()
-}
-
-/// A sentence in lines of at most 80 characters, unless a word is longer, behind a title and
-/// indented by two.
-fn wrapped(title: &str, sentence: &str) -> String {
-    let mut lines = vec![format!("  {title}")];
-    let mut is_first = true;
-    for word in sentence.split_whitespace() {
-        let line = lines.last_mut().expect("there is one");
-        if !is_first && line.chars().count() + word.chars().count() > 79 {
-            lines.push(format!("  {:width$}{word} ", "", width = title.len()));
-        } else {
-            *line += &format!("{word} ");
-        }
-        is_first = false;
-    }
-    lines.iter().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
 /// `purlin group show`.
@@ -188,7 +143,7 @@ pub fn group(colour: bool, group: &Group) -> String {
     if !group.jobs.is_empty() {
         text.push('\n');
         for job in &group.jobs {
-            text.push_str(&job_line(job));
+            text.push_str(&job_line(job, WIDTH));
             text.push('\n');
         }
     }
@@ -255,8 +210,13 @@ fn members(colour: bool, group: &Group) -> String {
     table(colour, &columns, rows)
 }
 
-/// A job in one line: with its bar while it runs, with its result afterwards.
-pub fn job_line(job: &Job) -> String {
+/// The longest and the shortest bar.
+const BAR_CHARS: (usize, usize) = (30, 8);
+
+/// A job in one line: with its bar while it runs, with its result afterwards. While it runs the
+/// line has at most `room` characters: it may be drawn again and again in its place, which a line
+/// that is wrapped could not be.
+pub fn job_line(job: &Job, room: usize) -> String {
     let kind = match job.kind {
         JobKind::Rebuild => "rebuild",
         JobKind::Resync => "resync",
@@ -273,77 +233,69 @@ pub fn job_line(job: &Job) -> String {
         1 => format!(", 1 difference, {} put right", findings.repaired_count),
         count => format!(", {count} differences, {} put right", findings.repaired_count),
     });
-    let findings = findings.unwrap_or_default();
-    match job.state {
+    let (findings, share) = (findings.unwrap_or_default(), percent(job.done_percent));
+    let under_way = match job.state {
         JobState::Running => {
             let left = job.left_s.map_or_else(|| "?".to_owned(), duration);
-            let share = percent(job.done_percent);
             let rate = format_bytes(job.bytes_per_s.max(0.0) as u64);
-            format!("{what}  [{}] {share:>6}  {rate}/s  {left} left{findings}", bar(job.done_percent, 30))
+            format!("{share:>6}  {rate}/s  {left} left{findings}")
         }
-        JobState::Waiting => {
-            let share = percent(job.done_percent);
-            format!("{what}  [{}] {share:>6}  waits{message}", bar(job.done_percent, 30))
-        }
-        JobState::Paused => {
-            let share = percent(job.done_percent);
-            format!("{what}  [{}] {share:>6}  paused{findings}", bar(job.done_percent, 30))
-        }
-        JobState::Done => format!("{what}  done in {}{findings}", duration(job.elapsed_s)),
-        JobState::Stopped => format!("{what}  stopped at {}{findings}", percent(job.done_percent)),
-        JobState::Failed | JobState::Unknown => format!("{what}  failed at {}{message}", percent(job.done_percent)),
+        JobState::Waiting => format!("{share:>6}  waits{message}"),
+        JobState::Paused => format!("{share:>6}  paused{findings}"),
+        JobState::Done => return format!("{what}  done in {}{findings}", duration(job.elapsed_s)),
+        JobState::Stopped => return format!("{what}  stopped at {share}{findings}"),
+        JobState::Failed | JobState::Unknown => return format!("{what}  failed at {share}{message}"),
+    };
+    let (longest, shortest) = BAR_CHARS;
+    let others = format!("{what}  [] {under_way}").chars().count();
+    let bar = bar(job.done_percent, room.saturating_sub(others).clamp(shortest, longest));
+    let line = format!("{what}  [{bar}] {under_way}");
+    if line.chars().count() <= room {
+        return line;
     }
+    // Its end tells least.
+    line.chars().take(room.saturating_sub(3)).chain("...".chars()).collect()
 }
 
-/// `purlin drive list`.
+/// `purlin drive list`. What a drive is made of, and its sectors, are in `drive show`.
 pub fn drives(colour: bool, drives: &[Drive]) -> String {
     if drives.is_empty() {
         return "no drives\n".to_owned();
     }
     let row = |drive: &Drive| {
-        let kind = match drive.kind {
-            DriveKind::Block => "block",
-            DriveKind::File => "file",
-            DriveKind::Memory => "memory",
-            DriveKind::Remote => "remote",
-            DriveKind::Unknown => "-",
-        };
-        let role = match drive.role {
-            DriveRole::Member => "member",
-            DriveRole::Spare => "spare",
-            DriveRole::None | DriveRole::Unknown => "-",
+        let role = match (drive.role, drive.slot) {
+            (DriveRole::Member, Some(slot)) => format!("member {slot}"),
+            (DriveRole::Member, None) => "member".to_owned(),
+            (DriveRole::Spare, _) => "spare".to_owned(),
+            (DriveRole::None | DriveRole::Unknown, _) => "-".to_owned(),
         };
         vec![
             Cell::new(&drive.name),
-            Cell::new(kind),
             drive_state(drive.state),
             Cell::new(drive.group.as_deref().unwrap_or("-")),
             Cell::new(role),
-            drive.slot.map_or_else(dash, Cell::new),
             size_or_dash(drive.size_bytes),
-            drive.sector_bytes.map_or_else(dash, Cell::new),
-            Cell::new(drive.errors.failed_count()),
-            Cell::new(drive.errors.damaged_count),
+            Cell::new(count(drive.errors.failed_count())),
+            Cell::new(count(drive.errors.damaged_count)),
             drive.read_latency_us.map_or_else(dash, |us| Cell::new(micros(us.p99))),
             drive.write_latency_us.map_or_else(dash, |us| Cell::new(micros(us.p99))),
         ]
     };
     let columns = [
-        Column::Word("DRIVE"),
-        Column::Word("KIND"),
+        Column::Long("DRIVE"),
         Column::Word("STATE"),
         Column::Word("GROUP"),
         Column::Word("ROLE"),
-        Column::Number("SLOT"),
         Column::Number("SIZE"),
-        Column::Number("SECTOR"),
         Column::Number("ERRORS"),
         Column::Number("DAMAGED"),
-        Column::Number("READ P99"),
-        Column::Number("WRITE P99"),
+        Column::Number("R P99"),
+        Column::Number("W P99"),
     ];
-    let notes = drives.iter().filter_map(|drive| Some(format!("{}: {}\n", drive.name, drive.note.as_ref()?)));
-    table(colour, &columns, drives.iter().map(row).collect()) + &notes.collect::<String>()
+    let note =
+        |drive: &Drive| Some(wrapped("", &format!("{}: {}", middle_cut(&drive.name, WIDTH - 1), drive.note.as_ref()?)));
+    let notes: String = drives.iter().filter_map(note).collect();
+    table(colour, &columns, drives.iter().map(row).collect()) + &notes
 }
 
 /// `purlin volume list`.
@@ -363,7 +315,7 @@ pub fn volumes(colour: bool, volumes: &[Volume]) -> String {
         ]
     };
     let columns = [
-        Column::Word("NAME"),
+        Column::Long("NAME"),
         Column::Word("KIND"),
         Column::Number("SIZE"),
         Column::Number("USED"),
@@ -539,7 +491,7 @@ pub fn exports(colour: bool, exports: &[Export]) -> String {
             let state = if export.protocol == Protocol::Ublk { export.address.as_str() } else { "listening" };
             Cell::new(state).fg(Color::Green)
         } else {
-            Cell::new(export.message.as_deref().unwrap_or("not listening")).fg(Color::Red)
+            Cell::new("not served").fg(Color::Red)
         };
         let tls = match &export.tls {
             None => "-",
@@ -552,12 +504,12 @@ pub fn exports(colour: bool, exports: &[Export]) -> String {
             Cell::new(if export.read_only { "ro" } else { "rw" }),
             Cell::new(tls),
             Cell::new(export.connection_count),
+            state,
             // The name of a subsystem is long, and the same for all of a group: `export show` has it.
             match export.nsid {
                 Some(nsid) => Cell::new(format!("nvme-tcp://{}, namespace {nsid}", export.address)),
                 None => Cell::new(&export.uri),
             },
-            state,
         ]
     };
     let columns = [
@@ -566,10 +518,15 @@ pub fn exports(colour: bool, exports: &[Export]) -> String {
         Column::Word("MODE"),
         Column::Word("TLS"),
         Column::Number("CLIENTS"),
-        Column::Word("URI OR DEVICE"),
         Column::Word("STATE"),
+        Column::Long("URI OR DEVICE"),
     ];
-    table(colour, &columns, exports.iter().map(row).collect())
+    let why = |export: &Export| {
+        let message = export.message.as_ref().filter(|_| !export.listening)?;
+        Some(wrapped(&format!("{}  ", export.id), &format!("not served: {message}")))
+    };
+    let reasons: String = exports.iter().filter_map(why).collect();
+    table(colour, &columns, exports.iter().map(row).collect()) + &reasons
 }
 
 /// A latency with three digits or so: `12 us`, `1.5 ms`, `2.1 s`.
@@ -602,13 +559,5 @@ mod tests {
         assert_eq!(shown, ["0 us", "12 us", "1.0 ms", "1.5 ms", "42 ms", "2.1 s"]);
         let shown: Vec<String> = [0.0, 950.0, 999.9, 12_345.0, 412_000.0, 1_200_000.0].map(per_second).into();
         assert_eq!(shown, ["0", "950", "1.0k", "12.3k", "412k", "1.20M"]);
-    }
-
-    #[test]
-    fn a_table_has_no_spaces_at_the_end_of_a_line() {
-        let columns = [Column::Word("A"), Column::Number("N"), Column::Word("B")];
-        let rows =
-            vec![vec![Cell::new("x"), Cell::new(1), Cell::new("")], vec![Cell::new("long"), Cell::new(100), dash()]];
-        assert_eq!(table(false, &columns, rows), "A       N  B\nx       1\nlong  100  -\n");
     }
 }

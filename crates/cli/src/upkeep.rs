@@ -6,6 +6,7 @@ use api::{
     Group, GroupSettings, LastScrub, PlaceContent, PlaceFault, Scrub, ScrubPlace, ScrubSchedule, format_duration,
 };
 
+use crate::fit::WIDTH;
 use crate::moment::{date, minute};
 use crate::table::job_line;
 
@@ -53,17 +54,15 @@ fn next(scrub: &ScrubSchedule, is_scheduled: bool) -> String {
     }
 }
 
-/// Cells of `purlin status`: the days of the last scrub and of the next.
-pub fn cells(scrub: &ScrubSchedule) -> [String; 2] {
-    let last = scrub.last.as_ref().map_or_else(|| "never".to_owned(), |last| date(last.ended_unix_s));
-    let next = match (scrub.active, scrub.next_unix_s) {
+/// A cell of `purlin status`: the day of the next scrub.
+pub fn next_cell(scrub: &ScrubSchedule) -> String {
+    match (scrub.active, scrub.next_unix_s) {
         (true, _) if scrub.paused => "paused".to_owned(),
         (true, _) => "under way".to_owned(),
         (false, Some(_)) if scrub.waits_for.is_some() => "waits".to_owned(),
         (false, Some(due)) => date(due),
         (false, None) => "-".to_owned(),
-    };
-    [last, next]
+    }
 }
 
 /// `purlin group scrub`: how it stands, and what was found.
@@ -72,7 +71,8 @@ pub fn scrub(group: &str, scrub: &Scrub) -> String {
         let (last, next) = (last(scrub.schedule.last.as_ref()), next(&scrub.schedule, false));
         return format!("{group}: no scrub since the daemon started; last {last}; next {next}\n");
     };
-    let mut text = format!("{group}: {}\n", job_line(job));
+    let room = WIDTH.saturating_sub(group.chars().count() + 2);
+    let mut text = format!("{group}: {}\n", job_line(job, room));
     if let Some(findings) = &job.findings {
         for place in &findings.places {
             text.push_str(&format!("  {}\n", place_line(place)));

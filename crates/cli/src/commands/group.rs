@@ -1,12 +1,15 @@
 //! `purlin group`.
 
-use api::{Group, GroupAssemble, GroupCreate, GroupForget, GroupStop, Scrub, ScrubAction, ScrubRequest, format_bytes};
+use api::{
+    Group, GroupAssemble, GroupCreate, GroupForget, GroupScan, GroupStart, GroupStop, Rename, Scrub, ScrubAction,
+    ScrubRequest, format_bytes,
+};
 
-use super::{counted, drive_names, import};
+use super::{counted, drive_names, import, renamed};
 use crate::args::{Common, GroupCommand, GroupCreateArgs, Switch};
 use crate::ask::{consent, consent_by_name};
 use crate::output::{has_colour, show, show_changed};
-use crate::{Client, Failure, progress, table, upkeep};
+use crate::{Client, Failure, progress, scanned, table, upkeep};
 
 pub(super) async fn run(common: &Common, client: &Client, command: GroupCommand) -> Result<(), Failure> {
     match command {
@@ -35,12 +38,28 @@ pub(super) async fn run(common: &Common, client: &Client, command: GroupCommand)
                 chosen.into_iter().find(|(is_chosen, _)| *is_chosen).map_or(ScrubAction::Start, |(_, action)| action);
             scrub(common, client, &group, ScrubRequest { action, repair }, wait).await
         }
-        GroupCommand::Assemble { drives, dry_run } => {
-            let request = GroupAssemble { drives: drive_names(&drives)?, dry_run: dry_run.dry_run };
+        GroupCommand::Assemble { drives, more_drives, name, dry_run } => {
+            let drives = drive_names(&[drives, more_drives].concat())?;
+            let request = GroupAssemble { drives, name, dry_run: dry_run.dry_run };
             request.validate()?;
             show_changed(common, &client.group_assemble(&request).await?, |group| started("assembled", group))
         }
         GroupCommand::ImportMd(args) => import::import_md(common, client, args).await,
+        GroupCommand::Scan { drives } => {
+            let request = GroupScan { drives: drive_names(&drives)? };
+            request.validate()?;
+            show(common, &client.group_scan(&request).await?, |found| scanned::scanned(has_colour(), found))
+        }
+        GroupCommand::Start { group, dry_run } => {
+            let request = GroupStart { dry_run: dry_run.dry_run };
+            show_changed(common, &client.group_start(&group, &request).await?, |group| started("started", group))
+        }
+        GroupCommand::Rename { group, new, force, dry_run } => {
+            let request = Rename { name: new, force, dry_run: dry_run.dry_run };
+            request.validate_group()?;
+            let changed = client.group_rename(&group, &request).await?;
+            show_changed(common, &changed, |_| renamed(&changed.steps, "group", &group, &request.name))
+        }
         GroupCommand::Stop { group, force, dry_run } => {
             let request = GroupStop { force, dry_run: dry_run.dry_run };
             let changed = client.group_stop(&group, &request).await?;

@@ -17,7 +17,7 @@ use std::path::Path;
 use api::DriveSpec;
 
 use crate::args::{Command, Line};
-use crate::{Client, Failure, screen};
+use crate::{Client, Failure, glob, iostat, screen};
 
 /// Does what the line says.
 ///
@@ -27,7 +27,9 @@ pub async fn run(line: Line) -> Result<(), Failure> {
     let Line { common, command } = line;
     let client = Client::new(&common.socket);
     match command {
-        Command::Status { once } => screen::run(&common, &client, once).await,
+        Command::Status { once: _, unhealthy: true } => screen::unhealthy(&common, &client).await,
+        Command::Status { once, unhealthy: false } => screen::run(&common, &client, once).await,
+        Command::Iostat(args) => iostat::run(&common, &client, args).await,
         Command::Group(command) => group::run(&common, &client, command).await,
         Command::Import(command) => import::run(&common, &client, command).await,
         Command::Volume(command) => volume::run(&common, &client, command).await,
@@ -61,7 +63,31 @@ fn drive_name(drive: &DriveSpec) -> Result<String, Failure> {
 
 /// Drives as the daemon understands them.
 fn drive_names(drives: &[DriveSpec]) -> Result<Vec<String>, Failure> {
-    drives.iter().map(drive_name).collect()
+    let mut names = Vec::new();
+    for drive in drives {
+        match drive {
+            DriveSpec::Path(path) if glob::is_pattern(path) => names.extend(matching(path)?),
+            drive => names.push(drive_name(drive)?),
+        }
+    }
+    Ok(names)
+}
+
+/// The drives that a pattern stands for which no shell has expanded.
+fn matching(pattern: &Path) -> Result<Vec<String>, Failure> {
+    let found = glob::expand(&absolute(pattern)?);
+    if found.is_empty() {
+        return Err(Failure::Usage(format!("no drive matches {:?}", pattern.display().to_string())));
+    }
+    Ok(found)
+}
+
+/// The sentence for a rename that is done.
+fn renamed(steps: &[String], what: &str, old: &str, new: &str) -> String {
+    match steps {
+        [] => format!("the {what} is called {old} already"),
+        _ => format!("renamed {what} {old} to {new}"),
+    }
 }
 
 /// What a change of a limit says when it is done: what was planned as "limit ..." is "limited ..." then.

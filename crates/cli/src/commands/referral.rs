@@ -4,9 +4,9 @@ use api::Referral;
 use comfy_table::Cell;
 
 use crate::args::Common;
+use crate::fit::{Column, table};
 use crate::output::{has_colour, show, show_changed};
 use crate::referral_args::ReferralCommand;
-use crate::table::{Column, table};
 use crate::{Client, Failure};
 
 pub(super) async fn run(common: &Common, client: &Client, command: ReferralCommand) -> Result<(), Failure> {

@@ -1,18 +1,24 @@
 //! `purlin volume`.
 
-use api::{Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
+use api::{Rename, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
 
-use super::limited;
-use crate::args::{Common, VolumeCommand};
+use super::{limited, renamed};
+use crate::args::Common;
 use crate::ask::consent;
 use crate::output::{has_colour, show, show_changed};
+use crate::volume_args::VolumeCommand;
+use crate::volume_size::VolumeSize;
 use crate::{Client, Failure, table};
 
 pub(super) async fn run(common: &Common, client: &Client, command: VolumeCommand) -> Result<(), Failure> {
     match command {
         VolumeCommand::Create { name, size, dry_run } => {
             let dry_run = dry_run.dry_run;
-            let request = VolumeCreate { group: name.group, volume: name.volume, size_bytes: size, dry_run };
+            let size_bytes = match size {
+                VolumeSize::Bytes(bytes) => bytes,
+                VolumeSize::Share(share) => share.of(client.group(&name.group).await?.free_bytes)?,
+            };
+            let request = VolumeCreate { group: name.group, volume: name.volume, size_bytes, dry_run };
             request.validate()?;
             show_changed(common, &client.volume_create(&request).await?, |volume| sized("created", volume))
         }
@@ -27,8 +33,24 @@ pub(super) async fn run(common: &Common, client: &Client, command: VolumeCommand
             show_changed(common, &changed, |_| limited(&changed.steps, &format!("the volume {name}")))
         }
         VolumeCommand::Resize { name, size, dry_run } => resize(common, client, &name, size, dry_run.dry_run).await,
+        VolumeCommand::Rename { name, new, force, dry_run } => {
+            let request = Rename { name: in_its_group(&name, &new)?, force, dry_run: dry_run.dry_run };
+            request.validate_volume()?;
+            let changed = client.volume_rename(&name, &request).await?;
+            let after = format!("{}/{}", name.group, request.name);
+            show_changed(common, &changed, |_| renamed(&changed.steps, "volume", &name.to_string(), &after))
+        }
         VolumeCommand::Delete { name, dry_run } => delete(common, client, &name, dry_run.dry_run).await,
     }
+}
+
+/// The new name of a volume in its group, from one that may name the group as well.
+fn in_its_group(name: &VolumeName, new: &str) -> Result<String, Failure> {
+    let Some((group, volume)) = new.split_once('/') else { return Ok(new.to_owned()) };
+    if group == name.group {
+        return Ok(volume.to_owned());
+    }
+    Err(Failure::Usage(format!("{name} stays in its group: its new name is {}/... and not {new:?}", name.group)))
 }
 
 fn sized(verb: &str, volume: Option<&Volume>) -> String {
@@ -42,12 +64,18 @@ async fn resize(
     common: &Common,
     client: &Client,
     name: &VolumeName,
-    size_bytes: u64,
+    size: VolumeSize,
     dry_run: bool,
 ) -> Result<(), Failure> {
-    let mut request = VolumeUpdate { size_bytes, confirm: None, dry_run };
-    request.validate()?;
+    if let VolumeSize::Bytes(size_bytes) = size {
+        VolumeUpdate { size_bytes, confirm: None, dry_run }.validate()?;
+    }
     let before = client.volume(name).await?.size_bytes;
+    let size_bytes = match size {
+        VolumeSize::Bytes(bytes) => bytes,
+        VolumeSize::Share(share) => share.of(before + client.group(&name.group).await?.free_bytes)?,
+    };
+    let mut request = VolumeUpdate { size_bytes, confirm: None, dry_run };
     // What is beyond all numbers is refused by the daemon.
     let after = volume_bytes(size_bytes).unwrap_or(size_bytes);
     if after < before && !dry_run {

@@ -20,9 +20,9 @@ use super::device;
 use super::reports::{NvmeConnection, NvmeConnectionList};
 use super::serve::Served;
 use crate::args::Common;
+use crate::fit::{Column, table};
 use crate::nvme_args::DisconnectArgs;
 use crate::output::{has_colour, show};
-use crate::table::{Column, table};
 use crate::{Client, Failure};
 
 /// How long a process may take to answer.

@@ -10,9 +10,10 @@ use api::{
 use comfy_table::Cell;
 
 use crate::args::Common;
+use crate::fit::{Column, table};
 use crate::nvme_args::{ConnectArgs, DisconnectArgs};
 use crate::output::show;
-use crate::table::{Column, dash, health, table};
+use crate::table::{dash, health};
 use crate::{Client, Failure};
 
 /// Has the daemon connect, and make it a block device.

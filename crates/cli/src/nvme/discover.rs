@@ -12,9 +12,9 @@ use super::reports::{NvmeDiscovery, NvmeSubsystem, NvmeUnreachable};
 use super::{explained, options};
 use crate::Failure;
 use crate::args::Common;
+use crate::fit::{Column, table};
 use crate::nvme_args::HostArgs;
 use crate::output::{has_colour, show};
-use crate::table::{Column, table};
 
 /// Discovery services that are asked, at most: referrals may lead anywhere.
 const SERVICES_MAX: usize = 64;

@@ -13,8 +13,8 @@ use tokio::time::{Instant, timeout_at};
 use super::reports::{NvmeService, NvmeServiceList};
 use crate::Failure;
 use crate::args::Common;
+use crate::fit::{Column, table};
 use crate::output::{has_colour, show};
-use crate::table::{Column, table};
 
 /// Services that are listed, at most: anybody on the network may announce any number.
 const SERVICES_MAX: usize = 1024;

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use api::{NbdAddress, format_bytes};
+use api::{NbdAddress, format_bytes, uri_escaped};
 use initiator::{Address, Namespace, Network, Options, PathState, PathStatus};
 use tokio::sync::Notify;
 
@@ -146,7 +146,7 @@ fn path(path: &PathStatus) -> NvmePath {
 
 fn uri(address: &NbdAddress) -> String {
     match address {
-        NbdAddress::Unix(path) => format!("nbd+unix:///?socket={}", path.display()),
+        NbdAddress::Unix(path) => format!("nbd+unix:///?socket={}", uri_escaped(&path.display().to_string())),
         tcp => format!("nbd://{tcp}"),
     }
 }

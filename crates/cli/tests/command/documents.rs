@@ -37,6 +37,8 @@ fn the_examples_are_exactly_what_the_types_say() {
             "Status",
             "GroupList",
             "Scrub",
+            "Scanned",
+            "IoStats",
             "ImportList",
             "Imported",
             "DriveList",
@@ -63,6 +65,8 @@ fn the_examples_are_exactly_what_the_types_say() {
             "Status" => is_exactly::<Status>(example),
             "GroupList" => is_exactly::<GroupList>(example),
             "Scrub" => is_exactly::<Scrub>(example),
+            "Scanned" => is_exactly::<Scanned>(example),
+            "IoStats" => is_exactly::<cli::IoStats>(example),
             "ImportList" => is_exactly::<ImportList>(example),
             "Imported" => is_exactly::<Imported>(example),
             "DriveList" => is_exactly::<DriveList>(example),
@@ -102,6 +106,8 @@ fn json_is_what_the_daemon_says() {
     is_exactly::<GroupList>(&json("group list"));
     is_exactly::<Group>(&json("group show tank"));
     is_exactly::<Scrub>(&json("group scrub tank --status"));
+    is_exactly::<Scanned>(&json("group scan --drives DIR/ext4"));
+    is_exactly::<cli::IoStats>(&json("iostat -v --every 10ms"));
     is_exactly::<DriveList>(&json("drive list"));
     is_exactly::<DriveDetails>(&json("drive show mem:0###"));
     is_exactly::<VolumeList>(&json("volume list"));

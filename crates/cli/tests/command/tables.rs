@@ -7,7 +7,12 @@ use crate::{Daemon, client, narrow, without_identities};
 #[test]
 fn an_empty_daemon_says_what_to_do_first() {
     let daemon = Daemon::start();
-    assert_eq!(daemon.ok("group list"), "no groups; make one with: purlin group create\n");
+    let none = "\
+no groups; make one with: purlin group create
+groups that are on drives already are found by: purlin group scan
+and without the daemon by: purlin rescue list DRIVE...
+";
+    assert_eq!(daemon.ok("group list"), none);
     assert_eq!(daemon.ok("volume list"), "no volumes; make one with: purlin volume create GROUP/VOLUME --size SIZE\n");
     assert_eq!(
         daemon.ok("export list"),
@@ -18,7 +23,7 @@ fn an_empty_daemon_says_what_to_do_first() {
     let (first, rest) = status.split_once('\n').unwrap();
     let version = env!("CARGO_PKG_VERSION");
     assert!(first.starts_with(&format!("purlind {version}  up ")) && first.contains("  2 shards busy "), "{first}");
-    assert_eq!(rest, "\nno groups; make one with: purlin group create\n");
+    assert_eq!(rest, format!("\n{none}"));
 }
 
 #[test]
@@ -98,7 +103,7 @@ fn hosts_are_shown_with_what_they_may_use_and_what_they_did() {
     assert_snapshot!("host_show", narrow(&daemon.ok(&format!("host show {b}"))));
     let status = daemon.ok("status");
     assert!(
-        status.contains("\nHOST  ") && status.contains(&format!("\n{b}  ")),
+        status.contains("\nHOST\n") && status.contains(&format!("\n{b}\n")),
         "the status shows them, too: {status}"
     );
     assert_eq!(daemon.ok(&format!("host deny {a} {id}")), format!("{a} may use the export {id} no longer\n"));
@@ -114,15 +119,15 @@ fn shared_drives_are_shown_with_their_names_on_other_machines() {
     }
     assert_eq!(daemon.ok("drive shares"), "no shared drives; share one with: purlin drive share DRIVE --host NQN\n");
     let host = "nqn.2026-11.com.example:a";
-    let nobody = daemon.run("drive share DIR/x");
-    assert_eq!((nobody.code, nobody.err.contains("nobody could use it")), (2, true));
+    let unnamed = daemon.run("drive share DIR/x");
+    assert_eq!((unnamed.code, unnamed.err.contains("name those that may with --host NQN")), (2, true));
     let shared = daemon.ok(&format!("drive share DIR/x DIR/y --nvme-tcp HOST:4420 --host {host}"));
     assert_snapshot!("drive_share", without_identities(&shared));
     daemon.ok("drive share DIR/z --nvme-tcp HOST:4420 --allow-any-host");
     assert_snapshot!("drive_shares", without_identities(&narrow(&daemon.ok("drive shares"))));
     let other = "nqn.2026-11.com.example:b";
     let status = daemon.ok("status");
-    assert!(status.contains("no groups; ") && status.contains(&format!("\n{host}  ")), "{status}");
+    assert!(status.contains("no groups; ") && status.contains(&format!("\n{host}\n")), "{status}");
     assert_eq!(daemon.ok(&format!("host allow {other} share-1")), format!("{other} may use the shared drive DIR/x\n"));
     let shown = daemon.ok(&format!("host show {other}"));
     assert!(shown.contains("\nshare-1  DIR/x") && !shown.contains("share-2"), "{shown}");
@@ -381,7 +386,7 @@ fn a_group_shows_how_it_is_looked_after() {
     };
     assert_eq!(upkeep(&daemon)[..4], ["no target", "off", "30d", "never"]);
     daemon.ok("group set tank --client-p99 5ms --retire-slow on --scrub-every 7d");
-    assert!(daemon.ok("status").contains("  never       2023-11-2"));
+    assert!(daemon.ok("status").contains("  2023-11-2"));
     let done = daemon.ok("group scrub tank --wait");
     assert!(done.starts_with("tank: scrub  done in ") && done.ends_with(", no differences\n"), "{done}");
     while upkeep(&daemon)[3] == "never" {
@@ -469,7 +474,7 @@ fn these_commands_go_without_a_dry_run() {
     }
     let mut without = Vec::new();
     visit(&cli::Line::command(), "", &mut without);
-    let reads = ["list", "show", "shares", "status", "discover", "bench", "check"];
+    let reads = ["list", "show", "shares", "status", "iostat", "scan", "discover", "bench", "check"];
     without.retain(|way| !reads.iter().any(|read| way.ends_with(read)));
     assert_eq!(
         without,
@@ -513,4 +518,82 @@ fn every_example_in_the_help_is_a_line_that_parses() {
     let mut tried = 0;
     visit(&cli::Line::command(), &mut tried);
     assert!(tried > 30, "{tried}");
+}
+
+#[test]
+fn groups_and_volumes_are_renamed_and_groups_found_and_started_by_their_names() {
+    let daemon = Daemon::start();
+    let create = "group create tank --level raid1 --yes --create-files 64MiB";
+    daemon.ok(&format!("{create} --drives DIR/d1,DIR/d2"));
+    daemon.ok("volume create tank/db --size 1MiB");
+    assert_eq!(daemon.ok("volume rename tank/db tank/old"), "renamed volume tank/db to tank/old\n");
+    assert_eq!(daemon.ok("volume rename tank/old old"), "the volume is called tank/old already\n");
+    let moved = daemon.run("volume rename tank/old lake/old");
+    assert_eq!((moved.code, moved.err.contains("tank/old stays in its group")), (2, true), "{}", moved.err);
+    assert_eq!(
+        daemon.ok("group rename tank lake --dry-run"),
+        "nothing was changed; this would be done:\n  rename the group \"tank\" to \"lake\"\n"
+    );
+    assert_eq!(daemon.ok("group rename tank lake"), "renamed group tank to lake\n");
+    assert!(daemon.ok("volume list").contains("lake/old"));
+    daemon.ok("group stop lake");
+    std::fs::write(daemon.file("d3"), vec![1; 1 << 20]).unwrap();
+    let uuid = "00000000-0000-0000-0000-000000000000";
+    let found = format!(
+        "GROUP  LEVEL  FOUND  STATE      UUID\nlake   raid1    2/2  can start  {uuid}\n\nlake ({uuid})\n\
+         drives: DIR/d1 DIR/d2\nstart:  purlin group start lake\n\nno part of any group:\nDIR/d3: holds no group\n"
+    );
+    // No shell expands it.
+    assert_eq!(without_identities(&daemon.ok("group scan --drives DIR/d[1-3]")), found);
+    assert_eq!(daemon.ok("group start lake"), "started group lake: raid1, optimal, 63.1 MiB\n");
+    daemon.ok("group stop lake");
+    let said = daemon.ok("group assemble --drives DIR/d* --name sea");
+    assert!(said.starts_with("assembled group sea: raid1, optimal, "), "{said}");
+    assert!(said.contains("warning: DIR/d3 is left out: not a Purlin drive"), "{said}");
+    let none = daemon.run("group scan --drives DIR/x*");
+    assert_eq!((none.code, none.err.as_str()), (2, "purlin: no drive matches \"DIR/x*\"\n"));
+}
+
+#[test]
+fn a_volume_may_have_a_share_of_what_is_free() {
+    let daemon = Daemon::filled();
+    let free = |daemon: &Daemon| {
+        let group: api::Group = serde_json::from_str(&daemon.ok("group show tank --output json")).unwrap();
+        group.free_bytes
+    };
+    let before = free(&daemon);
+    daemon.ok("volume create tank/half --size 50%");
+    assert!(free(&daemon).abs_diff(before / 2) < 4 << 20, "{} of {before}", free(&daemon));
+    daemon.ok("volume create tank/rest --size 100%");
+    assert_eq!(free(&daemon), 0);
+    let full = daemon.run("volume create tank/more --size 100%");
+    assert_eq!((full.code, full.err.as_str()), (2, "purlin: 100% of 0 free bytes hold no volume\n"));
+    daemon.ok("volume delete tank/half --yes");
+    daemon.ok("volume resize tank/rest --size 100%");
+    assert_eq!(free(&daemon), 0);
+}
+
+#[test]
+fn the_status_of_what_is_not_well_says_by_its_exit_status_how_bad_it_is() {
+    let daemon = Daemon::filled();
+    assert_eq!(daemon.ok("status -x"), "all is well\n");
+    daemon.ok("group create good --level raid1 --yes --drives mem:x###:64MiB,mem:y###:64MiB");
+    daemon.ok("drive fail tank 1 --yes");
+    let said = daemon.run("status -x");
+    assert_eq!((said.code, said.err.as_str()), (3, "purlin: degraded: tank\n"));
+    assert!(said.out.contains("degraded") && said.out.contains("tank  warning: member 1 is faulty"), "{}", said.out);
+    assert!(!said.out.contains("good") && !said.out.contains("tank-2"), "what is well is left out: {}", said.out);
+    let status: api::Status = serde_json::from_str(&daemon.run("status -x --output json").out).unwrap();
+    assert_eq!(status.groups.len(), 1);
+}
+
+#[test]
+fn iostat_shows_groups_and_with_v_volumes_and_drives() {
+    let daemon = Daemon::filled();
+    let said = daemon.ok("iostat --every 10ms");
+    let idle = "tank  group        0         0  0 B/s    0 B/s\n";
+    assert_eq!(said, format!("NAME  KIND   READS/S  WRITES/S   READ  WRITTEN\n{idle}"));
+    let said = daemon.ok("iostat -v --every 10ms --count 2");
+    assert_eq!(said.matches("tank/db").count(), 2, "{said}");
+    assert!(said.contains("mem:0###") && said.contains("  volume  ") && said.contains("  drive   "), "{said}");
 }

@@ -198,6 +198,22 @@ fn the_status_screen_follows_what_happens_and_gives_the_terminal_back() {
 }
 
 #[test]
+fn q_ends_the_status_screen_and_gives_the_keyboard_back() {
+    let daemon = Daemon::filled();
+    for key in ["q", "Q"] {
+        let mut terminal = Terminal::run(&daemon, "status");
+        terminal.shows("tank-2");
+        terminal.types("x");
+        std::thread::sleep(Duration::from_millis(50));
+        assert!(terminal.child.try_wait().unwrap().is_none(), "another key ends nothing");
+        terminal.types(key);
+        assert_eq!(terminal.ends(), (Some(0), String::new()));
+        let modes = rustix::termios::tcgetattr(&terminal.keyboard).unwrap().local_modes;
+        assert!(modes.contains(rustix::termios::LocalModes::ECHO | rustix::termios::LocalModes::ICANON));
+    }
+}
+
+#[test]
 fn more_than_fits_on_the_screen_is_counted() {
     let daemon = Daemon::filled();
     for number in 0..30 {

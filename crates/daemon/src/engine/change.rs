@@ -1,13 +1,14 @@
 //! Requests that change something: [`Control`] for the engine.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use api::{
-    Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble,
-    GroupCreate, GroupForget, GroupNotStarted, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey,
-    HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace,
-    Referral, SafetyMode, Scrub, ScrubRequest, Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade,
-    UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes,
+    Changed, Drive, DriveDetails, DriveHealth, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group,
+    GroupAssemble, GroupCreate, GroupForget, GroupNotStarted, GroupScan, GroupStart, GroupStop, GroupUpdate, Host,
+    HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate,
+    MemberFail, MemberReplace, Referral, Rename, SafetyMode, Scanned, Scrub, ScrubRequest, Share, ShareCreate,
+    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes,
 };
 use array::{Cause, CreateError, NewGroup, create, erase};
 use async_trait::async_trait;
@@ -16,7 +17,7 @@ use runtime::{OpenDrive, ShardEnv, forget_memory};
 
 use super::devices::DeviceEnd;
 use super::drives::{self, Consent, Taken, stopping};
-use super::group::{LeftOut, join_error};
+use super::group::join_error;
 use super::{Engine, offer, settings, view};
 use crate::http::{Answer, Control, ControlError};
 
@@ -260,27 +261,23 @@ impl Control for Engine {
     }
 
     async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<Group>> {
-        let _one = self.changes.lock().await;
-        let mut taken = Vec::new();
-        for text in &request.drives {
-            taken.push(drives::open(&self.opener, text, None).await?);
-        }
-        let found = super::group::look(&self.shards, &taken).await?;
-        let superblock = &found.assembly.superblock;
-        let mut warnings: Vec<String> =
-            found.refused.iter().map(|(drive, refusal)| format!("{drive} is left out: {refusal}")).collect();
-        warnings.extend(found.assembly.missing().map(|place| format!("member {place} is missing")));
-        let steps =
-            vec![format!("start the group {:?} ({}) at epoch {}", superblock.name, superblock.array, superblock.epoch)];
-        if request.dry_run {
-            return Ok(Changed::planned(steps).with_warnings(warnings));
-        }
-        let was_refused: Vec<String> = found.refused.iter().map(|(drive, _)| drive.clone()).collect();
-        let group = self.start_found(taken, found).await?;
-        let late = group.left_out.iter().filter(|left_out| !was_refused.contains(&left_out.drive));
-        warnings.extend(late.map(|LeftOut { drive, reason, .. }| format!("{drive} is left out: {reason}")));
-        warnings.extend(self.remember());
-        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
+        self.assemble_group(request).await
+    }
+
+    async fn group_start(&self, name: &str, request: GroupStart) -> Answer<Changed<Group>> {
+        self.start_group_named(name, request).await
+    }
+
+    async fn group_scan(&self, request: GroupScan) -> Answer<Scanned> {
+        self.scan_drives(request).await
+    }
+
+    async fn group_rename(&self, name: &str, request: Rename) -> Answer<Changed<Group>> {
+        self.rename_group(name, request).await
+    }
+
+    async fn volume_rename(&self, name: &VolumeName, request: Rename) -> Answer<Changed<Volume>> {
+        self.rename_volume(name, request).await
     }
 
     async fn group_stop(&self, name: &str, request: GroupStop) -> Answer<Changed<Group>> {
@@ -294,7 +291,9 @@ impl Control for Engine {
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
+        let remembered = super::remembered(&group);
         self.stop_group(&group, DeviceEnd::Goes).await?;
+        self.stopped.note(remembered, &self.memory);
         self.remember();
         tracing::info!(group = name, "stopped");
         Ok(Changed::gone(steps))
@@ -379,6 +378,10 @@ impl Control for Engine {
 
     async fn drive(&self, drive: &str) -> Answer<DriveDetails> {
         self.look_at_drive(&drives::name_of(drive)?).await
+    }
+
+    async fn drive_healths(&self) -> Answer<BTreeMap<String, DriveHealth>> {
+        Ok(self.look_at_healths())
     }
 
     async fn member_fail(&self, name: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>> {

@@ -367,7 +367,7 @@ fn link(volume: &str, number: u32) {
 }
 
 /// Removes the name, if it is this device's.
-fn unlink(volume: &str, number: u32) {
+pub(super) fn unlink(volume: &str, number: u32) {
     let path = stable_path(volume);
     if std::fs::read_link(&path).is_ok_and(|target| target == Path::new(&node(number))) {
         let _ = std::fs::remove_file(&path);

@@ -1,5 +1,6 @@
 //! Opening drives of every kind, and refusing those that hold something.
 
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -131,8 +132,9 @@ async fn open_local(
     if let (runtime::DriveSpec::Path(path), Some(Consent { create_files_bytes: Some(bytes), .. })) = (spec, consent)
         && !path.exists()
     {
-        create_file(path, bytes)
-            .map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot create {}: {error}", path.display())))?;
+        create_file(path, bytes).map_err(|error| {
+            ControlError::new(code_of(&error), format!("cannot create {}: {error}", path.display()))
+        })?;
         created = Some(path.clone());
     }
     let opened = if opener.passthrough {
@@ -235,9 +237,26 @@ fn refusal(error: &OpenError) -> ControlError {
         | OpenError::TooSmall { .. }
         | OpenError::SectorSize { .. }
         | OpenError::OtherSize { .. } => ErrorCode::DriveUnfit,
-        _ => ErrorCode::Io,
+        OpenError::Io { source, .. } => code_of(source),
     };
     ControlError::new(code, error.to_string())
+}
+
+/// Whether what the system says of a path is for the one who named it to put right, or the drive's
+/// fault.
+fn code_of(error: &std::io::Error) -> ErrorCode {
+    match error.kind() {
+        ErrorKind::NotFound => ErrorCode::DriveNotFound,
+        ErrorKind::NotADirectory
+        | ErrorKind::IsADirectory
+        | ErrorKind::InvalidInput
+        | ErrorKind::InvalidFilename
+        | ErrorKind::PermissionDenied
+        | ErrorKind::ReadOnlyFilesystem
+        | ErrorKind::FileTooLarge => ErrorCode::Invalid,
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => ErrorCode::NoSpace,
+        _ => ErrorCode::Io,
+    }
 }
 
 /// Refuses a drive that holds something that is recognised, unless that may be overwritten. Gives what would be lost.

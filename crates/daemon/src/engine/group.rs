@@ -1,6 +1,7 @@
 //! A group that runs: its drives, and its objects on every shard.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -58,11 +59,27 @@ impl GroupDrive {
     }
 }
 
-/// A running group.
+/// A running group under the name that it has. Under another name it is another value with the same
+/// body.
 pub(super) struct Group {
-    pub key: GroupKey,
     pub name: String,
+    body: Arc<GroupBody>,
+}
+
+impl Deref for Group {
+    type Target = GroupBody;
+
+    fn deref(&self) -> &GroupBody {
+        &self.body
+    }
+}
+
+/// The parts of a running group that do not depend on its name.
+pub(super) struct GroupBody {
+    pub key: GroupKey,
     pub uuid: Uuid,
+    /// Its name in the log of what happens to its drives.
+    logged_name: Arc<RwLock<String>>,
     pub shared: Arc<Shared>,
     pub shards: Vec<ShardHandle>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
@@ -146,7 +163,8 @@ pub(super) async fn start(
     let is_part = |index: usize| in_group.contains(&index);
     drives.iter_mut().enumerate().filter(|(index, _)| !is_part(*index)).for_each(|(_, drive)| *drive = None);
     let drives = Arc::new(RwLock::new(drives));
-    let listener = told::log_events(name.clone(), drives.clone());
+    let logged_name = Arc::new(RwLock::new(name.clone()));
+    let listener = told::log_events(logged_name.clone(), drives.clone());
     let post = Post { key, senders: senders.to_vec() };
     let shard_count = shards.len();
     let leading = opens.clone();
@@ -183,10 +201,10 @@ pub(super) async fn start(
         });
         follow.await.map_err(|_| stopping())?;
     }
-    let group = Arc::new(Group {
+    let body = Arc::new(GroupBody {
         key,
-        name,
         uuid,
+        logged_name,
         shared,
         shards: shards.to_vec(),
         drives,
@@ -201,6 +219,7 @@ pub(super) async fn start(
         upkeep: Upkeep::default(),
         presence: Mutex::default(),
     });
+    let group = Arc::new(Group { name, body });
     match group.begin(needs_resync, replayed).await {
         Ok(()) => Ok(group),
         Err(error) => {
@@ -214,6 +233,15 @@ pub(super) async fn start(
 }
 
 impl Group {
+    /// Writes another name to its drives. Gives the group under that name.
+    pub async fn renamed(&self, name: &str) -> Answer<Arc<Group>> {
+        let new = name.to_owned();
+        let done = self.lead(move |array| async move { array.rename(new).await }).await?;
+        done.map_err(|error| block_error(&self.name, &error))?;
+        name.clone_into(&mut self.logged_name.write().unwrap_or_else(PoisonError::into_inner));
+        Ok(Arc::new(Group { name: name.to_owned(), body: self.body.clone() }))
+    }
+
     pub fn drives(&self) -> RwLockReadGuard<'_, Vec<Option<GroupDrive>>> {
         self.drives.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -499,8 +527,9 @@ pub(super) fn join_error(group: &str, error: &JoinError) -> ControlError {
     let code = match error {
         JoinError::TooSmall { .. } | JoinError::Sector { .. } => ErrorCode::DriveUnfit,
         JoinError::NoMember(_) => ErrorCode::MemberNotFound,
-        JoinError::InSync(_) | JoinError::Busy(_) | JoinError::NoRedundancy => ErrorCode::WrongState,
-        JoinError::TooManySpares(_) => ErrorCode::TooLarge,
+        JoinError::InSync(_) | JoinError::Busy(_) | JoinError::NoRedundancy | JoinError::TooManySpares(_) => {
+            ErrorCode::WrongState
+        }
         JoinError::NotASpare => ErrorCode::DriveNotFound,
         JoinError::Block(BlockError::Lost { .. }) => ErrorCode::WouldLoseData,
         JoinError::Block(_) => ErrorCode::Io,

@@ -116,19 +116,20 @@ async fn answer(device: Option<(u32, u32)>) -> (Who, Option<DriveHealth>) {
     tokio::time::timeout(ASK_WITHIN, asking).await.ok().and_then(Result::ok).flatten().unwrap_or_default()
 }
 
-/// What the drives of groups warned of when they were asked last, by device.
+/// The last health reports of the drives of groups, by device.
 #[derive(Debug, Default)]
-pub(super) struct Healths(Mutex<BTreeMap<(u32, u32), Vec<String>>>);
+pub(super) struct Healths(Mutex<BTreeMap<(u32, u32), DriveHealth>>);
 
 impl Healths {
-    fn of(&self, device: (u32, u32)) -> Vec<String> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&device).cloned().unwrap_or_default()
+    fn of(&self, device: (u32, u32)) -> Option<DriveHealth> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&device).cloned()
     }
 
-    /// Says what is new.
-    fn set(&self, device: (u32, u32), warnings: Vec<String>) -> Vec<String> {
+    /// Says which warnings are new.
+    fn set(&self, device: (u32, u32), health: DriveHealth) -> Vec<String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = all.insert(device, warnings.clone()).unwrap_or_default();
+        let warnings = health.warnings.clone();
+        let before = all.insert(device, health).map(|health| health.warnings).unwrap_or_default();
         warnings.into_iter().filter(|warning| !before.contains(warning)).collect()
     }
 }
@@ -155,7 +156,7 @@ impl Engine {
         let drives: Vec<_> = group.drives().iter().flatten().filter_map(named).collect();
         for (drive, device) in drives {
             if let (_, Some(health)) = answer(Some(device)).await {
-                for warning in self.healths.set(device, health.warnings) {
+                for warning in self.healths.set(device, health) {
                     tracing::warn!(group = group.name, drive, warning, "a drive warns");
                 }
             }
@@ -169,12 +170,25 @@ impl Engine {
         let spares = status.spares.iter().map(|id| ("spare".to_owned(), *id));
         let warnings = members.chain(spares).flat_map(|(role, id)| {
             let drive = group.drive(id);
-            let said =
-                drive.as_ref().and_then(|drive| drive.open.device_number()).map(|device| self.healths.of(device));
+            let said = drive.as_ref().and_then(|drive| self.healths.of(drive.open.device_number()?));
             let name = drive.map(|drive| drive.name).unwrap_or_default();
-            said.unwrap_or_default().into_iter().map(move |warning| format!("{role}, {name}: {warning}"))
+            said.map(|health| health.warnings)
+                .unwrap_or_default()
+                .into_iter()
+                .map(move |warning| format!("{role}, {name}: {warning}"))
         });
         warnings.collect()
+    }
+
+    /// The last health reports of drives of groups, by their names. Asks
+    /// none.
+    pub(super) fn look_at_healths(&self) -> BTreeMap<String, DriveHealth> {
+        let mut healths = BTreeMap::new();
+        for group in self.all() {
+            let said = |drive: &GroupDrive| Some((drive.name.clone(), self.healths.of(drive.open.device_number()?)?));
+            healths.extend(group.drives().iter().flatten().filter_map(said));
+        }
+        healths
     }
 
     /// Everything that is known of one drive.
@@ -269,11 +283,12 @@ mod tests {
     #[test]
     fn a_warning_is_told_once() {
         let healths = Healths::default();
-        let hot = || vec!["hot".to_owned()];
-        assert_eq!(healths.set((1, 2), hot()), hot());
-        assert_eq!(healths.set((1, 2), hot()), Vec::<String>::new());
-        assert_eq!(healths.of((1, 2)), hot());
-        healths.set((1, 2), vec![]);
-        assert_eq!(healths.set((1, 2), hot()), hot(), "it came back");
+        let well = log(|_| {});
+        let hot = || DriveHealth { warnings: vec!["hot".to_owned()], ..well.clone() };
+        assert_eq!(healths.set((1, 2), hot()), ["hot"]);
+        assert_eq!(healths.set((1, 2), hot()), [""; 0]);
+        assert_eq!(healths.of((1, 2)), Some(hot()));
+        healths.set((1, 2), DriveHealth { warnings: vec![], ..well.clone() });
+        assert_eq!(healths.set((1, 2), hot()), ["hot"], "it came back");
     }
 }

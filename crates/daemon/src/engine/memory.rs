@@ -141,6 +141,21 @@ impl Memory {
         replace(&self.path, &serde_json::to_vec_pretty(&Document { groups })?)
     }
 
+    fn stopped_path(&self) -> PathBuf {
+        self.path.with_file_name("stopped.json")
+    }
+
+    /// The groups that were stopped on request. It is a hint.
+    pub fn load_stopped(&self) -> io::Result<Vec<Remembered>> {
+        let then = "groups that were stopped have to be started by hand: purlin group assemble";
+        Ok(read_hint::<Document>(&self.stopped_path(), then)?.groups)
+    }
+
+    /// Replaces the groups that were stopped: all or nothing.
+    pub fn save_stopped(&self, groups: Vec<Remembered>) -> io::Result<()> {
+        replace(&self.stopped_path(), &serde_json::to_vec_pretty(&Document { groups })?)
+    }
+
     fn drives_path(&self) -> PathBuf {
         self.path.with_file_name("drives.json")
     }

@@ -10,6 +10,7 @@
 mod access;
 mod announce;
 mod arrivals;
+mod assembly;
 mod away;
 mod change;
 mod clock;
@@ -43,15 +44,18 @@ mod presence;
 mod raw;
 mod referrals;
 mod remote;
+mod rename;
 mod reservations;
 mod retry;
 mod sampler;
+mod scan;
 mod schedule;
 mod scrub;
 mod served;
 mod settings;
 mod shard;
 mod shares;
+mod stopped;
 mod told;
 mod uevent;
 mod upgrade;
@@ -91,6 +95,7 @@ use remote::Remotes;
 use sampler::Sampler;
 use shard::{Mail, Offer};
 use shares::Shares;
+use stopped::Stopped;
 
 pub use announce::Interfaces;
 pub use clock::WallClock;
@@ -105,6 +110,8 @@ pub struct Engine {
     groups: RwLock<BTreeMap<String, Arc<Group>>>,
     /// Groups that are remembered and could not be started.
     not_started: AllNotStarted,
+    /// Groups that were stopped on request.
+    stopped: Stopped,
     imports: Imports,
     listeners: Listeners,
     devices: Devices,
@@ -178,6 +185,7 @@ impl Engine {
             senders,
             groups: RwLock::default(),
             not_started: AllNotStarted::default(),
+            stopped: Stopped::load(&memory)?,
             imports: Imports::default(),
             memory,
             sampler: Sampler::default(),
@@ -305,6 +313,11 @@ impl Engine {
         })
     }
 
+    /// Whether a group of this name runs.
+    fn groups_named(&self, name: &str) -> bool {
+        self.groups.read().unwrap_or_else(PoisonError::into_inner).contains_key(name)
+    }
+
     /// Refuses a name that a group or an import has.
     fn check_free(&self, name: &str) -> Answer<()> {
         if self.find_import(name).is_some() {
@@ -331,31 +344,54 @@ impl Engine {
     /// Starts the group that is on some drives, with its exports.
     async fn start_group(&self, taken: Vec<Taken>) -> Answer<Arc<Group>> {
         let found = group::look(&self.shards, &taken).await?;
-        self.start_found(taken, found).await
+        self.start_found(taken, found, None).await
     }
 
-    /// As [`Engine::start_group`], once the drives were looked at.
-    async fn start_found(&self, taken: Vec<Taken>, found: group::Found) -> Answer<Arc<Group>> {
+    /// Refuses to start a group that runs already, or whose name another one has; `name`: the one
+    /// that it is to have.
+    fn check_startable(&self, found: &group::Found, name: Option<&str>) -> Answer<()> {
         let superblock = &found.assembly.superblock;
-        let (name, uuid) = (superblock.name.clone(), superblock.array.to_string());
-        // Its own name is not taken by what could not be started of it before.
-        if self.not_started.named(&name).is_none_or(|group| group.remembered.uuid != uuid) {
-            self.check_free(&name)?;
+        if let Some(group) = self.all().iter().find(|group| group.uuid == superblock.array) {
+            let message = format!("the group {:?} ({}) runs already: these drives are a copy", group.name, group.uuid);
+            return Err(ControlError::new(ErrorCode::GroupExists, message));
         }
+        let (name, uuid) = (name.unwrap_or(&superblock.name), superblock.array.to_string());
+        // Its own name is not taken by what could not be started of it before.
+        if self.not_started.named(name).is_some_and(|group| group.remembered.uuid == uuid) {
+            return Ok(());
+        }
+        self.check_free(name).map_err(|error| {
+            let message = format!("{}; `purlin group assemble --name NEW` gives this one another name", error.message);
+            ControlError::new(error.code, message)
+        })
+    }
+
+    /// As [`Engine::start_group`], once the drives were looked at; `new_name`: under this name from
+    /// now on.
+    async fn start_found(&self, taken: Vec<Taken>, found: group::Found, new_name: Option<&str>) -> Answer<Arc<Group>> {
+        self.check_startable(&found, new_name)?;
+        let uuid = found.assembly.superblock.array;
         let key = self.new_key();
-        let group = {
-            let kept = self.memory.kept_path(&found.assembly.superblock.array);
-            group::start(&self.shards, &self.senders, key, taken, found, kept).await?
+        let kept = self.memory.kept_path(&uuid);
+        let mut group = group::start(&self.shards, &self.senders, key, taken, found, kept).await?;
+        let served = match new_name {
+            Some(name) => group.renamed(name).await.map(|renamed| group = renamed),
+            None => Ok(()),
         };
-        if let Err(error) = self.serve_group(&group).await {
+        let served = match served {
+            Ok(()) => self.serve_group(&group).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = served {
             if let Err(error) = self.stop_group(&group, DeviceEnd::Stays).await {
                 tracing::error!(group = group.name, %error, "could not be stopped in order");
             }
             return Err(error);
         }
-        self.groups.write().unwrap_or_else(PoisonError::into_inner).insert(name, group.clone());
+        self.groups.write().unwrap_or_else(PoisonError::into_inner).insert(group.name.clone(), group.clone());
         // It is no longer tried again.
-        self.not_started.forget(&uuid);
+        self.not_started.forget(&uuid.to_string());
+        self.stopped.forget(&uuid.to_string(), &self.memory);
         Ok(group)
     }
 
@@ -457,22 +493,7 @@ impl Engine {
 
     /// Remembers where the drives of all groups are. Gives a warning if it cannot.
     fn remember(&self) -> Vec<String> {
-        let remembered = |group: &Arc<Group>| Remembered {
-            name: group.name.clone(),
-            uuid: group.uuid.to_string(),
-            drives: {
-                let mut places: Vec<Place> = group.drives().iter().flatten().map(GroupDrive::place).collect();
-                places.extend(group.away().iter().map(|away| away.place.clone()));
-                // They may answer at the next start. Those of other machines are away, or back.
-                for LeftOut { place, .. } in group.left_out.iter().filter(|left_out| !left_out.place.is_remote()) {
-                    if !places.iter().any(|known| known.is_same(place)) {
-                        places.push(place.clone());
-                    }
-                }
-                places
-            },
-        };
-        let mut groups: Vec<Remembered> = self.all().iter().map(remembered).collect();
+        let mut groups: Vec<Remembered> = self.all().iter().map(|group| remembered(group)).collect();
         let known: Vec<String> = groups.iter().map(|group| group.uuid.clone()).collect();
         let not_started = self.not_started.list().into_iter().map(|group| group.remembered);
         groups.extend(not_started.filter(|group| !known.contains(&group.uuid)));
@@ -482,4 +503,17 @@ impl Engine {
         tracing::error!(%error, "the state directory cannot be written: groups have to be assembled by hand");
         vec![format!("the state directory cannot be written ({error}): after a restart, assemble the groups by hand")]
     }
+}
+
+/// Where the drives of a group are.
+fn remembered(group: &Group) -> Remembered {
+    let mut drives: Vec<Place> = group.drives().iter().flatten().map(GroupDrive::place).collect();
+    drives.extend(group.away().iter().map(|away| away.place.clone()));
+    // They may answer at the next start. Those of other machines are away, or back.
+    for LeftOut { place, .. } in group.left_out.iter().filter(|left_out| !left_out.place.is_remote()) {
+        if !drives.iter().any(|known| known.is_same(place)) {
+            drives.push(place.clone());
+        }
+    }
+    Remembered { name: group.name.clone(), uuid: group.uuid.to_string(), drives }
 }

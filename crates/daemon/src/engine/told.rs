@@ -45,13 +45,17 @@ enum Repeated {
 
 /// The log of one group.
 struct Log {
-    group: String,
+    /// The name that it has now.
+    group: Arc<RwLock<String>>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
     seldom: RefCell<BTreeMap<(DriveId, Repeated), Seldom>>,
 }
 
 /// Says in the log what happened to which drive.
-pub(super) fn log_events(group: String, drives: Arc<RwLock<Vec<Option<GroupDrive>>>>) -> Box<dyn Fn(Event) + Send> {
+pub(super) fn log_events(
+    group: Arc<RwLock<String>>,
+    drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
+) -> Box<dyn Fn(Event) + Send> {
     let log = Log { group, drives, seldom: RefCell::default() };
     Box::new(move |event| log.say(event))
 }
@@ -69,7 +73,7 @@ impl Log {
     }
 
     fn say(&self, event: Event) {
-        let group = &self.group;
+        let group = self.group.read().unwrap_or_else(PoisonError::into_inner).clone();
         match event {
             Event::MemberFailed { member, drive, cause: cause @ Cause::Operator } => {
                 let drive = self.name(drive);

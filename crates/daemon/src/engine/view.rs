@@ -496,9 +496,10 @@ pub(super) fn export_of(id: &str, name: String, running: &RunningExport, atomic_
     let (protocol, uri, connection_count) = match kind {
         ExportKind::Nbd { tls, .. } => {
             let secure = if tls.is_some() { "nbds" } else { "nbd" };
+            let escaped = api::uri_escaped(&name);
             let uri = match address.strip_prefix("unix:") {
-                Some(path) => format!("{secure}+unix:///{name}?socket={path}"),
-                None => format!("{secure}://{address}/{name}"),
+                Some(path) => format!("{secure}+unix:///{escaped}?socket={}", api::uri_escaped(path)),
+                None => format!("{secure}://{address}/{escaped}"),
             };
             (api::Protocol::Nbd, uri, running.state.connections().len())
         }

@@ -1,13 +1,14 @@
 //! What the daemon can do: the seam between its HTTP side and its engine.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use api::{
-    Changed, Drive, DriveDetails, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble,
-    GroupCreate, GroupForget, GroupNotStarted, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey,
-    HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace,
-    Referral, Scrub, ScrubRequest, Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume,
-    VolumeCreate, VolumeName, VolumeUpdate,
+    Changed, Drive, DriveDetails, DriveHealth, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group,
+    GroupAssemble, GroupCreate, GroupForget, GroupNotStarted, GroupScan, GroupStart, GroupStop, GroupUpdate, Host,
+    HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate,
+    MemberFail, MemberReplace, Referral, Rename, Scanned, Scrub, ScrubRequest, Share, ShareCreate, ShareList, SpareAdd,
+    Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
 };
 use async_trait::async_trait;
 use format::Shape;
@@ -117,6 +118,12 @@ pub trait Control: Send + Sync + 'static {
     async fn group_create(&self, request: GroupCreate, shape: Shape) -> Answer<Changed<Group>>;
     /// Starts a group from its drives.
     async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<Group>>;
+    /// Starts a group by its name, from drives that are known or found.
+    async fn group_start(&self, group: &str, request: GroupStart) -> Answer<Changed<Group>>;
+    /// Which groups are on drives. Changes nothing.
+    async fn group_scan(&self, request: GroupScan) -> Answer<Scanned>;
+    /// Gives a running group another name.
+    async fn group_rename(&self, group: &str, request: Rename) -> Answer<Changed<Group>>;
     /// Stops using a group's drives.
     async fn group_stop(&self, group: &str, request: GroupStop) -> Answer<Changed<Group>>;
     /// Gives up starting a group that could not be started.
@@ -143,6 +150,8 @@ pub trait Control: Send + Sync + 'static {
     async fn drives(&self) -> Answer<Vec<Drive>>;
     /// One drive, asked how it is.
     async fn drive(&self, drive: &str) -> Answer<DriveDetails>;
+    /// The last health reports of drives, by their names. Asks none.
+    async fn drive_healths(&self) -> Answer<BTreeMap<String, DriveHealth>>;
     /// Stops using a member.
     async fn member_fail(&self, group: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>>;
     /// Puts another drive in a slot and rebuilds onto it.
@@ -162,6 +171,8 @@ pub trait Control: Send + Sync + 'static {
     async fn volume_resize(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>>;
     /// Changes how fast a volume may be used, all its exports together.
     async fn volume_limit(&self, name: &VolumeName, request: LimitUpdate) -> Answer<Changed<Volume>>;
+    /// Gives a volume another name in its group.
+    async fn volume_rename(&self, name: &VolumeName, request: Rename) -> Answer<Changed<Volume>>;
     /// Destroys a volume. Refused while it is exported.
     async fn volume_delete(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>>;
 
@@ -244,9 +255,9 @@ pub trait Control: Send + Sync + 'static {
     /// How the upgrade stands that is under way, or that this daemon came from.
     async fn upgrade_state(&self) -> Answer<Upgrade>;
 
-    /// What is known, as Prometheus reads it.
+    /// All metrics, in OpenMetrics text.
     async fn metrics(&self) -> Answer<String> {
         let (status, groups, drives) = (self.status().await?, self.groups().await?, self.drives().await?);
-        Ok(metrics_text(&status, &groups, &drives, &self.volumes().await?))
+        Ok(metrics_text(&status, &groups, &drives, &self.volumes().await?, &self.drive_healths().await?))
     }
 }

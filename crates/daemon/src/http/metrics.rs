@@ -3,12 +3,14 @@
 //! Names follow the conventions of Prometheus: base units (bytes, seconds), `_total` for counters, one label per thing
 //! that is told apart. `docs/api/metrics.md` lists them.
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::hash::Hash;
 use std::sync::atomic::AtomicU64;
 
 use api::{
-    Drive, Group, GroupHealth, IoCounters, Job, JobKind, JobState, Limit, LoadSide, MemberState, Status, Volume,
+    Drive, DriveHealth, Group, GroupHealth, IoCounters, Job, JobKind, JobState, Limit, LoadSide, MemberState, Status,
+    Volume,
 };
 use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeMetric};
@@ -57,7 +59,7 @@ struct GroupOpLabels {
 struct LatencyLabels {
     group: String,
     op: &'static str,
-    quantile: &'static str,
+    stat: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -95,7 +97,7 @@ struct HostOpLabels {
 struct HostLatencyLabels {
     host: String,
     op: &'static str,
-    quantile: &'static str,
+    stat: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -108,6 +110,19 @@ struct ExportLabels {
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct VolumeLabels {
     volume: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct VolumeOpLabels {
+    volume: String,
+    op: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct GroupInfoLabels {
+    group: String,
+    uuid: String,
+    level: String,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -170,13 +185,24 @@ where
     family
 }
 
+/// The unit of shares: Prometheus' name for it is in the singular.
+fn ratio() -> Unit {
+    Unit::Other("ratio".to_owned())
+}
+
 /// A gauge of a byte count. Counts beyond 2^63 don't exist: sizes are file offsets.
 fn gauge_value(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// Everything that is known, in OpenMetrics 1.0 text.
-pub fn metrics_text(status: &Status, groups: &[Group], drives: &[Drive], volumes: &[Volume]) -> String {
+pub fn metrics_text(
+    status: &Status,
+    groups: &[Group],
+    drives: &[Drive],
+    volumes: &[Volume],
+    healths: &BTreeMap<String, DriveHealth>,
+) -> String {
     let mut registry = Registry::with_prefix("purlin");
     daemon_metrics(&mut registry, status);
     group_metrics(&mut registry, groups);
@@ -184,6 +210,8 @@ pub fn metrics_text(status: &Status, groups: &[Group], drives: &[Drive], volumes
     job_metrics(&mut registry, groups);
     scrub_metrics(&mut registry, groups);
     drive_metrics(&mut registry, drives);
+    health_metrics(&mut registry, drives, healths);
+    volume_metrics(&mut registry, volumes);
     host_metrics(&mut registry, status);
     limit_metrics(&mut registry, status, volumes);
     let mut text = String::new();
@@ -192,7 +220,8 @@ pub fn metrics_text(status: &Status, groups: &[Group], drives: &[Drive], volumes
 }
 
 fn daemon_metrics(registry: &mut Registry, status: &Status) {
-    let build: Family<VersionLabels, Gauge> = family(registry, "build", "Always 1; the label says which version", None);
+    let build: Family<VersionLabels, Gauge> =
+        family(registry, "build_info", "Always 1; the label says which version", None);
     build.get_or_create(&VersionLabels { version: status.version.clone() }).set(1);
     let uptime: Gauge = Gauge::default();
     uptime.set(gauge_value(status.uptime_s));
@@ -210,7 +239,7 @@ fn daemon_metrics(registry: &mut Registry, status: &Status) {
         not_started.get_or_create(&GroupLabels { group: group.name.clone() }).set(1);
     }
     let busy: Family<ShardLabels, Ratio> =
-        family(registry, "shard_busy", "Share of the last second that a shard was awake", Some(Unit::Ratios));
+        family(registry, "shard_busy", "Share of the last second that a shard was awake", Some(ratio()));
     for shard in &status.shards {
         busy.get_or_create(&ShardLabels { shard: shard.shard }).set(shard.busy_percent / 100.0);
     }
@@ -232,6 +261,8 @@ fn daemon_metrics(registry: &mut Registry, status: &Status) {
 }
 
 fn group_metrics(registry: &mut Registry, groups: &[Group]) {
+    let info: Family<GroupInfoLabels, Gauge> =
+        family(registry, "group_info", "Always 1; the labels say what a group is", None);
     let health: Family<HealthLabels, Gauge> =
         family(registry, "group_health", "1 for the health that a group is in, 0 for the others", None);
     let members: Family<MemberLabels, Gauge> = family(registry, "group_members", "Members of a group by state", None);
@@ -253,6 +284,8 @@ fn group_metrics(registry: &mut Registry, groups: &[Group]) {
 
     for group in groups {
         let labels = GroupLabels { group: group.name.clone() };
+        let (uuid, level) = (group.uuid.clone(), group.level.to_string());
+        info.get_or_create(&GroupInfoLabels { group: group.name.clone(), uuid, level }).set(1);
         for state in [GroupHealth::Optimal, GroupHealth::Degraded, GroupHealth::Failed] {
             let labels = HealthLabels { group: group.name.clone(), health: state.as_str() };
             health.get_or_create(&labels).set(i64::from(group.health == state));
@@ -303,8 +336,8 @@ fn load_metrics(registry: &mut Registry, status: &Status) {
         let sides: [(&'static str, &LoadSide); 2] = [("read", &group.load.read), ("write", &group.load.write)];
         for (op, side) in sides {
             let Some(us) = side.latency_us else { continue };
-            for (quantile, us) in [("0.5", us.p50), ("0.99", us.p99), ("1", us.max)] {
-                latency.get_or_create(&LatencyLabels { group: group.name.clone(), op, quantile }).set(us / 1e6);
+            for (stat, us) in [("p50", us.p50), ("p99", us.p99), ("max", us.max)] {
+                latency.get_or_create(&LatencyLabels { group: group.name.clone(), op, stat }).set(us / 1e6);
             }
         }
     }
@@ -343,8 +376,8 @@ fn host_metrics(registry: &mut Registry, status: &Status) {
         }
         for (op, us) in [("read", host.read_latency_us), ("write", host.write_latency_us)] {
             let Some(us) = us else { continue };
-            for (quantile, us) in [("0.5", us.p50), ("0.99", us.p99), ("1", us.max)] {
-                let labels = HostLatencyLabels { host: host.nqn.clone(), op, quantile };
+            for (stat, us) in [("p50", us.p50), ("p99", us.p99), ("max", us.max)] {
+                let labels = HostLatencyLabels { host: host.nqn.clone(), op, stat };
                 latency.get_or_create(&labels).set(us / 1e6);
             }
         }
@@ -368,9 +401,64 @@ fn limit_metrics(registry: &mut Registry, status: &Status, volumes: &[Volume]) {
     }
 }
 
+fn volume_metrics(registry: &mut Registry, volumes: &[Volume]) {
+    let mut bytes = |name, help| -> Family<VolumeLabels, Gauge> { family(registry, name, help, Some(Unit::Bytes)) };
+    let size = bytes("volume_size", "Capacity of a volume");
+    let used = bytes("volume_used", "Ever written in a volume and not discarded");
+    let ops: Family<VolumeOpLabels, Counter> = family(registry, "volume_ops", "Operations of a volume's clients", None);
+    let moved: Family<VolumeOpLabels, Counter> =
+        family(registry, "volume_io", "Bytes moved for a volume's clients", Some(Unit::Bytes));
+    for volume in volumes {
+        let labels = VolumeLabels { volume: volume.name.clone() };
+        size.get_or_create(&labels).set(gauge_value(volume.size_bytes));
+        used.get_or_create(&labels).set(gauge_value(volume.used_bytes));
+        for (op, count, byte_count) in by_op(&volume.io) {
+            let labels = VolumeOpLabels { volume: volume.name.clone(), op };
+            ops.get_or_create(&labels).inc_by(count);
+            if let Some(byte_count) = byte_count {
+                moved.get_or_create(&labels).inc_by(byte_count);
+            }
+        }
+    }
+}
+
+/// Health reports of drives. A drive without one has none of these metrics.
+fn health_metrics(registry: &mut Registry, drives: &[Drive], healths: &BTreeMap<String, DriveHealth>) {
+    let celsius = Some(Unit::Celsius);
+    let temperature: Family<DriveLabels, Gauge> =
+        family(registry, "drive_temperature", "Temperature of a drive", celsius);
+    let worn: Family<DriveLabels, Ratio> = family(
+        registry,
+        "drive_life_used",
+        "How much of its life a drive estimates to be behind it; may exceed 1",
+        Some(ratio()),
+    );
+    let spare: Family<DriveLabels, Ratio> =
+        family(registry, "drive_spare_blocks", "How many of its spare blocks a drive has left", Some(ratio()));
+    let media: Family<DriveLabels, Counter> = family(
+        registry,
+        "drive_media_errors",
+        "Times in its life that a drive found data that it could not read or correct",
+        None,
+    );
+    let warnings: Family<DriveLabels, Gauge> =
+        family(registry, "drive_warnings", "Reasons that a drive gives to replace it", None);
+    for drive in drives {
+        let Some(health) = healths.get(&drive.name) else { continue };
+        let labels = DriveLabels { drive: drive.name.clone(), group: drive.group.clone().unwrap_or_default() };
+        if let Some(degrees) = health.temperature_c {
+            temperature.get_or_create(&labels).set(i64::from(degrees));
+        }
+        worn.get_or_create(&labels).set(f64::from(health.used_percent) / 100.0);
+        spare.get_or_create(&labels).set(f64::from(health.spare_percent) / 100.0);
+        media.get_or_create(&labels).inc_by(health.media_error_count);
+        warnings.get_or_create(&labels).set(gauge_value(health.warnings.len() as u64));
+    }
+}
+
 fn job_metrics(registry: &mut Registry, groups: &[Group]) {
     let done: Family<JobLabels, Ratio> =
-        family(registry, "job_done", "How much of a running job is done", Some(Unit::Ratios));
+        family(registry, "job_done", "How much of a running job is done", Some(ratio()));
     let rate: Family<JobLabels, Ratio> =
         family(registry, "job_rate_bytes_per_second", "Speed of a running job, bytes of members a second", None);
     for group in groups {

@@ -9,6 +9,7 @@
 
 mod auth;
 mod control;
+mod exposition;
 mod extract;
 mod fault;
 mod metrics;

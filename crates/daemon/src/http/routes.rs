@@ -3,6 +3,8 @@
 //! Invariant: the router is built from the OpenAPI document, so a route that is served is documented and the other way
 //! round; a handler that is missing on either side is a panic at start.
 
+mod answers;
+mod names;
 mod nvme;
 
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use api::{
     Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
 };
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, StatusCode, header};
 use axum::middleware::from_fn;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{MethodFilter, MethodRouter, on};
@@ -24,9 +26,12 @@ use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::{IntoParams, Modify, OpenApi};
 
 use super::control::{Answer, Control, ControlError, require_confirmation};
+use super::exposition::Exposition;
 use super::extract::{Body, Params, Segments, whole};
 use super::shape::shape;
 // What `utoipa::path` makes beside each handler has a name that only a glob finds.
+use answers::Answers;
+use names::*;
 use nvme::*;
 
 type Shared = Arc<dyn Control>;
@@ -428,13 +433,15 @@ async fn upgrade_show(State(control): State<Shared>) -> Answer<Json<Upgrade>> {
     Ok(Json(control.upgrade_state().await?))
 }
 
-/// Counters and gauges of everything, as Prometheus reads them.
+/// Counters and gauges as Prometheus reads them: OpenMetrics, or the text that `Accept` prefers.
 #[utoipa::path(get, path = "/metrics", tag = "status",
-    responses((status = 200, body = String, content_type = "application/openmetrics-text"),
+    responses((status = 200, content((String = "application/openmetrics-text"), (String = "text/plain"))),
         (status = "default", body = ErrorBody, description = "Refused or failed")))]
-async fn metrics(State(control): State<Shared>) -> Answer<Response> {
-    let content_type = [(header::CONTENT_TYPE, "application/openmetrics-text; version=1.0.0; charset=utf-8")];
-    Ok((content_type, control.metrics().await?).into_response())
+async fn metrics(State(control): State<Shared>, headers: HeaderMap) -> Answer<Response> {
+    let accept = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let wanted = Exposition::wanted(&accept.collect::<Vec<_>>().join(","));
+    let content_type = [(header::CONTENT_TYPE, wanted.content_type()), (header::VARY, "Accept")];
+    Ok((content_type, wanted.of(control.metrics().await?)).into_response())
 }
 
 /// This description.
@@ -450,7 +457,7 @@ macro_rules! handlers {
         #[derive(OpenApi)]
         #[openapi(
             paths($($handler),*),
-            modifiers(&Token),
+            modifiers(&Token, &Answers),
             security((), ("token" = [])),
             info(title = "Purlin", license(name = "Apache-2.0 OR MIT", identifier = "Apache-2.0 OR MIT"), description = "Drives, drive groups, volumes and exports of one Purlin daemon."),
             tags((name = "status"), (name = "group"), (name = "import"), (name = "drive"), (name = "volume"), (name = "export"), (name = "host")),
@@ -473,6 +480,9 @@ handlers!(
     group_show,
     group_create,
     group_assemble,
+    group_start,
+    group_scan,
+    group_rename,
     group_stop,
     group_forget,
     group_set,
@@ -494,6 +504,7 @@ handlers!(
     volume_create,
     volume_resize,
     volume_limit,
+    volume_rename,
     volume_delete,
     export_list,
     export_create,

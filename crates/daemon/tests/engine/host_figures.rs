@@ -85,12 +85,12 @@ async fn the_metrics_of_a_connected_host_are_what_it_has_done_and_what_is_under_
             ("ops_total op=\"discard\"", 0.0),
             ("io_bytes_total op=\"read\"", 40_960.0),
             ("io_bytes_total op=\"write\"", 12_288.0),
-            ("latency_seconds op=\"read\",quantile=\"0.5\"", reads.p50 / 1e6),
-            ("latency_seconds op=\"read\",quantile=\"0.99\"", reads.p99 / 1e6),
-            ("latency_seconds op=\"read\",quantile=\"1\"", reads.max / 1e6),
-            ("latency_seconds op=\"write\",quantile=\"0.5\"", writes.p50 / 1e6),
-            ("latency_seconds op=\"write\",quantile=\"0.99\"", writes.p99 / 1e6),
-            ("latency_seconds op=\"write\",quantile=\"1\"", writes.max / 1e6),
+            ("latency_seconds op=\"read\",stat=\"p50\"", reads.p50 / 1e6),
+            ("latency_seconds op=\"read\",stat=\"p99\"", reads.p99 / 1e6),
+            ("latency_seconds op=\"read\",stat=\"max\"", reads.max / 1e6),
+            ("latency_seconds op=\"write\",stat=\"p50\"", writes.p50 / 1e6),
+            ("latency_seconds op=\"write\",stat=\"p99\"", writes.p99 / 1e6),
+            ("latency_seconds op=\"write\",stat=\"max\"", writes.max / 1e6),
         ],
     );
 

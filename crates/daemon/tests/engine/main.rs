@@ -14,6 +14,7 @@ mod imports;
 mod limits;
 #[path = "../../../md/tests/suite/support/mod.rs"]
 mod md_support;
+mod names;
 mod nvme_host;
 mod owners;
 mod presence;

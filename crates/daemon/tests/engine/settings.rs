@@ -34,7 +34,8 @@ async fn settings_survive_the_daemon_and_its_state_directory() {
     }
     std::fs::remove_dir_all(bench.directory.join("state")).unwrap();
     let engine = bench.engine().await;
-    let group = engine.group_assemble(GroupAssemble { drives, dry_run: false }).await.unwrap().object.unwrap();
+    let group =
+        engine.group_assemble(GroupAssemble { drives, name: None, dry_run: false }).await.unwrap().object.unwrap();
     assert_eq!((group.settings, group.scrub.next_unix_s), (chosen, None));
     end(engine).await;
 }

@@ -54,9 +54,11 @@ async fn the_routes_are_these() {
             "PUT /v1/groups/{group}/hosts/{host}/tls-key",
             "POST /v1/groups/{group}/members/{slot}/fail",
             "POST /v1/groups/{group}/members/{slot}/replace",
+            "PATCH /v1/groups/{group}/name",
             "POST /v1/groups/{group}/scrub",
             "DELETE /v1/groups/{group}/spares",
             "POST /v1/groups/{group}/spares",
+            "POST /v1/groups/{group}/start",
             "POST /v1/groups/{group}/stop",
             "GET /v1/hosts",
             "GET /v1/imports",
@@ -67,6 +69,7 @@ async fn the_routes_are_these() {
             "GET /v1/referrals",
             "DELETE /v1/referrals/{address}",
             "PUT /v1/referrals/{address}",
+            "POST /v1/scan",
             "GET /v1/shares",
             "POST /v1/shares",
             "DELETE /v1/shares/hosts/{host}/key",
@@ -85,6 +88,7 @@ async fn the_routes_are_these() {
             "GET /v1/volumes/{group}/{volume}",
             "PATCH /v1/volumes/{group}/{volume}",
             "PATCH /v1/volumes/{group}/{volume}/limit",
+            "PATCH /v1/volumes/{group}/{volume}/name",
         ]
     );
 }
@@ -157,6 +161,25 @@ async fn the_document_is_sound() {
 }
 
 #[tokio::test]
+async fn every_answer_is_described_and_the_object_of_a_change_may_be_null() {
+    let document = served().await;
+    for (method, path) in operations(&document) {
+        let answers = document["paths"][&path][method.to_lowercase()]["responses"].as_object().unwrap();
+        for (status, answer) in answers {
+            assert!(answer["description"].as_str().is_some_and(|said| !said.is_empty()), "{method} {path} {status}");
+        }
+    }
+    let schemas = document["components"]["schemas"].as_object().unwrap();
+    let changed: Vec<_> = schemas.iter().filter(|(name, _)| name.starts_with("Changed_")).collect();
+    assert!(changed.len() >= 10, "{}", changed.len());
+    for (name, schema) in changed {
+        let choices = schema["properties"]["object"]["oneOf"].as_array().unwrap_or_else(|| panic!("{name}"));
+        assert!(choices.iter().any(|choice| choice["type"] == "null"), "{name}");
+        assert!(choices.iter().any(|choice| choice["$ref"].is_string()), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn every_field_is_described() {
     let document = served().await;
     for (name, schema) in document["components"]["schemas"].as_object().unwrap() {
@@ -201,5 +224,5 @@ async fn a_field_that_no_request_has_is_refused_everywhere() {
         assert!(refused.1.contains("unknown field `surprise`"), "{method} {path}: {}", refused.1);
         assert!(refused.1.contains("\"bad_request\""), "{method} {path}: {}", refused.1);
     }
-    assert_eq!(tried, 27);
+    assert_eq!(tried, 31);
 }

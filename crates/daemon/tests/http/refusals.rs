@@ -254,3 +254,30 @@ async fn a_volumes_size_is_rounded_up_to_whole_blocks_of_4_kib() {
     let group = call(&router, "GET", "/v1/groups/tank", Value::Null).await.1;
     assert_eq!(group["allocated_bytes"], (64 << 20) + 16_384);
 }
+
+#[tokio::test]
+async fn a_path_that_cannot_be_created_is_refused_with_4xx_and_not_500() {
+    let router = filled().await;
+    let create = |drives: [String; 2]| json!({"name": "new", "level": "raid1", "drives": drives, "create_files_bytes": 64 << 20});
+    let (one, file) = (router.bench.drive("one"), router.bench.drive("file"));
+    std::fs::write(&file, "").unwrap();
+    for (other, begin) in [
+        (router.bench.drive("none/b"), "404 drive_not_found: cannot create "),
+        (format!("{file}/b"), "400 invalid: cannot create "),
+        (router.bench.drive(&"x".repeat(300)), "400 invalid: cannot create "),
+    ] {
+        let said = refuse(&router, "POST", "/v1/groups", create([one.clone(), other])).await;
+        assert!(said.starts_with(begin), "{said}");
+        assert!(!std::path::Path::new(&one).exists(), "a refused request changes nothing");
+    }
+}
+
+#[tokio::test]
+async fn the_uri_of_an_export_escapes_the_path_of_its_socket() {
+    let router = filled().await;
+    let socket = router.bench.drive("a b&c?d#e%f.sock");
+    let body = json!({"volume": "tank/db", "nbd": format!("unix:{socket}")});
+    let uri = call(&router, "POST", "/v1/exports", body).await.1["object"]["uri"].as_str().unwrap().to_owned();
+    assert!(uri.starts_with("nbd+unix:///tank/db?socket=/"), "{uri}");
+    assert!(uri.ends_with("/a%20b%26c%3Fd%23e%25f.sock"), "{uri}");
+}

@@ -1,14 +1,15 @@
 //! A control that does nothing and notes what it is asked to change: what a client's bytes come down to behind the API.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::{
-    Changed, Drive, DriveDetails, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble, GroupCreate,
-    GroupForget, GroupNotStarted, GroupStop, GroupUpdate, Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import,
-    ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate, MemberFail, MemberReplace, Referral, Scrub,
-    ScrubRequest, ScrubSchedule, Share, ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume,
-    VolumeCreate, VolumeName, VolumeUpdate,
+    Changed, Drive, DriveDetails, DriveHealth, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble,
+    GroupCreate, GroupForget, GroupNotStarted, GroupScan, GroupStart, GroupStop, GroupUpdate, Host, HostKey,
+    HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate,
+    MemberFail, MemberReplace, Referral, Rename, Scanned, Scrub, ScrubRequest, ScrubSchedule, Share, ShareCreate,
+    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
 };
 use async_trait::async_trait;
 use daemon::http::{Answer, Control, ControlError};
@@ -58,6 +59,11 @@ macro_rules! changes {
                 Ok(Scrub { job: None, schedule })
             }
 
+            async fn group_scan(&self, request: GroupScan) -> Answer<Scanned> {
+                let _ = request;
+                Ok(Scanned::default())
+            }
+
             async fn status(&self) -> Answer<Status> {
                 Ok(Status {
                     version: "0".to_owned(),
@@ -105,6 +111,10 @@ macro_rules! changes {
                 Ok(Vec::new())
             }
 
+            async fn drive_healths(&self) -> Answer<BTreeMap<String, DriveHealth>> {
+                Ok(BTreeMap::new())
+            }
+
             async fn volumes(&self) -> Answer<Vec<Volume>> {
                 Ok(Vec::new())
             }
@@ -135,6 +145,8 @@ macro_rules! changes {
 changes! {
     group_create(request: GroupCreate, shape: Shape) -> Group;
     group_assemble(request: GroupAssemble) -> Group;
+    group_start(group: &str, request: GroupStart) -> Group;
+    group_rename(group: &str, request: Rename) -> Group;
     group_stop(group: &str, request: GroupStop) -> Group;
     group_forget(group: &str, request: GroupForget) -> Group;
     group_delete(group: &str, dry_run: bool) -> Group;
@@ -148,6 +160,7 @@ changes! {
     volume_create(request: VolumeCreate) -> Volume;
     volume_resize(name: &VolumeName, request: VolumeUpdate) -> Volume;
     volume_limit(name: &VolumeName, request: LimitUpdate) -> Volume;
+    volume_rename(name: &VolumeName, request: Rename) -> Volume;
     volume_delete(name: &VolumeName, dry_run: bool) -> Volume;
     export_create(request: ExportCreate, volume: VolumeName, place: ExportPlace) -> Export;
     export_delete(id: &str) -> Export;

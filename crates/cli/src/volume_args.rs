@@ -1,0 +1,98 @@
+//! The command line of volumes.
+
+use api::VolumeName;
+use clap::Subcommand;
+
+use crate::args::DryRun;
+use crate::limit_args::LimitArgs;
+use crate::volume_size::VolumeSize;
+
+/// Verbs of volumes.
+#[derive(Debug, Subcommand)]
+pub enum VolumeCommand {
+    /// Make a volume; it is usable at once and reads as zeroes
+    #[command(after_help = "\
+Examples:
+  purlin volume create tank/db --size 10GiB
+  purlin volume create tank/rest --size 100%")]
+    Create {
+        /// Its name, GROUP/VOLUME
+        name: VolumeName,
+        /// Its capacity, or a share of what the group has free, such as 100%
+        #[arg(long)]
+        size: VolumeSize,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// List all volumes
+    #[command(after_help = "Examples:\n  purlin volume list")]
+    List,
+    /// Show a volume
+    #[command(after_help = "Examples:\n  purlin volume show tank/db")]
+    Show {
+        /// Its name, GROUP/VOLUME
+        name: VolumeName,
+    },
+    /// Limit how fast a volume may be used, over all its exports together; holds at once
+    #[command(after_help = "\
+Examples:
+  purlin volume limit tank/db --iops 20k
+  purlin volume limit tank/db --iops 20k --bandwidth 500MiB --burst 2s
+  purlin volume limit tank/db --bandwidth off
+  purlin volume limit tank/db --iops off --bandwidth off
+
+Requests over the limit wait, in the order in which they came; they never fail. Nothing else waits with them. After a pause, what
+the limit allows in the time of --burst goes at once. `purlin volume show` says how many have waited. The limit lies on the
+group's drives.")]
+    Limit {
+        /// Its name, GROUP/VOLUME
+        name: VolumeName,
+        #[command(flatten)]
+        limit: LimitArgs,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Grow or shrink a volume; shrinking loses what lies behind the new end
+    #[command(after_help = "\
+Examples:
+  purlin volume resize tank/db --size 20GiB
+  purlin volume resize tank/db --size 100%
+  purlin volume resize tank/db --size 5GiB --dry-run")]
+    Resize {
+        /// Its name, GROUP/VOLUME
+        name: VolumeName,
+        /// Its new capacity, or a share of what it has and the group has free together, such as
+        /// 100%
+        #[arg(long)]
+        size: VolumeSize,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Give a volume another name in its group, while it is used
+    #[command(after_help = "\
+Examples:
+  purlin volume rename tank/db db-old
+  purlin volume rename tank/db tank/db-old --dry-run
+
+NVMe hosts notice nothing; a block device stays, and is /dev/purlin/GROUP/NEW. NBD clients know the volume by its name:
+while some are connected, only --force renames.")]
+    Rename {
+        /// Its name, GROUP/VOLUME
+        name: VolumeName,
+        /// Its new name; with its group or without
+        new: String,
+        /// Although NBD clients are connected, which lose their connections
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Destroy a volume and all that is on it
+    #[command(after_help = "Examples:\n  purlin volume delete tank/db --dry-run\n  purlin volume delete tank/db --yes")]
+    Delete {
+        /// Its name, GROUP/VOLUME
+        name: VolumeName,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+}

@@ -1,0 +1,149 @@
+//! Starting groups from drives: those that an operator names, and those that the daemon knows or
+//! finds.
+
+use api::{Changed, ErrorCode, GroupAssemble, GroupStart};
+use array::AssembleError;
+
+use super::drives::{self, Taken};
+use super::group::{self, LeftOut};
+use super::memory::Remembered;
+use super::scan::Seen;
+use super::{Engine, find};
+use crate::http::{Answer, ControlError};
+
+impl Engine {
+    pub(super) async fn assemble_group(&self, request: GroupAssemble) -> Answer<Changed<api::Group>> {
+        let _one = self.changes.lock().await;
+        let (taken, warnings) = self.open_members(&request.drives).await?;
+        self.assemble_from(taken, warnings, request.name.as_deref(), request.dry_run).await
+    }
+
+    /// Starts a group from drives that were opened; `name`: under this name from now on.
+    async fn assemble_from(
+        &self,
+        taken: Vec<Taken>,
+        mut warnings: Vec<String>,
+        name: Option<&str>,
+        dry_run: bool,
+    ) -> Answer<Changed<api::Group>> {
+        let found = group::look(&self.shards, &taken).await?;
+        let superblock = &found.assembly.superblock;
+        warnings.extend(found.refused.iter().map(|(drive, refusal)| format!("{drive} is left out: {refusal}")));
+        warnings.extend(found.assembly.missing().map(|place| format!("member {place} is missing")));
+        let name = name.filter(|name| *name != superblock.name);
+        let mut steps =
+            vec![format!("start the group {:?} ({}) at epoch {}", superblock.name, superblock.array, superblock.epoch)];
+        steps.extend(name.map(|name| format!("rename it to {name:?}")));
+        if dry_run {
+            self.check_startable(&found, name)?;
+            return Ok(Changed::planned(steps).with_warnings(warnings));
+        }
+        let was_refused: Vec<String> = found.refused.iter().map(|(drive, _)| drive.clone()).collect();
+        let group = self.start_found(taken, found, name).await?;
+        let late = group.left_out.iter().filter(|left_out| !was_refused.contains(&left_out.drive));
+        warnings.extend(late.map(|LeftOut { drive, reason, .. }| format!("{drive} is left out: {reason}")));
+        warnings.extend(self.remember());
+        Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
+    }
+
+    /// Opens the drives that an operator named. One that cannot be opened and holds no group, such
+    /// as the system's own among all drives of a machine, is left out with a warning.
+    async fn open_members(&self, texts: &[String]) -> Answer<(Vec<Taken>, Vec<String>)> {
+        let (mut taken, mut unopened, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
+        for text in texts {
+            let error = match drives::open(&self.opener, text, None).await {
+                Ok(drive) => {
+                    taken.push(drive);
+                    continue;
+                }
+                Err(error) => error,
+            };
+            match self.see(text).await {
+                Seen::Member { superblock, .. } => unopened.push((text, superblock, error)),
+                Seen::Other(what) if error.code != ErrorCode::DriveNotFound => {
+                    warnings.push(format!("{text} is left out: {}; {what}", error.message));
+                }
+                Seen::Other(_) => return Err(error),
+            }
+        }
+        let Some((text, superblock, error)) = unopened.into_iter().next() else { return Ok((taken, warnings)) };
+        let mut belongs = vec![format!("{text} to {} ({})", superblock.name, superblock.array)];
+        for drive in &taken {
+            if let Ok(Some(own)) = drives::superblock_of(&self.shards[0], drive).await
+                && own.array != superblock.array
+            {
+                belongs.push(format!("{} to {} ({})", drive.name, own.name, own.array));
+            }
+        }
+        if belongs.len() > 1 {
+            let several = AssembleError::SeveralArrays(belongs.join(", "));
+            return Err(ControlError::new(ErrorCode::NotAssemblable, several.to_string()));
+        }
+        Err(error)
+    }
+
+    /// Starts a group by its name: one that was stopped, one that could not be started, or one that
+    /// is found on drives.
+    pub(super) async fn start_group_named(&self, name: &str, request: GroupStart) -> Answer<Changed<api::Group>> {
+        let _one = self.changes.lock().await;
+        if self.groups_named(name) {
+            let message = format!("the group {name:?} is started already");
+            return Err(ControlError::new(ErrorCode::WrongState, message));
+        }
+        let known = match self.not_started.named(name) {
+            Some(group) => Some(group.remembered),
+            None => self.stopped.named(name),
+        };
+        let taken = match known {
+            Some(remembered) => self.open_remembered(&remembered).await?,
+            None => self.open_found(name).await?,
+        };
+        self.assemble_from(taken, Vec::new(), None, request.dry_run).await
+    }
+
+    /// Opens the drives that are remembered of a group, those in memory too.
+    async fn open_remembered(&self, remembered: &Remembered) -> Answer<Vec<Taken>> {
+        let mut taken = find::open_all(&self.shards[0], &self.opener, remembered).await.taken;
+        for place in remembered.drives.iter().filter(|place| place.is_memory()) {
+            taken.push(drives::open(&self.opener, &place.drive, None).await?);
+        }
+        if taken.is_empty() {
+            let drives: Vec<&str> = remembered.drives.iter().map(|place| place.drive.as_str()).collect();
+            let message =
+                format!("none of the drives of the group {:?} is there: {}", remembered.name, drives.join(" "));
+            return Err(ControlError::new(ErrorCode::NotAssemblable, message));
+        }
+        Ok(taken)
+    }
+
+    /// Opens the drives of the one group of this name that is on the block devices of this machine.
+    async fn open_found(&self, name: &str) -> Answer<Vec<Taken>> {
+        let scanned = self.scan_all().await;
+        let named: Vec<_> = scanned.groups.into_iter().filter(|group| group.name == name).collect();
+        let drives = match &named[..] {
+            [] => {
+                let message = format!(
+                    "there is no group {name:?}, and none is found on the drives of this machine: `purlin group scan` \
+                     lists what is; for files and drives of other machines there is `purlin group assemble`"
+                );
+                return Err(ControlError::new(ErrorCode::GroupNotFound, message));
+            }
+            [one] => &one.drives,
+            several => {
+                let groups: Vec<String> =
+                    several.iter().map(|group| format!("{} on {}", group.uuid, group.drives.join(" "))).collect();
+                let message = format!(
+                    "there are {} groups {name:?}: {}; say which with `purlin group assemble`",
+                    several.len(),
+                    groups.join(", ")
+                );
+                return Err(ControlError::new(ErrorCode::WrongState, message));
+            }
+        };
+        let mut taken = Vec::new();
+        for drive in drives {
+            taken.push(drives::open(&self.opener, drive, None).await?);
+        }
+        Ok(taken)
+    }
+}
