@@ -1,6 +1,7 @@
 //! Starting groups from drives: those that an operator names, and those that the daemon knows or
 //! finds.
 
+use ::drive::join_all;
 use api::{Changed, ErrorCode, GroupAssemble, GroupStart};
 use array::AssembleError;
 
@@ -13,6 +14,7 @@ use crate::http::{Answer, ControlError};
 
 impl Engine {
     pub(super) async fn assemble_group(&self, request: GroupAssemble) -> Answer<Changed<api::Group>> {
+        self.names.look_up_drives(&request.drives).await?;
         let _one = self.changes.lock().await;
         let (taken, warnings) = self.open_members(&request.drives).await?;
         self.assemble_from(taken, warnings, request.name.as_deref(), request.dry_run).await
@@ -85,20 +87,35 @@ impl Engine {
     /// Starts a group by its name: one that was stopped, one that could not be started, or one that
     /// is found on drives.
     pub(super) async fn start_group_named(&self, name: &str, request: GroupStart) -> Answer<Changed<api::Group>> {
+        self.look_up_stopped(name).await;
         let _one = self.changes.lock().await;
         if self.groups_named(name) {
             let message = format!("the group {name:?} is started already");
             return Err(ControlError::new(ErrorCode::WrongState, message));
         }
-        let known = match self.not_started.named(name) {
-            Some(group) => Some(group.remembered),
-            None => self.stopped.named(name),
-        };
-        let taken = match known {
+        let taken = match self.remembered_group(name) {
             Some(remembered) => self.open_remembered(&remembered).await?,
             None => self.open_found(name).await?,
         };
         self.assemble_from(taken, Vec::new(), None, request.dry_run).await
+    }
+
+    /// A group that does not run, as the daemon remembers it.
+    fn remembered_group(&self, name: &str) -> Option<Remembered> {
+        match self.not_started.named(name) {
+            Some(group) => Some(group.remembered),
+            None => self.stopped.named(name),
+        }
+    }
+
+    /// Looks up the hosts of a group's drives. A host that is not found is a drive that is missing.
+    async fn look_up_stopped(&self, name: &str) {
+        let places = self.remembered_group(name).map_or_else(Vec::new, |remembered| remembered.drives);
+        let lookups: Vec<_> =
+            places.iter().map(|place| self.names.look_up_drives(std::slice::from_ref(&place.drive))).collect();
+        for error in join_all(lookups).await.into_iter().filter_map(Result::err) {
+            tracing::warn!(group = name, %error, "a host is not known");
+        }
     }
 
     /// Opens the drives that are remembered of a group, those in memory too.

@@ -187,6 +187,7 @@ impl Control for Engine {
     }
 
     async fn group_create(&self, request: GroupCreate, shape: Shape) -> Answer<Changed<Group>> {
+        self.names.look_up_drives(&[&request.drives[..], &request.spares].concat()).await?;
         let _one = self.changes.lock().await;
         self.check_free(&request.name)?;
         let consent = Consent { create_files_bytes: request.create_files_bytes, wipe_foreign: request.wipe_foreign };
@@ -407,6 +408,7 @@ impl Control for Engine {
     }
 
     async fn member_replace(&self, name: &str, slot: u32, request: MemberReplace) -> Answer<Changed<Group>> {
+        self.names.look_up_drives(std::slice::from_ref(&request.with)).await?;
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
         let member = self.member(&group, slot).await?;
@@ -432,6 +434,7 @@ impl Control for Engine {
     }
 
     async fn spare_add(&self, name: &str, request: SpareAdd) -> Answer<Changed<Group>> {
+        self.names.look_up_drives(std::slice::from_ref(&request.drive)).await?;
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
         let consent = Consent { create_files_bytes: request.create_files_bytes, wipe_foreign: request.wipe_foreign };

@@ -61,9 +61,12 @@ impl Engine {
     }
 
     pub(super) async fn import_namespace(&self, request: ImportNvme) -> Answer<Changed<Shown>> {
-        let _one = self.changes.lock().await;
         let mut drive = parsed(&request.drive)?;
         drive.loss.get_or_insert(LOSS_DEFAULT);
+        self.refuse_itself(&drive)?;
+        // Before the lock for changes: a DNS server or target that does not answer holds up this request only.
+        let known = self.opener.remotes.find(&drive).await?;
+        let _one = self.changes.lock().await;
         let name = match request.name {
             Some(name) => name,
             None => (1..)
@@ -73,7 +76,6 @@ impl Engine {
         };
         self.check_free(&name)?;
         self.refuse_itself(&drive)?;
-        let known = self.opener.remotes.find(&drive).await?;
         let identity = known.identity();
         if let Some(user) = self.user_of(&identity) {
             return Err(refuse(ErrorCode::DriveInUse, format!("{} is {user} ({identity})", drive.name())));

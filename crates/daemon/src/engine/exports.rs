@@ -6,7 +6,6 @@ use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Duration;
 
 use api::{ErrorCode, NbdAddress};
 use drive::Env;
@@ -21,6 +20,7 @@ use tokio::sync::oneshot;
 
 use super::announce::Announcer;
 use super::drives::stopping;
+use super::names::Names;
 use super::served::Served;
 use super::shard::{self, Offer, Offers};
 use crate::handover::Handover;
@@ -31,9 +31,6 @@ const QUEUES_MAX: usize = 4096;
 
 /// Mode of an export's Unix socket: whoever may open it may read and write the volume.
 const SOCKET_MODE: u32 = 0o600;
-
-/// A host name that is not answered for by then is not known here.
-pub(super) const RESOLVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// An export of the catalogue, and how it is doing.
 pub(super) struct RunningExport {
@@ -83,6 +80,7 @@ pub(super) struct Listeners {
     /// What every portal's discovery log names as well.
     referrals: Mutex<BTreeSet<SocketAddr>>,
     handover: Arc<Handover>,
+    names: Arc<Names>,
     /// Where NVMe/TCP is spoken, it is told to networks, if anybody asked for that.
     announcer: OnceLock<Announcer>,
     /// Memory for the requests of all clients.
@@ -90,9 +88,14 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub fn new(shards: Vec<ShardHandle>, handover: Arc<Handover>, budget: Arc<Budget>) -> Listeners {
+    pub fn new(
+        shards: Vec<ShardHandle>,
+        handover: Arc<Handover>,
+        names: Arc<Names>,
+        budget: Arc<Budget>,
+    ) -> Listeners {
         let (places, referrals, announcer) = Default::default();
-        Listeners { shards, places, referrals, handover, announcer, budget }
+        Listeners { shards, places, referrals, handover, names, announcer, budget }
     }
 
     /// The NVMe hosts that are connected, at all addresses together, by name.
@@ -309,7 +312,7 @@ impl Listeners {
         serves: Serves,
         serve: impl FnOnce(ShardEnv, Listener) -> F + Send + 'static,
     ) -> Answer<()> {
-        let bound = self.bound(address, &serves.socket_name(address)).await?;
+        let bound = self.bound(address, &serves.socket_name(address))?;
         let at = bound.on().clone();
         let key = address.to_owned();
         let (end, ended) = oneshot::channel();
@@ -333,8 +336,8 @@ impl Listeners {
     }
 
     /// The socket for an address: the one that was handed over under this name, or a new one.
-    async fn bound(&self, address: &str, name: &str) -> Answer<Bound> {
-        let on = listen_on(address, RESOLVE_WITHIN).await?;
+    fn bound(&self, address: &str, name: &str) -> Answer<Bound> {
+        let on = listen_on(&self.names, address)?;
         if let Some(bound) = self.handover.take(name, &on) {
             return Ok(bound);
         }
@@ -353,33 +356,14 @@ fn other_protocol(address: &str) -> ControlError {
     ControlError::new(ErrorCode::Invalid, format!("another protocol is spoken at {address}: one address has one"))
 }
 
-/// Where an address is here. A name is looked up, for so long at most.
-async fn listen_on(address: &str, within: Duration) -> Answer<ListenOn> {
+/// Where an address is here. A name was looked up before.
+fn listen_on(names: &Names, address: &str) -> Answer<ListenOn> {
     let parsed: NbdAddress =
         address.parse().map_err(|error: api::AddressError| ControlError::new(ErrorCode::Invalid, error.to_string()))?;
     match parsed {
         NbdAddress::Unix(path) => Ok(ListenOn::Unix { path, mode: SOCKET_MODE }),
-        NbdAddress::Tcp { host, port } => {
-            if let Ok(address) = host.parse() {
-                return Ok(ListenOn::Tcp(SocketAddr::new(address, port)));
-            }
-            let refuse = |what: String| ControlError::new(ErrorCode::Invalid, what);
-            let found = tokio::time::timeout(within, tokio::net::lookup_host((host.as_str(), port))).await;
-            let found = found.map_err(|_| refuse(format!("nobody answered in time where the host {host:?} is")))?;
-            let first = found.ok().and_then(|mut all| all.next());
-            first.map(ListenOn::Tcp).ok_or_else(|| refuse(format!("{host:?} is not a host that is known here")))
-        }
+        NbdAddress::Tcp { host, port } => Ok(ListenOn::Tcp(names.addresses(&host, port)?[0])),
     }
-}
-
-/// Whether it is known where an export's address is, or becomes known within some time. To be asked
-/// before anything that others wait for.
-pub(super) async fn is_known(address: &str, within: Duration) -> Answer<()> {
-    // Block devices have none.
-    if address.starts_with("/dev/") {
-        return Ok(());
-    }
-    listen_on(address, within).await.map(drop)
 }
 
 /// Says in the log how an export fares, if that has changed. `failure`: why it is not served.

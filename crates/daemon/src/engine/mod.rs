@@ -35,6 +35,7 @@ mod keyring;
 mod limits;
 mod look;
 mod memory;
+mod names;
 mod namespaces;
 mod newcomer;
 mod not_started;
@@ -88,6 +89,7 @@ use health::Healths;
 use history::Histories;
 use imports::Imports;
 use memory::{Memory, Place, Remembered};
+use names::Names;
 use newcomer::Newcomers;
 use not_started::{AllNotStarted, NotStarted};
 use owners::Balance;
@@ -113,6 +115,7 @@ pub struct Engine {
     /// Groups that were stopped on request.
     stopped: Stopped,
     imports: Imports,
+    names: Arc<Names>,
     listeners: Listeners,
     devices: Devices,
     newcomers: Newcomers,
@@ -168,16 +171,19 @@ impl Engine {
             });
             senders.push(making.await.map_err(|_| std::io::Error::other("a shard has stopped"))?);
         }
+        let names = Arc::new(Names::default());
+        let remotes = Remotes::new(shards[0].clone(), names.clone(), state);
         let budget = Budget::new(runtime::arena_stats().expect("the runtime has one").size_bytes as u64);
-        let listeners = Listeners::new(shards.clone(), handover.clone(), budget.clone());
+        let listeners = Listeners::new(shards.clone(), handover.clone(), names.clone(), budget.clone());
         listeners.refer(memory.load_referrals()?);
         Ok(Arc::new(Engine {
+            names,
             listeners,
             devices: Devices::new(shards.clone(), budget),
             newcomers: Newcomers::default(),
             known: Known::default(),
             healths: Healths::default(),
-            opener: Opener { remotes: Remotes::new(shards[0].clone(), state), passthrough: runtime.passthrough() },
+            opener: Opener { remotes, passthrough: runtime.passthrough() },
             shares: Arc::new(Shares::new(state)),
             histories: Histories::new(state),
             handover,
@@ -201,6 +207,7 @@ impl Engine {
     /// # Errors
     /// If what is remembered cannot be read.
     pub async fn start_remembered(self: &Arc<Self>) -> std::io::Result<()> {
+        self.look_up_remembered().await?;
         // Drives that come meanwhile wait until it is known what was missing.
         let _one = self.changes.lock().await;
         let mut all_there = true;
@@ -403,7 +410,7 @@ impl Engine {
         let until = Instant::now() + NAMES_WITHIN;
         for record in catalogue.exports {
             let left = until.saturating_duration_since(Instant::now());
-            match exports::is_known(&record.kind.address(), left).await {
+            match self.names.look_up_export(&record.kind.address(), left).await {
                 Ok(()) => self.start_export(group, record).await?,
                 Err(error) => self.note_export(group, record, Err(error)).await?,
             };

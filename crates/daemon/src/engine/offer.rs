@@ -6,7 +6,8 @@ use api::{Changed, ErrorCode, Export, ExportCreate, ExportPlace, NbdAddress, Ubl
 use format::{ExportKind, ExportRecord, LimitOf, TlsFiles, VolumeRecord};
 
 use super::devices::{self, DeviceEnd};
-use super::exports::{RESOLVE_WITHIN, RunningExport, is_known};
+use super::exports::RunningExport;
+use super::names::LOOK_UP_WITHIN;
 use super::{Engine, Group, view};
 use crate::http::{Answer, ControlError};
 
@@ -53,7 +54,7 @@ impl Engine {
         place: ExportPlace,
     ) -> Answer<Changed<Export>> {
         if let ExportPlace::Nbd(address) | ExportPlace::NvmeTcp(address, _) = &place {
-            is_known(&address.to_string(), RESOLVE_WITHIN).await?;
+            self.names.look_up_export(&address.to_string(), LOOK_UP_WITHIN).await?;
         }
         let _one = self.changes.lock().await;
         if let Some(import) = self.import_of(&volume) {

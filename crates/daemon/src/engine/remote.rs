@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs::File;
 use std::io::Read;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::str::FromStr;
@@ -31,6 +30,7 @@ use zeroize::Zeroizing;
 
 use super::connected::Connected;
 use super::drives::stopping;
+use super::names::Names;
 use crate::http::{Answer, ControlError};
 
 /// A target ends a connection that it has not heard of for so long. A drive that may be out of reach for less has less.
@@ -78,6 +78,7 @@ struct Shared {
 /// The drives of other machines that this daemon uses.
 pub(super) struct Remotes {
     shard: ShardHandle,
+    names: Arc<Names>,
     folder: PathBuf,
     shared: Arc<Shared>,
     /// Until then a daemon that was killed may be heard by targets.
@@ -218,20 +219,21 @@ impl Drive for Attached {
 
 impl Remotes {
     /// With the state directory, in which it is noted that such drives are in use. Connections are tried from `shard`.
-    pub fn new(shard: ShardHandle, state: &Path) -> Remotes {
+    pub fn new(shard: ShardHandle, names: Arc<Names>, state: &Path) -> Remotes {
         let mark = state.join(MARK);
         let quiet_from = Instant::now() + if mark.exists() { QUIET_MAX } else { Duration::ZERO };
         let shared = Arc::new(Shared { used: Mutex::default(), mark });
-        Remotes { shard, folder: state.to_owned(), shared, quiet_from }
+        Remotes { shard, names, folder: state.to_owned(), shared, quiet_from }
     }
 
-    /// Connects to a drive, and takes it. Gives what it is, too: the same under every address.
+    /// Connects to a drive, and takes it. Gives what it is, too: the same under every address. Its hosts
+    /// were looked up before ([`Names::look_up_drive`]), since the caller holds the lock for changes.
     ///
     /// # Errors
     /// It cannot be reached or used, or is in use already.
     pub async fn open(&self, drive: &NvmeDrive) -> Answer<(OpenDrive, String)> {
         let name = drive.name();
-        let known = self.find(drive).await?;
+        let known = self.find_known(drive).await?;
         if known.info().read_only {
             return Err(ControlError::new(ErrorCode::DriveUnfit, format!("{name} is write protected")));
         }
@@ -246,6 +248,12 @@ impl Remotes {
     /// # Errors
     /// It cannot be reached or used.
     pub async fn find(&self, drive: &NvmeDrive) -> Answer<Known> {
+        self.names.look_up_drive(drive).await?;
+        self.find_known(drive).await
+    }
+
+    /// As [`Remotes::find`], once the hosts were looked up.
+    async fn find_known(&self, drive: &NvmeDrive) -> Answer<Known> {
         tokio::time::sleep_until(self.quiet_from.into()).await;
         self.look(drive, &drive.name()).await
     }
@@ -266,16 +274,19 @@ impl Remotes {
     pub async fn answers(&self, text: &str) -> Answer<()> {
         let invalid = |error: api::AddressError| ControlError::new(ErrorCode::Invalid, error.to_string());
         let drive: NvmeDrive = text.parse().map_err(invalid)?;
+        self.names.look_up_drive(&drive).await?;
         self.look(&drive, &drive.name()).await.map(drop)
     }
 
-    /// Connects, and disconnects again.
+    /// Connects, and disconnects again. The hosts were looked up before.
     async fn look(&self, drive: &NvmeDrive, name: &str) -> Answer<Known> {
         let mut addresses = Vec::new();
         for target in &drive.addresses {
-            addresses.push(resolve(&target.host, target.port).await.map_err(|error| {
-                ControlError::new(ErrorCode::DriveNotFound, format!("{name}: cannot find {}: {error}", target.host))
-            })?);
+            let found = self
+                .names
+                .addresses(&target.host, target.port)
+                .map_err(|error| ControlError::new(ErrorCode::DriveNotFound, format!("{name}: {}", error.message)))?;
+            addresses.push(Address { host: found[0].ip().to_string(), port: target.port });
         }
         let invalid = |error: String| ControlError::new(ErrorCode::Invalid, format!("{name}: {error}"));
         let subsystem = drive.subsystem.parse().map_err(|error: nvme::NqnError| invalid(error.to_string()))?;
@@ -422,11 +433,4 @@ async fn wants_tls(env: &ShardEnv, error: &ConnectError, options: Options) -> bo
 fn mark(path: &Path) -> std::io::Result<()> {
     File::create(path)?.sync_all()?;
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()
-}
-
-/// The first address that the system finds for a name.
-async fn resolve(host: &str, port: u16) -> std::io::Result<Address> {
-    let found: Option<SocketAddr> = tokio::net::lookup_host((host, port)).await?.next();
-    let found = found.ok_or_else(|| std::io::Error::other("the name has no address"))?;
-    Ok(Address { host: found.ip().to_string(), port })
 }

@@ -10,7 +10,8 @@ use std::time::Duration;
 use format::ExportKind;
 
 use super::Engine;
-use super::exports::{RESOLVE_WITHIN, RunningExport, is_known};
+use super::exports::RunningExport;
+use super::names::LOOK_UP_WITHIN;
 
 /// How often they are tried.
 const EVERY: Duration = Duration::from_secs(5);
@@ -42,7 +43,7 @@ impl Engine {
             for running in due {
                 // Looked up before the lock is taken: a DNS server that does not answer must not
                 // hold up changes.
-                if is_known(&running.record.kind.address(), RESOLVE_WITHIN).await.is_err() {
+                if self.names.look_up_export(&running.record.kind.address(), LOOK_UP_WITHIN).await.is_err() {
                     continue;
                 }
                 let _one = self.changes.lock().await;
@@ -60,7 +61,7 @@ impl Engine {
         for import in self.all_imports().into_iter().filter(|import| import.running.is_ok()) {
             let due = unserved(import.exports().values());
             for running in due {
-                if is_known(&running.record.kind.address(), RESOLVE_WITHIN).await.is_err() {
+                if self.names.look_up_export(&running.record.kind.address(), LOOK_UP_WITHIN).await.is_err() {
                     continue;
                 }
                 let _one = self.changes.lock().await;

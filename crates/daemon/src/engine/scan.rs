@@ -120,7 +120,11 @@ impl Engine {
 
     /// Reads a drive of another machine, over a connection of its own.
     async fn see_far(&self, text: &str) -> Seen {
-        let taken = match drives::open(&self.opener, text, None).await {
+        let opened = async {
+            self.names.look_up_drives(&[text.to_owned()]).await?;
+            drives::open(&self.opener, text, None).await
+        };
+        let taken = match opened.await {
             Ok(taken) => taken,
             Err(error) => return Seen::Other(error.message),
         };

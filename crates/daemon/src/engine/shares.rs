@@ -25,6 +25,7 @@ use super::hosts::{Offered, hosts_after, hosts_of};
 use super::identity::Present;
 use super::keyring::Keys;
 use super::memory::{Place, Remembered, read, replace};
+use super::names::LOOK_UP_WITHIN;
 use super::namespaces::nqn_of;
 use super::reservations::{recorded, restored};
 use super::{Engine, find, host_keys, host_tls_keys, shard, view};
@@ -153,6 +154,12 @@ impl Shares {
         Ok(document)
     }
 
+    /// The drives that were shared when the daemon ended, and the addresses where they were offered.
+    pub fn remembered_places(&self) -> std::io::Result<(Vec<String>, Vec<String>)> {
+        let records = self.load()?.map(|document| document.shares).unwrap_or_default();
+        Ok(records.into_iter().map(|record| (record.place.drive, record.address)).unzip())
+    }
+
     /// Secrets and keys of hosts.
     pub fn keys(&self) -> Keys {
         self.all().keys.clone()
@@ -270,8 +277,10 @@ impl Engine {
     }
 
     pub(super) async fn share_drives(&self, request: ShareCreate) -> Answer<Changed<ShareList>> {
-        let _one = self.changes.lock().await;
         let address = request.address.clone().unwrap_or_else(|| NvmeTcpCreate::ADDRESS_DEFAULT.to_owned());
+        self.names.look_up_export(&address, LOOK_UP_WITHIN).await?;
+        self.names.look_up_drives(&request.drives).await?;
+        let _one = self.changes.lock().await;
         let any = Consent { create_files_bytes: None, wipe_foreign: true };
         let (mut taken, mut steps, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         for text in &request.drives {

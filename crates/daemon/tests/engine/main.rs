@@ -12,6 +12,7 @@ mod host_figures;
 mod hosts;
 mod imports;
 mod limits;
+mod lookups;
 #[path = "../../../md/tests/suite/support/mod.rs"]
 mod md_support;
 mod names;
