@@ -1,6 +1,7 @@
 //! Drives of other machines as people write them.
 
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -63,6 +64,16 @@ impl NvmeDrive {
     }
 }
 
+/// Whether this is an IPv6 address, with or without the interface that it is reached through:
+/// `fe80::1%eth0` (RFC 4007, clause 11).
+fn is_ipv6(host: &str) -> bool {
+    let (address, scope) = host.split_once('%').map_or((host, None), |(address, scope)| (address, Some(scope)));
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    // Linux' names of interfaces have at most 15 bytes.
+    let is_interface = |scope: &str| (1..=15).contains(&scope.len()) && scope.bytes().all(fits);
+    address.parse::<Ipv6Addr>().is_ok() && scope.is_none_or(is_interface)
+}
+
 impl FromStr for TargetAddress {
     type Err = ();
 
@@ -70,7 +81,7 @@ impl FromStr for TargetAddress {
         let (host, port) = match text.strip_prefix('[') {
             Some(rest) => {
                 let (host, port) = rest.split_once(']').ok_or(())?;
-                host.parse::<std::net::Ipv6Addr>().map_err(drop)?;
+                is_ipv6(host).then_some(()).ok_or(())?;
                 (host, port)
             }
             None => {
@@ -215,6 +226,16 @@ mod tests {
         let encrypted = "nvme-tcp://a:1/nqn.x?nsid=1&tls-key=/etc/own.tls";
         let drive: NvmeDrive = encrypted.parse().unwrap();
         assert_eq!((drive.to_string().as_str(), drive.name().as_str()), (encrypted, "nvme-tcp://a:1/nqn.x?nsid=1"));
+    }
+
+    #[test]
+    fn a_link_local_address_says_through_which_interface() {
+        let drive: NvmeDrive = "nvme-tcp://[fe80::1%eth0]/nqn.x?nsid=1&path=[fe80::2%3]:5".parse().unwrap();
+        assert_eq!(drive.addresses[0], TargetAddress { host: "fe80::1%eth0".into(), port: 4420 });
+        assert_eq!(drive.to_string(), "nvme-tcp://[fe80::1%eth0]:4420/nqn.x?nsid=1&path=[fe80::2%3]:5");
+        for host in ["[fe80::1%]", "[fe80::1%a b]", "[fe80::1%eth0%1]", "[x%eth0]", "[fe80::1%interface-of-16b]"] {
+            assert!(format!("nvme-tcp://{host}/nqn.x?nsid=1").parse::<NvmeDrive>().is_err(), "{host}");
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::str::FromStr;
 
 use drive::{BufMut, Segments, Tasks};
@@ -40,7 +40,7 @@ pub const DEFAULT_PORT: u16 = 4420;
 /// Where a target listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
-    /// A name or an IP address, without brackets.
+    /// A name or an IP address, without brackets. An IPv6 address may name an interface (`fe80::1%eth0`).
     pub host: String,
     /// The port.
     pub port: u16,
@@ -50,6 +50,27 @@ pub struct Address {
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{0}` is no address: write HOST, HOST:PORT, or [IPV6]:PORT")]
 pub struct AddressError(String);
+
+/// Whether this is an IPv6 address, with or without the interface that it is reached through:
+/// `fe80::1%eth0` (RFC 4007, clause 11).
+fn is_ipv6(host: &str) -> bool {
+    let (address, scope) = host.split_once('%').map_or((host, None), |(address, scope)| (address, Some(scope)));
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    // Linux' names of interfaces have at most 15 bytes.
+    let is_interface = |scope: &str| (1..=15).contains(&scope.len()) && scope.bytes().all(fits);
+    address.parse::<Ipv6Addr>().is_ok() && scope.is_none_or(is_interface)
+}
+
+impl From<SocketAddr> for Address {
+    /// The interface of a link-local address is a number then.
+    fn from(address: SocketAddr) -> Address {
+        let host = match address {
+            SocketAddr::V6(address) if address.scope_id() != 0 => format!("{}%{}", address.ip(), address.scope_id()),
+            _ => address.ip().to_string(),
+        };
+        Address { host, port: address.port() }
+    }
+}
 
 impl FromStr for Address {
     type Err = AddressError;
@@ -64,7 +85,7 @@ impl FromStr for Address {
         };
         if let Some(rest) = text.strip_prefix('[') {
             let (host, port) = rest.split_once(']').ok_or_else(wrong)?;
-            host.parse::<Ipv6Addr>().map_err(|_| wrong())?;
+            is_ipv6(host).then_some(()).ok_or_else(wrong)?;
             let port = match port.strip_prefix(':') {
                 Some(port) => port_of(port)?,
                 None if port.is_empty() => DEFAULT_PORT,
@@ -72,7 +93,7 @@ impl FromStr for Address {
             };
             return Ok(Address { host: host.to_owned(), port });
         }
-        if text.parse::<IpAddr>().is_ok() {
+        if text.parse::<IpAddr>().is_ok() || is_ipv6(text) {
             return Ok(Address { host: text.to_owned(), port: DEFAULT_PORT });
         }
         let (host, port) = match text.split_once(':') {
@@ -106,6 +127,8 @@ mod tests {
             ("::1", "::1", 4420),
             ("[::1]", "::1", 4420),
             ("[fe80::2]:4421", "fe80::2", 4421),
+            ("[fe80::2%eth0]:4421", "fe80::2%eth0", 4421),
+            ("fe80::2%7", "fe80::2%7", 4420),
         ] {
             let address: Address = text.parse().expect(text);
             assert_eq!(address, Address { host: host.to_owned(), port });
@@ -114,8 +137,30 @@ mod tests {
     }
 
     #[test]
+    fn an_address_that_was_looked_up_keeps_its_interface() {
+        for text in ["[fe80::2%7]:4421", "[fd00::2]:1", "10.0.0.5:4420"] {
+            let address: SocketAddr = text.parse().unwrap();
+            assert_eq!(Address::from(address).to_string(), text);
+        }
+    }
+
+    #[test]
     fn what_is_no_address_is_refused() {
-        for text in ["", ":4420", "a:", "a:0", "a:65536", "a b", "[::1", "[::1]4420", "[x]:1", "a:1:2", "tcp://a"] {
+        for text in [
+            "",
+            ":4420",
+            "a:",
+            "a:0",
+            "a:65536",
+            "a b",
+            "[::1",
+            "[::1]4420",
+            "[x]:1",
+            "[::1%]:1",
+            "[::1%a b]:1",
+            "a:1:2",
+            "tcp://a",
+        ] {
             assert!(text.parse::<Address>().is_err(), "{text}");
         }
     }

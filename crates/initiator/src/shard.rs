@@ -1,7 +1,7 @@
 //! Connections of a shard's ring: `runtime`'s sockets.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use drive::{BufMut, Segments};
 use runtime::{ShardEnv, Stream, StreamReader, StreamWriter};
@@ -15,8 +15,9 @@ impl Network for ShardEnv {
     /// To an IP address: names are resolved by whoever may wait for that.
     async fn connect(&self, address: &Address) -> io::Result<(StreamReader, StreamWriter)> {
         let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "an IP address is needed here, not a name");
-        let ip: IpAddr = address.host.parse().map_err(|_| no_name())?;
-        Ok(Stream::connect(self, SocketAddr::new(ip, address.port)).await?.split())
+        // As text an address keeps the number of its interface (`[fe80::1%3]:4420`).
+        let address: SocketAddr = address.to_string().parse().map_err(|_| no_name())?;
+        Ok(Stream::connect(self, address).await?.split())
     }
 }
 

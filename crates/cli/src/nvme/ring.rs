@@ -219,5 +219,5 @@ async fn resolved(address: &Address) -> io::Result<Address> {
         }
     }
     let found = found.ok_or_else(|| io::Error::other("the name has no address"))?;
-    Ok(Address { host: found.ip().to_string(), port: found.port() })
+    Ok(Address::from(found))
 }

@@ -2,13 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use api::{ErrorCode, NbdAddress};
-use drive::Env;
+use drive::{Env, join_all};
 use export::{
     Budget, ExportState, HostConnections, Hosts, NamespaceOffer, Portal, ServerConfig, TlsConfig, serve, serve_nvme_tcp,
 };
@@ -53,6 +54,8 @@ impl RunningExport {
 /// A place where clients are waited for. All exports at one address share its listener.
 struct Place {
     serves: Serves,
+    /// The names under which its sockets are handed over: one for each address of the host.
+    sockets: Vec<String>,
     /// Says when no more clients are taken there.
     ended: oneshot::Receiver<()>,
 }
@@ -64,7 +67,7 @@ enum Serves {
 }
 
 impl Serves {
-    /// The name under which the place's socket is handed over.
+    /// The name under which the place's first socket is handed over.
     fn socket_name(&self, address: &str) -> String {
         match self {
             Serves::Nbd { .. } => format!("nbd-{address}"),
@@ -147,7 +150,10 @@ impl Listeners {
         let offers = Offers::default();
         offers.add(name, offer);
         let (shards, offered) = (self.shards.clone(), offers.clone());
-        let serve = move |env, listener| serve(env, listener, shards, config, move || offered.clone());
+        let serve = move |env, listener| {
+            let offered = offered.clone();
+            serve(env, listener, shards.clone(), config.clone(), move || offered.clone())
+        };
         self.listen(address, Serves::Nbd { offers, tls: tls.clone() }, serve).await
     }
 
@@ -168,7 +174,9 @@ impl Listeners {
         portal.refer(self.referrals());
         portal.add(subsystem, nsid, offer);
         let (shards, offered, budget) = (self.shards.clone(), portal.clone(), self.budget.clone());
-        let serve = move |env, listener| serve_nvme_tcp(env, listener, shards, QUEUES_MAX, budget, offered);
+        let serve = move |env, listener| {
+            serve_nvme_tcp(env, listener, shards.clone(), QUEUES_MAX, budget.clone(), offered.clone())
+        };
         self.listen(address, Serves::NvmeTcp(portal), serve).await
     }
 
@@ -289,7 +297,7 @@ impl Listeners {
         if let Some(announcer) = self.announcer.get() {
             announcer.withdraw(address);
         }
-        self.handover.forget(&place.serves.socket_name(address));
+        place.sockets.iter().for_each(|socket| self.handover.forget(socket));
         let closed = address.to_owned();
         // A shard that has stopped has closed its listeners.
         let _ = self.home(address).call(move || async move { shard::close_listener(&closed) }).await;
@@ -310,19 +318,23 @@ impl Listeners {
         &self,
         address: &str,
         serves: Serves,
-        serve: impl FnOnce(ShardEnv, Listener) -> F + Send + 'static,
+        serve: impl Fn(ShardEnv, Listener) -> F + Send + 'static,
     ) -> Answer<()> {
-        let bound = self.bound(address, &serves.socket_name(address))?;
-        let at = bound.on().clone();
+        let bounds = self.bound(address, &serves.socket_name(address))?;
+        let at = bounds[0].1.on().clone();
+        let (sockets, bounds): (Vec<String>, Vec<Bound>) = bounds.into_iter().unzip();
         let key = address.to_owned();
         let (end, ended) = oneshot::channel();
         let listening = self.home(address).call(move || async move {
             let env = ShardEnv::current();
-            let listener = Listener::new(&env, bound);
-            shard::add_listener(key, listener.closer());
-            let serving = serve(env.clone(), listener);
+            let mut serving = Vec::new();
+            for bound in bounds {
+                let listener = Listener::new(&env, bound);
+                shard::add_listener(key.clone(), listener.closer());
+                serving.push(serve(env.clone(), listener));
+            }
             env.spawn(async move {
-                serving.await;
+                join_all(serving).await;
                 // Nobody waits for a listener that was closed.
                 let _ = end.send(());
             });
@@ -331,38 +343,65 @@ impl Listeners {
         if let (Serves::NvmeTcp(_), ListenOn::Tcp(at), Some(announcer)) = (&serves, at, self.announcer.get()) {
             announcer.announce(address, at);
         }
-        self.places().insert(address.to_owned(), Place { serves, ended });
+        self.places().insert(address.to_owned(), Place { serves, sockets, ended });
         Ok(())
     }
 
-    /// The socket for an address: the one that was handed over under this name, or a new one.
-    fn bound(&self, address: &str, name: &str) -> Answer<Bound> {
-        let on = listen_on(&self.names, address)?;
-        if let Some(bound) = self.handover.take(name, &on) {
-            return Ok(bound);
+    /// The sockets for an address, at least one, and the names under which they are handed over. A host
+    /// name such as `localhost` may have several addresses, and clients may choose any of them. An
+    /// address that this machine does not have is left out if it has another one.
+    fn bound(&self, address: &str, name: &str) -> Answer<Vec<(String, Bound)>> {
+        let (mut all, mut absent) = (Vec::new(), None);
+        for (number, on) in (1..).zip(listen_on(&self.names, address)?) {
+            let name = if number == 1 { name.to_owned() } else { format!("{name}-{number}") };
+            if let Some(bound) = self.handover.take(&name, &on) {
+                all.push((name, bound));
+                continue;
+            }
+            if let ListenOn::Unix { path, .. } = &on {
+                remove_stale_socket(path)?;
+            }
+            match Bound::new(on) {
+                Ok(bound) => {
+                    self.handover.hold(&name, &bound);
+                    all.push((name, bound));
+                }
+                Err(error) if is_absent(&error) => absent = Some(error),
+                Err(error) => {
+                    all.iter().for_each(|(name, _)| self.handover.forget(name));
+                    return Err(cannot_listen(address, &error));
+                }
+            }
         }
-        if let ListenOn::Unix { path, .. } = &on {
-            remove_stale_socket(path)?;
+        match absent {
+            Some(error) if all.is_empty() => Err(cannot_listen(address, &error)),
+            _ => Ok(all),
         }
-        let bound = Bound::new(on);
-        let bound =
-            bound.map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot listen on {address}: {error}")))?;
-        self.handover.hold(name, &bound);
-        Ok(bound)
     }
+}
+
+/// Whether the machine does not have an address, or no addresses of its kind.
+fn is_absent(error: &io::Error) -> bool {
+    // EAFNOSUPPORT has no name in the standard library.
+    const EAFNOSUPPORT: i32 = 97;
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(EAFNOSUPPORT)
+}
+
+fn cannot_listen(address: &str, error: &io::Error) -> ControlError {
+    ControlError::new(ErrorCode::Io, format!("cannot listen on {address}: {error}"))
 }
 
 fn other_protocol(address: &str) -> ControlError {
     ControlError::new(ErrorCode::Invalid, format!("another protocol is spoken at {address}: one address has one"))
 }
 
-/// Where an address is here. A name was looked up before.
-fn listen_on(names: &Names, address: &str) -> Answer<ListenOn> {
+/// Where an address is here: at least one place. A name was looked up before.
+fn listen_on(names: &Names, address: &str) -> Answer<Vec<ListenOn>> {
     let parsed: NbdAddress =
         address.parse().map_err(|error: api::AddressError| ControlError::new(ErrorCode::Invalid, error.to_string()))?;
     match parsed {
-        NbdAddress::Unix(path) => Ok(ListenOn::Unix { path, mode: SOCKET_MODE }),
-        NbdAddress::Tcp { host, port } => Ok(ListenOn::Tcp(names.addresses(&host, port)?[0])),
+        NbdAddress::Unix(path) => Ok(vec![ListenOn::Unix { path, mode: SOCKET_MODE }]),
+        NbdAddress::Tcp { host, port } => Ok(names.addresses(&host, port)?.into_iter().map(ListenOn::Tcp).collect()),
     }
 }
 

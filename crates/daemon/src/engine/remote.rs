@@ -286,7 +286,7 @@ impl Remotes {
                 .names
                 .addresses(&target.host, target.port)
                 .map_err(|error| ControlError::new(ErrorCode::DriveNotFound, format!("{name}: {}", error.message)))?;
-            addresses.push(Address { host: found[0].ip().to_string(), port: target.port });
+            addresses.push(Address::from(found[0]));
         }
         let invalid = |error: String| ControlError::new(ErrorCode::Invalid, format!("{name}: {error}"));
         let subsystem = drive.subsystem.parse().map_err(|error: nvme::NqnError| invalid(error.to_string()))?;

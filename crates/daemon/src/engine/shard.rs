@@ -30,7 +30,8 @@ struct Objects {
     volumes: BTreeMap<(GroupKey, u64), Direct<ShardEnv>>,
     imports: BTreeMap<GroupKey, Served>,
     shared: BTreeMap<u32, Raw>,
-    listeners: BTreeMap<String, Closer>,
+    /// By address; a host name may have several.
+    listeners: BTreeMap<String, Vec<Closer>>,
 }
 
 thread_local! {
@@ -174,22 +175,18 @@ pub(super) fn shared_drive(nsid: u32) -> Option<Served> {
 }
 
 pub(super) fn add_listener(address: String, closer: Closer) {
-    OBJECTS.with_borrow_mut(|objects| objects.listeners.insert(address, closer));
+    OBJECTS.with_borrow_mut(|objects| objects.listeners.entry(address).or_default().push(closer));
 }
 
 pub(super) fn close_listener(address: &str) {
-    let closer = OBJECTS.with_borrow_mut(|objects| objects.listeners.remove(address));
-    if let Some(closer) = closer {
-        closer.close();
-    }
+    let closers = OBJECTS.with_borrow_mut(|objects| objects.listeners.remove(address));
+    closers.into_iter().flatten().for_each(|closer| closer.close());
 }
 
 /// The socket listens on, for others.
 pub(super) fn let_go_listener(address: &str) {
-    let closer = OBJECTS.with_borrow_mut(|objects| objects.listeners.remove(address));
-    if let Some(closer) = closer {
-        closer.let_go();
-    }
+    let closers = OBJECTS.with_borrow_mut(|objects| objects.listeners.remove(address));
+    closers.into_iter().flatten().for_each(|closer| closer.let_go());
 }
 
 /// The exports that are offered at one address, by name.

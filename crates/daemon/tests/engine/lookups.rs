@@ -17,7 +17,12 @@ use crate::bench::*;
 const INSIDE: &str = "PURLIN_TEST_SILENT_DNS";
 
 /// The system's list of hosts in that run.
-const HOSTS: &str = "127.0.0.1 localhost\n127.0.0.1 silent.example\n";
+const HOSTS: &str = "127.0.0.1 localhost
+127.0.0.1 silent.example
+127.0.0.1 several.example
+127.0.0.2 several.example
+::1 several.example
+";
 
 /// A lookup takes longer than this, and everything else less.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -176,4 +181,43 @@ fn an_export_whose_host_is_not_found_delays_no_other_change_while_it_is_tried_ag
         end(engine).await;
     });
     runtime.shutdown_background();
+}
+
+#[test]
+fn an_export_at_a_host_name_listens_at_all_addresses_of_the_name_and_leaves_all_of_them() {
+    if !with_silent_dns("lookups::an_export_at_a_host_name_listens_at_all_addresses_of_the_name_and_leaves_all_of_them") {
+        return;
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let bench = Bench::new();
+        let engine = with_a_group(&bench).await;
+        let volume = serde_json::json!({ "group": "tank", "volume": "v", "size_bytes": 1 << 20 });
+        engine.volume_create(serde_json::from_value(volume).unwrap()).await.unwrap();
+        let port = 20_000 + (std::process::id() % 10_000) as u16;
+        // A machine without IPv6 does not have the last one.
+        let all = ["127.0.0.1", "127.0.0.2", "::1"].map(|ip| std::net::SocketAddr::new(ip.parse().unwrap(), port));
+        let own = all.into_iter().filter(|address| std::net::TcpListener::bind(address).is_ok());
+        let own: Vec<_> = own.collect();
+        assert!(own.len() >= 2, "{own:?}");
+        let places = [
+            serde_json::json!({ "volume": "tank/v", "nbd": format!("several.example:{port}") }),
+            serde_json::json!({ "volume": "tank/v", "nvme_tcp": {
+                "address": format!("several.example:{port}"), "allow_any_host": true,
+            } }),
+        ];
+        for place in places {
+            let export: ExportCreate = serde_json::from_value(place).unwrap();
+            let (volume, place) = export.validate().unwrap();
+            let export = engine.export_create(export, volume, place).await.unwrap().object.unwrap();
+            for address in &own {
+                drop(std::net::TcpStream::connect(address).unwrap());
+            }
+            engine.export_delete(&export.id).await.unwrap();
+            for address in &own {
+                std::net::TcpStream::connect(address).unwrap_err();
+            }
+        }
+        end(engine).await;
+    });
 }
