@@ -28,7 +28,7 @@ use super::memory::{Place, Remembered, read, replace};
 use super::names::LOOK_UP_WITHIN;
 use super::namespaces::nqn_of;
 use super::reservations::{recorded, restored};
-use super::{Engine, find, host_keys, host_tls_keys, shard, view};
+use super::{Engine, exports, find, host_keys, host_tls_keys, shard, view};
 use crate::http::{Answer, ControlError};
 
 /// What is remembered of a shared drive.
@@ -481,13 +481,43 @@ impl Engine {
         Ok(())
     }
 
-    /// Serves a drive, or notes why not.
+    /// Serves a drive, or notes why not. A drive whose address is not there is tried again
+    /// ([`super::retry`]).
     async fn serve_share(&self, uuid: &Uuid, nsid: u32) {
-        if let Err(error) = self.offer_share(uuid, nsid).await {
-            tracing::error!(share = id_of(nsid), %error, "a shared drive is not offered");
-            if let Some(running) = self.shares.all().running.get_mut(&nsid) {
-                running.failure = Some(error.message);
+        let offered = self.offer_share(uuid, nsid).await;
+        let mut all = self.shares.all();
+        let Some(running) = all.running.get_mut(&nsid).filter(|running| running.open.is_some()) else { return };
+        let failure = offered.err().map(|error| error.message);
+        exports::tell(&id_of(nsid), running.failure.as_deref(), failure.as_deref());
+        running.failure = failure;
+    }
+
+    /// Tries again to offer drives that are there and are not offered.
+    pub(super) async fn retry_shares(&self) {
+        let due: Vec<(u32, String)> = {
+            let all = self.shares.all();
+            let is_due = |running: &&Running| running.open.is_some() && running.failure.is_some();
+            let due = all.running.values().filter(is_due);
+            due.map(|running| (running.record.nsid, running.record.address.clone())).collect()
+        };
+        for (nsid, address) in due {
+            if self.names.look_up_export(&address, LOOK_UP_WITHIN).await.is_err() {
+                continue;
             }
+            let _one = self.changes.lock().await;
+            if self.newcomers.has_ended() {
+                return;
+            }
+            let uuid = {
+                let all = self.shares.all();
+                // It may have been pulled, or be shared no longer, or be another one by now.
+                let is_due = |running: &Running| {
+                    running.open.is_some() && running.failure.is_some() && running.record.address == address
+                };
+                all.uuid.filter(|_| all.running.get(&nsid).is_some_and(is_due))
+            };
+            let Some(uuid) = uuid else { continue };
+            self.serve_share(&uuid, nsid).await;
         }
     }
 

@@ -46,3 +46,35 @@ async fn exports_whose_address_was_taken_are_served_once_it_is_free() {
     }
     end(engine).await;
 }
+
+#[tokio::test]
+async fn a_shared_drive_whose_address_was_taken_is_offered_once_it_is_free() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    let (drive, address) = (bench.drive("raw"), bench.address());
+    std::fs::File::create(&drive).unwrap().set_len(64 << 20).unwrap();
+    let request = ShareCreate {
+        drives: vec![drive],
+        address: Some(address.clone()),
+        allow_any_host: true,
+        ..ShareCreate::default()
+    };
+    engine.share_create(request).await.unwrap();
+    end(engine).await;
+
+    let taken = TcpListener::bind(&address).unwrap();
+    let engine = bench.engine().await;
+    engine.start_retrying_exports();
+    let failure = engine.shares().await.unwrap()[0].failure.clone().unwrap();
+    assert!(failure.contains("cannot listen on"), "{failure}");
+
+    drop(taken);
+    let offered = async {
+        while engine.shares().await.unwrap()[0].failure.is_some() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, offered).await.expect("it is tried again");
+    drop(std::net::TcpStream::connect(&address).unwrap());
+    end(engine).await;
+}
