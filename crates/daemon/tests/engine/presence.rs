@@ -7,6 +7,7 @@ use api::*;
 use daemon::http::Control;
 
 use crate::bench::*;
+use crate::shelf::{Shelf, create, head};
 
 /// The group, once it has this health.
 async fn becomes(engine: &daemon::Engine, health: GroupHealth) -> Group {
@@ -59,4 +60,35 @@ async fn members_that_cannot_be_read_or_are_deleted_are_unreachable_and_their_gr
     let deleted = becomes(&engine, GroupHealth::Failed).await;
     let why = "member 1 is unreachable: its file was deleted: what is on it is gone when the group stops";
     assert!(deleted.warnings.iter().any(|warning| warning == why), "{:?}", deleted.warnings);
+}
+
+#[tokio::test]
+async fn a_mirror_of_two_other_machines_has_failed_while_both_are_stopped_and_is_well_when_they_are_back() {
+    let (shelves, bench) = ([Shelf::new(1).await, Shelf::new(1).await], Bench::new());
+    let networks = shelves.each_ref().map(Shelf::network);
+    let engine = head(&bench).await;
+    engine.start_asking_members();
+    let drives = shelves.iter().zip(&networks).map(|(shelf, network)| shelf.missed_soon(network, 1)).collect();
+    create(&bench, &engine, Level::Raid1, drives).await;
+    becomes(&engine, GroupHealth::Optimal).await;
+
+    let [first, second] = shelves;
+    // The connections end with the targets, and nothing listens behind the addresses.
+    let (first, second) = (first.stopped().await, second.stopped().await);
+    let failed = becomes(&engine, GroupHealth::Failed).await;
+    // One member may be given up before the other one is lost. The group cannot do without both.
+    let is_lost = |state: &MemberState| matches!(state, MemberState::Unreachable | MemberState::Faulty);
+    let states: Vec<MemberState> = failed.members.iter().map(|member| member.state).collect();
+    assert!(states.iter().all(is_lost) && states.contains(&MemberState::Unreachable), "{failed:?}");
+    assert_eq!(failed.warnings[0], "more members are lost than the group can do without");
+    let why = failed.warnings.iter().find(|warning| warning.contains("is unreachable"));
+    assert!(why.is_some_and(|why| why.ends_with("it is out of reach")), "{:?}", failed.warnings);
+    let drives = engine.drives().await.unwrap();
+    assert!(drives.iter().all(|drive| drive.state != DriveState::Online), "{drives:?}");
+
+    let (first, second) = (first.started().await, second.started().await);
+    becomes(&engine, GroupHealth::Optimal).await;
+    end(engine).await;
+    end(first.engine).await;
+    end(second.engine).await;
 }

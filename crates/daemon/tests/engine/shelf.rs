@@ -54,10 +54,14 @@ impl Shelf {
 
     /// The same machine after it was killed and started again.
     pub async fn restarted(self) -> Shelf {
+        self.stopped().await.started().await
+    }
+
+    /// The machine without its daemon.
+    pub async fn stopped(self) -> Stopped {
         let Shelf { bench, engine, subsystem, address } = self;
         end(engine).await;
-        let engine = bench.engine().await;
-        Shelf { bench, engine, subsystem, address }
+        Stopped { bench, subsystem, address }
     }
 
     pub fn network(&self) -> Proxy {
@@ -72,6 +76,22 @@ impl Shelf {
     /// A drive that may be out of reach for [`LOSS`].
     pub fn missed_soon(&self, network: &Proxy, number: u32) -> String {
         self.drive(network, number).replace("loss=60s", "loss=2s")
+    }
+}
+
+/// A machine whose daemon is stopped.
+pub struct Stopped {
+    bench: Bench,
+    subsystem: String,
+    address: String,
+}
+
+impl Stopped {
+    /// The machine with a new daemon.
+    pub async fn started(self) -> Shelf {
+        let Stopped { bench, subsystem, address } = self;
+        let engine = bench.engine().await;
+        Shelf { bench, engine, subsystem, address }
     }
 }
 
