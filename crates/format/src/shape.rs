@@ -1,7 +1,7 @@
 //! How a group spreads its data over its members.
 //!
 //! Invariants of a [`Shape`] (kept by [`Shape::new`], verified by [`Shape::check`]):
-//! 1. `members` is 2 to 64 and divisible by `sets`.
+//! 1. `members` is 1 to 64 and divisible by `sets`. Only RAID 0 has groups of one member.
 //! 2. In each set, any `syndromes` members may be lost.
 //! 3. `strip_bytes` is a power of two from 4 KiB to 1 MiB.
 
@@ -11,7 +11,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 /// Fewest members of a group: below two there is nothing to spread over.
-pub const MEMBERS_MIN: u16 = 2;
+pub const MEMBERS_MIN: u16 = 1;
 
 /// Most members of a group. The superblock has this many slots, and a bit set of members fits one `u64`.
 pub const MEMBERS_MAX: u16 = 64;
@@ -343,9 +343,14 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Fewest members of one set: two strips of data besides the parity, or all copies of a mirror.
+/// Fewest members of one set: two strips of data besides the parity, or all copies of a mirror. RAID 0 may
+/// have one drive: a group for its volumes, without redundancy.
 fn members_min_of_set(level: Level, syndromes: u8) -> u16 {
-    if level.is_mirror() { u16::from(syndromes) + 1 } else { u16::from(syndromes) + 2 }
+    match level {
+        Level::Raid0 => 1,
+        _ if level.is_mirror() => u16::from(syndromes) + 1,
+        _ => u16::from(syndromes) + 2,
+    }
 }
 
 fn raid1_copies(members: u16, copies: Option<u8>) -> Result<u8, ShapeError> {
@@ -353,7 +358,7 @@ fn raid1_copies(members: u16, copies: Option<u8>) -> Result<u8, ShapeError> {
         return Err(ShapeError::CopiesAreMembers { members, copies });
     }
     match u8::try_from(members) {
-        Ok(copies) if copies <= COPIES_MAX => Ok(copies),
+        Ok(copies) if (2..=COPIES_MAX).contains(&copies) => Ok(copies),
         _ => Err(ShapeError::Copies { level: Level::Raid1, copies: members }),
     }
 }
@@ -401,7 +406,7 @@ mod tests {
 
     #[test]
     fn each_level_needs_its_fewest_members_and_takes_64() {
-        for (level, need) in [(Level::Raid0, 2), (Level::Raid5, 3), (Level::Raid6, 4), (Level::Raid7, 5)] {
+        for (level, need) in [(Level::Raid0, 1), (Level::Raid5, 3), (Level::Raid6, 4), (Level::Raid7, 5)] {
             assert!(shape(level, need - 1, None).is_err(), "{level}");
             assert_eq!(shape(level, need, None).unwrap().members_per_set(), usize::from(need));
             assert!(shape(level, 64, None).is_ok());
@@ -414,6 +419,16 @@ mod tests {
             assert!(shape(level, need, Some(1)).is_err());
             assert!(shape(level, need, Some(0)).is_err());
         }
+    }
+
+    #[test]
+    fn one_drive_alone_is_raid0_and_nothing_else() {
+        let alone = shape(Level::Raid0, 1, None).unwrap();
+        assert_eq!((alone.data_per_set(), alone.survives(), alone.check()), (1, 0, Ok(())));
+        let levels = [Level::Raid1, Level::Raid10, Level::Raid5, Level::Raid6, Level::Raid7, Level::Raid50];
+        levels.into_iter().for_each(|level| assert!(shape(level, 1, None).is_err(), "{level}"));
+        assert!(Shape::new(Level::Raid1, 1, None, Some(1), None, STRIP).is_err());
+        assert!(Shape::new(Level::Nm, 1, Some(1), None, None, STRIP).is_err());
     }
 
     #[test]
