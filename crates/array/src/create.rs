@@ -59,6 +59,18 @@ pub enum CreateError {
     Invalid(&'static str),
 }
 
+/// From this size on a drive is one that is bought, and replaced by another of its kind some years later.
+const MARGIN_FROM_BYTES: u64 = 16 << 30;
+
+/// A thousandth of the drive: at least 16 MiB from [`MARGIN_FROM_BYTES`] on.
+const MARGIN_DIVISOR: u64 = 1000;
+
+/// Bytes at the end of the smallest member that a new group leaves unused. Drives that are sold with the
+/// same capacity differ by some MiB, so without a margin a replacement could be too small.
+fn margin_bytes(smallest_member_bytes: u64) -> u64 {
+    if smallest_member_bytes < MARGIN_FROM_BYTES { 0 } else { smallest_member_bytes / MARGIN_DIVISOR }
+}
+
 /// The superblock a group would have, without touching any drive.
 ///
 /// # Errors
@@ -69,7 +81,7 @@ pub fn plan<D: Drive>(new: &NewGroup, drives: &[D]) -> Result<Superblock, Create
     let smallest = drives[..members].iter().map(|drive| drive.info().size_bytes).min().expect("a group has members");
     let crash_safety = if new.shape.survives() > 0 { new.crash_safety } else { CrashSafety::Off };
     let logs = crash_safety != CrashSafety::Off;
-    let layout = Layout::plan(&new.shape, smallest, new.checksums && logs)?;
+    let layout = Layout::plan(&new.shape, smallest - margin_bytes(smallest), new.checksums && logs)?;
     for spare in &drives[members..] {
         let (have, need) = (spare.info().size_bytes, layout.member_bytes);
         if have < need {

@@ -24,6 +24,7 @@ mod presence;
 mod proxy;
 mod remote_drives;
 mod remote_tls;
+mod replace;
 mod reservations;
 mod retry;
 mod scrub;
