@@ -77,7 +77,7 @@ pub use reservation::{Registrant, Reservation, ReservationKind};
 pub use scan::{GroupScan, GroupStart, Scanned, ScannedDrive, ScannedGroup, ScannedState};
 pub use share::{Share, ShareCreate, ShareList};
 pub use size::{SizeError, format_bytes, format_bytes_exact, parse_bytes};
-pub use status::{GroupStatus, ShardStatus, Status};
+pub use status::{Buffers, GroupStatus, ShardStatus, Status};
 pub use upgrade::{Upgrade, UpgradeRequest, UpgradeState};
 pub use upkeep::{
     CLIENT_P99_US_MAX, CLIENT_P99_US_MIN, GroupSettings, GroupUpdate, LastScrub, SCRUB_EVERY_S_MAX, SCRUB_EVERY_S_MIN,

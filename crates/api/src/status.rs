@@ -19,6 +19,9 @@ pub struct Status {
     /// Lines of its log that were dropped since it started, because they could not be written fast enough or at all.
     #[serde(default)]
     pub log_lines_dropped: u64,
+    /// Memory for requests of clients.
+    #[serde(default)]
+    pub buffers: Buffers,
     /// Its shards, by number.
     pub shards: Vec<ShardStatus>,
     /// All groups that run, by name.
@@ -30,6 +33,17 @@ pub struct Status {
     pub exports: Vec<Export>,
     /// NVMe hosts, by name.
     pub hosts: Vec<Host>,
+}
+
+/// Memory for requests of clients that are in flight.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Buffers {
+    /// Most that requests of all clients may hold together (`purlind --buffers`).
+    pub size_bytes: u64,
+    /// Held now.
+    pub held_bytes: u64,
+    /// Connections that wait until others hold less.
+    pub waiting_count: u64,
 }
 
 /// One core's event loop.

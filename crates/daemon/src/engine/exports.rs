@@ -8,10 +8,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use api::{ErrorCode, NbdAddress};
+use api::{Buffers, ErrorCode, NbdAddress};
 use drive::{Env, join_all};
 use export::{
-    Budget, ExportState, HostConnections, Hosts, NamespaceOffer, Portal, ServerConfig, TlsConfig, serve, serve_nvme_tcp,
+    Budget, BudgetStats, ExportState, HostConnections, Hosts, NamespaceOffer, Portal, ServerConfig, TlsConfig, serve,
+    serve_nvme_tcp,
 };
 use format::{ExportKind, ExportRecord, TlsFiles};
 use nvme::Nqn;
@@ -91,12 +92,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    pub fn new(
-        shards: Vec<ShardHandle>,
-        handover: Arc<Handover>,
-        names: Arc<Names>,
-        budget: Arc<Budget>,
-    ) -> Listeners {
+    pub fn new(shards: Vec<ShardHandle>, handover: Arc<Handover>, names: Arc<Names>, budget: Arc<Budget>) -> Listeners {
         let (places, referrals, announcer) = Default::default();
         Listeners { shards, places, referrals, handover, names, announcer, budget }
     }
@@ -178,6 +174,12 @@ impl Listeners {
             serve_nvme_tcp(env, listener, shards.clone(), QUEUES_MAX, budget.clone(), offered.clone())
         };
         self.listen(address, Serves::NvmeTcp(portal), serve).await
+    }
+
+    /// Memory for the requests of all clients.
+    pub fn buffers(&self) -> Buffers {
+        let BudgetStats { size_bytes, held_bytes, waiting } = self.budget.stats();
+        Buffers { size_bytes, held_bytes, waiting_count: waiting }
     }
 
     /// Whether a subsystem is offered by this daemon.

@@ -80,6 +80,7 @@ impl Engine {
             pid: std::process::id(),
             resident_bytes: resident_bytes(),
             log_lines_dropped: crate::dropped_lines(),
+            buffers: self.listeners.buffers(),
             shards: self.shards.iter().map(shard).collect(),
             groups,
             not_started: self.look_at_not_started(),

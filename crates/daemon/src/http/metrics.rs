@@ -233,6 +233,18 @@ fn daemon_metrics(registry: &mut Registry, status: &Status) {
     dropped.inc_by(status.log_lines_dropped);
     registry.register("log_lines_dropped", "Lines of the log that could not be written", dropped);
 
+    for (name, help, value) in [
+        ("buffers_size", "Most memory that requests of clients may hold together", status.buffers.size_bytes),
+        ("buffers_held", "Memory that requests of clients hold", status.buffers.held_bytes),
+    ] {
+        let bytes: Gauge = Gauge::default();
+        bytes.set(gauge_value(value));
+        registry.register_with_unit(name, help, Unit::Bytes, bytes);
+    }
+    let waiting: Gauge = Gauge::default();
+    waiting.set(gauge_value(status.buffers.waiting_count));
+    registry.register("buffers_waiting", "Connections of clients that wait until others hold less memory", waiting);
+
     let not_started: Family<GroupLabels, Gauge> =
         family(registry, "group_not_started", "1 for a group that the daemon had and could not start", None);
     for group in &status.not_started {

@@ -185,7 +185,8 @@ fn an_export_whose_host_is_not_found_delays_no_other_change_while_it_is_tried_ag
 
 #[test]
 fn an_export_at_a_host_name_listens_at_all_addresses_of_the_name_and_leaves_all_of_them() {
-    if !with_silent_dns("lookups::an_export_at_a_host_name_listens_at_all_addresses_of_the_name_and_leaves_all_of_them") {
+    if !with_silent_dns("lookups::an_export_at_a_host_name_listens_at_all_addresses_of_the_name_and_leaves_all_of_them")
+    {
         return;
     }
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -295,6 +295,42 @@ fn a_saved_catalogue_survives_and_an_interrupted_one_is_old_or_new() {
 }
 
 #[test]
+fn a_new_name_survives_and_an_interrupted_one_is_old_or_new() {
+    let name = |number: u64| format!("tank-{number}");
+    for seed in seeds(150) {
+        let sim = Sim::new(seed);
+        let mut rng = sim.rng();
+        let shape = *rng.pick(&small_shapes());
+        let mut group = Group::create(&sim, shape, new_drives(&sim, usize::from(shape.members), 384 * KIB, 512), 1);
+        sim.block_on(group.leader().rename(name(1))).expect("members take it");
+        let mut given = 1;
+        for _ in 0..4 {
+            sim.stop_after(rng.below(60));
+            let last = std::cell::Cell::new(given);
+            sim.try_block_on(async {
+                for number in given + 1..given + 6 {
+                    group.leader().rename(name(number)).await.expect("members take it");
+                    last.set(number);
+                }
+            });
+            let drives = group.cut(&sim);
+            let lost = rng.index(shape.survives() + 1);
+            let mut left = drives.clone();
+            rng.shuffle(&mut left);
+            left.truncate(drives.len() - lost);
+            let of = |group: &Group| group.leader().status().superblock.name;
+            let allowed = [name(last.get()), name(last.get() + 1)];
+            let found = of(&sim.block_on(Group::open_async(sim.env(), left, 1)));
+            assert!(allowed.contains(&found), "{found} instead of {allowed:?}");
+            group = Group::open(&sim, drives, 1);
+            let found = of(&group);
+            assert!(allowed.contains(&found), "{found} instead of {allowed:?}");
+            given = if found == allowed[0] { last.get() } else { last.get() + 1 };
+        }
+    }
+}
+
+#[test]
 fn two_crashes_and_a_lost_member_do_not_bring_back_an_old_map_or_catalogue() {
     // The story: a block of the map that a crash left on one member only was the base of the next version, which
     // overwrote the older one on all others. Power cut again, and that member lost, nothing was left.

@@ -71,6 +71,7 @@ macro_rules! changes {
                     pid: 1,
                     resident_bytes: 0,
             log_lines_dropped: 0,
+            buffers: api::Buffers::default(),
                     shards: Vec::new(),
                     groups: Vec::new(),
                     not_started: Vec::new(),
