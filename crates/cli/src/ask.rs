@@ -4,6 +4,8 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
+use api::Changed;
+
 use crate::Failure;
 use crate::args::Common;
 use crate::output::for_terminal;
@@ -13,20 +15,36 @@ use crate::output::for_terminal;
 /// # Errors
 /// [`Failure::Unasked`] without a terminal, [`Failure::Declined`] for any answer but yes.
 pub fn consent(common: &Common, what: &str) -> Result<(), Failure> {
-    question(common, what, "go on? [y/N] ", |answer| {
+    question(common, &[], what, "go on? [y/N] ", |answer| {
         answer.eq_ignore_ascii_case("y") || answer.eq_ignore_ascii_case("yes")
     })
 }
 
-/// Asks for the name of what is lost, where a slip of the finger must not be enough.
+/// As [`consent`], below the plan of the change, which names the drives and what they hold.
+///
+/// # Errors
+/// As for [`consent`].
+pub fn consent_to<T>(common: &Common, planned: &Changed<T>, what: &str) -> Result<(), Failure> {
+    let is_yes = |answer: &str| answer.eq_ignore_ascii_case("y") || answer.eq_ignore_ascii_case("yes");
+    question(common, &planned.steps, what, "go on? [y/N] ", is_yes)
+}
+
+/// Asks for the name of what is lost, where a slip of the finger must not be enough, below the plan of the
+/// change.
 ///
 /// # Errors
 /// [`Failure::Unasked`] without a terminal, [`Failure::Declined`] for any answer but the name.
-pub fn consent_by_name(common: &Common, what: &str, name: &str) -> Result<(), Failure> {
-    question(common, what, &format!("type {name} to go on: "), |answer| answer == name)
+pub fn consent_by_name<T>(common: &Common, planned: &Changed<T>, what: &str, name: &str) -> Result<(), Failure> {
+    question(common, &planned.steps, what, &format!("type {name} to go on: "), |answer| answer == name)
 }
 
-fn question(common: &Common, what: &str, prompt: &str, is_yes: impl Fn(&str) -> bool) -> Result<(), Failure> {
+fn question(
+    common: &Common,
+    plan: &[String],
+    what: &str,
+    prompt: &str,
+    is_yes: impl Fn(&str) -> bool,
+) -> Result<(), Failure> {
     if common.yes {
         return Ok(());
     }
@@ -35,7 +53,8 @@ fn question(common: &Common, what: &str, prompt: &str, is_yes: impl Fn(&str) -> 
     }
     let mut stderr = io::stderr();
     let mut answer = String::new();
-    write!(stderr, "{}", for_terminal(&format!("{what}; {prompt}"), false))
+    let plan: String = plan.iter().map(|step| format!("  {step}\n")).collect();
+    write!(stderr, "{}", for_terminal(&format!("{plan}{what}; {prompt}"), false))
         .and_then(|()| stderr.flush())
         .and_then(|()| io::stdin().lock().read_line(&mut answer))
         .map_err(|source| Failure::Local { what: "cannot ask".to_owned(), source })?;

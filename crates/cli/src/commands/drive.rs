@@ -1,11 +1,11 @@
 //! `purlin drive` and `purlin spare`.
 
-use api::{ErrorCode, Group, JobKind, Member, MemberFail, MemberReplace, MemberState, ShareCreate, SpareAdd};
+use api::{Changed, ErrorCode, Group, JobKind, Member, MemberFail, MemberReplace, MemberState, ShareCreate, SpareAdd};
 
 use super::host::{read_key, read_tls_key};
 use super::{drive_name, drive_names};
 use crate::args::{Common, DriveCommand, NewDrives, SpareCommand};
-use crate::ask::consent;
+use crate::ask::{consent, consent_to};
 use crate::output::{has_colour, show, show_changed};
 use crate::share_args::ShareArgs;
 use crate::{Client, Failure, progress, shared, table};
@@ -90,7 +90,10 @@ pub(super) async fn run_spare(common: &Common, client: &Client, command: SpareCo
                 dry_run: dry_run.dry_run,
             };
             request.validate()?;
-            consent_to_wipe(common, &request.drive, wipe_foreign && !request.dry_run)?;
+            if wipe_foreign && !request.dry_run {
+                let planned = client.spare_add(&group, &SpareAdd { dry_run: true, ..request.clone() }).await?;
+                consent_to_wipe(common, &planned, &request.drive)?;
+            }
             let changed = client.spare_add(&group, &request).await?;
             show_changed(common, &changed, |now| with_health(format!("added spare {} to {group}", request.drive), now))
         }
@@ -132,8 +135,9 @@ fn consent_to_fail(common: &Common, group: &Group, slot: u32) -> Result<(), Fail
 }
 
 /// Without `--wipe-foreign` the daemon refuses a drive that holds something, so only with it something can be lost.
-fn consent_to_wipe(common: &Common, drive: &str, wipe: bool) -> Result<(), Failure> {
-    if wipe { consent(common, &format!("this overwrites whatever {drive} holds")) } else { Ok(()) }
+/// What would be refused is refused before: the plan comes from the daemon.
+fn consent_to_wipe(common: &Common, planned: &Changed<Group>, drive: &str) -> Result<(), Failure> {
+    consent_to(common, planned, &format!("this overwrites what {drive} holds"))
 }
 
 fn with_health(done: String, group: Option<&Group>) -> String {
@@ -151,7 +155,10 @@ async fn replace(
     request: &MemberReplace,
     wait: bool,
 ) -> Result<(), Failure> {
-    consent_to_wipe(common, &request.with, request.wipe_foreign && !request.dry_run)?;
+    if request.wipe_foreign && !request.dry_run {
+        let planned = client.member_replace(group, slot, &MemberReplace { dry_run: true, ..request.clone() }).await?;
+        consent_to_wipe(common, &planned, &request.with)?;
+    }
     let mut changed = client.member_replace(group, slot, request).await?;
     if wait {
         let jobs = changed.object.iter().flat_map(|group| &group.jobs);

@@ -7,7 +7,7 @@ use api::{
 
 use super::{counted, drive_names, import, renamed};
 use crate::args::{Common, GroupCommand, GroupCreateArgs, Switch};
-use crate::ask::{consent, consent_by_name};
+use crate::ask::{consent_by_name, consent_to};
 use crate::output::{has_colour, show, show_changed};
 use crate::{Client, Failure, progress, scanned, table, upkeep};
 
@@ -106,17 +106,17 @@ async fn create(common: &Common, client: &Client, args: GroupCreateArgs) -> Resu
     request.validate()?;
     if !request.dry_run {
         // What would be refused is refused before anybody is asked.
-        client.group_create(&GroupCreate { dry_run: true, ..request.clone() }).await?;
+        let planned = client.group_create(&GroupCreate { dry_run: true, ..request.clone() }).await?;
         let drives = counted(request.drives.len() + request.spares.len(), "drive");
-        consent(common, &format!("this overwrites {drives}"))?;
+        consent_to(common, &planned, &format!("this overwrites {drives}"))?;
     }
     show_changed(common, &client.group_create(&request).await?, |group| started("created", group))
 }
 
 async fn delete(common: &Common, client: &Client, group: &str, dry_run: bool) -> Result<(), Failure> {
     if !dry_run {
-        client.group_delete(group, true).await?;
-        consent_by_name(common, &format!("this destroys group {group} and every volume in it"), group)?;
+        let planned = client.group_delete(group, true).await?;
+        consent_by_name(common, &planned, &format!("this destroys group {group} and every volume in it"), group)?;
     }
     show_changed(common, &client.group_delete(group, dry_run).await?, |_| format!("deleted group {group}"))
 }

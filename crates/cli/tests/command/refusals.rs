@@ -140,6 +140,7 @@ fn the_daemons_sentence_is_passed_on() {
 #[test]
 fn a_question_without_a_terminal_is_refused_and_nothing_happens() {
     let daemon = Daemon::filled();
+    daemon.foreign("ext4");
     daemon.ok("volume create tank/scratch --size 64MiB");
     let before = daemon.ok("group list --output json");
     let then = "and there is no terminal to ask on: say --yes to do it without asking";
@@ -152,8 +153,7 @@ fn a_question_without_a_terminal_is_refused_and_nothing_happens() {
         ("volume resize tank/scratch --size 16MiB", "this destroys the last 48 MiB of volume tank/scratch"),
         // Of whole blocks it loses one.
         ("volume resize tank/scratch --size 67100673", "this destroys the last 4 KiB of volume tank/scratch"),
-        ("spare add tank DIR/ext4 --wipe-foreign", "this overwrites whatever DIR/ext4 holds"),
-        ("drive replace tank 0 --with DIR/ext4 --wipe-foreign", "this overwrites whatever DIR/ext4 holds"),
+        ("spare add tank DIR/ext4 --wipe-foreign", "this overwrites what DIR/ext4 holds"),
     ] {
         assert_eq!(daemon.fails(line), format!("purlin: {what}, {then}\n"), "{line}");
     }
@@ -162,6 +162,11 @@ fn a_question_without_a_terminal_is_refused_and_nothing_happens() {
         format!("purlin: this destroys group tank and every volume in it, {then}\n")
     );
     assert_eq!(daemon.ok("group list --output json"), before);
+    daemon.ok("drive fail tank 0 --yes");
+    assert_eq!(
+        daemon.fails("drive replace tank 0 --with DIR/ext4 --wipe-foreign"),
+        format!("purlin: this overwrites what DIR/ext4 holds, {then}\n")
+    );
 }
 
 #[test]

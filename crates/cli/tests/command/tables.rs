@@ -409,7 +409,8 @@ fn a_dry_run_says_what_would_be_done_and_asks_nothing() {
     assert_eq!(
         daemon.ok("group create new --level raid1 --drives DIR/a,DIR/b --create-files 64MiB --dry-run"),
         "nothing was changed; this would be done:\n  write the group \"new\" to 2 members and 0 spares\n  raid1 of 63.1 MiB usable, any \
-         member may be lost\n  checksums on: what a drive damages is noticed and put right when it is read\n"
+         member may be lost\n  overwrite DIR/a: it holds nothing that is recognised\n  overwrite DIR/b: it holds nothing that \
+         is recognised\n  checksums on: what a drive damages is noticed and put right when it is read\n"
     );
     assert!(!daemon.file("a").exists());
     daemon.ok("export delete tank-2");

@@ -148,7 +148,12 @@ fn a_group_goes_for_its_name_only() {
         terminal.shows(question);
         assert!(daemon.ok("group list").contains("tank"));
         terminal.types(answer);
-        assert_eq!(terminal.ends(), (Some(code), format!("{question} {}\n{rest}", answer.trim_end())));
+        let (ended, text) = terminal.ends();
+        assert_eq!(ended, Some(code), "{text}");
+        assert!(text.ends_with(&format!("{question} {}\n{rest}", answer.trim_end())), "{text}");
+        // What is destroyed has a line of its own each.
+        assert!(text.contains("  destroy the volume \"tank/db\" of "), "{text}");
+        assert_eq!(text.matches("  erase the group \"tank\" from ").count(), 6, "{text}");
     }
     assert!(!daemon.ok("group list").contains("raid6"));
 }

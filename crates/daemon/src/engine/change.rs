@@ -18,7 +18,7 @@ use runtime::{OpenDrive, ShardEnv, forget_memory};
 use super::devices::DeviceEnd;
 use super::drives::{self, Consent, Taken, stopping};
 use super::group::join_error;
-use super::{Engine, offer, settings, view};
+use super::{Engine, lost, offer, settings, view};
 use crate::http::{Answer, Control, ControlError};
 
 /// A random identity, as of RFC 9562.
@@ -104,11 +104,12 @@ impl Engine {
         }
     }
 
-    /// A drive that can join a running group.
-    async fn take_one(&self, group: &super::Group, text: &str, consent: Consent) -> Answer<Taken> {
+    /// A drive that can join a running group, and what is lost on it.
+    async fn take_one(&self, group: &super::Group, text: &str, consent: Consent) -> Answer<(Taken, Vec<String>)> {
         group.let_go_if_unused(&drives::name_of(text)?).await?;
-        let mut taken = self.take(&[text.to_owned()], consent).await?.0;
-        Ok(taken.pop().expect("one drive was asked for"))
+        let (mut taken, holds) = self.take(&[text.to_owned()], consent).await?;
+        let steps = lost::overwritten(&taken, &holds);
+        Ok((taken.pop().expect("one drive was asked for"), steps))
     }
 
     async fn write_new_group(&self, new: NewGroup, opens: Vec<OpenDrive>) -> Answer<()> {
@@ -192,7 +193,7 @@ impl Control for Engine {
         self.check_free(&request.name)?;
         let consent = Consent { create_files_bytes: request.create_files_bytes, wipe_foreign: request.wipe_foreign };
         let texts: Vec<String> = request.drives.iter().chain(&request.spares).cloned().collect();
-        let (taken, lost) = self.take(&texts, consent).await?;
+        let (taken, holds) = self.take(&texts, consent).await?;
         let mut identities = Vec::new();
         for _ in &taken {
             identities.push(new_uuid()?);
@@ -245,10 +246,11 @@ impl Control for Engine {
                 }
             ),
         ];
+        steps.extend(lost::overwritten(&taken, &holds));
         steps.push(format!("checksums {}", view::checksums(&superblock).note));
         steps.extend(settings::steps(&SettingsRecord::default(), &chosen));
         if request.dry_run {
-            return Ok(Changed::planned(steps).with_warnings(lost));
+            return Ok(Changed::planned(steps).with_warnings(holds));
         }
         self.write_new_group(new, opens).await?;
         let group = self.start_group(taken).await?;
@@ -257,7 +259,7 @@ impl Control for Engine {
             self.set_settings(&group, chosen).await?;
         }
         tracing::info!(group = group.name, level = %shape.level, members = shape.members, "created");
-        let warnings = [lost, unremembered].concat();
+        let warnings = [holds, unremembered].concat();
         Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
     }
 
@@ -305,12 +307,8 @@ impl Control for Engine {
         let group = self.find(name)?;
         offer::refuse_used_devices(group.exports().values())?;
         refuse_clients(&group, "delete the exports first")?;
-        let volumes = group.catalogue().await?.volumes.len();
         let opens: Vec<super::group::GroupDrive> = group.drives().iter().flatten().cloned().collect();
-        let steps = vec![
-            format!("destroy {volumes} volumes and {} exports", group.exports().len()),
-            format!("erase the group {name:?} from {} drives", opens.len()),
-        ];
+        let steps = lost::destroyed(&group, &group.catalogue().await?);
         if dry_run {
             return Ok(Changed::planned(steps));
         }
@@ -422,8 +420,8 @@ impl Control for Engine {
             ));
         }
         let consent = Consent { create_files_bytes: request.create_files_bytes, wipe_foreign: request.wipe_foreign };
-        let taken = self.take_one(&group, &request.with, consent).await?;
-        let steps = vec![format!("put {} in slot {slot} of the group {name:?} and rebuild onto it", taken.name)];
+        let (taken, mut steps) = self.take_one(&group, &request.with, consent).await?;
+        steps.push(format!("put {} in slot {slot} of the group {name:?} and rebuild onto it", taken.name));
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }
@@ -438,8 +436,8 @@ impl Control for Engine {
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
         let consent = Consent { create_files_bytes: request.create_files_bytes, wipe_foreign: request.wipe_foreign };
-        let taken = self.take_one(&group, &request.drive, consent).await?;
-        let steps = vec![format!("add {} to the group {name:?} as a spare", taken.name)];
+        let (taken, mut steps) = self.take_one(&group, &request.drive, consent).await?;
+        steps.push(format!("add {} to the group {name:?} as a spare", taken.name));
         if request.dry_run {
             return Ok(Changed::planned(steps));
         }

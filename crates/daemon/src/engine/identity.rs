@@ -80,7 +80,17 @@ pub(super) fn of(folder: &Path) -> Option<String> {
     })
 }
 
-/// The same of what a path leads to now.
+/// The model and serial number of the disk, as its label has them. `None` where the kernel knows neither.
+pub(super) fn label(folder: &Path) -> Option<String> {
+    let disk = disk(folder).0;
+    let model = attribute(&disk, "device/model");
+    let serial = attribute(&disk, "device/serial").or_else(|| attribute(&disk, "serial"));
+    let both = [model, serial.map(|serial| format!("serial {serial}"))];
+    let said: Vec<String> = both.into_iter().flatten().collect();
+    (!said.is_empty()).then(|| said.join(", "))
+}
+
+/// What the device is that a path leads to now, as [`of`] says it.
 pub(super) fn of_path(path: &str) -> Option<String> {
     let real = fs::canonicalize(path).ok()?;
     of(&folder(real.strip_prefix("/dev").ok()?.to_str()?))
@@ -135,6 +145,15 @@ mod tests {
         assert_eq!(with("d", &[("device/model", "Model X\n")], of), None, "all of a model would be one");
         let part = [("wwid", "eui.1\n"), ("p2/partition", "2\n")];
         assert_eq!(with("e", &part, |folder| of(&folder.join("p2"))).as_deref(), Some("eui.1 part 2"));
+    }
+
+    #[test]
+    fn a_label_has_the_model_and_the_serial_number() {
+        let both = [("device/serial", "S1   \n"), ("device/model", "Model X  \n"), ("p2/partition", "2\n")];
+        assert_eq!(with("h", &both, label).as_deref(), Some("Model X, serial S1"));
+        assert_eq!(with("i", &both, |folder| label(&folder.join("p2"))).as_deref(), Some("Model X, serial S1"));
+        assert_eq!(with("j", &[("serial", "S1\n")], label).as_deref(), Some("serial S1"));
+        assert_eq!(with("k", &[("size", "8\n")], label), None);
     }
 
     #[test]

@@ -34,6 +34,7 @@ mod imports;
 mod keyring;
 mod limits;
 mod look;
+mod lost;
 mod memory;
 mod names;
 mod namespaces;

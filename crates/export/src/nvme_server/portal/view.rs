@@ -167,8 +167,10 @@ impl Channel {
 /// An entry of the discovery log. The address of what is offered here is the one that the host has reached us at.
 fn entry(nqn: &Nqn, subtype: u8, address: SocketAddr, channel: Channel) -> DiscoveryEntry {
     let mut entry = DiscoveryEntry::new_zeroed();
+    // An IPv4 host has reached a listener for both families at ::ffff:a.b.c.d, where it cannot connect to.
+    let ip = address.ip().to_canonical();
     entry.trtype = 3;
-    entry.adrfam = if address.is_ipv4() { 1 } else { 2 };
+    entry.adrfam = if ip.is_ipv4() { 1 } else { 2 };
     entry.subtype = subtype;
     entry.treq = if channel.required { CHANNEL_REQUIRED } else { CHANNEL_NOT_REQUIRED };
     if subtype != REFERRAL {
@@ -189,7 +191,26 @@ fn entry(nqn: &Nqn, subtype: u8, address: SocketAddr, channel: Channel) -> Disco
         field[..text.len()].copy_from_slice(text.as_bytes());
     };
     pad(&mut entry.trsvcid, &address.port().to_string());
-    pad(&mut entry.traddr, &address.ip().to_string());
+    pad(&mut entry.traddr, &ip.to_string());
     entry.subnqn = nqn.field();
     entry
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_ipv4_host_of_a_listener_for_both_families_reads_an_ipv4_address() {
+        let nqn: Nqn = "nqn.2026-11.com.example:disk".parse().unwrap();
+        for (reached, family, shown) in [
+            ("[::ffff:192.0.2.1]:4420", 1, "192.0.2.1"),
+            ("192.0.2.1:4420", 1, "192.0.2.1"),
+            ("[2001:db8::1]:4420", 2, "2001:db8::1"),
+        ] {
+            let entry = entry(&nqn, DISCOVERY, reached.parse().unwrap(), Channel::CLEAR);
+            let text = String::from_utf8(entry.traddr.to_vec()).unwrap();
+            assert_eq!((entry.adrfam, text.trim_end()), (family, shown), "{reached}");
+        }
+    }
 }
