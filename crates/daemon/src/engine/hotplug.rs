@@ -277,7 +277,7 @@ impl Engine {
     }
 
     /// Whether a device is a namespace that a host on this machine has from this daemon.
-    fn serves_itself(&self, device: (u32, u32)) -> bool {
+    pub(super) fn serves_itself(&self, device: (u32, u32)) -> bool {
         let subsystem = identity::subsystem_of(&identity::folder_of(device)).and_then(|nqn| nqn.parse().ok());
         subsystem.is_some_and(|subsystem| self.listeners.serves(&subsystem))
     }

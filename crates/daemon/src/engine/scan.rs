@@ -40,7 +40,9 @@ impl Engine {
     /// Looks at all block devices of this machine, and where drives of groups were that the daemon
     /// knows.
     pub(super) async fn scan_all(&self) -> api::Scanned {
-        let mut texts: Vec<String> = identity::present().into_iter().map(|present| present.path).collect();
+        // Its own volumes are never read: the daemon would wait for its own answer.
+        let others = identity::present().into_iter().filter(|present| !self.serves_itself(present.device));
+        let mut texts: Vec<String> = others.map(|present| present.path).collect();
         let mut add = |text: String| {
             let real = std::fs::canonicalize(&text);
             let is_known = |other: &String| {
@@ -100,6 +102,9 @@ impl Engine {
                 Ok(Err(_)) => Seen::Other("the daemon is stopping".to_owned()),
                 Err(_) => Seen::Other(silent().message),
             };
+        }
+        if let Err(error) = self.refuse_own_device(text) {
+            return Seen::Other(error.message);
         }
         if text.starts_with(api::NVME_TCP) {
             return self.see_far(text).await;
