@@ -59,14 +59,15 @@ pub enum CreateError {
     Invalid(&'static str),
 }
 
-/// From this size on a drive is one that is bought, and replaced by another of its kind some years later.
+/// From this size on a drive is one that is bought, and replaced by another of its kind some years
+/// later.
 const MARGIN_FROM_BYTES: u64 = 16 << 30;
 
 /// A thousandth of the drive: at least 16 MiB from [`MARGIN_FROM_BYTES`] on.
 const MARGIN_DIVISOR: u64 = 1000;
 
-/// Bytes at the end of the smallest member that a new group leaves unused. Drives that are sold with the
-/// same capacity differ by some MiB, so without a margin a replacement could be too small.
+/// Bytes at the end of the smallest member that a new group leaves unused. Drives that are sold
+/// with the same capacity differ by some MiB, so without a margin a replacement could be too small.
 fn margin_bytes(smallest_member_bytes: u64) -> u64 {
     if smallest_member_bytes < MARGIN_FROM_BYTES { 0 } else { smallest_member_bytes / MARGIN_DIVISOR }
 }

@@ -29,8 +29,8 @@ pub fn consent_to<T>(common: &Common, planned: &Changed<T>, what: &str) -> Resul
     question(common, &planned.steps, what, "go on? [y/N] ", is_yes)
 }
 
-/// Asks for the name of what is lost, where a slip of the finger must not be enough, below the plan of the
-/// change.
+/// Asks for the name of what is lost, where a slip of the finger must not be enough, below the plan
+/// of the change.
 ///
 /// # Errors
 /// [`Failure::Unasked`] without a terminal, [`Failure::Declined`] for any answer but the name.

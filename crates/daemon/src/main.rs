@@ -37,7 +37,8 @@ struct Line {
     /// Cores to run on, one shard each, such as 0,2-3 [default: all that the process may use]
     #[arg(long, value_name = "LIST", value_parser = parse_cores)]
     cores: Option<Cores>,
-    /// Most memory that requests of all clients hold together; pieces of it are pinned from their first use on
+    /// Most memory that requests of all clients hold together; pieces of it are pinned from their
+    /// first use on
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = api::parse_bytes)]
     buffers: u64,
     /// Announce where NVMe/TCP hosts find this machine's discovery service, by multicast DNS (_nvme-disc._tcp), on these network

@@ -343,8 +343,8 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Fewest members of one set: two strips of data besides the parity, or all copies of a mirror. RAID 0 may
-/// have one drive: a group for its volumes, without redundancy.
+/// Fewest members of one set: two strips of data besides the parity, or all copies of a mirror.
+/// RAID 0 may have one drive: a group for its volumes, without redundancy.
 fn members_min_of_set(level: Level, syndromes: u8) -> u16 {
     match level {
         Level::Raid0 => 1,

@@ -40,7 +40,8 @@ pub const DEFAULT_PORT: u16 = 4420;
 /// Where a target listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
-    /// A name or an IP address, without brackets. An IPv6 address may name an interface (`fe80::1%eth0`).
+    /// A name or an IP address, without brackets. An IPv6 address may name an interface
+    /// (`fe80::1%eth0`).
     pub host: String,
     /// The port.
     pub port: u16,

@@ -64,7 +64,8 @@ impl Engine {
         let mut drive = parsed(&request.drive)?;
         drive.loss.get_or_insert(LOSS_DEFAULT);
         self.refuse_itself(&drive)?;
-        // Before the lock for changes: a DNS server or target that does not answer holds up this request only.
+        // Before the lock for changes: a DNS server or target that does not answer holds up this
+        // request only.
         let known = self.opener.remotes.find(&drive).await?;
         let _one = self.changes.lock().await;
         let name = match request.name {

@@ -349,9 +349,9 @@ impl Listeners {
         Ok(())
     }
 
-    /// The sockets for an address, at least one, and the names under which they are handed over. A host
-    /// name such as `localhost` may have several addresses, and clients may choose any of them. An
-    /// address that this machine does not have is left out if it has another one.
+    /// The sockets for an address, at least one, and the names under which they are handed over. A
+    /// host name such as `localhost` may have several addresses, and clients may choose any of
+    /// them. An address that this machine does not have is left out if it has another one.
     fn bound(&self, address: &str, name: &str) -> Answer<Vec<(String, Bound)>> {
         let (mut all, mut absent) = (Vec::new(), None);
         for (number, on) in (1..).zip(listen_on(&self.names, address)?) {

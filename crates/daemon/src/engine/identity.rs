@@ -80,7 +80,8 @@ pub(super) fn of(folder: &Path) -> Option<String> {
     })
 }
 
-/// The model and serial number of the disk, as its label has them. `None` where the kernel knows neither.
+/// The model and serial number of the disk, as its label has them. `None` where the kernel knows
+/// neither.
 pub(super) fn label(folder: &Path) -> Option<String> {
     let disk = disk(folder).0;
     let model = attribute(&disk, "device/model");

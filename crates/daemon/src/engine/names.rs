@@ -1,11 +1,11 @@
 //! Host names of drives and exports, and the addresses that they have.
 //!
 //! Invariants:
-//! 1. A lookup ends after [`LOOK_UP_WITHIN`]. A DNS server that does not answer delays only the request
-//!    that names the host.
-//! 2. A change looks its names up before it takes the lock for changes, and reads the answers from here
-//!    while it holds the lock. The one lookup under the lock is at the start of a group, whose catalogue
-//!    names the addresses of its exports; it ends after a second (`Engine::serve_group`).
+//! 1. A lookup ends after [`LOOK_UP_WITHIN`]. A DNS server that does not answer delays only the
+//!    request that names the host.
+//! 2. A change looks its names up before it takes the lock for changes, and reads the answers from
+//!    here while it holds the lock. The one lookup under the lock is at the start of a group, whose
+//!    catalogue names the addresses of its exports; it ends after a second (`Engine::serve_group`).
 //!
 //! `tests/engine/names.rs` checks both with a DNS server that does not answer.
 
@@ -110,8 +110,8 @@ impl Names {
         Ok(())
     }
 
-    /// Looks up the hosts of drives as people write them, all at once. Text that is no drive of another
-    /// machine has none: opening it says what is wrong with it.
+    /// Looks up the hosts of drives as people write them, all at once. Text that is no drive of
+    /// another machine has none: opening it says what is wrong with it.
     ///
     /// # Errors
     /// One of them is not known.
@@ -128,15 +128,16 @@ impl Names {
     pub async fn look_up_export(&self, address: &str, within: Duration) -> Answer<()> {
         match address.parse() {
             Ok(NbdAddress::Tcp { host, .. }) => self.look_up(&host, within).await,
-            // Sockets' paths and block devices name no host; what is wrong is said where it is used.
+            // Sockets' paths and block devices name no host; what is wrong is said where it is
+            // used.
             Ok(NbdAddress::Unix(_)) | Err(_) => Ok(()),
         }
     }
 }
 
 impl Engine {
-    /// Looks up all hosts that the state directory names, at once, before the start takes the lock for
-    /// changes. A host that is not found is tried again with its drive or export.
+    /// Looks up all hosts that the state directory names, at once, before the start takes the lock
+    /// for changes. A host that is not found is tried again with its drive or export.
     pub(super) async fn look_up_remembered(&self) -> std::io::Result<()> {
         let groups = self.memory.load()?;
         let imports = self.memory.load_imports()?;

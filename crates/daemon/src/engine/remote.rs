@@ -226,8 +226,9 @@ impl Remotes {
         Remotes { shard, names, folder: state.to_owned(), shared, quiet_from }
     }
 
-    /// Connects to a drive, and takes it. Gives what it is, too: the same under every address. Its hosts
-    /// were looked up before ([`Names::look_up_drive`]), since the caller holds the lock for changes.
+    /// Connects to a drive, and takes it. Gives what it is, too: the same under every address. Its
+    /// hosts were looked up before ([`Names::look_up_drive`]), since the caller holds the lock for
+    /// changes.
     ///
     /// # Errors
     /// It cannot be reached or used, or is in use already.

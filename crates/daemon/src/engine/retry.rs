@@ -1,5 +1,5 @@
-//! Exports and shared drives that could not be served when they should have been: their address was not
-//! there yet, or another program had it.
+//! Exports and shared drives that could not be served when they should have been: their address was
+//! not there yet, or another program had it.
 //!
 //! They are tried again for as long as they are wanted. Block devices are not: what is missing
 //! there does not come by itself.
@@ -25,8 +25,8 @@ fn unserved<'a>(exports: impl Iterator<Item = &'a Arc<RunningExport>>) -> Vec<Ar
 }
 
 impl Engine {
-    /// Tries again to serve exports and shared drives that could not be served, for as long as the engine
-    /// lives.
+    /// Tries again to serve exports and shared drives that could not be served, for as long as the
+    /// engine lives.
     pub fn start_retrying_exports(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {

@@ -154,7 +154,8 @@ impl Shares {
         Ok(document)
     }
 
-    /// The drives that were shared when the daemon ended, and the addresses where they were offered.
+    /// The drives that were shared when the daemon ended, and the addresses where they were
+    /// offered.
     pub fn remembered_places(&self) -> std::io::Result<(Vec<String>, Vec<String>)> {
         let records = self.load()?.map(|document| document.shares).unwrap_or_default();
         Ok(records.into_iter().map(|record| (record.place.drive, record.address)).unzip())

@@ -167,7 +167,8 @@ impl Channel {
 /// An entry of the discovery log. The address of what is offered here is the one that the host has reached us at.
 fn entry(nqn: &Nqn, subtype: u8, address: SocketAddr, channel: Channel) -> DiscoveryEntry {
     let mut entry = DiscoveryEntry::new_zeroed();
-    // An IPv4 host has reached a listener for both families at ::ffff:a.b.c.d, where it cannot connect to.
+    // An IPv4 host has reached a listener for both families at ::ffff:a.b.c.d, where it cannot
+    // connect to.
     let ip = address.ip().to_canonical();
     entry.trtype = 3;
     entry.adrfam = if ip.is_ipv4() { 1 } else { 2 };
