@@ -198,7 +198,7 @@ impl Link {
         self.held_requests.set(self.held_requests.get() + 1);
     }
 
-    /// Takes a request in whatever else is held.
+    /// Takes a request in without asking for room.
     pub fn admit_anyway(&self, bytes: u64) {
         self.hold();
         self.grow(bytes);

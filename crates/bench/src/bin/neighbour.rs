@@ -137,7 +137,7 @@ fn median(values: &mut [f64]) -> [f64; 3] {
     [values[0], values[values.len() / 2], values[values.len() - 1]]
 }
 
-/// A group for the attackers: RAID 5 over six drives, with a volume of 500 GiB of which little is
+/// A group for the attackers: RAID 5 over six drives, with a volume of 500 GiB, little of it
 /// written.
 fn attacked(daemon: &Daemon, dir: &Path, nvme: SocketAddr) -> Result<Target, Error> {
     let drives: Vec<String> = (0..6).map(|index| format!("mem:t{index}:101GiB")).collect();
@@ -180,7 +180,7 @@ fn run(arguments: &Arguments, jobs: &mpsc::Sender<Job>, report: &mut Report) -> 
     victim.fill(place)?;
     let turn = Duration::from_secs(arguments.turn_s);
     let pid = daemon.process().id();
-    // What the daemon keeps once it was busy: its buffers, of which it gives none back.
+    // A daemon that was busy keeps its buffers.
     victim.latencies(place, turn)?;
     for attack in ATTACKS.into_iter().filter(|attack| attack.name().contains(&arguments.only)) {
         let allowed = BUDGET_BYTES + attack.connections() * CONNECTION_BYTES;

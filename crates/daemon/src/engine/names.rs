@@ -56,7 +56,7 @@ impl Names {
         }
         let refuse = |what: String| ControlError::new(ErrorCode::Invalid, what);
         let answer = tokio::time::timeout(within, tokio::net::lookup_host((host, 0))).await;
-        let answer = answer.map_err(|_| refuse(format!("nobody answered in time where the host {host:?} is")))?;
+        let answer = answer.map_err(|_| refuse(format!("no answer in time where the host {host:?} is")))?;
         let mut addresses: Vec<SocketAddr> = Vec::new();
         for address in answer.into_iter().flatten() {
             if !addresses.contains(&address) {
