@@ -41,6 +41,7 @@ mod upgrade;
 mod upkeep;
 mod visible;
 mod volume;
+mod wipe;
 
 pub use address::{AddressError, DriveSpec, NbdAddress, uri_escaped};
 pub use ana::{AnaState, ExportUpdate};
@@ -85,6 +86,7 @@ pub use upkeep::{
 };
 pub use visible::{is_obeyed, visible};
 pub use volume::{Volume, VolumeCreate, VolumeKind, VolumeList, VolumeUpdate, volume_bytes};
+pub use wipe::{DriveWipe, WipedDrive};
 
 /// The path that every versioned route starts with.
 pub const ROOT: &str = "/v1";

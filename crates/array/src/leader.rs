@@ -148,6 +148,15 @@ pub(crate) struct GroupState {
     pub news: Vec<Event>,
 }
 
+/// What of earlier catalogues stays on the members behind a new one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Leaves {
+    /// The one before, in the other slot, and whatever a longer one had in this slot.
+    Older,
+    /// Nothing in this slot.
+    Nothing,
+}
+
 impl<E: Env> Inner<E> {
     pub fn leader(&self) -> &Leader {
         self.leader.as_ref().expect("requests of the leader are sent to shard 0")
@@ -425,11 +434,16 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Writes a new catalogue to every member, durably, and makes it the current one; or the current one again.
+    /// Writes a new catalogue to every member, durably, and makes it the current one; or the
+    /// current one again. `leaves`: what stays in the slot behind it.
     ///
     /// # Errors
     /// [`BlockError::NoSpace`] if it does not fit its region; then nothing has changed.
-    pub async fn save_catalogue(self: &Rc<Self>, catalogue: Option<Catalogue>) -> Result<(), BlockError> {
+    pub async fn save_catalogue(
+        self: &Rc<Self>,
+        catalogue: Option<Catalogue>,
+        leaves: Leaves,
+    ) -> Result<(), BlockError> {
         let leader = self.leader();
         let _turn = leader.catalogue_lock.enter().await;
         let catalogue = catalogue.unwrap_or_else(|| leader.catalogue.borrow().clone());
@@ -437,7 +451,11 @@ impl<E: Env> Inner<E> {
         let sequence = version.begin();
         let slot_bytes = catalogue_slot_bytes(&leader.layout);
         let bytes = encode_slot(&catalogue, &self.shared.array, sequence, slot_bytes);
-        let bytes = BufMut::copy_of(&bytes.map_err(|_| BlockError::NoSpace)?).freeze();
+        let mut bytes = bytes.map_err(|_| BlockError::NoSpace)?;
+        if leaves == Leaves::Nothing {
+            bytes.resize(slot_bytes as usize, 0);
+        }
+        let bytes = BufMut::copy_of(&bytes).freeze();
         if catalogue.version() > 1 {
             self.announce_catalogue_2().await?;
         }

@@ -14,6 +14,8 @@ pub struct Probe {
     pub superblock: Result<Superblock, SuperblockError>,
     /// File systems, partition tables and other arrays found on it.
     pub foreign: Vec<Foreign>,
+    /// Its first block has only zeroes, as that of a drive that was never used or was erased.
+    pub starts_blank: bool,
 }
 
 /// Reads the places of a drive where something would show what it holds: a mebibyte at both its ends.
@@ -23,7 +25,8 @@ pub struct Probe {
 pub async fn probe<E: Env>(env: &E, drive: &E::Drive) -> Result<Probe, DriveError> {
     let drive = Bounded::new(env, drive);
     let superblock = superblock_on(&drive).await?;
-    Ok(Probe { superblock, foreign: foreign_on(&drive).await? })
+    let (foreign, starts_blank) = inspect(&drive).await?;
+    Ok(Probe { superblock, foreign, starts_blank })
 }
 
 /// Reads the superblock of a drive, and nothing else.
@@ -71,12 +74,18 @@ pub(crate) fn superblock_places<D: Drive>(drive: &D) -> Result<[u64; 2], DriveEr
 /// # Errors
 /// [`DriveError::Silent`].
 pub(crate) async fn foreign_on<E: Env>(drive: &Bounded<'_, E>) -> Result<Vec<Foreign>, DriveError> {
+    inspect(drive).await.map(|(foreign, _)| foreign)
+}
+
+/// As [`foreign_on`], and whether the first block of the drive has only zeroes.
+async fn inspect<E: Env>(drive: &Bounded<'_, E>) -> Result<(Vec<Foreign>, bool), DriveError> {
     let size = drive.info().size_bytes;
     let sector = u64::from(drive.info().sector_bytes);
     let span = (foreign::INSPECT_BYTES as u64).min(size / sector * sector);
     let head = read_in_parts(drive, 0, span).await;
     let tail = read_in_parts(drive, (size - span) / sector * sector, span).await;
-    drive.silence().map_or_else(|| Ok(foreign::inspect(&head, &tail, size)), Err)
+    let starts_blank = head.iter().take(BLOCK).all(|&byte| byte == 0);
+    drive.silence().map_or_else(|| Ok((foreign::inspect(&head, &tail, size), starts_blank)), Err)
 }
 
 /// Reads a range; what of it cannot be read shows nothing.

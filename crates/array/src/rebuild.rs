@@ -20,7 +20,7 @@ use crate::array::{Array, Inner};
 use crate::cause::{Cause, Failure};
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::job::Job;
-use crate::leader::GroupState;
+use crate::leader::{GroupState, Leaves};
 use crate::membership::JoinError;
 use crate::message::{Op, Outcome, Request};
 use crate::ranges::Range;
@@ -328,7 +328,7 @@ impl<E: Env> Inner<E> {
     async fn finish_rebuild(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> Result<(), BlockError> {
         self.rewrite_map();
         self.persist_map().await?;
-        self.save_catalogue(None).await?;
+        self.save_catalogue(None, Leaves::Older).await?;
         if self.leader().lost_version.get().is_any() {
             self.save_lost(None).await?;
         }

@@ -7,6 +7,7 @@ use crate::array::{Array, Inner};
 use crate::cause::{Cause, Failure, Flaw};
 use crate::errors::MemberErrors;
 use crate::geometry::MemberIndex;
+use crate::leader::Leaves;
 use crate::ownership::Owners;
 use crate::scrub::Finding;
 use crate::shared::{DriveId, Slot};
@@ -300,7 +301,27 @@ impl<E: Env> Array<E> {
             return Err(BlockError::Stopped);
         }
         let inner = self.0.clone();
-        self.0.to_the_end(async move { inner.save_catalogue(Some(catalogue)).await }).await
+        self.0.to_the_end(async move { inner.save_catalogue(Some(catalogue), Leaves::Older).await }).await
+    }
+
+    /// As [`Array::set_catalogue`], and leaves nothing of earlier catalogues on the members: a
+    /// secret that was taken out is gone from them.
+    ///
+    /// # Errors
+    /// As for [`Array::set_catalogue`].
+    pub async fn replace_catalogue(&self, catalogue: Catalogue) -> Result<(), BlockError> {
+        if self.0.shared.is_stopped() {
+            return Err(BlockError::Stopped);
+        }
+        let inner = self.0.clone();
+        self.0
+            .to_the_end(async move {
+                for _ in 0..format::CATALOGUE_SLOTS {
+                    inner.save_catalogue(Some(catalogue.clone()), Leaves::Nothing).await?;
+                }
+                Ok(())
+            })
+            .await
     }
 }
 

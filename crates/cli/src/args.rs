@@ -178,7 +178,8 @@ pub struct NewDrives {
     /// Create drives whose path does not exist as sparse files of this size
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub create_files: Option<u64>,
-    /// Overwrite drives that hold a file system, another array or a partition table
+    /// Overwrite drives that hold a file system, another array, a partition table or data that is
+    /// not recognised
     #[arg(long)]
     pub wipe_foreign: bool,
 }
@@ -632,6 +633,19 @@ It asks before the group loses the last of its redundancy.")]
         group: String,
         /// The member: its slot or its drive, from `purlin group show`
         member: String,
+        #[command(flatten)]
+        dry_run: DryRun,
+    },
+    /// Erase the mark of a group from a drive that no running group has; the rest of it stays
+    #[command(after_help = "\
+Examples:
+  purlin drive wipe /dev/nvme9n1
+  purlin drive wipe /dev/nvme9n1 --dry-run
+
+It names the group, and asks. Without this drive the group misses a member.")]
+    Wipe {
+        /// The drive
+        drive: DriveSpec,
         #[command(flatten)]
         dry_run: DryRun,
     },

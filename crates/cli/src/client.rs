@@ -7,11 +7,12 @@ use std::pin::pin;
 use std::time::Duration;
 
 use api::{
-    Changed, DriveDetails, DriveList, ErrorBody, Export, ExportCreate, ExportList, ExportUpdate, Group, GroupAssemble,
-    GroupCreate, GroupForget, GroupList, GroupScan, GroupStart, GroupStop, GroupUpdate, HostKey, HostKeySet, HostList,
-    HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportList, ImportMd, ImportNvme, Imported, LimitUpdate,
-    MemberFail, MemberReplace, Referral, ReferralList, Rename, Scanned, Scrub, ScrubRequest, Share, ShareCreate,
-    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeList, VolumeName, VolumeUpdate,
+    Changed, DriveDetails, DriveList, DriveWipe, ErrorBody, Export, ExportCreate, ExportList, ExportUpdate, Group,
+    GroupAssemble, GroupCreate, GroupForget, GroupList, GroupScan, GroupStart, GroupStop, GroupUpdate, HostKey,
+    HostKeySet, HostList, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportList, ImportMd, ImportNvme, Imported,
+    LimitUpdate, MemberFail, MemberReplace, Referral, ReferralList, Rename, Scanned, Scrub, ScrubRequest, Share,
+    ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeList, VolumeName,
+    VolumeUpdate, WipedDrive,
 };
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
@@ -213,6 +214,11 @@ impl Client {
     /// One drive, asked how it is.
     pub async fn drive(&self, drive: &str) -> Result<DriveDetails, Failure> {
         self.get(&format!("/v1/drives/{}", encoded(drive))).await
+    }
+
+    /// Erases the superblocks of a drive.
+    pub async fn drive_wipe(&self, drive: &str, request: &DriveWipe) -> Result<Changed<WipedDrive>, Failure> {
+        self.request(Method::POST, &format!("/v1/drives/{}/wipe", encoded(drive)), Some(request)).await
     }
 
     /// Stops using a member.

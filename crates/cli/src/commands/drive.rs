@@ -1,6 +1,9 @@
 //! `purlin drive` and `purlin spare`.
 
-use api::{Changed, ErrorCode, Group, JobKind, Member, MemberFail, MemberReplace, MemberState, ShareCreate, SpareAdd};
+use api::{
+    Changed, DriveWipe, ErrorCode, Group, JobKind, Member, MemberFail, MemberReplace, MemberState, ShareCreate,
+    SpareAdd,
+};
 
 use super::host::{read_key, read_tls_key};
 use super::{drive_name, drive_names};
@@ -25,6 +28,18 @@ pub(super) async fn run(common: &Common, client: &Client, command: DriveCommand)
             }
             let changed = client.member_fail(&group, slot, &MemberFail { dry_run: dry_run.dry_run }).await?;
             show_changed(common, &changed, |now| with_health(format!("failed slot {slot} of {group}"), now))
+        }
+        DriveCommand::Wipe { drive, dry_run } => {
+            let drive = drive_name(&drive)?;
+            let planned = client.drive_wipe(&drive, &DriveWipe { dry_run: true }).await?;
+            if dry_run.dry_run {
+                return show_changed(common, &planned, |_| String::new());
+            }
+            consent_to(common, &planned, &format!("{drive} belongs to no group then"))?;
+            let changed = client.drive_wipe(&drive, &DriveWipe { dry_run: false }).await?;
+            show_changed(common, &changed, |now| {
+                now.map_or_else(String::new, |now| format!("erased the group {:?} from {}", now.group, now.drive))
+            })
         }
         DriveCommand::Replace { group, member, with, wait, new_drives, dry_run } => {
             let slot = slot_of(&client.group(&group).await?, &member)?;

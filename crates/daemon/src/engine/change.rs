@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use api::{
-    Changed, Drive, DriveDetails, DriveHealth, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group,
-    GroupAssemble, GroupCreate, GroupForget, GroupNotStarted, GroupScan, GroupStart, GroupStop, GroupUpdate, Host,
-    HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate,
-    MemberFail, MemberReplace, Referral, Rename, SafetyMode, Scanned, Scrub, ScrubRequest, Share, ShareCreate,
-    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes,
+    Changed, Drive, DriveDetails, DriveHealth, DriveWipe, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate,
+    Group, GroupAssemble, GroupCreate, GroupForget, GroupNotStarted, GroupScan, GroupStart, GroupStop, GroupUpdate,
+    Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported,
+    LimitUpdate, MemberFail, MemberReplace, Referral, Rename, SafetyMode, Scanned, Scrub, ScrubRequest, Share,
+    ShareCreate, ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+    WipedDrive, format_bytes,
 };
-use array::{Cause, CreateError, NewGroup, create, erase};
+use array::{Cause, CreateError, NewGroup, create};
 use async_trait::async_trait;
 use format::{Catalogue, CrashSafety, SettingsRecord, Shape, Uuid};
 use runtime::{OpenDrive, ShardEnv, forget_memory};
@@ -119,13 +120,6 @@ impl Engine {
             create::<ShardEnv>(&new, &drives).await.map(|_| ())
         });
         writing.await.map_err(|_| stopping())?.map_err(|error| create_error(&error))
-    }
-
-    async fn erase(&self, open: OpenDrive) -> Answer<()> {
-        let name = open.info().name.clone();
-        let erasing = self.shards[0].call(move || async move { erase(&ShardEnv::current().attach(&open)).await });
-        let erased = erasing.await.map_err(|_| stopping())?;
-        erased.map_err(|error| ControlError::new(ErrorCode::Io, format!("{name}: {error}")))
     }
 
     pub(super) async fn change_catalogue(
@@ -429,6 +423,10 @@ impl Control for Engine {
         Self::put_in_place(&group, &member, taken).await?;
         self.remember();
         Ok(Changed::done(steps, self.look_at_group(&group).await?))
+    }
+
+    async fn drive_wipe(&self, drive: &str, request: DriveWipe) -> Answer<Changed<WipedDrive>> {
+        self.wipe_drive(drive, request).await
     }
 
     async fn spare_add(&self, name: &str, request: SpareAdd) -> Answer<Changed<Group>> {

@@ -259,7 +259,8 @@ fn code_of(error: &std::io::Error) -> ErrorCode {
     }
 }
 
-/// Refuses a drive that holds something that is recognised, unless that may be overwritten. Gives what would be lost.
+/// Refuses a drive that holds something, recognised or not, unless that may be overwritten. Gives
+/// what would be lost.
 pub(super) async fn inspect(shard: &ShardHandle, taken: &Taken, consent: Consent) -> Answer<Vec<String>> {
     let open = taken.open.clone();
     let found = shard.call(move || probe_open(open));
@@ -271,6 +272,9 @@ pub(super) async fn inspect(shard: &ShardHandle, taken: &Taken, consent: Consent
     if let Ok(superblock) = &found.superblock {
         // Recognised again as a foreign signature, but here its name is known for certain.
         holds = vec![format!("{} belongs to the Purlin array {} ({})", taken.name, superblock.name, superblock.array)];
+    }
+    if holds.is_empty() && !found.starts_blank {
+        holds = vec![format!("{} holds data that is not recognised", taken.name)];
     }
     if holds.is_empty() || consent.wipe_foreign {
         return Ok(holds);

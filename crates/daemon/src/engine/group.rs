@@ -365,8 +365,21 @@ impl Group {
         Ok(catalogue)
     }
 
+    /// As [`Group::change_catalogue`], and leaves nothing of the catalogue before on the drives.
+    pub async fn replace_catalogue(&self, change: impl FnOnce(&mut Catalogue)) -> Answer<()> {
+        let _turn = self.catalogue_turn.lock().await;
+        let mut catalogue = self.catalogue().await?;
+        change(&mut catalogue);
+        let done = self.lead(move |array| async move { array.replace_catalogue(catalogue).await }).await?;
+        self.saved(done)
+    }
+
     async fn set_catalogue(&self, catalogue: Catalogue) -> Answer<()> {
         let done = self.lead(move |array| async move { array.set_catalogue(catalogue).await }).await?;
+        self.saved(done)
+    }
+
+    fn saved(&self, done: Result<(), BlockError>) -> Answer<()> {
         done.map_err(|error| match error {
             BlockError::NoSpace => ControlError::new(
                 ErrorCode::NoSpace,

@@ -65,12 +65,13 @@ impl Engine {
     /// Changes what lies there. What connections ask is not changed yet.
     pub(super) async fn change_keys(&self, keyring: &Keyring, change: impl FnOnce(&mut Keys)) -> Answer<()> {
         let Keyring::Group(group) = keyring else { return self.shares.change_keys(change) };
-        let changed = self.change_catalogue(group, |catalogue| {
+        // An old secret does not stay in the other copy of the catalogue.
+        let changed = group.replace_catalogue(|catalogue| {
             let mut keys = Keys { secrets: take(&mut catalogue.secrets), tls_keys: take(&mut catalogue.tls_keys) };
             change(&mut keys);
             (catalogue.secrets, catalogue.tls_keys) = (keys.secrets, keys.tls_keys);
         });
-        changed.await.map(drop)
+        changed.await
     }
 
     /// What connections ask.

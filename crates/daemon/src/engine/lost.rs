@@ -8,7 +8,7 @@ use super::{Group, identity, offer, view};
 
 /// A drive as its label says it: "/dev/nvme0n1 (Model X, serial S1)". Files and drives of other
 /// machines have their name alone.
-fn described(name: &str, open: &OpenDrive) -> String {
+pub(super) fn described(name: &str, open: &OpenDrive) -> String {
     let said = open.device_number().and_then(|device| identity::label(&identity::folder_of(device)));
     said.map_or_else(|| name.to_owned(), |said| format!("{name} ({said})"))
 }

@@ -64,6 +64,7 @@ mod upgrade;
 mod upkeep;
 mod view;
 mod volumes;
+mod wipe;
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use api::{
-    Changed, Drive, DriveDetails, DriveHealth, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate, Group,
-    GroupAssemble, GroupCreate, GroupForget, GroupNotStarted, GroupScan, GroupStart, GroupStop, GroupUpdate, Host,
-    HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate,
-    MemberFail, MemberReplace, Referral, Rename, Scanned, Scrub, ScrubRequest, Share, ShareCreate, ShareList, SpareAdd,
-    Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+    Changed, Drive, DriveDetails, DriveHealth, DriveWipe, ErrorCode, Export, ExportCreate, ExportPlace, ExportUpdate,
+    Group, GroupAssemble, GroupCreate, GroupForget, GroupNotStarted, GroupScan, GroupStart, GroupStop, GroupUpdate,
+    Host, HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported,
+    LimitUpdate, MemberFail, MemberReplace, Referral, Rename, Scanned, Scrub, ScrubRequest, Share, ShareCreate,
+    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate, WipedDrive,
 };
 use async_trait::async_trait;
 use format::Shape;
@@ -156,6 +156,8 @@ pub trait Control: Send + Sync + 'static {
     async fn member_fail(&self, group: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>>;
     /// Puts another drive in a slot and rebuilds onto it.
     async fn member_replace(&self, group: &str, slot: u32, request: MemberReplace) -> Answer<Changed<Group>>;
+    /// Erases the superblocks of a drive that no running group has.
+    async fn drive_wipe(&self, drive: &str, request: DriveWipe) -> Answer<Changed<WipedDrive>>;
     /// Adds a hot spare.
     async fn spare_add(&self, group: &str, request: SpareAdd) -> Answer<Changed<Group>>;
     /// Takes a hot spare away.

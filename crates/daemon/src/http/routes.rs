@@ -495,6 +495,7 @@ handlers!(
     import_forget,
     drive_list,
     drive_show,
+    drive_wipe,
     member_fail,
     member_replace,
     spare_add,

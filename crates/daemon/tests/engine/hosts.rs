@@ -191,6 +191,11 @@ async fn a_host_with_a_secret_proves_itself_and_the_secret_is_there_after_a_rest
     engine.host_key_remove(Some("tank"), A).await.unwrap();
     assert_eq!(connects(&address, &nqn, A, None).await, Ok(()));
     end(engine).await;
+    // Both copies of the catalogue had the secrets.
+    for drive in ["tank-0", "tank-1"] {
+        let bytes = std::fs::read(bench.drive(drive)).unwrap();
+        assert!(!bytes.windows(6).any(|bytes| bytes == b"DHHC-1"), "a secret is left on {drive}");
+    }
 }
 
 #[tokio::test]

@@ -44,3 +44,41 @@ async fn one_drive_alone_is_a_group_without_redundancy_that_starts_again() {
     assert!(read(&socket, 0, model.len()).await == model);
     end(engine).await;
 }
+
+#[tokio::test]
+async fn data_that_is_not_recognised_are_overwritten_on_request_only() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    let request = bench.request("tank", Level::Raid1, 2);
+    let mut content = vec![0; 64 << 20];
+    content[..4096].fill(0x5A);
+    std::fs::write(&request.drives[1], &content).unwrap();
+    let error = bench.try_create(&engine, request.clone()).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::ForeignData, "{error}");
+    assert!(error.message.contains("holds data that is not recognised"), "{error}");
+    assert!(std::fs::read(&request.drives[1]).unwrap() == content, "nothing was written");
+    bench.create(&engine, GroupCreate { wipe_foreign: true, ..request }).await;
+    end(engine).await;
+}
+
+#[tokio::test]
+async fn a_drive_is_wiped_once_no_group_uses_it_and_belongs_to_none_then() {
+    let bench = Bench::new();
+    let engine = bench.engine().await;
+    let request = bench.request("tank", Level::Raid1, 2);
+    let group = bench.create(&engine, request.clone()).await;
+    let wipe = async |dry_run: bool| engine.drive_wipe(&request.drives[1], DriveWipe { dry_run }).await;
+    assert_eq!(wipe(false).await.unwrap_err().code, ErrorCode::DriveInUse);
+    engine.group_stop("tank", GroupStop::default()).await.unwrap();
+    let planned = wipe(true).await.unwrap();
+    assert_eq!(planned.steps, [format!("erase the group \"tank\" ({}) from {}", group.uuid, request.drives[1])]);
+    let wiped = wipe(false).await.unwrap().object.unwrap();
+    assert_eq!((wiped.group.as_str(), &wiped.uuid, &wiped.drive), ("tank", &group.uuid, &request.drives[1]));
+    // There is nothing left to erase, and the drive is free for another group.
+    assert_eq!(wipe(false).await.unwrap_err().code, ErrorCode::WrongState);
+    engine.group_start("tank", GroupStart::default()).await.unwrap();
+    let second =
+        GroupCreate { name: "lake".into(), level: Level::Raid0, drives: vec![request.drives[1].clone()], ..request };
+    bench.create(&engine, second).await;
+    end(engine).await;
+}

@@ -33,6 +33,7 @@ async fn the_routes_are_these() {
             "GET /openapi.json",
             "GET /v1/drives",
             "GET /v1/drives/{drive}",
+            "POST /v1/drives/{drive}/wipe",
             "GET /v1/exports",
             "POST /v1/exports",
             "DELETE /v1/exports/{id}",

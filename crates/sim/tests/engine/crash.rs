@@ -274,7 +274,12 @@ fn a_saved_catalogue_survives_and_an_interrupted_one_is_old_or_new() {
             let last = std::cell::Cell::new(saved);
             sim.try_block_on(async {
                 for next_id in saved + 1..saved + 6 {
-                    group.leader().set_catalogue(catalogue(next_id)).await.expect("it fits");
+                    // Every other one leaves nothing of those before it.
+                    let saving = group.leader();
+                    match next_id % 2 {
+                        0 => saving.set_catalogue(catalogue(next_id)).await.expect("it fits"),
+                        _ => saving.replace_catalogue(catalogue(next_id)).await.expect("it fits"),
+                    }
                     last.set(next_id);
                 }
             });

@@ -1,7 +1,9 @@
-//! Groups by their names: finding them on drives, starting them, and other names for them and their
-//! volumes.
+//! Groups by their names: finding them on drives, starting them, other names for them and their
+//! volumes, and drives that are to belong to no group.
 
-use api::{Changed, ErrorBody, Group, GroupScan, GroupStart, Rename, Scanned, Volume, VolumeName};
+use api::{
+    Changed, DriveWipe, ErrorBody, Group, GroupScan, GroupStart, Rename, Scanned, Volume, VolumeName, WipedDrive,
+};
 use axum::Json;
 use axum::extract::State;
 
@@ -43,6 +45,19 @@ pub(super) async fn group_rename(
 ) -> Answer<Json<Changed<Group>>> {
     request.validate_group()?;
     carried(async move { control.group_rename(&group, request).await }).await.map(Json)
+}
+
+/// Erase the superblocks of a drive that no running group has, so that it belongs to no group.
+#[utoipa::path(post, path = "/v1/drives/{drive}/wipe", tag = "drive", request_body = Option<DriveWipe>,
+    params(("drive" = String, Path, description = "Its name, percent-encoded, such as `%2Fdev%2Fnvme0n1`")),
+    responses((status = 200, body = Changed<WipedDrive>, description = "Erased, or dry run"),
+        (status = "default", body = ErrorBody, description = "Refused or failed")))]
+pub(super) async fn drive_wipe(
+    State(control): State<Shared>,
+    Segments(drive): Segments<String>,
+    Body(request): Body<DriveWipe>,
+) -> Answer<Json<Changed<WipedDrive>>> {
+    carried(async move { control.drive_wipe(&drive, request).await }).await.map(Json)
 }
 
 /// Give a volume another name in its group. Its exports follow.

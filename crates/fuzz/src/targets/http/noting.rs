@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::{
-    Changed, Drive, DriveDetails, DriveHealth, Export, ExportCreate, ExportPlace, ExportUpdate, Group, GroupAssemble,
-    GroupCreate, GroupForget, GroupNotStarted, GroupScan, GroupStart, GroupStop, GroupUpdate, Host, HostKey,
-    HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate,
+    Changed, Drive, DriveDetails, DriveHealth, DriveWipe, Export, ExportCreate, ExportPlace, ExportUpdate, Group,
+    GroupAssemble, GroupCreate, GroupForget, GroupNotStarted, GroupScan, GroupStart, GroupStop, GroupUpdate, Host,
+    HostKey, HostKeySet, HostTlsKey, HostTlsKeySet, Import, ImportForget, ImportMd, ImportNvme, Imported, LimitUpdate,
     MemberFail, MemberReplace, Referral, Rename, Scanned, Scrub, ScrubRequest, ScrubSchedule, Share, ShareCreate,
-    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate,
+    ShareList, SpareAdd, Status, Upgrade, UpgradeRequest, Volume, VolumeCreate, VolumeName, VolumeUpdate, WipedDrive,
 };
 use async_trait::async_trait;
 use daemon::http::{Answer, Control, ControlError};
@@ -156,6 +156,7 @@ changes! {
     import_forget(import: &str, request: ImportForget) -> Import;
     member_fail(group: &str, slot: u32, request: MemberFail) -> Group;
     member_replace(group: &str, slot: u32, request: MemberReplace) -> Group;
+    drive_wipe(drive: &str, request: DriveWipe) -> WipedDrive;
     spare_add(group: &str, request: SpareAdd) -> Group;
     spare_remove(group: &str, drive: &str, dry_run: bool) -> Group;
     volume_create(request: VolumeCreate) -> Volume;
