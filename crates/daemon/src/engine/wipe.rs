@@ -1,4 +1,5 @@
-//! Taking a group's mark off drives: of one that a group gave up, or that came from another machine.
+//! Taking a group's mark off drives: of one that a group gave up, or that came from another
+//! machine.
 
 use api::{Changed, DriveWipe, ErrorCode, WipedDrive};
 use array::erase;
