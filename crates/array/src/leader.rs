@@ -151,7 +151,7 @@ pub(crate) struct GroupState {
 /// What of earlier catalogues stays on the members behind a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaves {
-    /// The one before, in the other slot, and whatever a longer one had in this slot.
+    /// The one before, in the other slot, and the end of a longer one in this slot.
     Older,
     /// Nothing in this slot.
     Nothing,

@@ -96,7 +96,7 @@ impl Default for Opinion {
 
 impl Opinion {
     /// The drive has answered an operation, with success or not. `since`: when that began, or 0
-    /// where nobody has looked yet.
+    /// where it was not looked at yet.
     pub fn note_answer(&mut self, since: Nanos) {
         self.answered = true;
         self.newest_answered = self.newest_answered.max(since);

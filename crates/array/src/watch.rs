@@ -10,7 +10,7 @@
 //!   and then a probe asks whether it is well again. Slow is relative: where all drives are, the bound moves.
 //! - An operation is *lost* when it has had no answer for the group's time limit, and its drive has
 //!   answered nothing at all for as long, or has answered one that began a time limit later. A
-//!   drive that is only busy answers in turn: whatever waits in its queue is waited for. A member
+//!   drive that is only busy answers in turn: operations in its queue are waited for. A member
 //!   that loses an operation is given up ([`crate::ailing`]). If the group cannot do without the
 //!   member, reads and flushes fail, and writes are waited for: one that came to the drive after
 //!   its failure was told could undo a later one.

@@ -3,8 +3,8 @@
 //! Guarantees:
 //! 1. Logging never waits. Where the reader of stderr stalls, lines are dropped and counted, and no
 //!    request notices.
-//! 2. Logging never fails. Where stderr cannot be written (a full disk, a pipe that nobody reads
-//!    any more), lines are dropped and counted, and the daemon goes on.
+//! 2. Logging never fails. Where stderr cannot be written (a full disk, a pipe without a
+//!    reader), lines are dropped and counted, and the daemon goes on.
 //! 3. Memory is bounded: [`LINES_MAX`] lines of [`LINE_BYTES_MAX`] bytes.
 //! 4. After lines were dropped, the next line that can be written says how many.
 //!

@@ -120,7 +120,7 @@ fn main() -> ExitCode {
     }
     give_back_large_memory();
     // Before there are threads that serve requests: they inherit it. The log's does not need it,
-    // since nobody waits for it.
+    // as no request waits for it.
     if let Err(error) = take_memory_without_io() {
         tracing::debug!(%error, "may wait for its own block devices when memory is short");
     }

@@ -169,7 +169,7 @@ impl<N: Network> Queue<N> {
     /// A command is late when it has waited for longer than `limit`, and the controller has
     /// answered nothing for as long (`heard` is when it last did, on any queue), or has answered
     /// one that was sent a limit later. A controller that is only busy answers in turn, and
-    /// whatever waits there is waited for.
+    /// commands that wait there are waited for.
     pub fn overdue(&self, limit: Duration, heard: Nanos) -> (Vec<u16>, bool) {
         let now = self.inner.env.now();
         let limit = limit.as_nanos() as u64;

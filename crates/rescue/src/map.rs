@@ -15,7 +15,7 @@ const BLOCKS_AT_ONCE: u64 = 128;
 
 /// Which zones were ever written.
 pub(crate) struct Map {
-    /// The blocks of which there is a valid copy, by index. Memory follows what is on the drives,
+    /// The blocks with a valid copy, by index. Memory follows what is on the drives,
     /// not what the superblock says there should be.
     blocks: BTreeMap<u64, MapBlock>,
     /// Blocks of which every copy that there was is damaged: what they said is not known.

@@ -40,7 +40,7 @@ impl<'a> Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// No zone of a map block was ever written, of which `zone` is one: the end of the block. A
+    /// No zone of the map block of `zone` was ever written: the end of the block. A
     /// stripe of each set comes before the next one of the first, so the first set's zone beside
     /// this one has to be in the block, too.
     fn unwritten_up_to(&self, zone: u64) -> Option<u64> {

@@ -202,7 +202,7 @@ async fn clients_that_stall_keep_nobody_out_and_end_no_request() {
         let stream = TcpStream::connect(address).await.unwrap();
         connector.connect(ServerName::try_from("localhost").unwrap(), stream).await.unwrap()
     };
-    // A change that takes a while: it waits for a drive of another machine that does not say a word.
+    // A change that takes a while: it waits for a silent drive of another machine.
     let [a] = running.machine.drives(&["a"]).try_into().unwrap();
     let far = running.machine.bench.address();
     let _silent = tokio::net::TcpListener::bind(&far).await.unwrap();

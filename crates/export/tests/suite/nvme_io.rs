@@ -209,7 +209,7 @@ fn commands_are_served_at_the_same_time_and_answered_out_of_order() {
 fn what_a_queue_holds_for_a_slow_volume_is_bounded_in_bytes() {
     let (target, volume, _) = Target::disk(MIB);
     let len = MIB as u32;
-    // 100 commands of 1 MiB each, which are small on their way. A queue may hold 64 MiB, of which
+    // 100 commands of 1 MiB each, which are small on their way. A queue may hold 64 MiB;
     // 32 MiB are in the volume.
     for (command, brings) in [
         (io::write(blocks(0, 256), len, false, false), true),

@@ -172,7 +172,7 @@ pub struct Frame {
 }
 
 /// What a log may name: the strips, stripe groups and bytes that its array has. A frame that names
-/// others is invalid, so nobody who has a decoded frame needs to check them again.
+/// others is invalid, so they need no second check in a decoded frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogShape {
     /// Data strips of a stripe.
