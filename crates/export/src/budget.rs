@@ -282,17 +282,19 @@ impl Share {
     /// in its host's line from now on; [`Share::listen`] says whom to wake.
     #[inline]
     pub fn has_room(&self, bytes: u64) -> bool {
-        let fits = self.counted(bytes) <= self.granted_bytes.get();
-        if fits && !self.waits.get() {
-            return true;
+        if self.counted(bytes) > self.granted_bytes.get() {
+            return self.is_given(bytes);
         }
-        fits && self.end_waiting() || self.is_given(bytes)
+        if self.waits.get() {
+            self.end_waiting();
+        }
+        true
     }
 
     /// What was given back meanwhile is enough: leaves the line. Tasks that waited with this one
-    /// ask again. Always true.
+    /// ask again.
     #[cold]
-    fn end_waiting(&self) -> bool {
+    fn end_waiting(&self) {
         self.waits.set(false);
         if let Some(ticket) = self.ticket.take() {
             let late = self.budget.cancel(self.host, &ticket);
@@ -301,7 +303,6 @@ impl Share {
             }
             ticket.grant().into_iter().for_each(Waker::wake);
         }
-        true
     }
 
     /// Counted bytes with so many more.
