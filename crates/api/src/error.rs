@@ -80,6 +80,8 @@ pub enum ErrorCode {
     Io,
     /// 500: a fault of the daemon itself.
     Internal,
+    /// 502: another machine cannot be reached, or refuses this one; the message says which and why.
+    Unreachable,
     /// 503: the daemon starts or stops, or has too many connections.
     Unavailable,
     /// A code that this client doesn't know. Never sent.
@@ -89,7 +91,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// Every code that the daemon may send, in the order of their documentation.
-    pub const ALL: [ErrorCode; 29] = [
+    pub const ALL: [ErrorCode; 30] = [
         ErrorCode::BadRequest,
         ErrorCode::Invalid,
         ErrorCode::ConfirmationNeeded,
@@ -117,6 +119,7 @@ impl ErrorCode {
         ErrorCode::NoSpace,
         ErrorCode::Io,
         ErrorCode::Internal,
+        ErrorCode::Unreachable,
         ErrorCode::Unavailable,
         ErrorCode::Unknown,
     ];
@@ -147,6 +150,7 @@ impl ErrorCode {
             | ErrorCode::WouldLoseData => 409,
             ErrorCode::TooLarge => 413,
             ErrorCode::Io | ErrorCode::Internal | ErrorCode::Unknown => 500,
+            ErrorCode::Unreachable => 502,
             ErrorCode::Unavailable => 503,
             ErrorCode::NoSpace => 507,
         }

@@ -156,6 +156,9 @@ pub struct Member {
     pub set: u32,
     /// The drive in it, or the one last seen there; `null` if that is unknown.
     pub drive: Option<String>,
+    /// The drive that its content is being copied to, which takes its place then; `null` if there is none.
+    #[serde(default)]
+    pub replacement: Option<String>,
     /// How it does.
     pub state: MemberState,
     /// Size of the drive in bytes; `null` while missing and unknown.

@@ -40,6 +40,8 @@ pub struct Job {
 pub enum JobKind {
     /// Writes a member anew from the others.
     Rebuild,
+    /// Copies a member that works to another drive, which takes its place.
+    Replace,
     /// Makes parity agree with data after an unclean stop.
     Resync,
     /// Reads everything and compares it with its checksums and its parity.

@@ -68,10 +68,13 @@ impl NvmeDrive {
 /// `fe80::1%eth0` (RFC 4007, clause 11).
 fn is_ipv6(host: &str) -> bool {
     let (address, scope) = host.split_once('%').map_or((host, None), |(address, scope)| (address, Some(scope)));
-    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-    // Linux' names of interfaces have at most 15 bytes.
-    let is_interface = |scope: &str| (1..=15).contains(&scope.len()) && scope.bytes().all(fits);
     address.parse::<Ipv6Addr>().is_ok() && scope.is_none_or(is_interface)
+}
+
+/// Whether a network interface may have this name. Linux' names have at most 15 bytes.
+pub(crate) fn is_interface(name: &str) -> bool {
+    let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
+    (1..=15).contains(&name.len()) && name.bytes().all(fits)
 }
 
 impl FromStr for TargetAddress {

@@ -21,12 +21,13 @@ pub struct Referral {
     pub address: String,
 }
 
-/// Checks the address of a referral. A discovery log has addresses in numbers (TCP Transport 1.0, clause 3.1.1).
+/// Checks the address of a referral. A discovery log has addresses in numbers (TCP Transport 1.0, clause 3.1.1). An
+/// interface of this machine, as in `[fe80::6%eth0]:8009`, means nothing to a host, which uses its own: it is left out.
 ///
 /// # Errors
 /// [`Invalid`] if no host could ask there.
 pub fn check_referral(text: &str) -> Result<SocketAddr, Invalid> {
-    let address: Option<SocketAddr> = text.parse().ok();
+    let address: Option<SocketAddr> = without_interface(text).parse().ok();
     let can_be_asked =
         |address: &SocketAddr| address.port() != 0 && !address.ip().is_unspecified() && !address.ip().is_multicast();
     address.filter(can_be_asked).ok_or_else(|| {
@@ -34,6 +35,13 @@ pub fn check_referral(text: &str) -> Result<SocketAddr, Invalid> {
             "{text:?} is not where hosts could ask: write an IP address with a port, such as 10.0.0.6:8009"
         ))
     })
+}
+
+fn without_interface(text: &str) -> String {
+    match text.split_once('%').and_then(|(before, behind)| Some((before, behind.split_once(']')?))) {
+        Some((before, (interface, port))) if crate::nvme_drive::is_interface(interface) => format!("{before}]{port}"),
+        _ => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -45,9 +53,20 @@ mod tests {
         for text in ["10.0.0.6:8009", "[fd00::6]:4420"] {
             assert_eq!(check_referral(text).unwrap().to_string(), text);
         }
-        for text in
-            ["", "10.0.0.6", "10.0.0.6:0", "0.0.0.0:4420", "[::]:4420", "224.0.0.1:4420", "shelf:4420", "fd00::6:1:x"]
-        {
+        assert_eq!(check_referral("[fe80::6%eth0]:8009").unwrap().to_string(), "[fe80::6]:8009");
+        for text in [
+            "[fe80::6%]:8009",
+            "[fe80::6%e/0]:8009",
+            "10.0.0.6%eth0:8009",
+            "",
+            "10.0.0.6",
+            "10.0.0.6:0",
+            "0.0.0.0:4420",
+            "[::]:4420",
+            "224.0.0.1:4420",
+            "shelf:4420",
+            "fd00::6:1:x",
+        ] {
             assert!(
                 check_referral(text).unwrap_err().to_string().contains("write an IP address with a port"),
                 "{text}"

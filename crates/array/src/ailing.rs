@@ -56,15 +56,15 @@ impl Shared {
 
     /// A shard has seen that a drive has answered something.
     pub(crate) fn note_answer(&self, drive: DriveId, now: Nanos) {
-        if let Some(member) = self.member_of(drive) {
-            self.answered[usize::from(member.0)].fetch_max(now, Ordering::Relaxed);
+        if let Some(seat) = self.seat_of(drive) {
+            self.answered[seat].fetch_max(now, Ordering::Relaxed);
         }
     }
 
     /// No shard has seen an answer of a drive for so long. One that has no place any more counts as
     /// silent.
     pub(crate) fn is_silent_for(&self, drive: DriveId, limit: Nanos, now: Nanos) -> bool {
-        let answered = self.member_of(drive).map(|member| self.answered[usize::from(member.0)].load(Ordering::Relaxed));
+        let answered = self.seat_of(drive).map(|seat| self.answered[seat].load(Ordering::Relaxed));
         answered.is_none_or(|answered| now.saturating_sub(answered) >= limit)
     }
 
@@ -78,9 +78,22 @@ impl Shared {
         self.given_up[usize::from(member.0)].load(Ordering::Acquire) == u32::from(drive.0) + 1
     }
 
-    fn set_given_up(&self, member: MemberIndex, drive: Option<DriveId>) {
+    fn set_given_up(&self, seat: usize, drive: Option<DriveId>) {
         let mark = drive.map_or(0, |drive| u32::from(drive.0) + 1);
-        self.given_up[usize::from(member.0)].store(mark, Ordering::Release);
+        self.given_up[seat].store(mark, Ordering::Release);
+    }
+
+    /// Where in the lists by member what is known of a drive stands that is used: a replacement is behind all members.
+    fn seat_of(&self, drive: DriveId) -> Option<usize> {
+        let behind = || self.is_replacement(drive).then_some(self.answered.len() - 1);
+        self.member_of(drive).map(|member| usize::from(member.0)).or_else(behind)
+    }
+
+    /// A new replacement has answered, and nobody has given it up.
+    pub(crate) fn welcome_replacement(&self, now: Nanos) {
+        let seat = self.answered.len() - 1;
+        self.answered[seat].store(now, Ordering::Relaxed);
+        self.set_given_up(seat, None);
     }
 }
 
@@ -136,6 +149,14 @@ impl<E: Env> Inner<E> {
     pub fn give_up(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> bool {
         let shared = &self.shared;
         let slot = shared.slot(member);
+        if shared.is_replacement(drive) {
+            shared.set_given_up(shared.answered.len() - 1, Some(drive));
+            let inner = self.clone();
+            self.env.spawn(async move {
+                inner.fail_in_place(member, drive, inner.silent()).await;
+            });
+            return true;
+        }
         if slot.drive != drive || matches!(slot.state, MemberState::Faulty | MemberState::Missing) {
             return true;
         }
@@ -157,11 +178,11 @@ impl<E: Env> Inner<E> {
                 return false;
             }
         }
-        shared.set_given_up(member, Some(drive));
+        shared.set_given_up(usize::from(member.0), Some(drive));
         let inner = self.clone();
         self.env.spawn(async move {
             if !inner.fail_in_place(member, drive, inner.silent()).await {
-                inner.shared.set_given_up(member, None);
+                inner.shared.set_given_up(usize::from(member.0), None);
             }
         });
         true

@@ -4,7 +4,6 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
 use drive::{BlockError, Drive, DriveError, Env, join_all};
-use format::MemberState;
 use smallvec::SmallVec;
 
 use crate::array::{Array, Inner};
@@ -54,7 +53,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Flushes every member, its checksums included, and lets the logs of all shards know. Members that cannot flush leave the
+    /// Flushes every member and replacement, their checksums included, and lets the logs of all shards know. Members that cannot flush leave the
     /// group.
     pub async fn flush_members(self: &Rc<Self>) -> Result<(), BlockError> {
         let settled: SmallVec<[u64; 16]> =
@@ -106,24 +105,20 @@ impl<E: Env> Inner<E> {
     /// Flushes members, those of them that are there. Those that cannot flush leave the group.
     async fn flush_slots(self: &Rc<Self>, slots: impl Iterator<Item = (MemberIndex, Slot)>) -> Result<(), BlockError> {
         self.dawdle("checksums are saved, and members are not flushed").await;
-        let live = slots.filter_map(|(member, slot)| {
-            let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
-            let drive = live.then(|| self.drive(slot.drive)).flatten()?;
-            Some((member, slot.drive, drive))
-        });
+        let live = slots.flat_map(|pair| self.drives_of(pair));
         let flush = |(member, id, drive): (MemberIndex, DriveId, Handle<E::Drive>)| async move {
             let mut result = drive.flush().await;
             if let Err(error) = &result
                 && !matches!(error, DriveError::Gone)
             {
-                self.shared.count_error(member, Failed::Retried);
+                self.count_error(member, id, Failed::Retried);
                 self.tell_retry(member, id, Failure::flush(error.clone()));
                 result = drive.flush().await;
             }
             match result {
                 Ok(()) => Ok(()),
                 Err(error) => {
-                    self.shared.count_error(member, Failed::Other);
+                    self.count_error(member, id, Failed::Other);
                     self.fail_or_refuse(member, id, Failure::flush(error)).await
                 }
             }

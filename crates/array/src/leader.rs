@@ -26,7 +26,7 @@ use crate::ailing::SlowDrives;
 use crate::array::Inner;
 use crate::cause::{Cause, Failure};
 use crate::errors::Failed;
-use crate::geometry::MemberIndex;
+use crate::geometry::{MemberIndex, UnitIndex};
 use crate::governor::Governor;
 use crate::handle::Handle;
 use crate::job::Job;
@@ -82,6 +82,8 @@ pub(crate) struct Leader {
     pub away: RefCell<BTreeMap<u16, Option<Away>>>,
     /// Drives that were slow lately.
     pub slow: RefCell<SlowDrives>,
+    /// Units below this one have been copied to the replacement ([`crate::replacement`]).
+    pub copied: Cell<UnitIndex>,
     /// How much background work takes.
     pub governor: Governor,
 }
@@ -123,6 +125,7 @@ impl Leader {
             held: RefCell::new(held),
             away: RefCell::default(),
             slow: RefCell::default(),
+            copied: Cell::new(UnitIndex(0)),
             governor: Governor::default(),
         }
     }
@@ -248,6 +251,7 @@ impl<E: Env> Inner<E> {
     }
 
     fn publish(&self, state: GroupState) {
+        self.shared.set_replacement(self.replacement_in(&state));
         for (index, slot) in state.slots.iter().enumerate() {
             let member = MemberIndex(index as u16);
             let before = self.shared.slot(member);
@@ -403,20 +407,16 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Writes the same bytes to every member. Those that cannot take them leave the group.
+    /// Writes the same bytes to every member and replacement. Those that cannot take them leave the group.
     pub async fn write_everywhere(self: &Rc<Self>, offset: u64, bytes: Buf, fua: bool) -> Result<(), BlockError> {
-        let live = self.shared.slots().filter_map(|(member, slot)| {
-            let live = matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
-            let drive = live.then(|| self.drive(slot.drive)).flatten()?;
-            Some((member, slot.drive, drive))
-        });
+        let live = self.shared.slots().flat_map(|pair| self.drives_of(pair));
         let write = |(member, id, drive): (MemberIndex, DriveId, Handle<E::Drive>)| {
             let bytes = bytes.clone();
             async move {
                 match write_retried(&drive, offset, bytes, fua).await {
                     Ok(()) => Ok(()),
                     Err(error) => {
-                        self.shared.count_error(member, Failed::Write);
+                        self.count_error(member, id, Failed::Write);
                         self.fail_or_refuse(member, id, Failure::write(offset, error)).await
                     }
                 }

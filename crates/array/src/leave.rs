@@ -28,6 +28,9 @@ impl<E: Env> Inner<E> {
     pub async fn fail_in_place(self: &Rc<Self>, member: MemberIndex, drive: DriveId, cause: Cause) -> bool {
         let leader = self.leader();
         let _turn = leader.state_lock.enter().await;
+        if self.drop_replacement(drive, cause.clone()).await {
+            return true;
+        }
         let slot = self.shared.slot(member);
         if slot.drive != drive || !matches!(slot.state, MemberState::InSync | MemberState::Rebuilding) {
             return true; // Somebody else saw it fail, and the superblocks say so.
@@ -72,6 +75,12 @@ impl<E: Env> Inner<E> {
     /// Takes a drive out of a state, once what was written together with it is durable on the others. Says no, and leaves the state as it was, if the
     /// group cannot do without it, now or until those others can flush.
     pub async fn leave_settled(self: &Rc<Self>, state: &mut GroupState, role: Role, id: DriveId, cause: Cause) -> bool {
+        if let Role::Member(index) = role
+            && self.put_back(state, MemberIndex(index), id)
+        {
+            state.news.push(Event::SpareFailed { drive: id, cause });
+            return true;
+        }
         let before = state.clone();
         if !self.leave(state, role, id, cause) {
             return false;

@@ -60,6 +60,7 @@ mod ranges;
 mod read;
 mod rebuild;
 mod record;
+mod replacement;
 mod replay;
 mod replay_log;
 mod resum;

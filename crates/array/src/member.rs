@@ -86,8 +86,25 @@ impl<E: Env> Inner<E> {
         self.write_strip(view.member, view.id, drive, offset, data, fua)
     }
 
-    /// As [`Inner::write_member`], at a byte of the drive's data region. Notes the checksums.
+    /// As [`Inner::write_member`], at a byte of the drive's data region, and on its replacement too. Notes the checksums.
     pub async fn write_strip(
+        self: &Rc<Self>,
+        member: MemberIndex,
+        id: DriveId,
+        drive: &Handle<E::Drive>,
+        offset: u64,
+        data: &Segments,
+        fua: bool,
+    ) -> Result<bool, BlockError> {
+        match self.shared.replacement_of(member, id) {
+            None => self.write_one(member, id, drive, offset, data, fua).await,
+            // Boxed: rare, and a part of each unit's task.
+            Some(other) => Box::pin(self.write_both(member, (id, drive), other, offset, (data, fua))).await,
+        }
+    }
+
+    /// As [`Inner::write_strip`], to this drive only.
+    pub async fn write_one(
         self: &Rc<Self>,
         member: MemberIndex,
         id: DriveId,
@@ -103,7 +120,7 @@ impl<E: Env> Inner<E> {
         match self.note_sums(id, offset, data).await {
             Ok(()) => Ok(true),
             Err(error) => {
-                self.shared.count_error(member, Failed::Write);
+                self.count_error(member, id, Failed::Write);
                 let failure = Failure::read(self.sums_offset(offset), error);
                 self.fail_or_refuse(member, id, failure).await.map(|()| false)
             }
@@ -130,7 +147,7 @@ impl<E: Env> Inner<E> {
                 break;
             }
         }
-        self.shared.count_error(member, Failed::Write);
+        self.count_error(member, id, Failed::Write);
         self.fail_or_refuse(member, id, last).await.map(|()| false)
     }
 
@@ -138,10 +155,17 @@ impl<E: Env> Inner<E> {
     fn is_final(self: &Rc<Self>, member: MemberIndex, id: DriveId, attempt: usize, failure: &Failure) -> bool {
         let is_final = attempt == ATTEMPTS || matches!(failure.error, DriveError::Gone);
         if !is_final {
-            self.shared.count_error(member, Failed::Retried);
+            self.count_error(member, id, Failed::Retried);
             self.tell_retry(member, id, failure.clone());
         }
         is_final
+    }
+
+    /// Counts a failed operation of a drive as its member's, if it is in the place: a replacement is not.
+    pub fn count_error(&self, member: MemberIndex, id: DriveId, failed: Failed) {
+        if self.shared.slot(member).drive == id {
+            self.shared.count_error(member, failed);
+        }
     }
 
     /// Marks a member faulty, on all shards and in the superblocks. Says no if the group cannot do without it: then the

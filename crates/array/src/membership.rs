@@ -30,12 +30,12 @@ pub enum JoinError {
     /// There is no such place.
     #[error("the group has no member {0}: members are numbered from 0")]
     NoMember(u16),
-    /// The place is taken by a member that works.
-    #[error("member {0} is in sync: fail it first")]
-    InSync(u16),
     /// The place is being rebuilt on another drive.
     #[error("member {0} is being rebuilt already")]
     Busy(u16),
+    /// Another member, or this one, is being replaced.
+    #[error("member {0} is being replaced already: one at a time")]
+    Replacing(u16),
     /// No more spares can be listed.
     #[error("the group has {0} spares already, the most it can have")]
     TooManySpares(usize),
@@ -51,7 +51,8 @@ pub enum JoinError {
 }
 
 impl<E: Env> Array<E> {
-    /// Puts an installed drive in the place of a member that is faulty or missing, and begins to fill it. Leader only.
+    /// Puts an installed drive in the place of a member, and begins to fill it. Leader only. A member that works stays until
+    /// its content has been copied, and leaves then: the group has its full redundancy all the time.
     ///
     /// # Errors
     /// [`JoinError`]; nothing has changed then.
@@ -60,20 +61,46 @@ impl<E: Env> Array<E> {
         let Some(slot) = inner.shared.slots().nth(usize::from(member.0)).map(|(_, slot)| slot) else {
             return Err(JoinError::NoMember(member.0));
         };
-        if inner.shared.geometry.syndromes == 0 {
-            return Err(JoinError::NoRedundancy);
-        }
         match slot.state {
-            MemberState::InSync => return Err(JoinError::InSync(member.0)),
             MemberState::Rebuilding => return Err(JoinError::Busy(member.0)),
-            MemberState::Missing | MemberState::Faulty => {}
+            MemberState::Missing | MemberState::Faulty if inner.shared.geometry.syndromes == 0 => {
+                return Err(JoinError::NoRedundancy);
+            }
+            MemberState::InSync | MemberState::Missing | MemberState::Faulty => {}
         }
         inner.check_fits(drive)?;
         inner.leader().identities.borrow_mut().insert(drive, identity);
         let inner = inner.clone();
+        if slot.state == MemberState::InSync {
+            return self.0.to_the_end(async move { inner.begin_replacement(member, drive).await }).await;
+        }
         self.0
             .to_the_end(async move {
                 inner.take_place(member, drive, false).await?;
+                inner.start_rebuild(member);
+                Ok(())
+            })
+            .await
+    }
+
+    /// As [`Array::replace`], with a drive that is one of the spares.
+    ///
+    /// # Errors
+    /// [`JoinError`]; nothing has changed then.
+    pub async fn replace_with_spare(&self, member: MemberIndex, spare: DriveId) -> Result<(), JoinError> {
+        let inner = self.0.clone();
+        let Some(slot) = inner.shared.slots().nth(usize::from(member.0)).map(|(_, slot)| slot) else {
+            return Err(JoinError::NoMember(member.0));
+        };
+        if !inner.leader().spares.borrow().contains(&spare) {
+            return Err(JoinError::NotASpare);
+        }
+        self.0
+            .to_the_end(async move {
+                if slot.state == MemberState::InSync {
+                    return inner.begin_replacement(member, spare).await;
+                }
+                inner.take_place(member, spare, true).await?;
                 inner.start_rebuild(member);
                 Ok(())
             })

@@ -129,6 +129,14 @@ impl Missed {
         }
     }
 
+    /// A member that is away lacks a unit that it did not miss: its drive will be another one.
+    pub fn add(&self, member: MemberIndex, unit: UnitIndex) {
+        let absence = &self.members[usize::from(member.0)];
+        if let Some(units) = absence.units.get() {
+            units.insert(unit.0);
+        }
+    }
+
     /// Nothing is known of what a member missed, or it is whole again.
     pub fn forget(&self, member: MemberIndex) {
         let absence = &self.members[usize::from(member.0)];

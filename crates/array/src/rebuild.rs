@@ -21,8 +21,10 @@ use crate::cause::{Cause, Failure};
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::job::Job;
 use crate::leader::{GroupState, Leaves};
+use crate::member::ReadFailure;
 use crate::membership::JoinError;
 use crate::message::{Op, Outcome, Request};
+use crate::plan::Strip;
 use crate::ranges::Range;
 use crate::scrub::ScrubMode;
 use crate::shared::{DriveId, Slot};
@@ -39,6 +41,15 @@ const CHECKPOINT_NANOS: Nanos = 10_000_000_000;
 /// instead of everything.
 const MISSING_GRACE: Duration = Duration::from_secs(60);
 
+/// How a drive gets what a member should hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fill {
+    /// It is in the member's place, and its strips are computed from the others.
+    Rebuild,
+    /// It is the replacement of a member that works, whose strips are copied.
+    Copy,
+}
+
 impl<E: Env> Inner<E> {
     /// Gives the places of lost members to spares, as long as there are some, and fills them.
     pub fn start_repair(self: &Rc<Self>) {
@@ -54,7 +65,8 @@ impl<E: Env> Inner<E> {
                     MemberState::InSync | MemberState::Rebuilding => false,
                 };
                 let lost = inner.shared.slots().find(|(_, slot)| takes(slot.state));
-                let (Some((member, _)), Some(spare)) = (lost, inner.fitting_spare()) else { return };
+                let Some((member, _)) = lost else { return };
+                let Some(spare) = inner.heir(member).or_else(|| inner.fitting_spare()) else { return };
                 match inner.take_place(member, spare, true).await {
                     Ok(()) => inner.start_rebuild(member),
                     // Whoever was in the way, or a spare that failed, is gone at the next look.
@@ -86,9 +98,15 @@ impl<E: Env> Inner<E> {
         });
     }
 
+    /// The replacement of a member that has failed: it has the most of what was there.
+    fn heir(&self, member: MemberIndex) -> Option<DriveId> {
+        self.shared.replacement().filter(|&(replaced, _)| replaced == member).map(|(_, drive)| drive)
+    }
+
     /// A spare that could take a member's place.
     pub fn fitting_spare(&self) -> Option<DriveId> {
-        let fits = |spare: &DriveId| self.drive(*spare).is_some() && self.check_fits(*spare).is_ok();
+        let is_free = |spare: DriveId| self.shared.replacement().is_none_or(|(_, drive)| drive != spare);
+        let fits = |spare: &DriveId| is_free(*spare) && self.drive(*spare).is_some() && self.check_fits(*spare).is_ok();
         self.leader().spares.borrow().iter().copied().find(fits)
     }
 
@@ -161,14 +179,15 @@ impl<E: Env> Inner<E> {
         let leader = self.leader();
         let _turn = leader.state_lock.enter().await;
         let mut state = self.state();
-        if must_be_spare && !state.spares.contains(&drive) {
+        let is_taken = self.shared.replacement().is_some_and(|(other, heir)| heir == drive && other != member);
+        if must_be_spare && (is_taken || !state.spares.contains(&drive)) {
             return Err(JoinError::NotASpare); // Somebody else took it while this waited.
         }
         let slot = &mut state.slots[usize::from(member.0)];
         if matches!(slot.state, MemberState::InSync | MemberState::Rebuilding) {
             return Err(JoinError::Busy(member.0));
         }
-        let is_back = self.is_back(member, drive).await;
+        let is_back = self.inherits(member, drive).await || self.is_back(member, drive).await;
         if let Err(failure) = self.forget_structures(drive).await {
             if state.spares.contains(&drive) {
                 state.spares.retain(|&spare| spare != drive);
@@ -194,7 +213,7 @@ impl<E: Env> Inner<E> {
 
     /// Erases map, log and catalogue of a drive that was a member before: what it missed could look newer than what the
     /// others have.
-    async fn forget_structures(&self, drive: DriveId) -> Result<(), Failure> {
+    pub async fn forget_structures(&self, drive: DriveId) -> Result<(), Failure> {
         let drive = self.drive(drive).ok_or_else(|| Failure::write(0, DriveError::Gone))?;
         let layout = &self.leader().layout;
         for region in [layout.map, layout.log, layout.catalogue] {
@@ -222,7 +241,7 @@ impl<E: Env> Inner<E> {
         let job = self.new_job(JobKind::Rebuild(member), true, bytes);
         let result = self.rebuild_units(&job, member, slot.drive, start).await;
         let result = match result {
-            Ok(()) => self.finish_rebuild(member, slot.drive).await,
+            Ok(()) => self.finish_filling(Fill::Rebuild, member, slot.drive).await,
             Err(error) => Err(error),
         };
         // The mark stays. If the rebuild stopped, the units below it go on being written, as the checkpoint says they are.
@@ -263,35 +282,60 @@ impl<E: Env> Inner<E> {
         drive: DriveId,
         start: UnitIndex,
     ) -> Result<(), BlockError> {
-        join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Barrier))).await;
+        self.barrier_everywhere().await;
+        self.fill_units(Fill::Rebuild, job, (member, drive), start).await.map(drop)
+    }
+
+    /// Fills the drive in a member's place, or copies to its replacement, from this unit on. Says no if a copy ended early to
+    /// let a rebuild go before.
+    pub async fn fill_units(
+        self: &Rc<Self>,
+        fill: Fill,
+        job: &Rc<Job>,
+        (member, drive): (MemberIndex, DriveId),
+        start: UnitIndex,
+    ) -> Result<bool, BlockError> {
         let set = u64::from(member.0) / self.shared.geometry.strips() as u64;
         let mut flights: VecDeque<(UnitIndex, Receiver<Result<Outcome, BlockError>>)> = VecDeque::new();
         let mut next = Some(start);
         let mut checkpoint = self.env.now();
         loop {
             let (began, users) = (self.env.now(), self.users_begun());
-            while flights.len() < self.units_in_flight()
+            let gives_way = fill == Fill::Copy && self.is_rebuild_due();
+            while !gives_way
+                && flights.len() < self.units_in_flight()
                 && let Some(missed) = next.and_then(|next| self.shared.missed.next(drive, next))
                 && let Some(unit) = self.next_unit(missed, Some(set))
             {
                 flights.push_back((unit, self.fly(unit, Op::Rebuild { member })));
                 next = Some(UnitIndex(unit.0 + 1));
             }
-            let Some((unit, flight)) = flights.pop_front() else { return Ok(()) };
+            let Some((unit, flight)) = flights.pop_front() else { return Ok(!gives_way) };
             let reply = flight.await.unwrap_or(Err(BlockError::Stopped));
-            let now_there = self.shared.slot(member);
-            if now_there.drive != drive || now_there.state != MemberState::Rebuilding || self.shared.is_stopped() {
+            if !self.goes_on(fill, member, drive) || self.shared.is_stopped() {
                 return Err(BlockError::Stopped);
             }
             if let Outcome::Rebuilt { bytes } = reply? {
                 job.advance(self.env.now(), bytes);
             }
-            self.shared.set_rebuilt(drive, UnitIndex(unit.0 + 1));
-            if self.env.now() - checkpoint > CHECKPOINT_NANOS || self.env.trouble("a checkpoint is due") {
-                self.checkpoint(member, drive, unit).await?;
-                checkpoint = self.env.now();
+            if fill == Fill::Copy {
+                self.leader().copied.set(UnitIndex(unit.0 + 1));
+            } else {
+                self.shared.set_rebuilt(drive, UnitIndex(unit.0 + 1));
+                if self.env.now() - checkpoint > CHECKPOINT_NANOS || self.env.trouble("a checkpoint is due") {
+                    self.checkpoint(member, drive, unit).await?;
+                    checkpoint = self.env.now();
+                }
             }
             self.make_room(began, users).await;
+        }
+    }
+
+    /// The drive is still what a rebuild or a copy fills.
+    fn goes_on(&self, fill: Fill, member: MemberIndex, drive: DriveId) -> bool {
+        match fill {
+            Fill::Rebuild => self.shared.slot(member) == Slot { drive, state: MemberState::Rebuilding },
+            Fill::Copy => self.is_copying(member, drive),
         }
     }
 
@@ -325,7 +369,12 @@ impl<E: Env> Inner<E> {
     }
 
     /// Everything is on the new drive: gives it its copies of map and catalogue, and makes it a member like the others.
-    async fn finish_rebuild(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> Result<(), BlockError> {
+    pub async fn finish_filling(
+        self: &Rc<Self>,
+        fill: Fill,
+        member: MemberIndex,
+        drive: DriveId,
+    ) -> Result<(), BlockError> {
         self.rewrite_map();
         self.persist_map().await?;
         self.save_catalogue(None, Leaves::Older).await?;
@@ -334,12 +383,12 @@ impl<E: Env> Inner<E> {
         }
         // Records that begin before the superblocks change do not count on the new drive: they end and are durable first.
         self.shared.hold(true);
-        let result = self.call_in_sync(member, drive).await;
+        let result = self.call_in_sync(fill, member, drive).await;
         self.shared.hold(false);
         result
     }
 
-    async fn call_in_sync(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> Result<(), BlockError> {
+    async fn call_in_sync(self: &Rc<Self>, fill: Fill, member: MemberIndex, drive: DriveId) -> Result<(), BlockError> {
         if self.shared.has_log() {
             let settled = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Settle))).await;
             settled.into_iter().try_for_each(|settled| settled.map(drop))?;
@@ -349,14 +398,18 @@ impl<E: Env> Inner<E> {
         }
         let _turn = self.leader().state_lock.enter().await;
         let mut state = self.state();
-        let slot = &mut state.slots[usize::from(member.0)];
-        if *slot != (Slot { drive, state: MemberState::Rebuilding }) {
+        if !self.goes_on(fill, member, drive) {
             return Err(BlockError::Stopped);
         }
-        slot.state = MemberState::InSync;
-        state.rebuild = None;
-        // From the first look of any shard at the new state all units have to count as rebuilt.
-        self.shared.set_rebuilt(drive, UnitIndex(self.shared.geometry.unit_count()));
+        match fill {
+            Fill::Copy => state.spares.retain(|&spare| spare != drive),
+            Fill::Rebuild => {
+                state.rebuild = None;
+                // From the first look of any shard at the new state all units have to count as rebuilt.
+                self.shared.set_rebuilt(drive, UnitIndex(self.shared.geometry.unit_count()));
+            }
+        }
+        state.slots[usize::from(member.0)] = Slot { drive, state: MemberState::InSync };
         self.commit(state).await?;
         if self.shared.slot(member) != (Slot { drive, state: MemberState::InSync }) {
             return Err(BlockError::Stopped); // It did not take its superblock.
@@ -368,20 +421,24 @@ impl<E: Env> Inner<E> {
     pub async fn rebuild_unit(self: &Rc<Self>, unit: UnitIndex, member: MemberIndex) -> Result<u64, BlockError> {
         let geometry = &self.shared.geometry;
         let slot = self.shared.slot(member);
-        if slot.state != MemberState::Rebuilding {
-            return Err(BlockError::Stopped);
-        }
+        let (target, is_whole) = match slot.state {
+            MemberState::Rebuilding => (slot.drive, self.is_rebuilt(unit, slot.drive)),
+            MemberState::InSync => (self.shared.replacement_of(member, slot.drive).ok_or(BlockError::Stopped)?, false),
+            MemberState::Missing | MemberState::Faulty => return Err(BlockError::Stopped),
+        };
         let mut bytes = 0;
-        if !self.is_rebuilt(unit, slot.drive) {
+        if !is_whole {
             self.shared.missed.note_restored(unit);
             for row in geometry.row_ranges() {
                 for columns in self.allocated(unit, row).iter() {
-                    self.rebuild_strip(unit, member, slot.drive, columns).await?;
+                    self.fill_strip(unit, member, target, columns).await?;
                     bytes += columns.len();
                 }
             }
             self.shared.missed.note_restored(unit);
-            self.note_rebuilt(unit, slot.drive);
+            if slot.state == MemberState::Rebuilding {
+                self.note_rebuilt(unit, target);
+            }
         }
         Ok(bytes)
     }
@@ -391,7 +448,7 @@ impl<E: Env> Inner<E> {
         self.shared.missed.count(drive).map(|units| units * self.shared.geometry.unit)
     }
 
-    async fn rebuild_strip(
+    async fn fill_strip(
         self: &Rc<Self>,
         unit: UnitIndex,
         member: MemberIndex,
@@ -404,18 +461,26 @@ impl<E: Env> Inner<E> {
         let mut unreadable: Vec<Role> = Vec::new();
         let strip = loop {
             let view = self.view(unit, columns.start, &unreadable);
+            // Only where the member itself is being replaced.
+            if view.0[role].strip == Strip::Good {
+                match self.read_member(&view.0[role], unit, columns.start, columns.len() as usize).await {
+                    Ok(strip) => break strip,
+                    Err(ReadFailure::Unreadable) => unreadable.push(role),
+                    Err(ReadFailure::Faulty) => return Err(BlockError::Stopped),
+                }
+                continue;
+            }
             if view.lost() > survives {
                 // Other strips may be unreadable in other places.
                 if let Some(halves) = columns.halves().filter(|_| !unreadable.is_empty()) {
                     for half in halves {
-                        Box::pin(self.rebuild_strip(unit, member, drive, half)).await?;
+                        Box::pin(self.fill_strip(unit, member, drive, half)).await?;
                     }
                     return Ok(());
                 }
                 return Err(BlockError::Lost { lost: view.lost(), survives });
             }
-            let lost: Vec<Role> =
-                (0..view.0.len()).filter(|&role| view.0[role].strip != crate::plan::Strip::Good).collect();
+            let lost: Vec<Role> = (0..view.0.len()).filter(|&role| view.0[role].strip != Strip::Good).collect();
             let decoder = self.decoder(&lost);
             let reads: Vec<(Role, Range)> = decoder.sources().iter().map(|&source| (source, columns)).collect();
             match self.read_strips(unit, &view, &reads).await {
@@ -423,7 +488,7 @@ impl<E: Env> Inner<E> {
                     let sources: Vec<&[u8]> = reads.iter().map(|(_, _, buf)| &**buf).collect();
                     let mut out: Vec<_> = lost.iter().map(|_| self.env.alloc(columns.len() as usize)).collect();
                     decoder.reconstruct(&sources, &mut out.iter_mut().map(|buf| &mut **buf).collect::<Vec<_>>());
-                    let index = lost.iter().position(|&lost| lost == role).expect("a strip not rebuilt yet is lost");
+                    let index = lost.iter().position(|&lost| lost == role).expect("a strip that is there was read");
                     break out.swap_remove(index);
                 }
                 Err(mut failed) => unreadable.append(&mut failed),
@@ -432,7 +497,7 @@ impl<E: Env> Inner<E> {
         let target = self.drive(drive).ok_or(BlockError::Stopped)?;
         let offset = geometry.member_offset(unit, columns.start);
         let data = Segments::from_iter([strip.freeze()]);
-        match self.write_strip(member, drive, &target, offset, &data, false).await? {
+        match self.write_one(member, drive, &target, offset, &data, false).await? {
             true => Ok(()),
             false => Err(BlockError::Stopped),
         }

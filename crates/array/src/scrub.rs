@@ -89,8 +89,11 @@ impl<E: Env> Array<E> {
         let jobs = inner.leader().jobs.borrow();
         // A resync may not wait for an operator who comes back to a scrub.
         let in_the_way = |job: &Rc<Job>| mode != ScrubMode::Resync || !job.is_parked();
-        let busy =
-            |job: &Rc<Job>| !matches!(job.kind, JobKind::Rebuild(_)) && job.ended.get().is_none() && in_the_way(job);
+        let busy = |job: &Rc<Job>| {
+            !matches!(job.kind, JobKind::Rebuild(_) | JobKind::Replace(_))
+                && job.ended.get().is_none()
+                && in_the_way(job)
+        };
         if jobs.iter().any(busy) || inner.shared.geometry.syndromes == 0 {
             return false;
         }

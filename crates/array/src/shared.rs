@@ -125,6 +125,8 @@ pub struct Shared {
     errors: Box<[ErrorCounters]>,
     damaged: Box<[AtomicU64]>,
     rebuilt: AtomicU64,
+    /// See [`Shared::replacement`].
+    pub(crate) replacement: AtomicU32,
     clean: AtomicBool,
     /// The superblocks show what this assembly found, and that it writes.
     announced: AtomicBool,
@@ -141,9 +143,9 @@ pub struct Shared {
     /// By shard. Made when the first shard takes the group, since the assembly does not know how many there are.
     counters: OnceLock<Arc<[Counters]>>,
     pub(crate) latencies: Latencies,
-    /// By member: the drive that is given up there, and one; or 0.
+    /// By member, and at last for a replacement: the drive that is given up there, and one; or 0.
     pub(crate) given_up: Box<[AtomicU32]>,
-    /// By member: when a shard last saw that its drive had answered anything.
+    /// By member, and at last for a replacement: when a shard last saw that its drive had answered anything.
     pub(crate) answered: Box<[AtomicU64]>,
 }
 
@@ -169,6 +171,7 @@ impl Shared {
             errors: slots.iter().map(|_| ErrorCounters::default()).collect(),
             damaged: slots.iter().map(|_| AtomicU64::new(0)).collect(),
             rebuilt: AtomicU64::new(0),
+            replacement: AtomicU32::new(0),
             clean: AtomicBool::new(superblock.clean),
             announced: AtomicBool::new(false),
             astray: AtomicBool::new(false),
@@ -179,8 +182,8 @@ impl Shared {
             next_drive: AtomicU32::new(u32::from(drives)),
             counters: OnceLock::new(),
             latencies: Latencies::default(),
-            given_up: slots.iter().map(|_| AtomicU32::new(0)).collect(),
-            answered: slots.iter().map(|_| AtomicU64::new(0)).collect(),
+            given_up: (0..=slots.len()).map(|_| AtomicU32::new(0)).collect(),
+            answered: (0..=slots.len()).map(|_| AtomicU64::new(0)).collect(),
             geometry,
         }
     }

@@ -112,6 +112,30 @@ pub enum Event {
         /// Why.
         reason: String,
     },
+    /// A member that works is being copied to another drive.
+    ReplaceStarted {
+        /// The place.
+        member: MemberIndex,
+        /// The new drive.
+        drive: DriveId,
+    },
+    /// The copy took the member's place: the drive that was there is no part of the group any more.
+    Replaced {
+        /// The place.
+        member: MemberIndex,
+        /// The new drive.
+        drive: DriveId,
+    },
+    /// The copy ended before its end. If the member failed, the new drive takes its place and is filled with the rest; else
+    /// the member stays.
+    ReplaceStopped {
+        /// The place.
+        member: MemberIndex,
+        /// The new drive.
+        drive: DriveId,
+        /// Why.
+        reason: String,
+    },
     /// A scrub or resync has gone through the whole group.
     ScrubFinished {
         /// Places where data and syndromes disagreed.
@@ -126,6 +150,8 @@ pub enum Event {
 pub enum JobKind {
     /// Fills a member.
     Rebuild(MemberIndex),
+    /// Copies a member that works to another drive.
+    Replace(MemberIndex),
     /// Compares data and syndromes.
     Scrub,
     /// Makes syndromes fit the data after a crash.
@@ -217,6 +243,8 @@ pub struct GroupStatus {
     pub members: Vec<MemberStatus>,
     /// The spares.
     pub spares: Vec<DriveId>,
+    /// The member that is being copied to another drive, and that drive, which is one of the spares.
+    pub replacement: Option<(MemberIndex, DriveId)>,
     /// User bytes in zones that are allocated.
     pub allocated_bytes: u64,
     /// User bytes in all.
@@ -227,6 +255,13 @@ pub struct GroupStatus {
     pub jobs: Vec<JobStatus>,
     /// Who owns the units.
     pub owners: Owners,
+}
+
+impl GroupStatus {
+    /// The spares that wait for a member to fail.
+    pub fn free_spares(&self) -> impl Iterator<Item = &DriveId> {
+        self.spares.iter().filter(|spare| self.replacement.is_none_or(|(_, drive)| drive != **spare))
+    }
 }
 
 impl<E: Env> Array<E> {
@@ -248,6 +283,7 @@ impl<E: Env> Array<E> {
         GroupStatus {
             members: inner.shared.slots().map(member).collect(),
             spares: leader.spares.borrow().clone(),
+            replacement: inner.shared.replacement().filter(|&(_, drive)| inner.shared.is_replacement(drive)),
             allocated_bytes: inner.shared.map.allocated() * geometry.zone * geometry.data as u64,
             capacity_bytes: geometry.capacity(),
             lost: self.0.shared.lost.ranges(),

@@ -196,7 +196,7 @@ impl<E: Env> Inner<E> {
             look = (2 * look).min(LOOK_MAX);
         };
         let drive = self.drive(key.drive).ok_or(DriveError::Gone)?;
-        let member = self.shared.member_of(key.drive).ok_or(DriveError::Gone)?;
+        let member = self.shared.held_by(key.drive).ok_or(DriveError::Gone)?;
         let Shared { layout, geometry, map, .. } = &*self.shared;
         let know = (layout, geometry, map);
         let (sums, computed) = read_sums(&self.env, &drive, &checksums.region, know, member, key.block).await?;
@@ -305,7 +305,7 @@ impl<E: Env> Inner<E> {
     ) -> Result<(), Unsaved> {
         let SumKey { drive: id, block } = run[0].key;
         // Of a drive that left the group nothing is needed any more.
-        if let (Some(member), Some(drive)) = (self.shared.member_of(id), self.drive(id)) {
+        if let (Some(member), Some(drive)) = (self.shared.held_by(id), self.drive(id)) {
             if !wanted(member) {
                 return Ok(()); // They stay as unsaved as they were.
             }
@@ -352,7 +352,7 @@ impl<E: Env> Inner<E> {
 
     async fn fail_unsaved(self: &Rc<Self>, unsaved: Vec<Unsaved>) -> Result<(), BlockError> {
         for (member, id, failure) in unsaved {
-            self.shared.count_error(member, Failed::Write);
+            self.count_error(member, id, Failed::Write);
             // In a box, since the leader flushes on its way to a new state.
             Box::pin(self.fail_or_refuse(member, id, failure)).await?;
         }

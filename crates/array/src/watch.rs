@@ -391,7 +391,7 @@ impl Watch {
             };
             let is_given_up = given_up.contains(&entry.drive);
             if entry.notice != Notice::Expired && (is_given_up || age >= limit && is_lost()) {
-                let is_over = is_given_up || self.shared.member_of(entry.drive).is_none();
+                let is_over = is_given_up || self.shared.held_by(entry.drive).is_none();
                 if is_over || (opinion.needed && entry.kind != Kind::Change) {
                     entry.notice = Notice::Expired;
                     found.wakers.push(waker.clone());
@@ -508,7 +508,7 @@ impl<E: Env> Inner<E> {
     }
 
     fn ask_to_give_up(self: &Rc<Self>, drive: DriveId) {
-        let Some(member) = self.shared.member_of(drive) else { return };
+        let Some(member) = self.shared.held_by(drive) else { return };
         let inner = self.clone();
         self.env.spawn(async move {
             let given_up = inner.on_leader(Request::Silent(member, drive)).await;

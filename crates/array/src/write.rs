@@ -143,6 +143,10 @@ impl<E: Env> Inner<E> {
         if *fua || shared.geometry.syndromes > 0 || shared.checksums.is_some() || !shared.is_announced() {
             return false;
         }
+        // Both drives of a member that is being replaced are written under the unit's lock.
+        if shared.replacement().is_some() {
+            return false;
+        }
         if self.env.trouble("a write is not done at once") {
             return false;
         }

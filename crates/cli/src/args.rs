@@ -649,11 +649,16 @@ It names the group, and asks. Without this drive the group misses a member.")]
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Put another drive in the place of a lost member and rebuild onto it; one that works is taken out first, with drive fail
+    /// Put another drive in the place of a member; one that works is copied, and serves until the copy is complete
     #[command(after_help = "\
 Examples:
   purlin drive replace tank 2 --with /dev/nvme9n1
-  purlin drive replace tank 2 --with /dev/nvme9n1 --wait")]
+  purlin drive replace tank 2 --with /dev/nvme9n1 --wait
+
+A member that is lost is rebuilt from the others. A member that works is copied:
+the group keeps its full redundancy, and its old drive leaves at the end. If the
+new drive fails meanwhile, the member stays. `purlin spare remove GROUP DRIVE`
+stops a copy.")]
     Replace {
         /// The group
         group: String,
@@ -662,7 +667,7 @@ Examples:
         /// The new drive
         #[arg(long, value_name = "DRIVE")]
         with: DriveSpec,
-        /// Stay until the rebuild ends, with a progress bar on a terminal
+        /// Stay until the rebuild or copy ends, with a progress bar on a terminal
         #[arg(long, conflicts_with = "dry_run")]
         wait: bool,
         #[command(flatten)]

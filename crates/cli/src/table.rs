@@ -187,6 +187,11 @@ fn members(colour: bool, group: &Group) -> String {
         ]
     };
     let mut rows: Vec<Vec<Cell>> = group.members.iter().map(row).collect();
+    let copies = group.members.iter().filter_map(|member| Some((member.slot, member.replacement.as_deref()?)));
+    for (slot, drive) in copies {
+        let state = format!("copy of {slot}");
+        rows.push(vec![dash(), dash(), Cell::new(state), Cell::new(drive), dash(), dash(), dash()]);
+    }
     for spare in &group.spares {
         rows.push(vec![
             dash(),
@@ -219,6 +224,7 @@ const BAR_CHARS: (usize, usize) = (30, 8);
 pub fn job_line(job: &Job, room: usize) -> String {
     let kind = match job.kind {
         JobKind::Rebuild => "rebuild",
+        JobKind::Replace => "copy",
         JobKind::Resync => "resync",
         JobKind::Scrub => "scrub",
         JobKind::Unknown => "job",

@@ -175,17 +175,22 @@ async fn replace(
         consent_to_wipe(common, &planned, &request.with)?;
     }
     let mut changed = client.member_replace(group, slot, request).await?;
-    if wait {
-        let jobs = changed.object.iter().flat_map(|group| &group.jobs);
-        let rebuild =
-            jobs.filter(|job| job.kind == JobKind::Rebuild && job.slot == Some(slot)).max_by_key(|job| job.id);
-        if let Some(id) = rebuild.map(|job| job.id) {
-            progress::wait(client, group, id).await?;
-            changed.object = Some(client.group(group).await?);
-        }
+    let jobs = changed.object.iter().flat_map(|group| &group.jobs);
+    let fills = |job: &&api::Job| matches!(job.kind, JobKind::Rebuild | JobKind::Replace) && job.slot == Some(slot);
+    let job = jobs.filter(fills).max_by_key(|job| job.id).map(|job| (job.id, job.kind));
+    let copies = job.is_some_and(|(_, kind)| kind == JobKind::Replace);
+    if let Some((id, _)) = job.filter(|_| wait) {
+        progress::wait(client, group, id).await?;
+        changed.object = Some(client.group(group).await?);
     }
-    let verb = if wait { "rebuilt" } else { "rebuilding" };
     show_changed(common, &changed, |now| {
-        with_health(format!("{verb} slot {slot} of {group} onto {}", request.with), now)
+        let verb = match (copies, wait) {
+            (true, false) => "copying",
+            (true, true) => "copied",
+            (false, false) => "rebuilding",
+            (false, true) => "rebuilt",
+        };
+        let preposition = if copies { "to" } else { "onto" };
+        with_health(format!("{verb} slot {slot} of {group} {preposition} {}", request.with), now)
     })
 }

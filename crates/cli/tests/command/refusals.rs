@@ -101,8 +101,8 @@ fn the_daemons_sentence_is_passed_on() {
         ),
         ("drive fail tank 6", "the group \"tank\" has no slot 6: its slots are 0 to 5"),
         (
-            "drive replace tank 2 --with mem:a###:64MiB",
-            "member 2 of the group \"tank\" is in-sync: take it out first with `purlin drive fail tank 2`",
+            "drive replace tank 2 --with mem:y###:1MiB",
+            "the group \"tank\": the drive has 1048576 bytes, a member of this group needs 67047424",
         ),
         ("spare add tank mem:1###:64MiB", "mem:1### is part of the group \"tank\" already"),
         (

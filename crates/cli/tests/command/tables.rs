@@ -323,7 +323,7 @@ fn a_lost_member_is_rebuilt_onto_a_spare_and_the_status_says_so() {
 #[test]
 fn every_change_is_told_in_one_line() {
     let daemon = Daemon::filled();
-    let drives = ["0", "1", "2", "n", "4", "5"].map(|drive| format!("mem:{drive}###:64MiB")).join(" ");
+    let drives = ["0", "w", "2", "n", "4", "5"].map(|drive| format!("mem:{drive}###:64MiB")).join(" ");
     for (line, sentence) in [
         ("volume create tank/log --size 32MiB", "created volume tank/log: 32 MiB"),
         ("volume create tank/odd --size 10000", "created volume tank/odd: 12 KiB"),
@@ -343,6 +343,10 @@ fn every_change_is_told_in_one_line() {
         (
             "drive replace tank 3 --with mem:n###:64MiB --wait",
             "rebuilt slot 3 of tank onto mem:n###:64MiB; the group is optimal",
+        ),
+        (
+            "drive replace tank 1 --with mem:w###:64MiB --wait",
+            "copied slot 1 of tank to mem:w###:64MiB; the group is optimal",
         ),
         (
             "group set tank --client-p99 1.5ms --retire-slow on --scrub-every off",

@@ -5,7 +5,7 @@ use ::drive::join_all;
 use api::{Changed, ErrorCode, GroupAssemble, GroupStart};
 use array::AssembleError;
 
-use super::drives::{self, Taken};
+use super::drives::{self, Consent, Taken};
 use super::group::{self, LeftOut};
 use super::memory::Remembered;
 use super::scan::Seen;
@@ -14,9 +14,9 @@ use crate::http::{Answer, ControlError};
 
 impl Engine {
     pub(super) async fn assemble_group(&self, request: GroupAssemble) -> Answer<Changed<api::Group>> {
-        self.names.look_up_drives(&request.drives).await?;
+        self.opener.remotes.try_all(&request.drives).await?;
         let _one = self.changes.lock().await;
-        let (taken, warnings) = self.open_members(&request.drives).await?;
+        let (taken, warnings) = self.open_members(&request.drives, Consent::none(request.dry_run)).await?;
         self.assemble_from(taken, warnings, request.name.as_deref(), request.dry_run).await
     }
 
@@ -50,10 +50,10 @@ impl Engine {
 
     /// Opens the drives that an operator named. One that cannot be opened and holds no group, such
     /// as the system's own among all drives of a machine, is left out with a warning.
-    async fn open_members(&self, texts: &[String]) -> Answer<(Vec<Taken>, Vec<String>)> {
+    async fn open_members(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
         let (mut taken, mut unopened, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         for text in texts {
-            let error = match drives::open(&self.opener, text, None).await {
+            let error = match drives::open(&self.opener, text, consent).await {
                 Ok(drive) => {
                     taken.push(drive);
                     continue;
@@ -87,15 +87,16 @@ impl Engine {
     /// Starts a group by its name: one that was stopped, one that could not be started, or one that
     /// is found on drives.
     pub(super) async fn start_group_named(&self, name: &str, request: GroupStart) -> Answer<Changed<api::Group>> {
-        self.look_up_stopped(name).await;
+        self.reach_stopped(name).await;
         let _one = self.changes.lock().await;
         if self.groups_named(name) {
             let message = format!("the group {name:?} is started already");
             return Err(ControlError::new(ErrorCode::WrongState, message));
         }
+        let consent = Consent::none(request.dry_run);
         let taken = match self.remembered_group(name) {
-            Some(remembered) => self.open_remembered(&remembered).await?,
-            None => self.open_found(name).await?,
+            Some(remembered) => self.open_remembered(&remembered, consent).await?,
+            None => self.open_found(name, consent).await?,
         };
         self.assemble_from(taken, Vec::new(), None, request.dry_run).await
     }
@@ -108,21 +109,21 @@ impl Engine {
         }
     }
 
-    /// Looks up the hosts of a group's drives. A host that is not found is a drive that is missing.
-    async fn look_up_stopped(&self, name: &str) {
+    /// Tries to reach a group's drives on other machines. One that does not answer is a drive that is missing.
+    async fn reach_stopped(&self, name: &str) {
         let places = self.remembered_group(name).map_or_else(Vec::new, |remembered| remembered.drives);
         let lookups: Vec<_> =
-            places.iter().map(|place| self.names.look_up_drives(std::slice::from_ref(&place.drive))).collect();
+            places.iter().map(|place| self.opener.remotes.try_all(std::slice::from_ref(&place.drive))).collect();
         for error in join_all(lookups).await.into_iter().filter_map(Result::err) {
             tracing::warn!(group = name, %error, "a host is not known");
         }
     }
 
     /// Opens the drives that are remembered of a group, those in memory too.
-    async fn open_remembered(&self, remembered: &Remembered) -> Answer<Vec<Taken>> {
-        let mut taken = find::open_all(&self.shards[0], &self.opener, remembered).await.taken;
+    async fn open_remembered(&self, remembered: &Remembered, consent: Consent) -> Answer<Vec<Taken>> {
+        let mut taken = find::open_all(&self.shards[0], &self.opener, remembered, consent).await.taken;
         for place in remembered.drives.iter().filter(|place| place.is_memory()) {
-            taken.push(drives::open(&self.opener, &place.drive, None).await?);
+            taken.push(drives::open(&self.opener, &place.drive, consent).await?);
         }
         if taken.is_empty() {
             let drives: Vec<&str> = remembered.drives.iter().map(|place| place.drive.as_str()).collect();
@@ -134,7 +135,7 @@ impl Engine {
     }
 
     /// Opens the drives of the one group of this name that is on the block devices of this machine.
-    async fn open_found(&self, name: &str) -> Answer<Vec<Taken>> {
+    async fn open_found(&self, name: &str, consent: Consent) -> Answer<Vec<Taken>> {
         let scanned = self.scan_all().await;
         let named: Vec<_> = scanned.groups.into_iter().filter(|group| group.name == name).collect();
         let drives = match &named[..] {
@@ -159,7 +160,7 @@ impl Engine {
         };
         let mut taken = Vec::new();
         for drive in drives {
-            taken.push(drives::open(&self.opener, drive, None).await?);
+            taken.push(drives::open(&self.opener, drive, consent).await?);
         }
         Ok(taken)
     }

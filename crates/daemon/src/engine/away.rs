@@ -13,7 +13,7 @@ use api::ErrorCode;
 use array::{Array, Cause};
 use runtime::ShardEnv;
 
-use super::drives::{self, stopping};
+use super::drives::{self, Consent, stopping};
 use super::group::{Group, join_error};
 use super::hotplug::{Outcome, is_live};
 use super::memory::{Place, Remembered};
@@ -125,6 +125,14 @@ impl Engine {
                     group.let_go(id).await?;
                     group.away().push(Away::new(drive.place()));
                 }
+                None if reach.is_lost && status.replacement.is_some_and(|(_, copy)| copy == id) => {
+                    let index = status.replacement.expect("it was just seen").0;
+                    let out = move |array: Array<ShardEnv>| async move {
+                        array.fail_member_on(index, id, Cause::OutOfReach).await
+                    };
+                    // The member stays: this ends only the copy.
+                    let _ = group.lead(out).await?;
+                }
                 _ => {}
             }
         }
@@ -164,7 +172,7 @@ impl Engine {
         if self.newcomers.has_ended() {
             return Err(stopping());
         }
-        let drive = drives::open(&self.opener, &place.drive, None).await?;
+        let drive = drives::open(&self.opener, &place.drive, Consent::default()).await?;
         let again = |why: String| Ok(Look::Again { why, after: LOOK_AGAIN });
         if place.identity.is_some() && drive.identity != place.identity {
             return again("another drive is there now".to_owned());
@@ -248,7 +256,7 @@ impl Engine {
         if self.newcomers.has_ended() || self.not_started.of_uuid(&remembered.uuid).is_none() {
             return Err(ControlError::new(ErrorCode::WrongState, "it was started meanwhile"));
         }
-        let opened = find::open_all(&self.shards[0], &self.opener, remembered).await;
+        let opened = find::open_all(&self.shards[0], &self.opener, remembered, Consent::default()).await;
         self.start_absent_with(remembered, opened).await
     }
 

@@ -85,7 +85,7 @@ impl Engine {
         for text in texts {
             self.refuse_own_device(text)?;
             self.refuse_own_drive(text)?;
-            let drive = drives::open(&self.opener, text, Some(consent)).await?;
+            let drive = drives::open(&self.opener, text, consent).await?;
             self.refuse_imported(&drive)?;
             lost.extend(drives::inspect(&self.shards[0], &drive, consent).await?);
             taken.push(drive);
@@ -106,7 +106,12 @@ impl Engine {
     }
 
     /// A drive that can join a running group, and what is lost on it.
-    async fn take_one(&self, group: &super::Group, text: &str, consent: Consent) -> Answer<(Taken, Vec<String>)> {
+    pub(super) async fn take_one(
+        &self,
+        group: &super::Group,
+        text: &str,
+        consent: Consent,
+    ) -> Answer<(Taken, Vec<String>)> {
         group.let_go_if_unused(&drives::name_of(text)?).await?;
         let (mut taken, holds) = self.take(&[text.to_owned()], consent).await?;
         let steps = lost::overwritten(&taken, &holds);
@@ -136,23 +141,7 @@ impl Engine {
         group.configure(&settings).await
     }
 
-    /// Puts a drive in the place of a member that is lost, and lets go of the one that was there.
-    pub(super) async fn put_in_place(group: &super::Group, member: &array::MemberStatus, taken: Taken) -> Answer<()> {
-        let (id, identity) = (group.take_in(taken).await?, new_uuid()?);
-        let index = member.member;
-        let replaced = group.lead(move |array| async move { array.replace(index, id, identity).await }).await?;
-        if let Err(error) = replaced {
-            group.let_go(id).await?;
-            return Err(join_error(&group.name, &error));
-        }
-        if let Some(old) = member.drive {
-            group.let_go(old).await?;
-        }
-        group.tell_torn();
-        Ok(())
-    }
-
-    async fn member(&self, group: &super::Group, slot: u32) -> Answer<array::MemberStatus> {
+    pub(super) async fn member(&self, group: &super::Group, slot: u32) -> Answer<array::MemberStatus> {
         let members = group.status().await?.members;
         let count = members.len() as u32;
         members.into_iter().nth(slot as usize).ok_or_else(|| ControlError::member_not_found(&group.name, slot, count))
@@ -182,10 +171,14 @@ impl Control for Engine {
     }
 
     async fn group_create(&self, request: GroupCreate, shape: Shape) -> Answer<Changed<Group>> {
-        self.names.look_up_drives(&[&request.drives[..], &request.spares].concat()).await?;
+        self.opener.remotes.try_all(&[&request.drives[..], &request.spares].concat()).await?;
         let _one = self.changes.lock().await;
         self.check_free(&request.name)?;
-        let consent = Consent { create_files_bytes: request.create_files_bytes, wipe_foreign: request.wipe_foreign };
+        let consent = Consent {
+            create_files_bytes: request.create_files_bytes,
+            wipe_foreign: request.wipe_foreign,
+            dry_run: request.dry_run,
+        };
         let texts: Vec<String> = request.drives.iter().chain(&request.spares).cloned().collect();
         let (taken, holds) = self.take(&texts, consent).await?;
         let mut identities = Vec::new();
@@ -400,29 +393,7 @@ impl Control for Engine {
     }
 
     async fn member_replace(&self, name: &str, slot: u32, request: MemberReplace) -> Answer<Changed<Group>> {
-        self.names.look_up_drives(std::slice::from_ref(&request.with)).await?;
-        let _one = self.changes.lock().await;
-        let group = self.find(name)?;
-        let member = self.member(&group, slot).await?;
-        if matches!(member.state, format::MemberState::InSync | format::MemberState::Rebuilding) {
-            return Err(ControlError::new(
-                ErrorCode::WrongState,
-                format!(
-                    "member {slot} of the group {name:?} is {}: take it out first with `purlin drive fail {name} {slot}`",
-                    member.state.name()
-                ),
-            ));
-        }
-        let consent = Consent { create_files_bytes: request.create_files_bytes, wipe_foreign: request.wipe_foreign };
-        let (taken, mut steps) = self.take_one(&group, &request.with, consent).await?;
-        steps.push(format!("put {} in slot {slot} of the group {name:?} and rebuild onto it", taken.name));
-        if request.dry_run {
-            return Ok(Changed::planned(steps));
-        }
-        tracing::info!(group = name, slot, drive = taken.name, "an operator replaces a member");
-        Self::put_in_place(&group, &member, taken).await?;
-        self.remember();
-        Ok(Changed::done(steps, self.look_at_group(&group).await?))
+        self.replace_member(name, slot, request).await
     }
 
     async fn drive_wipe(&self, drive: &str, request: DriveWipe) -> Answer<Changed<WipedDrive>> {
@@ -430,10 +401,14 @@ impl Control for Engine {
     }
 
     async fn spare_add(&self, name: &str, request: SpareAdd) -> Answer<Changed<Group>> {
-        self.names.look_up_drives(std::slice::from_ref(&request.drive)).await?;
+        self.opener.remotes.try_all(std::slice::from_ref(&request.drive)).await?;
         let _one = self.changes.lock().await;
         let group = self.find(name)?;
-        let consent = Consent { create_files_bytes: request.create_files_bytes, wipe_foreign: request.wipe_foreign };
+        let consent = Consent {
+            create_files_bytes: request.create_files_bytes,
+            wipe_foreign: request.wipe_foreign,
+            dry_run: request.dry_run,
+        };
         let (taken, mut steps) = self.take_one(&group, &request.drive, consent).await?;
         steps.push(format!("add {} to the group {name:?} as a spare", taken.name));
         if request.dry_run {

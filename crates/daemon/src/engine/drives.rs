@@ -1,7 +1,7 @@
 //! Opening drives of every kind, and refusing those that hold something.
 
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use ::drive::DriveError;
@@ -68,12 +68,21 @@ impl Drop for Taken {
 }
 
 /// What may be done to make a drive fit.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Consent {
     /// Files that are not there are made with this size.
     pub create_files_bytes: Option<u64>,
-    /// What is recognised on a drive may be overwritten.
+    /// What a drive holds may be overwritten.
     pub wipe_foreign: bool,
+    /// The request says only what would be done: the drive is read, and nothing about it changes, its times included.
+    pub dry_run: bool,
+}
+
+impl Consent {
+    /// To nothing but to use drives as they are, or to look at them.
+    pub fn none(dry_run: bool) -> Consent {
+        Consent { dry_run, ..Consent::default() }
+    }
 }
 
 /// The name by which a drive is known, from what a person wrote.
@@ -112,8 +121,9 @@ fn spec_of(text: &str) -> Answer<(String, Spec)> {
 }
 
 /// Opens a drive. One of this machine blocks on the operating system for moments.
-pub(super) async fn open(opener: &Opener, text: &str, consent: Option<Consent>) -> Answer<Taken> {
+pub(super) async fn open(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
     match spec_of(text)? {
+        (name, Spec::Local(spec)) if consent.dry_run => open_planned(opener, name, &spec, consent).await,
         (name, Spec::Local(spec)) => open_local(opener, name, &spec, consent).await,
         (name, Spec::Remote(drive)) => {
             let (open, identity) = opener.remotes.open(&drive).await?;
@@ -122,20 +132,11 @@ pub(super) async fn open(opener: &Opener, text: &str, consent: Option<Consent>) 
     }
 }
 
-async fn open_local(
-    opener: &Opener,
-    name: String,
-    spec: &runtime::DriveSpec,
-    consent: Option<Consent>,
-) -> Answer<Taken> {
+async fn open_local(opener: &Opener, name: String, spec: &runtime::DriveSpec, consent: Consent) -> Answer<Taken> {
     let mut created = None;
-    if let (runtime::DriveSpec::Path(path), Some(Consent { create_files_bytes: Some(bytes), .. })) = (spec, consent)
-        && !path.exists()
-    {
-        create_file(path, bytes).map_err(|error| {
-            ControlError::new(code_of(&error), format!("cannot create {}: {error}", path.display()))
-        })?;
-        created = Some(path.clone());
+    if let Some((path, bytes)) = to_create(spec, consent.create_files_bytes) {
+        create_file(path, bytes).map_err(|error| cannot_create(path, &error))?;
+        created = Some(path.to_owned());
     }
     let opened = if opener.passthrough {
         open_passthrough(spec.clone()).await
@@ -152,6 +153,34 @@ async fn open_local(
             Err(error)
         }
     }
+}
+
+/// Opens a drive of this machine for reading. In place of a file that would be made there is one without a name; where the
+/// file system has no such files, it is made and removed.
+async fn open_planned(opener: &Opener, name: String, spec: &runtime::DriveSpec, consent: Consent) -> Answer<Taken> {
+    let open = match to_create(spec, consent.create_files_bytes) {
+        Some((path, bytes)) => match OpenDrive::unnamed_beside(path, bytes) {
+            Ok(open) => open,
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                return open_local(opener, name, spec, consent).await;
+            }
+            Err(error) => return Err(cannot_create(path, &error)),
+        },
+        None => OpenDrive::open_read_only(spec).map_err(|error| refusal(&error))?,
+    };
+    Ok(Taken::local(name, spec, open, None))
+}
+
+/// The file that is not there, and the size that it is to have.
+fn to_create(spec: &runtime::DriveSpec, create_files_bytes: Option<u64>) -> Option<(&Path, u64)> {
+    match spec {
+        runtime::DriveSpec::Path(path) if !path.exists() => Some((path, create_files_bytes?)),
+        _ => None,
+    }
+}
+
+fn cannot_create(path: &Path, error: &std::io::Error) -> ControlError {
+    ControlError::new(code_of(error), format!("cannot create {}: {error}", path.display()))
 }
 
 /// Of a drive that has not answered within [`GLANCE_WITHIN`].
@@ -182,10 +211,10 @@ pub(super) fn open_read_only(text: &str) -> Answer<Taken> {
 
 /// Opens a drive of a group that is started again. One that is in use is waited for: the kernel lets go of the drives of a killed
 /// daemon only when everything it was given is done, which may be after the next one began.
-pub(super) async fn open_let_go(opener: &Opener, text: &str) -> Answer<Taken> {
+pub(super) async fn open_let_go(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
     let began = Instant::now();
     loop {
-        let opened = open(opener, text, None).await;
+        let opened = open(opener, text, consent).await;
         if !is_let_go_soon(&opened, began) {
             return opened;
         }

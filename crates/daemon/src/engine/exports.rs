@@ -390,7 +390,14 @@ fn is_absent(error: &io::Error) -> bool {
 }
 
 fn cannot_listen(address: &str, error: &io::Error) -> ControlError {
-    ControlError::new(ErrorCode::Io, format!("cannot listen on {address}: {error}"))
+    let code = match error.kind() {
+        io::ErrorKind::AddrInUse => ErrorCode::ExportExists,
+        io::ErrorKind::AddrNotAvailable | io::ErrorKind::PermissionDenied | io::ErrorKind::NotFound => {
+            ErrorCode::Invalid
+        }
+        _ => ErrorCode::Io,
+    };
+    ControlError::new(code, format!("cannot listen on {address}: {error}"))
 }
 
 fn other_protocol(address: &str) -> ControlError {
@@ -434,7 +441,8 @@ fn remove_stale_socket(path: &Path) -> Answer<()> {
 
 fn load_tls(files: &TlsFiles) -> Answer<TlsConfig> {
     let read = |path: &String| {
-        std::fs::read(path).map_err(|error| ControlError::new(ErrorCode::Io, format!("cannot read {path}: {error}")))
+        std::fs::read(path)
+            .map_err(|error| ControlError::new(ErrorCode::Invalid, format!("cannot read {path}: {error}")))
     };
     let authority = files.client_ca.as_ref().map(&read).transpose()?;
     TlsConfig::from_pem(&read(&files.certificate)?, &read(&files.key)?, authority.as_deref(), true)

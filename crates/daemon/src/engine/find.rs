@@ -4,7 +4,7 @@ use ::drive::join_all;
 use format::Superblock;
 use runtime::ShardHandle;
 
-use super::drives::{self, GLANCE_WITHIN, Opener, Taken, silent};
+use super::drives::{self, Consent, GLANCE_WITHIN, Opener, Taken, silent};
 use super::memory::{Place, Remembered};
 use super::{identity, newcomer};
 use crate::http::{Answer, ControlError};
@@ -74,7 +74,12 @@ impl Opened {
 }
 
 /// Opens the drives of a group that is remembered, as far as they are there. A drive of another group is none of them.
-pub(super) async fn open_all(shard: &ShardHandle, opener: &Opener, remembered: &Remembered) -> Opened {
+pub(super) async fn open_all(
+    shard: &ShardHandle,
+    opener: &Opener,
+    remembered: &Remembered,
+    consent: Consent,
+) -> Opened {
     let mut opened = Opened { taken: Vec::new(), away: Vec::new() };
     let (far, near): (Vec<String>, Vec<String>) =
         locate(remembered).into_iter().partition(|path| path.starts_with(api::NVME_TCP));
@@ -93,7 +98,7 @@ pub(super) async fn open_all(shard: &ShardHandle, opener: &Opener, remembered: &
             }
             Ok(_) => {}
         }
-        match drives::open_let_go(opener, &path).await {
+        match drives::open_let_go(opener, &path, consent).await {
             Ok(drive) => opened.taken.push(drive),
             Err(error) => tell_missing(remembered, &path, &error),
         }
@@ -127,7 +132,7 @@ async fn superblock_at(path: String) -> Answer<Option<Superblock>> {
 }
 
 async fn open_far(shard: &ShardHandle, opener: &Opener, text: String) -> Answer<(Taken, Option<Superblock>)> {
-    let drive = drives::open_let_go(opener, &text).await?;
+    let drive = drives::open_let_go(opener, &text, Consent::default()).await?;
     let superblock = drives::superblock_of(shard, &drive).await?;
     Ok((drive, superblock))
 }

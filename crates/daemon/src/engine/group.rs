@@ -540,7 +540,7 @@ pub(super) fn join_error(group: &str, error: &JoinError) -> ControlError {
     let code = match error {
         JoinError::TooSmall { .. } | JoinError::Sector { .. } => ErrorCode::DriveUnfit,
         JoinError::NoMember(_) => ErrorCode::MemberNotFound,
-        JoinError::InSync(_) | JoinError::Busy(_) | JoinError::NoRedundancy | JoinError::TooManySpares(_) => {
+        JoinError::Replacing(_) | JoinError::Busy(_) | JoinError::NoRedundancy | JoinError::TooManySpares(_) => {
             ErrorCode::WrongState
         }
         JoinError::NotASpare => ErrorCode::DriveNotFound,

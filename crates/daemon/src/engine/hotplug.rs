@@ -19,7 +19,7 @@ use format::{MemberState, Superblock, SuperblockError};
 use runtime::{UEVENT_BYTES_MAX, UeventSocket};
 use tokio::io::unix::AsyncFd;
 
-use super::drives::{self, Taken, stopping};
+use super::drives::{self, Consent, Taken, stopping};
 use super::group::{Group, join_error};
 use super::identity::{self, Present};
 use super::memory::Place;
@@ -284,6 +284,11 @@ impl Engine {
 
     /// A drive with a superblock.
     async fn settle_ours(&self, present: &Present, own: &Superblock, last: bool) -> Answer<Outcome> {
+        if let Some(absent) = self.not_started.of_uuid(&own.array.to_string()) {
+            let drives: Vec<String> = absent.remembered.drives.into_iter().map(|place| place.drive).collect();
+            // What cannot be reached is missing.
+            let _ = self.opener.remotes.try_all(&drives).await;
+        }
         let _one = self.changes.lock().await;
         if self.newcomers.has_ended() {
             return Err(stopping());
@@ -364,7 +369,7 @@ impl Engine {
     /// Opens a drive, whose superblock has to be what it was at a glance.
     async fn claim(&self, group: &Group, path: &str, own: &Superblock) -> Answer<Taken> {
         group.let_go_if_unused(path).await?;
-        let taken = drives::open(&self.opener, path, None).await?;
+        let taken = drives::open(&self.opener, path, Consent::default()).await?;
         let open = taken.open.clone();
         let found = self.shards[0].call(move || drives::probe_open(open));
         let found = tokio::time::timeout(GLANCE_WITHIN, found).await;
@@ -395,7 +400,7 @@ impl Engine {
         if !last && there < remembered.drives.iter().filter(|place| !place.is_memory()).count() {
             return Ok(waits());
         }
-        let opened = find::open_all(&self.shards[0], &self.opener, &remembered).await;
+        let opened = find::open_all(&self.shards[0], &self.opener, &remembered, Consent::default()).await;
         match self.start_absent_with(&remembered, opened).await {
             Ok(()) => Ok(Outcome::Used),
             Err(error) if last => Ok(unused(format!("the group {:?} is not started: {error}", own.name))),

@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::import::RememberedImport;
+use super::replace::Replacing;
 
 /// Ending of the files that keep what groups have in memory.
 const KEPT: &str = "kept";
@@ -88,6 +89,12 @@ struct Document {
 #[serde(deny_unknown_fields)]
 struct DrivesDocument {
     drives: Option<BTreeSet<String>>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReplacementsDocument {
+    replacements: Vec<Replacing>,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -171,6 +178,21 @@ impl Memory {
     pub fn save_drives(&self, drives: BTreeSet<String>) -> io::Result<()> {
         let document = DrivesDocument { drives: Some(drives) };
         replace(&self.drives_path(), &serde_json::to_vec_pretty(&document)?)
+    }
+
+    fn replacements_path(&self) -> PathBuf {
+        self.path.with_file_name("replacements.json")
+    }
+
+    /// The members that were being copied to other drives. It is a hint.
+    pub fn load_replacements(&self) -> io::Result<Vec<Replacing>> {
+        let then = "members that were being copied to other drives are not: purlin drive replace";
+        Ok(read_hint::<ReplacementsDocument>(&self.replacements_path(), then)?.replacements)
+    }
+
+    /// Replaces the members that are being copied: all or nothing.
+    pub fn save_replacements(&self, replacements: Vec<Replacing>) -> io::Result<()> {
+        replace(&self.replacements_path(), &serde_json::to_vec_pretty(&ReplacementsDocument { replacements })?)
     }
 
     fn imports_path(&self) -> PathBuf {

@@ -47,6 +47,7 @@ mod raw;
 mod referrals;
 mod remote;
 mod rename;
+mod replace;
 mod reservations;
 mod retry;
 mod sampler;
@@ -84,7 +85,7 @@ use announce::Announcer;
 use arrivals::Known;
 use away::Away;
 use devices::{Backing, DeviceEnd, Devices};
-use drives::{Opener, Taken};
+use drives::{Consent, Opener, Taken};
 use exports::{Listeners, RunningExport};
 use group::{Group, GroupDrive, LeftOut};
 use health::Healths;
@@ -96,6 +97,7 @@ use newcomer::Newcomers;
 use not_started::{AllNotStarted, NotStarted};
 use owners::Balance;
 use remote::Remotes;
+use replace::Replacements;
 use sampler::Sampler;
 use shard::{Mail, Offer};
 use shares::Shares;
@@ -116,6 +118,7 @@ pub struct Engine {
     not_started: AllNotStarted,
     /// Groups that were stopped on request.
     stopped: Stopped,
+    replacements: Replacements,
     imports: Imports,
     names: Arc<Names>,
     listeners: Listeners,
@@ -194,6 +197,7 @@ impl Engine {
             groups: RwLock::default(),
             not_started: AllNotStarted::default(),
             stopped: Stopped::load(&memory)?,
+            replacements: Replacements::load(&memory)?,
             imports: Imports::default(),
             memory,
             sampler: Sampler::default(),
@@ -219,7 +223,7 @@ impl Engine {
                 self.histories.forget(&remembered.uuid);
                 continue;
             }
-            let opened = find::open_all(&self.shards[0], &self.opener, &remembered).await;
+            let opened = find::open_all(&self.shards[0], &self.opener, &remembered, Consent::default()).await;
             let missing_drives = opened.missing(&remembered);
             let there = opened.taken.len() + opened.away.len();
             all_there &= there == remembered.drives.iter().filter(|place| !place.is_memory()).count();

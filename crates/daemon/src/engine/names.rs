@@ -136,8 +136,9 @@ impl Names {
 }
 
 impl Engine {
-    /// Looks up all hosts that the state directory names, at once, before the start takes the lock
-    /// for changes. A host that is not found is tried again with its drive or export.
+    /// Looks up all hosts that the state directory names, and tries to reach the drives there, at
+    /// once, before the start takes the lock for changes. What is not found or reached is tried
+    /// again with its drive or export.
     pub(super) async fn look_up_remembered(&self) -> std::io::Result<()> {
         let groups = self.memory.load()?;
         let imports = self.memory.load_imports()?;
@@ -145,7 +146,7 @@ impl Engine {
         drives.extend(groups.into_iter().flat_map(|group| group.drives).map(|place| place.drive));
         addresses.extend(imports.into_iter().flat_map(|import| import.exports).map(|export| export.kind.address()));
         let drives: Vec<_> =
-            drives.iter().map(|drive| self.names.look_up_drives(std::slice::from_ref(drive))).collect();
+            drives.iter().map(|drive| self.opener.remotes.try_all(std::slice::from_ref(drive))).collect();
         let addresses = addresses.iter().map(|address| self.names.look_up_export(address, LOOK_UP_WITHIN));
         let addresses: Vec<_> = addresses.collect();
         for known in [join_all(drives).await, join_all(addresses).await].concat() {

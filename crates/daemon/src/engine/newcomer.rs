@@ -135,7 +135,7 @@ impl Newcomers {
 pub(super) fn offers(group: &Group, status: &GroupStatus, newcomers: &[Newcomer]) -> Vec<String> {
     let lost = |state| matches!(state, MemberState::Faulty | MemberState::Missing);
     let Some(member) = status.members.iter().find(|member| lost(member.state)) else { return Vec::new() };
-    if !status.spares.is_empty() || status.superblock.shape.survives() == 0 {
+    if status.free_spares().next().is_some() || status.superblock.shape.survives() == 0 {
         return Vec::new();
     }
     let fits = |newcomer: &&Newcomer| {

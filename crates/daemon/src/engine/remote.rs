@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::drive::{BufMut, Drive, DriveError, DriveInfo, Env, Segments};
+use ::drive::{BufMut, Drive, DriveError, DriveInfo, Env, Segments, join_all};
 use api::{ErrorCode, NvmeDrive};
 use initiator::{Address, ConnectError, Known, Namespace, Options, Selection, discover, quiet_time, this_host};
 use nvme::DISCOVERY_NQN;
@@ -83,7 +83,13 @@ pub(super) struct Remotes {
     shared: Arc<Shared>,
     /// Until then a daemon that was killed may be heard by targets.
     quiet_from: Instant,
+    /// Drives that could not be reached when it was tried last, as they are written, with the reason.
+    unreached: Mutex<BTreeMap<String, (ControlError, Instant)>>,
 }
+
+/// For how long a drive that could not be reached counts as such: whoever opens it with the lock for changes does not wait
+/// for it once more.
+const UNREACHED_FOR: Duration = Duration::from_secs(10);
 
 /// Whether a drive can be reached.
 #[derive(Debug, Clone, Copy, Default)]
@@ -223,7 +229,7 @@ impl Remotes {
         let mark = state.join(MARK);
         let quiet_from = Instant::now() + if mark.exists() { QUIET_MAX } else { Duration::ZERO };
         let shared = Arc::new(Shared { used: Mutex::default(), mark });
-        Remotes { shard, names, folder: state.to_owned(), shared, quiet_from }
+        Remotes { shard, names, folder: state.to_owned(), shared, quiet_from, unreached: Mutex::default() }
     }
 
     /// Connects to a drive, and takes it. Gives what it is, too: the same under every address. Its
@@ -234,6 +240,9 @@ impl Remotes {
     /// It cannot be reached or used, or is in use already.
     pub async fn open(&self, drive: &NvmeDrive) -> Answer<(OpenDrive, String)> {
         let name = drive.name();
+        if let Some(error) = self.unreached_lately(drive) {
+            return Err(error);
+        }
         let known = self.find_known(drive).await?;
         if known.info().read_only {
             return Err(ControlError::new(ErrorCode::DriveUnfit, format!("{name} is write protected")));
@@ -276,7 +285,36 @@ impl Remotes {
         let invalid = |error: api::AddressError| ControlError::new(ErrorCode::Invalid, error.to_string());
         let drive: NvmeDrive = text.parse().map_err(invalid)?;
         self.names.look_up_drive(&drive).await?;
-        self.look(&drive, &drive.name()).await.map(drop)
+        self.try_to_reach(&drive).await
+    }
+
+    /// Connects to the drives among those that a person wrote that are on other machines, all at once. To be called before the
+    /// lock for changes is taken: opening them is quick afterwards, whether they can be reached or not.
+    ///
+    /// # Errors
+    /// A host is not known. That a drive cannot be reached is the error of opening it.
+    pub async fn try_all(&self, texts: &[String]) -> Answer<()> {
+        self.names.look_up_drives(texts).await?;
+        let drives: Vec<NvmeDrive> = texts.iter().filter_map(|text| text.parse().ok()).collect();
+        join_all(drives.iter().map(|drive| self.try_to_reach(drive)).collect::<Vec<_>>()).await;
+        Ok(())
+    }
+
+    async fn try_to_reach(&self, drive: &NvmeDrive) -> Answer<()> {
+        let found = self.find_known(drive).await;
+        let mut unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
+        unreached.retain(|_, (_, at)| at.elapsed() < UNREACHED_FOR);
+        match &found {
+            Ok(_) => unreached.remove(&drive.to_string()),
+            Err(error) => unreached.insert(drive.to_string(), (error.clone(), Instant::now())),
+        };
+        found.map(drop)
+    }
+
+    fn unreached_lately(&self, drive: &NvmeDrive) -> Option<ControlError> {
+        let unreached = self.unreached.lock().unwrap_or_else(PoisonError::into_inner);
+        let lately = unreached.get(&drive.to_string()).filter(|(_, at)| at.elapsed() < UNREACHED_FOR);
+        lately.map(|(error, _)| error.clone())
     }
 
     /// Connects, and disconnects again. The hosts were looked up before.
@@ -327,7 +365,7 @@ impl Remotes {
             let code = match error {
                 ConnectError::NoNamespace { .. } => ErrorCode::DriveNotFound,
                 ConnectError::Unfit { .. } => ErrorCode::DriveUnfit,
-                _ => ErrorCode::Io,
+                _ => ErrorCode::Unreachable,
             };
             let hint = match error {
                 ConnectError::Refused { .. } | ConnectError::NoNamespace { .. } | ConnectError::Tls { .. } => {

@@ -8,7 +8,7 @@ use api::{GroupScan, ScannedDrive, ScannedGroup, ScannedState};
 use array::{Assembly, judge};
 use format::{MemberState, Superblock, SuperblockError, Uuid};
 
-use super::drives::{self, GLANCE_WITHIN, silent};
+use super::drives::{self, Consent, GLANCE_WITHIN, silent};
 use super::newcomer::{Glance, glance};
 use super::{Engine, find, identity, view};
 use crate::http::Answer;
@@ -127,7 +127,7 @@ impl Engine {
     async fn see_far(&self, text: &str) -> Seen {
         let opened = async {
             self.names.look_up_drives(&[text.to_owned()]).await?;
-            drives::open(&self.opener, text, None).await
+            drives::open(&self.opener, text, Consent::none(true)).await
         };
         let taken = match opened.await {
             Ok(taken) => taken,

@@ -51,6 +51,7 @@ pub(super) fn is_open(job: &JobStatus) -> bool {
 pub(super) fn more_urgent(status: &GroupStatus) -> Option<String> {
     status.jobs.iter().filter(|job| is_open(job)).find_map(|job| match job.kind {
         JobKind::Rebuild(member) => Some(format!("slot {} is being rebuilt", member.0)),
+        JobKind::Replace(member) => Some(format!("slot {} is being copied to another drive", member.0)),
         JobKind::Resync => Some("parity is being made to fit the data".to_owned()),
         JobKind::Scrub => None,
     })

@@ -26,7 +26,8 @@ impl Engine {
             ScrubAction::Stop => self.stop_scrub(group).await?,
         }
         let shown = self.look_at_group(group).await?;
-        let job = shown.jobs.into_iter().rev().find(|job| job.kind != api::JobKind::Rebuild);
+        let job =
+            shown.jobs.into_iter().rev().find(|job| !matches!(job.kind, api::JobKind::Rebuild | api::JobKind::Replace));
         Ok(Scrub { job, schedule: shown.scrub })
     }
 

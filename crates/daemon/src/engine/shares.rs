@@ -280,12 +280,12 @@ impl Engine {
     pub(super) async fn share_drives(&self, request: ShareCreate) -> Answer<Changed<ShareList>> {
         let address = request.address.clone().unwrap_or_else(|| NvmeTcpCreate::ADDRESS_DEFAULT.to_owned());
         self.names.look_up_export(&address, LOOK_UP_WITHIN).await?;
-        self.names.look_up_drives(&request.drives).await?;
+        self.opener.remotes.try_all(&request.drives).await?;
         let _one = self.changes.lock().await;
-        let any = Consent { create_files_bytes: None, wipe_foreign: true };
+        let any = Consent { wipe_foreign: true, ..Consent::none(request.dry_run) };
         let (mut taken, mut steps, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         for text in &request.drives {
-            let drive = drives::open(&self.opener, text, None).await?;
+            let drive = drives::open(&self.opener, text, any).await?;
             let holds = drives::inspect(&self.shards[0], &drive, any).await?;
             warnings.extend(holds.into_iter().map(|holds| format!("{holds}: hosts can overwrite it")));
             steps.push(format!("offer the drive {} over NVMe/TCP at {address}", drive.name));
@@ -472,7 +472,7 @@ impl Engine {
         }
         for record in shares {
             let nsid = record.nsid;
-            let opened = drives::open_let_go(&self.opener, &where_it_is(&record.place)).await;
+            let opened = drives::open_let_go(&self.opener, &where_it_is(&record.place), Consent::default()).await;
             if let Err(error) = &opened {
                 tracing::error!(drive = record.place.drive, %error, "a shared drive is not there");
             }
@@ -572,7 +572,7 @@ impl Engine {
         if self.newcomers.has_ended() {
             return Err(stopping());
         }
-        let (nsid, drive) = (record.nsid, drives::open(&self.opener, &present.path, None).await?);
+        let (nsid, drive) = (record.nsid, drives::open(&self.opener, &present.path, Consent::default()).await?);
         self.add_share(record, Ok(drive));
         self.serve_share(&uuid, nsid).await;
         tracing::info!(drive = present.path, "a shared drive is back");

@@ -143,6 +143,22 @@ impl Log {
             Event::RebuildStopped { member, reason } => {
                 tracing::error!(group, slot = member.0, reason, "rebuild stopped");
             }
+            Event::ReplaceStarted { member, drive } => {
+                tracing::info!(
+                    group,
+                    slot = member.0,
+                    drive = self.name(drive),
+                    "member is being copied to another drive"
+                );
+            }
+            Event::Replaced { member, drive } => {
+                let (slot, drive) = (member.0, self.name(drive));
+                tracing::info!(group, slot, drive, "member was replaced: the drive that was there can be taken out");
+            }
+            Event::ReplaceStopped { member, drive, reason } => {
+                let (slot, drive) = (member.0, self.name(drive));
+                tracing::error!(group, slot, drive, reason, "member was not replaced");
+            }
             Event::ScrubFinished { found: 0, repaired } => {
                 tracing::info!(group, repaired, "scrub finished: data and parity agree");
             }

@@ -153,8 +153,9 @@ impl Engine {
     }
 
     /// Looks after every group once: notes how far scrubs are, takes up those that were interrupted, tells what they
-    /// found, and starts one that is due.
+    /// found, and starts one that is due. And copies of members to other drives.
     pub async fn look_after_groups(&self) {
+        self.look_after_replacements().await;
         let mut due: Vec<(u64, Arc<Group>)> = Vec::new();
         for group in self.all() {
             match self.look_after(&group).await {

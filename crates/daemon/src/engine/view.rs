@@ -113,7 +113,7 @@ fn warnings(status: &GroupStatus, silent: &Silent, last: Option<&LastScrub>, nam
             MemberState::Faulty => warnings.push(format!("member {} is faulty", member.member.0)),
         }
     }
-    if !warnings.is_empty() && status.spares.is_empty() {
+    if !warnings.is_empty() && status.free_spares().next().is_none() {
         warnings.push("there is no spare: add one with `purlin spare add`, or replace the member".into());
     }
     for member in &status.members {
@@ -157,6 +157,7 @@ fn job(
 ) -> api::Job {
     let (kind, slot) = match job.kind {
         array::JobKind::Rebuild(member) => (JobKind::Rebuild, Some(u32::from(member.0))),
+        array::JobKind::Replace(member) => (JobKind::Replace, Some(u32::from(member.0))),
         array::JobKind::Scrub => (JobKind::Scrub, None),
         array::JobKind::Resync => (JobKind::Resync, None),
     };
@@ -188,7 +189,7 @@ fn job(
         bytes_per_s: job.bytes_per_s as f64,
         left_s: (running && job.bytes_per_s > 0).then(|| left.div_ceil(job.bytes_per_s.max(1))),
         elapsed_s: job.ended.unwrap_or(now).saturating_sub(job.started) / SECOND,
-        findings: (kind != JobKind::Rebuild).then(|| ScrubFindings {
+        findings: matches!(kind, JobKind::Scrub | JobKind::Resync).then(|| ScrubFindings {
             repair: job.repairs,
             mismatch_count: job.found,
             repaired_count: job.repaired,
@@ -235,6 +236,7 @@ pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
     let (shape, silent) = (status.superblock.shape, group.silent());
     let (space, used) = space(group, catalogue);
     let name = |id| group.drive(id).map(|drive| drive.name);
+    let replacement = status.replacement;
     let member = |member: &MemberStatus| {
         let drive = member.drive.and_then(|id| group.drive(id));
         api::Member {
@@ -242,6 +244,7 @@ pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
             set: (usize::from(member.member.0) / shape.members_per_set()) as u32,
             size_bytes: drive.as_ref().map(|drive| drive.open.info().size_bytes),
             drive: drive.map(|drive| drive.name),
+            replacement: replacement.filter(|(replaced, _)| *replaced == member.member).and_then(|(_, id)| name(id)),
             state: member_state(member, &silent),
             errors: member_errors(member),
         }
@@ -280,7 +283,7 @@ pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
         shards: status.owners.among(group.shards.len()).map(|shard| shard as u32).collect(),
         warnings: warnings(status, &silent, scrub.last.as_ref(), &group.name),
         members: status.members.iter().map(member).collect(),
-        spares: status.spares.iter().filter_map(spare).collect(),
+        spares: status.free_spares().filter_map(spare).collect(),
         jobs: status.jobs.iter().map(shown).collect(),
         io: io(&group_counters(group)),
         settings: settings::shown(&catalogue.settings),

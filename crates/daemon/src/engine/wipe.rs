@@ -5,16 +5,16 @@ use api::{Changed, DriveWipe, ErrorCode, WipedDrive};
 use array::erase;
 use runtime::{OpenDrive, ShardEnv};
 
-use super::drives::{self, stopping};
+use super::drives::{self, Consent, stopping};
 use super::{Engine, lost};
 use crate::http::{Answer, ControlError};
 
 impl Engine {
     /// Erases the superblocks of a drive that is not in use.
     pub(super) async fn wipe_drive(&self, text: &str, request: DriveWipe) -> Answer<Changed<WipedDrive>> {
-        self.names.look_up_drives(&[text.to_owned()]).await?;
+        self.opener.remotes.try_all(&[text.to_owned()]).await?;
         let _one = self.changes.lock().await;
-        let taken = drives::open(&self.opener, text, None).await?;
+        let taken = drives::open(&self.opener, text, Consent::none(request.dry_run)).await?;
         let Some(superblock) = drives::superblock_of(&self.shards[0], &taken).await? else {
             let message = format!("{} belongs to no group: there is nothing to erase", taken.name);
             return Err(ControlError::new(ErrorCode::WrongState, message));

@@ -520,6 +520,7 @@ fn scrub_metrics(registry: &mut Registry, groups: &[Group]) {
 fn job_labels(group: &str, job: &Job) -> JobLabels {
     let kind = match job.kind {
         JobKind::Rebuild => "rebuild",
+        JobKind::Replace => "replace",
         JobKind::Resync => "resync",
         JobKind::Scrub => "scrub",
         JobKind::Unknown => "unknown",

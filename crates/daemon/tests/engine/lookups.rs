@@ -1,6 +1,6 @@
-//! A DNS server that does not answer delays only the requests that name a host.
+//! A DNS server, or a target, that does not answer delays only the requests that name a host.
 //!
-//! Each test runs once more as a process of its own, in a mount namespace whose `/etc/resolv.conf`
+//! Each test with a DNS server runs once more as a process of its own, in a mount namespace whose `/etc/resolv.conf`
 //! names a UDP socket that never replies.
 
 use std::net::UdpSocket;
@@ -118,6 +118,34 @@ fn a_drive_whose_host_is_not_found_delays_no_other_change() {
         end(engine).await;
     });
     runtime.shutdown_background();
+}
+
+/// A target that takes connections and says nothing.
+#[tokio::test]
+async fn a_target_that_does_not_answer_delays_no_other_change() {
+    let bench = Bench::new();
+    let engine = with_a_group(&bench).await;
+    let silent = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+    let at = silent.local_addr().unwrap();
+    let far = format!("nvme-tcp://{at}/nqn.2026-11.com.example:shelf?nsid=1");
+    let (own, drives) = (engine.clone(), vec![bench.drive("near"), far.clone()]);
+    let request = GroupCreate { drives, ..bench.request("pool", Level::Raid1, 2) };
+    let creating = async move {
+        let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();
+        own.group_create(request, shape).await
+    };
+    let error = others_go_on(&engine, creating).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::Unreachable, "{error}");
+    let (own, with) = (engine.clone(), far.clone());
+    let replacing = async move {
+        let request = MemberReplace { with, create_files_bytes: None, wipe_foreign: false, dry_run: false };
+        own.member_replace("tank", 1, request).await
+    };
+    assert_eq!(others_go_on(&engine, replacing).await.unwrap_err().code, ErrorCode::Unreachable);
+    let (own, request) = (engine.clone(), serde_json::json!({ "drives": [far] }));
+    let assembling = async move { own.group_assemble(serde_json::from_value(request).unwrap()).await };
+    others_go_on(&engine, assembling).await.unwrap_err();
+    end(engine).await;
 }
 
 #[test]

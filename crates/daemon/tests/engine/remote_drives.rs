@@ -140,7 +140,7 @@ async fn a_remote_member_that_an_operator_took_out_stays_out_and_what_cannot_be_
     let engine = head(&bench).await;
     let gone = format!("nvme-tcp://127.0.0.1:1/{}?nsid=1", shelf.subsystem);
     let missing = shelf.missed_soon(&network, 9);
-    for (drive, code) in [(gone, ErrorCode::Io), (missing, ErrorCode::DriveNotFound)] {
+    for (drive, code) in [(gone, ErrorCode::Unreachable), (missing, ErrorCode::DriveNotFound)] {
         let request =
             GroupCreate { drives: vec![bench.drive("never"), drive], ..bench.request("tank", Level::Raid1, 2) };
         let shape = format::Shape::new(format::Level::Raid1, 2, None, None, None, 16 << 10).unwrap();

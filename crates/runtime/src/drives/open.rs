@@ -5,7 +5,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::ThreadId;
@@ -231,6 +231,19 @@ impl OpenDrive {
             }
         }
         Ok(open)
+    }
+
+    /// A sparse file of `size_bytes` without a name, for reading: what a file at this path would be like. Nothing is left of
+    /// it, and the folder stays as it was. Blocks for some system calls.
+    ///
+    /// # Errors
+    /// Whatever the file system refuses; one that has no files without a name (`O_TMPFILE`) does.
+    pub fn unnamed_beside(path: &Path, size_bytes: u64) -> io::Result<OpenDrive> {
+        let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let unnamed = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(folder)?;
+        unnamed.set_len(size_bytes)?;
+        let opened_at = PathBuf::from(format!("/proc/self/fd/{}", unnamed.as_raw_fd()));
+        open_file(&opened_at, &path.display().to_string(), Access::Read).map_err(io::Error::other)
     }
 
     fn open_for(spec: &DriveSpec, access: Access) -> Result<OpenDrive, OpenError> {

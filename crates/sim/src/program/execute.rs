@@ -119,6 +119,8 @@ struct Run {
     damaged: bool,
     /// Members that a rebuild is to fill.
     filling: Vec<usize>,
+    /// The drive that a member was copied to last.
+    exchanged: Option<u32>,
     noticed: Noticed,
     tally: Rc<RefCell<Tally>>,
 }
@@ -171,6 +173,7 @@ pub fn execute(program: &Program, verbose: bool) -> Tally {
         away: Vec::new(),
         damaged: false,
         filling: Vec::new(),
+        exchanged: None,
         noticed: Noticed::default(),
         tally: Rc::default(),
     };
@@ -289,6 +292,7 @@ impl Run {
             Step::Hiccup { .. } | Step::Slow { .. } => {}
             Step::Mishap { member, what, after_us, ms } => self.mishap(*member, *what, *after_us, *ms),
             Step::Replace { member, spare } => self.replace(*member, *spare),
+            Step::Exchange { member } => self.exchange(*member),
             Step::Return { member } => self.bring_back(*member),
             Step::Restart { without, shards } => self.restart(without, *shards),
             Step::Own { first, count, run, after_us } => self.own(*first, *count, *run, *after_us),
@@ -366,6 +370,7 @@ impl Run {
             CrashKind::PowerCut => group.cut(&self.sim),
             CrashKind::Kill => group.kill(&self.sim),
         };
+        self.leave_out_unfinished(&mut drives);
         lost.iter().for_each(SimDrive::fail);
         match cut.kind {
             CrashKind::PowerCut => self.history.borrow_mut().power_cut(),
@@ -456,10 +461,11 @@ impl Run {
             .filter(|&&member| matches!(group.state(member), MemberState::InSync | MemberState::Rebuilding))
             .map(|&member| (member, group.member(member).index()))
             .collect();
-        let drives = self.sim.block_on(group.stop());
+        let mut drives = self.sim.block_on(group.stop());
         self.history.borrow_mut().stopped();
         // Nothing of the old assembly may go on.
         self.sim.kill_tasks();
+        self.leave_out_unfinished(&mut drives);
         let mut left = Vec::new();
         for drive in drives {
             match absent.iter().find(|(_, absent)| *absent == drive.index()) {

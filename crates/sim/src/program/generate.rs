@@ -144,7 +144,7 @@ fn misfortune(rng: &mut Rng, setup: &Setup, members: usize, ledger: &Ledger) -> 
     if setup.remote.has(member) && rng.chance(1, 2) {
         return mishap(rng, member);
     }
-    match rng.below(40) {
+    match rng.below(42) {
         0..8 => {
             let dead = (0..rng.below(1 + setup.shape.survives() as u64)).map(|_| rng.index(members));
             let mut dead: Vec<usize> = dead.filter(|&member| !ledger.is_lost(member)).collect();
@@ -191,6 +191,7 @@ fn misfortune(rng: &mut Rng, setup: &Setup, members: usize, ledger: &Ledger) -> 
         27..31 => Step::Settle,
         31 => Step::Verify,
         32..36 => own(rng),
+        36..38 => Step::Exchange { member },
         _ => outage(rng, members, ledger),
     }
 }

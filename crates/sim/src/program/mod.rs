@@ -228,6 +228,11 @@ pub enum Step {
         /// By way of the hot spares.
         spare: bool,
     },
+    /// A member that works is copied to a new drive, which takes its place, while other steps are under way.
+    Exchange {
+        /// The member.
+        member: usize,
+    },
     /// The drive that was in a lost member's place is back at the next assembly.
     Return {
         /// The member.
@@ -384,6 +389,7 @@ impl fmt::Display for Step {
             Step::Replace { member, spare } => {
                 write!(formatter, "a {} takes the place of member {member}", if *spare { "spare" } else { "new drive" })
             }
+            Step::Exchange { member } => write!(formatter, "member {member} is copied to a new drive"),
             Step::Return { member } => write!(formatter, "the old drive of member {member} is back"),
             Step::Restart { without, shards } => {
                 write!(formatter, "stop and assemble on {shards} shards")?;

@@ -193,6 +193,8 @@ pub struct Ledger {
     /// Damaged, with or without the drive's knowledge.
     media: Vec<bool>,
     hiccup: Vec<bool>,
+    /// Being copied to another drive, or was since everything was settled: what happens to it would happen to one of two drives.
+    exchanged: Vec<bool>,
     cut_armed: bool,
     resync_due: bool,
     /// More members than a set survives may be away at the same time, until everything is settled.
@@ -226,6 +228,7 @@ impl Ledger {
             contested: false,
             media: none(),
             hiccup: none(),
+            exchanged: none(),
             cut_armed: false,
             resync_due: false,
             torn: false,
@@ -301,7 +304,7 @@ impl Ledger {
         let members = self.lost.len();
         let known = |member: &usize| *member < members;
         // What happens to drives on shelves is what happens to the way there.
-        let own = |member: &usize| known(member) && !self.remote.has(*member);
+        let own = |member: &usize| known(member) && !self.remote.has(*member) && !self.exchanged[*member];
         let allowed = match step {
             Step::Work(_) | Step::Own { .. } | Step::Verify => true,
             // What drives had cached that was acknowledged is not to be lost with their power alone.
@@ -339,7 +342,7 @@ impl Ledger {
                 let is_there = |member: &usize| own(member) && !self.lost[*member];
                 let in_place = *at_start || !how.is_away();
                 let harms = (*how == Broken::Power && self.cut_armed) || self.media.contains(&true);
-                let some = !members.is_empty() && members.iter().all(is_there);
+                let some = !members.is_empty() && members.iter().all(is_there) && !self.exchanged.contains(&true);
                 // Those that the group may have gone on without would be all that is there, and know nothing of it.
                 let others_know = !*at_start || self.affords(members) || !self.may_start_with_left_ones();
                 some && in_place && !harms && others_know && (all || self.may_lose(fault, members))
@@ -354,6 +357,10 @@ impl Ledger {
             Step::Replace { member, spare } => {
                 let only = self.lost.iter().filter(|&&lost| lost).count() == 1;
                 own(member) && self.lost[*member] && !self.cut_armed && !self.torn && (only || !spare)
+            }
+            Step::Exchange { member } => {
+                let is_whole = !self.bad(*member) && !self.hiccup[*member] && !self.exchanged.contains(&true);
+                own(member) && is_whole && !self.leaving && !self.cut_armed
             }
             // It would be there where all others are out of reach, and know nothing of them.
             Step::Return { member } => {
@@ -405,6 +412,7 @@ impl Ledger {
                 self.faltering |= matches!(step, Step::Errors { .. });
             }
             Step::Hiccup { member, .. } => self.hiccup[*member] = true,
+            Step::Exchange { member } => self.exchanged[*member] = true,
             Step::Media { member, .. } => self.media[*member] = true,
             Step::Silent { member, .. } if self.protection.has_checksums() => self.media[*member] = true,
             // It may leave, and comes back when everything is settled.
@@ -427,6 +435,7 @@ impl Ledger {
                 self.contested = false;
                 self.spared.fill(false);
                 self.filling.fill(false);
+                self.exchanged.fill(false);
                 self.resync_due = false;
                 (self.torn, self.leaving, self.power_due, self.away_due) = (false, false, false, false);
             }
@@ -481,6 +490,7 @@ pub fn fires_cut(step: &Step) -> bool {
             | Step::Scrub
             | Step::Restart { .. }
             | Step::Replace { .. }
+            | Step::Exchange { .. }
             | Step::Silent { .. }
             | Step::Media { .. }
             | Step::Return { .. }

@@ -19,6 +19,7 @@ mod owners;
 mod paper;
 mod rebuild;
 mod records;
+mod replacement;
 mod resumed;
 mod returns;
 mod scrub;

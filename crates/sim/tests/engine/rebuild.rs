@@ -434,7 +434,8 @@ fn a_drive_that_does_not_fit_is_refused_and_nothing_changes() {
         let epoch = superblock(&group.drives[0]).epoch;
         assert!(matches!(leader.add_spare(small, uuid(&mut rng)).await, Err(JoinError::TooSmall { .. })));
         assert!(matches!(leader.add_spare(coarse, uuid(&mut rng)).await, Err(JoinError::Sector { .. })));
-        assert_eq!(leader.replace(MemberIndex(0), fine, uuid(&mut rng)).await, Err(JoinError::InSync(0)));
+        assert!(matches!(leader.replace(MemberIndex(0), small, uuid(&mut rng)).await, Err(JoinError::TooSmall { .. })));
+        assert!(matches!(leader.replace(MemberIndex(0), coarse, uuid(&mut rng)).await, Err(JoinError::Sector { .. })));
         assert_eq!(leader.replace(MemberIndex(9), fine, uuid(&mut rng)).await, Err(JoinError::NoMember(9)));
         assert_eq!(leader.remove_spare(fine).await, Err(JoinError::NotASpare));
         assert_eq!(superblock(&group.drives[0]).epoch, epoch);

@@ -8,7 +8,7 @@ use format::{BLOCK, MemberState};
 
 use super::{Run, new_drive};
 use crate::engine::history::{self, Request, perform};
-use crate::engine::uuid;
+use crate::engine::{look, uuid};
 use crate::program::promise::Fault;
 use crate::program::{Mishap, Silent};
 use crate::{SimConnection, SimDrive, Way};
@@ -193,16 +193,41 @@ impl Run {
             let id = group.install(drive);
             if spare && group.state(member) == MemberState::Faulty {
                 group.leader().add_spare(id, identity).await.expect("the drive fits");
-            } else {
+            } else if group.state(member) != MemberState::InSync {
                 let replaced = group.leader().replace(index, id, identity).await;
                 // A spare that waited since an earlier step may have been faster.
-                let is_taken = matches!(replaced, Ok(()) | Err(JoinError::Busy(_) | JoinError::InSync(_)));
+                let is_taken = matches!(replaced, Ok(()) | Err(JoinError::Busy(_)));
                 // A way that fails meanwhile is no drive that does not fit. It is tried again when everything is settled.
                 let is_excused = troubled && matches!(replaced, Err(JoinError::Block(_)));
                 assert!(is_taken || is_excused, "{replaced:?}");
             }
         });
         self.filling.push(member);
+    }
+
+    /// Begins to copy a member to a new drive.
+    pub(super) fn exchange(&mut self, member: usize) {
+        let drive = new_drive(&self.sim, &self.setup, &format!("x{}", self.group().drives.len()));
+        let (identity, troubled) = (uuid(&mut self.rng), self.is_troubled());
+        let group = self.group.as_mut().expect("there is a group between steps");
+        if group.state(member) != MemberState::InSync {
+            return;
+        }
+        self.exchanged = Some(drive.index());
+        let begun = self.sim.block_on(async {
+            let id = group.install(drive);
+            group.leader().replace(MemberIndex(member as u16), id, identity).await
+        });
+        assert!(begun.is_ok() || troubled, "{begun:?}");
+    }
+
+    /// A copy that had not ended is a spare, which nobody asked for: it is left out of the next assembly.
+    pub(super) fn leave_out_unfinished(&mut self, drives: &mut Vec<SimDrive>) {
+        let Some(exchanged) = self.exchanged.take() else { return };
+        let Ok(assembly) = look(&self.sim, drives) else { return };
+        if assembly.spares.iter().any(|&spare| drives[spare].index() == exchanged) {
+            drives.retain(|drive| drive.index() != exchanged);
+        }
     }
 
     pub(super) fn bring_back(&mut self, member: usize) {
