@@ -1,0 +1,7 @@
+//! The rules, a file each.
+
+pub mod imports;
+pub mod length;
+pub mod links;
+pub mod width;
+pub mod words;
