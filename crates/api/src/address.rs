@@ -41,8 +41,9 @@ pub enum AddressError {
 
 /// What a drive is made of, as named in requests.
 ///
-/// `mem:NAME:SIZE` is memory of the daemon, gone with it; `mem:NAME` names one that is there. `nvme-tcp://HOST/NQN?nsid=N` is a drive of
-/// another machine. Anything else is the path of a block device or a file on the daemon's machine.
+/// `mem:NAME:SIZE` is memory of the daemon, gone with it; `mem:NAME` names one that is there.
+/// `nvme-tcp://HOST/NQN?nsid=N` is a drive of another machine. Anything else is the path of a block
+/// device or a file on the daemon's machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DriveSpec {
     /// Memory of the daemon.
@@ -59,7 +60,8 @@ pub enum DriveSpec {
 }
 
 impl DriveSpec {
-    /// The name by which the drive is known afterwards: `mem:NAME`, `nvme-tcp://HOST:PORT/NQN?nsid=N`, or the path.
+    /// The name by which the drive is known afterwards: `mem:NAME`,
+    /// `nvme-tcp://HOST:PORT/NQN?nsid=N`, or the path.
     pub fn name(&self) -> String {
         match self {
             DriveSpec::Memory { name, .. } => format!("mem:{name}"),
@@ -156,7 +158,8 @@ impl FromStr for NbdAddress {
             None if host.contains(':') => return Err(refuse()),
             None => host,
         };
-        // One place has one notation, so that two exports at one place are noticed: no sign, and no zeroes in front.
+        // One place has one notation, so that two exports at one place are noticed: no sign, and no
+        // zeroes in front.
         if !port.starts_with(|first: char| ('1'..='9').contains(&first)) {
             return Err(refuse());
         }

@@ -8,7 +8,8 @@ use utoipa::ToSchema;
 
 use crate::Invalid;
 
-/// How an export over NVMe/TCP reaches its volume, as it tells hosts that have several ways: the state of Asymmetric Namespace Access.
+/// How an export over NVMe/TCP reaches its volume, as it tells hosts that have several ways: the
+/// state of Asymmetric Namespace Access.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnaState {
@@ -53,7 +54,8 @@ impl FromStr for AnaState {
     }
 }
 
-/// `PATCH /v1/exports/{id}`: change an export while clients are connected. What is left out, or `null`, stays as it is.
+/// `PATCH /v1/exports/{id}`: change an export while clients are connected. What is left out, or
+/// `null`, stays as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ExportUpdate {

@@ -8,10 +8,11 @@ use utoipa::ToSchema;
 pub struct Changed<T> {
     /// Nothing was changed; `steps` says what would have been.
     pub dry_run: bool,
-    /// What was done or would be done, in order, one sentence without a full stop each: "write a superblock to
-    /// /dev/sdb". For people; the words may change.
+    /// What was done or would be done, in order, one sentence without a full stop each: "write a
+    /// superblock to /dev/sdb". For people; the words may change.
     pub steps: Vec<String>,
-    /// What the caller should know, although it was no reason to refuse: "the group starts degraded: slot 2 is missing".
+    /// What the caller should know, although it was no reason to refuse: "the group starts
+    /// degraded: slot 2 is missing".
     pub warnings: Vec<String>,
     /// The object afterwards; `null` after a dry run and where the object is gone.
     pub object: Option<T>,

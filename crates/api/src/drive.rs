@@ -8,15 +8,16 @@ use crate::{ErrorCounts, IoCounters, LatencyUs};
 /// `GET /v1/drives`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct DriveList {
-    /// All drives that the daemon has open or misses, members first, by group and slot; then those that were plugged in since it started
-    /// and that no group has.
+    /// All drives that the daemon has open or misses, members first, by group and slot; then those
+    /// that were plugged in since it started and that no group has.
     pub drives: Vec<Drive>,
 }
 
 /// A drive that the daemon knows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Drive {
-    /// Its path, `mem:NAME`, or `nvme-tcp://HOST:PORT/NQN?nsid=N`. For a missing drive the last name it was seen under.
+    /// Its path, `mem:NAME`, or `nvme-tcp://HOST:PORT/NQN?nsid=N`. For a missing drive the last
+    /// name it was seen under.
     pub name: String,
     /// What it is made of.
     pub kind: DriveKind,
@@ -57,21 +58,25 @@ pub struct DriveDetails {
     pub firmware: Option<String>,
     /// What it is whatever its name is: by this it is found again.
     pub identity: Option<String>,
-    /// How its reads and writes pass by the kernel's block layer; `null` where that was not asked for (`purlind --passthrough`), and for what
-    /// is not of the kernel: memory and drives of other machines.
+    /// How its reads and writes pass by the kernel's block layer; `null` where that was not asked
+    /// for (`purlind --passthrough`), and for what is not of the kernel: memory and drives of other
+    /// machines.
     pub passthrough: Option<DrivePassthrough>,
-    /// How it is; `null` where it does not say, such as a drive that is not NVMe, or that the daemon may not ask.
+    /// How it is; `null` where it does not say, such as a drive that is not NVMe, or that the
+    /// daemon may not ask.
     pub health: Option<DriveHealth>,
 }
 
 /// Reads and writes of an NVMe namespace as commands on its generic character device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct DrivePassthrough {
-    /// The character device, such as `/dev/ng0n1`; `null` where the block device is used for everything.
+    /// The character device, such as `/dev/ng0n1`; `null` where the block device is used for
+    /// everything.
     pub node: Option<String>,
     /// Why the block device is used.
     pub refusal: Option<String>,
-    /// Reads and writes that went so since the drive was opened. Others, such as those of many pieces, go by the block device.
+    /// Reads and writes that went so since the drive was opened. Others, such as those of many
+    /// pieces, go by the block device.
     pub command_count: u64,
 }
 

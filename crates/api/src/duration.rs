@@ -1,10 +1,11 @@
 //! Durations as people write and read them.
 //!
 //! Invariants:
-//! - A duration is a number with a unit: `us`, `ms`, `s`, `m` or `min`, `h`, `d`, `w`. A bare number is refused: nobody can
-//!   tell what it counts.
+//! - A duration is a number with a unit: `us`, `ms`, `s`, `m` or `min`, `h`, `d`, `w`. A bare
+//!   number is refused: nobody can tell what it counts.
 //! - Parsing is exact integer arithmetic; a fraction is cut to whole nanoseconds, never rounded up.
-//! - What [`format_duration`] writes, [`parse_duration`] reads back to the same duration, where that is whole microseconds.
+//! - What [`format_duration`] writes, [`parse_duration`] reads back to the same duration, where
+//!   that is whole microseconds.
 
 use std::time::Duration;
 
@@ -90,8 +91,8 @@ pub fn parse_duration(text: &str) -> Result<Duration, DurationError> {
     Ok(Duration::from_nanos(nanos as u64))
 }
 
-/// A duration that loses nothing above a microsecond: the longest unit that divides it. `30d`, `90s`, `5ms`, `0s`. Weeks
-/// are written as days, since intervals are talked of in days.
+/// A duration that loses nothing above a microsecond: the longest unit that divides it. `30d`,
+/// `90s`, `5ms`, `0s`. Weeks are written as days, since intervals are talked of in days.
 ///
 /// ```
 /// use std::time::Duration;

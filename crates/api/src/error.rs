@@ -64,7 +64,8 @@ pub enum ErrorCode {
     ForeignData,
     /// 409: the drive is too small or its sectors don't fit.
     DriveUnfit,
-    /// 409: the drives don't make a whole group: stale, from two groups, an unknown version, too few.
+    /// 409: the drives don't make a whole group: stale, from two groups, an unknown version, too
+    /// few.
     NotAssemblable,
     /// 409: the group, volume or drive is used by what would have to go first.
     Busy,

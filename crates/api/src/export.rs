@@ -24,8 +24,8 @@ pub struct Export {
     pub protocol: Protocol,
     /// Where it listens: `unix:PATH` or `HOST:PORT`. Of a block device, its node: `/dev/ublkbN`.
     pub address: String,
-    /// What a client is to be told, such as `nbd+unix:///tank/db?socket=/run/db.sock`. Of a block device, the path that stays
-    /// the same: `/dev/purlin/tank/db`.
+    /// What a client is to be told, such as `nbd+unix:///tank/db?socket=/run/db.sock`. Of a block
+    /// device, the path that stays the same: `/dev/purlin/tank/db`.
     pub uri: String,
     /// Writes are refused.
     pub read_only: bool,
@@ -33,16 +33,17 @@ pub struct Export {
     pub tls: Option<ExportTls>,
     /// Block size of a block device or of a namespace, in bytes; `null` for NBD.
     pub block_bytes: Option<u32>,
-    /// What the drives write whole or not at all when the power fails, in bytes. Where it is less than `block_bytes`, a power cut may
-    /// leave a block partly written. `null` for NBD, which promises nothing about it, and where it is not known.
+    /// What the drives write whole or not at all when the power fails, in bytes. Where it is less
+    /// than `block_bytes`, a power cut may leave a block partly written. `null` for NBD, which
+    /// promises nothing about it, and where it is not known.
     #[serde(default)]
     pub atomic_bytes: Option<u32>,
     /// It takes connections, or the block device is there. Otherwise `message` says why not.
     pub listening: bool,
     /// Why it does not listen; `null` otherwise.
     pub message: Option<String>,
-    /// Clients connected now. Of a block device: its mounts, and the devices on top of it. Over NVMe/TCP each I/O queue that has
-    /// used it is one.
+    /// Clients connected now. Of a block device: its mounts, and the devices on top of it. Over
+    /// NVMe/TCP each I/O queue that has used it is one.
     pub connection_count: u32,
     /// Of NVMe/TCP, the name of the subsystem; `null` for others.
     pub nqn: Option<String>,
@@ -52,16 +53,19 @@ pub struct Export {
     pub ana: Option<AnaState>,
     /// Of NVMe/TCP, the hosts that may use it; `null` for any host, and for other protocols.
     pub hosts: Option<Vec<String>>,
-    /// Of NVMe/TCP, the hosts that have to use TLS, of those that may use it; empty for other protocols.
+    /// Of NVMe/TCP, the hosts that have to use TLS, of those that may use it; empty for other
+    /// protocols.
     pub tls_hosts: Vec<String>,
-    /// Of NVMe/TCP, the hosts that have to authenticate (DH-HMAC-CHAP), of those that may use it; empty for other protocols.
+    /// Of NVMe/TCP, the hosts that have to authenticate (DH-HMAC-CHAP), of those that may use it;
+    /// empty for other protocols.
     #[serde(default)]
     pub secret_hosts: Vec<String>,
-    /// Of those, the hosts to which the target proves itself, too, if they ask: it has a secret for them.
+    /// Of those, the hosts to which the target proves itself, too, if they ask: it has a secret for
+    /// them.
     #[serde(default)]
     pub mutual_hosts: Vec<String>,
-    /// Of NVMe/TCP, the hosts that are registered with the namespace, and what they have reserved; `null` where there are none, and
-    /// for other protocols.
+    /// Of NVMe/TCP, the hosts that are registered with the namespace, and what they have reserved;
+    /// `null` where there are none, and for other protocols.
     pub reservation: Option<Reservation>,
 }
 
@@ -123,8 +127,8 @@ pub struct UblkCreate {
     /// N in `/dev/ublkbN`; the lowest that is free where it is left out.
     #[serde(default)]
     pub number: Option<u32>,
-    /// Size of its blocks in bytes: 512 or 4096. By default what the drives of the group write whole or not at all when the power
-    /// fails; of an import that of its drives.
+    /// Size of its blocks in bytes: 512 or 4096. By default what the drives of the group write
+    /// whole or not at all when the power fails; of an import that of its drives.
     #[serde(default)]
     pub block_bytes: Option<u32>,
     /// Requests that each of its queues takes at the same time: 1 to 4096, 128 by default.
@@ -139,11 +143,12 @@ pub struct NvmeTcpCreate {
     /// Where to listen: `HOST:PORT`; `0.0.0.0:4420` where it is left out.
     #[serde(default)]
     pub address: Option<String>,
-    /// Its number, 1 to 65535; the lowest that is free where it is left out, or the one that the volume has elsewhere.
+    /// Its number, 1 to 65535; the lowest that is free where it is left out, or the one that the
+    /// volume has elsewhere.
     #[serde(default)]
     pub nsid: Option<u32>,
-    /// Size of its blocks in bytes: 512 or 4096. By default that which the volume has elsewhere, or else what the drives of the group
-    /// write whole or not at all when the power fails.
+    /// Size of its blocks in bytes: 512 or 4096. By default that which the volume has elsewhere, or
+    /// else what the drives of the group write whole or not at all when the power fails.
     #[serde(default)]
     pub block_bytes: Option<u32>,
     /// NVMe qualified names of the hosts that may use it.

@@ -11,7 +11,8 @@ use crate::{
     check_name,
 };
 
-/// Names that no group can have, because they are verbs where names stand: `POST /v1/groups/assemble`.
+/// Names that no group can have, because they are verbs where names stand: `POST
+/// /v1/groups/assemble`.
 const RESERVED: [&str; 1] = ["assemble"];
 
 /// `GET /v1/groups`.
@@ -143,7 +144,8 @@ pub struct CrashSafety {
 pub struct Checksums {
     /// As the group was made. Groups without redundancy or without crash safety have none.
     pub enabled: bool,
-    /// One sentence for people, such as "on: what a drive damages is noticed and put right when it is read".
+    /// One sentence for people, such as "on: what a drive damages is noticed and put right when it
+    /// is read".
     pub note: String,
 }
 
@@ -156,7 +158,8 @@ pub struct Member {
     pub set: u32,
     /// The drive in it, or the one last seen there; `null` if that is unknown.
     pub drive: Option<String>,
-    /// The drive that its content is being copied to, which takes its place then; `null` if there is none.
+    /// The drive that its content is being copied to, which takes its place then; `null` if there
+    /// is none.
     #[serde(default)]
     pub replacement: Option<String>,
     /// How it does.
@@ -217,7 +220,8 @@ pub struct GroupCreate {
     pub name: String,
     /// How it is to protect its data.
     pub level: Level,
-    /// Its members in the order of their slots: paths on the daemon's machine, `mem:NAME:SIZE`, or `nvme-tcp://HOST/NQN?nsid=N`.
+    /// Its members in the order of their slots: paths on the daemon's machine, `mem:NAME:SIZE`, or
+    /// `nvme-tcp://HOST/NQN?nsid=N`.
     pub drives: Vec<String>,
     /// Hot spares.
     #[serde(default)]
@@ -231,16 +235,19 @@ pub struct GroupCreate {
     /// Sets, for RAID 50 and 60 only: 2 unless told.
     #[serde(default)]
     pub sets: Option<u32>,
-    /// One drive's part of a stripe: a power of two from 4 KiB to 1 MiB. The daemon chooses unless told.
+    /// One drive's part of a stripe: a power of two from 4 KiB to 1 MiB. The daemon chooses unless
+    /// told.
     #[serde(default)]
     pub strip_bytes: Option<u64>,
     /// What a crash may cost; `on` unless told.
     #[serde(default)]
     pub crash_safety: Option<SafetyMode>,
-    /// Whether to keep checksums of data and parity; `true` unless told, where there is redundancy and crash safety.
+    /// Whether to keep checksums of data and parity; `true` unless told, where there is redundancy
+    /// and crash safety.
     #[serde(default)]
     pub checksums: Option<bool>,
-    /// The latency target for clients in microseconds, 100 to 10 000 000; 0: none, which is what it is unless told.
+    /// The latency target for clients in microseconds, 100 to 10 000 000; 0: none, which is what it
+    /// is unless told.
     #[serde(default)]
     pub client_p99_us: Option<u64>,
     /// Whether a slow member gives its place to a spare; `false` unless told.
@@ -261,7 +268,8 @@ pub struct GroupCreate {
 }
 
 impl GroupCreate {
-    /// Checks names and drives, without looking at any drive. Whether level and numbers make a shape, the daemon says.
+    /// Checks names and drives, without looking at any drive. Whether level and numbers make a
+    /// shape, the daemon says.
     ///
     /// # Errors
     /// A sentence that says what makes no sense.
@@ -383,7 +391,8 @@ pub struct GroupStop {
     pub dry_run: bool,
 }
 
-/// `POST /v1/groups/{group}/forget`: no longer try to start a group that could not be started; its drives stay as they are.
+/// `POST /v1/groups/{group}/forget`: no longer try to start a group that could not be started; its
+/// drives stay as they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupForget {
@@ -401,7 +410,8 @@ pub struct MemberFail {
     pub dry_run: bool,
 }
 
-/// `POST /v1/groups/{group}/members/{slot}/replace`: put another drive in a slot and rebuild onto it.
+/// `POST /v1/groups/{group}/members/{slot}/replace`: put another drive in a slot and rebuild onto
+/// it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct MemberReplace {

@@ -29,12 +29,14 @@ pub struct HostList {
     pub hosts: Vec<Host>,
 }
 
-/// An NVMe host: one that an export or a shared drive names, that is connected or has used one, or that has a secret.
+/// An NVMe host: one that an export or a shared drive names, that is connected or has used one, or
+/// that has a secret.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Host {
     /// Its NVMe qualified name, as it says of itself.
     pub nqn: String,
-    /// Controllers that it has connected to, each with a connection for its admin queue. Discovery controllers do not count.
+    /// Controllers that it has connected to, each with a connection for its admin queue. Discovery
+    /// controllers do not count.
     pub controller_count: u32,
     /// I/O queues of all its controllers that are connected, a connection each.
     pub queue_count: u32,
@@ -44,7 +46,8 @@ pub struct Host {
     pub error_count: u64,
     /// Commands that are being served.
     pub in_flight_count: u64,
-    /// Latency of its reads since the exports began, rounded up to powers of two; `null` where there were none.
+    /// Latency of its reads since the exports began, rounded up to powers of two; `null` where
+    /// there were none.
     pub read_latency_us: Option<LatencyUs>,
     /// The same, of its writes.
     pub write_latency_us: Option<LatencyUs>,
@@ -52,7 +55,8 @@ pub struct Host {
     pub exports: Vec<HostExport>,
     /// The shared drives that it may use, by identity.
     pub shares: Vec<HostShare>,
-    /// Where it has to prove who it is: for shared drives, and by group. Elsewhere its name is enough.
+    /// Where it has to prove who it is: for shared drives, and by group. Elsewhere its name is
+    /// enough.
     pub keys: Vec<HostKey>,
     /// Where it has to use TLS: for shared drives, and by group. Elsewhere it may not.
     pub tls_keys: Vec<HostTlsKey>,

@@ -1,4 +1,5 @@
-//! Secrets that NVMe hosts prove themselves with, and keys that they encrypt with. They go in, and never come out.
+//! Secrets that NVMe hosts prove themselves with, and keys that they encrypt with. They go in, and
+//! never come out.
 
 use std::fmt;
 
@@ -9,7 +10,8 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DhGroup {
-    /// None: whoever listens may try secrets in his own time, which is of no use against random ones.
+    /// None: whoever listens may try secrets in his own time, which is of no use against random
+    /// ones.
     Null,
     /// RFC 7919, 2048 bits.
     Ffdhe2048,
@@ -58,7 +60,8 @@ impl fmt::Display for DhGroup {
     }
 }
 
-/// `PUT /v1/groups/{group}/hosts/{host}/key`, or `/v1/shares/hosts/{host}/key`: from its next authentication on, a host has to prove itself with this.
+/// `PUT /v1/groups/{group}/hosts/{host}/key`, or `/v1/shares/hosts/{host}/key`: from its next
+/// authentication on, a host has to prove itself with this.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostKeySet {
@@ -81,7 +84,8 @@ impl fmt::Debug for HostKeySet {
 /// That a host has to prove itself. What with is not told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostKey {
-    /// Name of the group, whose namespaces the host may use once it has; `null`: it is for the drives that this machine shares.
+    /// Name of the group, whose namespaces the host may use once it has; `null`: it is for the
+    /// drives that this machine shares.
     pub group: Option<String>,
     /// The target has a secret, too, and proves itself to a host that asks.
     pub mutual: bool,
@@ -89,13 +93,15 @@ pub struct HostKey {
     pub dh_group: DhGroup,
 }
 
-/// `PUT /v1/groups/{group}/hosts/{host}/tls-key`, or `/v1/shares/hosts/{host}/tls-key`: from its next connection on, a host has to use TLS with this key.
+/// `PUT /v1/groups/{group}/hosts/{host}/tls-key`, or `/v1/shares/hosts/{host}/tls-key`: from its
+/// next connection on, a host has to use TLS with this key.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct HostTlsKeySet {
     /// The key, as `nvme gen-tls-key` prints it: `NVMeTLSkey-1:HH:BASE64:`.
     pub key: String,
-    /// The key that it has had so far counts as well, until the next change: so that the host may be given the new one at any time.
+    /// The key that it has had so far counts as well, until the next change: so that the host may
+    /// be given the new one at any time.
     #[serde(default)]
     pub keep_old: bool,
 }
@@ -109,7 +115,8 @@ impl fmt::Debug for HostTlsKeySet {
 /// That a host has to use TLS. With which key is not told.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct HostTlsKey {
-    /// Name of the group, for whose exports it has to; `null`: it is for the drives that this machine shares.
+    /// Name of the group, for whose exports it has to; `null`: it is for the drives that this
+    /// machine shares.
     pub group: Option<String>,
     /// Keys that count: 2 while one is exchanged.
     pub key_count: u32,

@@ -1,4 +1,5 @@
-//! What is used where it lies: arrays of other software, read so that their data can be copied over, and namespaces of other machines.
+//! What is used where it lies: arrays of other software, read so that their data can be copied
+//! over, and namespaces of other machines.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -13,14 +14,16 @@ pub struct ImportList {
     pub imports: Vec<Import>,
 }
 
-/// A Linux md array that is read in place, to whose drives nothing is ever written; or a namespace of another machine.
+/// A Linux md array that is read in place, to whose drives nothing is ever written; or a namespace
+/// of another machine.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Import {
     /// Its name; groups and imports have different ones.
     pub name: String,
     /// Full name of its one volume, which can be exported.
     pub volume: String,
-    /// How it does: `failed` while it cannot be read, `degraded` while drives or ways to it are missing.
+    /// How it does: `failed` while it cannot be read, `degraded` while drives or ways to it are
+    /// missing.
     pub health: GroupHealth,
     /// Why it cannot be read; `null` while it can.
     pub message: Option<String>,
@@ -32,7 +35,8 @@ pub struct Import {
     pub namespace: Option<ImportedNamespace>,
     /// Drives that it was imported with, and that are looked at when the daemon starts.
     pub drives: Vec<String>,
-    /// What was being written when the array was last used may be computed wrongly, as was consented to.
+    /// What was being written when the array was last used may be computed wrongly, as was
+    /// consented to.
     pub allow_inconsistent: bool,
     /// Identities of its exports.
     pub exports: Vec<String>,
@@ -47,7 +51,8 @@ pub struct ImportedNamespace {
     pub subsystem: String,
     /// Its number there.
     pub nsid: u32,
-    /// Its size in bytes when it was connected; `null` while it was not since the daemon started. So the next one.
+    /// Its size in bytes when it was connected; `null` while it was not since the daemon started.
+    /// So the next one.
     pub size_bytes: Option<u64>,
     /// Size of its blocks in bytes.
     pub block_bytes: Option<u32>,
@@ -62,7 +67,8 @@ pub struct ImportedNamespace {
 pub struct NamespacePath {
     /// Where it leads to.
     pub address: String,
-    /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `change`, the ANA states; `connecting`; `lost`.
+    /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `change`, the ANA states;
+    /// `connecting`; `lost`.
     pub state: String,
     /// How often it was connected.
     pub connect_count: u64,
@@ -70,7 +76,8 @@ pub struct NamespacePath {
     pub last_error: Option<String>,
 }
 
-/// `POST /v1/imports/nvme`: connect to a namespace of another machine, to make it a block device of this one.
+/// `POST /v1/imports/nvme`: connect to a namespace of another machine, to make it a block device of
+/// this one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImportNvme {
@@ -169,8 +176,8 @@ pub struct ImportMd {
     /// UUID or name of the array, as mdadm shows them; needed where the drives hold several.
     #[serde(default)]
     pub array: Option<String>,
-    /// Read an array that was not stopped cleanly although members are missing, or although members cannot be read
-    /// everywhere: what was being written then may be computed wrongly.
+    /// Read an array that was not stopped cleanly although members are missing, or although members
+    /// cannot be read everywhere: what was being written then may be computed wrongly.
     #[serde(default)]
     pub allow_inconsistent: bool,
     /// Only say what is there and what would be done.

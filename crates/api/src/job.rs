@@ -101,7 +101,8 @@ pub struct ScrubPlace {
     pub offset_bytes: u64,
     /// Where on each member, in bytes.
     pub member_offset_bytes: u64,
-    /// The member with the wrong strip, where its checksum or two or more parity strips tell; `null` otherwise.
+    /// The member with the wrong strip, where its checksum or two or more parity strips tell;
+    /// `null` otherwise.
     pub slot: Option<u32>,
     /// The drive in that slot; `null` where the member is not known.
     pub drive: Option<String>,
@@ -109,8 +110,8 @@ pub struct ScrubPlace {
     pub fault: PlaceFault,
     /// Of what it is wrong.
     pub content: PlaceContent,
-    /// Whose data it is: one volume where the member is known, every volume of the stripe's part otherwise. Empty for
-    /// parity and for space that no volume has.
+    /// Whose data it is: one volume where the member is known, every volume of the stripe's part
+    /// otherwise. Empty for parity and for space that no volume has.
     pub volumes: Vec<VolumePlace>,
     /// It was put right.
     pub repaired: bool,
@@ -176,7 +177,8 @@ pub struct VolumePlace {
 pub struct ScrubRequest {
     /// What to do.
     pub action: ScrubAction,
-    /// With `start`: write back what is found wrong, where checksums or parity tell which side is. Default: report only.
+    /// With `start`: write back what is found wrong, where checksums or parity tell which side is.
+    /// Default: report only.
     #[serde(default)]
     pub repair: bool,
 }

@@ -1,4 +1,5 @@
-//! RAID levels and their crash safety by name. Which shapes they can have, the `format` crate knows.
+//! RAID levels and their crash safety by name. Which shapes they can have, the `format` crate
+//! knows.
 
 use std::fmt;
 use std::str::FromStr;
@@ -105,7 +106,8 @@ pub enum SafetyMode {
     Off,
     /// A log closes the write hole.
     On,
-    /// As `on`, and blocks that were being written are old or new even on a drive that is lost in the same crash.
+    /// As `on`, and blocks that were being written are old or new even on a drive that is lost in
+    /// the same crash.
     Strict,
     /// A mode that this client doesn't know. Never sent.
     #[serde(other)]

@@ -1,16 +1,20 @@
 //! The words of Purlin's HTTP API: what a client may say and what the daemon answers.
 //!
-//! Six objects, [`Drive`], [`Group`], [`Import`], [`Volume`], [`Export`] and [`Host`], and one screen of everything, [`Status`]. The daemon
-//! serves them as JSON under [`ROOT`]; the command `purlin` is one client of many.
+//! Six objects, [`Drive`], [`Group`], [`Import`], [`Volume`], [`Export`] and [`Host`], and one
+//! screen of everything, [`Status`]. The daemon serves them as JSON under [`ROOT`]; the command
+//! `purlin` is one client of many.
 //!
 //! Rules that hold for every type here:
 //!
 //! - Requests refuse fields they don't know, so that a mistyped option is never silently ignored.
-//! - Responses only grow: a field, once there, keeps its name, unit and meaning; new fields and new values of the
-//!   enumerations may appear. An enumeration value that a client doesn't know reads as `unknown`.
+//! - Responses only grow: a field, once there, keeps its name, unit and meaning; new fields and new
+//!   values of the enumerations may appear. An enumeration value that a client doesn't know reads
+//!   as `unknown`.
 //! - An optional field of a response is always present, `null` where there is nothing to say.
-//! - Quantities carry their unit as a suffix: `_bytes`, `_s`, `_us`, `_count`, `_percent`, `_per_s`.
-//! - An error is `{ "error": { "code": "group_exists", "message": "one clear sentence" } }`; see [`ErrorCode`].
+//! - Quantities carry their unit as a suffix: `_bytes`, `_s`, `_us`, `_count`, `_percent`,
+//!   `_per_s`.
+//! - An error is `{ "error": { "code": "group_exists", "message": "one clear sentence" } }`; see
+//!   [`ErrorCode`].
 #![forbid(unsafe_code)]
 
 mod address;

@@ -25,7 +25,8 @@ pub const LIMIT_BURST_MS_DEFAULT: u64 = 100;
 /// How fast something may be used, and how its requests have waited for that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Limit {
-    /// Requests for each second: reads, writes, zeroing, discarding, comparing, copying; not flushes. `null`: any number.
+    /// Requests for each second: reads, writes, zeroing, discarding, comparing, copying; not
+    /// flushes. `null`: any number.
     pub iops: Option<u64>,
     /// Bytes of data for each second; `null`: any number.
     pub bytes_per_s: Option<u64>,
@@ -39,8 +40,9 @@ pub struct Limit {
     pub waited_us: u64,
 }
 
-/// `PATCH /v1/volumes/{group}/{volume}/limit` and `PATCH /v1/exports/{id}/hosts/{host}/limit`: change how fast something may be used,
-/// while clients are connected. What is left out, or `null`, stays as it is.
+/// `PATCH /v1/volumes/{group}/{volume}/limit` and `PATCH /v1/exports/{id}/hosts/{host}/limit`:
+/// change how fast something may be used, while clients are connected. What is left out, or `null`,
+/// stays as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct LimitUpdate {
@@ -50,7 +52,8 @@ pub struct LimitUpdate {
     /// Bytes for each second, 1 to 2^40; 0: any number.
     #[serde(default)]
     pub bytes_per_s: Option<u64>,
-    /// What may be used at once after a pause, in milliseconds of the limit, 10 to 3 600 000; 100 where nobody says otherwise.
+    /// What may be used at once after a pause, in milliseconds of the limit, 10 to 3 600 000; 100
+    /// where nobody says otherwise.
     #[serde(default)]
     pub burst_ms: Option<u64>,
     /// Only say what would be done.

@@ -64,7 +64,8 @@ pub struct ErrorCounts {
     pub other_count: u64,
     /// Operations that were tried again.
     pub retry_count: u64,
-    /// Blocks that came back without an error and were not what had been written: their checksums say so.
+    /// Blocks that came back without an error and were not what had been written: their checksums
+    /// say so.
     pub damaged_count: u64,
 }
 

@@ -8,7 +8,8 @@ use crate::Invalid;
 /// The longest name, in characters (all ASCII, so bytes too): the superblock has no room for more.
 pub const NAME_CHARS_MAX: usize = 64;
 
-/// Checks the name of a group or volume: 1 to [`NAME_CHARS_MAX`] of `a-z 0-9 . _ -`, first a letter or digit.
+/// Checks the name of a group or volume: 1 to [`NAME_CHARS_MAX`] of `a-z 0-9 . _ -`, first a letter
+/// or digit.
 ///
 /// So a name is one path segment, one shell word, and never looks like an option.
 ///

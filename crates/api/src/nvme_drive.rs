@@ -34,20 +34,25 @@ pub struct NvmeDrive {
     pub subsystem: String,
     /// Number of the namespace, at least 1.
     pub nsid: u32,
-    /// A file of the daemon's machine with the secret that this host proves itself with (DH-HMAC-CHAP).
+    /// A file of the daemon's machine with the secret that this host proves itself with
+    /// (DH-HMAC-CHAP).
     pub secret: Option<PathBuf>,
-    /// The same with the secret that the target has to prove itself with; only together with `secret`.
+    /// The same with the secret that the target has to prove itself with; only together with
+    /// `secret`.
     pub controller_secret: Option<PathBuf>,
-    /// A file of the daemon's machine with the key that all connections are encrypted with (TLS 1.3). With it nothing is sent in the clear.
+    /// A file of the daemon's machine with the key that all connections are encrypted with (TLS
+    /// 1.3). With it nothing is sent in the clear.
     pub tls_key: Option<PathBuf>,
-    /// How long it may be out of reach until it counts as gone, where that is not the usual [`NvmeDrive::LOSS_DEFAULT`].
+    /// How long it may be out of reach until it counts as gone, where that is not the usual
+    /// [`NvmeDrive::LOSS_DEFAULT`].
     pub loss: Option<Duration>,
 }
 
 impl NvmeDrive {
     /// How long a drive may be out of reach, if nothing is said.
     pub const LOSS_DEFAULT: Duration = Duration::from_secs(15);
-    /// The least that makes sense: a target needs some seconds to find out that a connection has ended.
+    /// The least that makes sense: a target needs some seconds to find out that a connection has
+    /// ended.
     pub const LOSS_MIN: Duration = Duration::from_secs(2);
     /// The most: whoever writes to the group waits as long.
     pub const LOSS_MAX: Duration = Duration::from_secs(600);

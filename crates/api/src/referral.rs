@@ -21,8 +21,9 @@ pub struct Referral {
     pub address: String,
 }
 
-/// Checks the address of a referral. A discovery log has addresses in numbers (TCP Transport 1.0, clause 3.1.1). An
-/// interface of this machine, as in `[fe80::6%eth0]:8009`, means nothing to a host, which uses its own: it is left out.
+/// Checks the address of a referral. A discovery log has addresses in numbers (TCP Transport 1.0,
+/// clause 3.1.1). An interface of this machine, as in `[fe80::6%eth0]:8009`, means nothing to a
+/// host, which uses its own: it is left out.
 ///
 /// # Errors
 /// [`Invalid`] if no host could ask there.

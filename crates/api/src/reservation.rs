@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// Which NVMe hosts are registered with a volume as a namespace, and what they have reserved. The same at all its exports over NVMe/TCP.
+/// Which NVMe hosts are registered with a volume as a namespace, and what they have reserved. The
+/// same at all its exports over NVMe/TCP.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Reservation {
     /// What is excluded; `null` where hosts are registered and nothing is reserved.

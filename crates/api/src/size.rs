@@ -1,8 +1,9 @@
 //! Sizes as people write and read them.
 //!
 //! Invariants:
-//! - `K`, `M`, `G`, `T`, `P` and `KiB` .. `PiB` are powers of 1024; `KB` .. `PB` are powers of 1000; a bare number and
-//!   `B` are bytes. So `10G` is `10GiB`, as in `lsblk`, `qemu-img` and `truncate`.
+//! - `K`, `M`, `G`, `T`, `P` and `KiB` .. `PiB` are powers of 1024; `KB` .. `PB` are powers of
+//!   1000; a bare number and `B` are bytes. So `10G` is `10GiB`, as in `lsblk`, `qemu-img` and
+//!   `truncate`.
 //! - Parsing is exact integer arithmetic; a fraction is cut to whole bytes, never rounded up.
 //! - What [`format_bytes_exact`] writes, [`parse_bytes`] reads back to the same number.
 
@@ -100,7 +101,8 @@ pub fn parse_bytes(text: &str) -> Result<u64, SizeError> {
 
 const BINARY_UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// A size for people: binary units, one decimal below 100, so at most 5% off. `1.5 TiB`, `931 GiB`, `0 B`.
+/// A size for people: binary units, one decimal below 100, so at most 5% off. `1.5 TiB`, `931 GiB`,
+/// `0 B`.
 ///
 /// ```
 /// assert_eq!(api::format_bytes(10 << 30), "10 GiB");
@@ -134,7 +136,8 @@ pub fn format_bytes(bytes: u64) -> String {
     }
 }
 
-/// A size that loses nothing: the largest binary unit that divides it, without a space. `64KiB`, `10GiB`, `4097B`.
+/// A size that loses nothing: the largest binary unit that divides it, without a space. `64KiB`,
+/// `10GiB`, `4097B`.
 pub fn format_bytes_exact(bytes: u64) -> String {
     let mut unit = 0;
     let mut count = bytes;

@@ -16,7 +16,8 @@ pub struct Status {
     pub pid: u32,
     /// Resident memory of the daemon.
     pub resident_bytes: u64,
-    /// Lines of its log that were dropped since it started, because they could not be written fast enough or at all.
+    /// Lines of its log that were dropped since it started, because they could not be written fast
+    /// enough or at all.
     #[serde(default)]
     pub log_lines_dropped: u64,
     /// Memory for requests of clients.

@@ -11,8 +11,9 @@ use crate::Invalid;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct UpgradeRequest {
-    /// The program, on the daemon's machine; default: what now lies where the daemon was started from. It must belong to root or to
-    /// the daemon's user, and nobody else may be able to change it.
+    /// The program, on the daemon's machine; default: what now lies where the daemon was started
+    /// from. It must belong to root or to the daemon's user, and nobody else may be able to change
+    /// it.
     #[serde(default)]
     pub program: Option<String>,
     /// Only say what would be done.
@@ -35,7 +36,8 @@ impl UpgradeRequest {
     }
 }
 
-/// `GET /v1/upgrade`: the upgrade that is under way, or the one that this daemon came from. Other starts know of none.
+/// `GET /v1/upgrade`: the upgrade that is under way, or the one that this daemon came from. Other
+/// starts know of none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Upgrade {
     /// How it stands.
@@ -46,8 +48,8 @@ pub struct Upgrade {
     pub from_version: Option<String>,
     /// Version of the program; `null` where there was none.
     pub to_version: Option<String>,
-    /// Microseconds from the moment when the daemon stopped taking connections until all was served again: no client waited
-    /// longer. `null` before.
+    /// Microseconds from the moment when the daemon stopped taking connections until all was served
+    /// again: no client waited longer. `null` before.
     pub pause_us: Option<u64>,
     /// Why it failed; `null` otherwise.
     pub message: Option<String>,

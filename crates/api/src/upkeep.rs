@@ -1,4 +1,5 @@
-//! How a group is looked after: settings that can be changed while it runs, and when it is scrubbed.
+//! How a group is looked after: settings that can be changed while it runs, and when it is
+//! scrubbed.
 
 use std::time::Duration;
 
@@ -22,16 +23,20 @@ pub const SCRUB_EVERY_S_MAX: u64 = 3650 * 86_400;
 /// What an operator chose for a group. It lies on the members.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct GroupSettings {
-    /// Rebuilds and scrubs keep the 99th percentile of clients' latency below this, in microseconds; `null`: they only
-    /// take a small share of the drives' time while clients are active.
+    /// Rebuilds and scrubs keep the 99th percentile of clients' latency below this, in
+    /// microseconds; `null`: they only take a small share of the drives' time while clients are
+    /// active.
     pub client_p99_us: Option<u64>,
-    /// A member that stays far slower than the others gives its place to a spare. If not, it is only reported.
+    /// A member that stays far slower than the others gives its place to a spare. If not, it is
+    /// only reported.
     pub retire_slow: bool,
-    /// Seconds from the end of a scrub to the latest start of the next one; `null`: scrubs start on request only.
+    /// Seconds from the end of a scrub to the latest start of the next one; `null`: scrubs start on
+    /// request only.
     pub scrub_every_s: Option<u64>,
 }
 
-/// `PATCH /v1/groups/{group}`: change settings of a running group. What is left out, or `null`, stays as it is.
+/// `PATCH /v1/groups/{group}`: change settings of a running group. What is left out, or `null`,
+/// stays as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct GroupUpdate {
@@ -81,14 +86,16 @@ pub(crate) fn check_settings(client_p99_us: Option<u64>, scrub_every_s: Option<u
 pub struct ScrubSchedule {
     /// The last scrub that went through the whole group; `null` where there was none.
     pub last: Option<LastScrub>,
-    /// When the next one is due, in seconds since 1970; in the past where it waits for something. `null` while one is
-    /// under way or paused, where scrubs start on request only, and where there is nothing to compare.
+    /// When the next one is due, in seconds since 1970; in the past where it waits for something.
+    /// `null` while one is under way or paused, where scrubs start on request only, and where there
+    /// is nothing to compare.
     pub next_unix_s: Option<u64>,
     /// A scrub is under way or paused.
     pub active: bool,
     /// It is paused by request, and goes on by request.
     pub paused: bool,
-    /// What the scrub that is due or under way waits for: "slot 2 is being rebuilt"; `null` where it does not wait.
+    /// What the scrub that is due or under way waits for: "slot 2 is being rebuilt"; `null` where
+    /// it does not wait.
     pub waits_for: Option<String>,
 }
 

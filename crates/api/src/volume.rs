@@ -62,7 +62,8 @@ pub struct VolumeCreate {
     pub group: String,
     /// Its name there.
     pub volume: String,
-    /// Capacity in bytes, at least 1; rounded up to whole 4 KiB blocks. The answer says what it became.
+    /// Capacity in bytes, at least 1; rounded up to whole 4 KiB blocks. The answer says what it
+    /// became.
     #[schema(minimum = 1)]
     pub size_bytes: u64,
     /// Only say what would be done.
@@ -90,7 +91,8 @@ impl VolumeCreate {
 /// A volume has whole blocks of this size.
 const BLOCK_BYTES: u64 = 4096;
 
-/// The capacity of a volume for which this much is asked: whole blocks. `None` beyond what 64 bits hold.
+/// The capacity of a volume for which this much is asked: whole blocks. `None` beyond what 64 bits
+/// hold.
 pub fn volume_bytes(asked_bytes: u64) -> Option<u64> {
     asked_bytes.checked_next_multiple_of(BLOCK_BYTES)
 }

@@ -1,8 +1,10 @@
-//! Members that are slow for long, and members that do not answer at all: what the leader does about them.
+//! Members that are slow for long, and members that do not answer at all: what the leader does
+//! about them.
 //!
-//! Shards tell the leader once a second of each member that they find slow ([`crate::watch`]). [`SECONDS_REPORTED`] such
-//! seconds make a report; [`SECONDS_RETIRED`] take the member out of service, if that was asked for, a spare is there to
-//! take its place, and no other member of its set is lost. A minute without a slow second wipes the slate.
+//! Shards tell the leader once a second of each member that they find slow ([`crate::watch`]).
+//! [`SECONDS_REPORTED`] such seconds make a report; [`SECONDS_RETIRED`] take the member out of
+//! service, if that was asked for, a spare is there to take its place, and no other member of its
+//! set is lost. A minute without a slow second wipes the slate.
 //!
 //! A member that has lost an operation ([`crate::watch`]) is *given up* at once: all shards end
 //! what they wait for there, so that nothing, not even the change of the superblocks, waits for it
@@ -83,7 +85,8 @@ impl Shared {
         self.given_up[seat].store(mark, Ordering::Release);
     }
 
-    /// Where in the lists by member what is known of a drive stands that is used: a replacement is behind all members.
+    /// Where in the lists by member what is known of a drive stands that is used: a replacement is
+    /// behind all members.
     fn seat_of(&self, drive: DriveId) -> Option<usize> {
         let behind = || self.is_replacement(drive).then_some(self.answered.len() - 1);
         self.member_of(drive).map(|member| usize::from(member.0)).or_else(behind)
@@ -145,7 +148,8 @@ impl<E: Env> Inner<E> {
         Cause::Silent { seconds: self.shared.settings.time_limit() / SECOND_NANOS }
     }
 
-    /// A member has not answered within the time limit. Says no if the group cannot do without it. Leader only.
+    /// A member has not answered within the time limit. Says no if the group cannot do without it.
+    /// Leader only.
     pub fn give_up(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> bool {
         let shared = &self.shared;
         let slot = shared.slot(member);

@@ -104,7 +104,8 @@ struct Call {
 pub(crate) struct Gate {
     pub closed: Cell<bool>,
     pub waiting: RefCell<Vec<Sender<()>>>,
-    /// Work that other shards were asked for and have not answered, whether somebody waits for it or not.
+    /// Work that other shards were asked for and have not answered, whether somebody waits for it
+    /// or not.
     pub asked: Cell<usize>,
 }
 
@@ -185,8 +186,8 @@ impl<E: Env> Array<E> {
         self.0.shared.geometry.capacity()
     }
 
-    /// Puts a new drive's handle in its place on this shard. To be done on every shard before the leader is asked to use
-    /// the drive.
+    /// Puts a new drive's handle in its place on this shard. To be done on every shard before the
+    /// leader is asked to use the drive.
     pub fn install(&self, id: DriveId, drive: E::Drive) {
         let mut drives = self.0.drives.borrow_mut();
         let index = usize::from(id.0);
@@ -206,8 +207,9 @@ impl<E: Env> Array<E> {
     /// Writes `data` at `offset`. With `fua` it is durable when this returns.
     ///
     /// # Errors
-    /// [`BlockError`]; after an error each block of the range has its old or its new content, or is unreadable. [`BlockError::NoSpace`] if
-    /// it would bring back blocks in the middle of lost ranges, of which there are too many already ([`Shared::lost`]).
+    /// [`BlockError`]; after an error each block of the range has its old or its new content, or is
+    /// unreadable. [`BlockError::NoSpace`] if it would bring back blocks in the middle of lost
+    /// ranges, of which there are too many already ([`Shared::lost`]).
     pub async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
         self.0.counters().writes.count();
         let len = data.len() as u64;
@@ -217,8 +219,8 @@ impl<E: Env> Array<E> {
     /// Makes a range read as zeroes, giving whole zones back unless they are to be kept.
     ///
     /// # Errors
-    /// As for [`Array::write`]; [`BlockError::NotFast`] if only the fast way is wanted and zeroes would have to be
-    /// written.
+    /// As for [`Array::write`]; [`BlockError::NotFast`] if only the fast way is wanted and zeroes
+    /// would have to be written.
     pub async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
         if how.only_fast && (how.keep_allocated || !self.is_fast_to_zero(offset, len)) {
             return Err(BlockError::NotFast);
@@ -234,8 +236,9 @@ impl<E: Env> Array<E> {
         self.zero(offset, len, false, false).await
     }
 
-    /// Which parts of a range are allocated, from `offset` on, adjacent and alternating. Where that takes long, the answer
-    /// ends before the range does; it covers at least one byte of a range that has some.
+    /// Which parts of a range are allocated, from `offset` on, adjacent and alternating. Where that
+    /// takes long, the answer ends before the range does; it covers at least one byte of a range
+    /// that has some.
     ///
     /// # Errors
     /// [`BlockError::OutOfRange`].
@@ -305,7 +308,8 @@ impl<E: Env> Array<E> {
         next.map_or(self.size_bytes(), |next| next * band_bytes) - offset
     }
 
-    /// Whether zeroing a range needs no data to be written: everything is unallocated, or the range is made of whole units.
+    /// Whether zeroing a range needs no data to be written: everything is unallocated, or the range
+    /// is made of whole units.
     pub fn is_fast_to_zero(&self, offset: u64, len: u64) -> bool {
         let geometry = &self.0.shared.geometry;
         let stripe = geometry.stripe_data() * geometry.rows() * geometry.sets;
@@ -418,8 +422,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Does work that its caller cannot cancel: dropped half way, a change of the group's state would leave marks that
-    /// nobody takes back.
+    /// Does work that its caller cannot cancel: dropped half way, a change of the group's state
+    /// would leave marks that nobody takes back.
     pub async fn to_the_end<T: 'static, X: From<BlockError> + 'static>(
         &self,
         work: impl Future<Output = Result<T, X>> + 'static,
@@ -507,7 +511,8 @@ impl<E: Env> Inner<E> {
             let step = place.left.min(len - done);
             let piece =
                 Piece { role: place.role, range: Range::new(place.x, place.x + step), content: content(done, step) };
-            // A unit's stripes are at most `rows * sets` stripes apart, so the search from the end is short.
+            // A unit's stripes are at most `rows * sets` stripes apart, so the search from the end
+            // is short.
             match work.iter_mut().rev().find(|(unit, _)| *unit == place.unit) {
                 Some((_, pieces)) => pieces.push(piece),
                 None => work.push((place.unit, smallvec![piece])),

@@ -1,7 +1,8 @@
 //! Finding out what a set of drives is, from the drives alone.
 //!
-//! The superblock with the highest epoch is true. A drive belongs to the group if that superblock lists it as in sync,
-//! being rebuilt, or a spare; whatever else is refused with its reason and left as it is. No order and no name matters.
+//! The superblock with the highest epoch is true. A drive belongs to the group if that superblock
+//! lists it as in sync, being rebuilt, or a spare; whatever else is refused with its reason and
+//! left as it is. No order and no name matters.
 
 use drive::{BlockError, Drive, DriveError, Env, join_all};
 use format::{MemberEntry, MemberState, Role, SlotError, Superblock, SuperblockError, Uuid};
@@ -94,7 +95,8 @@ pub enum AssembleError {
         /// Which ones, and why.
         why: String,
     },
-    /// The group was run twice, each time with other members, and nobody can tell which half is wanted.
+    /// The group was run twice, each time with other members, and nobody can tell which half is
+    /// wanted.
     #[error("{drive} went on without {other} while that went on without it: leave out the drives of one half")]
     Divided {
         /// A drive of one half.
@@ -105,7 +107,8 @@ pub enum AssembleError {
     /// What a crash left could not be put right, or the superblocks could not be written.
     #[error("{0}")]
     Block(BlockError),
-    /// No member can read one of the group's own structures. There may be one all the same: without it data would be taken for absent.
+    /// No member can read one of the group's own structures. There may be one all the same: without
+    /// it data would be taken for absent.
     #[error("the {0} cannot be read from any member")]
     Unreadable(&'static str),
     /// Something in the group's own structures is wrong on every member.
@@ -136,7 +139,8 @@ impl Assembly {
     }
 }
 
-/// Reads the superblocks of some drives and finds out which group they are. Changes nothing. A drive that does not answer is left out.
+/// Reads the superblocks of some drives and finds out which group they are. Changes nothing. A
+/// drive that does not answer is left out.
 ///
 /// # Errors
 /// [`AssembleError`] if they are not enough of one group.
@@ -221,8 +225,9 @@ async fn look<E: Env>(env: &E, drive: &E::Drive) -> Result<Superblock, Refusal> 
     Err(if holds.is_empty() { Refusal::NotPurlin } else { Refusal::Foreign(holds.join(", ")) })
 }
 
-/// No drive went on without all of the members that the newest superblock counts on, in another line of runs. That takes a level that survives
-/// the loss of half of its members, two runs with one half each, and a third with both.
+/// No drive went on without all of the members that the newest superblock counts on, in another
+/// line of runs. That takes a level that survives the loss of half of its members, two runs with
+/// one half each, and a third with both.
 fn check_one_line(
     newest: &Superblock,
     found: &[(usize, Superblock)],

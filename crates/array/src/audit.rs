@@ -46,7 +46,8 @@ struct Strips {
 }
 
 impl<E: Env> Inner<E> {
-    /// Compares some columns of a row with their checksums and with each other. Under the unit's lock.
+    /// Compares some columns of a row with their checksums and with each other. Under the unit's
+    /// lock.
     pub async fn audit(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -103,7 +104,8 @@ impl<E: Env> Inner<E> {
                 self.shared.count_damaged(strip.member);
                 self.tell_flaw(strip, offset, BLOCK_BYTES, Flaw::Damaged);
             }
-            // Nobody has to be asked about a block that cannot be read: there is nothing in it to keep.
+            // Nobody has to be asked about a block that cannot be read: there is nothing in it to
+            // keep.
             let repaired = match right {
                 Some(right) if mode == ScrubMode::Repair || fault == Fault::Unreadable => {
                     let right = BufMut::copy_of(right).freeze();
@@ -127,8 +129,8 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// All strips of a block, with the erased ones computed from the others; nothing if they are too many, or if the others
-    /// contradict each other.
+    /// All strips of a block, with the erased ones computed from the others; nothing if they are
+    /// too many, or if the others contradict each other.
     fn restore_erased(&self, erased: &[Role], parts: &[&[u8]]) -> Option<Vec<BufMut>> {
         let geometry = &self.shared.geometry;
         if erased.len() > geometry.syndromes {

@@ -1,7 +1,8 @@
 //! A drive while nobody keeps watch over it: before its group runs.
 //!
-//! Once an operation has had no answer for [`TIME_LIMIT`] the drive is *silent*, and is asked nothing more: what it was asked may still
-//! reach it, so whoever used it has to leave it out. A group that runs has [`crate::watch`] for this, without a timer for each operation.
+//! Once an operation has had no answer for [`TIME_LIMIT`] the drive is *silent*, and is asked
+//! nothing more: what it was asked may still reach it, so whoever used it has to leave it out. A
+//! group that runs has [`crate::watch`] for this, without a timer for each operation.
 
 use std::cell::Cell;
 use std::future::Future;

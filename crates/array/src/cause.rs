@@ -1,4 +1,5 @@
-//! Why a drive left its group, and what was noticed of drives that stayed: for people who read the log.
+//! Why a drive left its group, and what was noticed of drives that stayed: for people who read the
+//! log.
 //!
 //! Nothing of this is looked at by the engine, and nothing is done for it where nothing failed.
 
@@ -52,7 +53,8 @@ pub enum Cause {
         /// The time limit.
         seconds: u64,
     },
-    /// It was far slower than the others for long, and a spare was there ([`crate::Settings::retire_slow`]).
+    /// It was far slower than the others for long, and a spare was there
+    /// ([`crate::Settings::retire_slow`]).
     Slow,
     /// It was pulled: the machine has it no more.
     Pulled,
@@ -169,7 +171,8 @@ impl<E: Env> Inner<E> {
         self.tell(Event::BytesHealed { member: strip.member, drive: strip.id, offset, len });
     }
 
-    /// As [`Inner::tell_healed`], for a write that found strips unreadable and wrote them as well, but those that `failed`.
+    /// As [`Inner::tell_healed`], for a write that found strips unreadable and wrote them as well,
+    /// but those that `failed`.
     #[cold]
     pub fn tell_healed_by(
         self: &Rc<Self>,

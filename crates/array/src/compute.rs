@@ -1,4 +1,5 @@
-//! The bytes of a write: from patches and what was read to the new content of every strip that changes.
+//! The bytes of a write: from patches and what was read to the new content of every strip that
+//! changes.
 
 use drive::{Buf, BufMut, Env, Segments};
 use smallvec::{SmallVec, smallvec};
@@ -63,8 +64,8 @@ impl<E: Env> Inner<E> {
         writes
     }
 
-    /// Reconstruct-write: what is written to the data strips, known over all columns from patches and reads. Gives their content, too,
-    /// from which [`Inner::push_whole`] computes the rest.
+    /// Reconstruct-write: what is written to the data strips, known over all columns from patches
+    /// and reads. Gives their content, too, from which [`Inner::push_whole`] computes the rest.
     pub fn compute_whole(
         &self,
         overlay: &Overlay,
@@ -83,7 +84,8 @@ impl<E: Env> Inner<E> {
         (writes, content)
     }
 
-    /// No syndrome can be written: only data, with the sectors at the edges completed from what was read.
+    /// No syndrome can be written: only data, with the sectors at the edges completed from what was
+    /// read.
     pub fn compute_plain(
         &self,
         overlay: &Overlay,
@@ -98,8 +100,9 @@ impl<E: Env> Inner<E> {
         writes
     }
 
-    /// Read-modify-write: the syndromes change by the difference of old and new data. Gives what is written to the data strips, and the
-    /// syndromes: the new ones, or their bases, from which [`Inner::push_completed`] makes them.
+    /// Read-modify-write: the syndromes change by the difference of old and new data. Gives what is
+    /// written to the data strips, and the syndromes: the new ones, or their bases, from which
+    /// [`Inner::push_completed`] makes them.
     pub fn compute_modified(
         &self,
         overlay: &Overlay,
@@ -143,7 +146,8 @@ impl<E: Env> Inner<E> {
         (writes, syndromes)
     }
 
-    /// Restore: what is lost is computed from `k` good strips; unreadable strips are written back whole.
+    /// Restore: what is lost is computed from `k` good strips; unreadable strips are written back
+    /// whole.
     pub fn compute_restored(
         &self,
         overlay: &Overlay,
@@ -212,7 +216,8 @@ impl<E: Env> Inner<E> {
                 };
                 runs.push((patch.range.start, buf));
             }
-            // A drive takes whole sectors from each piece of memory: pieces that meet inside a sector are copied together.
+            // A drive takes whole sectors from each piece of memory: pieces that meet inside a
+            // sector are copied together.
             let meets_inside = runs[first..].iter().any(|(start, _)| !start.is_multiple_of(geometry.sector));
             if meets_inside {
                 runs.truncate(first);
@@ -224,8 +229,8 @@ impl<E: Env> Inner<E> {
         runs
     }
 
-    /// Patches and reads of every data strip as runs in order. Where a sector is covered in part, what was read there is
-    /// overlaid.
+    /// Patches and reads of every data strip as runs in order. Where a sector is covered in part,
+    /// what was read there is overlaid.
     fn merge(&self, overlay: &Overlay, columns: Range, reads: Reads) -> Vec<Runs> {
         let data = self.shared.geometry.data;
         let mut content: Vec<Runs> = (0..data).map(|role| self.whole_sectors(overlay, role, columns)).collect();
@@ -239,7 +244,8 @@ impl<E: Env> Inner<E> {
         content
     }
 
-    /// Computes the syndromes of data strips that are known over all columns, for those members that take them.
+    /// Computes the syndromes of data strips that are known over all columns, for those members
+    /// that take them.
     pub fn push_whole(
         &self,
         writes: &mut Vec<StripWrite>,
@@ -249,7 +255,8 @@ impl<E: Env> Inner<E> {
     ) {
         let mut roles = self.shared.geometry.data..self.shared.geometry.strips();
         if self.shared.geometry.data == 1 {
-            // A mirror's syndromes are copies of its one data strip: the same memory goes to every member.
+            // A mirror's syndromes are copies of its one data strip: the same memory goes to every
+            // member.
             let mut everything = Ranges::new();
             everything.add(columns);
             for role in roles.filter(|&role| takes(role)) {
@@ -260,7 +267,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// The bases of a record's one strip, which the log is done with, become the new syndromes, for those members that take them.
+    /// The bases of a record's one strip, which the log is done with, become the new syndromes, for
+    /// those members that take them.
     pub fn push_completed(
         &self,
         writes: &mut Vec<StripWrite>,

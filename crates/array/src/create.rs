@@ -19,10 +19,11 @@ pub struct NewGroup {
     pub name: String,
     /// How data is spread.
     pub shape: Shape,
-    /// What a crash may cost. Levels without redundancy have nothing to log: for them it is [`CrashSafety::Off`]
-    /// whatever is wanted.
+    /// What a crash may cost. Levels without redundancy have nothing to log: for them it is
+    /// [`CrashSafety::Off`] whatever is wanted.
     pub crash_safety: CrashSafety,
-    /// Keep checksums of data and syndromes. They need a log: without one there are none, whatever is wanted.
+    /// Keep checksums of data and syndromes. They need a log: without one there are none, whatever
+    /// is wanted.
     pub checksums: bool,
     /// Identities of the drives: the members in order, then the spares.
     pub drives: Vec<Uuid>,
@@ -118,8 +119,9 @@ pub fn plan<D: Drive>(new: &NewGroup, drives: &[D]) -> Result<Superblock, Create
     }
 }
 
-/// Writes a new group to its drives: what they held is lost. The group is complete when this returns, and there is
-/// none if it fails: drives that were written first are not enough to assemble it from, or are erased again.
+/// Writes a new group to its drives: what they held is lost. The group is complete when this
+/// returns, and there is none if it fails: drives that were written first are not enough to
+/// assemble it from, or are erased again.
 ///
 /// # Errors
 /// [`CreateError`].

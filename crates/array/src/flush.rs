@@ -36,7 +36,8 @@ impl<E: Env> Inner<E> {
         if self.shared.is_astray() {
             self.on_leader(Request::MarkDirty).await?;
         }
-        // Shards whose logs have to be sealed flush on their own: whoever seals has to have looked before the flush.
+        // Shards whose logs have to be sealed flush on their own: whoever seals has to have looked
+        // before the flush.
         let others = (0..self.shards).filter(|&shard| shard != self.shard && self.shared.is_unsealed(shard));
         let sealed = join_all(others.map(|shard| self.on_shard(shard, Request::Seal))).await;
         sealed.into_iter().try_for_each(|sealed| sealed.map(|_| ()))?;
@@ -53,8 +54,8 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Flushes every member and replacement, their checksums included, and lets the logs of all shards know. Members that cannot flush leave the
-    /// group.
+    /// Flushes every member and replacement, their checksums included, and lets the logs of all
+    /// shards know. Members that cannot flush leave the group.
     pub async fn flush_members(self: &Rc<Self>) -> Result<(), BlockError> {
         let settled: SmallVec<[u64; 16]> =
             self.counters.iter().map(|shard| shard.settled.load(Ordering::Acquire)).collect();
@@ -76,9 +77,9 @@ impl<E: Env> Inner<E> {
         self.flush_slots(self.shared.slots()).await
     }
 
-    /// Makes durable what was written to the row of these columns, as records are computed from it that leave other strips as
-    /// they are: its strips and syndromes, with their checksums. Or everything, if that is done soon anyway. Under the
-    /// unit's lock.
+    /// Makes durable what was written to the row of these columns, as records are computed from it
+    /// that leave other strips as they are: its strips and syndromes, with their checksums. Or
+    /// everything, if that is done soon anyway. Under the unit's lock.
     pub async fn flush_row_or_all(
         self: &Rc<Self>,
         log: &Log,

@@ -8,8 +8,9 @@
 //!                             | zone  | zone  | | ...                    a zone has one bit in the allocation map
 //! ```
 //!
-//! A *unit* is what one lock covers: a stripe, or as many stripes of a set as one allocation zone spans, so that a unit
-//! holds whole stripes and whole zones. Inside a unit a column `x` counts the bytes from its start on each member.
+//! A *unit* is what one lock covers: a stripe, or as many stripes of a set as one allocation zone
+//! spans, so that a unit holds whole stripes and whole zones. Inside a unit a column `x` counts the
+//! bytes from its start on each member.
 
 use format::{BLOCK, Layout, Shape};
 
@@ -19,7 +20,8 @@ use crate::ranges::Range;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemberIndex(pub u16);
 
-/// A unit of the group: the stripes under one lock. Units of the sets take turns: `band * sets + set`.
+/// A unit of the group: the stripes under one lock. Units of the sets take turns: `band * sets +
+/// set`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnitIndex(pub u64);
 
@@ -63,8 +65,8 @@ pub struct Geometry {
     pub unit: u64,
     /// Bytes of a zone on each member.
     pub zone: u64,
-    /// Smallest range a member reads or writes: the largest logical block size of the members, or a whole block where
-    /// blocks have checksums.
+    /// Smallest range a member reads or writes: the largest logical block size of the members, or a
+    /// whole block where blocks have checksums.
     pub sector: u64,
     /// Where the data region starts on each member.
     pub data_start: u64,
@@ -79,8 +81,8 @@ pub struct Geometry {
 }
 
 impl Geometry {
-    /// The arithmetic for a shape that lies on its members as `layout` says. `sector_bytes` is the largest logical
-    /// block size among the members.
+    /// The arithmetic for a shape that lies on its members as `layout` says. `sector_bytes` is the
+    /// largest logical block size among the members.
     pub fn new(shape: &Shape, layout: &Layout, sector_bytes: u32) -> Self {
         let strip = u64::from(shape.strip_bytes);
         let zone = u64::from(layout.zone_bytes);
@@ -185,9 +187,9 @@ impl Geometry {
 
     /// The member that holds a strip, for the row that column `x` is in.
     ///
-    /// Parity rotates as in Linux md's left-symmetric layout: P of row `r` is on member `n - 1 - r mod n` of the set, the
-    /// further syndromes and then the data strips follow on the next members, around the end. Without syndromes nothing
-    /// rotates.
+    /// Parity rotates as in Linux md's left-symmetric layout: P of row `r` is on member `n - 1 - r
+    /// mod n` of the set, the further syndromes and then the data strips follow on the next
+    /// members, around the end. Without syndromes nothing rotates.
     #[inline]
     pub fn member(&self, unit: UnitIndex, x: u64, role: Role) -> MemberIndex {
         let strips = self.strips() as u64;
@@ -204,7 +206,8 @@ impl Geometry {
         MemberIndex((set * strips + local) as u16)
     }
 
-    /// The strip that a member holds in the row of column `x`, or `None` if the unit lies in another set.
+    /// The strip that a member holds in the row of column `x`, or `None` if the unit lies in
+    /// another set.
     pub fn role(&self, unit: UnitIndex, x: u64, member: MemberIndex) -> Option<Role> {
         (0..self.strips()).find(|&role| self.member(unit, x, role) == member)
     }

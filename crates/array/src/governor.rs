@@ -1,10 +1,11 @@
 //! How much of the drives' time background work takes while users are active.
 //!
-//! Without a target, a fifth. With one, the share follows what users see: every [`STEP`] the 99th percentile of their
-//! requests' times, on all shards, is compared with the target. Above four fifths of the target the share is halved;
-//! below three fifths it grows by a fiftieth. So it hunts below the target, not around it, and gives way faster than it
-//! comes back. The share is both the part of the time that a job works and the part of its units in flight, since a burst of
-//! units makes a queue however long the rest after it is.
+//! Without a target, a fifth. With one, the share follows what users see: every [`STEP`] the 99th
+//! percentile of their requests' times, on all shards, is compared with the target. Above four
+//! fifths of the target the share is halved; below three fifths it grows by a fiftieth. So it hunts
+//! below the target, not around it, and gives way faster than it comes back. The share is both the
+//! part of the time that a job works and the part of its units in flight, since a burst of units
+//! makes a queue however long the rest after it is.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;

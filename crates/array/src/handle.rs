@@ -1,5 +1,5 @@
-//! A drive as the engine uses it. All operations of a running group go through here, so that none is waited for without
-//! end, and the reads' times are known.
+//! A drive as the engine uses it. All operations of a running group go through here, so that none
+//! is waited for without end, and the reads' times are known.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -14,8 +14,9 @@ use crate::outstanding::{Outstanding, Turn};
 use crate::shared::DriveId;
 use crate::watch::{Flight, Kind, Notice, Watch};
 
-/// A drive of the group. An operation that has no answer within the group's time limit ends as [`DriveError::Gone`]
-/// ([`crate::watch`] says which do); the drive keeps its buffers until it has finished with them.
+/// A drive of the group. An operation that has no answer within the group's time limit ends as
+/// [`DriveError::Gone`] ([`crate::watch`] says which do); the drive keeps its buffers until it has
+/// finished with them.
 #[derive(Clone)]
 pub(crate) struct Handle<D> {
     drive: D,
@@ -69,8 +70,8 @@ impl<D: Drive> Handle<D> {
 }
 
 pin_project! {
-    /// An operation under watch. No `async` block: that would have room for the operation twice, as it was given and where it is polled, and this
-    /// is a part of whatever reads and writes.
+    /// An operation under watch. No `async` block: that would have room for the operation twice, as
+    /// it was given and where it is polled, and this is a part of whatever reads and writes.
     struct Watched<'a, F> {
         #[pin]
         operation: F,

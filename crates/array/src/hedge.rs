@@ -1,8 +1,10 @@
-//! Hedged reads: what a member does not answer in time is computed from the others, and whoever is first wins.
+//! Hedged reads: what a member does not answer in time is computed from the others, and whoever is
+//! first wins.
 //!
-//! The computing is done by the unit's owner, under the lock, like that of a lost strip; nothing is written back. Whether the
-//! member can read the bytes at all is seen afterwards. Until a resync after a crash has been everywhere there is none of this: syndromes that are behind
-//! would give bytes that nobody wrote.
+//! The computing is done by the unit's owner, under the lock, like that of a lost strip; nothing is
+//! written back. Whether the member can read the bytes at all is seen afterwards. Until a resync
+//! after a crash has been everywhere there is none of this: syndromes that are behind would give
+//! bytes that nobody wrote.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -125,9 +127,9 @@ impl<E: Env> Inner<E> {
         .await
     }
 
-    /// The others were faster than a member: sees afterwards whether it can read these bytes at all. A drive tries for long before
-    /// it says that it cannot; nobody waits for that, and the error would never be counted nor put right. One look at a
-    /// time for each shard.
+    /// The others were faster than a member: sees afterwards whether it can read these bytes at
+    /// all. A drive tries for long before it says that it cannot; nobody waits for that, and the
+    /// error would never be counted nor put right. One look at a time for each shard.
     fn look_afterwards(self: &Rc<Self>, spot: Spot, len: usize, has_failed: bool) {
         let Some(drive) = self.drive(spot.drive) else { return };
         if self.watch.avoids(spot.drive) || self.watch.looking.replace(true) {
@@ -139,14 +141,16 @@ impl<E: Env> Inner<E> {
             let offset = inner.shared.geometry.member_offset(unit, x);
             if has_failed || drive.probe(offset, inner.env.alloc(len)).await.is_err() {
                 let buf = inner.env.alloc(len);
-                // The owner reads it again, and heals it if it fails again. Whoever needs the bytes has them.
+                // The owner reads it again, and heals it if it fails again. Whoever needs the bytes
+                // has them.
                 let _ = inner.on_owner(unit, Op::Read { role, x, buf, without: false }).await;
             }
             inner.watch.looking.set(false);
         });
     }
 
-    /// Reads without asking a member that is slow, but for a probe now and then. Nothing if the others cannot help.
+    /// Reads without asking a member that is slow, but for a probe now and then. Nothing if the
+    /// others cannot help.
     pub async fn read_around(self: &Rc<Self>, spot: Spot, len: usize) -> Option<BufMut> {
         if let Some(drive) = self.drive(spot.drive) {
             self.goes_around(&drive, self.shared.geometry.member_offset(spot.unit, spot.x), len);
@@ -160,7 +164,8 @@ impl<E: Env> Inner<E> {
         if self.watch.goes_around(drive.id()) {
             let (inner, drive) = (self.clone(), drive.clone());
             self.env.spawn(async move {
-                // Only the time it takes is of interest; an error shows when somebody needs the drive.
+                // Only the time it takes is of interest; an error shows when somebody needs the
+                // drive.
                 let _ = drive.probe(offset, inner.env.alloc(len)).await;
                 inner.watch.probe_ended(drive.id());
             });

@@ -12,7 +12,8 @@ use crate::geometry::UnitIndex;
 use crate::scrub::Finding;
 use crate::status::{JobKind, JobState, JobStatus};
 
-/// Units a job has in flight: enough to keep drives busy, few enough that a user's request finds them free soon.
+/// Units a job has in flight: enough to keep drives busy, few enough that a user's request finds
+/// them free soon.
 pub(crate) const UNITS_IN_FLIGHT: usize = 8;
 
 /// Findings that are kept for the report; all of them are counted.
@@ -21,7 +22,8 @@ pub(crate) const FINDINGS_MAX: usize = 256;
 /// Between two marks of how far a job was.
 const MARK_STEP: Nanos = 1_000_000_000;
 
-/// So many are kept. A job's rate is taken from the oldest on: work beside users comes in bursts, of which each alone says little.
+/// So many are kept. A job's rate is taken from the oldest on: work beside users comes in bursts,
+/// of which each alone says little.
 const MARKS: usize = 10;
 
 /// How often a stop looks whether the jobs have ended.
@@ -44,7 +46,8 @@ pub(crate) struct Job {
     pub findings: RefCell<Vec<Finding>>,
     /// Somebody wants it to end.
     pub canceled: Cell<bool>,
-    /// Somebody wants it to hold its place. A scrub's task ends then; what it has in flight comes first.
+    /// Somebody wants it to hold its place. A scrub's task ends then; what it has in flight comes
+    /// first.
     pub held: Cell<bool>,
     /// All units before this one are done; scrubs only.
     pub next: Cell<UnitIndex>,
@@ -136,8 +139,9 @@ impl<E: Env> Inner<E> {
         job
     }
 
-    /// Returns once no job of a group that takes no more requests is at work. Each ends at its next unit; one that is past its last unit
-    /// comes to its end, which is in the superblocks and the logs: nothing may be written after the group was stopped.
+    /// Returns once no job of a group that takes no more requests is at work. Each ends at its next
+    /// unit; one that is past its last unit comes to its end, which is in the superblocks and the
+    /// logs: nothing may be written after the group was stopped.
     pub async fn jobs_ended(&self) {
         let Some(leader) = &self.leader else { return };
         // Also of a rebuild that is no job yet, or whose turn is yet to come.
@@ -155,7 +159,8 @@ impl<E: Env> Inner<E> {
         let (mut band, first_set) = (from.0 / geometry.sets, from.0 % geometry.sets);
         let mut zone = band * zones * geometry.sets;
         let mut best: Option<UnitIndex> = None;
-        // A band's zones are dealt to the sets in turn: all of a band has to be seen before its first unit is known.
+        // A band's zones are dealt to the sets in turn: all of a band has to be seen before its
+        // first unit is known.
         while let Some(found) = self.shared.map.next_allocated(zone) {
             let found_band = found / geometry.sets / zones;
             if found_band > band {
@@ -176,8 +181,8 @@ impl<E: Env> Inner<E> {
         best
     }
 
-    /// Bytes on one member of a set (or on one member of any set) that are in allocated zones, roughly: what a job has
-    /// before it.
+    /// Bytes on one member of a set (or on one member of any set) that are in allocated zones,
+    /// roughly: what a job has before it.
     pub fn allocated_bytes_per_member(&self) -> u64 {
         self.shared.map.allocated() * self.shared.geometry.zone / self.shared.geometry.sets
     }

@@ -1,16 +1,21 @@
-//! What a group keeps in memory that outlives its process ([`Kept`]), so that a kill costs nothing that was acknowledged.
+//! What a group keeps in memory that outlives its process ([`Kept`]), so that a kill costs nothing
+//! that was acknowledged.
 //!
-//! Two things are on the members after a flush only, so a power cut takes them back with everything that was not flushed. A
-//! killed process must not: the kernel and the drives still have what they were given.
+//! Two things are on the members after a flush only, so a power cut takes them back with everything
+//! that was not flushed. A killed process must not: the kernel and the drives still have what they
+//! were given.
 //!
 //! - **The allocation map.** Each change of a bit is made here too, at once.
-//! - **Which records of the log are settled**: their strips have been overwritten, so data and syndromes agree. Without this a
-//!   recovery with a member lost could not tell for some records, and would have to call acknowledged blocks lost.
+//! - **Which records of the log are settled**: their strips have been overwritten, so data and
+//!   syndromes agree. Without this a recovery with a member lost could not tell for some records,
+//!   and would have to call acknowledged blocks lost.
 //!
-//! Whoever assembles the group again believes this copy if it is of the run that the superblocks show.
+//! Whoever assembles the group again believes this copy if it is of the run that the superblocks
+//! show.
 //!
-//! Words, in order: the head ([`HEAD_WORDS`]); one bit per zone, 64 in a word; two banks of streams, for log generations with
-//! even and odd numbers, so that those of the last run are known until the superblocks show the next one.
+//! Words, in order: the head ([`HEAD_WORDS`]); one bit per zone, 64 in a word; two banks of
+//! streams, for log generations with even and odd numbers, so that those of the last run are known
+//! until the superblocks show the next one.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,7 +26,8 @@ use format::{Superblock, Uuid};
 
 use crate::geometry::Geometry;
 
-/// Magic, array (two words), zones, the epoch of the superblocks, and the last epoch that they may have been given since, or 0.
+/// Magic, array (two words), zones, the epoch of the superblocks, and the last epoch that they may
+/// have been given since, or 0.
 const HEAD_WORDS: usize = 8;
 const ARRAY: usize = 1;
 const ZONES: usize = 3;
@@ -124,8 +130,9 @@ impl KeptGroup {
         head.into_iter().for_each(|(index, value)| set(index, value));
     }
 
-    /// The superblocks are about to be given a higher epoch. Until they all have it the one before is right as well, and all in between: nobody may
-    /// be known to have taken those, and somebody has.
+    /// The superblocks are about to be given a higher epoch. Until they all have it the one before
+    /// is right as well, and all in between: nobody may be known to have taken those, and somebody
+    /// has.
     pub fn expect_epoch(&self, epoch: u64) {
         self.head(NEXT_EPOCH).store(epoch, Ordering::SeqCst);
     }

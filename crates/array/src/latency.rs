@@ -1,8 +1,8 @@
 //! How long operations take: distributions with one writer each, that all shards may read.
 //!
-//! Buckets are log-linear, eight to a power of two, so a figure is at most an eighth too high. A drive's distribution
-//! forgets: when it has [`WINDOW`] entries, all of them count half. The users' does not: who wants to know what came
-//! lately takes the difference of two looks.
+//! Buckets are log-linear, eight to a power of two, so a figure is at most an eighth too high. A
+//! drive's distribution forgets: when it has [`WINDOW`] entries, all of them count half. The users'
+//! does not: who wants to know what came lately takes the difference of two looks.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,8 +18,8 @@ const OCTAVE_MIN: u32 = 10;
 const OCTAVE_MAX: u32 = 35;
 const BUCKETS: usize = ((OCTAVE_MAX - OCTAVE_MIN + 1) * 8) as usize;
 
-/// Entries of a distribution before the old ones are halved: enough for a 99th percentile, few enough that a change
-/// shows within a second of busy reading.
+/// Entries of a distribution before the old ones are halved: enough for a 99th percentile, few
+/// enough that a change shows within a second of busy reading.
 const WINDOW: u32 = 2048;
 
 /// Entries before a distribution says anything.

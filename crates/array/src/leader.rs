@@ -1,14 +1,15 @@
 //! What only shard 0 does: the group's state on its members.
 //!
 //! Invariants:
-//! 1. The superblocks say that a member is faulty *before* any shard acts on it. Else a crash could bring back a
-//!    member that missed writes which were acknowledged without it.
-//! 2. They say that the group is being written to, and without which members, before the first write of every
-//!    assembly. Else a member that was away could come back unnoticed after a crash.
-//! 3. A map block is written only after a flush that followed its snapshot. It, the catalogue and the list of lost blocks are
-//!    written to the slot that does not hold the version that is durable ([`Version`]). A crash leaves one of the two.
-//! 4. One copy of a superblock is durable before the other one is touched, and the older or damaged one is written first: the
-//!    newest is always whole.
+//! 1. The superblocks say that a member is faulty *before* any shard acts on it. Else a crash could
+//!    bring back a member that missed writes which were acknowledged without it.
+//! 2. They say that the group is being written to, and without which members, before the first
+//!    write of every assembly. Else a member that was away could come back unnoticed after a crash.
+//! 3. A map block is written only after a flush that followed its snapshot. It, the catalogue and
+//!    the list of lost blocks are written to the slot that does not hold the version that is
+//!    durable ([`Version`]). A crash leaves one of the two.
+//! 4. One copy of a superblock is durable before the other one is touched, and the older or damaged
+//!    one is written first: the newest is always whole.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -68,8 +69,8 @@ pub(crate) struct Leader {
     catalogue_lock: Turnstile,
     pub lost_version: Cell<Version>,
     pub lost_lock: Turnstile,
-    /// The group was not stopped in order. What that made necessary is done, which the superblocks do not say yet, and these
-    /// members failed meanwhile.
+    /// The group was not stopped in order. What that made necessary is done, which the superblocks
+    /// do not say yet, and these members failed meanwhile.
     pub failed_in_recovery: Option<Vec<MemberIndex>>,
     /// Members that were missing when the group was started have been waited for: spares take their
     /// places.
@@ -98,7 +99,8 @@ impl Leader {
         (failed_in_recovery, lost_sequence): (Option<Vec<MemberIndex>>, u64),
         listener: Box<dyn Fn(Event)>,
     ) -> Self {
-        // A member that was a little behind when the group was assembled counts as unknown when it comes back.
+        // A member that was a little behind when the group was assembled counts as unknown when it
+        // comes back.
         let held = identities.keys().map(|&drive| (drive, superblock.epoch)).collect();
         let present: Vec<Uuid> = spares.iter().filter_map(|spare| identities.get(spare).copied()).collect();
         Leader {
@@ -168,18 +170,21 @@ impl<E: Env> Inner<E> {
     /// The state as it is. To be taken with the state lock held.
     pub fn state(&self) -> GroupState {
         let slots: Vec<Slot> = self.shared.slots().map(|(_, slot)| slot).collect();
-        // A drive that did not come back takes its checkpoint along: another one starts from the beginning.
+        // A drive that did not come back takes its checkpoint along: another one starts from the
+        // beginning.
         let rebuild = self.leader().superblock.borrow().rebuild;
         let rebuild = rebuild.filter(|rebuild| slots[usize::from(rebuild.member)].state == MemberState::Rebuilding);
         let spares = self.leader().spares.borrow().clone();
         GroupState { slots, spares, clean: self.shared.is_clean(), rebuild, news: Vec::new() }
     }
 
-    /// Writes a state to the superblocks of all members and spares, then makes it true on all shards. A drive that does
-    /// not take its superblock leaves the group. To be called with the state lock held.
+    /// Writes a state to the superblocks of all members and spares, then makes it true on all
+    /// shards. A drive that does not take its superblock leaves the group. To be called with the
+    /// state lock held.
     ///
     /// # Errors
-    /// [`BlockError::ReadOnly`] if the array uses features that forbid it, [`BlockError::Lost`] if no member took it.
+    /// [`BlockError::ReadOnly`] if the array uses features that forbid it, [`BlockError::Lost`] if
+    /// no member took it.
     pub async fn commit(self: &Rc<Self>, mut state: GroupState) -> Result<(), BlockError> {
         if self.leader().superblock.borrow().is_read_only() {
             return Err(BlockError::ReadOnly { reason: "the array uses features this program does not know" });
@@ -228,7 +233,8 @@ impl<E: Env> Inner<E> {
                     .filter(|slot| slot.state == MemberState::InSync)
                     .all(|slot| !self.holds(slot.drive, epoch))
                 {
-                    // All of them may be back in a moment, and know nothing of it; or some of them do.
+                    // All of them may be back in a moment, and know nothing of it; or some of them
+                    // do.
                     self.shared.end_doubt();
                     self.announce_again();
                     let survives = self.shared.geometry.syndromes;
@@ -286,7 +292,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// The drive is the one that left the member's place, untouched since, and what it missed is known.
+    /// The drive is the one that left the member's place, untouched since, and what it missed is
+    /// known.
     pub async fn is_back(&self, member: MemberIndex, drive: DriveId) -> bool {
         let away = self.leader().away.borrow().get(&member.0).copied().flatten();
         let (true, Some(away), Some(drive)) = (self.shared.missed.is_known(member), away, self.drive(drive)) else {
@@ -316,7 +323,8 @@ impl<E: Env> Inner<E> {
             }
         }
         superblock.spares = state.spares.iter().map(|&drive| self.identity(drive)).collect();
-        // A drive that failed may be used again, in another place or as a spare: its old place forgets it.
+        // A drive that failed may be used again, in another place or as a spare: its old place
+        // forgets it.
         let is_live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
         let live = superblock.members.iter().filter(|entry| is_live(entry.state)).map(|entry| entry.uuid);
         let mut in_use: Vec<Uuid> = live.chain(superblock.spares.iter().copied()).collect();
@@ -347,8 +355,9 @@ impl<E: Env> Inner<E> {
         self.commit(GroupState { clean: false, ..self.state() }).await
     }
 
-    /// Superblocks may have been written that are not true, since nobody took them as far as it is known. Before anything else is acknowledged,
-    /// and in any case as soon as that works, newer ones say what is true.
+    /// Superblocks may have been written that are not true, since nobody took them as far as it is
+    /// known. Before anything else is acknowledged, and in any case as soon as that works, newer
+    /// ones say what is true.
     fn announce_again(self: &Rc<Self>) {
         self.shared.set_announced(false);
         if self.shared.set_astray(true) {
@@ -370,7 +379,8 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// Makes the allocation map durable, and all data it stands for: every write that completed before.
+    /// Makes the allocation map durable, and all data it stands for: every write that completed
+    /// before.
     pub async fn persist_map(self: &Rc<Self>) -> Result<(), BlockError> {
         let leader = self.leader();
         let _turn = leader.map_lock.enter().await;
@@ -407,7 +417,8 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Writes the same bytes to every member and replacement. Those that cannot take them leave the group.
+    /// Writes the same bytes to every member and replacement. Those that cannot take them leave the
+    /// group.
     pub async fn write_everywhere(self: &Rc<Self>, offset: u64, bytes: Buf, fua: bool) -> Result<(), BlockError> {
         let live = self.shared.slots().flat_map(|pair| self.drives_of(pair));
         let write = |(member, id, drive): (MemberIndex, DriveId, Handle<E::Drive>)| {
@@ -470,7 +481,8 @@ impl<E: Env> Inner<E> {
 }
 
 impl<E: Env> Inner<E> {
-    /// Lets the superblocks say that the catalogue is not for readers of version 1, before there is one.
+    /// Lets the superblocks say that the catalogue is not for readers of version 1, before there is
+    /// one.
     async fn announce_catalogue_2(self: &Rc<Self>) -> Result<(), BlockError> {
         let leader = self.leader();
         let _turn = leader.state_lock.enter().await;
@@ -487,8 +499,8 @@ impl<E: Env> Inner<E> {
     }
 }
 
-/// Writes a superblock at the tail and the head of a drive, durably, one after the other: first where the copy is older or
-/// damaged, since a crash may tear what is being written.
+/// Writes a superblock at the tail and the head of a drive, durably, one after the other: first
+/// where the copy is older or damaged, since a crash may tear what is being written.
 pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superblock) -> Result<(), Failure> {
     let bytes = BufMut::copy_of(&superblock.encode()).freeze();
     debug_assert_eq!(bytes.len(), BLOCK);
@@ -536,8 +548,8 @@ pub(crate) async fn twice(flush: impl AsyncFn() -> Result<(), DriveError>) -> Re
     }
 }
 
-/// Reads from a drive into memory that `alloc` gives, twice if need be: an error of the path to it is no reason to go on with
-/// less than there is.
+/// Reads from a drive into memory that `alloc` gives, twice if need be: an error of the path to it
+/// is no reason to go on with less than there is.
 pub(crate) async fn read_retried<D: Drive>(
     drive: &D,
     offset: u64,

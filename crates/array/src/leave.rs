@@ -1,12 +1,13 @@
 //! Members that leave a running group, and what was written together with them.
 //!
-//! 1. A member that is leaving is *doubted*: no shard takes what is on it for granted, and no record of its set begins before it is clear whether it
-//!    leaves ([`crate::record`]).
-//! 2. The others are flushed: a recovery that finds it lost must find the rest as it was acknowledged. Nobody leaves while some of them cannot, and
-//!    have to stay.
+//! 1. A member that is leaving is *doubted*: no shard takes what is on it for granted, and no
+//!    record of its set begins before it is clear whether it leaves ([`crate::record`]).
+//! 2. The others are flushed: a recovery that finds it lost must find the rest as it was
+//!    acknowledged. Nobody leaves while some of them cannot, and have to stay.
 //! 3. The superblocks say that it left ([`Inner::commit`]).
-//! 4. Where the log leaves a question open if the member is lost, seals say that the others are new. Not before: until the superblocks say that it
-//!    left, a power cut may bring it back as one in sync, without what its cache had, and the log is what puts it right then.
+//! 4. Where the log leaves a question open if the member is lost, seals say that the others are
+//!    new. Not before: until the superblocks say that it left, a power cut may bring it back as one
+//!    in sync, without what its cache had, and the log is what puts it right then.
 //! 5. All shards hear that it left.
 
 use std::rc::Rc;
@@ -24,7 +25,8 @@ use crate::shared::{DriveId, Slot};
 use crate::status::Event;
 
 impl<E: Env> Inner<E> {
-    /// Marks a member faulty, and gives its place to a spare if there is one. Says no if the group cannot do without it.
+    /// Marks a member faulty, and gives its place to a spare if there is one. Says no if the group
+    /// cannot do without it.
     pub async fn fail_in_place(self: &Rc<Self>, member: MemberIndex, drive: DriveId, cause: Cause) -> bool {
         let leader = self.leader();
         let _turn = leader.state_lock.enter().await;
@@ -46,11 +48,13 @@ impl<E: Env> Inner<E> {
         true
     }
 
-    /// Lets the superblocks say that a crash was put right: the log goes on under a new generation. Members that failed meanwhile had no part
-    /// in it, and leave with the same superblocks: after others that say nothing of it they would come back as if they had.
+    /// Lets the superblocks say that a crash was put right: the log goes on under a new generation.
+    /// Members that failed meanwhile had no part in it, and leave with the same superblocks: after
+    /// others that say nothing of it they would come back as if they had.
     ///
     /// # Errors
-    /// [`BlockError`] if the superblocks cannot be written, or the group cannot do without those members.
+    /// [`BlockError`] if the superblocks cannot be written, or the group cannot do without those
+    /// members.
     pub async fn announce_recovery(self: &Rc<Self>, failed: &[MemberIndex]) -> Result<(), BlockError> {
         let leader = self.leader();
         let _turn = leader.state_lock.enter().await;
@@ -72,8 +76,9 @@ impl<E: Env> Inner<E> {
         if unheld > 0 { Err(BlockError::Lost { lost: survives + unheld, survives }) } else { Ok(()) }
     }
 
-    /// Takes a drive out of a state, once what was written together with it is durable on the others. Says no, and leaves the state as it was, if the
-    /// group cannot do without it, now or until those others can flush.
+    /// Takes a drive out of a state, once what was written together with it is durable on the
+    /// others. Says no, and leaves the state as it was, if the group cannot do without it, now or
+    /// until those others can flush.
     pub async fn leave_settled(self: &Rc<Self>, state: &mut GroupState, role: Role, id: DriveId, cause: Cause) -> bool {
         if let Role::Member(index) = role
             && self.put_back(state, MemberIndex(index), id)
@@ -129,9 +134,10 @@ impl<E: Env> Inner<E> {
         if self.shared.is_given_up(member, drive) { self.silent() } else { cause }
     }
 
-    /// Makes what was written together with a member that is leaving durable on the others, before the superblocks say
-    /// that it left: a recovery that finds the member lost must find the rest as it was acknowledged. Members that
-    /// cannot flush leave as well. Says no if the group cannot do without one of those; one that does not answer is waited for.
+    /// Makes what was written together with a member that is leaving durable on the others, before
+    /// the superblocks say that it left: a recovery that finds the member lost must find the rest
+    /// as it was acknowledged. Members that cannot flush leave as well. Says no if the group cannot
+    /// do without one of those; one that does not answer is waited for.
     async fn settle_without(self: &Rc<Self>, state: &mut GroupState, leaving: MemberIndex) -> bool {
         if !self.shared.has_log() {
             return true;
@@ -173,8 +179,9 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Says on the others, once the superblocks say who left, that what was written together with those needs no recovery. Members that
-    /// cannot have it durable leave as well, as far as the group can do without them; says whether there are any.
+    /// Says on the others, once the superblocks say who left, that what was written together with
+    /// those needs no recovery. Members that cannot have it durable leave as well, as far as the
+    /// group can do without them; says whether there are any.
     pub async fn seal_without(self: &Rc<Self>, state: &mut GroupState) -> bool {
         if !self.shared.is_any_doubted() {
             return false;
@@ -198,8 +205,9 @@ impl<E: Env> Inner<E> {
         left
     }
 
-    /// As [`Inner::flush_and_seal`], without those that are leaving, and without asking the leader for anything, who waits for this. Where
-    /// members cannot save their checksums or flush, nothing is sealed: gives those.
+    /// As [`Inner::flush_and_seal`], without those that are leaving, and without asking the leader
+    /// for anything, who waits for this. Where members cannot save their checksums or flush,
+    /// nothing is sealed: gives those.
     pub async fn seal_quietly(self: &Rc<Self>) -> Vec<(MemberIndex, DriveId, Failure)> {
         let Some(log) = self.log().filter(|log| log.is_unsealed()) else { return Vec::new() };
         let mark = log.flush_begins();

@@ -1,4 +1,5 @@
-//! Taking over a group that was assembled: its allocation map, its log after a crash, and its catalogue.
+//! Taking over a group that was assembled: its allocation map, its log after a crash, and its
+//! catalogue.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -74,10 +75,11 @@ impl<D> Sources<'_, D> {
     }
 }
 
-/// Takes over map and catalogue of an assembled group. `drives` are those that [`assemble`](crate::assemble) was given, on shard 0;
-/// a drive's index is its [`DriveId`] from now on. `kept` is memory of at least [`kept_words`](crate::kept_words) words, the
-/// same for this array every time: with it, a process that was killed loses nothing that was acknowledged. `listener` hears
-/// what happens to the drives.
+/// Takes over map and catalogue of an assembled group. `drives` are those that
+/// [`assemble`](crate::assemble) was given, on shard 0; a drive's index is its [`DriveId`] from now
+/// on. `kept` is memory of at least [`kept_words`](crate::kept_words) words, the same for this
+/// array every time: with it, a process that was killed loses nothing that was acknowledged.
+/// `listener` hears what happens to the drives.
 ///
 /// A drive that does not answer any more is left out, as if it had not been among the drives.
 ///
@@ -99,7 +101,8 @@ pub async fn load<E: Env>(
     });
     let asked = assembly.refused.len();
     loop {
-        // To its end in any case: what was begun on the drives that do answer must not come after what the next attempt does.
+        // To its end in any case: what was begun on the drives that do answer must not come after
+        // what the next attempt does.
         let announced = RefCell::new(None);
         let taken = take_over(env, &assembly, &drives, kept.as_ref(), &announced).await;
         // Some drives have it: the next attempt goes on from there.
@@ -188,8 +191,8 @@ async fn take_over<E: Env>(
     }
     let spares = assembly.spares.iter().map(|&index| DriveId(index as u16)).filter(|id| identities.contains_key(id));
     let spares = spares.collect();
-    // A crash can leave one drive an epoch ahead of the others. If it is not among these, it must not be taken for as
-    // new as them when it comes back.
+    // A crash can leave one drive an epoch ahead of the others. If it is not among these, it must
+    // not be taken for as new as them when it comes back.
     let log_generation = if logs { shared.log_generation.load(Ordering::Acquire) } else { superblock.log_generation };
     let ahead = Superblock { epoch: superblock.epoch + 1, log_generation, runs, ..superblock.clone() };
     let failed = crashed.then(|| replayed.iter().flat_map(|replayed| replayed.failed.clone()).collect());
@@ -203,7 +206,8 @@ async fn take_over<E: Env>(
 impl Taken {
     fn into_loaded(self, left_out: Vec<(usize, Refusal)>, listener: Box<dyn Fn(Event)>) -> Loaded {
         let Taken { mut shared, superblock, identities, spares, catalogue, map_sequences, crash, kept, .. } = self;
-        // Not before everything was read: the next attempt after one that failed would believe what this one began to keep.
+        // Not before everything was read: the next attempt after one that failed would believe what
+        // this one began to keep.
         let epoch = superblock.epoch - 1;
         match kept {
             Some((kept, true)) => kept.found_epoch(epoch),
@@ -222,8 +226,8 @@ impl Taken {
 }
 
 impl Loaded {
-    /// The leader: the group on shard 0. Continues rebuilds that were interrupted, and after a crash makes the
-    /// syndromes fit the data.
+    /// The leader: the group on shard 0. Continues rebuilds that were interrupted, and after a
+    /// crash makes the syndromes fit the data.
     ///
     /// # Panics
     /// If called twice.
@@ -235,13 +239,14 @@ impl Loaded {
 }
 
 impl<E: Env> Array<E> {
-    /// The group on a shard other than the leader's. `drives` are the same as the leader's, in the same order.
+    /// The group on a shard other than the leader's. `drives` are the same as the leader's, in the
+    /// same order.
     pub fn follow(env: E, shared: Arc<Shared>, drives: Vec<E::Drive>, place: Place, peers: Rc<dyn Peers>) -> Self {
         Array::build(env, shared, drives.into_iter().map(Some).collect(), place, peers, None)
     }
 
-    /// Begins background work that is due: interrupted rebuilds, and the resync after a crash. Leader only, once all
-    /// shards have the group.
+    /// Begins background work that is due: interrupted rebuilds, and the resync after a crash.
+    /// Leader only, once all shards have the group.
     ///
     /// # Errors
     /// [`BlockError`] if the superblocks cannot be written after a replay of the log.
@@ -253,7 +258,8 @@ impl<E: Env> Array<E> {
             let (inner, failed) = (self.0.clone(), failed.clone());
             let announce = async move {
                 inner.announce_recovery(&failed).await?;
-                // What a killed process had been told to be done is in the drives' caches, and in a map that was kept.
+                // What a killed process had been told to be done is in the drives' caches, and in a
+                // map that was kept.
                 inner.persist_map().await
             };
             self.0.to_the_end::<(), BlockError>(announce).await?;
@@ -265,25 +271,29 @@ impl<E: Env> Array<E> {
         Ok(())
     }
 
-    /// Lets go of a group that could not be started, the leader's shard last: it takes no more requests, what is under way on this shard
-    /// ends, and nothing is written afterwards. On the drives it is as after a kill.
+    /// Lets go of a group that could not be started, the leader's shard last: it takes no more
+    /// requests, what is under way on this shard ends, and nothing is written afterwards. On the
+    /// drives it is as after a kill.
     pub async fn abandon(&self) {
         self.0.shared.stop();
         self.0.barrier().await;
         self.0.answered().await;
         self.0.jobs_ended().await;
         if let Some(leader) = &self.0.leader {
-            // Whoever is about to change the superblocks or the map sees that it has ended, or has come first.
+            // Whoever is about to change the superblocks or the map sees that it has ended, or has
+            // come first.
             drop(leader.owners_lock.enter().await);
             drop((leader.state_lock.enter().await, leader.map_lock.enter().await));
         }
     }
 
-    /// Stops the group: waits for what is under way on this shard, then makes it durable. The leader, last of all
-    /// shards, also notes in the superblocks that the group was stopped in order.
+    /// Stops the group: waits for what is under way on this shard, then makes it durable. The
+    /// leader, last of all shards, also notes in the superblocks that the group was stopped in
+    /// order.
     ///
     /// # Errors
-    /// [`BlockError`] if the last flush failed; then the group counts as crashed when it is assembled again.
+    /// [`BlockError`] if the last flush failed; then the group counts as crashed when it is
+    /// assembled again.
     pub async fn stop(&self) -> Result<(), BlockError> {
         let inner = self.0.clone();
         inner.shared.stop();
@@ -332,11 +342,13 @@ impl MapPart {
     }
 }
 
-/// Reads the map from the members: of each block the copy with the highest sequence. Gives the sequences. A member
-/// that lacks that copy gets it: the next version overwrites the one before, and must not be the only one then.
+/// Reads the map from the members: of each block the copy with the highest sequence. Gives the
+/// sequences. A member that lacks that copy gets it: the next version overwrites the one before,
+/// and must not be the only one then.
 ///
 /// # Errors
-/// If a slot cannot be read from any member in sync: what is not known to be allocated would read as zeroes.
+/// If a slot cannot be read from any member in sync: what is not known to be allocated would read
+/// as zeroes.
 async fn load_map<E: Env>(
     env: &E,
     superblock: &Superblock,
@@ -422,13 +434,15 @@ pub(crate) async fn read_patched<D: Drive>(drive: &D, offset: u64, len: usize) -
     if any { Ok(patched) } else { Err(error) }
 }
 
-/// Writes a copy of a structure to the drives that lack it. One that does not take it shows that at the next write.
+/// Writes a copy of a structure to the drives that lack it. One that does not take it shows that at
+/// the next write.
 async fn give<'a, D: Drive + 'a>(drives: impl Iterator<Item = &'a D>, offset: u64, bytes: &Buf) {
     drive::join_all(drives.map(|drive| drive.write(offset, Segments::from_iter([bytes.clone()]), true))).await;
 }
 
-/// Reads the catalogue with the highest sequence. A group without one has no volumes so far. A member that lacks that
-/// copy gets it, as with the map. Some member in sync has to be able to read each slot, as far as something is in it.
+/// Reads the catalogue with the highest sequence. A group without one has no volumes so far. A
+/// member that lacks that copy gets it, as with the map. Some member in sync has to be able to read
+/// each slot, as far as something is in it.
 async fn load_catalogue<D: Drive>(
     superblock: &Superblock,
     sources: &Sources<'_, D>,

@@ -14,8 +14,8 @@ struct State {
     waiting: RefCell<VecDeque<Sender<Turn>>>,
 }
 
-/// Lets the next task in when it is dropped. It is handed over as a value: a task that went away while it waited drops
-/// it unseen, and the turn goes on to the next.
+/// Lets the next task in when it is dropped. It is handed over as a value: a task that went away
+/// while it waited drops it unseen, and the turn goes on to the next.
 pub struct Turn(Rc<State>);
 
 impl Default for Turnstile {

@@ -1,18 +1,22 @@
-//! The write-hole log of one shard: before strips are overwritten, what puts their stripe right after a crash is made
-//! durable on the members that hold its syndromes. `docs/format/log.md` has the bytes and why they suffice.
+//! The write-hole log of one shard: before strips are overwritten, what puts their stripe right
+//! after a crash is made durable on the members that hold its syndromes. `docs/format/log.md` has
+//! the bytes and why they suffice.
 //!
-//! A *record* announces one component of a write. Records that come together leave as one frame, and one write, on each
-//! member. A record is *open* until its strips have been overwritten; once the members were flushed after that it is
-//! *retired*, and its place in the rings may be used again. At most [`OPEN_MAX`] records are open: as many as the memory that outlives
-//! the process has places for, and a seal can name.
+//! A *record* announces one component of a write. Records that come together leave as one frame,
+//! and one write, on each member. A record is *open* until its strips have been overwritten; once
+//! the members were flushed after that it is *retired*, and its place in the rings may be used
+//! again. At most [`OPEN_MAX`] records are open: as many as the memory that outlives the process
+//! has places for, and a seal can name.
 //!
 //! Invariants, besides those of the rings ([`rings`]):
-//! 1. Records of one unit are appended under its lock, so the next begins when the strips of the one before are written.
-//! 2. A record's base syndromes are those of strips that are durable, but for the ones it names itself: what other strips
-//!    of the same columns were given before is flushed first, with the syndromes and the checksums (`recent` knows of it).
-//!    Else a recovery could find an old syndrome beside a base that is newer.
-//! 3. A flush of all members is one for the logs of all shards: whoever flushes has looked before which records of each are
-//!    settled ([`Counters::settled`]).
+//! 1. Records of one unit are appended under its lock, so the next begins when the strips of the
+//!    one before are written.
+//! 2. A record's base syndromes are those of strips that are durable, but for the ones it names
+//!    itself: what other strips of the same columns were given before is flushed first, with the
+//!    syndromes and the checksums (`recent` knows of it). Else a recovery could find an old
+//!    syndrome beside a base that is newer.
+//! 3. A flush of all members is one for the logs of all shards: whoever flushes has looked before
+//!    which records of each are settled ([`Counters::settled`]).
 
 mod open;
 mod rings;
@@ -54,8 +58,8 @@ pub(crate) struct Record {
     pub whole: bool,
     /// See [`PartData::in_sync`].
     pub in_sync: u64,
-    /// If an overwritten strip is lost, the record cannot tell whether the others are new: once they are durable, a seal
-    /// has to say so.
+    /// If an overwritten strip is lost, the record cannot tell whether the others are new: once
+    /// they are durable, a seal has to say so.
     pub unverified: bool,
     /// What it leaves open: until a seal answers it, or until it is settled if it can be verified.
     pub questions: Option<OpenQuestions>,
@@ -78,7 +82,8 @@ pub(crate) struct Share {
     pub payload: Buf,
 }
 
-/// A record that is durable. Settled when this is dropped: its strips have been overwritten, or never will be.
+/// A record that is durable. Settled when this is dropped: its strips have been overwritten, or
+/// never will be.
 pub(crate) struct Open {
     log: Rc<Log>,
     unit: UnitIndex,
@@ -191,8 +196,8 @@ pub(crate) struct Log {
 }
 
 impl Log {
-    /// The log of a shard: of so many streams this one. Its records are numbered from `first` on; those before are
-    /// retired.
+    /// The log of a shard: of so many streams this one. Its records are numbered from `first` on;
+    /// those before are retired.
     pub fn new(
         shared: &Shared,
         counters: Arc<[Counters]>,
@@ -234,7 +239,8 @@ impl Log {
         self.next.get()
     }
 
-    /// Of what is in the log nothing is needed any more, and nothing is written to its place from now on.
+    /// Of what is in the log nothing is needed any more, and nothing is written to its place from
+    /// now on.
     pub async fn close(&self) {
         // Who writes a seal comes first.
         let _turn = self.seals.enter().await;
@@ -246,7 +252,8 @@ impl Log {
 
     /// Columns of a component whose record is sure to fit in the ring, whatever it changes.
     pub fn columns_max(&self) -> u64 {
-        // A piece of 4096 columns takes at most as much again for entries of single sectors and their checksums.
+        // A piece of 4096 columns takes at most as much again for entries of single sectors and
+        // their checksums.
         let blocks = self.place.len / BLOCK_BYTES;
         (blocks / 4).max(1) * BLOCK_BYTES
     }
@@ -320,15 +327,16 @@ impl Log {
         !self.closed.get() && self.unsealed.borrow().has_settled(mark.below, &mark.open)
     }
 
-    /// What the rings hold may not be what was written there: the next seal is for everything that is settled.
+    /// What the rings hold may not be what was written there: the next seal is for everything that
+    /// is settled.
     pub fn doubt(&self) {
         if !self.rings.borrow().is_empty() {
             self.unsealed.borrow_mut().add_all();
         }
     }
 
-    /// Other strips of columns of these entries were written, which may not be durable. Of `data` data strips; where all
-    /// are overwritten, what they were does not matter.
+    /// Other strips of columns of these entries were written, which may not be durable. Of `data`
+    /// data strips; where all are overwritten, what they were does not matter.
     pub fn conflicts(&self, unit: UnitIndex, entries: &[Entry], data: usize) -> bool {
         self.catch_up();
         let recent = self.recent.borrow();
@@ -362,8 +370,9 @@ impl Log {
         }
     }
 
-    /// Whether a row is to be flushed, which takes so many operations, rather than everything, which takes `all` and ends the
-    /// conflicts of every row: flushes of rows may take as many between two of those.
+    /// Whether a row is to be flushed, which takes so many operations, rather than everything,
+    /// which takes `all` and ends the conflicts of every row: flushes of rows may take as many
+    /// between two of those.
     pub fn may_flush_row(&self, operations: usize, all: usize) -> bool {
         let spent = self.spent_on_rows.get() + operations;
         self.spent_on_rows.set(spent);
@@ -437,7 +446,8 @@ impl Log {
         self.rings.borrow().is_filling()
     }
 
-    /// Takes the pending records that fit in one frame on every member, at most so many parts of them.
+    /// Takes the pending records that fit in one frame on every member, at most so many parts of
+    /// them.
     fn batch(&self, parts_max: usize) -> Vec<Pending> {
         let mut pending = self.pending.borrow_mut();
         choose_witnesses(&mut pending);
@@ -551,8 +561,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Writes the parts of a batch that one member holds, given with that member and its drive as the records and the shares in
-    /// them. False: the member failed, and left the group.
+    /// Writes the parts of a batch that one member holds, given with that member and its drive as
+    /// the records and the shares in them. False: the member failed, and left the group.
     async fn write_frame(
         self: &Rc<Self>,
         log: &Rc<Log>,
@@ -605,10 +615,12 @@ impl<E: Env> Inner<E> {
         if log.settled_below() > log.retired() {
             self.flush_for_log(log).await?;
         } else if !self.unended.have_records() {
-            // The records of this batch are open as well, but older ones are, too, or there would be room.
+            // The records of this batch are open as well, but older ones are, too, or there would
+            // be room.
             let _ = log.wait().await;
         } else if self.mend(|_| true).await.is_err() {
-            // Without a flush there is no room either, and members that are back may take what they did not take a moment before.
+            // Without a flush there is no room either, and members that are back may take what they
+            // did not take a moment before.
             self.flush_members().await?;
             if self.mend(|_| true).await.is_err() {
                 self.unended.give_up_records();
@@ -625,7 +637,8 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Flushes in the background, so that there is room before it is needed, for all shards at once.
+    /// Flushes in the background, so that there is room before it is needed, for all shards at
+    /// once.
     fn retire_soon(self: &Rc<Self>, log: &Rc<Log>) {
         if log.settled_below() <= log.retired() || self.shared.retiring.swap(true, Ordering::SeqCst) {
             return;

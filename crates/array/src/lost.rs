@@ -1,6 +1,8 @@
-//! Blocks that no redundancy could bring back: reading them is an error until they are written again.
+//! Blocks that no redundancy could bring back: reading them is an error until they are written
+//! again.
 //!
-//! There are none, but after a crash that took a member along while several strips of one stripe were being written.
+//! There are none, but after a crash that took a member along while several strips of one stripe
+//! were being written.
 
 #![allow(clippy::disallowed_types, reason = "only a group that lost blocks takes the lock, and reads share it")]
 
@@ -139,8 +141,9 @@ fn block_at((start, end): (u64, u64), at: u64) -> BlockError {
     BlockError::Unknown { offset, len: block.saturating_add(BLOCK_BYTES).min(end) - offset }
 }
 
-/// Reads the list from the members: the valid copy with the highest sequence. None was ever written where there is none. Some member in
-/// sync has to be able to read each slot, as far as something is in it: what is lost must not be read.
+/// Reads the list from the members: the valid copy with the highest sequence. None was ever written
+/// where there is none. Some member in sync has to be able to read each slot, as far as something
+/// is in it: what is lost must not be read.
 pub(crate) async fn load_lost<D: Drive>(
     superblock: &Superblock,
     sources: &Sources<'_, D>,
@@ -177,9 +180,10 @@ pub(crate) fn normalized(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     merged
 }
 
-/// As [`normalized`], with no more ranges than the list has room for: where there are too many, those with the least between them are
-/// joined, and what is between them counts as lost, too. Only logs of versions that left more questions open, and some that were cut in pieces since,
-/// need it ([`crate::questions`]); without it their groups could not be assembled at all.
+/// As [`normalized`], with no more ranges than the list has room for: where there are too many,
+/// those with the least between them are joined, and what is between them counts as lost, too. Only
+/// logs of versions that left more questions open, and some that were cut in pieces since, need it
+/// ([`crate::questions`]); without it their groups could not be assembled at all.
 pub(crate) fn listable(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let mut ranges = normalized(ranges);
     while ranges.len() > LOST_RANGES_MAX {
@@ -192,12 +196,13 @@ pub(crate) fn listable(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 }
 
 impl<E: Env> Inner<E> {
-    /// Writes the list of lost blocks to every member, durably, without those in the range `back`, given as offset and length in bytes,
-    /// which are back then. Leader only.
+    /// Writes the list of lost blocks to every member, durably, without those in the range `back`,
+    /// given as offset and length in bytes, which are back then. Leader only.
     ///
     /// # Errors
-    /// [`BlockError`] if too many members do not take it, [`BlockError::NoSpace`] if it would have too many ranges, since blocks in the
-    /// middle of ranges come back; those in `back` are still lost then.
+    /// [`BlockError`] if too many members do not take it, [`BlockError::NoSpace`] if it would have
+    /// too many ranges, since blocks in the middle of ranges come back; those in `back` are still
+    /// lost then.
     pub async fn save_lost(self: &Rc<Self>, back: Option<(u64, u64)>) -> Result<(), BlockError> {
         let leader = self.leader();
         let _turn = leader.lost_lock.enter().await;

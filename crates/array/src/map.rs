@@ -1,14 +1,19 @@
 //! The allocation map in memory: one bit per zone, shared by all shards.
 //!
 //! Invariants:
-//! 1. A zone's bit is changed only by the shard that owns its unit, under the unit's lock. Anyone may read it.
-//! 2. A bit is set only after the zone's strips are on their drives, all of them; until then the zone reads as zeroes.
-//! 3. A block of bits that differs from its copy on the members is dirty. Blocks are written by the leader only, and
-//!    only after a flush that followed the snapshot, so that no bit is durable before the data it stands for.
-//! 4. A bit that was cleared but is still set on the members must not be set again before the clearing is durable:
-//!    else a crash in the middle of the second first write would show a half-written zone. `cleared` remembers it.
-//! 5. From the change of a bit until that is durable, its block is dirty or being saved: whoever promises durability
-//!    waits for the leader, also if somebody else's request has taken the block already.
+//! 1. A zone's bit is changed only by the shard that owns its unit, under the unit's lock. Anyone
+//!    may read it.
+//! 2. A bit is set only after the zone's strips are on their drives, all of them; until then the
+//!    zone reads as zeroes.
+//! 3. A block of bits that differs from its copy on the members is dirty. Blocks are written by the
+//!    leader only, and only after a flush that followed the snapshot, so that no bit is durable
+//!    before the data it stands for.
+//! 4. A bit that was cleared but is still set on the members must not be set again before the
+//!    clearing is durable: else a crash in the middle of the second first write would show a
+//!    half-written zone. `cleared` remembers it.
+//! 5. From the change of a bit until that is durable, its block is dirty or being saved: whoever
+//!    promises durability waits for the leader, also if somebody else's request has taken the block
+//!    already.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,8 +102,8 @@ impl AllocationMap {
         self.kept = Some(kept);
     }
 
-    /// As [`AllocationMap::keep`], after a crash, with memory that holds the map as it was then: takes over what is in it.
-    /// Gives the zones that are set there and were not so far.
+    /// As [`AllocationMap::keep`], after a crash, with memory that holds the map as it was then:
+    /// takes over what is in it. Gives the zones that are set there and were not so far.
     pub(crate) fn keep_on(&mut self, kept: KeptGroup) -> Vec<u64> {
         let mut new = Vec::new();
         for (index, (word, kept)) in self.words.iter().zip(kept.bits()).enumerate() {
@@ -157,7 +162,8 @@ impl AllocationMap {
             self.kept.iter().for_each(|kept| kept.clear(zone));
             self.clear_count.fetch_add(1, Ordering::AcqRel);
             self.allocated.fetch_sub(1, Ordering::Relaxed);
-            // After the bit: a snapshot that takes the mark also sees the bit. Before the dirty mark: one is due then.
+            // After the bit: a snapshot that takes the mark also sees the bit. Before the dirty
+            // mark: one is due then.
             self.cleared.insert(zone / ZONES_PER_BLOCK);
             self.dirty.insert(zone / ZONES_PER_BLOCK);
         }
@@ -169,7 +175,8 @@ impl AllocationMap {
         self.cleared.contains(zone / ZONES_PER_BLOCK) || self.saving_cleared.contains(zone / ZONES_PER_BLOCK)
     }
 
-    /// Counts clearings. A reader that finds it changed may have read a drive that was forgetting the range.
+    /// Counts clearings. A reader that finds it changed may have read a drive that was forgetting
+    /// the range.
     #[inline]
     pub fn clear_count(&self) -> u64 {
         self.clear_count.load(Ordering::Acquire)
@@ -190,8 +197,8 @@ impl AllocationMap {
         self.dirty.contains(zone / ZONES_PER_BLOCK) || self.saving.contains(zone / ZONES_PER_BLOCK)
     }
 
-    /// Takes every dirty block, to be saved: [`AllocationMap::persisted`] or [`AllocationMap::retry`] has to follow for
-    /// each before the next snapshot.
+    /// Takes every dirty block, to be saved: [`AllocationMap::persisted`] or
+    /// [`AllocationMap::retry`] has to follow for each before the next snapshot.
     pub fn snapshot(&self) -> Vec<Snapshot> {
         self.newly_set.store(0, Ordering::Relaxed);
         let blocks = self.dirty.move_to(&self.saving);
@@ -212,7 +219,8 @@ impl AllocationMap {
         blocks.into_iter().map(copy).collect()
     }
 
-    /// The snapshot is durable, and the clearings that it shows. What came later has marked its block again.
+    /// The snapshot is durable, and the clearings that it shows. What came later has marked its
+    /// block again.
     pub fn persisted(&self, block: u64) {
         self.saving_cleared.remove(block);
         self.saving.remove(block);
@@ -223,7 +231,8 @@ impl AllocationMap {
         self.dirty.insert(block);
     }
 
-    /// The snapshot could not be written everywhere: the block is dirty still, and its clearings are pending.
+    /// The snapshot could not be written everywhere: the block is dirty still, and its clearings
+    /// are pending.
     pub fn retry(&self, block: u64) {
         if self.saving_cleared.contains(block) {
             self.cleared.insert(block);

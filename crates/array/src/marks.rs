@@ -28,8 +28,8 @@ impl BlockSet {
         self.0[(block / 64) as usize].load(Ordering::Acquire) & (1 << (block % 64)) != 0
     }
 
-    /// One of two sets has a member. Word by word, first `from`, then `to`: what is moved from one to the other meanwhile
-    /// is seen.
+    /// One of two sets has a member. Word by word, first `from`, then `to`: what is moved from one
+    /// to the other meanwhile is seen.
     pub fn any_of(from: &BlockSet, to: &BlockSet) -> bool {
         let marked =
             |(from, to): (&AtomicU64, &AtomicU64)| from.load(Ordering::Acquire) != 0 || to.load(Ordering::Acquire) != 0;

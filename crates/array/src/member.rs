@@ -13,8 +13,8 @@ use crate::message::{Outcome, Request};
 use crate::shared::DriveId;
 use crate::unit::StripView;
 
-/// Attempts at an operation before the member counts as faulty. A drive that reports an error has retried inside for
-/// seconds already; the second attempt is for errors of the path to it.
+/// Attempts at an operation before the member counts as faulty. A drive that reports an error has
+/// retried inside for seconds already; the second attempt is for errors of the path to it.
 const ATTEMPTS: usize = 2;
 
 /// A read that did not work out.
@@ -26,7 +26,8 @@ pub(crate) enum ReadFailure {
 }
 
 impl<E: Env> Inner<E> {
-    /// Reads from a member that the row's view shows as good. Bytes that do not fit their checksums count as unreadable.
+    /// Reads from a member that the row's view shows as good. Bytes that do not fit their checksums
+    /// count as unreadable.
     pub async fn read_member(
         self: &Rc<Self>,
         view: &StripView<E::Drive>,
@@ -69,10 +70,12 @@ impl<E: Env> Inner<E> {
         Err(ReadFailure::Unreadable)
     }
 
-    /// Writes to a member. On failure the member is faulty, and the superblocks say so, before this returns false.
+    /// Writes to a member. On failure the member is faulty, and the superblocks say so, before this
+    /// returns false.
     ///
     /// # Errors
-    /// [`BlockError::Lost`] if the group cannot do without the member; [`BlockError::NoSpace`] likewise.
+    /// [`BlockError::Lost`] if the group cannot do without the member; [`BlockError::NoSpace`]
+    /// likewise.
     pub fn write_member<'a>(
         self: &'a Rc<Self>,
         view: &'a StripView<E::Drive>,
@@ -86,7 +89,8 @@ impl<E: Env> Inner<E> {
         self.write_strip(view.member, view.id, drive, offset, data, fua)
     }
 
-    /// As [`Inner::write_member`], at a byte of the drive's data region, and on its replacement too. Notes the checksums.
+    /// As [`Inner::write_member`], at a byte of the drive's data region, and on its replacement
+    /// too. Notes the checksums.
     pub async fn write_strip(
         self: &Rc<Self>,
         member: MemberIndex,
@@ -161,15 +165,16 @@ impl<E: Env> Inner<E> {
         is_final
     }
 
-    /// Counts a failed operation of a drive as its member's, if it is in the place: a replacement is not.
+    /// Counts a failed operation of a drive as its member's, if it is in the place: a replacement
+    /// is not.
     pub fn count_error(&self, member: MemberIndex, id: DriveId, failed: Failed) {
         if self.shared.slot(member).drive == id {
             self.shared.count_error(member, failed);
         }
     }
 
-    /// Marks a member faulty, on all shards and in the superblocks. Says no if the group cannot do without it: then the
-    /// member stays, and operations on it fail one by one.
+    /// Marks a member faulty, on all shards and in the superblocks. Says no if the group cannot do
+    /// without it: then the member stays, and operations on it fail one by one.
     pub async fn fail(self: &Rc<Self>, member: MemberIndex, drive: DriveId, cause: Cause) -> bool {
         matches!(self.on_leader(Request::Fail(member, drive, cause)).await, Ok(Outcome::Accepted(true)))
     }

@@ -51,8 +51,9 @@ pub enum JoinError {
 }
 
 impl<E: Env> Array<E> {
-    /// Puts an installed drive in the place of a member, and begins to fill it. Leader only. A member that works stays until
-    /// its content has been copied, and leaves then: the group has its full redundancy all the time.
+    /// Puts an installed drive in the place of a member, and begins to fill it. Leader only. A
+    /// member that works stays until its content has been copied, and leaves then: the group has
+    /// its full redundancy all the time.
     ///
     /// # Errors
     /// [`JoinError`]; nothing has changed then.
@@ -107,7 +108,8 @@ impl<E: Env> Array<E> {
             .await
     }
 
-    /// Lets an installed drive wait to replace a member. Leader only. It is put to use at once if one is needed.
+    /// Lets an installed drive wait to replace a member. Leader only. It is put to use at once if
+    /// one is needed.
     ///
     /// # Errors
     /// [`JoinError`]; nothing has changed then.
@@ -194,8 +196,8 @@ impl<E: Env> Array<E> {
         self.fail_member_on(member, slot.drive, Cause::Operator).await
     }
 
-    /// As [`Array::fail_member`], for this cause, if the member is still on the drive: who looked at the drive may be late, and a spare
-    /// may have taken its place.
+    /// As [`Array::fail_member`], for this cause, if the member is still on the drive: who looked
+    /// at the drive may be late, and a spare may have taken its place.
     ///
     /// # Errors
     /// As for [`Array::fail_member`].

@@ -1,15 +1,19 @@
-//! Writes that came to no end, since more members failed at the same time than the group can do without.
+//! Writes that came to no end, since more members failed at the same time than the group can do
+//! without.
 //!
-//! All members may fail and be back a moment later: an adapter is reset, a path fails over. What was being overwritten then is old on some of them
-//! and new on others. Its request has failed, but the group goes on with all of its members, so no recovery puts the stripe right, and as
-//! soon as one of them is lost, blocks that nobody was writing would be computed from a mixture.
+//! All members may fail and be back a moment later: an adapter is reset, a path fails over. What
+//! was being overwritten then is old on some of them and new on others. Its request has failed, but
+//! the group goes on with all of its members, so no recovery puts the stripe right, and as soon as
+//! one of them is lost, blocks that nobody was writing would be computed from a mixture.
 //!
-//! So what was to be written is kept in memory, and its record in the log stays open, until it is written again: before anything is computed from
-//! other strips of these columns, before their zones are written, before the unit is rebuilt or scrubbed, and by itself after a while. While that does not work,
-//! strips that can be read are read, and all else of these columns is an error.
+//! So what was to be written is kept in memory, and its record in the log stays open, until it is
+//! written again: before anything is computed from other strips of these columns, before their
+//! zones are written, before the unit is rebuilt or scrubbed, and by itself after a while. While
+//! that does not work, strips that can be read are read, and all else of these columns is an error.
 //!
-//! What is kept is bounded: with [`KEPT_MAX`] of them sets that have some take no further writes. A group without syndromes computes nothing
-//! from other strips, but checksums of blocks that were written in part; with so many it leaves those as they are.
+//! What is kept is bounded: with [`KEPT_MAX`] of them sets that have some take no further writes. A
+//! group without syndromes computes nothing from other strips, but checksums of blocks that were
+//! written in part; with so many it leaves those as they are.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -30,13 +34,15 @@ use crate::ranges::Range;
 use crate::record::{Logged, Overwritten};
 use crate::write::StripWrite;
 
-/// How soon they are written again while nobody asks for their units. Each time without success doubles it.
+/// How soon they are written again while nobody asks for their units. Each time without success
+/// doubles it.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
 
 /// How long it takes at most until they are tried again.
 const AGAIN_MAX: Duration = Duration::from_secs(60);
 
-/// So many are kept for each shard, with their records open: half of what may be open at the same time.
+/// So many are kept for each shard, with their records open: half of what may be open at the same
+/// time.
 const KEPT_MAX: usize = OPEN_MAX / 2;
 
 /// A component whose strips are old or new.
@@ -58,7 +64,8 @@ impl Unended {
 
 impl Drop for Unended {
     fn drop(&mut self) {
-        // The group was let go before it could be ended: whoever takes it over finds the record open.
+        // The group was let go before it could be ended: whoever takes it over finds the record
+        // open.
         if let Some((open, _)) = self.record.take() {
             open.leave_open();
         }
@@ -92,7 +99,8 @@ impl UnendedWrites {
         self.all.borrow().iter().any(|unended| unended.record.borrow().is_some())
     }
 
-    /// The log needs the room of their records, and members take flushes but not these writes: what they protect is in memory alone from now on.
+    /// The log needs the room of their records, and members take flushes but not these writes: what
+    /// they protect is in memory alone from now on.
     pub fn give_up_records(&self) {
         for unended in &*self.all.borrow() {
             drop(unended.record.take());
@@ -113,7 +121,8 @@ impl<E: Env> Inner<E> {
             return;
         }
         let record = match logged {
-            // Those that were under way when it became full. Other sets need what may still be open.
+            // Those that were under way when it became full. Other sets need what may still be
+            // open.
             Logged::Durable(..) if kept >= KEPT_MAX || !self.shared.questions.is_roomy() => None,
             Logged::Durable(open, overwritten) => Some((open, overwritten)),
             Logged::Nothing | Logged::Again => None,
@@ -142,10 +151,12 @@ impl<E: Env> Inner<E> {
     /// What has to be written again before this is done with the unit.
     ///
     /// # Errors
-    /// [`BlockError`] as for a write: that did not work, and what is asked for cannot do without it.
+    /// [`BlockError`] as for a write: that did not work, and what is asked for cannot do without
+    /// it.
     pub async fn mend_before(self: &Rc<Self>, unit: UnitIndex, op: &Op) -> Result<(), BlockError> {
         match op {
-            // Reads look themselves whether they need it. A zone that is trimmed was given back, by a write.
+            // Reads look themselves whether they need it. A zone that is trimmed was given back, by
+            // a write.
             Op::Read { .. } | Op::Trim { .. } | Op::Nothing => Ok(()),
             Op::Rebuild { .. } | Op::Scrub { .. } => self.mend(|other| other == unit).await,
             Op::Write { pieces, .. } => {

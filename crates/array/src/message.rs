@@ -1,7 +1,7 @@
 //! What shards of a group say to each other.
 //!
-//! A write goes to the shard that owns its unit, a change of the group's state goes to the leader (shard 0), and each
-//! request is answered by one reply. Messages may arrive in any order.
+//! A write goes to the shard that owns its unit, a change of the group's state goes to the leader
+//! (shard 0), and each request is answered by one reply. Messages may arrive in any order.
 
 use std::collections::BTreeSet;
 
@@ -17,7 +17,8 @@ use crate::scrub::{ScrubMode, ScrubReport};
 use crate::shared::DriveId;
 use crate::status::Event;
 
-/// The way to the other shards. The environment delivers what is sent by [`crate::Array::deliver`] on the shard `to`.
+/// The way to the other shards. The environment delivers what is sent by [`crate::Array::deliver`]
+/// on the shard `to`.
 pub trait Peers {
     /// Sends without waiting.
     fn send(&self, to: usize, message: Message);
@@ -55,14 +56,16 @@ pub(crate) enum Request {
     Persist,
     /// Of any shard: wait until no record of its log is open.
     Settle,
-    /// Of any shard: flush, and make durable that what was written to its units before needs no recovery.
+    /// Of any shard: flush, and make durable that what was written to its units before needs no
+    /// recovery.
     Seal,
     /// The same, also where a recovery could do without being told.
     SealAll,
-    /// As [`Request::Seal`], without members that are leaving, for a leader who is changing the group's state and can hear of no failure in
-    /// another way than by the answer.
+    /// As [`Request::Seal`], without members that are leaving, for a leader who is changing the
+    /// group's state and can hear of no failure in another way than by the answer.
     SealQuietly,
-    /// Of the leader: make the list of lost blocks durable without those in a range of the group, which were written and are durable.
+    /// Of the leader: make the list of lost blocks durable without those in a range of the group,
+    /// which were written and are durable.
     SaveLost {
         offset: u64,
         len: u64,
@@ -71,8 +74,8 @@ pub(crate) enum Request {
     MarkDirty,
     /// Of any shard: wait until what is queued for its units now has been done.
     Barrier,
-    /// Of any shard, one after the other while units change their owners: begin no work on units; wait until none is under way; take what it
-    /// owns from now on; and begin work again.
+    /// Of any shard, one after the other while units change their owners: begin no work on units;
+    /// wait until none is under way; take what it owns from now on; and begin work again.
     Close,
     Quiet,
     Own(Owners, RebuiltAhead),
@@ -103,7 +106,8 @@ pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 /// Work on a unit, under its lock.
 #[derive(Debug)]
 pub(crate) enum Op {
-    /// Fill the buffer from whole sectors of a data strip; `without` asking its member, if that is possible.
+    /// Fill the buffer from whole sectors of a data strip; `without` asking its member, if that is
+    /// possible.
     Read { role: Role, x: u64, buf: BufMut, without: bool },
     /// Change some columns.
     Write { pieces: Pieces, fua: bool },
@@ -126,9 +130,11 @@ pub(crate) enum Outcome {
     },
     Scrubbed(ScrubReport),
     Accepted(bool),
-    /// What the shard knows of its units that their next owners have to know; or something is under way.
+    /// What the shard knows of its units that their next owners have to know; or something is under
+    /// way.
     Quiet(Option<RebuiltAhead>),
-    /// These members would have had to make something durable, and could not: then nothing is sealed.
+    /// These members would have had to make something durable, and could not: then nothing is
+    /// sealed.
     Sealed {
         failed: Vec<(MemberIndex, DriveId, Failure)>,
     },

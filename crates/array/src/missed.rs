@@ -1,14 +1,17 @@
 //! What members that left do not have: a drive that comes back gets that and no more.
 //!
-//! Kept in memory only, by unit, for as long as the group runs. After a restart, or a crash of the group, a drive that comes back is
-//! filled like a new one.
+//! Kept in memory only, by unit, for as long as the group runs. After a restart, or a crash of the
+//! group, a drive that comes back is filled like a new one.
 //!
 //! Invariants:
-//! 1. A unit that was written and that some member may not have on its medium is in `touched` or `flushing`: it enters before its
-//!    write is acknowledged, and leaves only after a flush of all members that began after the write had ended.
-//! 2. What `touched` and `flushing` hold when a member leaves, it counts as having missed, and every unit that is written while it is
-//!    away. So its drive has all other units as they are, whatever its cache lost.
-//! 3. A unit is taken from what a returning member missed only under the unit's lock, once it is written there.
+//! 1. A unit that was written and that some member may not have on its medium is in `touched` or
+//!    `flushing`: it enters before its write is acknowledged, and leaves only after a flush of all
+//!    members that began after the write had ended.
+//! 2. What `touched` and `flushing` hold when a member leaves, it counts as having missed, and
+//!    every unit that is written while it is away. So its drive has all other units as they are,
+//!    whatever its cache lost.
+//! 3. A unit is taken from what a returning member missed only under the unit's lock, once it is
+//!    written there.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
@@ -63,14 +66,15 @@ impl Missed {
         }
     }
 
-    /// A unit is being written, or has been. To be called before its strips are written, and again before the write is
-    /// acknowledged: in between a flush may begin, or a member leave.
+    /// A unit is being written, or has been. To be called before its strips are written, and again
+    /// before the write is acknowledged: in between a flush may begin, or a member leave.
     #[inline]
     pub fn note(&self, unit: UnitIndex) {
         if !self.touched.contains(unit.0) {
             self.touched.insert(unit.0);
         }
-        // Whoever takes the marks of a member that leaves has said before that it is away: one of the two sees the other.
+        // Whoever takes the marks of a member that leaves has said before that it is away: one of
+        // the two sees the other.
         fence(Ordering::SeqCst);
         if self.away.load(Ordering::SeqCst) > 0 {
             self.note_for_the_absent(unit);
@@ -91,7 +95,8 @@ impl Missed {
         self.touched.insert(unit.0);
     }
 
-    /// A flush of all members begins. Says no if another one is under way that takes care of the marks.
+    /// A flush of all members begins. Says no if another one is under way that takes care of the
+    /// marks.
     pub fn flush_begins(&self) -> bool {
         let mine = !self.flush_under_way.swap(true, Ordering::SeqCst);
         if mine {
@@ -110,8 +115,8 @@ impl Missed {
         self.flush_under_way.store(false, Ordering::SeqCst);
     }
 
-    /// A member that had everything, or was getting what it missed, has left. To be called once all shards leave it out of what
-    /// they begin.
+    /// A member that had everything, or was getting what it missed, has left. To be called once all
+    /// shards leave it out of what they begin.
     pub fn leave(&self, member: MemberIndex) {
         let absence = &self.members[usize::from(member.0)];
         let units = absence.units.get_or_init(|| BlockSet::new(self.unit_count as usize));
@@ -153,8 +158,9 @@ impl Missed {
         self.members[usize::from(member.0)].state.load(Ordering::SeqCst) == AWAY
     }
 
-    /// The member's drive has come back, as `drive`: what it did not miss counts as whole from now on. To be called once the member's
-    /// slot has the drive: whoever leaves it out until then has noted that it missed that.
+    /// The member's drive has come back, as `drive`: what it did not miss counts as whole from now
+    /// on. To be called once the member's slot has the drive: whoever leaves it out until then has
+    /// noted that it missed that.
     pub fn come_back(&self, member: MemberIndex, drive: DriveId) {
         let absence = &self.members[usize::from(member.0)];
         if absence.state.swap(BACK + u32::from(drive.0), Ordering::SeqCst) == AWAY {
@@ -180,7 +186,8 @@ impl Missed {
         }
     }
 
-    /// The first unit from `unit` on that a drive lacks which came back; the unit itself for any other drive.
+    /// The first unit from `unit` on that a drive lacks which came back; the unit itself for any
+    /// other drive.
     pub fn next(&self, drive: DriveId, unit: UnitIndex) -> Option<UnitIndex> {
         match self.of_drive(drive) {
             Some(units) => units.next(unit.0).map(UnitIndex),

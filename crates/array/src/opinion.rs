@@ -1,12 +1,12 @@
 //! What a shard thinks of its drives: when a read is late, who is slow, and whom reads go around.
 //!
-//! - The *bound* of a drive is [`LATE_FACTOR`] times the time in which 19 of 20 reads of a length are answered, by that
-//!   drive or by a typical one of the group, whichever is faster: a drive that is always slow has no excuse, and where
-//!   all are slow the bound moves.
-//! - A drive's *score* is the share of late reads among its last ones. Above a half, while a typical drive's is below an
-//!   eighth, it is slow.
-//! - Reads go around a slow drive as far as redundancy goes, and as long as the others keep up: when a quarter of a
-//!   typical drive's reads is late, the slow one has to take its part.
+//! - The *bound* of a drive is [`LATE_FACTOR`] times the time in which 19 of 20 reads of a length
+//!   are answered, by that drive or by a typical one of the group, whichever is faster: a drive
+//!   that is always slow has no excuse, and where all are slow the bound moves.
+//! - A drive's *score* is the share of late reads among its last ones. Above a half, while a
+//!   typical drive's is below an eighth, it is slow.
+//! - Reads go around a slow drive as far as redundancy goes, and as long as the others keep up:
+//!   when a quarter of a typical drive's reads is late, the slow one has to take its part.
 //! - Probes ask an avoided drive whether it is well again.
 
 use drive::Nanos;
@@ -39,7 +39,8 @@ const PROBES_GOOD: u32 = 16;
 /// The time between probes.
 const PROBE_EVERY: Nanos = 10_000_000;
 
-/// How long a drive is slow before the leader hears of it, and how often then: a pause for cleaning up is no news.
+/// How long a drive is slow before the leader hears of it, and how often then: a pause for cleaning
+/// up is no news.
 const NOTICE_EVERY: Nanos = 1_000_000_000;
 
 /// What a shard thinks of a drive.
@@ -178,7 +179,8 @@ impl Watch {
         self.any_avoided.get()
     }
 
-    /// A read goes around a drive that is avoided. Says whether a probe is due, which is then under way.
+    /// A read goes around a drive that is avoided. Says whether a probe is due, which is then under
+    /// way.
     pub fn goes_around(&self, drive: DriveId) -> bool {
         let now = self.looked.get();
         self.opinion(drive, |opinion| {

@@ -1,4 +1,5 @@
-//! What the writes of one batch leave in a unit: for each data strip the newest bytes of every column they touch.
+//! What the writes of one batch leave in a unit: for each data strip the newest bytes of every
+//! column they touch.
 
 use drive::Buf;
 use smallvec::SmallVec;
@@ -30,7 +31,8 @@ pub struct Patch {
 /// The patches of a unit.
 #[derive(Debug, Default)]
 pub struct Overlay {
-    /// By data strip and columns, disjoint. One piece of memory: most writes have few, and all of them have one.
+    /// By data strip and columns, disjoint. One piece of memory: most writes have few, and all of
+    /// them have one.
     patches: Vec<(Role, Patch)>,
 }
 
@@ -91,7 +93,8 @@ impl Overlay {
         !self.touching(role, within).is_empty()
     }
 
-    /// All that touches some columns of a strip is zeroes, whose space may be given back if `or_kept` is not set.
+    /// All that touches some columns of a strip is zeroes, whose space may be given back if
+    /// `or_kept` is not set.
     pub fn is_zero(&self, role: Role, within: Range, or_kept: bool) -> bool {
         let touching = &self.patches[self.touching(role, within)];
         touching.iter().all(|(_, patch)| matches!(patch.content, Content::Zero { keep } if or_kept || !keep))

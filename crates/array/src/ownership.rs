@@ -1,15 +1,19 @@
-//! Which shards own a group's units: few where few can do the work, so that more of it comes together.
+//! Which shards own a group's units: few where few can do the work, so that more of it comes
+//! together.
 //!
-//! Writes that one shard has at the same time share a frame of the log and a flush; a request that another shard owns costs two messages. So
-//! the units of a group are owned by as many shards as its load needs, next to where the requests come from
-//! ([`Owners`]). Who runs the group knows both, and says so ([`Array::own`]).
+//! Writes that one shard has at the same time share a frame of the log and a flush; a request that
+//! another shard owns costs two messages. So the units of a group are owned by as many shards as
+//! its load needs, next to where the requests come from ([`Owners`]). Who runs the group knows
+//! both, and says so ([`Array::own`]).
 //!
 //! How units change their owners:
-//! 1. Every shard closes its gate: no work on a unit is begun. What is under way ends, within a bound, or all stays as it was.
+//! 1. Every shard closes its gate: no work on a unit is begun. What is under way ends, within a
+//!    bound, or all stays as it was.
 //! 2. Everything is flushed and sealed: of no record of the logs anything is needed any more.
-//! 3. The superblocks say the next generation of the log, so that a recovery does not see those records: the new logs lie over them, in
-//!    other parts of the region. A crash before finds the old generation, with everything settled; a crash after it finds the new
-//!    one, with nothing in it.
+//! 3. The superblocks say the next generation of the log, so that a recovery does not see those
+//!    records: the new logs lie over them, in other parts of the region. A crash before finds the
+//!    old generation, with everything settled; a crash after it finds the new one, with nothing in
+//!    it.
 //! 4. Every shard takes its new log, and then every shard opens its gate.
 
 use std::rc::Rc;
@@ -23,15 +27,17 @@ use crate::geometry::UnitIndex;
 use crate::log::Log;
 use crate::message::{Outcome, RebuiltAhead, Request};
 
-/// The shards that own the units of a group: `count` of them from `first` on, and from shard 0 on after the last. Runs of units are dealt to
-/// them in turn.
+/// The shards that own the units of a group: `count` of them from `first` on, and from shard 0 on
+/// after the last. Runs of units are dealt to them in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owners {
     /// The shard that owns the first unit.
     pub first: usize,
-    /// How many, at least one. Of small drives, whose log has room for fewer streams, so many as it has room for.
+    /// How many, at least one. Of small drives, whose log has room for fewer streams, so many as it
+    /// has room for.
     pub count: usize,
-    /// Units that follow one another and have the same owner, at least one. Large requests stay together if a run has about as many bytes.
+    /// Units that follow one another and have the same owner, at least one. Large requests stay
+    /// together if a run has about as many bytes.
     pub run: u64,
 }
 
@@ -73,10 +79,11 @@ impl<E: Env> Array<E> {
         self.0.owners.get()
     }
 
-    /// Has units owned by these shards from now on. Leader only. Requests wait meanwhile, for two flushes of the members and the time in
-    /// which what is under way ends.
+    /// Has units owned by these shards from now on. Leader only. Requests wait meanwhile, for two
+    /// flushes of the members and the time in which what is under way ends.
     ///
-    /// Says whether they are: no if something takes too long, or if the group has to be put in order first. Then they are owned as before.
+    /// Says whether they are: no if something takes too long, or if the group has to be put in
+    /// order first. Then they are owned as before.
     ///
     /// # Errors
     /// [`BlockError`] if the members cannot be flushed.
@@ -134,7 +141,8 @@ impl<E: Env> Inner<E> {
         self.flush().await?;
         // Who has it may wait for what waits for this.
         let Some(_turn) = self.leader().state_lock.try_enter() else { return Ok(false) };
-        // While superblocks may say what is not so, the logs hold what they might come to say again.
+        // While superblocks may say what is not so, the logs hold what they might come to say
+        // again.
         if self.shared.is_stopped() || self.shared.is_astray() {
             return Ok(false);
         }
@@ -192,8 +200,9 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Waits until no work on units is under way that this shard does, or has asked another one for. With all gates closed. Gives what only it
-    /// knows of its units; nothing if that takes too long, or if writes that came to no end are to be repeated by this shard.
+    /// Waits until no work on units is under way that this shard does, or has asked another one
+    /// for. With all gates closed. Gives what only it knows of its units; nothing if that takes too
+    /// long, or if writes that came to no end are to be repeated by this shard.
     pub async fn falls_quiet(&self) -> Option<RebuiltAhead> {
         for _ in 0..LOOKS_MAX {
             if self.units.borrow().is_empty() && self.gate.asked.get() == 0 {
@@ -204,8 +213,8 @@ impl<E: Env> Inner<E> {
         None
     }
 
-    /// Takes what this shard owns from now on, with what is known of it. With all gates closed, nothing under way, and
-    /// everything flushed and sealed.
+    /// Takes what this shard owns from now on, with what is known of it. With all gates closed,
+    /// nothing under way, and everything flushed and sealed.
     pub async fn own(&self, owners: Owners, ahead: RebuiltAhead) {
         let before = self.log();
         if let Some(log) = &before {

@@ -1,4 +1,5 @@
-//! The cheapest way to write a component: a run of columns of one stripe. Pure, and counted in drive operations.
+//! The cheapest way to write a component: a run of columns of one stripe. Pure, and counted in
+//! drive operations.
 //!
 //! | way | reads | right when |
 //! |---|---|---|
@@ -7,8 +8,8 @@
 //! | read-modify-write | the old bytes and old syndromes of what is written | little of it is written |
 //! | restore | `k` strips, to compute what is lost | an unreadable strip is needed |
 //!
-//! A full-stripe write is a reconstruct-write that has nothing to read. All of them write the same: the touched sectors
-//! of every data strip that can take them, and every syndrome that can take it.
+//! A full-stripe write is a reconstruct-write that has nothing to read. All of them write the same:
+//! the touched sectors of every data strip that can take them, and every syndrome that can take it.
 
 use smallvec::SmallVec;
 

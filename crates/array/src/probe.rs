@@ -18,10 +18,12 @@ pub struct Probe {
     pub starts_blank: bool,
 }
 
-/// Reads the places of a drive where something would show what it holds: a mebibyte at both its ends.
+/// Reads the places of a drive where something would show what it holds: a mebibyte at both its
+/// ends.
 ///
 /// # Errors
-/// [`DriveError`] if both ends of the drive cannot be read; [`DriveError::Silent`] if it does not answer.
+/// [`DriveError`] if both ends of the drive cannot be read; [`DriveError::Silent`] if it does not
+/// answer.
 pub async fn probe<E: Env>(env: &E, drive: &E::Drive) -> Result<Probe, DriveError> {
     let drive = Bounded::new(env, drive);
     let superblock = superblock_on(&drive).await?;

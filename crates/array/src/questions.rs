@@ -1,8 +1,9 @@
 //! How much a power cut may make unknown: no more than the list of lost blocks has room for.
 //!
-//! A record that overwrites several strips of a row leaves a question open until a seal answers it, or, if it has checksums, until its
-//! strips are durable. If a power cut takes members along, each such question may end as a range of lost blocks. So the records
-//! of all shards together leave no more of them open than the list has room for: from [`SEALED_FROM`] on the group is flushed and
+//! A record that overwrites several strips of a row leaves a question open until a seal answers it,
+//! or, if it has checksums, until its strips are durable. If a power cut takes members along, each
+//! such question may end as a range of lost blocks. So the records of all shards together leave no
+//! more of them open than the list has room for: from [`SEALED_FROM`] on the group is flushed and
 //! sealed in the background, and who finds no room waits for that.
 
 use std::rc::Rc;
@@ -17,7 +18,8 @@ use crate::array::Inner;
 use crate::log::Log;
 use crate::shared::Shared;
 
-/// Open questions from which on the group is flushed and sealed, so that there is room before it is needed.
+/// Open questions from which on the group is flushed and sealed, so that there is room before it is
+/// needed.
 const SEALED_FROM: usize = 192;
 
 /// A record counts for no more than this: it must find room beside others.
@@ -35,13 +37,15 @@ pub(crate) struct Questions {
 }
 
 impl Questions {
-    /// Counts `count` more where that leaves no more than `most`, or where there are no others. Gives how many there are then.
+    /// Counts `count` more where that leaves no more than `most`, or where there are no others.
+    /// Gives how many there are then.
     fn try_open(&self, count: usize, most: usize) -> Option<usize> {
         let fits = |open: usize| (open == 0 || open + count <= most).then_some(open + count);
         self.open.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok().map(|before| before + count)
     }
 
-    /// There is room for any record beside those that are open, should none of them be answered for long.
+    /// There is room for any record beside those that are open, should none of them be answered for
+    /// long.
     pub fn is_roomy(&self) -> bool {
         self.open.load(Ordering::Acquire) <= LOST_RANGES_MAX - OF_RECORD_MAX
     }
@@ -91,8 +95,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Returns once nobody flushes and seals the group in the background, of a group that takes no more requests: nothing may be written
-    /// after it was stopped.
+    /// Returns once nobody flushes and seals the group in the background, of a group that takes no
+    /// more requests: nothing may be written after it was stopped.
     pub async fn answered(&self) {
         while self.shared.questions.answering.load(Ordering::Acquire) {
             self.env.sleep(LOOK).await;
@@ -111,7 +115,8 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// Does something that a stop of the group waits for ([`Inner::answered`]). `None` if the group was stopped, or somebody is at it.
+    /// Does something that a stop of the group waits for ([`Inner::answered`]). `None` if the group
+    /// was stopped, or somebody is at it.
     pub async fn in_background<T>(&self, work: impl AsyncFnOnce() -> T) -> Option<T> {
         let questions = &self.shared.questions;
         if questions.answering.swap(true, Ordering::AcqRel) {

@@ -1,5 +1,5 @@
-//! Reading. A healthy read goes from where it arrived straight to the member; only what cannot be had that way goes to
-//! the unit's owner, who computes it from the other strips under the lock.
+//! Reading. A healthy read goes from where it arrived straight to the member; only what cannot be
+//! had that way goes to the unit's owner, who computes it from the other strips under the lock.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -74,8 +74,9 @@ impl<E: Env> Array<E> {
 }
 
 impl<E: Env> Array<E> {
-    /// Fills the whole of `buf` from `offset` at once, if it is whole sectors and the drives have them without waiting. False says that
-    /// [`Array::read`] has to do it, or to say what is wrong; then `buf` holds anything.
+    /// Fills the whole of `buf` from `offset` at once, if it is whole sectors and the drives have
+    /// them without waiting. False says that [`Array::read`] has to do it, or to say what is wrong;
+    /// then `buf` holds anything.
     #[inline]
     pub fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
         self.now(offset, buf.len() as u64, |inner, parts| {
@@ -89,8 +90,9 @@ impl<E: Env> Array<E> {
         .is_some()
     }
 
-    /// Has `look` see the bytes from `offset` on where they are, strip after strip, if they are whole sectors, the drives are memory, and the
-    /// group keeps no checksums: those would have to be compared before, with what others may overwrite meanwhile. `None` says that it was not
+    /// Has `look` see the bytes from `offset` on where they are, strip after strip, if they are
+    /// whole sectors, the drives are memory, and the group keeps no checksums: those would have to
+    /// be compared before, with what others may overwrite meanwhile. `None` says that it was not
     /// called.
     #[inline]
     pub fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T> {
@@ -104,7 +106,8 @@ impl<E: Env> Array<E> {
         })
     }
 
-    /// Has `read` read at once, if it can, what lies in these parts of strips, each of so many bytes.
+    /// Has `read` read at once, if it can, what lies in these parts of strips, each of so many
+    /// bytes.
     #[inline]
     fn now<T>(
         &self,
@@ -140,8 +143,8 @@ impl<E: Env> Array<E> {
 }
 
 impl<E: Env> Inner<E> {
-    /// One buffer from pieces in order: without copying if they are the parts of one still. A piece whose first read
-    /// failed came back in memory of its own.
+    /// One buffer from pieces in order: without copying if they are the parts of one still. A piece
+    /// whose first read failed came back in memory of its own.
     fn put_together(&self, pieces: Vec<BufMut>, len: usize) -> BufMut {
         let mut runs: Vec<BufMut> = Vec::with_capacity(1);
         for piece in pieces {
@@ -181,9 +184,10 @@ impl<E: Env> Inner<E> {
         Ok(buf)
     }
 
-    /// Reads whole sectors of one strip, if their drive can without waiting: what a future costs to make and to move is a good part of what a
-    /// read of memory costs. Nothing if it cannot. The error is the role of the strip whose drive could not read, or gave what is damaged
-    /// or being overwritten.
+    /// Reads whole sectors of one strip, if their drive can without waiting: what a future costs to
+    /// make and to move is a good part of what a read of memory costs. Nothing if it cannot. The
+    /// error is the role of the strip whose drive could not read, or gave what is damaged or being
+    /// overwritten.
     #[inline]
     fn read_now(self: &Rc<Self>, place: &Place, buf: &mut [u8]) -> Option<Result<(), Role>> {
         let shared = &self.shared;
@@ -204,8 +208,9 @@ impl<E: Env> Inner<E> {
         (shared.map.clear_count() == cleared).then_some(if genuine { Ok(()) } else { Err(role) })
     }
 
-    /// Has `look` see whole sectors of a strip where they are. What is given back, or written again, while somebody looks, may be seen as it was
-    /// or as it is then, as by a read that is as long under way.
+    /// Has `look` see whole sectors of a strip where they are. What is given back, or written
+    /// again, while somebody looks, may be seen as it was or as it is then, as by a read that is as
+    /// long under way.
     #[inline]
     fn view_part<T>(self: &Rc<Self>, (place, len): (Place, usize), look: impl FnOnce(View<'_>) -> T) -> Option<T> {
         let shared = &self.shared;
@@ -258,7 +263,8 @@ impl<E: Env> Inner<E> {
                     false => None,
                 };
                 let mut read = pin!(drive.read(offset, buf));
-                // A zone that was given back meanwhile may have been forgotten by its drive at any time: look again.
+                // A zone that was given back meanwhile may have been forgotten by its drive at any
+                // time: look again.
                 let is_current =
                     || shared.map.clear_count() == cleared && !self.env.trouble("a healthy read looks again");
                 let result = match poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await {
@@ -293,8 +299,8 @@ impl<E: Env> Inner<E> {
                         genuine = Err(error);
                     }
                 }
-                // Damaged, or being overwritten: under the lock the owner sees which of them. What could not be read it reads
-                // again, and heals the copy that failed.
+                // Damaged, or being overwritten: under the lock the owner sees which of them. What
+                // could not be read it reads again, and heals the copy that failed.
                 role = if matches!(genuine, Ok(true)) { role } else { source };
             }
             Source::Around(id, role) => {
@@ -305,7 +311,8 @@ impl<E: Env> Inner<E> {
             }
             Source::Owner => {}
         }
-        // Boxed like all that is rare here: each read moves a future as large as the largest of its parts.
+        // Boxed like all that is rare here: each read moves a future as large as the largest of its
+        // parts.
         Box::pin(self.ask_owner(unit, role, x, buf)).await
     }
 
@@ -338,8 +345,9 @@ impl<E: Env> Inner<E> {
         if !allocated {
             return Source::Hole;
         }
-        // A mirror's copies serve in turn, by place, so that a stream stays with one drive for a while. After a crash they
-        // may differ, and the resync takes the first for the truth: so do all reads until then.
+        // A mirror's copies serve in turn, by place, so that a stream stays with one drive for a
+        // while. After a crash they may differ, and the resync takes the first for the truth: so do
+        // all reads until then.
         let role = if geometry.data == 1 && geometry.syndromes > 0 && !shared.is_resync_due() {
             let turn = (unit.0 * geometry.unit + range.start) / MIRROR_TURN_BYTES % geometry.strips() as u64;
             if self.watch.avoids_any() { self.steer(unit, range.start, turn as usize) } else { turn as usize }
@@ -360,8 +368,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Reads whole sectors of a data strip under the unit's lock, computing what cannot be read, and writing it back
-    /// where only the medium failed.
+    /// Reads whole sectors of a data strip under the unit's lock, computing what cannot be read,
+    /// and writing it back where only the medium failed.
     pub async fn read_locked(
         self: &Rc<Self>,
         unit: UnitIndex,

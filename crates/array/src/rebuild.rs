@@ -1,13 +1,15 @@
 //! Filling a drive that took a member's place.
 //!
-//! Only units with allocated zones are gone through, in order. Units below [`crate::Shared::rebuilt`] are whole on the
-//! new drive; a unit's owner knows also those above that are. Each unit is done under its lock:
-//! - what is written to a unit before its turn leaves the new drive out; what is written after goes there too;
-//! - the first write to a unit that had no allocated zone goes to the new drive as well, and makes the unit whole
-//!   there: such units are passed over.
+//! Only units with allocated zones are gone through, in order. Units below
+//! [`crate::Shared::rebuilt`] are whole on the new drive; a unit's owner knows also those above
+//! that are. Each unit is done under its lock:
+//! - what is written to a unit before its turn leaves the new drive out; what is written after goes
+//!   there too;
+//! - the first write to a unit that had no allocated zone goes to the new drive as well, and makes
+//!   the unit whole there: such units are passed over.
 //!
-//! Before the first unit is looked at, everything that began under the old state has to end (the barrier), or a first
-//! write that left the new drive out could be passed over.
+//! Before the first unit is looked at, everything that began under the old state has to end (the
+//! barrier), or a first write that left the new drive out could be passed over.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -151,16 +153,16 @@ impl<E: Env> Inner<E> {
         Rebuild { member: member.0, next_zone: unit.0 / geometry.sets * geometry.zones_per_unit() * geometry.sets }
     }
 
-    /// What the superblocks should say of a rebuild when the group is stopped: everything that is marked as rebuilt is
-    /// durable.
+    /// What the superblocks should say of a rebuild when the group is stopped: everything that is
+    /// marked as rebuilt is durable.
     pub fn final_checkpoint(&self, slots: &[Slot]) -> Option<Rebuild> {
         let filling = slots.iter().enumerate().filter(|(_, slot)| slot.state == MemberState::Rebuilding);
         let come = filling.map(|(index, slot)| (MemberIndex(index as u16), self.shared.rebuilt(slot.drive)));
         come.filter(|(_, unit)| unit.0 > 0).map(|(member, unit)| self.checkpoint_at(member, unit)).next()
     }
 
-    /// Takes back a checkpoint of another member. Only the member whose turn it is takes part in what is written, so what
-    /// the other one had becomes stale.
+    /// Takes back a checkpoint of another member. Only the member whose turn it is takes part in
+    /// what is written, so what the other one had becomes stale.
     async fn forget_other_checkpoint(self: &Rc<Self>, member: MemberIndex) -> Result<(), BlockError> {
         let _turn = self.leader().state_lock.enter().await;
         let state = self.state();
@@ -211,8 +213,8 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Erases map, log and catalogue of a drive that was a member before: what it missed could look newer than what the
-    /// others have.
+    /// Erases map, log and catalogue of a drive that was a member before: what it missed could look
+    /// newer than what the others have.
     pub async fn forget_structures(&self, drive: DriveId) -> Result<(), Failure> {
         let drive = self.drive(drive).ok_or_else(|| Failure::write(0, DriveError::Gone))?;
         let layout = &self.leader().layout;
@@ -244,7 +246,8 @@ impl<E: Env> Inner<E> {
             Ok(()) => self.finish_filling(Fill::Rebuild, member, slot.drive).await,
             Err(error) => Err(error),
         };
-        // The mark stays. If the rebuild stopped, the units below it go on being written, as the checkpoint says they are.
+        // The mark stays. If the rebuild stopped, the units below it go on being written, as the
+        // checkpoint says they are.
         let failed = result.as_ref().err().map(ToString::to_string);
         job.end(self.env.now(), failed.map_or(JobState::Done, JobState::Failed));
         match result {
@@ -263,7 +266,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Tries again to fill a member whose rebuild has stopped: the others may have been out of reach for a moment.
+    /// Tries again to fill a member whose rebuild has stopped: the others may have been out of
+    /// reach for a moment.
     fn rebuild_later(self: &Rc<Self>, member: MemberIndex, drive: DriveId) {
         let inner = self.clone();
         self.env.spawn(async move {
@@ -286,8 +290,8 @@ impl<E: Env> Inner<E> {
         self.fill_units(Fill::Rebuild, job, (member, drive), start).await.map(drop)
     }
 
-    /// Fills the drive in a member's place, or copies to its replacement, from this unit on. Says no if a copy ended early to
-    /// let a rebuild go before.
+    /// Fills the drive in a member's place, or copies to its replacement, from this unit on. Says
+    /// no if a copy ended early to let a rebuild go before.
     pub async fn fill_units(
         self: &Rc<Self>,
         fill: Fill,
@@ -368,7 +372,8 @@ impl<E: Env> Inner<E> {
         self.commit(state).await
     }
 
-    /// Everything is on the new drive: gives it its copies of map and catalogue, and makes it a member like the others.
+    /// Everything is on the new drive: gives it its copies of map and catalogue, and makes it a
+    /// member like the others.
     pub async fn finish_filling(
         self: &Rc<Self>,
         fill: Fill,
@@ -381,7 +386,8 @@ impl<E: Env> Inner<E> {
         if self.leader().lost_version.get().is_any() {
             self.save_lost(None).await?;
         }
-        // Records that begin before the superblocks change do not count on the new drive: they end and are durable first.
+        // Records that begin before the superblocks change do not count on the new drive: they end
+        // and are durable first.
         self.shared.hold(true);
         let result = self.call_in_sync(fill, member, drive).await;
         self.shared.hold(false);
@@ -392,8 +398,9 @@ impl<E: Env> Inner<E> {
         if self.shared.has_log() {
             let settled = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Settle))).await;
             settled.into_iter().try_for_each(|settled| settled.map(drop))?;
-            // Of a record that began while this member was leaving it has no part, though it was still in sync then: once it is so again, a
-            // recovery would count on a base syndrome that nobody has.
+            // Of a record that began while this member was leaving it has no part, though it was
+            // still in sync then: once it is so again, a recovery would count on a base syndrome
+            // that nobody has.
             self.forget_logs().await?;
         }
         let _turn = self.leader().state_lock.enter().await;
@@ -405,7 +412,8 @@ impl<E: Env> Inner<E> {
             Fill::Copy => state.spares.retain(|&spare| spare != drive),
             Fill::Rebuild => {
                 state.rebuild = None;
-                // From the first look of any shard at the new state all units have to count as rebuilt.
+                // From the first look of any shard at the new state all units have to count as
+                // rebuilt.
                 self.shared.set_rebuilt(drive, UnitIndex(self.shared.geometry.unit_count()));
             }
         }

@@ -65,9 +65,10 @@ impl<E: Env> Inner<E> {
         let trusted = self.trusted(view);
         let holders = trusted & !geometry.data_strips();
         let filling = view.0[geometry.data..].iter().any(|strip| strip.strip != Strip::Lost);
-        // If all members with syndromes are lost in a crash, all data strips are there, and checksums that are behind: one of them
-        // tells where. If the syndromes that are left lie on drives that are being filled, which a recovery does not read, but
-        // makes right, it tells that these have to be computed anew.
+        // If all members with syndromes are lost in a crash, all data strips are there, and
+        // checksums that are behind: one of them tells where. If the syndromes that are left lie on
+        // drives that are being filled, which a recovery does not read, but makes right, it tells
+        // that these have to be computed anew.
         let mut wants_witness = self.shared.checksums.is_some() || (holders == 0 && filling);
         let witnesses = trusted & geometry.data_strips();
         if holders == 0 && (!wants_witness || witnesses == 0) {
@@ -93,9 +94,9 @@ impl<E: Env> Inner<E> {
         };
         let several = |entry: &Entry| geometry.data > 1 && is_open_question(entry);
         let whole = self.shared.crash_safety == CrashSafety::Strict && entries.iter().any(several);
-        // An older whole record of these columns may lie in the log, with data strips too. If every syndrome is lost in a crash,
-        // this one must still be found, or that one would be rolled forward over it: as many may be lost as there are syndromes,
-        // so one holder more survives.
+        // An older whole record of these columns may lie in the log, with data strips too. If every
+        // syndrome is lost in a crash, this one must still be found, or that one would be rolled
+        // forward over it: as many may be lost as there are syndromes, so one holder more survives.
         wants_witness |= log.has_whole(unit);
         let witness = |role: Role| (role, view.0[role].member, view.0[role].id);
         let witnesses = match wants_witness && !whole {
@@ -148,8 +149,9 @@ impl<E: Env> Inner<E> {
         })
     }
 
-    /// The data strip that alone changes, over all of a component's columns, and is overwritten in place. The payloads of its record are the
-    /// syndromes without it, whole: these are computed first, and become the new ones once the record is durable, in the same memory.
+    /// The data strip that alone changes, over all of a component's columns, and is overwritten in
+    /// place. The payloads of its record are the syndromes without it, whole: these are computed
+    /// first, and become the new ones once the record is durable, in the same memory.
     pub fn changes_alone(&self, view: &RowView<E::Drive>, columns: Range, touched: &[Ranges]) -> Option<Role> {
         let _ = self.log()?;
         let mut changing = touched.iter().enumerate().filter(|(_, touched)| !touched.is_empty());
@@ -158,29 +160,31 @@ impl<E: Env> Inner<E> {
         (is_in_place && touched.gaps(columns).is_empty()).then_some(role)
     }
 
-    /// The record of a write to all data strips, over all of its columns, says nothing of the syndromes: they need not be computed before
-    /// it is logged.
+    /// The record of a write to all data strips, over all of its columns, says nothing of the
+    /// syndromes: they need not be computed before it is logged.
     pub fn record_leaves_out_syndromes(&self, view: &RowView<E::Drive>, fua: bool) -> bool {
         let in_place = good(view) & self.trusted(view);
         let data = self.shared.geometry.data_strips();
         !fua && self.shared.crash_safety != CrashSafety::Strict && in_place & data == data
     }
 
-    /// Waits until it is clear whether members of the unit's set leave that are about to. A record cannot be right for both: it would take what
-    /// they hold for lost, and others may be lost in a crash that comes before it is clear, or if they stay.
+    /// Waits until it is clear whether members of the unit's set leave that are about to. A record
+    /// cannot be right for both: it would take what they hold for lost, and others may be lost in a
+    /// crash that comes before it is clear, or if they stay.
     async fn until_decided(&self, unit: UnitIndex) {
         while self.shared.is_any_doubted_in(self.shared.geometry.set(unit)) {
             self.env.sleep(DECISION_LOOK).await;
         }
     }
 
-    /// Ranges that a power cut may make unknown of an entry that leaves a question open: as many strips as may be lost.
+    /// Ranges that a power cut may make unknown of an entry that leaves a question open: as many
+    /// strips as may be lost.
     fn questions_of(&self, entry: &Entry) -> usize {
         self.shared.geometry.syndromes.min(entry.overwritten.count_ones() as usize)
     }
 
-    /// Older records of a unit must not be applied to columns that are about to be written without a record: zones that
-    /// are written for the first time again.
+    /// Older records of a unit must not be applied to columns that are about to be written without
+    /// a record: zones that are written for the first time again.
     pub async fn void_records(self: &Rc<Self>, unit: UnitIndex, zone: Range) -> Result<(), BlockError> {
         let Some(log) = &self.log() else { return Ok(()) };
         while log.has(unit) {
@@ -234,7 +238,8 @@ impl<E: Env> Inner<E> {
             shares,
             witnesses: Witnesses::new(),
         };
-        // Settled at once: nothing is overwritten, and what it voids leaves the rings before it does.
+        // Settled at once: nothing is overwritten, and what it voids leaves the rings before it
+        // does.
         Ok(matches!(self.append(log, record, turn).await?, Appended::Durable(_)))
     }
 
@@ -255,7 +260,8 @@ impl<E: Env> Inner<E> {
 
     /// The member is in sync, and nobody is about to say that it is not.
     fn is_settled_member(&self, member: MemberIndex, drive: DriveId) -> bool {
-        // The doubt is published before the flush that precedes the change of the slot, so it is looked at last.
+        // The doubt is published before the flush that precedes the change of the slot, so it is
+        // looked at last.
         let slot = self.shared.slot(member);
         slot.state == MemberState::InSync && slot.drive == drive && !self.shared.is_doubted(member)
     }
@@ -291,9 +297,11 @@ impl<E: Env> Inner<E> {
         let of_lost = those(lost, |role| overlay.touches(role, columns));
         let of_data = || writes.iter().filter(|write| write.role < geometry.data);
         let written = of_data().fold(of_lost, |bits, write| bits | 1 << write.role);
-        // A strip that could not be read is restated: what it held is in the syndromes alone. Not where these are too few, since more strips are
-        // on members that a recovery does not believe: its own member may be back in a moment, and tells. And a whole record has what it holds: it
-        // takes none of the syndromes then, which strips that are lost in a crash may need.
+        // A strip that could not be read is restated: what it held is in the syndromes alone. Not
+        // where these are too few, since more strips are on members that a recovery does not
+        // believe: its own member may be back in a moment, and tells. And a whole record has what
+        // it holds: it takes none of the syndromes then, which strips that are lost in a crash may
+        // need.
         let good = good(view);
         let to_solve = ((written & !good) | !trusted) & geometry.data_strips();
         let syndromes = trusted & !geometry.data_strips();
@@ -356,8 +364,8 @@ impl<E: Env> Inner<E> {
         content.freeze()
     }
 
-    /// The payloads by syndrome, and the checksums of the entries that need them: of a write that is to be durable when
-    /// it is answered, no seal follows that would say that it is.
+    /// The payloads by syndrome, and the checksums of the entries that need them: of a write that
+    /// is to be durable when it is answered, no seal follows that would say that it is.
     fn base_syndromes(&self, columns: Range, entries: &mut [Entry], writes: &[StripWrite], durable: bool) -> Bases {
         let geometry = &self.shared.geometry;
         let with_base = |entry: &&Entry| entry.has_base(geometry.data);
@@ -436,7 +444,8 @@ impl StripWrite {
     }
 }
 
-/// What is written to a strip within some columns, in order of address, with the column of each slice.
+/// What is written to a strip within some columns, in order of address, with the column of each
+/// slice.
 fn slices(writes: &[StripWrite], role: Role, within: Range) -> impl Iterator<Item = (u64, &[u8])> {
     let writes = writes.iter().filter(move |write| write.role == role);
     writes.flat_map(move |write| slices_of(&write.data, write.x, within))

@@ -1,19 +1,24 @@
 //! Replacing a member that works, without a moment of less redundancy.
 //!
-//! The *replacement* of a member is a drive that its content is copied to. The member stays in sync, and all reads go to it.
+//! The *replacement* of a member is a drive that its content is copied to. The member stays in
+//! sync, and all reads go to it.
 //! 1. The replacement is a spare in the superblocks: a crash costs the copy, and nothing else.
-//! 2. From then on everything that is written to the member's data region goes to the replacement too, under the same lock
-//!    of the unit. Flushes, checksums, and the structures of the group go to both.
-//! 3. Once all writes that began before have ended, a job copies what is allocated, unit after unit, each under its lock. A
-//!    strip that the member cannot give is computed from the others.
-//! 4. At the end the records of the log are settled and everything is flushed. One epoch of the superblocks then gives the
-//!    member's place to the replacement: an assembly finds either drive, and both have everything.
+//! 2. From then on everything that is written to the member's data region goes to the replacement
+//!    too, under the same lock of the unit. Flushes, checksums, and the structures of the group go
+//!    to both.
+//! 3. Once all writes that began before have ended, a job copies what is allocated, unit after
+//!    unit, each under its lock. A strip that the member cannot give is computed from the others.
+//! 4. At the end the records of the log are settled and everything is flushed. One epoch of the
+//!    superblocks then gives the member's place to the replacement: an assembly finds either drive,
+//!    and both have everything.
 //!
-//! A replacement that fails is dropped, and the group is as it was. If the member fails, the replacement takes its place as a
-//! drive that comes back: what had been copied counts as whole, but for what was not flushed by then ([`crate::missed`]).
+//! A replacement that fails is dropped, and the group is as it was. If the member fails, the
+//! replacement takes its place as a drive that comes back: what had been copied counts as whole,
+//! but for what was not flushed by then ([`crate::missed`]).
 //!
-//! Example: 4+2, member 3 is replaced. A write of 4 KiB to its strip is three drive operations, on member 3, P and Q, and a
-//! fourth on the replacement. The tests are `sim/tests/engine/replacement.rs` and the random programs.
+//! Example: 4+2, member 3 is replaced. A write of 4 KiB to its strip is three drive operations, on
+//! member 3, P and Q, and a fourth on the replacement. The tests are
+//! `sim/tests/engine/replacement.rs` and the random programs.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -57,8 +62,9 @@ impl Shared {
         self.replacement.store(packed, Ordering::SeqCst);
     }
 
-    /// The drive that also gets what is written to this one in the member's place. Also after the replacement took the
-    /// place: a write that began before then has the old drive, and must not be lost.
+    /// The drive that also gets what is written to this one in the member's place. Also after the
+    /// replacement took the place: a write that began before then has the old drive, and must not
+    /// be lost.
     pub(crate) fn replacement_of(&self, member: MemberIndex, drive: DriveId) -> Option<DriveId> {
         let (replaced, replacement) = self.replacement()?;
         (replaced == member && replacement != drive).then_some(replacement)
@@ -70,7 +76,8 @@ impl Shared {
         member.is_some_and(|member| self.slot(member).drive != drive)
     }
 
-    /// The member whose strips a drive holds: it is in the place, or is the replacement of the drive there.
+    /// The member whose strips a drive holds: it is in the place, or is the replacement of the
+    /// drive there.
     pub(crate) fn held_by(&self, drive: DriveId) -> Option<MemberIndex> {
         let replaced = || self.replacement().filter(|&(_, replacement)| replacement == drive).map(|(member, _)| member);
         self.member_of(drive).or_else(replaced)
@@ -78,7 +85,8 @@ impl Shared {
 }
 
 impl<E: Env> Inner<E> {
-    /// The drives that hold what a member holds: the one in its place, unless that is lost, and its replacement.
+    /// The drives that hold what a member holds: the one in its place, unless that is lost, and its
+    /// replacement.
     pub fn drives_of(
         &self,
         (member, slot): (MemberIndex, Slot),
@@ -89,7 +97,8 @@ impl<E: Env> Inner<E> {
         ids.filter_map(move |id| Some((member, id, self.drive(id)?)))
     }
 
-    /// Makes an installed drive the replacement of a member that works, and begins to copy. Leader only.
+    /// Makes an installed drive the replacement of a member that works, and begins to copy. Leader
+    /// only.
     pub async fn begin_replacement(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> Result<(), JoinError> {
         let leader = self.leader();
         let _turn = leader.state_lock.enter().await;
@@ -192,8 +201,9 @@ impl<E: Env> Inner<E> {
         self.shared.replacement() == Some((member, drive)) && slot.state == MemberState::InSync && slot.drive != drive
     }
 
-    /// A drive that does not hold what its member holds is a replacement no more. To be called with the state lock held;
-    /// says no if the drive is none. What waits for this may be acknowledged without the drive afterwards.
+    /// A drive that does not hold what its member holds is a replacement no more. To be called with
+    /// the state lock held; says no if the drive is none. What waits for this may be acknowledged
+    /// without the drive afterwards.
     pub async fn drop_replacement(self: &Rc<Self>, drive: DriveId, cause: Cause) -> bool {
         if !self.shared.is_replacement(drive) {
             return false;
@@ -216,8 +226,8 @@ impl<E: Env> Inner<E> {
         })
     }
 
-    /// A drive that was to take the place of a member that works did not take its superblock: the state has the old drive
-    /// again, which has everything. Says no if it is another drive.
+    /// A drive that was to take the place of a member that works did not take its superblock: the
+    /// state has the old drive again, which has everything. Says no if it is another drive.
     pub fn put_back(&self, state: &mut GroupState, member: MemberIndex, drive: DriveId) -> bool {
         if !self.is_copying(member, drive) {
             return false;
@@ -226,7 +236,8 @@ impl<E: Env> Inner<E> {
         true
     }
 
-    /// The drive is the replacement of a member that has failed since. What had not been copied to it counts as missed.
+    /// The drive is the replacement of a member that has failed since. What had not been copied to
+    /// it counts as missed.
     pub async fn inherits(&self, member: MemberIndex, drive: DriveId) -> bool {
         if self.shared.replacement() != Some((member, drive)) || !self.shared.missed.is_known(member) {
             return false;
@@ -245,8 +256,9 @@ impl<E: Env> Inner<E> {
         true
     }
 
-    /// Writes to a member and to its replacement. On failure of the member it is faulty, and the superblocks say so, before
-    /// this returns false; a replacement that fails is dropped before this returns.
+    /// Writes to a member and to its replacement. On failure of the member it is faulty, and the
+    /// superblocks say so, before this returns false; a replacement that fails is dropped before
+    /// this returns.
     pub async fn write_both(
         self: &Rc<Self>,
         member: MemberIndex,

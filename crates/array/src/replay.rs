@@ -1,6 +1,8 @@
-//! Replaying the log after a crash: puts every stripe right whose writing was interrupted, before anybody reads.
+//! Replaying the log after a crash: puts every stripe right whose writing was interrupted, before
+//! anybody reads.
 //!
-//! `docs/format/log.md`, "Recovery", has the rules. Nothing here has to be atomic: every step can be done again.
+//! `docs/format/log.md`, "Recovery", has the rules. Nothing here has to be atomic: every step can
+//! be done again.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -20,7 +22,8 @@ use crate::replay_log::Record;
 use crate::resum::Resums;
 use crate::shared::Shared;
 
-/// Units that are put right at the same time: a drive answers many as fast as one, and every answer looks after all of them.
+/// Units that are put right at the same time: a drive answers many as fast as one, and every answer
+/// looks after all of them.
 const UNITS_AT_ONCE: usize = 16;
 
 /// Bytes of the strips of these units. A single one may have more.
@@ -71,7 +74,8 @@ pub(crate) struct Replay<'a, E: Env> {
     pub env: &'a E,
     pub superblock: &'a Superblock,
     pub shared: &'a Shared,
-    /// The drives by member, with their states. Missing ones, and those that fail during the replay, are `None`.
+    /// The drives by member, with their states. Missing ones, and those that fail during the
+    /// replay, are `None`.
     pub members: RefCell<Vec<Present<'a, Bounded<'a, E>>>>,
     /// The list of lost blocks, as the members have it.
     pub lost: RefCell<LostBlocks>,
@@ -81,25 +85,28 @@ pub(crate) struct Replay<'a, E: Env> {
     pub resums: Resums,
     /// After a kill: what the log was in memory.
     pub kept: Option<KeptGroup>,
-    /// The superblock with which members that are not there were left behind, from before the first drive has it.
+    /// The superblock with which members that are not there were left behind, from before the first
+    /// drive has it.
     pub announced: &'a RefCell<Option<Superblock>>,
     /// The runs that it names.
     pub runs: Runs,
 }
 
 impl<'a, E: Env> Replay<'a, E> {
-    /// Replays the whole log and makes the result durable. Of `new_zones` the map on the members does not know: their checksums
-    /// were not saved.
+    /// Replays the whole log and makes the result durable. Of `new_zones` the map on the members
+    /// does not know: their checksums were not saved.
     ///
     /// # Errors
-    /// [`BlockError`] if more members fail than the level survives: what was done can be done again.
+    /// [`BlockError`] if more members fail than the level survives: what was done can be done
+    /// again.
     pub async fn run(&self, new_zones: &[u64]) -> Result<Replayed, BlockError> {
         let before = self.live();
         let resum = async |&zone: &u64| self.resum_zone(zone).await;
         let zones = all_of(self.units_at_once(self.shared.geometry.zone), new_zones.iter(), resum).await?;
         let mut done = Replayed { bytes: zones.iter().sum(), ..Replayed::default() };
         let mut records = self.records().await?;
-        // Before any is applied: of a member that fails meanwhile nobody could tell any more that it lacks its part.
+        // Before any is applied: of a member that fails meanwhile nobody could tell any more that
+        // it lacks its part.
         records.retain(|_, record| self.is_complete(record));
         if !records.is_empty() {
             self.leave_behind().await?;
@@ -129,8 +136,9 @@ impl<'a, E: Env> Replay<'a, E> {
         Ok(done)
     }
 
-    /// Lets the superblocks say which members have no part in this, before anything is applied: of one that is back after another crash the log
-    /// would say that records were not complete that had been applied without it.
+    /// Lets the superblocks say which members have no part in this, before anything is applied: of
+    /// one that is back after another crash the log would say that records were not complete that
+    /// had been applied without it.
     ///
     /// # Errors
     /// [`BlockError`] if members do not take it that the group cannot do without.
@@ -164,7 +172,8 @@ impl<'a, E: Env> Replay<'a, E> {
         Ok(())
     }
 
-    /// What has to be done by unit: each column once, by its newest record. `records`: in their order.
+    /// What has to be done by unit: each column once, by its newest record. `records`: in their
+    /// order.
     fn by_unit(&self, records: impl DoubleEndedIterator<Item = Record>) -> Vec<Vec<Work>> {
         let mut units: BTreeMap<UnitIndex, (Ranges, Vec<Work>)> = BTreeMap::new();
         for record in records.rev() {
@@ -192,7 +201,8 @@ impl<'a, E: Env> Replay<'a, E> {
         units.into_values().map(|(_, works)| works).filter(|works| !works.is_empty()).collect()
     }
 
-    /// Units that fit into the memory that a replay takes. `len`: columns of the longest piece, or more.
+    /// Units that fit into the memory that a replay takes. `len`: columns of the longest piece, or
+    /// more.
     fn units_at_once(&self, len: u64) -> usize {
         let row = self.shared.geometry.strips() as u64 * len.max(1);
         (BYTES_AT_ONCE / row).clamp(1, UNITS_AT_ONCE as u64) as usize
@@ -222,8 +232,8 @@ impl<'a, E: Env> Replay<'a, E> {
         (0..count).map(MemberIndex).filter_map(|member| Some((member, self.drive(member, None)?))).collect()
     }
 
-    /// Goes on without a member that failed. One that the group cannot do without stays: what others who are at work cannot read of it must
-    /// not look lost to them.
+    /// Goes on without a member that failed. One that the group cannot do without stays: what
+    /// others who are at work cannot read of it must not look lost to them.
     ///
     /// # Errors
     /// [`BlockError::Lost`] if the group cannot do without it.
@@ -250,8 +260,8 @@ impl<'a, E: Env> Replay<'a, E> {
         }
     }
 
-    /// Every holder that is there has its part: if not, the record was never complete, and nothing was overwritten. And
-    /// no member has been filled since: else the record is long done with.
+    /// Every holder that is there has its part: if not, the record was never complete, and nothing
+    /// was overwritten. And no member has been filled since: else the record is long done with.
     fn is_complete(&self, record: &Record) -> bool {
         let geometry = &self.shared.geometry;
         let x = record.entries.first().map_or(0, |entry| entry.x);
@@ -274,7 +284,8 @@ impl<'a, E: Env> Replay<'a, E> {
         allocated
     }
 
-    /// Makes the strips of a stripe agree over some columns of an entry. `offset`: of the entry in the payloads.
+    /// Makes the strips of a stripe agree over some columns of an entry. `offset`: of the entry in
+    /// the payloads.
     async fn put_right(
         &self,
         record: &Record,
@@ -401,8 +412,8 @@ impl<'a, E: Env> Replay<'a, E> {
         Ok(())
     }
 
-    /// Computes the data strips that are missing from what is there, which agrees. Leaves the row as it is if that is too
-    /// little.
+    /// Computes the data strips that are missing from what is there, which agrees. Leaves the row
+    /// as it is if that is too little.
     fn fill(&self, row: &mut Row, columns: Range) {
         let geometry = &self.shared.geometry;
         let syndromes: Vec<Role> =
@@ -415,8 +426,8 @@ impl<'a, E: Env> Replay<'a, E> {
         }
     }
 
-    /// Reads a stripe's strips. Those that are restated, unless that is `settled`, or damaged are doubtful; the checksums of
-    /// what the record changes may be behind and say nothing.
+    /// Reads a stripe's strips. Those that are restated, unless that is `settled`, or damaged are
+    /// doubtful; the checksums of what the record changes may be behind and say nothing.
     ///
     /// # Errors
     /// [`BlockError`] if members turn out to be gone and the group cannot do without them.
@@ -435,8 +446,8 @@ impl<'a, E: Env> Replay<'a, E> {
         for (role, strip) in strips.iter_mut().enumerate() {
             let (member, drive) = in_sync(role);
             if strip.is_none() && drive.is_some() {
-                // Sectors that cannot be read are one thing; a drive that is gone, or was for a moment, must not make
-                // blocks count as lost that are there.
+                // Sectors that cannot be read are one thing; a drive that is gone, or was for a
+                // moment, must not make blocks count as lost that are there.
                 self.look_after(member).await?;
                 *strip = read(role).await;
             }
@@ -516,8 +527,8 @@ impl<'a, E: Env> Replay<'a, E> {
         Some(out)
     }
 
-    /// Computes the overwritten strips that are not there, or not as they were to be, from those and the syndromes that are. Leaves
-    /// the row as it is if that is too little.
+    /// Computes the overwritten strips that are not there, or not as they were to be, from those
+    /// and the syndromes that are. Leaves the row as it is if that is too little.
     fn complete(&self, row: &mut Row, entry: &Entry, piece_bytes: u64, columns: Range) {
         let data = self.shared.geometry.data;
         let right = self.as_announced(row, entry, piece_bytes, columns);
@@ -539,7 +550,8 @@ impl<'a, E: Env> Replay<'a, E> {
         }
     }
 
-    /// Which overwritten strips and syndromes fit the checksums of an entry: as they were to be. None of an entry without.
+    /// Which overwritten strips and syndromes fit the checksums of an entry: as they were to be.
+    /// None of an entry without.
     fn as_announced(&self, row: &Row, entry: &Entry, piece_bytes: u64, columns: Range) -> Vec<bool> {
         let geometry = &self.shared.geometry;
         let (data, strips) = (geometry.data, geometry.strips());
@@ -560,8 +572,8 @@ impl<'a, E: Env> Replay<'a, E> {
         right
     }
 
-    /// Writes syndromes and restated strips where they are not what they should be, and what members that are being
-    /// filled should have.
+    /// Writes syndromes and restated strips where they are not what they should be, and what
+    /// members that are being filled should have.
     async fn write_row(&self, unit: UnitIndex, columns: Range, row: Row) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
         let Row { strips, doubtful } = row;
@@ -583,7 +595,8 @@ impl<'a, E: Env> Replay<'a, E> {
                 let differs = match before {
                     _ if self.drive(member, Some(MemberState::Rebuilding)).is_some() => true,
                     Some(before) => *before != *strip,
-                    // A data strip as it was read, or a strip that could not be: what is written there heals it.
+                    // A data strip as it was read, or a strip that could not be: what is written
+                    // there heals it.
                     None => role >= geometry.data,
                 };
                 self.note_sums(member, offset, &strip).await?;

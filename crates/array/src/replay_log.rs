@@ -1,8 +1,8 @@
 //! What the members' logs say after a crash: the records that count, without their payloads.
 //!
-//! A log can have 64 MiB on each of many members, and most of what lies in it is older than it matters. So it is gone
-//! through in windows, a few members at a time; of each frame only what it says is kept, and where its payloads lie. A
-//! payload is read again when its record is applied.
+//! A log can have 64 MiB on each of many members, and most of what lies in it is older than it
+//! matters. So it is gone through in windows, a few members at a time; of each frame only what it
+//! says is kept, and where its payloads lie. A payload is read again when its record is applied.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -18,7 +18,8 @@ use crate::replay::Replay;
 /// How much of a log is read by one operation at most.
 const WINDOW_BYTES_MAX: u64 = 1 << 20;
 
-/// Members whose logs are read at the same time: with [`WINDOW_BYTES_MAX`] and the largest frame, the memory that it takes.
+/// Members whose logs are read at the same time: with [`WINDOW_BYTES_MAX`] and the largest frame,
+/// the memory that it takes.
 const MEMBERS_AT_ONCE: usize = 4;
 
 /// A record, put together from the parts that were found.
@@ -96,7 +97,8 @@ impl<'a, E: Env> Window<'a, E> {
         Window { env, drive, region, step, held: Vec::new(), start: region.offset, readable: true, buffer: None }
     }
 
-    /// `len` bytes from `offset` on, which lie in the region. What is before them is let go. What cannot be read is zero.
+    /// `len` bytes from `offset` on, which lie in the region. What is before them is let go. What
+    /// cannot be read is zero.
     async fn bytes(&mut self, offset: u64, len: u64) -> &[u8] {
         let passed = (offset - self.start).min(self.held.len() as u64);
         if offset + len > self.start + self.held.len() as u64 {
@@ -171,7 +173,8 @@ impl<E: Env> Replay<'_, E> {
             // What is done with needs no memory any more. Later members may say so of more.
             records.retain(|(stream, sequence), _| !is_done(&tails, *stream, *sequence));
         }
-        // What could not be read may have been written all the same: the silence of these members says nothing.
+        // What could not be read may have been written all the same: the silence of these members
+        // says nothing.
         for record in records.values_mut() {
             let x = record.entries.first().map_or(0, |entry| entry.x);
             let excused = (0..geometry.strips()).filter(|&role| {
@@ -230,7 +233,8 @@ impl<E: Env> Replay<'_, E> {
         (entry.x | u64::from(entry.len)) & (self.shared.geometry.sector - 1) == 0
     }
 
-    /// The valid frames in a member's log, and whether all of it could be read. None of a member that is not in sync.
+    /// The valid frames in a member's log, and whether all of it could be read. None of a member
+    /// that is not in sync.
     async fn scan(&self, member: MemberIndex) -> Option<(Vec<Found>, bool)> {
         let drive = self.drive(member, Some(MemberState::InSync))?;
         let (array, generation) = (&self.superblock.array, self.superblock.log_generation);
@@ -260,7 +264,8 @@ impl<E: Env> Replay<'_, E> {
         Some((found, window.readable))
     }
 
-    /// Reads the payloads of a record. One that cannot be read again is left out, as if its member were missing.
+    /// Reads the payloads of a record. One that cannot be read again is left out, as if its member
+    /// were missing.
     ///
     /// # Errors
     /// [`BlockError`] if members turn out to be gone and the group cannot do without them.
@@ -268,7 +273,8 @@ impl<E: Env> Replay<'_, E> {
         let fetched = join_all(record.found.iter().map(|(&role, payload)| async move {
             let mut bytes = self.payload(payload).await;
             if bytes.is_none() {
-                // Sectors that cannot be read are one thing; a drive that is gone, or was for a moment, must not make blocks count as lost.
+                // Sectors that cannot be read are one thing; a drive that is gone, or was for a
+                // moment, must not make blocks count as lost.
                 self.look_after(payload.member).await?;
                 bytes = self.payload(payload).await;
             }

@@ -1,5 +1,5 @@
-//! Checksums during the replay of the log: read to know which strips to believe, and computed anew for the columns that
-//! were being written.
+//! Checksums during the replay of the log: read to know which strips to believe, and computed anew
+//! for the columns that were being written.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,20 +27,22 @@ type Sums = (Vec<u8>, bool);
 pub(crate) struct Resums {
     /// By member and number.
     blocks: RefCell<BTreeMap<(MemberIndex, u64), Sums>>,
-    /// How often blocks were forgotten: what was read from drives before may be from before they were written.
+    /// How often blocks were forgotten: what was read from drives before may be from before they
+    /// were written.
     forgotten: Cell<u64>,
     /// Held by whoever writes them.
     saving: Turnstile,
 }
 
 impl<E: Env> Replay<'_, E> {
-    /// The bytes are what the member was last given there, as far as its sums tell. Right for strips that no record names
-    /// there. What cannot be read is not believed.
+    /// The bytes are what the member was last given there, as far as its sums tell. Right for
+    /// strips that no record names there. What cannot be read is not believed.
     pub async fn is_genuine(&self, member: MemberIndex, drive: &Bounded<'_, E>, offset: u64, bytes: &[u8]) -> bool {
         self.genuine_blocks(member, drive, offset, bytes).await.into_iter().all(|is_genuine| is_genuine)
     }
 
-    /// As [`Replay::is_genuine`], of each block ([`Geometry::sector`](crate::geometry::Geometry::sector)).
+    /// As [`Replay::is_genuine`], of each block
+    /// ([`Geometry::sector`](crate::geometry::Geometry::sector)).
     pub async fn genuine_blocks(
         &self,
         member: MemberIndex,
@@ -84,8 +86,8 @@ impl<E: Env> Replay<'_, E> {
         Ok(())
     }
 
-    /// Computes the checksums of a zone anew, from what its members hold. Gives the bytes on each of them. What cannot be read
-    /// keeps the sums it has.
+    /// Computes the checksums of a zone anew, from what its members hold. Gives the bytes on each
+    /// of them. What cannot be read keeps the sums it has.
     ///
     /// # Errors
     /// As for [`Replay::note_sums`].
@@ -120,7 +122,8 @@ impl<E: Env> Replay<'_, E> {
         for at in (offset..offset + len).step_by(BLOCK) {
             let mut piece = drive.read(at, self.env.alloc(BLOCK)).await;
             if piece.is_err() {
-                // Sectors that cannot be read are one thing; a drive that is gone, or was for a moment, is no reason to keep sums that are wrong.
+                // Sectors that cannot be read are one thing; a drive that is gone, or was for a
+                // moment, is no reason to keep sums that are wrong.
                 self.look_after(member).await?;
                 if self.drive(member, None).is_none() {
                     break;
@@ -141,7 +144,8 @@ impl<E: Env> Replay<'_, E> {
         self.write_changed().await
     }
 
-    /// If there are so many, writes those that changed, and forgets all that did not change again meanwhile.
+    /// If there are so many, writes those that changed, and forgets all that did not change again
+    /// meanwhile.
     async fn make_room(&self, most: usize) -> Result<(), BlockError> {
         let _turn = self.resums.saving.enter().await;
         // Who had the turn before may have wanted the same.

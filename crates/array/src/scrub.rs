@@ -19,20 +19,21 @@ use crate::unit::RowView;
 /// The finest place a finding names, in bytes of a strip.
 const FINDING_BYTES: u64 = 4096;
 
-/// Passes over a row whose strips turn out to be unreadable: a drive that takes writes and still cannot be read would
-/// hold up the scrub for ever.
+/// Passes over a row whose strips turn out to be unreadable: a drive that takes writes and still
+/// cannot be read would hold up the scrub for ever.
 const HEALS_MAX: usize = 4;
 
 /// What is done about a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScrubMode {
-    /// It is reported. Only what the medium does not give back is computed from the other strips and written again.
+    /// It is reported. Only what the medium does not give back is computed from the other strips
+    /// and written again.
     Report,
-    /// The wrong strip is computed from the others, where the syndromes can name it. Else it is only reported: nobody
-    /// can tell which side is right.
+    /// The wrong strip is computed from the others, where the syndromes can name it. Else it is
+    /// only reported: nobody can tell which side is right.
     Repair,
-    /// The syndromes are made to fit the data. Right only after a crash, when the syndromes of writes that were under
-    /// way are known to be behind.
+    /// The syndromes are made to fit the data. Right only after a crash, when the syndromes of
+    /// writes that were under way are known to be behind.
     Resync,
 }
 
@@ -52,7 +53,8 @@ pub enum Fault {
 /// A place where something is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finding {
-    /// The first group byte of the stripe's part that disagrees; for a data strip that is named, its own.
+    /// The first group byte of the stripe's part that disagrees; for a data strip that is named,
+    /// its own.
     pub offset: u64,
     /// The member with the wrong strip, if checksums or syndromes name it.
     pub member: Option<MemberIndex>,
@@ -147,8 +149,9 @@ impl<E: Env> Inner<E> {
         job.end(self.env.now(), state);
     }
 
-    /// Flushes, and tells the members that nothing that was logged so far is needed any more. A frame that a drive lost
-    /// without a word would show only in a recovery, and there an older record of the same blocks would count in its place.
+    /// Flushes, and tells the members that nothing that was logged so far is needed any more. A
+    /// frame that a drive lost without a word would show only in a recovery, and there an older
+    /// record of the same blocks would count in its place.
     pub(crate) async fn forget_logs(self: &Rc<Self>) -> Result<(), BlockError> {
         let sealed = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::SealAll))).await;
         sealed.into_iter().try_for_each(|sealed| sealed.map(|_| ()))

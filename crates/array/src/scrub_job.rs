@@ -1,8 +1,10 @@
-//! A scrub as its operator sees it: paused, resumed, stopped, and taken up again by the next assembly.
+//! A scrub as its operator sees it: paused, resumed, stopped, and taken up again by the next
+//! assembly.
 //!
-//! A pause ends the scrub's task and keeps its place, so that a paused scrub costs nothing and needs nobody to wake it.
-//! The place is the first unit whose report has not been noted. Units after it may have been compared already: they are
-//! compared again, and what was put right there meanwhile is not counted.
+//! A pause ends the scrub's task and keeps its place, so that a paused scrub costs nothing and
+//! needs nobody to wake it. The place is the first unit whose report has not been noted. Units
+//! after it may have been compared already: they are compared again, and what was put right there
+//! meanwhile is not counted.
 
 use std::rc::Rc;
 
@@ -21,7 +23,8 @@ pub struct ScrubProgress {
     pub mode: ScrubMode,
     /// It waits for somebody who lets it go on.
     pub paused: bool,
-    /// The first byte of the group that lies in a unit it has not compared; the group's size if there is none.
+    /// The first byte of the group that lies in a unit it has not compared; the group's size if
+    /// there is none.
     pub next_byte: u64,
     /// Bytes of members gone through.
     pub done_bytes: u64,
@@ -49,7 +52,8 @@ impl Job {
 }
 
 impl<E: Env> Array<E> {
-    /// Takes up a scrub that was interrupted, paused or not. Leader only. Says no if there is a scrub or a resync.
+    /// Takes up a scrub that was interrupted, paused or not. Leader only. Says no if there is a
+    /// scrub or a resync.
     pub fn continue_scrub(&self, progress: &ScrubProgress) -> bool {
         self.start_scrub_at(progress.mode, Some(progress))
     }
@@ -71,13 +75,15 @@ impl<E: Env> Array<E> {
         })
     }
 
-    /// Lets the scrub hold its place once what it has in flight is done. Leader only. Says no if none is at work.
+    /// Lets the scrub hold its place once what it has in flight is done. Leader only. Says no if
+    /// none is at work.
     pub fn pause_scrub(&self) -> bool {
         self.0.open_scrub().is_some_and(|job| !job.held.replace(true))
     }
 
-    /// Lets a paused scrub go on. Leader only. Says no if none is paused, or if a resync is under way: until that has been
-    /// everywhere, a scrub would take syndromes that are behind for wrong data.
+    /// Lets a paused scrub go on. Leader only. Says no if none is paused, or if a resync is under
+    /// way: until that has been everywhere, a scrub would take syndromes that are behind for wrong
+    /// data.
     pub fn resume_scrub(&self) -> bool {
         let resyncs = |job: &Rc<Job>| job.kind == JobKind::Resync && job.ended.get().is_none();
         if self.0.leader().jobs.borrow().iter().any(resyncs) {

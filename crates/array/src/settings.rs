@@ -1,5 +1,5 @@
-//! What an operator may change while a group runs. Nothing of it is on the members: who runs the group says it again
-//! after each assembly.
+//! What an operator may change while a group runs. Nothing of it is on the members: who runs the
+//! group says it again after each assembly.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -28,8 +28,8 @@ pub(crate) struct SharedSettings {
     unavoided: AtomicBool,
 }
 
-/// How long an operation of a drive is waited for. Long enough for a drive that retries inside, or a path that fails
-/// over; Linux waits as long for NVMe.
+/// How long an operation of a drive is waited for. Long enough for a drive that retries inside, or
+/// a path that fails over; Linux waits as long for NVMe.
 pub(crate) const TIME_LIMIT: Nanos = 30_000_000_000;
 
 impl SharedSettings {
@@ -71,7 +71,8 @@ impl<E: Env> Array<E> {
         self.0.shared.settings.set(settings);
     }
 
-    /// Changes how long an operation of a drive is waited for before the drive counts as failed. 30 s from the start.
+    /// Changes how long an operation of a drive is waited for before the drive counts as failed. 30
+    /// s from the start.
     ///
     /// # Panics
     /// If `limit` is 0.

@@ -1,7 +1,8 @@
 //! What all shards of a group see: geometry, code, map, and the state of the members.
 //!
-//! Everything that changes is an atomic with one writer: the map's bits have the owner of the unit, the rest has the
-//! leader (shard 0). Readers act on what they saw and are corrected by the owner's lock where it matters.
+//! Everything that changes is an atomic with one writer: the map's bits have the owner of the unit,
+//! the rest has the leader (shard 0). Readers act on what they saw and are corrected by the owner's
+//! lock where it matters.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,7 +19,8 @@ use crate::questions::Questions;
 use crate::settings::SharedSettings;
 use crate::verify::Checksums;
 
-/// A drive as the shards of a group know it: the index of its handle, the same on every shard, never used again.
+/// A drive as the shards of a group know it: the index of its handle, the same on every shard,
+/// never used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DriveId(pub u16);
 
@@ -31,7 +33,8 @@ pub struct Slot {
     pub state: MemberState,
 }
 
-/// Bits of the unit's number in [`Shared::rebuilt`]; the rest is the drive's. 2^48 units of 4 KiB are an exbibyte.
+/// Bits of the unit's number in [`Shared::rebuilt`]; the rest is the drive's. 2^48 units of 4 KiB
+/// are an exbibyte.
 const REBUILT_UNIT_BITS: u32 = 48;
 
 /// What a group has done since it was assembled.
@@ -72,7 +75,8 @@ pub(crate) struct Counters {
     pub flushed: AtomicU64,
 }
 
-/// A number that one shard counts and all may read: no locked instruction on the way of every request.
+/// A number that one shard counts and all may read: no locked instruction on the way of every
+/// request.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -117,7 +121,8 @@ pub struct Shared {
     pub(crate) settings: SharedSettings,
     /// What members that left do not have.
     pub(crate) missed: Missed,
-    /// Members that are about to be called faulty, a bit each: completed writes are being made durable without them.
+    /// Members that are about to be called faulty, a bit each: completed writes are being made
+    /// durable without them.
     doubted: AtomicU64,
     /// A rebuild is ending: no record may begin before the superblocks say so.
     held: AtomicBool,
@@ -135,17 +140,20 @@ pub struct Shared {
     /// Copies and syndromes may be behind, until the resync after a crash has been everywhere.
     resync_due: AtomicBool,
     stopped: AtomicBool,
-    /// Writes of all shards that came to no end: their stripes are in no order that the log does not know.
+    /// Writes of all shards that came to no end: their stripes are in no order that the log does
+    /// not know.
     pub(crate) unended: AtomicU64,
     /// Somebody flushes in the background, so that there is room in the logs of all shards.
     pub(crate) retiring: AtomicBool,
     next_drive: AtomicU32,
-    /// By shard. Made when the first shard takes the group, since the assembly does not know how many there are.
+    /// By shard. Made when the first shard takes the group, since the assembly does not know how
+    /// many there are.
     counters: OnceLock<Arc<[Counters]>>,
     pub(crate) latencies: Latencies,
     /// By member, and at last for a replacement: the drive that is given up there, and one; or 0.
     pub(crate) given_up: Box<[AtomicU32]>,
-    /// By member, and at last for a replacement: when a shard last saw that its drive had answered anything.
+    /// By member, and at last for a replacement: when a shard last saw that its drive had answered
+    /// anything.
     pub(crate) answered: Box<[AtomicU64]>,
 }
 
@@ -269,7 +277,8 @@ impl Shared {
         self.errors[usize::from(member.0)].count(failed);
     }
 
-    /// Reads of a member since the group was assembled that gave other bytes than were written there.
+    /// Reads of a member since the group was assembled that gave other bytes than were written
+    /// there.
     pub fn damaged(&self, member: MemberIndex) -> u64 {
         self.damaged[usize::from(member.0)].load(Ordering::Relaxed)
     }
@@ -287,7 +296,8 @@ impl Shared {
         self.clean.store(clean, Ordering::Release);
     }
 
-    /// The superblocks say which members this assembly found and that it writes: nothing is written before.
+    /// The superblocks say which members this assembly found and that it writes: nothing is written
+    /// before.
     #[inline]
     pub(crate) fn is_announced(&self) -> bool {
         self.announced.load(Ordering::Acquire)
@@ -297,7 +307,8 @@ impl Shared {
         self.announced.store(announced, Ordering::Release);
     }
 
-    /// Some member may hold a superblock that is newer than what the group does, and would be believed after a crash.
+    /// Some member may hold a superblock that is newer than what the group does, and would be
+    /// believed after a crash.
     pub(crate) fn is_astray(&self) -> bool {
         self.astray.load(Ordering::Acquire)
     }
@@ -307,8 +318,8 @@ impl Shared {
         self.astray.swap(astray, Ordering::AcqRel)
     }
 
-    /// The strips of a stripe may contradict each other, since a crash interrupted their writing and the resync has not
-    /// been everywhere.
+    /// The strips of a stripe may contradict each other, since a crash interrupted their writing
+    /// and the resync has not been everywhere.
     #[inline]
     pub(crate) fn is_resync_due(&self) -> bool {
         self.resync_due.load(Ordering::Acquire)
@@ -320,7 +331,8 @@ impl Shared {
 
     /// The member is about to be called faulty.
     pub(crate) fn is_doubted(&self, member: MemberIndex) -> bool {
-        // In one order with the flush that follows the doubt: whoever does not see it was done before that flush.
+        // In one order with the flush that follows the doubt: whoever does not see it was done
+        // before that flush.
         self.doubted.load(Ordering::SeqCst) >> member.0 & 1 == 1
     }
 
@@ -367,7 +379,8 @@ impl Shared {
         self.stopped.store(true, Ordering::Release);
     }
 
-    /// A new drive's index. Its handle is to be installed on every shard before the leader hears of it.
+    /// A new drive's index. Its handle is to be installed on every shard before the leader hears of
+    /// it.
     pub fn new_drive(&self) -> DriveId {
         DriveId(self.next_drive.fetch_add(1, Ordering::Relaxed) as u16)
     }

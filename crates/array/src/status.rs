@@ -24,7 +24,8 @@ pub enum Event {
         /// Why.
         cause: Cause,
     },
-    /// A member failed an operation, but the group cannot do without it: it stays, and that operation failed.
+    /// A member failed an operation, but the group cannot do without it: it stays, and that
+    /// operation failed.
     MemberNeeded {
         /// Its place.
         member: MemberIndex,
@@ -33,16 +34,17 @@ pub enum Event {
         /// Why it should have left.
         cause: Cause,
     },
-    /// A member's reads have been far slower than the others' again and again. It stays. Told once, until it has been
-    /// well for a minute.
+    /// A member's reads have been far slower than the others' again and again. It stays. Told once,
+    /// until it has been well for a minute.
     MemberSlow {
         /// Its place.
         member: MemberIndex,
         /// The drive there.
         drive: DriveId,
     },
-    /// A member that stayed slow is taken out of service for a spare, as [`crate::Settings::retire_slow`] asks.
-    /// [`Event::MemberFailed`] and [`Event::RebuildStarted`] follow.
+    /// A member that stayed slow is taken out of service for a spare, as
+    /// [`crate::Settings::retire_slow`] asks. [`Event::MemberFailed`] and [`Event::RebuildStarted`]
+    /// follow.
     MemberRetired {
         /// Its place.
         member: MemberIndex,
@@ -65,7 +67,8 @@ pub enum Event {
         /// What failed.
         failure: Failure,
     },
-    /// Bytes of a member are damaged, or cannot be read: they are computed from the other members. Told each time.
+    /// Bytes of a member are damaged, or cannot be read: they are computed from the other members.
+    /// Told each time.
     BytesFlawed {
         /// Its place.
         member: MemberIndex,
@@ -126,8 +129,8 @@ pub enum Event {
         /// The new drive.
         drive: DriveId,
     },
-    /// The copy ended before its end. If the member failed, the new drive takes its place and is filled with the rest; else
-    /// the member stays.
+    /// The copy ended before its end. If the member failed, the new drive takes its place and is
+    /// filled with the rest; else the member stays.
     ReplaceStopped {
         /// The place.
         member: MemberIndex,
@@ -225,7 +228,8 @@ pub struct MemberStatus {
     pub read_latency: Option<ReadLatency>,
 }
 
-/// How long reads of up to 16 KiB took, as far as they were measured, at most an eighth too high. Old ones fade.
+/// How long reads of up to 16 KiB took, as far as they were measured, at most an eighth too high.
+/// Old ones fade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadLatency {
     /// Half of them took no longer.
@@ -243,13 +247,15 @@ pub struct GroupStatus {
     pub members: Vec<MemberStatus>,
     /// The spares.
     pub spares: Vec<DriveId>,
-    /// The member that is being copied to another drive, and that drive, which is one of the spares.
+    /// The member that is being copied to another drive, and that drive, which is one of the
+    /// spares.
     pub replacement: Option<(MemberIndex, DriveId)>,
     /// User bytes in zones that are allocated.
     pub allocated_bytes: u64,
     /// User bytes in all.
     pub capacity_bytes: u64,
-    /// Blocks that were lost in crashes, and not written since: offsets in the group and lengths, in bytes.
+    /// Blocks that were lost in crashes, and not written since: offsets in the group and lengths,
+    /// in bytes.
     pub lost: Vec<(u64, u64)>,
     /// Running jobs, and the last one that ended.
     pub jobs: Vec<JobStatus>,
@@ -293,14 +299,15 @@ impl<E: Env> Array<E> {
         }
     }
 
-    /// Members of any set are missing or do not hold everything yet, or blocks were lost in a crash and not written since. On any shard.
+    /// Members of any set are missing or do not hold everything yet, or blocks were lost in a crash
+    /// and not written since. On any shard.
     pub fn is_degraded(&self) -> bool {
         let shared = &self.0.shared;
         shared.slots().any(|(_, slot)| slot.state != MemberState::InSync) || !shared.lost.is_empty()
     }
 
-    /// Bytes of a range that are in allocated zones. Lets others have their turn while it counts; if the group is stopped
-    /// meanwhile, what it has counted so far.
+    /// Bytes of a range that are in allocated zones. Lets others have their turn while it counts;
+    /// if the group is stopped meanwhile, what it has counted so far.
     ///
     /// # Panics
     /// If the range reaches past the end of the group.
@@ -325,10 +332,12 @@ impl<E: Env> Array<E> {
         self.0.leader().catalogue.borrow().clone()
     }
 
-    /// Replaces the volumes and exports of the group, durably. Leader only. The caller lets one change at a time through.
+    /// Replaces the volumes and exports of the group, durably. Leader only. The caller lets one
+    /// change at a time through.
     ///
     /// # Errors
-    /// [`BlockError::NoSpace`] if they do not fit on the members; other errors as for writes. The old ones stay.
+    /// [`BlockError::NoSpace`] if they do not fit on the members; other errors as for writes. The
+    /// old ones stay.
     ///
     /// # Panics
     /// If the catalogue breaks its invariants.

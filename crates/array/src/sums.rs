@@ -4,13 +4,15 @@
 //! `empty -> loading -> ready -> loading -> ...`.
 //!
 //! Invariants:
-//! 1. At most one way is ready for a key. Whoever finds another one with the key of its own loading way gives up its own.
-//! 2. Sums change, and a way is marked dirty, only while the way is pinned; a pinned way stays what it is. Nobody holds a
-//!    pin across an `await`.
-//! 3. A way that is dirty or being saved is not given to another key: its sums are newer than those on the member.
+//! 1. At most one way is ready for a key. Whoever finds another one with the key of its own loading
+//!    way gives up its own.
+//! 2. Sums change, and a way is marked dirty, only while the way is pinned; a pinned way stays what
+//!    it is. Nobody holds a pin across an `await`.
+//! 3. A way that is dirty or being saved is not given to another key: its sums are newer than those
+//!    on the member.
 //! 4. A reader that finds the version as it was before it read has read sums of its key.
-//! 5. From the change of a sum until that is on the member, its way is dirty or being saved: whoever promises durability
-//!    waits for both.
+//! 5. From the change of a sum until that is on the member, its way is dirty or being saved:
+//!    whoever promises durability waits for both.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -27,8 +29,8 @@ const WAYS: usize = 8;
 /// Most blocks of sums in memory: 64 MiB, for 64 GiB of the members.
 const BLOCKS_MAX: u64 = 16384;
 
-/// Blocks of sums that are not on the members, before they are saved in the background: 16 MiB for a flush to write. A
-/// table without room for all sums has four times as many.
+/// Blocks of sums that are not on the members, before they are saved in the background: 16 MiB for
+/// a flush to write. A table without room for all sums has four times as many.
 const DIRTY_MAX: usize = BLOCKS_MAX as usize / 4;
 
 /// The way holds the sums of its key.
@@ -45,7 +47,8 @@ pub(crate) struct SumKey {
     pub block: u64,
 }
 
-/// Bits of the block's number in a tag: 2^44 blocks of sums stand for more data than a member can have.
+/// Bits of the block's number in a tag: 2^44 blocks of sums stand for more data than a member can
+/// have.
 const BLOCK_BITS: u32 = 44;
 
 impl SumKey {
@@ -107,8 +110,8 @@ pub(crate) struct SumTable {
 }
 
 impl SumTable {
-    /// A table for members with `data_bytes` of data each: room for all of their sums, or for as many as are kept in
-    /// memory at most.
+    /// A table for members with `data_bytes` of data each: room for all of their sums, or for as
+    /// many as are kept in memory at most.
     pub fn new(members: usize, data_bytes: u64) -> SumTable {
         let all = sum_block_count(data_bytes) * members as u64;
         SumTable::with_sets((all.min(BLOCKS_MAX) as usize).div_ceil(WAYS).next_power_of_two(), members)
@@ -126,8 +129,8 @@ impl SumTable {
         }
     }
 
-    /// Goes through all sets before it comes to the first again, block by block of all members: a table that has room for
-    /// all blocks has room in each set.
+    /// Goes through all sets before it comes to the first again, block by block of all members: a
+    /// table that has room for all blocks has room in each set.
     #[inline]
     fn set_of(&self, tag: u64) -> std::ops::Range<usize> {
         let SumKey { drive, block } = SumKey::from_tag(tag);
@@ -151,8 +154,8 @@ impl SumTable {
         self.tags[first / WAYS].0.iter().enumerate().find_map(is_it)
     }
 
-    /// The block is in memory now, or somebody is at loading it. If it is there, the sums from entry `first` on come into the
-    /// cache, and nobody waits for that.
+    /// The block is in memory now, or somebody is at loading it. If it is there, the sums from
+    /// entry `first` on come into the cache, and nobody waits for that.
     #[inline]
     pub fn expects(&self, key: SumKey, first: usize) -> bool {
         let tag = key.tag();
@@ -186,7 +189,8 @@ impl SumTable {
         still && way.version.load(Ordering::Relaxed) == version
     }
 
-    /// Changes sums from entry `first` on, and marks them as not yet on the member. Says no if the block is not in memory.
+    /// Changes sums from entry `first` on, and marks them as not yet on the member. Says no if the
+    /// block is not in memory.
     pub fn set(&self, key: SumKey, first: usize, new: impl Iterator<Item = u32>) -> bool {
         let tag = key.tag();
         let Some(index) = self.find(tag) else { return false };
@@ -242,7 +246,8 @@ impl SumTable {
         set.clone().any(|way| Some(way) != but && is_it(way))
     }
 
-    /// Takes a way of the set that is empty, or that holds nothing new: of those the first that was not used lately.
+    /// Takes a way of the set that is empty, or that holds nothing new: of those the first that was
+    /// not used lately.
     fn vacate(&self, set: &std::ops::Range<usize>) -> Option<usize> {
         let empty = |&way: &usize| self.change(way, 0, LOADING);
         if let Some(way) = set.clone().find(empty) {
@@ -289,7 +294,8 @@ impl SumTable {
         self.ways[way].state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// So much is dirty that it should be saved before a flush has to wait for more, and before room is needed.
+    /// So much is dirty that it should be saved before a flush has to wait for more, and before
+    /// room is needed.
     pub fn is_filling(&self) -> bool {
         self.dirty_len() > DIRTY_MAX
     }
@@ -307,7 +313,8 @@ impl SumTable {
     /// The ways that may hold what is not on the member of a block: none if it is not in memory.
     pub fn ways_of(&self, key: SumKey) -> impl Iterator<Item = usize> {
         let tag = key.tag();
-        // Whether it is ready does not matter: who looks for room takes that back for a moment of a way that is dirty, too.
+        // Whether it is ready does not matter: who looks for room takes that back for a moment of a
+        // way that is dirty, too.
         self.set_of(tag).filter(move |&way| self.tag(way).load(Ordering::SeqCst) == tag)
     }
 
@@ -316,7 +323,8 @@ impl SumTable {
         BlockSet::all_of(&self.dirty, &self.saving).into_iter().map(|way| way as usize).collect()
     }
 
-    /// A member does not hold what it should: the block is to be saved again. Says no if it is not in memory.
+    /// A member does not hold what it should: the block is to be saved again. Says no if it is not
+    /// in memory.
     pub fn save_again(&self, key: SumKey) -> bool {
         self.set(key, 0, std::iter::empty())
     }
@@ -331,7 +339,8 @@ impl SumTable {
             return Save::Clean;
         }
         self.dirty_count.fetch_sub(1, Ordering::Relaxed);
-        // It stays what it is as long as it is being saved. Whoever changes a sum from now on marks it again.
+        // It stays what it is as long as it is being saved. Whoever changes a sum from now on marks
+        // it again.
         let key = SumKey::from_tag(self.tag(way).load(Ordering::Acquire));
         Save::Mine(Saving { table: self, way, saved: false, key })
     }

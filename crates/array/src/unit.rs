@@ -1,8 +1,9 @@
 //! The lock of a unit, and what is done under it.
 //!
-//! Work on a unit waits in a queue that one task empties. Whatever is there when the task comes is taken together:
-//! writes that lie next to each other become one, up to a full stripe. The task starts at the end of the turn in which
-//! the first work came, so everything that arrived together is there, and work that is alone waits for nothing.
+//! Work on a unit waits in a queue that one task empties. Whatever is there when the task comes is
+//! taken together: writes that lie next to each other become one, up to a full stripe. The task
+//! starts at the end of the turn in which the first work came, so everything that arrived together
+//! is there, and work that is alone waits for nothing.
 
 use std::rc::Rc;
 
@@ -31,12 +32,13 @@ pub(crate) struct StripView<D> {
     pub strip: Strip,
     pub member: MemberIndex,
     pub id: DriveId,
-    /// There unless the strip is lost; with a lost strip, a drive that is being filled and has not come to this unit.
+    /// There unless the strip is lost; with a lost strip, a drive that is being filled and has not
+    /// come to this unit.
     pub drive: Option<Handle<D>>,
 }
 
-/// All strips of a row, by role. The drives are those at the time of the look: a member that is replaced meanwhile
-/// is not mistaken for its successor.
+/// All strips of a row, by role. The drives are those at the time of the look: a member that is
+/// replaced meanwhile is not mistaken for its successor.
 pub(crate) struct RowView<D>(pub SmallVec<[StripView<D>; 12]>);
 
 impl<D> RowView<D> {
@@ -83,7 +85,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Everything that waits for the unit. With nothing left the queue is gone, and its task has to end.
+    /// Everything that waits for the unit. With nothing left the queue is gone, and its task has to
+    /// end.
     fn take(&self, unit: UnitIndex) -> Option<Vec<(Op, Waiter)>> {
         let mut units = self.units.borrow_mut();
         let queue = units.get_mut(unit).expect("a queue lives as long as its task");
@@ -94,8 +97,9 @@ impl<E: Env> Inner<E> {
         Some(std::mem::take(&mut queue.waiting))
     }
 
-    /// Does a batch in order of arrival; runs of writes as one, runs of reads together. What is large and rare is boxed: this is a part of
-    /// each unit's task, which is made and moved for nearly every write.
+    /// Does a batch in order of arrival; runs of writes as one, runs of reads together. What is
+    /// large and rare is boxed: this is a part of each unit's task, which is made and moved for
+    /// nearly every write.
     async fn run(self: &Rc<Self>, unit: UnitIndex, batch: Vec<(Op, Waiter)>) {
         let mut writes: Vec<(Pieces, bool)> = Vec::new();
         let mut writers: Vec<Waiter> = Vec::new();
@@ -181,7 +185,8 @@ impl<E: Env> Inner<E> {
                 MemberState::Rebuilding => self.is_rebuilt(unit, slot.drive),
                 MemberState::Missing | MemberState::Faulty => break (false, None),
             };
-            // The mark may have been taken back because the rebuild ended: then the slot says so now.
+            // The mark may have been taken back because the rebuild ended: then the slot says so
+            // now.
             let now_there = shared.slot(member);
             if now_there == slot {
                 break (usable, self.drive(slot.drive));
@@ -196,8 +201,8 @@ impl<E: Env> Inner<E> {
         StripView { strip, member, id: slot.drive, drive }
     }
 
-    /// The unit is whole on the drive that is being rebuilt. Exact under the unit's lock; elsewhere it may say no for
-    /// a unit that just became whole.
+    /// The unit is whole on the drive that is being rebuilt. Exact under the unit's lock; elsewhere
+    /// it may say no for a unit that just became whole.
     pub fn is_rebuilt(&self, unit: UnitIndex, drive: DriveId) -> bool {
         unit < self.shared.rebuilt(drive)
             || self.rebuilt_ahead.borrow().contains(&(drive, unit))

@@ -1,7 +1,8 @@
 //! A map from units, for what is looked up with every write.
 //!
-//! A hash table with linear probing, in which a removal moves up what it would cut off, so that nothing slows down with
-//! time. The hash is the same in every run, and nothing can be seen of the order: the same seed gives the same run.
+//! A hash table with linear probing, in which a removal moves up what it would cut off, so that
+//! nothing slows down with time. The hash is the same in every run, and nothing can be seen of the
+//! order: the same seed gives the same run.
 
 use crate::geometry::UnitIndex;
 
@@ -34,7 +35,8 @@ impl<V> UnitMap<V> {
     /// Where the search for a unit begins. There are slots.
     #[inline]
     fn home(&self, unit: UnitIndex) -> usize {
-        // Units that are used together are often neighbours: their bits are spread by the golden ratio (Knuth, 6.4).
+        // Units that are used together are often neighbours: their bits are spread by the golden
+        // ratio (Knuth, 6.4).
         (unit.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - self.slots.len().trailing_zeros())) as usize
     }
 

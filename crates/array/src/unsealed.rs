@@ -1,12 +1,13 @@
-//! Which records of a log leave a question open, with nothing on the members that says that it is settled.
+//! Which records of a log leave a question open, with nothing on the members that says that it is
+//! settled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use crate::questions::OpenQuestions;
 
-/// Sequences of such records. Those that were retired may be many, and are kept as a range in which each may be one of them: what is
-/// sealed twice does no harm.
+/// Sequences of such records. Those that were retired may be many, and are kept as a range in which
+/// each may be one of them: what is sealed twice does no harm.
 #[derive(Debug, Default)]
 pub(crate) struct Unsealed {
     retired: Option<RangeInclusive<u64>>,

@@ -1,11 +1,14 @@
-//! Checksums on the way of reads and writes: what a member gives is compared with its sums, what it is given changes them.
+//! Checksums on the way of reads and writes: what a member gives is compared with its sums, what it
+//! is given changes them.
 //!
-//! Under a unit's lock the sums in memory are those of what lies on the members, so what does not match is damaged. Without
-//! the lock a write may be under way, and whoever finds a difference looks again under the lock.
+//! Under a unit's lock the sums in memory are those of what lies on the members, so what does not
+//! match is damaged. Without the lock a write may be under way, and whoever finds a difference
+//! looks again under the lock.
 //!
-//! The sums on the members may be behind or ahead of the data, but only where a record of the log that needs recovery says
-//! which columns were being written, or in a zone that the allocation map does not have yet: the sums are durable before a
-//! record is retired, and before the map is. A recovery computes those of its records' columns anew.
+//! The sums on the members may be behind or ahead of the data, but only where a record of the log
+//! that needs recovery says which columns were being written, or in a zone that the allocation map
+//! does not have yet: the sums are durable before a record is retired, and before the map is. A
+//! recovery computes those of its records' columns anew.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -26,12 +29,13 @@ use crate::scrub::{Fault, Finding, ScrubMode, ScrubReport};
 use crate::shared::{DriveId, Shared};
 use crate::sums::{Claim, Save, Saving, SumKey, SumTable};
 
-/// How long a task waits before it looks whether another one has loaded or saved the block of sums that it needs: twice as
-/// long after each look, from this on and up to a limit.
+/// How long a task waits before it looks whether another one has loaded or saved the block of sums
+/// that it needs: twice as long after each look, from this on and up to a limit.
 const LOOK: Duration = Duration::from_micros(20);
 const LOOK_MAX: Duration = Duration::from_millis(10);
 
-/// Blocks of sums that are written at the same time: those that lie one behind the other in one operation.
+/// Blocks of sums that are written at the same time: those that lie one behind the other in one
+/// operation.
 const SAVES_AT_ONCE: usize = 64;
 
 /// How much data is read at once where sums have to be computed from it.
@@ -69,7 +73,8 @@ pub(crate) fn sums_of(bytes: &[u8]) -> Sums {
 pub(crate) type Unsaved = (MemberIndex, DriveId, Failure);
 
 impl<E: Env> Inner<E> {
-    /// Where the sums of a byte of a drive's data region are: their block, and the number of the first in it.
+    /// Where the sums of a byte of a drive's data region are: their block, and the number of the
+    /// first in it.
     #[inline]
     fn sum_key(&self, id: DriveId, offset: u64) -> (SumKey, usize) {
         let (block, first) = sum_place(&self.shared.layout, offset);
@@ -83,8 +88,8 @@ impl<E: Env> Inner<E> {
         checksums.map_or(offset, |checksums| sum_block_offset(&checksums.region, block))
     }
 
-    /// The sums of a place of a drive will be needed: has them brought nearer while its bytes are read, from the member or
-    /// only into the processor's cache.
+    /// The sums of a place of a drive will be needed: has them brought nearer while its bytes are
+    /// read, from the member or only into the processor's cache.
     #[inline]
     pub fn expect_sums(self: &Rc<Self>, id: DriveId, offset: u64) {
         let Some(checksums) = &self.shared.checksums else { return };
@@ -99,7 +104,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// The bytes of a drive from a byte of its data region on are what was last written there, as far as the sums tell.
+    /// The bytes of a drive from a byte of its data region on are what was last written there, as
+    /// far as the sums tell.
     ///
     /// # Errors
     /// [`DriveError`] if the sums cannot be known.
@@ -189,7 +195,8 @@ impl<E: Env> Inner<E> {
                     if Box::pin(self.save_sums_or_fail()).await.is_err() {
                         return Err(DriveError::Os { operation: "saving checksums", errno: EIO });
                     }
-                    // Nothing may have been saved: all ways are being loaded, or saved by somebody else.
+                    // Nothing may have been saved: all ways are being loaded, or saved by somebody
+                    // else.
                     self.env.sleep(look).await;
                 }
             }
@@ -204,7 +211,8 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Whether a block of sums is on its drive as it is in memory. Yes, too, if it is being changed.
+    /// Whether a block of sums is on its drive as it is in memory. Yes, too, if it is being
+    /// changed.
     ///
     /// # Errors
     /// [`DriveError`] if it cannot be read.
@@ -217,8 +225,8 @@ impl<E: Env> Inner<E> {
         Ok(*found == *before || checksums.table.saved_copy(key).is_none_or(|after| after != before))
     }
 
-    /// For the first unit of a scrub that is covered by a block of sums: compares that block, on each member, with what
-    /// is in memory. Who loads it later would believe what is on the member.
+    /// For the first unit of a scrub that is covered by a block of sums: compares that block, on
+    /// each member, with what is in memory. Who loads it later would believe what is on the member.
     pub async fn check_saved_sums(self: &Rc<Self>, unit: UnitIndex, mode: ScrubMode, report: &mut ScrubReport) {
         let (shared, geometry) = (&self.shared, &self.shared.geometry);
         let Some(checksums) = &shared.checksums else { return };
@@ -253,7 +261,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Writes to the members, those of `wanted`, what was changed before the call. Names those that did not take it.
+    /// Writes to the members, those of `wanted`, what was changed before the call. Names those that
+    /// did not take it.
     pub async fn save_sums(&self, wanted: impl Fn(MemberIndex) -> bool) -> Vec<Unsaved> {
         let Some(checksums) = &self.shared.checksums else { return Vec::new() };
         let left = if checksums.table.is_dirty() { checksums.table.unsaved() } else { Vec::new() };
@@ -377,8 +386,8 @@ fn runs(mut blocks: Vec<Saving<'_>>) -> Vec<Vec<Saving<'_>>> {
 /// A block of sums of a member; and whether the medium could not give it, and it was computed.
 ///
 /// # Errors
-/// [`DriveError`], but for those of the medium: while the way to the drive fails nothing is known of it, least of all that blocks have no
-/// right content.
+/// [`DriveError`], but for those of the medium: while the way to the drive fails nothing is known
+/// of it, least of all that blocks have no right content.
 pub(crate) async fn read_sums<E: Env>(
     env: &E,
     drive: &impl Drive,
@@ -387,7 +396,8 @@ pub(crate) async fn read_sums<E: Env>(
     member: MemberIndex,
     block: u64,
 ) -> Result<(Vec<u8>, bool), DriveError> {
-    // Sums that are computed say nothing of what was damaged before: an error of the path must not cost them.
+    // Sums that are computed say nothing of what was damaged before: an error of the path must not
+    // cost them.
     let offset = sum_block_offset(region, block);
     let read = async || read_retried(drive, offset, || env.alloc(BLOCK)).await;
     let error = match read().await {
@@ -395,7 +405,8 @@ pub(crate) async fn read_sums<E: Env>(
         Err(error @ DriveError::Media { .. }) => error,
         Err(error) => return Err(error),
     };
-    // To the kernel an error of the path is one of the medium, too. It is one if something else can be read before and afterwards.
+    // To the kernel an error of the path is one of the medium, too. It is one if something else can
+    // be read before and afterwards.
     if !answers(env, drive).await {
         return Err(error);
     }
@@ -418,8 +429,9 @@ async fn answers<E: Env>(env: &E, drive: &impl Drive) -> bool {
     false
 }
 
-/// A block of sums that could not be read, from the data as it is: what can be read of it is believed, since the drive's
-/// word is all there is; a block that its medium cannot give gets a sum that is wrong for any but one content in 2^32.
+/// A block of sums that could not be read, from the data as it is: what can be read of it is
+/// believed, since the drive's word is all there is; a block that its medium cannot give gets a sum
+/// that is wrong for any but one content in 2^32.
 ///
 /// # Errors
 /// As for [`read_sums`].

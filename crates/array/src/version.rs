@@ -1,9 +1,11 @@
 //! The versions of a structure that has two slots on every member, written in turn.
 
-/// Which version of such a structure is durable, and which was begun last. Version `n` lies in slot `n mod 2`.
+/// Which version of such a structure is durable, and which was begun last. Version `n` lies in slot
+/// `n mod 2`.
 ///
-/// The slot of the version that is durable is not written before a newer one is: an attempt that failed may be in no more than the
-/// caches of some members, and what a power cut tears then must be its slot again.
+/// The slot of the version that is durable is not written before a newer one is: an attempt that
+/// failed may be in no more than the caches of some members, and what a power cut tears then must
+/// be its slot again.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Version {
     durable: u64,
@@ -21,7 +23,8 @@ impl Version {
         self.begun > 0
     }
 
-    /// Begins the next version: above all there were, in the slot that does not hold the durable one.
+    /// Begins the next version: above all there were, in the slot that does not hold the durable
+    /// one.
     pub fn begin(&mut self) -> u64 {
         self.begun += 1 + (self.begun - self.durable) % 2;
         self.begun

@@ -1,13 +1,16 @@
 //! One shard's watch over what its drives have not answered yet.
 //!
-//! An operation that is not done when it is first polled is entered in a table. While there are any, a task looks at the
-//! table every [`TICK`]: no operation has a timer of its own, and one that is done at once costs nothing.
+//! An operation that is not done when it is first polled is entered in a table. While there are
+//! any, a task looks at the table every [`TICK`]: no operation has a timer of its own, and one that
+//! is done at once costs nothing.
 //!
-//! - A read that a user waits for is *late* when its drive should have answered: past [`LATE_FACTOR`] times the time in
-//!   which 19 of 20 reads of its length are answered, by that drive or by a typical one of the group, whichever is
-//!   faster. A late read is hedged ([`crate::hedge`]) if there is a token for it: [`READS_PER_HEDGE`] reads earn one.
-//! - A drive most of whose reads are late is *slow*. Reads go around it, without tokens, as far as redundancy goes; now
-//!   and then a probe asks whether it is well again. Slow is relative: where all drives are, the bound moves.
+//! - A read that a user waits for is *late* when its drive should have answered: past
+//!   [`LATE_FACTOR`] times the time in which 19 of 20 reads of its length are answered, by that
+//!   drive or by a typical one of the group, whichever is faster. A late read is hedged
+//!   ([`crate::hedge`]) if there is a token for it: [`READS_PER_HEDGE`] reads earn one.
+//! - A drive most of whose reads are late is *slow*. Reads go around it, without tokens, as far as
+//!   redundancy goes; now and then a probe asks whether it is well again. Slow is relative: where
+//!   all drives are, the bound moves.
 //! - An operation is *lost* when it has had no answer for the group's time limit, and its drive has
 //!   answered nothing at all for as long, or has answered one that began a time limit later. A
 //!   drive that is only busy answers in turn: operations in its queue are waited for. A member
@@ -17,7 +20,8 @@
 //!
 //! Invariants:
 //! 1. A flight is in the table from its first `Pending` to its end, and its waker with it.
-//! 2. Only samples count for distributions, late ones too: else slow reads would weigh more than others.
+//! 2. Only samples count for distributions, late ones too: else slow reads would weigh more than
+//!    others.
 //! 3. What is late counts when that is seen: nobody may be there when it is answered.
 
 use std::cell::{Cell, RefCell};
@@ -35,13 +39,16 @@ use crate::opinion::{Opinion, Opinions};
 use crate::outstanding::{self, Outstanding};
 use crate::shared::{DriveId, Shared};
 
-/// How often the table is looked at. At 4000 looks a second a shard spends less than a hundredth of its time on it.
+/// How often the table is looked at. At 4000 looks a second a shard spends less than a hundredth of
+/// its time on it.
 const TICK: Duration = Duration::from_micros(250);
 
-/// How often, when nothing in the table can become late: what is waited for are time limits of seconds.
+/// How often, when nothing in the table can become late: what is waited for are time limits of
+/// seconds.
 const REST_TICK: Duration = Duration::from_millis(50);
 
-/// Reads whose times are taken, for each look. Bounds what the clock costs; where there are fewer reads, all are.
+/// Reads whose times are taken, for each look. Bounds what the clock costs; where there are fewer
+/// reads, all are.
 const SAMPLES: u32 = 8;
 
 /// How often bounds are taken from the distributions.

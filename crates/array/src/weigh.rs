@@ -1,9 +1,11 @@
 //! Which content of an overwritten strip a recovery believes.
 //!
-//! The record of a write stays in force for a moment after the write was flushed, and a strip that it names may have rotted since, or a drive
-//! may never have written it. So the strip's drive is one witness of several: each syndrome, less its base, says as well what the
-//! strip holds, and each of them is credible where it fits its own checksum. Of a write that was flushed all that is
-//! credible is new, and what the most say is right; of one that was not, old and new are right alike.
+//! The record of a write stays in force for a moment after the write was flushed, and a strip that
+//! it names may have rotted since, or a drive may never have written it. So the strip's drive is
+//! one witness of several: each syndrome, less its base, says as well what the strip holds, and
+//! each of them is credible where it fits its own checksum. Of a write that was flushed all that is
+//! credible is new, and what the most say is right; of one that was not, old and new are right
+//! alike.
 
 use drive::{BlockError, BufMut, Env};
 use format::MemberState;
@@ -13,8 +15,8 @@ use crate::ranges::Range;
 use crate::replay::{Replay, Row};
 
 impl<E: Env> Replay<'_, E> {
-    /// Settles what the only strip holds that an entry overwrites. `bases`: of each syndrome, over the columns. Leaves the strip missing
-    /// where nothing tells.
+    /// Settles what the only strip holds that an entry overwrites. `bases`: of each syndrome, over
+    /// the columns. Leaves the strip missing where nothing tells.
     ///
     /// # Errors
     /// [`BlockError`] if members turn out to be gone and the group cannot do without them.

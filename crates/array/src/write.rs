@@ -1,13 +1,15 @@
 //! Writing a unit, under its lock.
 //!
 //! 1. Whole zones of zeroes are given back instead of being written.
-//! 2. What is left is cut into components: runs of columns within a row. A component in a zone that was never written
-//!    grows to the zone, with zeroes around the data: it needs no read, and the zone's strips agree from the start.
+//! 2. What is left is cut into components: runs of columns within a row. A component in a zone that
+//!    was never written grows to the zone, with zeroes around the data: it needs no read, and the
+//!    zone's strips agree from the start.
 //! 3. Each component is planned, read for, computed and written on its own, all at the same time.
-//! 4. New zones are entered in the allocation map. That comes last, so that a crash leaves the zone as it was.
+//! 4. New zones are entered in the allocation map. That comes last, so that a crash leaves the zone
+//!    as it was.
 //!
-//! Before anything is overwritten, what puts the stripe right after a crash goes to the log ([`crate::log`]); some of what is written is computed
-//! after that (`Left`).
+//! Before anything is overwritten, what puts the stripe right after a crash goes to the log
+//! ([`crate::log`]); some of what is written is computed after that (`Left`).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -31,15 +33,16 @@ use crate::unit::{RowView, StripView};
 /// How long zones that were given back are collected before the drives hear of them.
 const TRIM_DELAY: Duration = Duration::from_millis(50);
 
-/// Bytes of zones, on each member, that were written for the first time since the map was last made durable. After a kill their
-/// checksums are computed anew, so this bounds how long that takes.
+/// Bytes of zones, on each member, that were written for the first time since the map was last made
+/// durable. After a kill their checksums are computed anew, so this bounds how long that takes.
 const FRESH_BYTES_MAX: u64 = 1 << 30;
 
 /// A run of columns of one row.
 #[derive(Debug, Clone, Copy)]
 struct Component {
     columns: Range,
-    /// The zone was never written: what is not covered by data is zero, on the drives too afterwards.
+    /// The zone was never written: what is not covered by data is zero, on the drives too
+    /// afterwards.
     fresh: bool,
 }
 
@@ -104,7 +107,8 @@ impl<E: Env> Inner<E> {
                     }
                 }
             }
-            // Boxed, since most writes of the groups without syndromes do without so large a future.
+            // Boxed, since most writes of the groups without syndromes do without so large a
+            // future.
             None => Box::pin(self.write_planned(unit, batch, fua)).await?,
         }
         let much = self.shared.map.newly_set() * geometry.zone > FRESH_BYTES_MAX;
@@ -117,8 +121,9 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// A part of a write of a group without syndromes that is one drive operation, whatever else is in the unit: whole sectors of one strip, in
-    /// zones that were written before. Gives the strip, its role, the column and the bytes.
+    /// A part of a write of a group without syndromes that is one drive operation, whatever else is
+    /// in the unit: whole sectors of one strip, in zones that were written before. Gives the strip,
+    /// its role, the column and the bytes.
     #[inline]
     fn alone<'a>(&self, unit: UnitIndex, piece: &'a Piece) -> Option<(StripView<E::Drive>, Role, u64, &'a Buf)> {
         let geometry = &self.shared.geometry;
@@ -131,10 +136,11 @@ impl<E: Env> Inner<E> {
         Some((view, *role, range.start, data))
     }
 
-    /// Does a write of which each part is one drive operation without waiting for anything, if the drives can: what the queue of a unit and its
-    /// task cost is most of a write to memory. Says whether it is done; if not, what is left of it is for the queue. Only for the unit's owner, so
-    /// that no other thread writes there. No lock is needed: the zone was written before, and who gives it back, writes it anew or has the drives
-    /// forget it meanwhile goes by the map.
+    /// Does a write of which each part is one drive operation without waiting for anything, if the
+    /// drives can: what the queue of a unit and its task cost is most of a write to memory. Says
+    /// whether it is done; if not, what is left of it is for the queue. Only for the unit's owner,
+    /// so that no other thread writes there. No lock is needed: the zone was written before, and
+    /// who gives it back, writes it anew or has the drives forget it meanwhile goes by the map.
     #[inline]
     pub fn write_now(&self, unit: UnitIndex, op: &mut Op) -> bool {
         let Op::Write { pieces, fua } = op else { return false };
@@ -194,7 +200,8 @@ impl<E: Env> Inner<E> {
         for zone in fresh {
             self.shared.map.set(geometry.zone_index(unit, zone.start));
         }
-        // A first write goes to drives that are being filled, too: with nothing else in the unit they have all of it.
+        // A first write goes to drives that are being filled, too: with nothing else in the unit
+        // they have all of it.
         for drive in filling.into_iter().filter(|_| was_empty) {
             self.note_rebuilt(unit, drive);
         }
@@ -222,8 +229,8 @@ impl<E: Env> Inner<E> {
         members.filter(|slot| slot.state == MemberState::Rebuilding).map(|slot| slot.drive).collect()
     }
 
-    /// Takes zeroes out of the overlay where they need no writing: zones that were never written, and zones that they
-    /// cover whole, which are given back.
+    /// Takes zeroes out of the overlay where they need no writing: zones that were never written,
+    /// and zones that they cover whole, which are given back.
     fn release_zones(self: &Rc<Self>, unit: UnitIndex, overlay: &mut Overlay) {
         let geometry = &self.shared.geometry;
         for zone in geometry.zones() {
@@ -366,7 +373,8 @@ impl<E: Env> Inner<E> {
             }
             match left {
                 Left::Nothing => {}
-                // Now, not before the record: the strips are still in the processor's cache when they are written.
+                // Now, not before the record: the strips are still in the processor's cache when
+                // they are written.
                 Left::Syndromes(content) => self.push_whole(&mut writes, &content, columns, is_written),
                 Left::Strip(role, bases) => self.push_completed(&mut writes, role, bases, columns, is_written),
             }
@@ -387,7 +395,8 @@ impl<E: Env> Inner<E> {
             if let Logged::Durable(open, overwritten) = logged
                 && self.has_lost_any(&overwritten)
             {
-                // The record names a strip that is lost now: a recovery has to know that the others are new.
+                // The record names a strip that is lost now: a recovery has to know that the others
+                // are new.
                 drop(open);
                 Box::pin(self.flush_and_seal()).await?;
             }
@@ -397,8 +406,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Reads parts of strips together. Whoever cannot be read is named; those whose members are faulty by now are not,
-    /// since the next view shows them as lost.
+    /// Reads parts of strips together. Whoever cannot be read is named; those whose members are
+    /// faulty by now are not, since the next view shows them as lost.
     pub async fn read_strips(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -470,7 +479,8 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// Tells the drives that a zone is no longer needed, unless it was written again or its clearing is not durable.
+    /// Tells the drives that a zone is no longer needed, unless it was written again or its
+    /// clearing is not durable.
     pub async fn trim_zone(self: &Rc<Self>, unit: UnitIndex, zone: Range) {
         let geometry = &self.shared.geometry;
         let index = geometry.zone_index(unit, zone.start);
@@ -485,7 +495,8 @@ impl<E: Env> Inner<E> {
         let view = self.view(unit, zone.start, &[]);
         let offset = geometry.member_offset(unit, zone.start);
         let drives = view.0.iter().filter_map(|strip| strip.drive.clone()).filter(|drive| drive.info().discards);
-        // A drive that cannot trim keeps its space; a drive that is failing shows it at the next write.
+        // A drive that cannot trim keeps its space; a drive that is failing shows it at the next
+        // write.
         join_all(drives.map(|drive| async move { drive.discard(offset, zone.len()).await })).await;
     }
 }

@@ -29,8 +29,8 @@ pub struct DriveCounts {
 }
 
 impl Daemon {
-    /// Starts `purlind` (of `PURLIND`, beside this program, or of the system) with its files in `dir`, on these cores
-    /// or on all.
+    /// Starts `purlind` (of `PURLIND`, beside this program, or of the system) with its files in
+    /// `dir`, on these cores or on all.
     ///
     /// # Errors
     /// If it does not come up.
@@ -98,8 +98,9 @@ impl Daemon {
         Ok(format!("nbd+unix:///{volume}?socket={}", socket.display()))
     }
 
-    /// Makes a plain volume in memory (RAID 0 of two drives), and exports it over NBD at a Unix socket and to any host over NVMe/TCP at
-    /// this address. Gives the URI of the one and the subsystem's name of the other.
+    /// Makes a plain volume in memory (RAID 0 of two drives), and exports it over NBD at a Unix
+    /// socket and to any host over NVMe/TCP at this address. Gives the URI of the one and the
+    /// subsystem's name of the other.
     ///
     /// # Errors
     /// With the command's sentence.
@@ -130,7 +131,8 @@ impl Daemon {
         Ok(DriveCounts { reads: sum("read_count")?, writes: sum("write_count")? })
     }
 
-    /// The same, once nothing is written any more: the log says a second after the last write that it needs no recovery.
+    /// The same, once nothing is written any more: the log says a second after the last write that
+    /// it needs no recovery.
     ///
     /// # Errors
     /// If the daemon does not say, or the drives are still written after half a minute.

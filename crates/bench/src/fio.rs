@@ -14,7 +14,8 @@ pub struct Done {
     pub wall_s: f64,
     /// Seconds of CPU that fio's job took, kernel included.
     pub client_cpu_s: f64,
-    /// Completion latency in microseconds of whichever there were more, reads or writes: p50, p99, p99.9, p99.99.
+    /// Completion latency in microseconds of whichever there were more, reads or writes: p50, p99,
+    /// p99.9, p99.99.
     pub latency_us: [f64; 4],
 }
 

@@ -79,7 +79,8 @@ impl Queue {
         Ok(queue)
     }
 
-    /// Takes one step. Gives a completion if that was one; `None` without `waits` also if nothing has come.
+    /// Takes one step. Gives a completion if that was one; `None` without `waits` also if nothing
+    /// has come.
     fn step(&mut self, waits: bool, data: &mut Vec<u8>) -> Result<Option<Completion>, Error> {
         loop {
             let (taken, step) = self.machine.step(&self.input[self.start..self.end]);
@@ -264,7 +265,8 @@ impl Initiator {
         self.run_at(load, place, || slots.next()).map(|_| ())
     }
 
-    /// Keeps `load` up where `next` says, in units of its size, until that says no more. Gives the commands that were answered.
+    /// Keeps `load` up where `next` says, in units of its size, until that says no more. Gives the
+    /// commands that were answered.
     fn run_at(&mut self, load: Load, place: Place, mut next: impl FnMut() -> Option<u64>) -> Result<u64, Error> {
         let reply_bytes = if load.writes { 0 } else { load.bytes };
         let data = if load.writes { vec![0x5A; load.bytes as usize] } else { Vec::new() };

@@ -1,6 +1,7 @@
 //! Alternating pairs: two contenders take turns, and each pair gives one ratio.
 //!
-//! A disturbance that lasts longer than a pair hits both; one that is shorter spoils one ratio, which the median drops.
+//! A disturbance that lasts longer than a pair hits both; one that is shorter spoils one ratio,
+//! which the median drops.
 
 use std::time::{Duration, Instant};
 
@@ -11,8 +12,8 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    /// Runs `ours` and `peers` by turns, `count` times each, after one unmeasured turn of each. Which goes first changes
-    /// from pair to pair.
+    /// Runs `ours` and `peers` by turns, `count` times each, after one unmeasured turn of each.
+    /// Which goes first changes from pair to pair.
     ///
     /// # Panics
     /// If `count` is 0.
@@ -43,7 +44,8 @@ impl Pairs {
         median(self.times.iter().map(|pair| pair[1]).collect())
     }
 
-    /// How many times as fast as the peer we are: the smallest, the median and the largest of the pairs' ratios.
+    /// How many times as fast as the peer we are: the smallest, the median and the largest of the
+    /// pairs' ratios.
     pub fn speed_ratio(&self) -> [f64; 3] {
         let mut ratios: Vec<f64> =
             self.times.iter().map(|[ours, peers]| peers.as_secs_f64() / ours.as_secs_f64()).collect();

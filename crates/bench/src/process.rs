@@ -37,7 +37,8 @@ impl Process {
     /// If it has ended.
     pub fn cpu_s(&self) -> Result<f64, Error> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id()))?;
-        // The name in parentheses may hold anything; after it the fields from the third on are plain.
+        // The name in parentheses may hold anything; after it the fields from the third on are
+        // plain.
         let (_, fields) = stat.rsplit_once(") ").ok_or("/proc/PID/stat has another form")?;
         let fields: Vec<&str> = fields.split(' ').collect();
         let ticks = fields[11].parse::<u64>()? + fields[12].parse::<u64>()?;
@@ -91,8 +92,9 @@ impl Drop for Process {
     }
 }
 
-/// Asks for real-time scheduling for this program and all that it starts, so that others on a busy machine come between
-/// neither contender's steps. (Niceness would not do: it counts within a session only.) Says whether it was given.
+/// Asks for real-time scheduling for this program and all that it starts, so that others on a busy
+/// machine come between neither contender's steps. (Niceness would not do: it counts within a
+/// session only.) Says whether it was given.
 pub fn go_first() -> bool {
     let own = std::process::id().to_string();
     output(Command::new("chrt").args(["--fifo", "--pid", "1", &own])).is_ok()
@@ -112,7 +114,8 @@ pub fn output(command: &mut Command) -> Result<String, Error> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// A command that ends when this program does, however that ends, and runs on one core only if one is given.
+/// A command that ends when this program does, however that ends, and runs on one core only if one
+/// is given.
 pub fn pinned(core: Option<usize>, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "TERM"]);
@@ -131,7 +134,8 @@ pub fn free_address() -> Result<SocketAddr, Error> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-/// A program of ours: named by the environment, or beside this program, or wherever the system finds it.
+/// A program of ours: named by the environment, or beside this program, or wherever the system
+/// finds it.
 pub fn ours(variable: &str, name: &str) -> PathBuf {
     if let Some(path) = std::env::var_os(variable) {
         return path.into();

@@ -1,4 +1,5 @@
-//! What came of a benchmark: a table for a person, JSON for a program, and whether the targets were reached.
+//! What came of a benchmark: a table for a person, JSON for a program, and whether the targets were
+//! reached.
 
 use std::process::ExitCode;
 

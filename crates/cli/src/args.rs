@@ -106,7 +106,8 @@ does on them, parity and rebuilds included.")]
     /// Drive groups: drives that protect each other's data
     #[command(subcommand)]
     Group(GroupCommand),
-    /// Imports: Linux md arrays that are read in place, made by `group import-md`; namespaces of other machines, by `nvme connect --ublk`
+    /// Imports: Linux md arrays that are read in place, made by `group import-md`; namespaces of
+    /// other machines, by `nvme connect --ublk`
     #[command(subcommand)]
     Import(ImportCommand),
     /// Volumes: virtual drives in a group
@@ -257,7 +258,8 @@ themselves as well: see --scrub-every of `purlin group set`.")]
     Scrub {
         /// The group
         group: String,
-        /// Put right what is wrong, where checksums or parity tell which side is; default is to report only
+        /// Put right what is wrong, where checksums or parity tell which side is; default is to
+        /// report only
         #[arg(long, conflicts_with_all = ["pause", "resume", "stop", "status"])]
         repair: bool,
         /// Stay until it ends, with a progress bar on a terminal
@@ -375,7 +377,8 @@ Its exports follow: the export tank-3 is lake-3 then. NVMe hosts notice nothing;
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Destroy a group and every volume in it, with their exports; refused while clients are connected
+    /// Destroy a group and every volume in it, with their exports; refused while clients are
+    /// connected
     #[command(after_help = "Examples:\n  purlin group delete tank --dry-run\n  purlin group delete tank --yes")]
     Delete {
         /// The group
@@ -411,12 +414,13 @@ pub struct GroupCreateArgs {
     /// One drive's part of a stripe: a power of two from 4KiB to 1MiB, default 64KiB
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
     pub strip: Option<u64>,
-    /// What a crash may cost: on (a log closes the write hole, the default), strict (every block under way is old or
-    /// new, whatever is lost with the crash; partial stripes are written twice), off (scratch data)
+    /// What a crash may cost: on (a log closes the write hole, the default), strict (every block
+    /// under way is old or new, whatever is lost with the crash; partial stripes are written
+    /// twice), off (scratch data)
     #[arg(long, value_name = "MODE")]
     pub crash_safety: Option<SafetyMode>,
-    /// Keep checksums of data and parity, and verify them at every read; default on, except without redundancy (raid0)
-    /// and with --crash-safety off
+    /// Keep checksums of data and parity, and verify them at every read; default on, except without
+    /// redundancy (raid0) and with --crash-safety off
     #[arg(long, value_enum, value_name = "on|off")]
     pub checksums: Option<Switch>,
     /// How it is looked after.
@@ -433,10 +437,12 @@ pub struct GroupCreateArgs {
 /// How a group is looked after. What is not named stays as it is.
 #[derive(Debug, Clone, Copy, Args)]
 pub struct Settings {
-    /// Keep the 99th percentile of clients' latency below this while rebuilding and scrubbing, such as 5ms; default off
+    /// Keep the 99th percentile of clients' latency below this while rebuilding and scrubbing, such
+    /// as 5ms; default off
     #[arg(long, value_name = "DURATION|off", value_parser = parse_duration_or_off)]
     pub client_p99: Option<DurationOrOff>,
-    /// Give the place of a member that stays far slower than the others to a spare; default off: it is only reported
+    /// Give the place of a member that stays far slower than the others to a spare; default off: it
+    /// is only reported
     #[arg(long, value_enum, value_name = "on|off")]
     pub retire_slow: Option<Switch>,
     /// Scrub and repair this often, such as 30d, which is the default
@@ -568,8 +574,9 @@ pub struct ExportCreateArgs {
     /// N in /dev/ublkbN; otherwise the lowest that is free
     #[arg(long, value_name = "N", requires = "ublk")]
     pub number: Option<u32>,
-    /// Size of the blocks of a block device or a namespace: 512 or 4096. Otherwise what the drives write at once when the power fails (their
-    /// physical blocks), and of an import's device that of its drives
+    /// Size of the blocks of a block device or a namespace: 512 or 4096. Otherwise what the drives
+    /// write at once when the power fails (their physical blocks), and of an import's device that
+    /// of its drives
     #[arg(long, value_name = "SIZE", conflicts_with = "nbd", value_parser = parse_bytes)]
     pub block_size: Option<u64>,
     /// Requests that each of its queues takes at the same time, 1 to 4096
@@ -649,7 +656,8 @@ It names the group, and asks. Without this drive the group misses a member.")]
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Put another drive in the place of a member; one that works is copied, and serves until the copy is complete
+    /// Put another drive in the place of a member; one that works is copied, and serves until the
+    /// copy is complete
     #[command(after_help = "\
 Examples:
   purlin drive replace tank 2 --with /dev/nvme9n1

@@ -1,6 +1,7 @@
 //! Questions before something is lost.
 //!
-//! Invariant: nothing is asked unless both stdin and stderr are a terminal, so a script never hangs on a question.
+//! Invariant: nothing is asked unless both stdin and stderr are a terminal, so a script never hangs
+//! on a question.
 
 use std::io::{self, BufRead, IsTerminal, Write};
 
@@ -10,7 +11,8 @@ use crate::Failure;
 use crate::args::Common;
 use crate::output::for_terminal;
 
-/// Asks before something is lost. `what` reads as the first half of a sentence: "this destroys the volume tank/db".
+/// Asks before something is lost. `what` reads as the first half of a sentence: "this destroys the
+/// volume tank/db".
 ///
 /// # Errors
 /// [`Failure::Unasked`] without a terminal, [`Failure::Declined`] for any answer but yes.

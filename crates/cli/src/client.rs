@@ -25,10 +25,12 @@ use tokio::net::UnixStream;
 
 use crate::Failure;
 
-/// How long a person waits for the first answer without being told: a daemon that starts listens before it answers.
+/// How long a person waits for the first answer without being told: a daemon that starts listens
+/// before it answers.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
-/// A daemon behind a Unix socket. Each request has a connection of its own, so a client holds nothing between them.
+/// A daemon behind a Unix socket. Each request has a connection of its own, so a client holds
+/// nothing between them.
 #[derive(Debug, Clone)]
 pub struct Client {
     socket: PathBuf,
@@ -48,7 +50,8 @@ impl Client {
     /// Sends one request and reads the answer.
     ///
     /// # Errors
-    /// [`Failure::Refused`] with the daemon's own sentence; others where there was no usable answer.
+    /// [`Failure::Refused`] with the daemon's own sentence; others where there was no usable
+    /// answer.
     async fn request<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -60,7 +63,8 @@ impl Client {
         let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .map_err(|error| garbled(error.to_string()))?;
-        // The answer tells what went wrong with the connection; the connection's own end adds nothing.
+        // The answer tells what went wrong with the connection; the connection's own end adds
+        // nothing.
         let connection = tokio::spawn(async move { drop(connection.await) });
 
         let json = match body {
@@ -433,8 +437,8 @@ fn key_path(group: Option<&str>, host: &str, what: &str) -> String {
     format!("/v1/{of}/hosts/{}/{what}", encoded(host))
 }
 
-/// One path segment or query value: everything but RFC 3986's unreserved characters is percent-encoded. Dots too, so
-/// that `..` stays a name.
+/// One path segment or query value: everything but RFC 3986's unreserved characters is
+/// percent-encoded. Dots too, so that `..` stays a name.
 fn encoded(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for byte in text.bytes() {

@@ -1,5 +1,6 @@
-//! The examples of docs/cli/json.md as people see them: what no drive and no load of a test has, such as wear, latencies, a job half way,
-//! hosts with reservations. What a daemon says of itself is in `tests/command`.
+//! The examples of docs/cli/json.md as people see them: what no drive and no load of a test has,
+//! such as wear, latencies, a job half way, hosts with reservations. What a daemon says of itself
+//! is in `tests/command`.
 
 use api::*;
 use insta::assert_snapshot;

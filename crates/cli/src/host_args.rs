@@ -12,7 +12,8 @@ use crate::limit_args::LimitArgs;
 /// Verbs of NVMe hosts.
 #[derive(Debug, Subcommand)]
 pub enum HostCommand {
-    /// List the hosts that exports or shared drives name or that have used one, and what they have done
+    /// List the hosts that exports or shared drives name or that have used one, and what they have
+    /// done
     #[command(after_help = "Examples:\n  purlin host list")]
     List,
     /// Show a host: what it may use, and what it has done with it
@@ -34,7 +35,8 @@ drives, and with a key of TLS to encrypt what it sends and reads there.")]
     Allow {
         /// Its NVMe qualified name; on Linux: /etc/nvme/hostnqn
         host: String,
-        /// Identity of an export over NVMe/TCP, from `purlin export list`, or of a shared drive, from `purlin drive shares`
+        /// Identity of an export over NVMe/TCP, from `purlin export list`, or of a shared drive,
+        /// from `purlin drive shares`
         #[arg(value_name = "EXPORT|SHARE")]
         export: String,
         #[command(flatten)]
@@ -59,10 +61,12 @@ this host does with other exports. A limit of the volume, from `purlin volume li
         #[command(flatten)]
         dry_run: DryRun,
     },
-    /// Secrets that hosts prove with who they are (DH-HMAC-CHAP), and keys that they encrypt with (TLS)
+    /// Secrets that hosts prove with who they are (DH-HMAC-CHAP), and keys that they encrypt with
+    /// (TLS)
     #[command(subcommand)]
     Key(HostKeyCommand),
-    /// Let a host use an export or a shared drive no longer: it loses the namespace at once, and what is in flight is answered
+    /// Let a host use an export or a shared drive no longer: it loses the namespace at once, and
+    /// what is in flight is answered
     #[command(after_help = "\
 Examples:
   purlin host deny nqn.2014-08.org.nvmexpress:uuid:8a1c... tank-3
@@ -70,7 +74,8 @@ Examples:
     Deny {
         /// Its NVMe qualified name
         host: String,
-        /// Identity of an export over NVMe/TCP, from `purlin export list`, or of a shared drive, from `purlin drive shares`
+        /// Identity of an export over NVMe/TCP, from `purlin export list`, or of a shared drive,
+        /// from `purlin drive shares`
         #[arg(value_name = "EXPORT|SHARE")]
         export: String,
     },
@@ -95,7 +100,8 @@ It is what `nvme gen-dhchap-key` makes, or `nvme gen-tls-key`. Both ends have it
         /// Make a key of TLS
         #[arg(long)]
         tls: bool,
-        /// Hash function that makes the host's key of it: sha256, sha384, sha512 or none; for TLS sha256 or sha384
+        /// Hash function that makes the host's key of it: sha256, sha384, sha512 or none; for TLS
+        /// sha256 or sha384
         #[arg(long, value_name = "HASH", default_value = "sha256", value_parser = parse_hash)]
         hash: Transform,
     },
@@ -121,7 +127,8 @@ of the group, in the clear, those for shared drives in the daemon's state direct
         #[arg(long, requires = "tls_key")]
         keep_old: bool,
     },
-    /// Let a host in by its name alone, as before it had a secret, or without TLS, as before it had a key of that
+    /// Let a host in by its name alone, as before it had a secret, or without TLS, as before it had
+    /// a key of that
     #[command(after_help = "\
 Examples:
   purlin host key remove nqn.2014-08.org.nvmexpress:uuid:8a1c... tank

@@ -11,13 +11,15 @@ pub struct ImportMdArgs {
     /// The drives to look at, separated by commas
     #[arg(long, required = true, value_delimiter = ',', value_name = "DRIVE,...")]
     pub drives: Vec<DriveSpec>,
-    /// What the import is to be called; default is the name of the array, without that of its machine
+    /// What the import is to be called; default is the name of the array, without that of its
+    /// machine
     #[arg(long)]
     pub name: Option<String>,
     /// The array, where the drives hold several, as mdadm shows it
     #[arg(long, value_name = "UUID|NAME")]
     pub array: Option<String>,
-    /// Read an array that was not stopped cleanly although drives are missing: what was being written then may be computed wrongly
+    /// Read an array that was not stopped cleanly although drives are missing: what was being
+    /// written then may be computed wrongly
     #[arg(long)]
     pub allow_inconsistent: bool,
     /// Only say what would be done.
@@ -42,7 +44,8 @@ pub enum ImportCommand {
     Forget {
         /// The import
         import: String,
-        /// Although clients are connected, or its namespace is out of reach: what was not written to it yet is lost then
+        /// Although clients are connected, or its namespace is out of reach: what was not written
+        /// to it yet is lost then
         #[arg(long)]
         force: bool,
         #[command(flatten)]

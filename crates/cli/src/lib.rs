@@ -1,5 +1,5 @@
-//! The command `purlin`: a client of the daemon's HTTP API; `purlin rescue`, which reads drives without the daemon; and
-//! `purlin nvme`, which is an NVMe/TCP host without it.
+//! The command `purlin`: a client of the daemon's HTTP API; `purlin rescue`, which reads drives
+//! without the daemon; and `purlin nvme`, which is an NVMe/TCP host without it.
 //!
 //! - [`Line`]: what may be typed.
 //! - [`Client`]: the API over a Unix socket.

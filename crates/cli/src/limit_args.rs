@@ -14,7 +14,8 @@ pub struct LimitArgs {
     /// Bytes for each second, such as 500MiB
     #[arg(long, value_name = "SIZE|off", value_parser = parse_bandwidth)]
     pub bandwidth: Option<RateOrOff>,
-    /// After a pause, what the limit allows in this time may be used at once: 10ms to 1h, default 100ms
+    /// After a pause, what the limit allows in this time may be used at once: 10ms to 1h, default
+    /// 100ms
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub burst: Option<Duration>,
 }

@@ -2,8 +2,8 @@
 
 /// Year, month and day of a count of days since 1970-01-01, in the proleptic Gregorian calendar.
 ///
-/// Years begin in March here, so that the leap day is the last of its year, and days are counted in eras of 400 years,
-/// which all have 146 097 of them.
+/// Years begin in March here, so that the leap day is the last of its year, and days are counted in
+/// eras of 400 years, which all have 146 097 of them.
 fn civil(days: u64) -> (u64, u64, u64) {
     // From 0000-03-01.
     let days = days + 719_468;

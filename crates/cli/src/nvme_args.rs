@@ -8,10 +8,12 @@ use clap::{Args, Subcommand};
 use initiator::Address;
 use nvme::Nqn;
 
-/// Verbs of NVMe/TCP: this machine as a host. Options are called as nvme-cli calls them, where it has them.
+/// Verbs of NVMe/TCP: this machine as a host. Options are called as nvme-cli calls them, where it
+/// has them.
 #[derive(Debug, Subcommand)]
 pub enum NvmeCommand {
-    /// List the subsystems that a target offers to this host, or the targets that announce themselves
+    /// List the subsystems that a target offers to this host, or the targets that announce
+    /// themselves
     #[command(after_help = "\
 Examples:
   purlin nvme discover 10.0.0.5
@@ -27,7 +29,8 @@ listed, with the addresses to ask them at.")]
         /// Where the target listens
         #[arg(value_name = "HOST[:PORT]", required_unless_present = "mdns")]
         address: Option<Address>,
-        /// List the discovery services that announce themselves (_nvme-disc._tcp), and ask none of them
+        /// List the discovery services that announce themselves (_nvme-disc._tcp), and ask none of
+        /// them
         #[arg(
             long,
             conflicts_with_all = [
@@ -45,7 +48,8 @@ listed, with the addresses to ask them at.")]
         #[command(flatten)]
         host: HostArgs,
     },
-    /// Connect to a namespace and serve it to NBD clients of this machine, until Ctrl-C; or have the daemon make it a block device
+    /// Connect to a namespace and serve it to NBD clients of this machine, until Ctrl-C; or have
+    /// the daemon make it a block device
     #[command(after_help = "\
 Examples:
   purlin nvme connect 10.0.0.5 nqn.2014-08.org.nvmexpress:uuid:... --nbd unix:/run/user/1000/disk.sock
@@ -86,13 +90,15 @@ Random reads of 4 KiB are the default. Writes overwrite what the namespace holds
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Host")]
 pub struct HostArgs {
-    /// Name of this host; default: that of /etc/nvme/hostnqn, or one that is made once and kept for this user
+    /// Name of this host; default: that of /etc/nvme/hostnqn, or one that is made once and kept for
+    /// this user
     #[arg(long, value_name = "NQN")]
     pub hostnqn: Option<Nqn>,
     /// Identifier of this host; default: the UUID in its name, or that of /etc/nvme/hostid
     #[arg(long, value_name = "UUID", value_parser = uuid)]
     pub hostid: Option<[u8; 16]>,
-    /// File with this host's secret (DHHC-1:...), to authenticate where the target asks for it; - is stdin
+    /// File with this host's secret (DHHC-1:...), to authenticate where the target asks for it; -
+    /// is stdin
     #[arg(long, value_name = "FILE|-")]
     pub dhchap_secret: Option<PathBuf>,
     /// File with the target's secret: then it has to prove who it is, too
@@ -131,7 +137,8 @@ pub struct ConnectionArgs {
     /// Seconds that a command may take before it is aborted and the connection given up
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub io_timeout: u32,
-    /// Seconds between attempts to connect again, at first: doubled each time, up to ten times as many
+    /// Seconds between attempts to connect again, at first: doubled each time, up to ten times as
+    /// many
     #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=3600))]
     pub reconnect_delay: u32,
     /// Seconds without a connection after which requests fail; -1: never
@@ -165,7 +172,8 @@ pub struct ConnectArgs {
     /// Where NBD clients find it; whoever reaches this address may read and write
     #[arg(long, value_name = "HOST:PORT|unix:PATH", default_value = "127.0.0.1:10809")]
     pub nbd: NbdAddress,
-    /// Have the daemon make it a block device of this machine, which stays until it is disconnected; digests are always on then
+    /// Have the daemon make it a block device of this machine, which stays until it is
+    /// disconnected; digests are always on then
     #[arg(
         long,
         requires = "nsid",
@@ -175,7 +183,8 @@ pub struct ConnectArgs {
         ]
     )]
     pub ublk: bool,
-    /// What the block device is called: /dev/purlin/NAME/nvme; otherwise remote1, or the next number that is free
+    /// What the block device is called: /dev/purlin/NAME/nvme; otherwise remote1, or the next
+    /// number that is free
     #[arg(long, requires = "ublk")]
     pub name: Option<String>,
     /// N in /dev/ublkbN; otherwise the lowest that is free
@@ -199,7 +208,8 @@ pub struct DisconnectArgs {
     /// All that there are
     #[arg(long, conflicts_with_all = ["subsystem", "nsid"])]
     pub all: bool,
-    /// Although NBD clients are connected, or a block device's namespace is out of reach: what was not written yet is lost then
+    /// Although NBD clients are connected, or a block device's namespace is out of reach: what was
+    /// not written yet is lost then
     #[arg(long)]
     pub force: bool,
 }

@@ -46,7 +46,8 @@ pub fn on_stderr(text: &str) {
     eprintln!("{}", for_terminal(text, false));
 }
 
-/// Prints text that ends with a newline. A reader that went away (`| head`) ends the command quietly.
+/// Prints text that ends with a newline. A reader that went away (`| head`) ends the command
+/// quietly.
 ///
 /// # Errors
 /// [`Failure::Local`] when stdout fails otherwise.
@@ -114,7 +115,8 @@ pub fn show_changed<T: Serialize>(
     })
 }
 
-/// Whether stdout takes colour: a terminal that is not dumb, and nobody said NO_COLOR (see no-color.org).
+/// Whether stdout takes colour: a terminal that is not dumb, and nobody said NO_COLOR (see
+/// no-color.org).
 pub fn has_colour() -> bool {
     let said_no = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");

@@ -35,10 +35,12 @@ pub fn duration(seconds: u64) -> String {
     }
 }
 
-/// Waits until a job of a group has ended, with its progress bar on stderr where that is a terminal.
+/// Waits until a job of a group has ended, with its progress bar on stderr where that is a
+/// terminal.
 ///
 /// # Errors
-/// [`Failure::Ended`] where the job failed, was stopped or is gone; others where the daemon cannot be asked.
+/// [`Failure::Ended`] where the job failed, was stopped or is gone; others where the daemon cannot
+/// be asked.
 pub async fn wait(client: &Client, group: &str, id: u64) -> Result<Job, Failure> {
     let shown = io::stderr().is_terminal();
     loop {

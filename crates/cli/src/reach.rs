@@ -1,4 +1,5 @@
-//! How hosts connect to an export over NVMe/TCP, for people: each host with what it has to have besides its name.
+//! How hosts connect to an export over NVMe/TCP, for people: each host with what it has to have
+//! besides its name.
 
 use std::collections::BTreeSet;
 

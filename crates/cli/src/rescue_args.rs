@@ -16,7 +16,8 @@ Drives are block devices or images of them, in any order, without those that are
 Stop the daemon first, or what is read may change meanwhile.
 Exit status: 0 all is well, 1 something is damaged or lost, 2 it could not be done.")]
 pub enum RescueCommand {
-    /// Say what is on drives: superblocks, groups, members that are missing or stale, volumes, exports
+    /// Say what is on drives: superblocks, groups, members that are missing or stale, volumes,
+    /// exports
     #[command(after_help = "\
 Examples:
   purlin rescue list /dev/sd*
@@ -78,12 +79,14 @@ pub struct RescueExtractArgs {
     /// Overwrite a file or a block device that is there
     #[arg(long)]
     pub force: bool,
-    /// Write what can be read although something is lost, zeroes for the rest, and say which bytes those are
+    /// Write what can be read although something is lost, zeroes for the rest, and say which bytes
+    /// those are
     #[arg(long)]
     pub partial: bool,
 }
 
-/// A volume on drives that no daemon serves. The names are those on the drives, so no rule is applied to them.
+/// A volume on drives that no daemon serves. The names are those on the drives, so no rule is
+/// applied to them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RescueVolume {
     /// Name or UUID of the group.

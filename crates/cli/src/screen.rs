@@ -30,8 +30,8 @@ const REFRESH_EVERY: Duration = Duration::from_secs(1);
 /// Shows the status: once, or until q or Ctrl-C where stdout is a terminal.
 ///
 /// # Errors
-/// As [`Client::status`] when it is shown once, or the first time; later failures are shown on the screen.
-/// [`Failure::Ended`] when it is shown once and a group is not started.
+/// As [`Client::status`] when it is shown once, or the first time; later failures are shown on the
+/// screen. [`Failure::Ended`] when it is shown once and a group is not started.
 pub async fn run(common: &Common, client: &Client, once: bool) -> Result<(), Failure> {
     let status = client.status().await?;
     if once || common.output == Format::Json || !io::stdout().is_terminal() {

@@ -511,7 +511,8 @@ pub fn exports(colour: bool, exports: &[Export]) -> String {
             Cell::new(tls),
             Cell::new(export.connection_count),
             state,
-            // The name of a subsystem is long, and the same for all of a group: `export show` has it.
+            // The name of a subsystem is long, and the same for all of a group: `export show` has
+            // it.
             match export.nsid {
                 Some(nsid) => Cell::new(format!("nvme-tcp://{}, namespace {nsid}", export.address)),
                 None => Cell::new(&export.uri),

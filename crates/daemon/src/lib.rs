@@ -1,6 +1,7 @@
 //! `purlind`: the storage daemon.
 //!
-//! - [`Engine`]: groups, volumes and exports on the shards of a runtime; the library side of the daemon.
+//! - [`Engine`]: groups, volumes and exports on the shards of a runtime; the library side of the
+//!   daemon.
 //! - [`http`]: the API over it.
 //! - [`Handover`]: listening sockets from one process to the next.
 //! - [`LogWriter`]: the log, which nobody waits for.

@@ -21,7 +21,8 @@ use tokio::sync::watch;
 #[global_allocator]
 static HEAP: ShardHeap = ShardHeap;
 
-/// Purlin's storage daemon: pools drives under parity RAID and serves volumes. Runs in the foreground.
+/// Purlin's storage daemon: pools drives under parity RAID and serves volumes. Runs in the
+/// foreground.
 #[derive(Debug, Parser)]
 #[command(
     name = "purlind",
@@ -41,12 +42,14 @@ struct Line {
     /// first use on
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = api::parse_bytes)]
     buffers: u64,
-    /// Announce where NVMe/TCP hosts find this machine's discovery service, by multicast DNS (_nvme-disc._tcp), on these network
-    /// interfaces, such as eth0,eth1; all is every one but the loopback interface [default: announce nothing]
+    /// Announce where NVMe/TCP hosts find this machine's discovery service, by multicast DNS
+    /// (_nvme-disc._tcp), on these network interfaces, such as eth0,eth1; all is every one but the
+    /// loopback interface [default: announce nothing]
     #[arg(long, value_name = "INTERFACE,...|all")]
     mdns: Option<Interfaces>,
-    /// Read and write NVMe drives as commands on their generic character devices (/dev/ngXnY), past the kernel's block layer, where that can
-    /// be had; drive show says where [default: by their block devices]
+    /// Read and write NVMe drives as commands on their generic character devices (/dev/ngXnY), past
+    /// the kernel's block layer, where that can be had; drive show says where [default: by their
+    /// block devices]
     #[arg(long)]
     passthrough: bool,
     #[command(flatten)]
@@ -131,7 +134,8 @@ fn main() -> ExitCode {
                 log.flush();
                 return ExitCode::SUCCESS;
             }
-            // Only if neither that program nor this one can be executed it goes on here, with everything started again.
+            // Only if neither that program nor this one can be executed it goes on here, with
+            // everything started again.
             Ok(Some(signals)) => handover.replace(signals),
             Err(error) => {
                 log.flush();
@@ -147,8 +151,8 @@ fn complain(why: &dyn Display) {
     let _ = writeln!(std::io::stderr(), "purlind: {why}");
 }
 
-/// Runs until it is told to stop; `Some` where another program shall run in its place. Everything has stopped then, and signals have
-/// their default action.
+/// Runs until it is told to stop; `Some` where another program shall run in its place. Everything
+/// has stopped then, and signals have their default action.
 fn run(line: &Line, handover: &Arc<Handover>) -> Result<Option<DefaultSignals>, Box<dyn std::error::Error>> {
     let mut config = Config { arena_bytes: line.buffers as usize, passthrough: line.passthrough, ..Config::default() };
     if let Some(Cores(cores)) = &line.cores {
@@ -157,7 +161,8 @@ fn run(line: &Line, handover: &Arc<Handover>) -> Result<Option<DefaultSignals>, 
     let runtime = Runtime::start(config)?;
     let control = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let end = control.block_on(serve(&runtime, line, handover))?;
-    // What tasks still hold, the lock of the state directory for one, goes with them. A drive that does not answer is not waited for.
+    // What tasks still hold, the lock of the state directory for one, goes with them. A drive that
+    // does not answer is not waited for.
     control.shutdown_timeout(Duration::from_secs(1));
     runtime.stop();
     Ok(end)
@@ -219,7 +224,8 @@ async fn serve(
     if !replaced {
         return Ok(None);
     }
-    // A signal ends the process from now on; one that came before is in the streams when they were looked at.
+    // A signal ends the process from now on; one that came before is in the streams when they were
+    // looked at.
     let signals = DefaultSignals::set();
     let told = async {
         tokio::select! {

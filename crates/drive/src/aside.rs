@@ -11,8 +11,8 @@ use std::thread;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread that does them, one after the other. One for the process: whoever asks for much waits, and takes one core at most. `None`
-/// where there can be no thread.
+/// The thread that does them, one after the other. One for the process: whoever asks for much
+/// waits, and takes one core at most. `None` where there can be no thread.
 fn helper() -> Option<&'static Sender<Job>> {
     static HELPER: OnceLock<Option<Sender<Job>>> = OnceLock::new();
     let start = || {
@@ -37,8 +37,8 @@ fn lock<T>(state: &Mutex<State<T>>) -> std::sync::MutexGuard<'_, State<T>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has `work` done by another thread, so that this one goes on. It is for what takes milliseconds of computing; what waits belongs
-/// elsewhere. If it panics, so does who awaits it.
+/// Has `work` done by another thread, so that this one goes on. It is for what takes milliseconds
+/// of computing; what waits belongs elsewhere. If it panics, so does who awaits it.
 pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
     let state = Arc::new(Mutex::new(State { value: None, waker: None }));
     let told = Arc::downgrade(&state);

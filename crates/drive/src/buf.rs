@@ -1,8 +1,10 @@
 //! Owned memory for I/O.
 //!
 //! Invariants:
-//! 1. A [`BufMut`] is the only handle to its bytes; a [`Buf`] shares bytes that nobody changes any more.
-//! 2. The bytes are initialised, and stay where they are until the last handle to their owner is dropped.
+//! 1. A [`BufMut`] is the only handle to its bytes; a [`Buf`] shares bytes that nobody changes any
+//!    more.
+//! 2. The bytes are initialised, and stay where they are until the last handle to their owner is
+//!    dropped.
 //! 3. The owner decides what happens then: heap memory is freed, a pool takes its block back.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -83,8 +85,8 @@ impl BufMut {
     /// Wraps memory of somebody else: a pool's block, a mapped device queue.
     ///
     /// # Safety
-    /// The `len` bytes at `start` are initialised, stay valid and in place until `owner` is dropped, and nobody else
-    /// reads or writes them until then.
+    /// The `len` bytes at `start` are initialised, stay valid and in place until `owner` is
+    /// dropped, and nobody else reads or writes them until then.
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
         BufMut { start, len, owner }
     }
@@ -96,7 +98,8 @@ impl BufMut {
     #[must_use = "the rest is lost otherwise"]
     pub fn split_off(&mut self, at: usize) -> BufMut {
         assert!(at <= self.len, "split at {at} of {}", self.len);
-        // SAFETY: `at` is within the buffer (checked above), so the address is in bounds or one past the end.
+        // SAFETY: `at` is within the buffer (checked above), so the address is in bounds or one
+        // past the end.
         let start = unsafe { self.start.add(at) };
         let rest = BufMut { start, len: self.len - at, owner: self.owner.clone() };
         self.len = at;
@@ -155,7 +158,8 @@ impl Buf {
     /// # Errors
     /// Gives the buffer back if somebody shares it.
     pub fn try_into_mut(mut self) -> Result<BufMut, Buf> {
-        // A weak handle cannot exist: the owner never leaves this module as an `Arc`, except from its maker.
+        // A weak handle cannot exist: the owner never leaves this module as an `Arc`, except from
+        // its maker.
         if Arc::get_mut(&mut self.owner).is_some() {
             return Ok(BufMut { start: self.start, len: self.len, owner: self.owner });
         }

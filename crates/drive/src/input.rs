@@ -46,8 +46,8 @@ impl Input {
         (self.buf, self.start, self.end) = (Some(buf), 0, len);
     }
 
-    /// Lends the buffer for a receive, after moving what is left to the front, and says from which index on it is free.
-    /// [`Input::give_back`] must follow.
+    /// Lends the buffer for a receive, after moving what is left to the front, and says from which
+    /// index on it is free. [`Input::give_back`] must follow.
     ///
     /// # Panics
     /// If it is full: what is parsed as a whole fits into it.

@@ -6,7 +6,8 @@ use std::task::{Context, Poll};
 
 /// Runs all futures together and gives their results in the same order.
 ///
-/// Every wake-up polls every future that is not done: meant for the handful of drive operations of one stripe.
+/// Every wake-up polls every future that is not done: meant for the handful of drive operations of
+/// one stripe.
 pub fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> JoinAll<F> {
     JoinAll { slots: Box::into_pin(futures.into_iter().map(Slot::Running).collect()) }
 }
@@ -27,8 +28,8 @@ impl<F: Future> Future for JoinAll<F> {
     type Output = Vec<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: the slice stays where it is, and so does each slot; below, a future in one is only polled as pinned, or
-        // dropped in its place.
+        // SAFETY: the slice stays where it is, and so does each slot; below, a future in one is
+        // only polled as pinned, or dropped in its place.
         let slots = unsafe { self.slots.as_mut().get_unchecked_mut() };
         let mut pending = false;
         for slot in slots.iter_mut() {

@@ -3,16 +3,19 @@
 //! Five nouns, and no implementation of four of them:
 //!
 //! - [`Drive`]: something with sectors. Real ones are in `runtime`, simulated ones in `sim`.
-//! - [`Env`]: time, tasks and buffers of the shard that the engine runs on; [`Tasks`] is that without drives.
+//! - [`Env`]: time, tasks and buffers of the shard that the engine runs on; [`Tasks`] is that
+//!   without drives.
 //! - [`Block`]: what an export sees of a volume: a byte-addressed block device.
-//! - [`BufMut`], [`Buf`]: owned, aligned memory that travels through all layers without being copied.
+//! - [`BufMut`], [`Buf`]: owned, aligned memory that travels through all layers without being
+//!   copied.
 //! - [`Kept`]: memory that outlives a killed process.
 //!
-//! Beside them what all of their users need: [`join_all`], [`race`], [`within`], [`oneshot`], [`aside`] for what would hold up a shard,
-//! [`Input`], what a connection has received, and [`Order`] for changes that overlap.
+//! Beside them what all of their users need: [`join_all`], [`race`], [`within`], [`oneshot`],
+//! [`aside`] for what would hold up a shard, [`Input`], what a connection has received, and
+//! [`Order`] for changes that overlap.
 //!
-//! Everything here is single-threaded by design: futures are not `Send`, because a request stays on the shard that took
-//! it or crosses to another as a message. Buffers are `Send`.
+//! Everything here is single-threaded by design: futures are not `Send`, because a request stays on
+//! the shard that took it or crosses to another as a message. Buffers are `Send`.
 
 mod aside;
 mod block;

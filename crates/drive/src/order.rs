@@ -5,8 +5,8 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Lets changes of a drive that overlap happen one after the other, from any thread; all others at the same time. A drive itself
-/// promises no order of what is in flight together.
+/// Lets changes of a drive that overlap happen one after the other, from any thread; all others at
+/// the same time. A drive itself promises no order of what is in flight together.
 #[derive(Debug, Default)]
 pub struct Order(Mutex<Inner>);
 

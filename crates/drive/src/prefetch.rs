@@ -1,7 +1,7 @@
 //! Memory that will be needed soon.
 
-/// Asks the processor to bring what lies behind a reference into its cache. Nobody waits for it, and nothing follows from
-/// it but time.
+/// Asks the processor to bring what lies behind a reference into its cache. Nobody waits for it,
+/// and nothing follows from it but time.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
     let _at: *const T = place;

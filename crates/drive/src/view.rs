@@ -3,8 +3,8 @@
 use std::marker::PhantomData;
 use std::ptr;
 
-/// Bytes that others may overwrite meanwhile: no reference to them may be made, and whoever copies them may get what was there, what is there
-/// now, or a mixture.
+/// Bytes that others may overwrite meanwhile: no reference to them may be made, and whoever copies
+/// them may get what was there, what is there now, or a mixture.
 #[derive(Debug, Clone, Copy)]
 pub struct View<'a> {
     start: *const u8,
@@ -39,11 +39,13 @@ impl<'a> View<'a> {
     #[inline]
     pub fn copy_to(self, buf: &mut [u8]) {
         assert_eq!(self.len, buf.len(), "bytes that are looked at, and room for them");
-        // SAFETY: the bytes are there (the promise of `new`), and no buffer overlaps with what others may overwrite.
+        // SAFETY: the bytes are there (the promise of `new`), and no buffer overlaps with what
+        // others may overwrite.
         unsafe { ptr::copy_nonoverlapping(self.start, buf.as_mut_ptr(), self.len) };
     }
 
-    /// Copies what is behind the first `skip` bytes to the same place in `buf`; nothing if there are not so many.
+    /// Copies what is behind the first `skip` bytes to the same place in `buf`; nothing if there
+    /// are not so many.
     ///
     /// # Panics
     /// If `buf` is not as long.

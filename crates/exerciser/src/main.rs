@@ -1,8 +1,10 @@
-//! `exerciser`: random operations of every kind that a program has on a file or block device, beside a copy in memory.
+//! `exerciser`: random operations of every kind that a program has on a file or block device,
+//! beside a copy in memory.
 //!
-//! What file systems and block devices are tested with on Linux is `fsx`, which is in no package of Debian; this does the same work, and
-//! works on block devices too. It reads, writes, maps, truncates, punches holes and zeroes, past the page cache and through it,
-//! makes durable and drops caches, and compares all it reads with what it should be.
+//! What file systems and block devices are tested with on Linux is `fsx`, which is in no package of
+//! Debian; this does the same work, and works on block devices too. It reads, writes, maps,
+//! truncates, punches holes and zeroes, past the page cache and through it, makes durable and drops
+//! caches, and compares all it reads with what it should be.
 
 mod exercise;
 mod target;
@@ -15,7 +17,8 @@ use clap::Parser;
 use exercise::Exercise;
 use target::Target;
 
-/// Random operations on a file or block device, compared with a copy in memory. What is on it is lost
+/// Random operations on a file or block device, compared with a copy in memory. What is on it is
+/// lost
 #[derive(Debug, Parser)]
 #[command(
     version,

@@ -152,7 +152,8 @@ impl Target {
         check(unsafe { libc::fallocate(self.cached.as_raw_fd(), mode, at, len) })
     }
 
-    /// Runs `use_it` with a range of the target, mapped. The range lies before its end; its start is on a page.
+    /// Runs `use_it` with a range of the target, mapped. The range lies before its end; its start
+    /// is on a page.
     pub fn map(&self, at: u64, len: usize, use_it: impl FnOnce(&mut [u8]) -> bool) -> io::Result<()> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.

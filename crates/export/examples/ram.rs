@@ -1,5 +1,5 @@
-//! Serves a volume in memory over NBD, for measurements: `ram SIZE_MIB (SOCKET_PATH | HOST:PORT) [CORE...]`. One
-//! shard on each of the cores, by default on the last one. Ends with the process.
+//! Serves a volume in memory over NBD, for measurements: `ram SIZE_MIB (SOCKET_PATH | HOST:PORT)
+//! [CORE...]`. One shard on each of the cores, by default on the last one. Ends with the process.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

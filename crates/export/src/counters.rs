@@ -1,8 +1,8 @@
 //! What an export has done, countable from any thread without stopping it.
 //!
-//! A connection lives on one shard, which is the only writer of its counters: plain loads and stores, no locked
-//! instruction in the way of a request. An export's counters are the sum of its living connections and of what the ended
-//! ones left behind.
+//! A connection lives on one shard, which is the only writer of its counters: plain loads and
+//! stores, no locked instruction in the way of a request. An export's counters are the sum of its
+//! living connections and of what the ended ones left behind.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,12 +60,13 @@ impl Kind {
     }
 }
 
-/// Buckets of a latency histogram. Bucket 0 counts requests below 1 us, bucket n those from 2^(n-1) us to below 2^n us,
-/// the last everything above: 2^22 us are 4 s, beyond which a finer answer helps nobody.
+/// Buckets of a latency histogram. Bucket 0 counts requests below 1 us, bucket n those from 2^(n-1)
+/// us to below 2^n us, the last everything above: 2^22 us are 4 s, beyond which a finer answer
+/// helps nobody.
 pub const LATENCY_BUCKETS: usize = 24;
 
-/// Answered requests by [`Kind`] and time from the request's arrival to its answer. Most clients use few kinds, and there may be as many of these
-/// as hosts times namespaces: others take no room.
+/// Answered requests by [`Kind`] and time from the request's arrival to its answer. Most clients
+/// use few kinds, and there may be as many of these as hosts times namespaces: others take no room.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Latencies([Option<Box<[u64; LATENCY_BUCKETS]>>; KINDS]);
 

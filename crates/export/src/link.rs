@@ -1,11 +1,15 @@
-//! What the tasks of one connection share: answers on their way out, and how much the connection holds.
+//! What the tasks of one connection share: answers on their way out, and how much the connection
+//! holds.
 //!
 //! Invariants:
-//! 1. A request is counted from its admission until its answer was sent or dropped, with every payload byte it holds. So
-//!    a client that does not read its answers is one that is not read from.
-//! 2. Answers leave in the order in which they became ready. If there are a few when the receiving side has nothing left to do, it sends what the
-//!    socket takes at once; all others leave in one gathered send at the end of the turn.
-//! 3. When a send has failed, answers are dropped, and requests in flight run to their end all the same.
+//! 1. A request is counted from its admission until its answer was sent or dropped, with every
+//!    payload byte it holds. So a client that does not read its answers is one that is not read
+//!    from.
+//! 2. Answers leave in the order in which they became ready. If there are a few when the receiving
+//!    side has nothing left to do, it sends what the socket takes at once; all others leave in one
+//!    gathered send at the end of the turn.
+//! 3. When a send has failed, answers are dropped, and requests in flight run to their end all the
+//!    same.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
@@ -253,8 +257,8 @@ impl Link {
         self.release(1, bytes);
     }
 
-    /// Whom to wake when the connection holds less, or its ready answers are on their way. To be asked for only where
-    /// that matters: it costs a poll for every send.
+    /// Whom to wake when the connection holds less, or its ready answers are on their way. To be
+    /// asked for only where that matters: it costs a poll for every send.
     pub fn wake_when_released(&self, waker: &Waker) {
         let mut reader = self.reader.borrow_mut();
         if !reader.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -280,8 +284,9 @@ impl Link {
         crowd.into_iter().for_each(Waker::wake);
     }
 
-    /// Sends the answers that are ready as far as the socket takes them at once, if they are few and no others are on their way. To be called by
-    /// who has no more of them for now, since each call is a send of its own.
+    /// Sends the answers that are ready as far as the socket takes them at once, if they are few
+    /// and no others are on their way. To be called by who has no more of them for now, since each
+    /// call is a send of its own.
     pub fn send_at_once(&self) {
         let mut outbox = self.outbox.borrow_mut();
         if outbox.requests > 0 && self.sends_at_once(&outbox) {
@@ -310,8 +315,9 @@ impl Link {
         self.outbox.borrow().heads.len()
     }
 
-    /// The answers to so many requests, which were admitted with `bytes`, are complete with these bodies, each behind so many bytes of heads. They
-    /// are sent at once from where they are, with all that is ready; what the socket does not take is copied.
+    /// The answers to so many requests, which were admitted with `bytes`, are complete with these
+    /// bodies, each behind so many bytes of heads. They are sent at once from where they are, with
+    /// all that is ready; what the socket does not take is copied.
     ///
     /// # Panics
     /// If answers are not sent at once now ([`Link::may_send_at_once`]).
@@ -339,7 +345,8 @@ impl Link {
         self.wake_sender();
     }
 
-    /// Sends what is ready, and more bodies, each behind so many bytes of heads, as far as the socket takes it at once. Says whether it took it all.
+    /// Sends what is ready, and more bodies, each behind so many bytes of heads, as far as the
+    /// socket takes it at once. Says whether it took it all.
     fn send_with(&self, outbox: &mut Outbox, more: &[(usize, View<'_>)]) -> bool {
         let at_once = self.at_once.as_ref().expect("asked before");
         let mut pieces: SmallVec<[Piece<'_>; PIECES]> = SmallVec::new();
@@ -360,8 +367,9 @@ impl Link {
         false
     }
 
-    /// Returns once the answers that are ready are on their way, or wait for others that are. A client that asks for one thing at a time waits
-    /// for them, and has sent nothing that a receive could find before.
+    /// Returns once the answers that are ready are on their way, or wait for others that are. A
+    /// client that asks for one thing at a time waits for them, and has sent nothing that a receive
+    /// could find before.
     pub async fn answers_go_first(&self) {
         poll_fn(|context| {
             let outbox = self.outbox.borrow();
@@ -382,8 +390,8 @@ impl Link {
         }
     }
 
-    /// Puts one part of an answer in the outbox. Nothing that belongs to another answer may come between the head and
-    /// its body, hence both at once.
+    /// Puts one part of an answer in the outbox. Nothing that belongs to another answer may come
+    /// between the head and its body, hence both at once.
     #[inline]
     pub fn put(&self, head: &[u8], body: Option<Buf>) {
         let mut outbox = self.outbox.borrow_mut();
@@ -504,7 +512,8 @@ pub(crate) async fn drained(link: &Link) {
     .await;
 }
 
-/// The sending task of a connection: ends when the link is finished and everything was sent, or a send has failed.
+/// The sending task of a connection: ends when the link is finished and everything was sent, or a
+/// send has failed.
 pub(crate) async fn send_answers(link: Rc<Link>, mut writer: WireWriter) {
     while link.ready().await {
         // Whatever else becomes ready in this turn goes along.

@@ -1,11 +1,13 @@
 //! When a busy connection waits a moment before it receives, so that more arrives at once.
 //!
-//! A client with a deep queue on another core sends its requests one by one. A shard that is as fast as the client then
-//! receives, serves and sends every request on its own, at several times the cost of one in a batch, and wakes the client
-//! as often. Waiting before a receive makes batches; a client whose queue is deep does not notice, since it still
-//! has answers to work on. Whether that is so shows in the rate at which it sends: a client of depth q that waits for
-//! answers slows down, one that does not keeps its rate, and at an equal rate and depth the mean latency is equal too
-//! (Little's law). So the rate decides, measured again and again, and for each of the [`WAITS`] by itself:
+//! A client with a deep queue on another core sends its requests one by one. A shard that is as
+//! fast as the client then receives, serves and sends every request on its own, at several times
+//! the cost of one in a batch, and wakes the client as often. Waiting before a receive makes
+//! batches; a client whose queue is deep does not notice, since it still has answers to work on.
+//! Whether that is so shows in the rate at which it sends: a client of depth q that waits for
+//! answers slows down, one that does not keeps its rate, and at an equal rate and depth the mean
+//! latency is equal too (Little's law). So the rate decides, measured again and again, and for each
+//! of the [`WAITS`] by itself:
 //!
 //! ```text
 //!            busy                      rate kept                     rate kept        rate kept
@@ -22,26 +24,30 @@ use std::time::Duration;
 
 use drive::Nanos;
 
-/// The waits before a receive, the shortest first. A fast client's answers last it for less than a slow one's, and a short
-/// wait that makes both sides work in batches may raise the rate so far that a longer one is no loss. All are below the time that a
-/// drive takes for an operation, or about that.
+/// The waits before a receive, the shortest first. A fast client's answers last it for less than a
+/// slow one's, and a short wait that makes both sides work in batches may raise the rate so far
+/// that a longer one is no loss. All are below the time that a drive takes for an operation, or
+/// about that.
 const WAITS: [Duration; 4] =
     [Duration::from_micros(10), Duration::from_micros(20), Duration::from_micros(50), Duration::from_micros(100)];
 
-/// Requests after which the rate is looked at: 10 to 80 ms of a busy client, long enough to see more than scheduling.
+/// Requests after which the rate is looked at: 10 to 80 ms of a busy client, long enough to see
+/// more than scheduling.
 const EPOCH_REQUESTS: u32 = 4096;
 
-/// A connection is busy if its requests come at least this close, in ns. Slower ones cost too little to save at.
+/// A connection is busy if its requests come at least this close, in ns. Slower ones cost too
+/// little to save at.
 const BUSY_GAP: Nanos = 20_000;
 
 /// Epochs until a decision is looked at again: half a second of a fast client.
 const HOLD_EPOCHS: u32 = 32;
 
-/// Epochs until a first failed trial is repeated; twice as many after each further one, up to [`HOLD_EPOCHS`]. A trial
-/// fails by chance too, when something else takes the core.
+/// Epochs until a first failed trial is repeated; twice as many after each further one, up to
+/// [`HOLD_EPOCHS`]. A trial fails by chance too, when something else takes the core.
 const RETRY_EPOCHS: u32 = 2;
 
-/// Receives with one request or none, in a row, after which waiting is given up: the queue is not deep any more.
+/// Receives with one request or none, in a row, after which waiting is given up: the queue is not
+/// deep any more.
 const LONELY_MAX: u32 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,7 +78,8 @@ impl Pace {
         Pace { mode: Mode::Plain { rest: 0 }, since: now, requests: 0, lonely: 0, retry: RETRY_EPOCHS }
     }
 
-    /// `requests` came with the last receive, which ended at `now`. Returns how long to wait before the next, if at all.
+    /// `requests` came with the last receive, which ended at `now`. Returns how long to wait before
+    /// the next, if at all.
     #[inline]
     pub fn wait(&mut self, now: Nanos, requests: u32) -> Option<Duration> {
         self.requests += requests;
@@ -140,9 +147,9 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// Runs a client that keeps `depth` requests in flight and needs `think` ns for each, against a server that needs
-    /// `batch` ns for a batch and `each` for each request in it. Gives the share of requests that came behind a
-    /// wait, and the time per request without pacing and with it.
+    /// Runs a client that keeps `depth` requests in flight and needs `think` ns for each, against a
+    /// server that needs `batch` ns for a batch and `each` for each request in it. Gives the share
+    /// of requests that came behind a wait, and the time per request without pacing and with it.
     fn closed_loop(depth: u32, think: Nanos, batch: Nanos, each: Nanos) -> (f64, Nanos, Nanos) {
         let run = |pace: &mut Option<Pace>| {
             let (mut now, mut served, mut behind_waits, mut wait) = (0, 0u64, 0u64, None);

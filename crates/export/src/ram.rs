@@ -16,7 +16,8 @@ const CHUNK_BYTES: usize = 16 * BLOCK_BYTES;
 /// Most extents that one question is answered with.
 const EXTENTS_MAX: usize = 4096;
 
-/// A volatile volume. Clones share its content; it may be used on every shard. For tests, measurements and scratch space.
+/// A volatile volume. Clones share its content; it may be used on every shard. For tests,
+/// measurements and scratch space.
 #[derive(Clone)]
 pub struct Ram {
     inner: Arc<Inner>,
@@ -96,7 +97,8 @@ impl Ram {
         }
     }
 
-    /// Calls `each` with the chunks of a checked range, the place in the chunk, and the place in the range.
+    /// Calls `each` with the chunks of a checked range, the place in the chunk, and the place in
+    /// the range.
     #[inline]
     fn each(&self, offset: u64, len: u64, mut each: impl FnMut(&mut Chunk, usize, usize, usize)) {
         let mut done = 0;

@@ -21,9 +21,11 @@ use crate::tls::TlsConfig;
 pub struct ServerConfig {
     /// Encryption; `None` serves in the clear only.
     pub tls: Option<TlsConfig>,
-    /// Connections at the same time; more are closed at once. A quarter of them may be newcomers, who have not said yet what they want, and another
-    /// quarter those who still have to prove who they are; one more, or one where all places are taken, ends the one that has waited longest. Each holds some 200 KiB when it is idle, inside of TLS some
-    /// 100 KiB more, and up to 64 MiB of payload when it is not.
+    /// Connections at the same time; more are closed at once. A quarter of them may be newcomers,
+    /// who have not said yet what they want, and another quarter those who still have to prove who
+    /// they are; one more, or one where all places are taken, ends the one that has waited longest.
+    /// Each holds some 200 KiB when it is idle, inside of TLS some 100 KiB more, and up to 64 MiB
+    /// of payload when it is not.
     pub connections_max: usize,
     /// Memory for requests in flight, of all servers that have the same budget.
     pub budget: Arc<Budget>,
@@ -35,7 +37,8 @@ impl Default for ServerConfig {
     }
 }
 
-/// Pause after a failed accept: what fails it (too many open files, no memory) does not pass at once.
+/// Pause after a failed accept: what fails it (too many open files, no memory) does not pass at
+/// once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The address of a peer, without its port: each connection of a host has another one.
@@ -43,8 +46,8 @@ pub(crate) fn address_of(peer: &str) -> &str {
     peer.rsplit_once(':').map_or(peer, |(address, _)| address)
 }
 
-/// Accepts clients until the listener is closed, and has `run` serve each on one of `shards` in turn; without any, on the shard
-/// of the listener. `protocol` is for the log.
+/// Accepts clients until the listener is closed, and has `run` serve each on one of `shards` in
+/// turn; without any, on the shard of the listener. `protocol` is for the log.
 pub(crate) async fn accept<F: Future<Output = ()> + 'static>(
     env: ShardEnv,
     listener: Listener,
@@ -100,13 +103,15 @@ struct Places {
 struct Taken {
     count: usize,
     next: u64,
-    /// Those that may have to go, in the order in which they came: who have said nothing, and who have to prove what they said.
+    /// Those that may have to go, in the order in which they came: who have said nothing, and who
+    /// have to prove what they said.
     waiting: [BTreeMap<u64, Arc<Alarm>>; 2],
     /// Connections had to go, or were not let in.
     too_many: LogLimiter<()>,
 }
 
-/// A connection's place. Its client is a newcomer until it has said what it wants, and proven who it is if it has to.
+/// A connection's place. Its client is a newcomer until it has said what it wants, and proven who
+/// it is if it has to.
 pub(crate) struct Newcomer {
     places: Arc<Places>,
     number: u64,
@@ -124,12 +129,13 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, for which a client that has waited longest may have to go; `None` if there is none. And how many connections had to go or were not
-    /// let in, if that is to be said.
+    /// A place, for which a client that has waited longest may have to go; `None` if there is none.
+    /// And how many connections had to go or were not let in, if that is to be said.
     fn take(places: &Arc<Places>, now: Nanos) -> (Option<Newcomer>, Option<u64>) {
         let mut taken = places.lock();
         let is_full = taken.count >= places.max;
-        // Whoever has to go takes its time, and not many do at once. Some stay after all, since they had just said or proven it.
+        // Whoever has to go takes its time, and not many do at once. Some stay after all, since
+        // they had just said or proven it.
         let is_over = taken.count >= places.max + places.waiting_max;
         if is_over || is_full && taken.waiting.iter().all(BTreeMap::is_empty) {
             return (None, taken.too_many.happened((), now));
@@ -157,7 +163,8 @@ impl Taken {
 }
 
 impl Newcomer {
-    /// A step of what a client has to do before it is one. `None` if it took too long, or the place is wanted for another.
+    /// A step of what a client has to do before it is one. `None` if it took too long, or the place
+    /// is wanted for another.
     pub async fn within<T>(&self, env: &ShardEnv, step: impl Future<Output = T>) -> Option<T> {
         let wanted = poll_fn(|context| {
             self.alarm.listen(context.waker());
@@ -166,7 +173,8 @@ impl Newcomer {
         within(env, HANDSHAKE_MAX, race(step, wanted)).await.flatten()
     }
 
-    /// The client has said what it wants, but still has to prove who it is. Where many do at once, after a restart, newcomers do not disturb them.
+    /// The client has said what it wants, but still has to prove who it is. Where many do at once,
+    /// after a restart, newcomers do not disturb them.
     pub fn proves(&self) {
         let mut taken = self.places.lock();
         let Some(alarm) = taken.waiting[0].remove(&self.number) else { return };

@@ -20,7 +20,8 @@ pub struct ExportState {
     read_only: bool,
     /// What all exports of the volume have together.
     limiter: Arc<Limiter>,
-    /// How NVMe hosts reach it: the code of the state in the low byte, and above it how many states it has had.
+    /// How NVMe hosts reach it: the code of the state in the low byte, and above it how many states
+    /// it has had.
     access: AtomicU64,
     stopping: AtomicBool,
     handed_over: AtomicBool,
@@ -139,8 +140,8 @@ impl ExportState {
         self.read_only
     }
 
-    /// Has NVMe hosts reach it in another way from now on: commands that come, or have not begun, go by it.
-    /// [`crate::Portal::access_changed`] tells hosts.
+    /// Has NVMe hosts reach it in another way from now on: commands that come, or have not begun,
+    /// go by it. [`crate::Portal::access_changed`] tells hosts.
     pub fn set_access(&self, state: Access) {
         let changed = |word: u64| {
             let is_other = word as u8 != state.code();
@@ -173,7 +174,8 @@ impl ExportState {
         lock(&self.connections).live.values().map(|connection| connection.info()).collect()
     }
 
-    /// What NVMe hosts do with it, by name. Of hosts that have gone some may be forgotten, if they were many.
+    /// What NVMe hosts do with it, by name. Of hosts that have gone some may be forgotten, if they
+    /// were many.
     pub fn hosts(&self) -> BTreeMap<String, HostUse> {
         let connections = lock(&self.connections);
         let past = connections.past_hosts.iter();
@@ -188,8 +190,8 @@ impl ExportState {
         hosts
     }
 
-    /// Limits what an NVMe host may do with it, on all its queues; `None` limits it no longer. Holds at once, also for hosts that are
-    /// connected, and for those that come later.
+    /// Limits what an NVMe host may do with it, on all its queues; `None` limits it no longer.
+    /// Holds at once, also for hosts that are connected, and for those that come later.
     pub fn limit_host(&self, host: &str, limit: Option<Limit>) {
         let limiter = {
             let mut connections = lock(&self.connections);
@@ -210,13 +212,15 @@ impl ExportState {
         limited.filter_map(|(host, limiter)| Some((host.clone(), (limiter.limit()?, limiter.waits())))).collect()
     }
 
-    /// Has requests of its connections go on at once, now and later, whatever the limit: the export is about to end.
+    /// Has requests of its connections go on at once, now and later, whatever the limit: the export
+    /// is about to end.
     pub fn hurry(&self) {
         let connections: Vec<_> = lock(&self.connections).live.values().cloned().collect();
         connections.iter().for_each(|connection| connection.limits.hurry());
     }
 
-    /// NVMe hosts that are not allowed any more lose it: what is in flight is answered, later commands fail.
+    /// NVMe hosts that are not allowed any more lose it: what is in flight is answered, later
+    /// commands fail.
     pub(crate) fn revoke(&self, is_allowed: impl Fn(&str) -> bool) {
         let connections: Vec<_> = lock(&self.connections).live.values().cloned().collect();
         for connection in connections {
@@ -228,8 +232,8 @@ impl ExportState {
         }
     }
 
-    /// Ends one connection at once: its requests in flight run to their end, their answers are not sent. Returns whether
-    /// it was there.
+    /// Ends one connection at once: its requests in flight run to their end, their answers are not
+    /// sent. Returns whether it was there.
     pub fn cut(&self, id: u64) -> bool {
         let connection = lock(&self.connections).live.get(&id).cloned();
         if let Some(connection) = &connection {
@@ -239,8 +243,9 @@ impl ExportState {
         connection.is_some()
     }
 
-    /// Stops the export for good: new connections and requests are refused with "shutting down", requests in flight are
-    /// answered, those that waited for a limit among them, then the connections are closed. [`ExportState::stopped`] waits for the end.
+    /// Stops the export for good: new connections and requests are refused with "shutting down",
+    /// requests in flight are answered, those that waited for a limit among them, then the
+    /// connections are closed. [`ExportState::stopped`] waits for the end.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
         let connections: Vec<_> = lock(&self.connections).live.values().cloned().collect();
@@ -250,8 +255,9 @@ impl ExportState {
         }
     }
 
-    /// As [`ExportState::stop`], for an export that somebody else will serve at once: requests that come now get no answer. Clients
-    /// that connect again ask again, where "shutting down" would be an error to them.
+    /// As [`ExportState::stop`], for an export that somebody else will serve at once: requests that
+    /// come now get no answer. Clients that connect again ask again, where "shutting down" would be
+    /// an error to them.
     pub fn hand_over(&self) {
         self.handed_over.store(true, Ordering::SeqCst);
         self.stop();
@@ -269,7 +275,8 @@ impl ExportState {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Returns when the export has no connection. After [`ExportState::stop`] none will come. May be awaited anywhere.
+    /// Returns when the export has no connection. After [`ExportState::stop`] none will come. May
+    /// be awaited anywhere.
     pub async fn stopped(&self) {
         std::future::poll_fn(|context| {
             let mut connections = lock(&self.connections);
@@ -284,7 +291,8 @@ impl ExportState {
         .await;
     }
 
-    /// Takes a connection in, whose task `alarm` wakes; of an NVMe host, with its name. `None` if the export is being stopped.
+    /// Takes a connection in, whose task `alarm` wakes; of an NVMe host, with its name. `None` if
+    /// the export is being stopped.
     pub(crate) fn enter(
         &self,
         peer: String,
@@ -293,7 +301,8 @@ impl ExportState {
         alarm: Arc<Alarm>,
     ) -> Option<Arc<ConnectionState>> {
         let mut connections = lock(&self.connections);
-        // Looked at under the lock: `stop` either finds the connection in the list, or is seen here.
+        // Looked at under the lock: `stop` either finds the connection in the list, or is seen
+        // here.
         if self.stopping() {
             return None;
         }
@@ -383,7 +392,8 @@ impl ConnectionState {
         self.revoked.load(Ordering::SeqCst)
     }
 
-    /// Whom to wake when the export stops or the connection is cut. To be called before looking at either.
+    /// Whom to wake when the export stops or the connection is cut. To be called before looking at
+    /// either.
     pub fn listen(&self, waker: &Waker) {
         self.alarm.listen(waker);
     }

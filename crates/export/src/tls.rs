@@ -44,8 +44,9 @@ pub enum TlsConfigError {
 }
 
 impl TlsConfig {
-    /// From PEM texts: the server's certificate chain, its private key, and, where clients have to show a certificate,
-    /// the authority that signs those. `required` refuses everything in the clear.
+    /// From PEM texts: the server's certificate chain, its private key, and, where clients have to
+    /// show a certificate, the authority that signs those. `required` refuses everything in the
+    /// clear.
     ///
     /// # Errors
     /// [`TlsConfigError`] says which text is wrong.
@@ -126,8 +127,8 @@ impl Session {
         }
     }
 
-    /// Takes ciphertext from the front of `input` and decrypts it. Returns how many bytes it took: 0 only if plaintext
-    /// has to be read first, or the session has ended.
+    /// Takes ciphertext from the front of `input` and decrypts it. Returns how many bytes it took:
+    /// 0 only if plaintext has to be read first, or the session has ended.
     pub fn feed(&mut self, mut input: &[u8]) -> std::io::Result<usize> {
         let before = input.len();
         if !self.connection.wants_read() {

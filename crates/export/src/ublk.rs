@@ -39,9 +39,10 @@ struct Queue<B> {
     end: RefCell<Option<Waker>>,
 }
 
-/// Serves a queue of a device: to its end if the device is stopped, and otherwise until [`ExportState::stop`]. Then requests that
-/// were begun are answered, and those that come are left in the kernel, for the device's next server. Returns when that is so, with
-/// nothing left that uses `block`.
+/// Serves a queue of a device: to its end if the device is stopped, and otherwise until
+/// [`ExportState::stop`]. Then requests that were begun are answered, and those that come are left
+/// in the kernel, for the device's next server. Returns when that is so, with nothing left that
+/// uses `block`.
 ///
 /// The queue is one connection of the export, named `name`. Memory for its requests comes from
 /// `budget`.
@@ -113,7 +114,8 @@ impl<B: Block> Queue<B> {
             if self.state.limits.is_on()
                 && let Some(cost) = cost(&request)
             {
-                // On the heap: it is not in the way of those that are not limited. A slot is never gone, so all pass.
+                // On the heap: it is not in the way of those that are not limited. A slot is never
+                // gone, so all pass.
                 Box::pin(self.state.limits.pass(&self.env, cost)).await;
             }
             let done = self.execute_in_turn(&mut slot, &request, arrived).await;
@@ -134,7 +136,8 @@ impl<B: Block> Queue<B> {
         }
     }
 
-    /// Waits for a slot's next request, or until the queue is left. With `answers`, the waiting begins with an answer.
+    /// Waits for a slot's next request, or until the queue is left. With `answers`, the waiting
+    /// begins with an answer.
     async fn next(
         &self,
         index: usize,
@@ -251,7 +254,8 @@ fn kind(request: &UblkRequest) -> Kind {
     }
 }
 
-// `errno(3)` of Linux, as the driver turns it into the state of a block request (`errno_to_blk_status`).
+// `errno(3)` of Linux, as the driver turns it into the state of a block request
+// (`errno_to_blk_status`).
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const ENODATA: i32 = 61;

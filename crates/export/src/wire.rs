@@ -1,8 +1,9 @@
 //! A stream, in the clear or inside of TLS.
 //!
-//! TLS is one state for both directions. Its reader decrypts what arrives; whatever TLS itself wants to say (handshake,
-//! tickets, key updates, alarms) is sent by the writer, when the reader asks for it with [`Received::Flush`]. With pre-shared keys the handshake
-//! is over before there are two halves ([`accept_tls`]), and a key update goes along with what is sent next.
+//! TLS is one state for both directions. Its reader decrypts what arrives; whatever TLS itself
+//! wants to say (handshake, tickets, key updates, alarms) is sent by the writer, when the reader
+//! asks for it with [`Received::Flush`]. With pre-shared keys the handshake is over before there
+//! are two halves ([`accept_tls`]), and a key update goes along with what is sent next.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -52,7 +53,8 @@ enum Tls {
 struct TlsReader {
     env: ShardEnv,
     session: Rc<RefCell<Tls>>,
-    /// Ciphertext that has arrived and was not decrypted yet: `start..end` of a buffer, absent while it is received into.
+    /// Ciphertext that has arrived and was not decrypted yet: `start..end` of a buffer, absent
+    /// while it is received into.
     cipher: Option<BufMut>,
     start: usize,
     end: usize,
@@ -117,8 +119,8 @@ pub(crate) enum HandshakeError {
     Broken,
 }
 
-/// Shakes hands with a client that has a pre-shared key; from then on both halves speak TLS. `arrived`: what the client has sent so far. Gives
-/// the identity of the key.
+/// Shakes hands with a client that has a pre-shared key; from then on both halves speak TLS.
+/// `arrived`: what the client has sent so far. Gives the identity of the key.
 pub(crate) async fn accept_tls(
     reader: &mut WireReader,
     writer: &mut WireWriter,
@@ -158,8 +160,8 @@ impl WireReader {
         self.stream.expect_promptly();
     }
 
-    /// Waits for data and puts them into `buf` from index `from` on, where there is room. To be dropped only when the
-    /// connection ends.
+    /// Waits for data and puts them into `buf` from index `from` on, where there is room. To be
+    /// dropped only when the connection ends.
     pub async fn recv(&mut self, mut buf: BufMut, from: usize) -> (BufMut, Received) {
         let Some(tls) = &mut self.tls else {
             let (received, buf) = self.stream.recv(buf, from).await;

@@ -1,14 +1,17 @@
-//! The catalogue: volumes and exports of a group, how it is to be looked after, and how far its scrub is.
+//! The catalogue: volumes and exports of a group, how it is to be looked after, and how far its
+//! scrub is.
 //!
 //! Invariants of a [`Catalogue`] (verified by [`Catalogue::check`]):
-//! 1. Names of volumes are valid and unique; identities of volumes and exports are unique and below `next_id`.
-//! 2. Extents are whole blocks within the group, overlap nowhere, and those of a volume hold exactly its size rounded up
-//!    to a block.
+//! 1. Names of volumes are valid and unique; identities of volumes and exports are unique and below
+//!    `next_id`.
+//! 2. Extents are whole blocks within the group, overlap nowhere, and those of a volume hold
+//!    exactly its size rounded up to a block.
 //! 3. Each export belongs to a volume of the catalogue, and none is there twice.
 //! 4. Reservations belong to a volume of the catalogue, and are what NVMe allows.
 //! 5. Limits are those of a volume or an export of the catalogue, and can be kept.
 //! 6. Secrets are those of one host each, in the order of their names, and so are keys of TLS.
-//! 7. No interval or target is 0, no more was put right than was found, and a scrub's place is in the group.
+//! 7. No interval or target is 0, no more was put right than was found, and a scrub's place is in
+//!    the group.
 
 mod exports;
 mod limits;
@@ -34,7 +37,8 @@ pub use slot::{
 pub use tls_keys::TlsKeyRecord;
 pub use upkeep::{SCRUB_EVERY_S_DEFAULT, ScrubEnd, ScrubPoint, ScrubRecord, SettingsRecord};
 
-/// Volumes and exports of a group, and its upkeep. The field names are those of the JSON document on the drives.
+/// Volumes and exports of a group, and its upkeep. The field names are those of the JSON document
+/// on the drives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Catalogue {
@@ -143,7 +147,8 @@ pub enum ExportKind {
         /// Programs may not write.
         read_only: bool,
     },
-    /// Namespace of the group's NVM subsystem, over NVMe/TCP. A volume has the same number everywhere.
+    /// Namespace of the group's NVM subsystem, over NVMe/TCP. A volume has the same number
+    /// everywhere.
     NvmeTcp {
         /// Where it listens: `HOST:PORT`.
         address: String,
@@ -161,7 +166,8 @@ pub enum ExportKind {
     },
 }
 
-/// How an address reaches a namespace: the states of Asymmetric Namespace Access that an operator may choose.
+/// How an address reaches a namespace: the states of Asymmetric Namespace Access that an operator
+/// may choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AnaRecord {
@@ -324,7 +330,8 @@ pub enum CatalogueError {
         /// Its number.
         nsid: u32,
     },
-    /// Reservations that cannot be: of a volume that is not there or has others, or against the rules of NVMe.
+    /// Reservations that cannot be: of a volume that is not there or has others, or against the
+    /// rules of NVMe.
     #[error("the reservations of volume {volume}: {reason}")]
     Reservation {
         /// Identity of the volume.
@@ -332,7 +339,8 @@ pub enum CatalogueError {
         /// The rule that they break.
         reason: &'static str,
     },
-    /// A limit that cannot be: of something that is not there or has another, or one that cannot be kept.
+    /// A limit that cannot be: of something that is not there or has another, or one that cannot be
+    /// kept.
     #[error("the limit of {id}: {reason}")]
     Limit {
         /// Identity of the volume or the export.
@@ -377,8 +385,8 @@ impl Default for Catalogue {
 }
 
 impl Catalogue {
-    /// The version of the format that can hold it: 1 for volumes and NBD exports alone, else 2. Version 2 needs
-    /// [`crate::Features::CATALOGUE_2`] in the superblocks first.
+    /// The version of the format that can hold it: 1 for volumes and NBD exports alone, else 2.
+    /// Version 2 needs [`crate::Features::CATALOGUE_2`] in the superblocks first.
     pub fn version(&self) -> u32 {
         let only_nbd = self.exports.iter().all(|export| matches!(export.kind, ExportKind::Nbd { .. }));
         let is_plain = is_default(&self.settings) && is_default(&self.scrub);

@@ -2,7 +2,8 @@
 
 use gf::{crc32c, crc32c_append};
 
-/// CRC-32C of `bytes` with the four bytes at `field` taken as zeroes: the field that holds the checksum itself.
+/// CRC-32C of `bytes` with the four bytes at `field` taken as zeroes: the field that holds the
+/// checksum itself.
 ///
 /// # Panics
 /// If the field is not within `bytes`.

@@ -1,7 +1,7 @@
 //! What else a drive may hold: partition tables, file systems, members of other arrays.
 //!
-//! Signatures are looked for where their owners document them, near the head and the tail of the drive. Finding nothing
-//! proves nothing, but finding something is a reason to ask before writing.
+//! Signatures are looked for where their owners document them, near the head and the tail of the
+//! drive. Finding nothing proves nothing, but finding something is a reason to ask before writing.
 
 mod arrays;
 mod filesystems;
@@ -12,8 +12,9 @@ use std::fmt;
 
 use medium::Medium;
 
-/// Bytes of the head and of the tail of a drive that [`inspect`] can make use of. The signature furthest from the head is
-/// VMFS's at 1 MiB; the one furthest from the tail, the third ZFS label's, is less than that from it.
+/// Bytes of the head and of the tail of a drive that [`inspect`] can make use of. The signature
+/// furthest from the head is VMFS's at 1 MiB; the one furthest from the tail, the third ZFS
+/// label's, is less than that from it.
 pub const INSPECT_BYTES: usize = (1 << 20) + 4096;
 
 /// Something that a drive holds.
@@ -37,8 +38,8 @@ impl fmt::Display for Foreign {
 
 /// Looks for everything this crate knows in the first and the last bytes of a drive.
 ///
-/// `head` and `tail` are up to [`INSPECT_BYTES`] each; they overlap on a small drive. Fewer bytes, or none, find less.
-/// The findings are in order of address.
+/// `head` and `tail` are up to [`INSPECT_BYTES`] each; they overlap on a small drive. Fewer bytes,
+/// or none, find less. The findings are in order of address.
 pub fn inspect(head: &[u8], tail: &[u8], drive_bytes: u64) -> Vec<Foreign> {
     let medium = Medium::new(head, tail, drive_bytes);
     let mut found = Vec::new();

@@ -7,11 +7,14 @@
 //! A group that keeps no checksums has no such region.
 //!
 //! Invariants (verified by [`Layout::check`]):
-//! 1. Regions start and end on [`BLOCK`], do not overlap, and leave the first block to the head superblock.
-//! 2. `data` is a whole number of `max(strip_bytes, zone_bytes)`, and `zone_count` counts its zones in all sets.
+//! 1. Regions start and end on [`BLOCK`], do not overlap, and leave the first block to the head
+//!    superblock.
+//! 2. `data` is a whole number of `max(strip_bytes, zone_bytes)`, and `zone_count` counts its zones
+//!    in all sets.
 //! 3. `map` has two slots for every map block, `catalogue` has two slots of equal size.
 //! 4. `checksums`, if there, has an entry for every [`BLOCK`] of data.
-//! 5. Each region ends at least one block before `member_bytes`, so the tail superblock of the smallest drive is free.
+//! 5. Each region ends at least one block before `member_bytes`, so the tail superblock of the
+//!    smallest drive is free.
 
 use thiserror::Error;
 
@@ -22,13 +25,15 @@ use crate::sums::{SUMS_PER_BLOCK, sum_block_count};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
-/// Least user data behind one bit of the allocation map: 8 Mi zones per TiB, hence 1 MiB of memory per TiB.
+/// Least user data behind one bit of the allocation map: 8 Mi zones per TiB, hence 1 MiB of memory
+/// per TiB.
 const ZONE_DATA_BYTES_MIN: u64 = 128 << 10;
 
 /// Smallest zone on one member.
 const ZONE_BYTES_MIN: u32 = BLOCK as u32;
 
-/// From this member size on, data starts on a multiple of [`DATA_ALIGN_BYTES`], the largest erase unit worth aligning to.
+/// From this member size on, data starts on a multiple of [`DATA_ALIGN_BYTES`], the largest erase
+/// unit worth aligning to.
 const LARGE_MEMBER_BYTES: u64 = 256 << 20;
 const DATA_ALIGN_BYTES: u64 = 1 << 20;
 /// Alignment of the data of smaller members, which are files and simulations.
@@ -77,12 +82,14 @@ pub struct Layout {
     pub checksums: Option<Region>,
     /// User data and parity.
     pub data: Region,
-    /// Bytes on each member of one zone, the unit of allocation. A power of two, maybe smaller or larger than a strip.
+    /// Bytes on each member of one zone, the unit of allocation. A power of two, maybe smaller or
+    /// larger than a strip.
     pub zone_bytes: u32,
-    /// Zones of all sets together. Zone `band * sets + set` is the bytes from `band * zone_bytes` of the data region, on
-    /// every member of that set.
+    /// Zones of all sets together. Zone `band * sets + set` is the bytes from `band * zone_bytes`
+    /// of the data region, on every member of that set.
     pub zone_count: u64,
-    /// The smallest drive that can be a member with this layout, in bytes, both superblocks included.
+    /// The smallest drive that can be a member with this layout, in bytes, both superblocks
+    /// included.
     pub member_bytes: u64,
 }
 
@@ -110,8 +117,8 @@ pub enum LayoutError {
 pub(crate) struct BadLayout(pub(crate) &'static str);
 
 impl Layout {
-    /// Divides members of which the smallest has `smallest_member_bytes` (the whole drive), with or without room for
-    /// checksums.
+    /// Divides members of which the smallest has `smallest_member_bytes` (the whole drive), with or
+    /// without room for checksums.
     ///
     /// # Errors
     /// [`LayoutError::TooSmall`] with the size that would do, [`LayoutError::TooLarge`].
@@ -210,7 +217,8 @@ fn zone_bytes_for(shape: &Shape) -> u32 {
 }
 
 fn regions_before_data(shape: &Shape, member_bytes: u64, zone_bytes: u32) -> (Region, Region, Region) {
-    // As if the whole member were data: a few blocks too many at most, and no circle of sizes that need each other.
+    // As if the whole member were data: a few blocks too many at most, and no circle of sizes that
+    // need each other.
     let zones_at_most = member_bytes / u64::from(zone_bytes) * u64::from(shape.sets);
     let map_blocks = zones_at_most.div_ceil(ZONES_PER_MAP_BLOCK).max(1);
     let map = Region { offset: BLOCK_BYTES, len: map_blocks * MAP_SLOTS * BLOCK_BYTES };
@@ -227,7 +235,8 @@ fn checksums_after(before: &Region, member_bytes: u64) -> Region {
     Region { offset: before.end(), len: (left / (SUMS_PER_BLOCK * BLOCK_BYTES) + 1) * BLOCK_BYTES }
 }
 
-/// The smallest member for which there is a layout: every region at its least, one unit of data, the tail.
+/// The smallest member for which there is a layout: every region at its least, one unit of data,
+/// the tail.
 fn smallest_member(shape: &Shape, zone_bytes: u32, checksums: bool) -> u64 {
     let unit = u64::from(shape.strip_bytes.max(zone_bytes));
     let (_, _, catalogue) = regions_before_data(shape, 0, zone_bytes);

@@ -1,6 +1,7 @@
 //! Every byte Purlin writes to a drive outside of user data.
 //!
-//! - [`Superblock`]: who this drive is, which array it belongs to, in which state. At the head and the tail of a drive.
+//! - [`Superblock`]: who this drive is, which array it belongs to, in which state. At the head and
+//!   the tail of a drive.
 //! - [`Layout`]: where the regions of a member lie.
 //! - [`MapBlock`]: which zones of the group were ever written.
 //! - [`sums`]: checksums of data and syndromes.
@@ -8,15 +9,17 @@
 //! - [`Catalogue`]: the volumes and exports of the group.
 //! - [`foreign`]: what else a drive may hold, so that nobody's data is overwritten unasked.
 //!
-//! This crate turns values into bytes and bytes into values. It performs no I/O, knows no clock and draws no randomness.
+//! This crate turns values into bytes and bytes into values. It performs no I/O, knows no clock and
+//! draws no randomness.
 //!
 //! Invariants of every structure:
 //! 1. It starts and ends on a multiple of [`BLOCK`] bytes, and its integers are little endian.
-//! 2. It carries a magic, a version, the identity of its array and a CRC-32C over all of its bytes; but for the blocks of
-//!    [`sums`], which carry nothing but sums.
-//! 3. Parsing answers every byte pattern with a value or a typed error, and whatever it returns can be written again.
-//! 4. A single flipped bit, or a write torn at any 512-byte sector, gives an error, the old value or the new value; never
-//!    anything else.
+//! 2. It carries a magic, a version, the identity of its array and a CRC-32C over all of its bytes;
+//!    but for the blocks of [`sums`], which carry nothing but sums.
+//! 3. Parsing answers every byte pattern with a value or a typed error, and whatever it returns can
+//!    be written again.
+//! 4. A single flipped bit, or a write torn at any 512-byte sector, gives an error, the old value
+//!    or the new value; never anything else.
 //!
 //! `docs/format/` describes the same bytes for readers written by somebody else.
 

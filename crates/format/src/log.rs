@@ -3,9 +3,10 @@
 //! ```text
 //! log region of a member:  | lost 0 | lost 1 | ring of stream 0 | ring of stream 1 | ...
 //! ```
-//! The first two slots hold the list of lost blocks ([`LostBlocks`]). The rest is divided among *streams*, one for each
-//! writer; each is a ring of [`Frame`]s behind two blocks for *seals*, which say what needs no recovery. A reader looks for frames at every block of the rings and needs not know how
-//! many streams there were.
+//! The first two slots hold the list of lost blocks ([`LostBlocks`]). The rest is divided among
+//! *streams*, one for each writer; each is a ring of [`Frame`]s behind two blocks for *seals*,
+//! which say what needs no recovery. A reader looks for frames at every block of the rings and
+//! needs not know how many streams there were.
 
 mod frame;
 mod lost;
@@ -22,7 +23,8 @@ use crate::layout::{LOG_BYTES_MIN, Layout, Region};
 /// Seals of a stream: blocks before its ring, written in turn.
 pub const SEALS: u64 = 2;
 
-/// Least bytes of a stream: its seals, and a ring for a frame with one block of parts and one of payload.
+/// Least bytes of a stream: its seals, and a ring for a frame with one block of parts and one of
+/// payload.
 pub const RING_BYTES_MIN: u64 = (SEALS + 2) * BLOCK as u64;
 
 const _: () = assert!(LOST_SLOTS * LOST_SLOT_BYTES as u64 + RING_BYTES_MIN <= LOG_BYTES_MIN);

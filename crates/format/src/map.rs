@@ -1,8 +1,9 @@
 //! The allocation map: one bit per zone, set once the zone has been written.
 //!
-//! A block of the map has two slots on every member. A writer writes the slot that does not hold the newest copy, so a
-//! torn write leaves the older one. A reader takes the valid copy with the highest sequence over all members; where no
-//! copy is valid, no zone of that block was ever written, so a new group writes no map at all.
+//! A block of the map has two slots on every member. A writer writes the slot that does not hold
+//! the newest copy, so a torn write leaves the older one. A reader takes the valid copy with the
+//! highest sequence over all members; where no copy is valid, no zone of that block was ever
+//! written, so a new group writes no map at all.
 
 use std::mem::{offset_of, size_of};
 
@@ -52,7 +53,8 @@ const _: () = {
     assert!(offset_of!(DiskMapBlock, bits) == 64);
 };
 
-/// One block of the allocation map. Zone `index * ZONES_PER_MAP_BLOCK + n` is bit `n % 8` of byte `n / 8`.
+/// One block of the allocation map. Zone `index * ZONES_PER_MAP_BLOCK + n` is bit `n % 8` of byte
+/// `n / 8`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MapBlock {
     /// Which part of the map, from 0.
@@ -63,8 +65,8 @@ pub struct MapBlock {
     pub bits: [u8; MAP_PAYLOAD_BYTES],
 }
 
-/// Why bytes are not a block of this map. None of these is alarming by itself: a slot that was never written holds
-/// anything.
+/// Why bytes are not a block of this map. None of these is alarming by itself: a slot that was
+/// never written holds anything.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum MapError {
     /// There is no map block here, or fewer bytes than one.

@@ -13,10 +13,12 @@ use thiserror::Error;
 /// Fewest members of a group: below two there is nothing to spread over.
 pub const MEMBERS_MIN: u16 = 1;
 
-/// Most members of a group. The superblock has this many slots, and a bit set of members fits one `u64`.
+/// Most members of a group. The superblock has this many slots, and a bit set of members fits one
+/// `u64`.
 pub const MEMBERS_MAX: u16 = 64;
 
-/// Most parity strips of a stripe (level `nm`): beyond eight losses at once, mirrored groups are the better answer.
+/// Most parity strips of a stripe (level `nm`): beyond eight losses at once, mirrored groups are
+/// the better answer.
 pub const PARITY_MAX: u8 = 8;
 
 /// Most copies of a mirror.
@@ -133,10 +135,11 @@ pub struct Shape {
     pub level: Level,
     /// Members in all sets together.
     pub members: u16,
-    /// Sets that data is striped over, with `members / sets` members each. 1 for levels without sets. Set `s` holds the
-    /// members from `s * members / sets` on.
+    /// Sets that data is striped over, with `members / sets` members each. 1 for levels without
+    /// sets. Set `s` holds the members from `s * members / sets` on.
     pub sets: u16,
-    /// Members of each set that may be lost: parity strips per stripe, or copies less one for mirrors.
+    /// Members of each set that may be lost: parity strips per stripe, or copies less one for
+    /// mirrors.
     pub syndromes: u8,
     /// Bytes of one strip on one member.
     pub strip_bytes: u32,
@@ -230,8 +233,9 @@ pub enum ShapeError {
 impl Shape {
     /// Checks all rules and fills in what was left out.
     ///
-    /// `parity` is M of level `nm`, `copies` those of `raid10` (2 unless given), `sets` those of `raid50` and `raid60`
-    /// (2 unless given). Numbers that the level fixes may be left out, or given with that value.
+    /// `parity` is M of level `nm`, `copies` those of `raid10` (2 unless given), `sets` those of
+    /// `raid50` and `raid60` (2 unless given). Numbers that the level fixes may be left out, or
+    /// given with that value.
     ///
     /// # Errors
     /// The first rule that is broken, as one sentence.

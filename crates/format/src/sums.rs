@@ -1,11 +1,12 @@
-//! Checksums of what the members hold: one CRC-32C for each block of [`BLOCK`] bytes of the data region, data strips and
-//! syndromes alike, on the member itself.
+//! Checksums of what the members hold: one CRC-32C for each block of [`BLOCK`] bytes of the data
+//! region, data strips and syndromes alike, on the member itself.
 //!
 //! ```text
 //! checksum region of a member:  | sums of data blocks 0..1024 | 1024..2048 | ...   each sum a u32, little endian
 //! ```
-//! They mean something in zones that are allocated. Blocks of sums carry nothing but sums: each is tied to its place by the
-//! place alone, and a damaged one shows itself by blocks that seem wrong and fit their stripes all the same.
+//! They mean something in zones that are allocated. Blocks of sums carry nothing but sums: each is
+//! tied to its place by the place alone, and a damaged one shows itself by blocks that seem wrong
+//! and fit their stripes all the same.
 
 use crate::BLOCK;
 use crate::layout::{Layout, Region};
@@ -34,7 +35,8 @@ pub fn sums_of(blocks: &[u8], sums: &mut [u32]) {
     gf::crc32c_blocks(blocks, sums);
 }
 
-/// Where the sum of the data at this byte of a member stands: the block of sums, and the entry in it.
+/// Where the sum of the data at this byte of a member stands: the block of sums, and the entry in
+/// it.
 ///
 /// # Panics
 /// In debug builds, if the byte is not in the data region.

@@ -1,11 +1,14 @@
 //! The superblock: what a drive says of itself and of its array.
 //!
-//! Every member and spare carries two identical copies, in the first and in the last whole block of the drive. A writer
-//! writes the tail, flushes, writes the head, flushes; so at any time one of them is whole.
+//! Every member and spare carries two identical copies, in the first and in the last whole block of
+//! the drive. A writer writes the tail, flushes, writes the head, flushes; so at any time one of
+//! them is whole.
 //!
-//! Invariants of a [`Superblock`] (verified by [`Superblock::check`], before every encode and after every decode):
+//! Invariants of a [`Superblock`] (verified by [`Superblock::check`], before every encode and after
+//! every decode):
 //! 1. The shape and the layout keep their own invariants.
-//! 2. There is one entry per member, and the drive is listed in the slot or among the spares that its role says.
+//! 2. There is one entry per member, and the drive is listed in the slot or among the spares that
+//!    its role says.
 //! 3. No two present drives of the array have one identity.
 //! 4. A rebuild checkpoint names a member that is being rebuilt, and a zone of the group.
 //! 5. A run begins no later than what it writes, and after the run before.
@@ -66,7 +69,8 @@ impl MemberState {
 /// One slot of the array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemberEntry {
-    /// The drive in this slot, or the last one that was. [`Uuid::NIL`] only where a missing drive was never known.
+    /// The drive in this slot, or the last one that was. [`Uuid::NIL`] only where a missing drive
+    /// was never known.
     pub uuid: Uuid,
     /// What that drive is worth.
     pub state: MemberState,
@@ -94,13 +98,13 @@ pub struct Rebuild {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[repr(u8)]
 pub enum CrashSafety {
-    /// No log. After a crash the syndromes are computed anew from the data; members that were lost before, or are lost
-    /// at the same time, take blocks with them that nobody was writing. Right for levels without redundancy, and for
-    /// data that can be made again.
+    /// No log. After a crash the syndromes are computed anew from the data; members that were lost
+    /// before, or are lost at the same time, take blocks with them that nobody was writing. Right
+    /// for levels without redundancy, and for data that can be made again.
     #[default]
     Off = 0,
-    /// Blocks that nobody was writing never change. Those under way are old or new, or an error if a member is lost in
-    /// the same crash and several strips of the stripe were being written.
+    /// Blocks that nobody was writing never change. Those under way are old or new, or an error if
+    /// a member is lost in the same crash and several strips of the stripe were being written.
     On = 1,
     /// As [`CrashSafety::On`], without the exception: partial and whole stripes are written twice.
     Strict = 2,
@@ -132,7 +136,8 @@ pub struct Features {
     pub incompatible: u64,
     /// A program that does not know one of these may read, but must not write.
     pub read_only_compatible: u64,
-    /// A program that does not know one of these may write, and clears the bit when it writes a superblock.
+    /// A program that does not know one of these may write, and clears the bit when it writes a
+    /// superblock.
     pub compatible: u64,
 }
 
@@ -144,14 +149,16 @@ impl Features {
         compatible: 0,
     };
 
-    /// Incompatible: a log is written, which has to be replayed after a crash. Set unless crash safety is off.
+    /// Incompatible: a log is written, which has to be replayed after a crash. Set unless crash
+    /// safety is off.
     pub const LOG: u64 = 1;
 
-    /// Incompatible: whoever writes data or syndromes has to write their checksums, too. Only together with a log.
+    /// Incompatible: whoever writes data or syndromes has to write their checksums, too. Only
+    /// together with a log.
     pub const CHECKSUMS: u64 = 2;
 
-    /// Incompatible: catalogues may be of version 2. Set before the first one is written, and then for good: a program
-    /// that knows version 1 alone would take an older copy for the newest.
+    /// Incompatible: catalogues may be of version 2. Set before the first one is written, and then
+    /// for good: a program that knows version 1 alone would take an older copy for the newest.
     pub const CATALOGUE_2: u64 = 1 << 2;
 }
 
@@ -170,7 +177,8 @@ pub struct Superblock {
     pub drive: Uuid,
     /// What this drive is to the array.
     pub role: Role,
-    /// Grows with every change of the superblock; the highest one of an array is true. The first is 1.
+    /// Grows with every change of the superblock; the highest one of an array is true. The first
+    /// is 1.
     pub epoch: u64,
     /// The array was stopped in order: no write was under way.
     pub clean: bool,
@@ -221,7 +229,8 @@ pub enum SuperblockError {
         /// Which field.
         field: &'static str,
     },
-    /// Head and tail are whole, and belong to different arrays or drives. Nobody can tell which claim is true.
+    /// Head and tail are whole, and belong to different arrays or drives. Nobody can tell which
+    /// claim is true.
     #[error("the head of the drive belongs to array {head}, its tail to array {tail}")]
     TwoArrays {
         /// Array of the copy at the head.
@@ -283,7 +292,8 @@ impl Superblock {
     }
 }
 
-/// Checks the name of an array, volume or export: 1 to 64 of `a-z`, `0-9`, `.`, `_`, `-`, starting with a letter or digit.
+/// Checks the name of an array, volume or export: 1 to 64 of `a-z`, `0-9`, `.`, `_`, `-`, starting
+/// with a letter or digit.
 ///
 /// # Errors
 /// The sentence to show.

@@ -6,7 +6,8 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// 128 bits that name an array or a drive (RFC 9562). Written as `8-4-4-4-12` lower-case hexadecimal digits.
+/// 128 bits that name an array or a drive (RFC 9562). Written as `8-4-4-4-12` lower-case
+/// hexadecimal digits.
 #[derive(Copy, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Uuid([u8; 16]);

@@ -1,4 +1,5 @@
-//! Inputs that are kept: `corpus/TARGET/NAME`, and those that once crashed in `corpus/TARGET/crashes/NAME`.
+//! Inputs that are kept: `corpus/TARGET/NAME`, and those that once crashed in
+//! `corpus/TARGET/crashes/NAME`.
 
 use std::fs;
 use std::io;
@@ -16,7 +17,8 @@ pub fn crashes(target: &Target) -> PathBuf {
     folder(target).join("crashes")
 }
 
-/// All inputs of a target: those that its generator makes now, those stored elsewhere, those in its folder, and those that crashed it; each once.
+/// All inputs of a target: those that its generator makes now, those stored elsewhere, those in its
+/// folder, and those that crashed it; each once.
 ///
 /// # Errors
 /// If a file that is there cannot be read.

@@ -1,10 +1,12 @@
 //! Which code an input reached, where the build is instrumented.
 //!
-//! The instrumentation is LLVM's SanitizerCoverage, which the stable compiler has as a pass: `crates/fuzz/guided` builds
-//! with `inline-8bit-counters` and `trace-compares` (<https://clang.llvm.org/docs/SanitizerCoverage.html>). Its call-backs
-//! are here instead of in libFuzzer. In any other build nothing calls them, and there are no counters.
+//! The instrumentation is LLVM's SanitizerCoverage, which the stable compiler has as a pass:
+//! `crates/fuzz/guided` builds with `inline-8bit-counters` and `trace-compares`
+//! (<https://clang.llvm.org/docs/SanitizerCoverage.html>). Its call-backs are here instead of in
+//! libFuzzer. In any other build nothing calls them, and there are no counters.
 //!
-//! Names that start with `__sanitizer_` are not instrumented themselves; so the scan of the counters has such a name too.
+//! Names that start with `__sanitizer_` are not instrumented themselves; so the scan of the
+//! counters has such a name too.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -21,7 +23,8 @@ unsafe impl Send for Counters {}
 
 static IMAGES: Mutex<Vec<Counters>> = Mutex::new(Vec::new());
 
-/// Called at start for each instrumented compilation unit, with the same range for all units of an image.
+/// Called at start for each instrumented compilation unit, with the same range for all units of an
+/// image.
 ///
 /// # Safety
 /// Called by the instrumentation only, with the bounds of the image's counters.
@@ -76,9 +79,9 @@ ignored!(
 
 /// The address of the first word that is not zero, from `word` on; `end` if there is none.
 ///
-/// The pass instruments even the iterators that a loop is made of, and there are many thousand counters to look at after
-/// each input: so this is a bare loop without a call, in a function that the pass leaves
-/// alone as long as it is one.
+/// The pass instruments even the iterators that a loop is made of, and there are many thousand
+/// counters to look at after each input: so this is a bare loop without a call, in a function that
+/// the pass leaves alone as long as it is one.
 ///
 /// # Safety
 /// Both are multiples of [`WORD`], and the bytes between them may be read.
@@ -97,8 +100,9 @@ unsafe extern "C" fn __sanitizer_purlin_next(mut word: usize, end: usize) -> usi
 
 const WORD: usize = size_of::<u64>();
 
-/// Adds to `seen` what `counters` show, sets these to zero again, and counts what was not seen before. As AFL does, the
-/// number of times an edge was passed counts by its order of magnitude, one bit for each.
+/// Adds to `seen` what `counters` show, sets these to zero again, and counts what was not seen
+/// before. As AFL does, the number of times an edge was passed counts by its order of magnitude,
+/// one bit for each.
 fn scan(counters: &mut [u8], seen: &mut [u8]) -> usize {
     let (start, len) = (counters.as_ptr() as usize, seen.len());
     let mut new = 0;
@@ -151,20 +155,22 @@ impl Coverage {
 
     /// Takes up what was counted since the last call; says how much of it is new.
     ///
-    /// Counters belong to the process: in an instrumented build one thread at a time may use this type.
+    /// Counters belong to the process: in an instrumented build one thread at a time may use this
+    /// type.
     pub fn learn(&mut self) -> usize {
         let images = IMAGES.lock().expect("nothing panics while it is held");
         let new = images.iter().zip(&mut self.seen).map(|(image, seen)| {
-            // SAFETY: the range is that of the image's counters, as the instrumentation said; instrumented code of other
-            // threads may add to them meanwhile, which loses a count and nothing else.
+            // SAFETY: the range is that of the image's counters, as the instrumentation said;
+            // instrumented code of other threads may add to them meanwhile, which loses a count and
+            // nothing else.
             scan(unsafe { std::slice::from_raw_parts_mut(image.start, image.len) }, seen)
         });
         new.sum()
     }
 }
 
-/// A pair of unequal integers that were compared lately: choosing one of the last by `chance`. `None` without
-/// instrumentation.
+/// A pair of unequal integers that were compared lately: choosing one of the last by `chance`.
+/// `None` without instrumentation.
 pub fn comparison(chance: u64) -> Option<(u64, u64)> {
     let slot = &SIDES[chance as usize & (COMPARISONS - 1)];
     let pair = (slot[0].load(Ordering::Relaxed), slot[1].load(Ordering::Relaxed));

@@ -89,7 +89,8 @@ impl Fuzzing<'_> {
     }
 }
 
-/// Fuzzes `target`: first `corpus`, then the neighbours of it, then mutations. `tell` hears of the progress now and then.
+/// Fuzzes `target`: first `corpus`, then the neighbours of it, then mutations. `tell` hears of the
+/// progress now and then.
 pub fn fuzz(target: &Target, corpus: &[Seed], plan: &Plan, mut tell: impl FnMut(&Report)) -> Report {
     let mut rng = Rng::new(plan.seed);
     let mutator = Mutator::new(target.dictionary, target.input_bytes_max);

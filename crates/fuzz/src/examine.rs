@@ -28,7 +28,8 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// Whether two findings are the same fault as far as can be told: the same place, whatever the numbers.
+    /// Whether two findings are the same fault as far as can be told: the same place, whatever the
+    /// numbers.
     pub fn is_like(&self, other: &Finding) -> bool {
         match (self, other) {
             (Finding::Panic { place, .. }, Finding::Panic { place: other, .. }) => place == other,
@@ -54,7 +55,8 @@ thread_local! {
     static PANIC: RefCell<Option<(String, String)>> = const { RefCell::new(None) };
 }
 
-/// Keeps the message of a panic in a target instead of printing it; panics elsewhere are shown as ever.
+/// Keeps the message of a panic in a target instead of printing it; panics elsewhere are shown as
+/// ever.
 fn catch_messages() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,16 +1,18 @@
 //! Fuzzing of everything that parses.
 //!
-//! - [`Target`]: a plain function that takes any bytes and panics if a promise is broken; all of them are in
-//!   [`TARGETS`].
-//! - [`fuzz`]: the loop over mutated inputs, deterministic in its seed, guided by coverage where the build is
-//!   instrumented.
+//! - [`Target`]: a plain function that takes any bytes and panics if a promise is broken; all of
+//!   them are in [`TARGETS`].
+//! - [`fuzz`]: the loop over mutated inputs, deterministic in its seed, guided by coverage where
+//!   the build is instrumented.
 //! - [`examine`]: one input, with its memory measured.
 //! - [`corpus`]: the inputs that are kept.
 //!
-//! It needs nothing but the pinned tool chain: no nightly compiler, no libFuzzer. `docs/fuzzing.md` says how to run it.
+//! It needs nothing but the pinned tool chain: no nightly compiler, no libFuzzer. `docs/fuzzing.md`
+//! says how to run it.
 //!
-//! What a target promises beyond not panicking, each in its own words: what was decoded can be encoded and decoded again
-//! to the same; memory follows the bytes that were sent, not the lengths they announce; every loop ends.
+//! What a target promises beyond not panicking, each in its own words: what was decoded can be
+//! encoded and decoded again to the same; memory follows the bytes that were sent, not the lengths
+//! they announce; every loop ends.
 #![deny(unsafe_code)]
 
 pub mod corpus;

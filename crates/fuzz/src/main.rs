@@ -137,7 +137,8 @@ fn show(target: &Target, seed: u64, report: &Report) {
     );
 }
 
-/// One process for each job: coverage counters and a crash that ends the process belong to a process.
+/// One process for each job: coverage counters and a crash that ends the process belong to a
+/// process.
 fn in_processes(line: &Line) -> io::Result<bool> {
     let program = env::current_exe()?;
     let mut children = Vec::new();

@@ -1,6 +1,8 @@
-//! How much memory a target takes, so that a length field cannot make a parser allocate what nobody sent.
+//! How much memory a target takes, so that a length field cannot make a parser allocate what nobody
+//! sent.
 //!
-//! The global allocator of this crate's binary and tests is the system's with counters for each thread.
+//! The global allocator of this crate's binary and tests is the system's with counters for each
+//! thread.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -12,13 +14,15 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 thread_local! {
-    /// Bytes allocated and not freed by this thread since [`measure`] began. Below zero where it frees older memory.
+    /// Bytes allocated and not freed by this thread since [`measure`] began. Below zero where it
+    /// frees older memory.
     static LIVE_BYTES: Cell<i64> = const { Cell::new(0) };
     static PEAK_BYTES: Cell<i64> = const { Cell::new(0) };
 }
 
 fn count(bytes: i64) {
-    // `try_with`: a thread that is being torn down has no counters any more, and nobody who reads them.
+    // `try_with`: a thread that is being torn down has no counters any more, and nobody who reads
+    // them.
     let _ = LIVE_BYTES.try_with(|live| {
         let now = live.get() + bytes;
         live.set(now);
@@ -26,8 +30,9 @@ fn count(bytes: i64) {
     });
 }
 
-// SAFETY: every method passes its arguments on to `System` and returns what it returns; counting touches no memory that
-// the allocator hands out, and the counters need no allocation themselves (constants without destructors).
+// SAFETY: every method passes its arguments on to `System` and returns what it returns; counting
+// touches no memory that the allocator hands out, and the counters need no allocation themselves
+// (constants without destructors).
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as i64);
@@ -43,7 +48,8 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         count(-(layout.size() as i64));
-        // SAFETY: the pointer came from `System` with this layout, since every method passes on to it.
+        // SAFETY: the pointer came from `System` with this layout, since every method passes on to
+        // it.
         unsafe { System.dealloc(pointer, layout) }
     }
 
@@ -54,7 +60,8 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// Runs `work`, and says how many bytes this thread had allocated at most at one time beyond what it had before.
+/// Runs `work`, and says how many bytes this thread had allocated at most at one time beyond what
+/// it had before.
 pub fn measure<T>(work: impl FnOnce() -> T) -> (T, usize) {
     LIVE_BYTES.set(0);
     PEAK_BYTES.set(0);

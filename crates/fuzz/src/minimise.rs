@@ -3,7 +3,8 @@
 use crate::examine::{Finding, examine};
 use crate::target::Target;
 
-/// The shortest and plainest input found, in at most `tries_max` runs, that still makes a finding like `finding`.
+/// The shortest and plainest input found, in at most `tries_max` runs, that still makes a finding
+/// like `finding`.
 pub fn minimise(target: &Target, input: &[u8], finding: &Finding, tries_max: usize) -> Vec<u8> {
     let mut tries_left = tries_max;
     let mut still_fails = |input: &[u8]| {

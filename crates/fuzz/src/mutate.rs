@@ -173,7 +173,8 @@ fn digits(rng: &mut Rng, input: &mut Vec<u8>) {
     }
 }
 
-/// Puts in what the code under test compared the input with, over what it was compared with if that can be found.
+/// Puts in what the code under test compared the input with, over what it was compared with if that
+/// can be found.
 fn compared(rng: &mut Rng, input: &mut [u8]) {
     let Some((left, right)) = coverage::comparison(rng.bits()) else { return flip(rng, input) };
     let (there, wanted) = if rng.one_in(2) { (left, right) } else { (right, left) };

@@ -1,13 +1,15 @@
 //! Pseudo-random numbers that a seed repeats.
 
-/// xorshift64* (Marsaglia 2003, Vigna 2016): enough for choosing mutations, and the same on every machine.
+/// xorshift64* (Marsaglia 2003, Vigna 2016): enough for choosing mutations, and the same on every
+/// machine.
 #[derive(Debug, Clone)]
 pub struct Rng(u64);
 
 impl Rng {
     /// The stream of a seed. Near seeds give unrelated streams.
     pub fn new(seed: u64) -> Rng {
-        // splitmix64's finaliser, so that small seeds do not start with small numbers; the state must not be zero.
+        // splitmix64's finaliser, so that small seeds do not start with small numbers; the state
+        // must not be zero.
         let mut state = seed.wrapping_add(0x9E37_79B9_7F4A_7C15);
         state = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         state = (state ^ state >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -24,7 +26,8 @@ impl Rng {
 
     /// A number from 0 to `end - 1`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
-        // The high bits are the good ones; the bias of the multiplication is far below what a fuzzer notices.
+        // The high bits are the good ones; the bias of the multiplication is far below what a
+        // fuzzer notices.
         ((u128::from(self.bits()) * end as u128) >> 64) as usize
     }
 

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use crate::corpus;
 use crate::target::Target;
 
-/// No input takes a target milliseconds; one that takes this long, on however busy a machine, is a loop without end.
+/// No input takes a target milliseconds; one that takes this long, on however busy a machine, is a
+/// loop without end.
 const HANG: Duration = Duration::from_secs(60);
 
-/// Keeps an eye on one thread that runs inputs. A run that takes longer than a minute ends the process, since nothing
-/// else can end it; the input is kept as a crash first.
+/// Keeps an eye on one thread that runs inputs. A run that takes longer than a minute ends the
+/// process, since nothing else can end it; the input is kept as a crash first.
 #[derive(Debug)]
 pub struct Watch(Arc<Mutex<Run>>);
 

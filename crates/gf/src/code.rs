@@ -10,15 +10,15 @@ use crate::field::Multiplier;
 use crate::kernel::{self, Kernel, Operations, ROWS_MAX};
 use crate::transform::Transform;
 
-/// Bytes of each strip that [`Code::check`] and [`Code::locate`] encode and compare at a time: eight syndromes of this
-/// size lie on the stack.
+/// Bytes of each strip that [`Code::check`] and [`Code::locate`] encode and compare at a time:
+/// eight syndromes of this size lie on the stack.
 pub(crate) const CHECK_BYTES: usize = 2048;
 
-/// An erasure code over a stripe: `data_count` strips of data and `syndrome_count` strips computed from them, such
-/// that any `syndrome_count` lost strips can be computed from the others.
+/// An erasure code over a stripe: `data_count` strips of data and `syndrome_count` strips computed
+/// from them, such that any `syndrome_count` lost strips can be computed from the others.
 ///
-/// Cheap to clone, immutable, usable from every thread. Strips are numbered from 0: first the data, then the
-/// syndromes.
+/// Cheap to clone, immutable, usable from every thread. Strips are numbered from 0: first the data,
+/// then the syndromes.
 #[derive(Clone)]
 pub struct Code {
     inner: Arc<Inner>,
@@ -28,7 +28,8 @@ struct Inner {
     data_count: usize,
     syndrome_count: usize,
     kernel: Kernel,
-    /// The rows of the third syndrome on, where they are not a kernel function of their own (four syndromes or more).
+    /// The rows of the third syndrome on, where they are not a kernel function of their own (four
+    /// syndromes or more).
     higher: Option<Transform>,
     /// For each data strip, its factor in each syndrome: `factors[data_index * syndrome_count..]`.
     factors: Box<[Multiplier]>,
@@ -110,14 +111,14 @@ impl Code {
     /// The code of `data` data strips and `syndromes` syndromes, with this CPU's fastest kernel.
     ///
     /// # Errors
-    /// [`CodeError::NoData`]; [`CodeError::TooManySyndromes`] above [`SYNDROMES_MAX`]; [`CodeError::TooManyStrips`]
-    /// above [`STRIPS_MAX`] strips in all.
+    /// [`CodeError::NoData`]; [`CodeError::TooManySyndromes`] above [`SYNDROMES_MAX`];
+    /// [`CodeError::TooManyStrips`] above [`STRIPS_MAX`] strips in all.
     pub fn new(data: usize, syndromes: usize) -> Result<Code, CodeError> {
         Code::with_kernel(data, syndromes, kernel::chosen())
     }
 
-    /// As [`Code::new`], with a kernel of [`kernels`](crate::kernels), for tests and benchmarks. Every kernel computes
-    /// the same bytes.
+    /// As [`Code::new`], with a kernel of [`kernels`](crate::kernels), for tests and benchmarks.
+    /// Every kernel computes the same bytes.
     ///
     /// # Errors
     /// As [`Code::new`].
@@ -169,8 +170,9 @@ impl Code {
     /// Computes every syndrome from all the data; what `syndromes` held does not matter.
     ///
     /// # Panics
-    /// If there are not [`data_count`](Code::data_count) strips of data and [`syndrome_count`](Code::syndrome_count)
-    /// of syndromes, or if not all strips are equally long.
+    /// If there are not [`data_count`](Code::data_count) strips of data and
+    /// [`syndrome_count`](Code::syndrome_count) of syndromes, or if not all strips are equally
+    /// long.
     pub fn encode(&self, data: &[&[u8]], syndromes: &mut [&mut [u8]]) {
         assert_eq!(data.len(), self.data_count(), "data strips");
         assert_eq!(syndromes.len(), self.syndrome_count(), "syndromes");
@@ -178,7 +180,8 @@ impl Code {
         assert!(data.iter().all(|strip| strip.len() == length), "data strips differ in length");
         assert!(syndromes.iter().all(|strip| strip.len() == length), "syndromes are not as long as the data");
         let operations = self.operations();
-        // SAFETY: the operations run on this CPU, there is data, and all strips are equally long: checked above.
+        // SAFETY: the operations run on this CPU, there is data, and all strips are equally long:
+        // checked above.
         unsafe {
             match syndromes {
                 [] => {}
@@ -190,7 +193,8 @@ impl Code {
         }
     }
 
-    /// Four syndromes or more: P and Q, then the others, block by block so that the second pass reads from the cache.
+    /// Four syndromes or more: P and Q, then the others, block by block so that the second pass
+    /// reads from the cache.
     fn encode_higher(&self, data: &[&[u8]], syndromes: &mut [&mut [u8]]) {
         const BLOCK_BYTES: usize = 4096;
         let higher = self.inner.higher.as_ref().expect("codes of four syndromes or more have them");
@@ -213,19 +217,20 @@ impl Code {
         }
     }
 
-    /// Changes the syndromes for one data strip that changes from `old` to `new`: `syndromes[j] ^= c * (old ^ new)`.
+    /// Changes the syndromes for one data strip that changes from `old` to `new`: `syndromes[j] ^=
+    /// c * (old ^ new)`.
     ///
     /// The strips may be parts of whole ones, as long as all are the same part.
     ///
     /// # Panics
-    /// If there is no data strip `data_index`, if there are not [`syndrome_count`](Code::syndrome_count) syndromes, or
-    /// if not all strips are equally long.
+    /// If there is no data strip `data_index`, if there are not
+    /// [`syndrome_count`](Code::syndrome_count) syndromes, or if not all strips are equally long.
     pub fn update(&self, data_index: usize, old: &[u8], new: &[u8], syndromes: &mut [&mut [u8]]) {
         self.add(data_index, old, Some(new), syndromes);
     }
 
-    /// Adds one data strip to the syndromes: `syndromes[j] ^= c * data`. Zeroed syndromes to which every data strip
-    /// has been added, in any order, are those of [`encode`](Code::encode).
+    /// Adds one data strip to the syndromes: `syndromes[j] ^= c * data`. Zeroed syndromes to which
+    /// every data strip has been added, in any order, are those of [`encode`](Code::encode).
     ///
     /// # Panics
     /// As [`update`](Code::update).
@@ -240,7 +245,8 @@ impl Code {
         assert!(syndromes.iter().all(|strip| strip.len() == a.len()), "syndromes are not as long as the data");
         let factors = &self.inner.factors[data_index * self.syndrome_count()..][..self.syndrome_count()];
         for (factors, rows) in factors.chunks(ROWS_MAX).zip(syndromes.chunks_mut(ROWS_MAX)) {
-            // SAFETY: the operations run on this CPU, and all strips are equally long: checked above.
+            // SAFETY: the operations run on this CPU, and all strips are equally long: checked
+            // above.
             unsafe { (self.operations().accumulate)(factors, a, b, rows) };
         }
     }
@@ -248,22 +254,24 @@ impl Code {
     /// A decoder for the loss of the strips `lost`, in any order.
     ///
     /// # Errors
-    /// [`CodeError::TooManyLosses`] above [`syndrome_count`](Code::syndrome_count); [`CodeError::NoSuchStrip`];
-    /// [`CodeError::RepeatedStrip`].
+    /// [`CodeError::TooManyLosses`] above [`syndrome_count`](Code::syndrome_count);
+    /// [`CodeError::NoSuchStrip`]; [`CodeError::RepeatedStrip`].
     pub fn decoder(&self, lost: &[usize]) -> Result<Decoder, CodeError> {
         Decoder::new(self, lost, lost)
     }
 
-    /// As [`decoder`](Code::decoder), for only those lost strips that are `wanted`: a read from a stripe with several
-    /// losses need not compute all of them.
+    /// As [`decoder`](Code::decoder), for only those lost strips that are `wanted`: a read from a
+    /// stripe with several losses need not compute all of them.
     ///
     /// # Errors
-    /// As [`decoder`](Code::decoder); [`CodeError::NotLost`] if a wanted strip is not among the lost ones.
+    /// As [`decoder`](Code::decoder); [`CodeError::NotLost`] if a wanted strip is not among the
+    /// lost ones.
     pub fn decoder_for(&self, lost: &[usize], wanted: &[usize]) -> Result<Decoder, CodeError> {
         Decoder::new(self, lost, wanted)
     }
 
-    /// Whether the syndromes are those of the data. Stops at the first difference; needs no memory besides the stack.
+    /// Whether the syndromes are those of the data. Stops at the first difference; needs no memory
+    /// besides the stack.
     ///
     /// # Panics
     /// As [`encode`](Code::encode).
@@ -271,8 +279,8 @@ impl Code {
         self.visit_blocks(data, syndromes, |stored, computed| stored == computed)
     }
 
-    /// Encodes the data block by block and shows each block's stored syndromes and computed ones to `visit`, until it
-    /// answers `false`. Whether it never did.
+    /// Encodes the data block by block and shows each block's stored syndromes and computed ones to
+    /// `visit`, until it answers `false`. Whether it never did.
     pub(crate) fn visit_blocks(
         &self,
         data: &[&[u8]],

@@ -7,18 +7,21 @@
 //! | 3 | `1`, `g^i`, `g^2i` |
 //! | 4 to 8 | `1`, `g^i`, then for j = 2, 3, ...: `1 / (1 + g^-(i + j - 1))` |
 //!
-//! Every code is MDS (any `syndromes` losses can be undone) because every square submatrix is invertible:
+//! Every code is MDS (any `syndromes` losses can be undone) because every square submatrix is
+//! invertible:
 //!
-//! - With up to three rows, each square submatrix is, after a non-zero factor is taken out of each column, a Vandermonde
-//!   matrix in the points `g^i`, or one in their squares; both are distinct for i < 255.
-//! - From four rows on, `1 / (1 + g^-(i + j - 1)) = g^i / (g^i + b_j)` with `b_j = g^-(j - 1)`. That is a Cauchy
-//!   matrix in the points `g^i` and `b_j` with column i multiplied by `g^i`. P is its row for b = 0, and Q is, but for
-//!   a factor, the limit of its row for b to infinity. A Cauchy matrix extended by its row at infinity has only
-//!   invertible square submatrices as long as its points are distinct: here `g^0 .. g^59` on one side and
-//!   `0, g^249 .. g^254, infinity` on the other.
+//! - With up to three rows, each square submatrix is, after a non-zero factor is taken out of each
+//!   column, a Vandermonde matrix in the points `g^i`, or one in their squares; both are distinct
+//!   for i < 255.
+//! - From four rows on, `1 / (1 + g^-(i + j - 1)) = g^i / (g^i + b_j)` with `b_j = g^-(j - 1)`.
+//!   That is a Cauchy matrix in the points `g^i` and `b_j` with column i multiplied by `g^i`. P is
+//!   its row for b = 0, and Q is, but for a factor, the limit of its row for b to infinity. A
+//!   Cauchy matrix extended by its row at infinity has only invertible square submatrices as long
+//!   as its points are distinct: here `g^0 .. g^59` on one side and `0, g^249 .. g^254, infinity`
+//!   on the other.
 //!
-//! So P and Q are the same bytes for every number of syndromes above one, those of Linux RAID 6; an array goes from
-//! two syndromes to four or more, or back, without computing them anew.
+//! So P and Q are the same bytes for every number of syndromes above one, those of Linux RAID 6; an
+//! array goes from two syndromes to four or more, or back, without computing them anew.
 
 use crate::field;
 
@@ -28,13 +31,14 @@ pub const SYNDROMES_MAX: usize = 8;
 /// The most strips of a code, data and syndromes together.
 pub const STRIPS_MAX: usize = 64;
 
-/// The factor of data strip `data_index` in syndrome `syndrome_index` of a code with `syndrome_count` syndromes.
+/// The factor of data strip `data_index` in syndrome `syndrome_index` of a code with
+/// `syndrome_count` syndromes.
 ///
 /// This is the definition of the codes; `docs/format/parity.md` gives the same formula.
 ///
 /// # Panics
-/// If `syndrome_index` is not below `syndrome_count`, `syndrome_count` is above [`SYNDROMES_MAX`] or `data_index` is
-/// not below [`STRIPS_MAX`].
+/// If `syndrome_index` is not below `syndrome_count`, `syndrome_count` is above [`SYNDROMES_MAX`]
+/// or `data_index` is not below [`STRIPS_MAX`].
 pub fn coefficient(syndrome_count: usize, syndrome_index: usize, data_index: usize) -> u8 {
     assert!(syndrome_index < syndrome_count, "syndrome {syndrome_index} of {syndrome_count}");
     assert!(syndrome_count <= SYNDROMES_MAX, "{syndrome_count} syndromes");

@@ -1,7 +1,8 @@
 //! CRC-32C, the checksum of everything that Purlin keeps on drives: a remainder in GF(2)[x].
 //!
-//! The polynomial is that of Castagnoli, 0x1EDC6F41 (RFC 3720, section 12.1 and appendix B.4): bits are taken from the
-//! lowest of each byte on, the register begins as all ones, and is inverted at the end.
+//! The polynomial is that of Castagnoli, 0x1EDC6F41 (RFC 3720, section 12.1 and appendix B.4): bits
+//! are taken from the lowest of each byte on, the register begins as all ones, and is inverted at
+//! the end.
 //!
 //! The algorithm is written once, in [`fused`], over the [`fused::Fold`] of an instruction set.
 
@@ -35,7 +36,8 @@ struct Operations {
     name: &'static str,
     /// The register after some bytes, from the register before them. No inversion.
     append: unsafe fn(register: u32, bytes: &[u8]) -> u32,
-    /// The checksum of each block of [`CRC32C_BLOCK`] bytes; as many blocks as there are places for sums.
+    /// The checksum of each block of [`CRC32C_BLOCK`] bytes; as many blocks as there are places for
+    /// sums.
     blocks: unsafe fn(bytes: &[u8], sums: &mut [u32]),
 }
 
@@ -46,7 +48,8 @@ struct Operations {
 pub struct Crc32cKernel(&'static Operations);
 
 impl Crc32cKernel {
-    /// `"avx512-vpclmulqdq"`, `"avx2-vpclmulqdq"`, `"sse4.2-pclmulqdq"`, `"neon-pmull"` or `"table"`.
+    /// `"avx512-vpclmulqdq"`, `"avx2-vpclmulqdq"`, `"sse4.2-pclmulqdq"`, `"neon-pmull"` or
+    /// `"table"`.
     pub fn name(self) -> &'static str {
         self.0.name
     }
@@ -101,7 +104,8 @@ pub fn crc32c_kernels() -> impl Iterator<Item = Crc32cKernel> {
 #[inline]
 fn chosen() -> Crc32cKernel {
     const UNKNOWN: usize = usize::MAX;
-    // Every thread that races here finds the same index, so the order of the stores does not matter.
+    // Every thread that races here finds the same index, so the order of the stores does not
+    // matter.
     static CHOSEN: AtomicUsize = AtomicUsize::new(UNKNOWN);
     let mut index = CHOSEN.load(Ordering::Relaxed);
     if index == UNKNOWN {

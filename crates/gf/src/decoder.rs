@@ -11,8 +11,8 @@ use crate::field::{Multiplier, inverse, multiply, power};
 use crate::kernel::SolvePq;
 use crate::transform::{Square, Transform, invert};
 
-/// How to compute certain lost strips of a stripe from surviving ones; made by [`Code::decoder`], for any number of
-/// stripes.
+/// How to compute certain lost strips of a stripe from surviving ones; made by [`Code::decoder`],
+/// for any number of stripes.
 #[derive(Clone)]
 pub struct Decoder {
     code: Code,
@@ -29,7 +29,8 @@ enum Plan {
     Sum,
     /// P and Q are wanted from all the data; with `swapped`, Q first.
     Syndromes { swapped: bool },
-    /// Two data strips are wanted from the other data, P and Q; with `swapped`, the later one first.
+    /// Two data strips are wanted from the other data, P and Q; with `swapped`, the later one
+    /// first.
     SolvePq { solve: Box<SolvePq>, swapped: bool },
     /// Anything else.
     General(Transform),
@@ -69,21 +70,21 @@ impl Decoder {
         Ok(Decoder { code: code.clone(), wanted: wanted.into(), sources: sources.into(), plan })
     }
 
-    /// The strips to read: exactly [`data_count`](Code::data_count) of them, ascending. They are the surviving data
-    /// strips and, for the lost ones, the first surviving syndromes.
+    /// The strips to read: exactly [`data_count`](Code::data_count) of them, ascending. They are
+    /// the surviving data strips and, for the lost ones, the first surviving syndromes.
     pub fn sources(&self) -> &[usize] {
         &self.sources
     }
 
-    /// The strips that [`reconstruct`](Decoder::reconstruct) computes, in the order in which they were given to
-    /// [`Code::decoder`], or as `wanted` to [`Code::decoder_for`].
+    /// The strips that [`reconstruct`](Decoder::reconstruct) computes, in the order in which they
+    /// were given to [`Code::decoder`], or as `wanted` to [`Code::decoder_for`].
     pub fn lost(&self) -> &[usize] {
         &self.wanted
     }
 
-    /// Computes the lost strips: `sources` are the contents of [`sources`](Decoder::sources), `out` becomes those of
-    /// [`lost`](Decoder::lost), both in that order. The strips may be parts of whole ones, as long as all are the same
-    /// part.
+    /// Computes the lost strips: `sources` are the contents of [`sources`](Decoder::sources), `out`
+    /// becomes those of [`lost`](Decoder::lost), both in that order. The strips may be parts of
+    /// whole ones, as long as all are the same part.
     ///
     /// # Panics
     /// If the number of strips differs from those, or not all strips are equally long.
@@ -96,8 +97,8 @@ impl Decoder {
         let operations = self.code.operations();
         match (&self.plan, out) {
             (Plan::Nothing, _) => {}
-            // SAFETY: here and below, the operations run on this CPU, there are sources, and all strips are equally
-            // long: checked above.
+            // SAFETY: here and below, the operations run on this CPU, there are sources, and all
+            // strips are equally long: checked above.
             (Plan::Sum, [out]) => unsafe { (operations.xor)(sources, out) },
             (Plan::Syndromes { swapped }, [first, second]) => {
                 let (p, q) = if *swapped { (second, first) } else { (first, second) };
@@ -107,7 +108,8 @@ impl Decoder {
             (Plan::SolvePq { solve, swapped }, [first, second]) => {
                 let (x, y) = if *swapped { (second, first) } else { (first, second) };
                 let [data @ .., p, q] = sources else { unreachable!("P and Q are sources") };
-                // SAFETY: as above; x < y, and both are among the data with which `data` would be complete.
+                // SAFETY: as above; x < y, and both are among the data with which `data` would be
+                // complete.
                 unsafe { (operations.solve_pq)(solve, data, p, q, x, y) }
             }
             (Plan::General(transform), out) => transform.apply(operations, sources, out),
@@ -142,9 +144,9 @@ fn plan(code: &Code, lost: &[usize], wanted: &[usize], sources: &[usize]) -> Pla
 
 /// For each wanted strip, its coefficient for each source.
 ///
-/// With B the coefficients of the u lost data strips in the u syndromes among the sources, those syndromes less what
-/// the surviving data give to them are B times the lost data; so the inverse of B gives the lost data, and from these
-/// follow the lost syndromes.
+/// With B the coefficients of the u lost data strips in the u syndromes among the sources, those
+/// syndromes less what the surviving data give to them are B times the lost data; so the inverse of
+/// B gives the lost data, and from these follow the lost syndromes.
 fn matrix(code: &Code, lost: &[usize], wanted: &[usize], sources: &[usize]) -> Vec<u8> {
     let data_count = code.data_count();
     let factor = |syndrome: usize, data: usize| coefficient(code.syndrome_count(), syndrome - data_count, data);

@@ -1,7 +1,8 @@
 //! The field GF(2^8) with polynomial x^8 + x^4 + x^3 + x^2 + 1 (0x11D) and generator 2.
 //!
-//! The polynomial and the generator are those of Linux RAID 6 (H. P. Anvin, "The mathematics of RAID-6", section 1),
-//! so that P and Q are the same bytes. Addition is XOR. All tables are made at compile time from [`double`] alone.
+//! The polynomial and the generator are those of Linux RAID 6 (H. P. Anvin, "The mathematics of
+//! RAID-6", section 1), so that P and Q are the same bytes. Addition is XOR. All tables are made at
+//! compile time from [`double`] alone.
 
 /// x^8 reduced by the polynomial: 0x11D without its leading bit.
 pub const REDUCTION: u8 = 0x1d;
@@ -70,8 +71,8 @@ pub struct Multiplier {
     pub low: [u8; 16],
     /// `high[n]` = coefficient * 16n: the high nibble's share.
     pub high: [u8; 16],
-    /// The 8x8 bit matrix of the multiplication as GF2P8AFFINEQB reads it: byte 7-b is the mask of input bits whose
-    /// parity is output bit b (Intel SDM volume 2, GF2P8AFFINEQB).
+    /// The 8x8 bit matrix of the multiplication as GF2P8AFFINEQB reads it: byte 7-b is the mask of
+    /// input bits whose parity is output bit b (Intel SDM volume 2, GF2P8AFFINEQB).
     pub affine: u64,
 }
 

@@ -1,8 +1,8 @@
 //! The instruction sets that the loops are compiled for, and the choice among them.
 //!
-//! The algorithms are written once, in [`columns`], over a small [`lanes::Lanes`] trait: load, store, XOR, times two,
-//! times a constant. An instruction set is an implementation of that trait and a table of functions compiled with its
-//! features enabled.
+//! The algorithms are written once, in [`columns`], over a small [`lanes::Lanes`] trait: load,
+//! store, XOR, times two, times a constant. An instruction set is an implementation of that trait
+//! and a table of functions compiled with its features enabled.
 
 mod columns;
 mod lanes;
@@ -22,15 +22,16 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::field::Multiplier;
 
-/// The most rows that one call of [`Operations::combine`] or [`Operations::accumulate`] may have: four accumulators of
-/// two vectors, two tables, a mask and the source fit into the sixteen registers of AVX2.
+/// The most rows that one call of [`Operations::combine`] or [`Operations::accumulate`] may have:
+/// four accumulators of two vectors, two tables, a mask and the source fit into the sixteen
+/// registers of AVX2.
 pub(crate) const ROWS_MAX: usize = 4;
 
 /// The loops of one instruction set.
 ///
 /// # Safety of every entry
-/// The CPU has the instruction set, and all strips of a call, sources and outputs, are equally long. Any length and any
-/// alignment will do. `data` is never empty.
+/// The CPU has the instruction set, and all strips of a call, sources and outputs, are equally
+/// long. Any length and any alignment will do. `data` is never empty.
 #[allow(clippy::type_complexity, reason = "a table of signatures; a name for each would only hide them")]
 pub(crate) struct Operations {
     pub name: &'static str,
@@ -52,8 +53,9 @@ pub(crate) struct Operations {
     pub is_zero: unsafe fn(a: &[u8]) -> bool,
 }
 
-/// How to get two lost data strips x < y from P and Q: with `p` and `q` the syndromes XORed with those of the surviving
-/// data, `Dx = p_factor * p ^ q_factor * q` and `Dy = p ^ Dx` (Anvin, section 4).
+/// How to get two lost data strips x < y from P and Q: with `p` and `q` the syndromes XORed with
+/// those of the surviving data, `Dx = p_factor * p ^ q_factor * q` and `Dy = p ^ Dx` (Anvin,
+/// section 4).
 #[derive(Clone)]
 pub(crate) struct SolvePq {
     pub x: usize,
@@ -131,11 +133,12 @@ pub fn kernels() -> impl Iterator<Item = Kernel> {
     CANDIDATES.iter().filter(|(_, runs_here)| runs_here()).map(|(operations, _)| Kernel(operations))
 }
 
-/// The kernel that [`Code::new`](crate::Code::new), [`xor_into`](crate::xor_into) and [`is_zero`](crate::is_zero) use:
-/// the first of [`kernels`], looked for once.
+/// The kernel that [`Code::new`](crate::Code::new), [`xor_into`](crate::xor_into) and
+/// [`is_zero`](crate::is_zero) use: the first of [`kernels`], looked for once.
 pub(crate) fn chosen() -> Kernel {
     const UNKNOWN: usize = usize::MAX;
-    // Every thread that races here finds the same index, so the order of the stores does not matter.
+    // Every thread that races here finds the same index, so the order of the stores does not
+    // matter.
     static CHOSEN: AtomicUsize = AtomicUsize::new(UNKNOWN);
     let mut index = CHOSEN.load(Ordering::Relaxed);
     if index == UNKNOWN {

@@ -1,9 +1,10 @@
-//! Erasure codes for RAID stripes, and the checksum beside them: arithmetic in GF(2^8) and in GF(2)[x], and nothing of
-//! drives or I/O.
+//! Erasure codes for RAID stripes, and the checksum beside them: arithmetic in GF(2^8) and in
+//! GF(2)[x], and nothing of drives or I/O.
 //!
-//! A stripe is some strips of data and some *syndromes* computed from them, all equally long. A [`Code`] computes the
-//! syndromes, keeps them right when data change, checks them, and names a strip that is wrong; a [`Decoder`] computes
-//! lost strips. As many strips may be lost as there are syndromes, whichever they are.
+//! A stripe is some strips of data and some *syndromes* computed from them, all equally long. A
+//! [`Code`] computes the syndromes, keeps them right when data change, checks them, and names a
+//! strip that is wrong; a [`Decoder`] computes lost strips. As many strips may be lost as there are
+//! syndromes, whichever they are.
 //!
 //! | syndromes | code |
 //! |---|---|
@@ -13,8 +14,8 @@
 //! | 3 | P, Q and R, with the powers of 1, 2 and 4 |
 //! | 4 to 8 | P, Q and the rows of a Cauchy matrix |
 //!
-//! `docs/format/parity.md` gives the coefficients, vectors to check by hand, and says how to decode by hand;
-//! [`coefficient`] is the definition that everything here is made from.
+//! `docs/format/parity.md` gives the coefficients, vectors to check by hand, and says how to decode
+//! by hand; [`coefficient`] is the definition that everything here is made from.
 //!
 //! ```
 //! let code = gf::Code::new(3, 2)?;
@@ -33,10 +34,10 @@
 //! [`crc32c`] is the checksum of all blocks and structures on drives.
 //!
 //! # Kernels
-//! The loops exist for AVX-512 with GFNI, AVX2, NEON and plain registers, those of the checksum for AVX-512 and AVX2 with
-//! VPCLMULQDQ, SSE4.2 with PCLMULQDQ, NEON with PMULL, and by table. The fastest that the CPU has is chosen once, and
-//! [`kernels`] and [`crc32c_kernels`] list them so that tests and benchmarks can name one. `README.md` says which has been run
-//! where.
+//! The loops exist for AVX-512 with GFNI, AVX2, NEON and plain registers, those of the checksum for
+//! AVX-512 and AVX2 with VPCLMULQDQ, SSE4.2 with PCLMULQDQ, NEON with PMULL, and by table. The
+//! fastest that the CPU has is chosen once, and [`kernels`] and [`crc32c_kernels`] list them so
+//! that tests and benchmarks can name one. `README.md` says which has been run where.
 
 #![no_std]
 

@@ -7,8 +7,8 @@ use crate::coefficient::{STRIPS_MAX, SYNDROMES_MAX};
 use crate::field::Multiplier;
 use crate::kernel::{Operations, ROWS_MAX};
 
-/// Bytes of each strip that are worked through before the next, where the sources are read more than once: 64 of
-/// them still fit into a second-level cache of 512 KiB.
+/// Bytes of each strip that are worked through before the next, where the sources are read more
+/// than once: 64 of them still fit into a second-level cache of 512 KiB.
 const BLOCK_BYTES: usize = 4096;
 
 /// Rows of a matrix, in groups that a kernel call can take.
@@ -46,7 +46,8 @@ impl Transform {
         Transform { source_count, groups: groups.into() }
     }
 
-    /// `out[r] = sum of matrix[r][i] * sources[i]`. All strips are equally long, by the caller's check.
+    /// `out[r] = sum of matrix[r][i] * sources[i]`. All strips are equally long, by the caller's
+    /// check.
     pub fn apply(&self, operations: &Operations, sources: &[&[u8]], out: &mut [&mut [u8]]) {
         assert_eq!(sources.len(), self.source_count, "sources");
         assert_eq!(out.len(), self.groups.iter().map(|group| group.rows).sum::<usize>(), "outputs");
@@ -66,7 +67,8 @@ impl Transform {
             let mut rest = &mut out_blocks[..];
             for group in &self.groups {
                 let (rows, later) = rest.split_at_mut(group.rows);
-                // SAFETY: the operations run on this CPU; every block is `end - start` long, as slicing has checked.
+                // SAFETY: the operations run on this CPU; every block is `end - start` long, as
+                // slicing has checked.
                 unsafe { (operations.combine)(&group.factors, &source_blocks[..sources.len()], rows) };
                 rest = later;
             }
@@ -75,7 +77,8 @@ impl Transform {
     }
 }
 
-/// The inverse of a square matrix of at most [`SYNDROMES_MAX`] rows, by Gauss and Jordan; nothing if it is singular.
+/// The inverse of a square matrix of at most [`SYNDROMES_MAX`] rows, by Gauss and Jordan; nothing
+/// if it is singular.
 ///
 /// Only the first `size` rows and columns are looked at.
 pub(crate) fn invert(mut matrix: Square, size: usize) -> Option<Square> {

@@ -68,8 +68,9 @@ pub(crate) async fn receive<N: Network>(reader: &mut WireReader<N>, input: &mut 
     }
 }
 
-/// Connects, and encrypts if there is a key: with any of the identities that it has, then with each of the others alone. Linux' tlshd
-/// refuses who offers one first that it does not know, and may know the key as an old libnvme derived it.
+/// Connects, and encrypts if there is a key: with any of the identities that it has, then with each
+/// of the others alone. Linux' tlshd refuses who offers one first that it does not know, and may
+/// know the key as an old libnvme derived it.
 async fn wires<N: Network>(
     env: &N,
     address: &Rc<Address>,

@@ -21,7 +21,8 @@ use crate::options::{KEEP_ALIVE_MIN, Options, quiet_time};
 use crate::queue::{Call, Payload, Queue, Reply};
 use crate::{ConnectError, Lost};
 
-/// Entries of the admin queue: the least that there may be (Base 2.0, figure 385), and more than this host uses.
+/// Entries of the admin queue: the least that there may be (Base 2.0, figure 385), and more than
+/// this host uses.
 const ADMIN_ENTRIES: u16 = 32;
 
 /// Entries of a queue at least: Base 2.0, figure 36.
@@ -76,8 +77,9 @@ impl<N: Network> Clone for Controller<N> {
 }
 
 impl<N: Network> Controller<N> {
-    /// Connects an admin queue and I/O queues, and keeps the controller alive from then on. It ends by itself when one of them does, or
-    /// by [`Controller::shutdown`]; dropping the handle does not end it.
+    /// Connects an admin queue and I/O queues, and keeps the controller alive from then on. It ends
+    /// by itself when one of them does, or by [`Controller::shutdown`]; dropping the handle does
+    /// not end it.
     ///
     /// # Errors
     /// [`ConnectError`]
@@ -266,8 +268,8 @@ impl<N: Network> Controller<N> {
         }
     }
 
-    /// Tells the controller that it is not used any more, and ends it. Commands in flight are told. Says whether the controller has
-    /// shut down: it executes nothing any more then.
+    /// Tells the controller that it is not used any more, and ends it. Commands in flight are told.
+    /// Says whether the controller has shut down: it executes nothing any more then.
     pub async fn shutdown(&self) -> bool {
         let Inner { env, admin, fate, .. } = &*self.inner;
         let mut is_down = false;
@@ -280,7 +282,8 @@ impl<N: Network> Controller<N> {
         is_down
     }
 
-    /// How long until a controller that has ended executes nothing any more of what it was sent. `None`: it has not ended.
+    /// How long until a controller that has ended executes nothing any more of what it was sent.
+    /// `None`: it has not ended.
     fn unsettled_for(&self) -> Option<Duration> {
         let Inner { env, established, fate, ended_at, keep_alive, .. } = &*self.inner;
         if fate.lost()?.is_ended_by_target() {

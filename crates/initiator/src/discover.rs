@@ -15,7 +15,8 @@ pub struct Discovered {
     pub entries: Vec<Found>,
 }
 
-/// Asks a discovery controller. `options` name the discovery subsystem ([`nvme::DISCOVERY_NQN`]) as theirs.
+/// Asks a discovery controller. `options` name the discovery subsystem ([`nvme::DISCOVERY_NQN`]) as
+/// theirs.
 ///
 /// # Errors
 /// [`ConnectError`]

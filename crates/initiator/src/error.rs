@@ -16,8 +16,8 @@ pub enum Lost {
     /// The controller closed a connection.
     #[error("the target closed the connection")]
     Closed,
-    /// The controller closed a connection instead of saying whether it believes this host. Linux' target may do so when it does not, and any
-    /// may just have ended.
+    /// The controller closed a connection instead of saying whether it believes this host. Linux'
+    /// target may do so when it does not, and any may just have ended.
     #[error("the target closed the connection when it had this host's proof: the secret may be another one")]
     ClosedOnProof,
     /// A connection failed.
@@ -52,8 +52,8 @@ impl Lost {
         Lost::Failed { kind: error.kind(), text: error.to_string() }
     }
 
-    /// The controller has ended the connection itself: it executes nothing any more that it had not received. Otherwise it may do so
-    /// until its keep alive timer has run out.
+    /// The controller has ended the connection itself: it executes nothing any more that it had not
+    /// received. Otherwise it may do so until its keep alive timer has run out.
     pub(crate) fn is_ended_by_target(&self) -> bool {
         match self {
             Lost::Closed | Lost::ClosedOnProof => true,
@@ -216,7 +216,8 @@ impl IoError {
             IoError::NoSpace => BlockError::NoSpace,
             IoError::ReadOnly => BlockError::ReadOnly { reason: "the namespace is write protected" },
             IoError::OutOfRange { offset, len, size } => BlockError::OutOfRange { offset, len, size },
-            // A host sees a medium that cannot be read or written, whatever is wrong: its own redundancy is to help.
+            // A host sees a medium that cannot be read or written, whatever is wrong: its own
+            // redundancy is to help.
             IoError::Media(_)
             | IoError::Misaligned { .. }
             | IoError::Differs

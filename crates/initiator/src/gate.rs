@@ -51,7 +51,8 @@ impl Drop for Pass {
         let Some(gate) = self.0.take() else { return };
         let next = gate.waiting.borrow_mut().pop_front();
         match next {
-            // If nobody waits there any more, the pass is dropped with the pair, and goes on to the next.
+            // If nobody waits there any more, the pass is dropped with the pair, and goes on to the
+            // next.
             Some(next) => next.send(Pass(Some(gate))),
             None => gate.free.set(gate.free.get() + 1),
         }

@@ -144,7 +144,8 @@ impl<N: Network> Inner<N> {
         IoError::Gone(errors.collect::<Vec<_>>().join("; "))
     }
 
-    /// Has a command executed, whatever that takes. `reply`: the buffer of a read, which comes back full.
+    /// Has a command executed, whatever that takes. `reply`: the buffer of a read, which comes back
+    /// full.
     pub(crate) async fn perform(&self, op: &Op, mut reply: Option<BufMut>) -> Result<Option<BufMut>, IoError> {
         let reply_bytes = reply.as_ref().map(|buf| buf.len());
         let mut tries = 0;

@@ -7,8 +7,9 @@ use nvme::host::{ControllerInfo, NamespaceInfo};
 use crate::Options;
 use crate::network::Address;
 
-/// A namespace that was connected once: all it takes to connect to it again, and to no other. It may go to other threads, each of which
-/// then has connections of its own ([`Namespace::attach`](crate::Namespace::attach)).
+/// A namespace that was connected once: all it takes to connect to it again, and to no other. It
+/// may go to other threads, each of which then has connections of its own
+/// ([`Namespace::attach`](crate::Namespace::attach)).
 #[derive(Debug, Clone)]
 pub struct Known {
     pub(crate) addresses: Vec<Address>,
@@ -60,8 +61,8 @@ impl Known {
         &self.drive
     }
 
-    /// The same on every path and for every host: its world-wide name, in the form in which Linux shows it (`wwid`), or model, serial
-    /// number and NSID where it has none.
+    /// The same on every path and for every host: its world-wide name, in the form in which Linux
+    /// shows it (`wwid`), or model, serial number and NSID where it has none.
     pub fn identity(&self) -> String {
         let NamespaceInfo { uuid, nguid, eui64, nsid, .. } = &self.info;
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

@@ -18,7 +18,8 @@ use crate::{ConnectError, IoError, Lost, Options};
 /// Namespaces of a subsystem at most, where one is to be chosen.
 const NAMESPACES_MAX: usize = 1024;
 
-/// Bytes that are deallocated, or made zeroes, with one command at most: so that it does not take as long as a command may.
+/// Bytes that are deallocated, or made zeroes, with one command at most: so that it does not take
+/// as long as a command may.
 const RANGE_BYTES_MAX: u64 = 128 << 20;
 
 /// Which namespace of a subsystem.
@@ -30,10 +31,11 @@ pub enum Selection {
     Number(u32),
 }
 
-/// A block device of a subsystem. A handle; when the last one is dropped, its connections are closed.
+/// A block device of a subsystem. A handle; when the last one is dropped, its connections are
+/// closed.
 ///
-/// Offsets and lengths are in bytes and multiples of the block size. Requests of any length are split as the controller wants it; the
-/// parts of one are in flight together.
+/// Offsets and lengths are in bytes and multiples of the block size. Requests of any length are
+/// split as the controller wants it; the parts of one are in flight together.
 pub struct Namespace<N: Network> {
     inner: Rc<Inner<N>>,
 }
@@ -54,8 +56,8 @@ impl<N: Network> Clone for Namespace<N> {
 }
 
 impl<N: Network> Namespace<N> {
-    /// Connects to a namespace through the first of `addresses` that works; the others are connected meanwhile. All are addresses of the
-    /// same subsystem.
+    /// Connects to a namespace through the first of `addresses` that works; the others are
+    /// connected meanwhile. All are addresses of the same subsystem.
     ///
     /// # Errors
     /// [`ConnectError`] of the first address, if none works.
@@ -122,8 +124,8 @@ impl<N: Network> Namespace<N> {
         }
     }
 
-    /// Connects again, from wherever, to a namespace that was connected. Requests wait until there is a path, or none for longer than
-    /// [`Options::loss_timeout`].
+    /// Connects again, from wherever, to a namespace that was connected. Requests wait until there
+    /// is a path, or none for longer than [`Options::loss_timeout`].
     pub fn attach(env: &N, known: &Known) -> Namespace<N> {
         Namespace::over(env, known.clone(), None)
     }
@@ -154,7 +156,8 @@ impl<N: Network> Namespace<N> {
         &self.inner.known
     }
 
-    /// What it was when it was connected first. Its size may have changed since: [`Namespace::size_bytes`].
+    /// What it was when it was connected first. Its size may have changed since:
+    /// [`Namespace::size_bytes`].
     pub fn info(&self) -> &NamespaceInfo {
         &self.inner.known.info
     }
@@ -179,7 +182,8 @@ impl<N: Network> Namespace<N> {
         self.inner.paths.iter().map(|path| path.status()).collect()
     }
 
-    /// Whether no path could be connected for longer than [`Options::loss_timeout`], or it was closed.
+    /// Whether no path could be connected for longer than [`Options::loss_timeout`], or it was
+    /// closed.
     pub fn is_lost(&self) -> bool {
         let Inner { paths, shared, .. } = &*self.inner;
         shared.end.is_sealed() || paths.iter().all(|path| path.is_lost())
@@ -203,8 +207,9 @@ impl<N: Network> Namespace<N> {
         }
     }
 
-    /// Disconnects in order. Requests in flight, and later ones, fail with [`IoError::Gone`]. Returns when nothing that was sent is executed
-    /// any more: at once where the target answers, and otherwise when its keep alive timers have run out.
+    /// Disconnects in order. Requests in flight, and later ones, fail with [`IoError::Gone`].
+    /// Returns when nothing that was sent is executed any more: at once where the target answers,
+    /// and otherwise when its keep alive timers have run out.
     pub async fn close(&self) {
         let controllers: Vec<_> = self.inner.paths.iter().flat_map(|path| path.used()).collect();
         self.inner.shared.end.end(Lost::Disconnected);
@@ -320,8 +325,9 @@ impl<N: Network> Namespace<N> {
         Ok(())
     }
 
-    /// Says that the content of a range is not needed any more; afterwards it reads as anything, or as zeroes where
-    /// [`NamespaceInfo::deallocated_reads_zeroes`] says so. Does nothing where the controller has no Dataset Management.
+    /// Says that the content of a range is not needed any more; afterwards it reads as anything, or
+    /// as zeroes where [`NamespaceInfo::deallocated_reads_zeroes`] says so. Does nothing where the
+    /// controller has no Dataset Management.
     pub async fn deallocate(&self, offset: u64, len: u64) -> Result<(), IoError> {
         self.check(offset, len)?;
         if !self.has_deallocate() {
@@ -403,8 +409,9 @@ fn joined(pieces: Vec<BufMut>, len: usize) -> BufMut {
     whole
 }
 
-/// As a drive, whatever is answered is durable: writes have FUA where the controller has a cache. A target may lose its cache, come back,
-/// and answer a later flush, and nobody would notice that what was written before is not covered by it.
+/// As a drive, whatever is answered is durable: writes have FUA where the controller has a cache. A
+/// target may lose its cache, come back, and answer a later flush, and nobody would notice that
+/// what was written before is not covered by it.
 impl<N: Network> Drive for Namespace<N> {
     fn info(&self) -> &DriveInfo {
         &self.inner.known.drive

@@ -16,15 +16,16 @@ pub trait Network: Tasks {
     /// The sending half.
     type Writer: Writer;
 
-    /// Connects, without delay for small messages (TCP_NODELAY). The future may be dropped: then nothing stays open. The connection
-    /// ends when both halves are dropped.
+    /// Connects, without delay for small messages (TCP_NODELAY). The future may be dropped: then
+    /// nothing stays open. The connection ends when both halves are dropped.
     fn connect(&self, address: &Address) -> impl Future<Output = io::Result<(Self::Reader, Self::Writer)>>;
 }
 
 /// The receiving half of a connection.
 pub trait Reader: 'static {
-    /// Waits for data and puts what has arrived into `buf` from index `from` on, where there is room. Gives the buffer back, and
-    /// how many bytes came: 0 if the other end has finished. The future may be dropped to end the connection.
+    /// Waits for data and puts what has arrived into `buf` from index `from` on, where there is
+    /// room. Gives the buffer back, and how many bytes came: 0 if the other end has finished. The
+    /// future may be dropped to end the connection.
     fn recv(&mut self, buf: BufMut, from: usize) -> impl Future<Output = (io::Result<usize>, BufMut)>;
 }
 

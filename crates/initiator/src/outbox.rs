@@ -2,7 +2,8 @@
 
 use drive::{Buf, Segments, Tasks};
 
-/// Data up to this length are copied behind their header: a segment more costs the kernel as much as that.
+/// Data up to this length are copied behind their header: a segment more costs the kernel as much
+/// as that.
 const INLINE_BYTES_MAX: usize = 1024;
 
 /// PDUs in order.

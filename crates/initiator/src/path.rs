@@ -253,7 +253,8 @@ impl<N: Network> Path<N> {
         }
     }
 
-    /// Looks at the namespace and its access state. What is not the same any more ends the controller.
+    /// Looks at the namespace and its access state. What is not the same any more ends the
+    /// controller.
     async fn look_again(&self, controller: &Controller<N>) {
         match self.check(controller).await {
             Ok((info, access)) => {

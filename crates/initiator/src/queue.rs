@@ -1,10 +1,12 @@
 //! A queue: one connection, and the commands in flight on it.
 //!
 //! Invariants:
-//! 1. A command holds its buffers and its place in flight until it is answered or the controller has ended, also when nobody waits for
-//!    it any more. So a buffer that data may still arrive in is never somebody else's.
+//! 1. A command holds its buffers and its place in flight until it is answered or the controller
+//!    has ended, also when nobody waits for it any more. So a buffer that data may still arrive in
+//!    is never somebody else's.
 //! 2. Commands that become ready in one turn leave in one gathered send.
-//! 3. When the fate of the controller is sealed, every command in flight is told; none begins after that.
+//! 3. When the fate of the controller is sealed, every command in flight is told; none begins after
+//!    that.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -35,9 +37,11 @@ pub enum Payload {
     None,
     /// They come from the controller, and fill this buffer.
     ToHost(BufMut),
-    /// They come from the controller, and may be fewer than this buffer has room for; what is behind them stays as it is.
+    /// They come from the controller, and may be fewer than this buffer has room for; what is
+    /// behind them stays as it is.
     ToHostUpTo(BufMut),
-    /// They go to the controller: in the capsule if the command's descriptor says so, or when they are asked for.
+    /// They go to the controller: in the capsule if the command's descriptor says so, or when they
+    /// are asked for.
     ToController(Segments),
 }
 
@@ -57,9 +61,11 @@ pub struct Call {
 pub struct Reply {
     /// The controller's answer.
     pub completion: Completion,
-    /// The buffer of [`Payload::ToHost`] or [`Payload::ToHostUpTo`]. After a success the first is full.
+    /// The buffer of [`Payload::ToHost`] or [`Payload::ToHostUpTo`]. After a success the first is
+    /// full.
     pub data: Option<BufMut>,
-    /// The digests of the data were right, if there were any. Otherwise the data are not to be believed.
+    /// The digests of the data were right, if there were any. Otherwise the data are not to be
+    /// believed.
     pub is_intact: bool,
 }
 
@@ -110,7 +116,8 @@ impl<N: Network> Clone for Queue<N> {
 }
 
 impl<N: Network> Queue<N> {
-    /// Takes a connection over, and sends and receives until the fate is sealed. `commands_max`: commands in flight.
+    /// Takes a connection over, and sends and receives until the fate is sealed. `commands_max`:
+    /// commands in flight.
     pub fn start(env: &N, connection: Connection<N>, commands_max: usize, fate: Rc<Fate>) -> Queue<N> {
         let Connection { reader, writer, machine, input } = connection;
         let state = State {

@@ -36,8 +36,8 @@ pub enum ThisHostError {
     },
 }
 
-/// Name and identifier of this machine: those that are given, those that the system has, or a name that is made once and kept in the
-/// file `own`.
+/// Name and identifier of this machine: those that are given, those that the system has, or a name
+/// that is made once and kept in the file `own`.
 ///
 /// # Errors
 /// [`ThisHostError`], only where a name has to be made or read in `own`.
@@ -52,7 +52,8 @@ pub fn this_host(nqn: Option<Nqn>, id: Option<[u8; 16]>, own: Option<&Path>) -> 
     let of_system = || parse_uuid(fs::read_to_string(SYSTEM_ID).ok()?.trim());
     let id = match id.or(in_name(&nqn)).or_else(of_system) {
         Some(id) => id,
-        // A name without an identifier: that of the name that was made here will do, and stays the same.
+        // A name without an identifier: that of the name that was made here will do, and stays the
+        // same.
         None => in_name(&own()?).unwrap_or([1; 16]),
     };
     Ok(Host { nqn, id })

@@ -1,4 +1,5 @@
-//! Connections and time of tokio. To be used inside of a `tokio::task::LocalSet`: tasks stay on its thread.
+//! Connections and time of tokio. To be used inside of a `tokio::task::LocalSet`: tasks stay on its
+//! thread.
 
 use std::future::Future;
 use std::io::{self, IoSlice};

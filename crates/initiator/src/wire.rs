@@ -1,7 +1,8 @@
 //! A connection's two halves, in the clear or inside of TLS.
 //!
-//! Inside of TLS only its goodbye says that the target has ended the connection. Whoever sits between both can end it, too, and keep back what was
-//! sent: that is a failure after which the target may still execute commands.
+//! Inside of TLS only its goodbye says that the target has ended the connection. Whoever sits
+//! between both can end it, too, and keep back what was sent: that is a failure after which the
+//! target may still execute commands.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -29,7 +30,8 @@ pub(crate) struct WireReader<N: Network> {
 struct TlsReader<N> {
     env: N,
     session: Rc<RefCell<Session>>,
-    /// Ciphertext that was not decrypted yet: `start..end` of a buffer, absent while it is received into.
+    /// Ciphertext that was not decrypted yet: `start..end` of a buffer, absent while it is received
+    /// into.
     cipher: Option<BufMut>,
     start: usize,
     end: usize,
@@ -102,7 +104,8 @@ pub(crate) async fn secure<N: Network>(
 /// A target says no more to somebody whose key it does not have.
 const REFUSED: &str = "the target ended the handshake: it has another key of this host, or none, or no TLS";
 
-/// What begins a record of TLS (RFC 8446, section 5.1): change_cipher_spec, alert, handshake. An NVMe/TCP PDU does not begin so.
+/// What begins a record of TLS (RFC 8446, section 5.1): change_cipher_spec, alert, handshake. An
+/// NVMe/TCP PDU does not begin so.
 const RECORD_TYPES: std::ops::RangeInclusive<u8> = 20..=22;
 
 const NO_TLS: &str = "what listens there answers without TLS";

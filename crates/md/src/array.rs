@@ -10,7 +10,8 @@ use crate::assess::Assembly;
 use crate::examine::read_bytes;
 use crate::geometry::{Geometry, Parity, Place};
 
-/// Where a part cannot be read, its blocks of so many bytes are tried one by one: each may be readable somewhere else.
+/// Where a part cannot be read, its blocks of so many bytes are tried one by one: each may be
+/// readable somewhere else.
 const BLOCK_BYTES: usize = 4096;
 
 /// The longest part of a request that is read in one go, in bytes.
@@ -24,7 +25,8 @@ const READ_ONLY: BlockError = BlockError::ReadOnly { reason: "an md array is imp
 
 /// An array, as a block device that can only be read. A handle: clones are the same array.
 ///
-/// A block that cannot be read from its member is read from another copy, or computed from the rest of its row.
+/// A block that cannot be read from its member is read from another copy, or computed from the rest
+/// of its row.
 pub struct Array<E: Env>(Rc<Inner<E>>);
 
 impl<E: Env> Clone for Array<E> {
@@ -113,7 +115,8 @@ impl<E: Env> Inner<E> {
         parts
     }
 
-    /// Fills `buf` with a part. The second value says that it is another buffer, since the first was lost on the way.
+    /// Fills `buf` with a part. The second value says that it is another buffer, since the first
+    /// was lost on the way.
     async fn part(&self, part: &Part, buf: BufMut) -> Result<(BufMut, bool), BlockError> {
         if let Some(buf) = self.first(part, buf).await {
             return Ok((buf, false));
@@ -145,7 +148,8 @@ impl<E: Env> Inner<E> {
     /// The member that a place is read from, and the sector of its data. `None` if it is not there.
     fn home(&self, place: &Place) -> Option<(&Member<E::Drive>, u64)> {
         let (disk, sector) = match place {
-            // The first that is there: always the same one, so that copies that differ after a crash are read alike.
+            // The first that is there: always the same one, so that copies that differ after a
+            // crash are read alike.
             Place::Copies { at, .. } => *at.iter().find(|(disk, _)| self.members[*disk].is_some())?,
             Place::Strip { row, index, sector, .. } => {
                 (self.geometry.parity().expect("strips have parity").row(*row).data[*index], *sector)
@@ -154,8 +158,8 @@ impl<E: Env> Inner<E> {
         Some((self.members[disk].as_ref()?, sector))
     }
 
-    /// Where in a part the block of its first member ends that the part's byte `at` is in, so that no more than one block is
-    /// lost with a piece up to there.
+    /// Where in a part the block of its first member ends that the part's byte `at` is in, so that
+    /// no more than one block is lost with a piece up to there.
     fn block_end(&self, part: &Part, at: usize) -> usize {
         let byte = match self.home(&part.place) {
             Some((member, sector)) => member.data_start + sector * SECTOR + part.skip + at as u64,
@@ -230,7 +234,8 @@ impl<E: Env> Inner<E> {
         len: usize,
     ) -> Result<BufMut, BlockError> {
         let row = parity.row(row);
-        // Strips as the code numbers them: by their powers, then P and Q. One without a disk is all zeroes.
+        // Strips as the code numbers them: by their powers, then P and Q. One without a disk is all
+        // zeroes.
         let syndromes = [Some(row.p), row.q];
         let disks: Vec<Option<usize>> = row.powers.iter().copied().chain(syndromes).collect();
         let wanted = disks.iter().position(|disk| *disk == Some(row.data[index])).expect("each data strip has a power");

@@ -1,7 +1,7 @@
 //! Which drives make an array, and whether it can be read from them.
 //!
-//! The rules are md's: the superblock with the most events counts, also for the roles of the others; whoever missed more than one
-//! event is stale.
+//! The rules are md's: the superblock with the most events counts, also for the roles of the
+//! others; whoever missed more than one event is stale.
 
 use std::ops::Range;
 
@@ -10,7 +10,8 @@ use crate::geometry::{Geometry, Level, Numbers};
 use crate::reason::{LeftOut, Refusal, level_name};
 use crate::superblock::{ArrayId, Features, Role, Superblock, Version};
 
-/// Events that a member may have missed: the last superblocks before a stop are written one after the other.
+/// Events that a member may have missed: the last superblocks before a stop are written one after
+/// the other.
 const EVENTS_MISSED_MAX: u64 = 1;
 
 /// What an array says of itself, whether or not it can be read.
@@ -95,8 +96,9 @@ pub fn sets(candidates: &[&Candidate]) -> Vec<Vec<usize>> {
     sets.into_iter().map(|(_, set)| set).collect()
 }
 
-/// Says of drives of one array what it is and whether it can be read. With `allow_inconsistent`, what was being written when the array
-/// was last used may be computed from parity that does not fit it: mdadm's `--force`.
+/// Says of drives of one array what it is and whether it can be read. With `allow_inconsistent`,
+/// what was being written when the array was last used may be computed from parity that does not
+/// fit it: mdadm's `--force`.
 ///
 /// # Panics
 /// If there is no candidate.

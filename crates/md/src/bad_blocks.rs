@@ -1,4 +1,5 @@
-//! A member's list of bad blocks: ranges that md could not write, or could not rebuild, and whose content is therefore anything.
+//! A member's list of bad blocks: ranges that md could not write, or could not rebuild, and whose
+//! content is therefore anything.
 
 use std::ops::Range;
 
@@ -20,8 +21,8 @@ pub enum BadBlocksError {
 
 /// The bad sectors of a drive, counted from its start, in the order of the list.
 ///
-/// An entry has the first sector in its upper 54 bits and the number of sectors in the lower 10, both in units of two to the power
-/// of `shift`; one of all ones ends the list.
+/// An entry has the first sector in its upper 54 bits and the number of sectors in the lower 10,
+/// both in units of two to the power of `shift`; one of all ones ends the list.
 ///
 /// # Errors
 /// [`BadBlocksError`].

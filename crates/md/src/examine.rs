@@ -50,8 +50,8 @@ pub(crate) async fn read_bytes<D: Drive>(drive: &D, offset: u64, mut buf: BufMut
     Ok(buf)
 }
 
-/// Looks for a superblock on a drive. Where there are several, the one of the array that was made last counts, as it does for mdadm:
-/// others are what was left of earlier uses.
+/// Looks for a superblock on a drive. Where there are several, the one of the array that was made
+/// last counts, as it does for mdadm: others are what was left of earlier uses.
 ///
 /// # Errors
 /// [`NotMember`].

@@ -1,5 +1,5 @@
-//! The superblock of version 1: `struct mdp_superblock_1` of the kernel's `include/uapi/linux/raid/md_p.h`. All fields are little
-//! endian.
+//! The superblock of version 1: `struct mdp_superblock_1` of the kernel's
+//! `include/uapi/linux/raid/md_p.h`. All fields are little endian.
 //!
 //! ```text
 //!   0 magic A92B4EFC    72 level            128 data_offset       200 events
@@ -165,7 +165,8 @@ pub struct BadBlocksPlace {
     pub shift: u8,
 }
 
-/// A superblock whose checksum and place are right. Nothing else of it is checked yet: see [`crate::assess`].
+/// A superblock whose checksum and place are right. Nothing else of it is checked yet: see
+/// [`crate::assess`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
     /// Where it lies.
@@ -174,7 +175,8 @@ pub struct Superblock {
     pub features: Features,
     /// The array it belongs to.
     pub array: ArrayId,
-    /// The array's name, often with the name of a machine and a colon before it. Without control characters.
+    /// The array's name, often with the name of a machine and a colon before it. Without control
+    /// characters.
     pub name: String,
     /// When the array was made, in seconds since 1970.
     pub created_unix_s: u64,
@@ -260,7 +262,8 @@ impl Fields<'_> {
         u64::from_le_bytes(self.array(at))
     }
 
-    /// The sum of all words but its own, with what overflows added once. A last half word counts as a word.
+    /// The sum of all words but its own, with what overflows added once. A last half word counts as
+    /// a word.
     fn checksum(&self, role_count: usize) -> u32 {
         let words = self.0[..FIXED_BYTES + 2 * role_count].chunks(4).enumerate();
         let sum: u64 = words
@@ -320,7 +323,8 @@ impl Superblock {
         })
     }
 
-    /// The role that this superblock gives a device. One that it does not know is a spare, as it is to the kernel.
+    /// The role that this superblock gives a device. One that it does not know is a spare, as it is
+    /// to the kernel.
     pub fn role_of(&self, device_number: u32) -> Role {
         match self.roles.get(device_number as usize) {
             None | Some(0xFFFF) => Role::Spare,
@@ -336,8 +340,8 @@ impl Superblock {
     }
 }
 
-/// A list that lies before the start of the drive or behind the end of the numbers is none that could be read: the place is then
-/// the largest there is, which no drive has.
+/// A list that lies before the start of the drive or behind the end of the numbers is none that
+/// could be read: the place is then the largest there is, which no drive has.
 fn bad_blocks(fields: &Fields<'_>, features: Features, sector: u64) -> Option<BadBlocksPlace> {
     if !features.any(Features::BAD_BLOCKS) {
         return None;

@@ -1,5 +1,5 @@
-//! The client's messages: encoders for what it sends, parsers for what it gets. For tests and tools; there is no client
-//! state machine here.
+//! The client's messages: encoders for what it sends, parsers for what it gets. For tests and
+//! tools; there is no client state machine here.
 
 use crate::wire::{
     FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, Fields, OPTION_MAGIC, OPTION_REPLY_MAGIC, REQUEST_MAGIC, SIMPLE_REPLY_MAGIC,
@@ -97,7 +97,8 @@ pub struct OptionReply {
     pub payload: Vec<u8>,
 }
 
-/// Takes one option reply off the front of `input`. `None` if there is no whole one, or something else.
+/// Takes one option reply off the front of `input`. `None` if there is no whole one, or something
+/// else.
 pub fn option_reply(input: &mut &[u8]) -> Option<OptionReply> {
     let mut fields = Fields(input);
     if fields.u64()? != OPTION_REPLY_MAGIC {
@@ -134,8 +135,9 @@ pub enum Reply {
     },
 }
 
-/// Takes one reply off the front of `input`. `None` if there is no whole one, or something else. How many bytes follow a
-/// successful simple reply is known only to who sent the request: `read_bytes` says it for a cookie.
+/// Takes one reply off the front of `input`. `None` if there is no whole one, or something else.
+/// How many bytes follow a successful simple reply is known only to who sent the request:
+/// `read_bytes` says it for a cookie.
 pub fn reply(input: &mut &[u8], read_bytes: impl Fn(u64) -> usize) -> Option<Reply> {
     let mut fields = Fields(input);
     let reply = match fields.u32()? {

@@ -50,14 +50,15 @@ pub struct ExportInfo {
     pub read_only: bool,
     /// A flush on one connection covers what was completed on all (`NBD_FLAG_CAN_MULTI_CONN`).
     pub multi_conn: bool,
-    /// Request size and alignment that avoid a read-modify-write, in bytes (`NBD_INFO_BLOCK_SIZE`): a power of 2, at
-    /// least 512.
+    /// Request size and alignment that avoid a read-modify-write, in bytes (`NBD_INFO_BLOCK_SIZE`):
+    /// a power of 2, at least 512.
     pub block_bytes_preferred: u32,
 }
 
 impl ExportInfo {
-    /// Transmission flags ("Transmission flags"). `NBD_FLAG_SEND_DF` MUST be clear without structured replies. The
-    /// medium is never reported as rotational: a group of drives has no one head to schedule for.
+    /// Transmission flags ("Transmission flags"). `NBD_FLAG_SEND_DF` MUST be clear without
+    /// structured replies. The medium is never reported as rotational: a group of drives has no one
+    /// head to schedule for.
     pub fn flags(&self, structured: bool) -> u16 {
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
         if self.read_only {

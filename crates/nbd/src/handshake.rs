@@ -1,10 +1,13 @@
 //! The handshake phase: greeting, client flags, option haggling ("Handshake").
 //!
 //! Invariants:
-//! 1. Every option is answered with exactly one final reply, in order of arrival, or ends the connection.
-//! 2. What was negotiated in the clear is forgotten when TLS starts (`NBD_OPT_STARTTLS`: the server MUST NOT preserve any
-//!    negotiation state), and nothing that arrived in the clear is read as if it had come through TLS.
-//! 3. Metadata contexts count only for the export name they were chosen for (`NBD_OPT_SET_META_CONTEXT`).
+//! 1. Every option is answered with exactly one final reply, in order of arrival, or ends the
+//!    connection.
+//! 2. What was negotiated in the clear is forgotten when TLS starts (`NBD_OPT_STARTTLS`: the server
+//!    MUST NOT preserve any negotiation state), and nothing that arrived in the clear is read as if
+//!    it had come through TLS.
+//! 3. Metadata contexts count only for the export name they were chosen for
+//!    (`NBD_OPT_SET_META_CONTEXT`).
 
 use crate::directory::{Directory, ExportInfo, Refusal};
 use crate::limits::{OPTION_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX, PAYLOAD_BYTES_MAX, STRING_BYTES_MAX};
@@ -27,14 +30,16 @@ pub enum TlsPolicy {
     Required,
 }
 
-/// What the caller has to do after [`Handshake::step`]. Whatever was written to `out` goes to the client first.
+/// What the caller has to do after [`Handshake::step`]. Whatever was written to `out` goes to the
+/// client first.
 #[derive(Debug)]
 pub enum Progress<E> {
     /// A message was handled; call again.
     Continue,
     /// No whole message is left in the input.
     NeedMore,
-    /// From the next byte on, in both directions, the stream is TLS. The rest of the input belongs to TLS too.
+    /// From the next byte on, in both directions, the stream is TLS. The rest of the input belongs
+    /// to TLS too.
     StartTls,
     /// The client has chosen an export; the rest of the input is for [`Transmission::step`].
     Entered(Transmission, E),
@@ -72,7 +77,8 @@ pub struct Handshake {
 /// What kind of data an option carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Data {
-    /// "The client MUST NOT send any additional data with the option": `NBD_REP_ERR_INVALID` otherwise.
+    /// "The client MUST NOT send any additional data with the option": `NBD_REP_ERR_INVALID`
+    /// otherwise.
     Empty,
     /// "A server SHOULD ignore any data".
     Ignored,
@@ -106,10 +112,11 @@ const fn rule(option: u32, name: &'static str, data: Data, in_clear: InClear, st
     OptionRule { option, name, data, in_clear, structured_first }
 }
 
-/// The options this server knows. Any other is `NBD_REP_ERR_UNSUP`, or `NBD_REP_ERR_TLS_REQD` where TLS comes first.
+/// The options this server knows. Any other is `NBD_REP_ERR_UNSUP`, or `NBD_REP_ERR_TLS_REQD` where
+/// TLS comes first.
 #[rustfmt::skip]
 pub(crate) const OPTIONS: [OptionRule; 9] = [
-    //   option                  name                         data           clear, TLS required  structured first
+    //   option name data clear, TLS required structured first
     rule(opt::EXPORT_NAME,       "NBD_OPT_EXPORT_NAME",       Data::Parsed,  InClear::Close,      false),
     rule(opt::ABORT,             "NBD_OPT_ABORT",             Data::Ignored, InClear::Serve,      false),
     rule(opt::LIST,              "NBD_OPT_LIST",              Data::Empty,   InClear::Refuse,     false),
@@ -160,9 +167,9 @@ impl Handshake {
         self.secure
     }
 
-    /// Handles at most one message at the start of `input`, and says how many bytes it took. Replies are appended to
-    /// `out`. The caller drops the taken bytes, and keeps the rest for the next call. An input of
-    /// [`crate::INPUT_BYTES_MIN`] bytes always holds a whole message.
+    /// Handles at most one message at the start of `input`, and says how many bytes it took.
+    /// Replies are appended to `out`. The caller drops the taken bytes, and keeps the rest for the
+    /// next call. An input of [`crate::INPUT_BYTES_MIN`] bytes always holds a whole message.
     pub fn step<D: Directory>(
         &mut self,
         input: &[u8],
@@ -229,7 +236,8 @@ impl Handshake {
             Some(Err(violation)) => (0, Progress::Close(violation)),
             Some(Ok(refusal)) => {
                 if option == opt::SET_META_CONTEXT {
-                    // "replaces all previously-set metadata contexts (including when this command fails)".
+                    // "replaces all previously-set metadata contexts (including when this command
+                    // fails)".
                     self.allocation_of = None;
                 }
                 self.state = if len == 0 { State::Options } else { State::Skip { left: len } };
@@ -364,7 +372,8 @@ impl Handshake {
         payload.extend_from_slice(&found.size_bytes.to_be_bytes());
         payload.extend_from_slice(&found.flags(self.structured).to_be_bytes());
         reply(out, option, rep::INFO, &payload);
-        // "The client MUST NOT include any information request in the list more than once"; answering once is enough.
+        // "The client MUST NOT include any information request in the list more than once";
+        // answering once is enough.
         let asked = |kind: u16| wanted.chunks_exact(2).any(|pair| pair == kind.to_be_bytes());
         for (kind, text) in [(info::NAME, &found.name), (info::DESCRIPTION, &found.description)] {
             if asked(kind) {
@@ -412,7 +421,8 @@ impl Handshake {
         }
         directory.find(name)?;
         if matched {
-            // "The metadata context ID in these replies is reserved and SHOULD be set to zero" in a list.
+            // "The metadata context ID in these replies is reserved and SHOULD be set to zero" in a
+            // list.
             let mut payload = if set { CONTEXT_ALLOCATION_ID } else { 0 }.to_be_bytes().to_vec();
             payload.extend_from_slice(CONTEXT_ALLOCATION.as_bytes());
             reply(out, option, rep::META_CONTEXT, &payload);

@@ -1,13 +1,16 @@
 //! The server side of the NBD protocol, sans-I/O: bytes in, bytes and actions out.
 //!
-//! Written from <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>; quoted words and clause names are
-//! its own. Fixed newstyle, structured replies and `base:allocation`; no oldstyle, and of the experimental extensions
-//! none. It opens no socket, allocates no payload and knows no clock.
+//! Written from <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>; quoted words
+//! and clause names are its own. Fixed newstyle, structured replies and `base:allocation`; no
+//! oldstyle, and of the experimental extensions none. It opens no socket, allocates no payload and
+//! knows no clock.
 //!
 //! One connection is two machines, one after the other:
 //!
-//! - [`Handshake`] haggles about options with the help of a [`Directory`] until the client has chosen an export;
-//! - [`Transmission`] cuts the stream into checked [`Request`]s, and says where the data of a write go.
+//! - [`Handshake`] haggles about options with the help of a [`Directory`] until the client has
+//!   chosen an export;
+//! - [`Transmission`] cuts the stream into checked [`Request`]s, and says where the data of a write
+//!   go.
 //!
 //! [`Replies`] writes the answers. [`client`] holds the other side's messages, for tests and tools.
 //!

@@ -91,13 +91,14 @@ impl Replies {
         Replies { structured }
     }
 
-    /// Whether a read may be answered in several chunks: [`Replies::data_chunk`] and [`Replies::hole_chunk`].
+    /// Whether a read may be answered in several chunks: [`Replies::data_chunk`] and
+    /// [`Replies::hole_chunk`].
     pub fn structured(self) -> bool {
         self.structured
     }
 
-    /// Success without data, of any request but a read of at least one byte. A simple reply is allowed for it in every
-    /// session but as an answer to a read.
+    /// Success without data, of any request but a read of at least one byte. A simple reply is
+    /// allowed for it in every session but as an answer to a read.
     #[inline]
     pub fn done(self, cookie: u64, read: bool) -> Head {
         if self.structured && read {
@@ -106,11 +107,12 @@ impl Replies {
         Head::simple(0, cookie)
     }
 
-    /// The whole answer to a read: `len` bytes of data have to follow. They MUST all be there already, since no error can
-    /// be reported after this.
+    /// The whole answer to a read: `len` bytes of data have to follow. They MUST all be there
+    /// already, since no error can be reported after this.
     ///
     /// # Panics
-    /// If `len` is 0 ("each chunk MUST describe at least one byte"): [`Replies::done`] is the answer then.
+    /// If `len` is 0 ("each chunk MUST describe at least one byte"): [`Replies::done`] is the
+    /// answer then.
     #[inline]
     pub fn data(self, cookie: u64, offset: u64, len: u32) -> Head {
         assert!(len > 0, "a content chunk describes at least one byte");
@@ -140,7 +142,8 @@ impl Replies {
         Head::chunk(flags, chunk::OFFSET_HOLE, cookie, 12).put(offset.to_be_bytes()).put(len.to_be_bytes())
     }
 
-    /// Failure of any request. The reason travels only in structured replies; it is cut at 4096 bytes.
+    /// Failure of any request. The reason travels only in structured replies; it is cut at 4096
+    /// bytes.
     pub fn error(self, cookie: u64, errno: Errno, reason: &str) -> Vec<u8> {
         if !self.structured {
             return Head::simple(errno as u32, cookie).to_vec();
@@ -153,8 +156,8 @@ impl Replies {
         reply
     }
 
-    /// `NBD_REPLY_TYPE_BLOCK_STATUS` of `base:allocation`. Neighbours in the same state are joined, and what is more than
-    /// [`STATUS_DESCRIPTORS_MAX`] is left out.
+    /// `NBD_REPLY_TYPE_BLOCK_STATUS` of `base:allocation`. Neighbours in the same state are joined,
+    /// and what is more than [`STATUS_DESCRIPTORS_MAX`] is left out.
     ///
     /// # Panics
     /// If there is no descriptor ("the server MUST return at least one"), or one is empty.

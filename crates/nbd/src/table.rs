@@ -1,4 +1,5 @@
-//! The state tables as a picture, so that a change of the rules shows as a change of the documentation.
+//! The state tables as a picture, so that a change of the rules shows as a change of the
+//! documentation.
 
 use std::fmt::Write;
 
@@ -6,7 +7,8 @@ use crate::handshake::{Data, InClear, OPTIONS};
 use crate::transmission::COMMANDS;
 use crate::wire::cmd_flag;
 
-/// The rules for options and requests as two Markdown tables. `docs/protocols/nbd.md` holds them word for word.
+/// The rules for options and requests as two Markdown tables. `docs/protocols/nbd.md` holds them
+/// word for word.
 pub fn tables() -> String {
     let mut text = String::from(
         "| option | number | data | in the clear, where TLS is required | structured replies first |\n\

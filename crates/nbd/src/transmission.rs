@@ -1,11 +1,12 @@
 //! The transmission phase: requests in, checked ("Transmission").
 //!
 //! Invariants:
-//! 1. Every request but `NBD_CMD_DISC` is handed out once, as a [`Step::Request`] or a [`Step::Refused`], and in order.
-//! 2. A range that was handed out lies within the export, a change was handed out only if the export takes changes, and
-//!    a length is at most [`PAYLOAD_BYTES_MAX`] where data travel.
-//! 3. The data of a write follow its [`Step::Request`] without anything between them, and are `len` bytes in sum; the
-//!    data of a refused write never leave this machine.
+//! 1. Every request but `NBD_CMD_DISC` is handed out once, as a [`Step::Request`] or a
+//!    [`Step::Refused`], and in order.
+//! 2. A range that was handed out lies within the export, a change was handed out only if the
+//!    export takes changes, and a length is at most [`PAYLOAD_BYTES_MAX`] where data travel.
+//! 3. The data of a write follow its [`Step::Request`] without anything between them, and are `len`
+//!    bytes in sum; the data of a refused write never leave this machine.
 
 use crate::directory::ExportInfo;
 use crate::limits::{DIRECT_BYTES_MIN, DRAIN_BYTES_MAX, PAYLOAD_BYTES_MAX};
@@ -22,7 +23,8 @@ pub struct Request {
     pub command: Command,
 }
 
-/// What a request asks for. Offsets and lengths are in bytes; a length may be 0 except where it says otherwise.
+/// What a request asks for. Offsets and lengths are in bytes; a length may be 0 except where it
+/// says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// `NBD_CMD_READ`.
@@ -94,15 +96,17 @@ pub enum Step {
     NeedMore,
     /// Serve this.
     Request(Request),
-    /// The first `len` bytes of the input, counted among those taken, are the next data of the last write.
+    /// The first `len` bytes of the input, counted among those taken, are the next data of the last
+    /// write.
     Data {
         /// Their number.
         len: usize,
         /// With them the write is complete.
         last: bool,
     },
-    /// The input is empty and many data of the last write are missing: receive up to `len` bytes straight into their
-    /// place, and report them with [`Transmission::received`]. Receiving them into the input is allowed too.
+    /// The input is empty and many data of the last write are missing: receive up to `len` bytes
+    /// straight into their place, and report them with [`Transmission::received`]. Receiving them
+    /// into the input is allowed too.
     Receive {
         /// Missing bytes.
         len: u32,
@@ -171,11 +175,12 @@ const fn rule(
     CommandRule { command, name, flags: flags | cmd_flag::FUA, changes, payload, past_end }
 }
 
-/// The requests that are checked for flags and range. `NBD_CMD_DISC` has no reply and is taken as it is; any other is
-/// `NBD_EINVAL`. A flush has no range: its offset and length "MUST be set to all-zero", and are not looked at.
+/// The requests that are checked for flags and range. `NBD_CMD_DISC` has no reply and is taken as
+/// it is; any other is `NBD_EINVAL`. A flush has no range: its offset and length "MUST be set to
+/// all-zero", and are not looked at.
 #[rustfmt::skip]
 pub(crate) const COMMANDS: [CommandRule; 7] = [
-    //   command            name                     flags besides FUA                        changes payload past the end
+    //   command name flags besides FUA changes payload past the end
     rule(cmd::READ,         "NBD_CMD_READ",          cmd_flag::DF,                             false, true,  Some(Errno::Inval)),
     rule(cmd::WRITE,        "NBD_CMD_WRITE",         0,                                        true,  true,  Some(Errno::NoSpc)),
     rule(cmd::FLUSH,        "NBD_CMD_FLUSH",         0,                                        false, false, None),
@@ -196,7 +201,8 @@ struct Header {
 }
 
 impl Transmission {
-    /// `structured`: structured replies were negotiated. `allocation`: `base:allocation` was chosen for this export.
+    /// `structured`: structured replies were negotiated. `allocation`: `base:allocation` was chosen
+    /// for this export.
     pub(crate) fn new(info: &ExportInfo, structured: bool, allocation: bool) -> Transmission {
         Transmission {
             state: State::Header,
@@ -220,8 +226,8 @@ impl Transmission {
         }
     }
 
-    /// Handles at most one message at the start of `input`, and says how many bytes it took. The caller drops the taken
-    /// bytes and keeps the rest for the next call.
+    /// Handles at most one message at the start of `input`, and says how many bytes it took. The
+    /// caller drops the taken bytes and keeps the rest for the next call.
     pub fn step(&mut self, input: &[u8]) -> (usize, Step) {
         match self.state {
             State::Header => self.header(input),
@@ -235,7 +241,8 @@ impl Transmission {
         }
     }
 
-    /// After a [`Step::Receive`]: `len` bytes of the data have arrived in their place. True if the write is complete.
+    /// After a [`Step::Receive`]: `len` bytes of the data have arrived in their place. True if the
+    /// write is complete.
     ///
     /// # Panics
     /// If they are more than were asked for.
@@ -314,7 +321,8 @@ impl Transmission {
             return Err((Errno::Perm, "the export is read-only"));
         }
         if rule.payload && len > PAYLOAD_BYTES_MAX {
-            // "Error values": NBD_EOVERFLOW is for structured reads; anything else would be unexpected.
+            // "Error values": NBD_EOVERFLOW is for structured reads; anything else would be
+            // unexpected.
             let structured_read = command == cmd::READ && self.structured;
             return Err((
                 if structured_read { Errno::Overflow } else { Errno::Inval },

@@ -4,10 +4,12 @@ use thiserror::Error;
 
 use crate::limits::{DRAIN_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX, STRING_BYTES_MAX};
 
-/// A breach of a rule that leaves no way to answer and go on: the server ends this connection, and nothing else.
+/// A breach of a rule that leaves no way to answer and go on: the server ends this connection, and
+/// nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Violation {
-    /// "Client flags": the server MUST drop the connection if the client sets a flag it did not offer.
+    /// "Client flags": the server MUST drop the connection if the client sets a flag it did not
+    /// offer.
     #[error("unknown client flags {flags:#x}")]
     ClientFlags {
         /// The flags as sent.

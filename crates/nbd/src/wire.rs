@@ -1,6 +1,7 @@
 //! Numbers of the protocol, named as in the specification, and a cursor over big-endian fields.
 //!
-//! Clause names in this crate are headings of `doc/proto.md` in the repository `NetworkBlockDevice/nbd`.
+//! Clause names in this crate are headings of `doc/proto.md` in the repository
+//! `NetworkBlockDevice/nbd`.
 
 /// `NBDMAGIC`, first field of the greeting ("Newstyle negotiation").
 pub const GREETING_MAGIC: u64 = 0x4e42_444d_4147_4943;

@@ -50,8 +50,8 @@ impl Access {
         self.refusal().is_none()
     }
 
-    /// What a command for the namespace is answered, if it is not carried out: Base 2.0, clauses 8.1.3.3 to 8.1.3.5. The host may
-    /// send it again through another controller.
+    /// What a command for the namespace is answered, if it is not carried out: Base 2.0, clauses
+    /// 8.1.3.3 to 8.1.3.5. The host may send it again through another controller.
     #[inline]
     pub fn refusal(self) -> Option<Status> {
         match self {
@@ -62,7 +62,8 @@ impl Access {
         }
     }
 
-    /// The state that a command met which was answered with this status, if it was not carried out because of that.
+    /// The state that a command met which was answered with this status, if it was not carried out
+    /// because of that.
     pub fn of_refusal(status: Status) -> Option<Access> {
         use Access::*;
         let is = |refusal: Status| refusal.0 & CODE == status.0 & CODE;

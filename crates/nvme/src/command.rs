@@ -116,7 +116,8 @@ pub enum Place {
 /// PSDT, "SGLs are used for this transfer, metadata in one buffer".
 const PSDT_SGL: u8 = 0b01 << 6;
 
-/// Which way the data of a command go: Base 2.0, figure 88, "Data Transfer" in bits 1:0 of the opcode.
+/// Which way the data of a command go: Base 2.0, figure 88, "Data Transfer" in bits 1:0 of the
+/// opcode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
     /// There are none.
@@ -210,10 +211,12 @@ impl Command {
         }
     }
 
-    /// PSDT says that data are described by an SGL, as they have to be over fabrics: Base 2.0, figure 87.
+    /// PSDT says that data are described by an SGL, as they have to be over fabrics: Base 2.0,
+    /// figure 87.
     #[inline]
     pub fn has_sgl(&self) -> bool {
-        // 01b and 10b differ in where metadata are, which there are none of; 00b is a PRP, 11b reserved.
+        // 01b and 10b differ in where metadata are, which there are none of; 00b is a PRP, 11b
+        // reserved.
         matches!(self.flags >> 6, 0b01 | 0b10)
     }
 

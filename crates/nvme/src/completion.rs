@@ -9,7 +9,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub struct Completion {
     /// Dwords 0 and 1, with a meaning of each command's own.
     pub result: U64,
-    /// SQHD: how far the submission queue was consumed; [`Completion::NO_FLOW_CONTROL`] where that is not used.
+    /// SQHD: how far the submission queue was consumed; [`Completion::NO_FLOW_CONTROL`] where that
+    /// is not used.
     pub sq_head: U16,
     /// SQID; reserved over fabrics.
     pub sq_id: U16,
@@ -40,7 +41,8 @@ impl Completion {
     }
 }
 
-/// A status as in bits 15:1 of its field: code (SC) in bits 7:0, type (SCT) in bits 10:8, do not retry (DNR) in bit 14.
+/// A status as in bits 15:1 of its field: code (SC) in bits 7:0, type (SCT) in bits 10:8, do not
+/// retry (DNR) in bit 14.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Status(pub u16);
 

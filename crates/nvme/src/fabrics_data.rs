@@ -136,7 +136,8 @@ pub struct DiscoveryEntry {
     pub adrfam: u8,
     /// SUBTYPE: 1 a referral, 2 an NVM subsystem, 3 the discovery subsystem itself.
     pub subtype: u8,
-    /// TREQ: bits 1:0 say whether a secure channel is required (01b) or not (10b), bit 2 that SQ flow control may be left out.
+    /// TREQ: bits 1:0 say whether a secure channel is required (01b) or not (10b), bit 2 that SQ
+    /// flow control may be left out.
     pub treq: u8,
     /// PORTID.
     pub portid: U16,

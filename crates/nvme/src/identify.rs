@@ -30,7 +30,8 @@ pub mod cns {
     pub const COMMAND_SETS: u8 = 0x1C;
 }
 
-/// Identify Controller: Base 2.0, figure 275. Fields are named as there; bits are said where they are set.
+/// Identify Controller: Base 2.0, figure 275. Fields are named as there; bits are said where they
+/// are set.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the names are the specification's")]
@@ -238,7 +239,8 @@ pub(crate) fn namespace_list(nsids: impl Iterator<Item = u32>) -> Vec<u8> {
     list
 }
 
-/// Namespace Identification Descriptors: NGUID, UUID and the NVM command set (Base 2.0, figure 277).
+/// Namespace Identification Descriptors: NGUID, UUID and the NVM command set (Base 2.0, figure
+/// 277).
 pub(crate) fn namespace_descriptors(nguid: &[u8; 16], uuid: &[u8; 16]) -> Vec<u8> {
     let mut list = vec![0; IDENTIFY_BYTES];
     let mut at = 0;

@@ -1,8 +1,8 @@
 //! NVMe, NVMe over fabrics and NVMe/TCP, sans-I/O: bytes in, bytes and actions out.
 //!
-//! Written from the NVM Express Base Specification 2.0, the NVM Command Set Specification 1.0 and the TCP Transport
-//! Specification 1.0 (<https://nvmexpress.org/specifications/>); fields and clauses are named as there. It opens no socket,
-//! holds no payload and knows no clock.
+//! Written from the NVM Express Base Specification 2.0, the NVM Command Set Specification 1.0 and
+//! the TCP Transport Specification 1.0 (<https://nvmexpress.org/specifications/>); fields and
+//! clauses are named as there. It opens no socket, holds no payload and knows no clock.
 //!
 //! - [`Command`], [`Completion`], [`identify`], [`fabrics_data`]: the structures.
 //! - [`Access`]: how a controller reaches a namespace.

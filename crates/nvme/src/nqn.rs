@@ -18,7 +18,8 @@ pub const NQN_FIELD_BYTES: usize = 256;
 /// The name of every discovery subsystem: Base 2.0, clause 4.5.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
-/// What discovery services that announce themselves by multicast DNS are, over TCP: TP 8009; in the form of RFC 6763.
+/// What discovery services that announce themselves by multicast DNS are, over TCP: TP 8009; in the
+/// form of RFC 6763.
 pub const DISCOVERY_SERVICE_TYPE: &str = "_nvme-disc._tcp.local.";
 
 /// What names made of a UUID begin with.

@@ -30,8 +30,8 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// The identities that a ClientHello offers, `max` at most, in its order. `message`: without the header of the handshake. None if there are
-/// none, or it is malformed.
+/// The identities that a ClientHello offers, `max` at most, in its order. `message`: without the
+/// header of the handshake. None if there are none, or it is malformed.
 pub(crate) fn identities(message: &[u8], max: usize) -> Vec<&[u8]> {
     offered(message, max).unwrap_or_default()
 }

@@ -17,8 +17,8 @@ use zeroize::Zeroizing;
 use crate::hello::identities;
 use crate::wire::Wired;
 
-/// TLS 1.3 alone, TLS_AES_128_GCM_SHA256, TLS_AES_256_GCM_SHA384 and TLS_CHACHA20_POLY1305_SHA256, over secp256r1, x25519 and secp384r1. A
-/// numbered policy stays what it is.
+/// TLS 1.3 alone, TLS_AES_128_GCM_SHA256, TLS_AES_256_GCM_SHA384 and TLS_CHACHA20_POLY1305_SHA256,
+/// over secp256r1, x25519 and secp384r1. A numbered policy stays what it is.
 const POLICY: &str = "AWS-CRT-SDK-TLSv1.3-2023";
 
 /// Identities of a ClientHello that are looked for. Hosts offer two or three.
@@ -163,8 +163,8 @@ fn config() -> Result<Config, TlsError> {
     made.clone().map_err(TlsError::Setup)
 }
 
-/// TLS of one connection, sans-I/O. [`Session::shake`] until it is done, then [`Session::open`] and [`Session::seal`] in any order. After an
-/// error it is of no use.
+/// TLS of one connection, sans-I/O. [`Session::shake`] until it is done, then [`Session::open`] and
+/// [`Session::seal`] in any order. After an error it is of no use.
 pub struct Session {
     wired: Wired,
 }
@@ -172,7 +172,8 @@ pub struct Session {
 impl Session {
     fn new(mode: Mode) -> Result<Session, Error> {
         let mut connection = Connection::new(mode);
-        // It is against timing attacks on the padding of CBC, which TLS 1.3 does not have; s2n-tls would block the thread.
+        // It is against timing attacks on the padding of CBC, which TLS 1.3 does not have; s2n-tls
+        // would block the thread.
         connection.set_blinding(Blinding::SelfService)?;
         // Callbacks want one, also those that never wait.
         connection.set_waker(Some(Waker::noop()))?;
@@ -213,8 +214,9 @@ impl Session {
         make().map_err(|error: Error| TlsError::Setup(error.to_string()))
     }
 
-    /// Takes ciphertext of the handshake. Gives how many bytes it took, and whether the handshake is done. What [`Session::to_send`] gives has to
-    /// be sent after each call, also after one that fails.
+    /// Takes ciphertext of the handshake. Gives how many bytes it took, and whether the handshake
+    /// is done. What [`Session::to_send`] gives has to be sent after each call, also after one that
+    /// fails.
     ///
     /// # Errors
     /// [`TlsError::Handshake`]
@@ -237,7 +239,8 @@ impl Session {
         }
     }
 
-    /// What is to be sent because of the handshake or of [`Session::close`]. Empty if there is nothing.
+    /// What is to be sent because of the handshake or of [`Session::close`]. Empty if there is
+    /// nothing.
     pub fn to_send(&mut self) -> Vec<u8> {
         self.wired.take_spilled()
     }
@@ -256,8 +259,8 @@ impl Session {
         self.wired.connection().cipher_suite().ok().map(str::to_owned)
     }
 
-    /// Decrypts: takes ciphertext, and fills `into` as far as it goes. With room left in `into` all ciphertext was taken, unless the peer has said
-    /// goodbye.
+    /// Decrypts: takes ciphertext, and fills `into` as far as it goes. With room left in `into` all
+    /// ciphertext was taken, unless the peer has said goodbye.
     ///
     /// # Errors
     /// [`TlsError::Broken`]

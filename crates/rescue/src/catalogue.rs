@@ -52,7 +52,8 @@ impl Volumes {
         let copies = slots.iter().filter(|(_, _, slot)| valid(slot).is_some()).count() as u64;
         let newest = slots.iter().filter_map(|(_, _, slot)| valid(slot)).max_by_key(|(sequence, _)| *sequence);
         let Some((sequence, catalogue)) = newest else {
-            // It is whole on every member before a volume exists: a member with neither slot says that there is none.
+            // It is whole on every member before a volume exists: a member with neither slot says
+            // that there is none.
             let has_any =
                 |member| slots.iter().any(|(other, _, slot)| *other == member && !matches!(slot, Slot::Absent));
             if !group.present().all(has_any) {
@@ -128,7 +129,8 @@ fn read_slot(group: &Group, drives: &[Found], member: usize, number: u64) -> Slo
     let offset = catalogue_slot_offset(layout, number);
     let mut bytes = vec![0; usize::try_from(catalogue_slot_bytes(layout)).expect("at most 1 MiB")];
     if group.read(drives, member, offset, &mut bytes).is_err() {
-        // What lies behind the document may be unreadable; behind what cannot be read the checksum does not fit.
+        // What lies behind the document may be unreadable; behind what cannot be read the checksum
+        // does not fit.
         for (index, block) in bytes.chunks_mut(BLOCK).enumerate() {
             match group.read(drives, member, offset + (index * BLOCK) as u64, block) {
                 Err(error) if index == 0 => return Slot::Bad(format!("cannot be read: {}", plain(&error))),

@@ -20,7 +20,8 @@ pub struct CheckReport {
     pub groups: Vec<CheckedGroup>,
     /// Everything that is wrong.
     pub findings: Vec<Finding>,
-    /// Whether everything that was named could be looked at: each drive was opened, and there is a group on them.
+    /// Whether everything that was named could be looked at: each drive was opened, and there is a
+    /// group on them.
     pub complete: bool,
 }
 
@@ -53,7 +54,8 @@ pub struct CheckedGroup {
     pub warnings: Vec<String>,
 }
 
-/// Checks every structure of everything that is on the drives and, with `parity`, all data that was ever written.
+/// Checks every structure of everything that is on the drives and, with `parity`, all data that was
+/// ever written.
 pub fn check(survey: &Survey, parity: bool, progress: Progress<'_>) -> CheckReport {
     let mut findings = Vec::new();
     for unopened in &survey.unopened {

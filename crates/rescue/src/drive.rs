@@ -34,8 +34,8 @@ impl Node {
         kind.is_block_device().then(|| Node::Block { number: metadata.rdev() })
     }
 
-    /// Whether writing to one may change the other: they are the same, or one lies in the other, as a loop device in its
-    /// file or a partition in its disk.
+    /// Whether writing to one may change the other: they are the same, or one lies in the other, as
+    /// a loop device in its file or a partition in its disk.
     pub(crate) fn overlaps(self, other: Node) -> bool {
         let (own, others) = (self.with_what_it_lies_in(), other.with_what_it_lies_in());
         own.contains(&other) || others.contains(&self)

@@ -41,8 +41,8 @@ pub struct ExtractReport {
     pub size_bytes: u64,
     /// Bytes that were read or computed.
     pub data_bytes: u64,
-    /// Bytes of those that were computed, since their member is missing, could not read them, or gave other bytes than were
-    /// written.
+    /// Bytes of those that were computed, since their member is missing, could not read them, or
+    /// gave other bytes than were written.
     pub computed_bytes: u64,
     /// Bytes that were never written and read as zeroes.
     pub hole_bytes: u64,
@@ -50,7 +50,8 @@ pub struct ExtractReport {
     pub lost_bytes: u64,
     /// Where those are; the first 1000 ranges.
     pub lost: Vec<LostRange>,
-    /// Blocks that were read and do not fit their checksums: nothing of them was used. Counted up to a million.
+    /// Blocks that were read and do not fit their checksums: nothing of them was used. Counted up
+    /// to a million.
     pub damaged_count: u64,
     /// Where those are; the first 1000 ranges.
     pub damaged: Vec<DamagedRange>,
@@ -70,11 +71,12 @@ pub struct Extraction<'a> {
 }
 
 impl<'a> Extraction<'a> {
-    /// Finds a volume and makes sure that all of it can be had, as far as missing members go. `group` is a name or a
-    /// UUID. With `partial`, less than all is enough.
+    /// Finds a volume and makes sure that all of it can be had, as far as missing members go.
+    /// `group` is a name or a UUID. With `partial`, less than all is enough.
     ///
     /// # Errors
-    /// [`RescueError`]; [`RescueError::Lost`] where too many members are missing and `partial` was not said.
+    /// [`RescueError`]; [`RescueError::Lost`] where too many members are missing and `partial` was
+    /// not said.
     pub fn new(survey: &'a Survey, group: &str, volume: &str, partial: bool) -> Result<Extraction<'a>, RescueError> {
         let group = survey.group(group)?;
         let drives = &survey.drives[..];
@@ -116,7 +118,8 @@ impl<'a> Extraction<'a> {
     /// Reads, computes and writes everything.
     ///
     /// # Errors
-    /// [`RescueError::Write`]; [`RescueError::Lost`] at the first lost range unless `partial` was said.
+    /// [`RescueError::Write`]; [`RescueError::Lost`] at the first lost range unless `partial` was
+    /// said.
     pub fn run(&self, target: &mut dyn Target, progress: Progress<'_>) -> Result<ExtractReport, RescueError> {
         let mut reader = StripeReader::new(self.group, self.drives, &self.log);
         let mut lost = Lost::default();
@@ -209,7 +212,8 @@ impl<'a> Extraction<'a> {
     }
 }
 
-/// Whether too many members are missing for the bytes of a piece. Members that cannot read some of theirs count as there.
+/// Whether too many members are missing for the bytes of a piece. Members that cannot read some of
+/// theirs count as there.
 pub(crate) fn is_lost(group: &Group, piece: &Piece) -> bool {
     match piece.written {
         Some(false) => false,

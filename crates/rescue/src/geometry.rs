@@ -67,7 +67,8 @@ impl Geometry {
         offset / self.zone * self.sets + set
     }
 
-    /// The slot that holds strip `strip` (data from 0, then the syndromes) of the row at `offset` of a set.
+    /// The slot that holds strip `strip` (data from 0, then the syndromes) of the row at `offset`
+    /// of a set.
     pub(crate) fn slot_of(&self, set: u64, offset: u64, strip: usize) -> usize {
         let first = set as usize * self.width;
         if self.syndrome_count == 0 {

@@ -158,7 +158,8 @@ impl Group {
         &self.superblock.name
     }
 
-    /// Refuses what nobody can decide but a person: a group that was divided, and two drives with one identity.
+    /// Refuses what nobody can decide but a person: a group that was divided, and two drives with
+    /// one identity.
     ///
     /// # Errors
     /// [`RescueError::Divided`], [`RescueError::Duplicate`].
@@ -255,8 +256,9 @@ impl Group {
     }
 }
 
-/// A drive that went on without another that the newest superblock counts in, while that went on without it, in another line of runs. Then none
-/// of the drives that it counted in is counted in now.
+/// A drive that went on without another that the newest superblock counts in, while that went on
+/// without it, in another line of runs. Then none of the drives that it counted in is counted in
+/// now.
 fn divided(newest: &Superblock, found: &[(usize, &Superblock)]) -> Option<(usize, usize)> {
     found.iter().find_map(|(index, own)| {
         let counts_itself = live(own).any(|uuid| uuid == own.drive);

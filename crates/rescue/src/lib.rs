@@ -1,18 +1,22 @@
-//! Reads drive groups with nothing but their drives: a second reader of the format, for the day when the daemon is gone.
+//! Reads drive groups with nothing but their drives: a second reader of the format, for the day
+//! when the daemon is gone.
 //!
 //! - [`Survey`]: what some drives are: superblocks, [`Group`]s, members that are missing or stale.
 //! - [`list`]: what is on them, as a report.
 //! - [`check`]: whether every structure is whole, and whether checksums and parity fit the data.
-//! - [`Extraction`]: a volume's bytes, with up to m members of each set missing, unreadable or damaged.
+//! - [`Extraction`]: a volume's bytes, with up to m members of each set missing, unreadable or
+//!   damaged.
 //!
-//! It is written from `docs/format/` and shares no code with the engine but the parsing of structures (`format`) and
-//! the arithmetic (`gf`). A byte at which the two differ is a bug in one of them, or in the documents.
+//! It is written from `docs/format/` and shares no code with the engine but the parsing of
+//! structures (`format`) and the arithmetic (`gf`). A byte at which the two differ is a bug in one
+//! of them, or in the documents.
 //!
 //! Invariants:
 //! 1. Drives are opened for reading only, and nothing is ever written to them.
 //! 2. A stale drive's bytes are used for nothing.
 //! 3. What does not fit its checksum counts as unreadable.
-//! 4. What could not be read or computed is reported as lost; it is never given as zeroes without saying so.
+//! 4. What could not be read or computed is reported as lost; it is never given as zeroes without
+//!    saying so.
 
 #![forbid(unsafe_code)]
 

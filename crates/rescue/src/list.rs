@@ -156,7 +156,8 @@ pub struct MemberReport {
     pub uuid: String,
     /// The drive that is there and used.
     pub drive: Option<String>,
-    /// `in_sync`, `rebuilding`, `missing` or `faulty`, by the newest superblock; `missing` where the drive is not there.
+    /// `in_sync`, `rebuilding`, `missing` or `faulty`, by the newest superblock; `missing` where
+    /// the drive is not there.
     pub state: String,
 }
 

@@ -23,7 +23,8 @@ pub struct LogCount {
     pub frame_count: u64,
     /// Records of which they hold parts.
     pub record_count: u64,
-    /// Records of those that a reader has to mind: the group was not stopped in order, and they may not be done.
+    /// Records of those that a reader has to mind: the group was not stopped in order, and they may
+    /// not be done.
     pub live_record_count: u64,
     /// Ranges of the group that were lost in a crash and not written again.
     pub lost_range_count: u64,
@@ -110,7 +111,8 @@ impl Log {
         log
     }
 
-    /// The part of a range that one record says something of, or none does: its length, from the start of the range.
+    /// The part of a range that one record says something of, or none does: its length, from the
+    /// start of the range.
     pub(crate) fn at(&self, set: u64, offset: u64, len: u64) -> (u64, Option<&Live>) {
         let before = self.live.range((set, 0)..=(set, offset)).next_back();
         if let Some((_, (end, live))) = before.filter(|(_, (end, _))| *end > offset) {
@@ -133,7 +135,8 @@ impl Log {
                 group.is_in_sync(slot) && !scan.unreadable.contains(&slot) && !record.parts.contains_key(&role)
             };
             let mut holders = (0..geometry.width).filter(|role| record.holders >> role & 1 == 1);
-            // A member that is in sync now and was not then was rebuilt since: the record is long done with.
+            // A member that is in sync now and was not then was rebuilt since: the record is long
+            // done with.
             let mut others = (0..geometry.width).filter(|role| record.in_sync >> role & 1 == 0);
             let tails = scan.tails.get(&stream).map_or(&[][..], |tails| tails);
             let is_done = tails.iter().any(|(tail, except)| sequence < *tail && !except.contains(&sequence));

@@ -146,8 +146,9 @@ impl Map {
     }
 }
 
-/// Whether damaged copies of a block, of which there is no valid one, can be those of a first write that a crash tore. It
-/// is whole on every member before anything relies on it, so then one of them has neither slot; and a crash tears one.
+/// Whether damaged copies of a block, of which there is no valid one, can be those of a first write
+/// that a crash tore. It is whole on every member before anything relies on it, so then one of them
+/// has neither slot; and a crash tears one.
 fn could_be_torn<'a>(group: &Group, members: impl Iterator<Item = &'a [Slot]> + Clone) -> bool {
     let bad = |slots: &[Slot]| slots.iter().filter(|slot| matches!(slot, Slot::Bad(_))).count();
     let is_absent_somewhere = members.clone().any(|slots| bad(slots) == 0);
@@ -227,8 +228,9 @@ fn decode(bytes: &[u8], array: &Uuid, index: u64) -> Slot {
     }
 }
 
-/// Whether the field of the array's UUID, at byte 16 of map blocks and catalogues, was written for this array, though
-/// maybe not all of it is left. What another array or a file system left there does not look like it.
+/// Whether the field of the array's UUID, at byte 16 of map blocks and catalogues, was written for
+/// this array, though maybe not all of it is left. What another array or a file system left there
+/// does not look like it.
 pub(crate) fn names(bytes: &[u8], array: &Uuid) -> bool {
     bytes[16..32].iter().zip(array.as_bytes()).filter(|(found, own)| found == own).count() >= 8
 }

@@ -1,5 +1,5 @@
-//! Whether checksums and parity fit the data: docs/format/checksums.md, "Reading", and docs/format/parity.md, "Finding the
-//! strip that is wrong".
+//! Whether checksums and parity fit the data: docs/format/checksums.md, "Reading", and
+//! docs/format/parity.md, "Finding the strip that is wrong".
 
 use std::collections::BTreeMap;
 
@@ -24,13 +24,14 @@ const DAMAGED: &str = "damaged: not what was written there";
 /// The least that is looked at alone.
 const SECTOR: usize = 512;
 
-/// How far a comparison got. Bytes of one member each: a stripe of strips of 64 KiB counts as 64 KiB.
+/// How far a comparison got. Bytes of one member each: a stripe of strips of 64 KiB counts as 64
+/// KiB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ParityCount {
     /// Compared, and found right or wrong.
     pub compared_bytes: u64,
-    /// Readable, but as many members are missing or wrong as the level survives, or it has no redundancy: nothing but
-    /// checksums to compare with.
+    /// Readable, but as many members are missing or wrong as the level survives, or it has no
+    /// redundancy: nothing but checksums to compare with.
     pub unchecked_bytes: u64,
     /// Being written when the group stopped, and put right by the log.
     pub in_log_bytes: u64,
@@ -101,8 +102,8 @@ impl<'a> ParityCheck<'a> {
         (self.count, self.findings)
     }
 
-    /// Compares `len` bytes of every member of a set, all within one row. Where something is unreadable or does not
-    /// fit, it looks closer.
+    /// Compares `len` bytes of every member of a set, all within one row. Where something is
+    /// unreadable or does not fit, it looks closer.
     fn compare(&mut self, at: Column, len: usize) {
         match self.log.at(at.set, at.offset, len as u64) {
             (same, None) if same == len as u64 => {}
@@ -139,8 +140,8 @@ impl<'a> ParityCheck<'a> {
         self.weigh(at, &mut strips, &lost, &wrong);
     }
 
-    /// Decides about strips of which some are lost; `wrong` are those of them that can be read and do not fit their
-    /// checksums.
+    /// Decides about strips of which some are lost; `wrong` are those of them that can be read and
+    /// do not fit their checksums.
     fn weigh(&mut self, at: Column, strips: &mut [Vec<u8>], lost: &[usize], wrong: &[usize]) {
         let len = strips[0].len();
         self.count.damaged_bytes += if wrong.is_empty() { 0 } else { len as u64 };
@@ -208,7 +209,8 @@ impl<'a> ParityCheck<'a> {
         code.check(data, syndromes)
     }
 
-    /// Names the one strip without which the others fit, if two or more syndromes are left to tell by.
+    /// Names the one strip without which the others fit, if two or more syndromes are left to tell
+    /// by.
     fn blame(&mut self, at: Column, strips: &mut [Vec<u8>], lost: &[usize], spare: usize) {
         let len = strips[0].len();
         let mut suspects = Vec::new();

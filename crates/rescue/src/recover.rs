@@ -1,5 +1,5 @@
-//! What a stripe holds that was being written when the group stopped: docs/format/log.md, step 4 of "Recovery". In memory
-//! only; the drives stay as they are.
+//! What a stripe holds that was being written when the group stopped: docs/format/log.md, step 4 of
+//! "Recovery". In memory only; the drives stay as they are.
 
 use std::ops::Range;
 
@@ -7,11 +7,12 @@ use gf::Code;
 
 use crate::log::Live;
 
-/// Gives the bytes of a strip from the member that holds it, if it is there, in sync and can read them.
+/// Gives the bytes of a strip from the member that holds it, if it is there, in sync and can read
+/// them.
 pub(crate) type Give<'g> = &'g dyn Fn(usize, Range<u64>) -> Option<Vec<u8>>;
 
-/// Computes data strip `wanted` in `range`, which lies in the live columns. `give` is asked for strips, data first.
-/// `None` where its content is not known.
+/// Computes data strip `wanted` in `range`, which lies in the live columns. `give` is asked for
+/// strips, data first. `None` where its content is not known.
 pub(crate) fn recover(code: &Code, live: &Live, wanted: usize, range: Range<u64>, give: Give<'_>) -> Option<Vec<u8>> {
     let from = (range.start - live.start) / live.piece * live.piece;
     let mut out = Vec::with_capacity((range.end - range.start) as usize);
@@ -79,8 +80,8 @@ impl<'a> Piece<'a> {
         known(wanted).or_else(|| self.solve(wanted, known))
     }
 
-    /// A strip that is lost or restated, and not overwritten: from the base syndromes, in which the overwritten ones are
-    /// zeroes.
+    /// A strip that is lost or restated, and not overwritten: from the base syndromes, in which the
+    /// overwritten ones are zeroes.
     fn untouched(&self, wanted: usize) -> Option<Vec<u8>> {
         let known = |strip: usize| match strip.checked_sub(self.code.data_count()) {
             Some(syndrome) => self.base(syndrome).map(<[u8]>::to_vec),
@@ -91,8 +92,8 @@ impl<'a> Piece<'a> {
         self.solve(wanted, known)
     }
 
-    /// The only strip that is overwritten: what a syndrome has besides its base, which is old or new as the syndrome
-    /// is.
+    /// The only strip that is overwritten: what a syndrome has besides its base, which is old or
+    /// new as the syndrome is.
     fn alone(&self, wanted: usize) -> Option<Vec<u8>> {
         let data_count = self.code.data_count();
         (0..self.code.syndrome_count()).find_map(|syndrome| {

@@ -13,8 +13,8 @@ use crate::recover::recover;
 use crate::sums::Sums;
 use crate::survey::Found;
 
-/// The least that a drive fails to read alone: a sector of 512 bytes. On drives with larger sectors it is asked more
-/// often than need be.
+/// The least that a drive fails to read alone: a sector of 512 bytes. On drives with larger sectors
+/// it is asked more often than need be.
 const SECTOR: usize = 512;
 
 /// Reads the strips of a group.
@@ -48,14 +48,15 @@ pub(crate) struct TooMuchLost;
 impl<'a> StripeReader<'a> {
     pub(crate) fn new(group: &'a Group, drives: &'a [Found], log: &'a Log) -> Self {
         let geometry = &group.geometry;
-        // A mirror is a code of one data strip: its first three syndromes are copies (docs/format/parity.md: g^0 is 1).
+        // A mirror is a code of one data strip: its first three syndromes are copies
+        // (docs/format/parity.md: g^0 is 1).
         let code = Code::new(geometry.data_count, geometry.syndrome_count).expect("a valid shape has a code");
         let sums = Sums::new(group, drives);
         StripeReader { group, drives, log, sums, code, decoders: BTreeMap::new(), computed_bytes: 0 }
     }
 
-    /// Fills `buf` with the bytes of a data strip; what is lost is left as zeroes, and `lost` hears of it: start in
-    /// `buf`, length.
+    /// Fills `buf` with the bytes of a data strip; what is lost is left as zeroes, and `lost` hears
+    /// of it: start in `buf`, length.
     pub(crate) fn read(&mut self, at: Column, strip: usize, buf: &mut [u8], lost: &mut dyn FnMut(usize, usize)) {
         let mut done = 0;
         while done < buf.len() {
@@ -138,8 +139,8 @@ impl<'a> StripeReader<'a> {
         }
     }
 
-    /// Reads a strip from its member, and refuses what does not fit its checksums. Of a block that can be read in part
-    /// only nothing is known: parts of it are taken as they are.
+    /// Reads a strip from its member, and refuses what does not fit its checksums. Of a block that
+    /// can be read in part only nothing is known: parts of it are taken as they are.
     fn read_verified(&self, at: Column, strip: usize, buf: &mut [u8]) -> Result<(), Unusable> {
         self.read_member(at, strip, buf).map_err(|_| Unusable)?;
         if self.fits_sums(at, strip, buf) { Ok(()) } else { Err(Unusable) }
@@ -171,7 +172,8 @@ impl<'a> StripeReader<'a> {
         self.group.read(self.drives, slot, geometry.data_offset + at.offset, buf)
     }
 
-    /// Computes a strip from others. What of those cannot be read counts as lost too, in all of this range.
+    /// Computes a strip from others. What of those cannot be read counts as lost too, in all of
+    /// this range.
     fn compute(&mut self, at: Column, strip: usize, missing: &[usize], buf: &mut [u8]) -> Result<(), TooMuchLost> {
         let mut lost = missing.to_vec();
         if !lost.contains(&strip) {

@@ -15,7 +15,8 @@ const SUMS_PER_BLOCK: u64 = BLOCK as u64 / 4;
 /// Blocks of sums in memory, before all are forgotten.
 const BLOCKS_MAX: usize = 4096;
 
-/// Damaged blocks that are remembered. On a member whose sums are all gone they would be all of its blocks.
+/// Damaged blocks that are remembered. On a member whose sums are all gone they would be all of its
+/// blocks.
 const DAMAGED_MAX: usize = 1 << 20;
 
 /// Ranges of damaged blocks that are shown.
@@ -53,14 +54,16 @@ impl<'a> Sums<'a> {
         Sums { group, drives, region, blocks: RefCell::default(), damaged: RefCell::default() }
     }
 
-    /// Where the sum of a block is, in bytes on the drive. `offset`: of the block, from the start of the data region.
+    /// Where the sum of a block is, in bytes on the drive. `offset`: of the block, from the start
+    /// of the data region.
     pub(crate) fn place(&self, offset: u64) -> Option<u64> {
         let block = offset / BLOCK as u64;
         self.region.map(|region| region.offset + block / SUMS_PER_BLOCK * BLOCK as u64 + block % SUMS_PER_BLOCK * 4)
     }
 
-    /// Whether bytes that a member gave are what was written there, as far as that is known. They are whole blocks, `offset`
-    /// bytes from the start of the data region. A sum that cannot be read says nothing.
+    /// Whether bytes that a member gave are what was written there, as far as that is known. They
+    /// are whole blocks, `offset` bytes from the start of the data region. A sum that cannot be
+    /// read says nothing.
     pub(crate) fn fit(&self, slot: usize, offset: u64, bytes: &[u8]) -> bool {
         let Some(region) = self.region else { return true };
         let mut all_fit = true;

@@ -66,7 +66,8 @@ pub struct FileTarget {
 }
 
 impl FileTarget {
-    /// Makes a file of `size_bytes`, or takes one or a block device that is there if `force` says so.
+    /// Makes a file of `size_bytes`, or takes one or a block device that is there if `force` says
+    /// so.
     ///
     /// # Errors
     /// [`RescueError::TargetIsDrive`], also for a loop device over one or a partition of one;
@@ -121,7 +122,8 @@ impl FileTarget {
         self.file.sync_all().map_err(|source| RescueError::Write { name: self.name, source })
     }
 
-    /// Removes what was written so far, if it is a file: half a volume must not be taken for a whole one.
+    /// Removes what was written so far, if it is a file: half a volume must not be taken for a
+    /// whole one.
     pub fn abandon(self) {
         if self.is_fresh {
             // Nothing better can be done about a file that cannot be removed either.

@@ -94,7 +94,8 @@ struct Rates {
     by_cpu: f64,
 }
 
-/// The block device and pass-through in turns. The ratios count, above 1 where pass-through is faster.
+/// The block device and pass-through in turns. The ratios count, above 1 where pass-through is
+/// faster.
 fn compare_passthrough(job: &Job, rounds: u64) -> Result<(), Error> {
     let turn = |passthrough| measure(&Job { passthrough, spec: job.spec.clone(), ..*job });
     let mut ratios = Vec::new();

@@ -87,7 +87,8 @@ impl Wake for Bell {
 }
 
 impl<T> Call<T> {
-    /// Blocks the calling thread until the answer is there. Never call it on a shard: the shard would wait for itself.
+    /// Blocks the calling thread until the answer is there. Never call it on a shard: the shard
+    /// would wait for itself.
     ///
     /// # Errors
     /// [`Stopped`].

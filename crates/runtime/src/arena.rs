@@ -1,8 +1,9 @@
-//! The buffers of all shards: one mapping, of which every ring registers the pieces that it uses ([`crate::buffers`]).
+//! The buffers of all shards: one mapping, of which every ring registers the pieces that it uses
+//! ([`crate::buffers`]).
 //!
-//! A buddy allocator behind a lock hands out blocks of 4 KiB to 4 MiB. Shards keep a few blocks of the hot sizes to
-//! themselves (a magazine), so that in the steady state an allocation takes no lock. A block comes back on whatever
-//! thread drops the last handle to it.
+//! A buddy allocator behind a lock hands out blocks of 4 KiB to 4 MiB. Shards keep a few blocks of
+//! the hot sizes to themselves (a magazine), so that in the steady state an allocation takes no
+//! lock. A block comes back on whatever thread drops the last handle to it.
 
 use std::cell::RefCell;
 use std::io;
@@ -23,20 +24,21 @@ const ORDER_MAX: u8 = 10;
 /// Bytes of a block of the largest order; the arena is a multiple of it.
 const BLOCK_BYTES_MAX: usize = UNIT_BYTES << ORDER_MAX;
 
-/// A piece is registered as one buffer, of which the kernel takes at most 1 GiB (`io_uring_register(2)`). There are as many pieces as a
-/// table of a few pages holds.
+/// A piece is registered as one buffer, of which the kernel takes at most 1 GiB
+/// (`io_uring_register(2)`). There are as many pieces as a table of a few pages holds.
 const PIECE_BYTES_MAX: usize = 1 << 30;
 const PIECES: usize = 1024;
 
-/// Blocks that a magazine holds at most, by order: 256 KiB of each of the sizes from 4 to 32 KiB, 512 KiB of 64 and
-/// 128 KiB. What a shard keeps to itself is so at most 2 MiB.
+/// Blocks that a magazine holds at most, by order: 256 KiB of each of the sizes from 4 to 32 KiB,
+/// 512 KiB of 64 and 128 KiB. What a shard keeps to itself is so at most 2 MiB.
 const MAGAZINE_BLOCKS: [usize; 6] = [64, 32, 16, 8, 8, 4];
 
 /// The process's arena.
 static ARENA: OnceLock<Arena> = OnceLock::new();
 
 thread_local! {
-    /// The magazine of a shard's thread. Other threads go to the lock: they would strand what they keep.
+    /// The magazine of a shard's thread. Other threads go to the lock: they would strand what they
+    /// keep.
     static MAGAZINE: RefCell<Option<Magazine>> = const { RefCell::new(None) };
 }
 
@@ -54,8 +56,8 @@ pub(crate) struct Arena {
     heap_fallbacks: AtomicU64,
 }
 
-// SAFETY: the arena's bytes are reached only through the `BufMut`s that it hands out, each to its own block; the
-// bookkeeping is behind a lock.
+// SAFETY: the arena's bytes are reached only through the `BufMut`s that it hands out, each to its
+// own block; the bookkeeping is behind a lock.
 unsafe impl Send for Arena {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Arena {}
@@ -67,7 +69,8 @@ pub struct ArenaStats {
     pub size_bytes: usize,
     /// Bytes that are neither handed out nor kept by a shard for its next allocation.
     pub free_bytes: usize,
-    /// Buffers that came from the heap because the arena had no block: with growth here, make the arena larger.
+    /// Buffers that came from the heap because the arena had no block: with growth here, make the
+    /// arena larger.
     pub heap_fallbacks: u64,
 }
 
@@ -120,8 +123,8 @@ fn order_of(len: usize) -> Option<u8> {
 impl Arena {
     pub(crate) fn map(size_bytes: usize) -> io::Result<Arena> {
         let size_bytes = round_up(size_bytes);
-        // One block more than needed, so that a start can be found that is a multiple of the largest block: huge pages
-        // then serve it whole. What is too much is never touched.
+        // One block more than needed, so that a start can be found that is a multiple of the
+        // largest block: huge pages then serve it whole. What is too much is never touched.
         let mapped = size_bytes + BLOCK_BYTES_MAX;
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
         let address = unsafe {
@@ -138,7 +141,8 @@ impl Arena {
             return Err(io::Error::last_os_error());
         }
         let address = address.cast::<u8>();
-        // SAFETY: the offset is below `BLOCK_BYTES_MAX`, so start and start + size lie within the mapping.
+        // SAFETY: the offset is below `BLOCK_BYTES_MAX`, so start and start + size lie within the
+        // mapping.
         let start = unsafe { address.add(address.align_offset(BLOCK_BYTES_MAX)) };
         // SAFETY: the range is ours. A refusal costs speed only.
         unsafe { libc::madvise(start.cast(), size_bytes, libc::MADV_HUGEPAGE) };
@@ -151,14 +155,16 @@ impl Arena {
         })
     }
 
-    /// For an arena that nobody has seen. (The part in front of the aligned start stays mapped: it was never touched.)
+    /// For an arena that nobody has seen. (The part in front of the aligned start stays mapped: it
+    /// was never touched.)
     fn unmap(self) {
         // SAFETY: the range was mapped in `map`, and no block of it was handed out.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.size_bytes) };
     }
 
     fn buddy(&self) -> MutexGuard<'_, Buddy> {
-        // A panic in the allocator is an assertion about its state; going on would hand out memory twice.
+        // A panic in the allocator is an assertion about its state; going on would hand out memory
+        // twice.
         self.buddy.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -199,7 +205,8 @@ impl Arena {
         if first == last { u16::try_from(first).ok() } else { None }
     }
 
-    /// A buffer of `len` bytes from the arena, or from the heap where the arena has no block for it.
+    /// A buffer of `len` bytes from the arena, or from the heap where the arena has no block for
+    /// it.
     pub(crate) fn alloc(&'static self, len: usize) -> BufMut {
         let block = order_of(len).and_then(|order| Some((self.take(order)?, order)));
         let Some((unit, order)) = block else {
@@ -208,8 +215,8 @@ impl Arena {
         };
         // SAFETY: the unit lies within the arena.
         let start = unsafe { self.start.add(unit as usize * UNIT_BYTES) };
-        // SAFETY: the block has at least `len` bytes (`order_of`), is handed out to nobody else until its owner is
-        // dropped (`Buddy`), and is initialised: the mapping began as zeroes.
+        // SAFETY: the block has at least `len` bytes (`order_of`), is handed out to nobody else
+        // until its owner is dropped (`Buddy`), and is initialised: the mapping began as zeroes.
         unsafe { BufMut::from_raw(start, len, Arc::new(BlockOwner { arena: self, unit, order })) }
     }
 

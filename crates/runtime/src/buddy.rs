@@ -1,4 +1,5 @@
-//! Which blocks of an area are free: a buddy allocator over indices. It touches no memory of the area.
+//! Which blocks of an area are free: a buddy allocator over indices. It touches no memory of the
+//! area.
 //!
 //! Invariants:
 //! 1. A block of order `o` is `2^o` units long and starts at a multiple of its length.

@@ -1,6 +1,8 @@
-//! Pieces of the arena that one ring knows by number, which spares the kernel to look up and pin their pages with every operation.
+//! Pieces of the arena that one ring knows by number, which spares the kernel to look up and pin
+//! their pages with every operation.
 //!
-//! A piece is registered when an operation first has its buffer there: what is registered is pinned, and so resident, used or not.
+//! A piece is registered when an operation first has its buffer there: what is registered is
+//! pinned, and so resident, used or not.
 
 use std::cell::{Cell, RefCell};
 
@@ -50,7 +52,8 @@ impl BufferTable {
     #[cold]
     fn register(&self, index: u16, submitter: &Submitter<'_>) -> Option<u16> {
         let piece = [self.arena.piece(index)];
-        // SAFETY: the arena's memory is never unmapped (it is 'static), and is only handed out as `BufMut`.
+        // SAFETY: the arena's memory is never unmapped (it is 'static), and is only handed out as
+        // `BufMut`.
         match unsafe { submitter.register_buffers_update(u32::from(index), &piece, None) } {
             Ok(()) => {
                 self.pieces[usize::from(index)].set(Piece::Registered);

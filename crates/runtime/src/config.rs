@@ -18,20 +18,25 @@ use crate::system;
 pub struct Config {
     /// One shard for each of these cores.
     pub cores: Vec<usize>,
-    /// Each shard stays on its core. Without, the scheduler moves them as it does other threads: right for a single one beside unknown work.
+    /// Each shard stays on its core. Without, the scheduler moves them as it does other threads:
+    /// right for a single one beside unknown work.
     pub pinned: bool,
-    /// Bytes of the process's buffer arena, rounded up to 4 MiB. Pieces of it are pinned, and so resident, from their first use on. The
-    /// first runtime of a process decides; later ones share its arena.
+    /// Bytes of the process's buffer arena, rounded up to 4 MiB. Pieces of it are pinned, and so
+    /// resident, from their first use on. The first runtime of a process decides; later ones share
+    /// its arena.
     pub arena_bytes: usize,
-    /// Operations that one submission hands over; a larger turn takes several. Rounded up to a power of two.
+    /// Operations that one submission hands over; a larger turn takes several. Rounded up to a
+    /// power of two.
     pub ring_entries: u32,
     /// Files and sockets that a ring knows by number; further ones work a little slower.
     pub fixed_files: u32,
-    /// How long a shard looks for the completion of a drive operation before it sleeps. Zero never spins: right where
-    /// clients share the cores (`docs/decisions/runtime-loop.md` has the measurement).
+    /// How long a shard looks for the completion of a drive operation before it sleeps. Zero never
+    /// spins: right where clients share the cores (`docs/decisions/runtime-loop.md` has the
+    /// measurement).
     pub spin: Duration,
     /// Shards can send commands to NVMe namespaces past the block layer, for drives opened with
-    /// [`OpenDrive::open_passthrough`](crate::OpenDrive::open_passthrough). Their rings take twice the memory then.
+    /// [`OpenDrive::open_passthrough`](crate::OpenDrive::open_passthrough). Their rings take twice
+    /// the memory then.
     pub passthrough: bool,
 }
 
@@ -146,7 +151,8 @@ impl Runtime {
                 })
                 .map_err(|source| StartError::Thread { core, source })?;
             runtime.threads.push(thread);
-            // A thread that ended without an answer cannot be: it answers before it runs anything that may panic.
+            // A thread that ended without an answer cannot be: it answers before it runs anything
+            // that may panic.
             wait.recv().expect("the thread says how its start went")?;
             runtime.shards.push(ShardHandle::new(remote));
         }
@@ -171,8 +177,8 @@ impl Runtime {
         self.passthrough
     }
 
-    /// Ends the loops and waits for their threads. Owners tell their tasks to finish before: tasks that are left are
-    /// dropped where they wait. Operations in flight are cancelled or waited for.
+    /// Ends the loops and waits for their threads. Owners tell their tasks to finish before: tasks
+    /// that are left are dropped where they wait. Operations in flight are cancelled or waited for.
     pub fn stop(mut self) {
         self.stop_all();
     }

@@ -53,8 +53,8 @@ impl ShardEnv {
         self.shard.handle()
     }
 
-    /// Makes a drive of this process usable on this shard. Every shard that uses it attaches it; the operations of one
-    /// handle run on this shard's ring.
+    /// Makes a drive of this process usable on this shard. Every shard that uses it attaches it;
+    /// the operations of one handle run on this shard's ring.
     pub fn attach(&self, drive: &OpenDrive) -> Drive {
         Drive::attach(&self.shard, drive)
     }

@@ -1,4 +1,5 @@
-//! Descriptors that one ring knows by number, which spares the kernel a look-up with every operation.
+//! Descriptors that one ring knows by number, which spares the kernel a look-up with every
+//! operation.
 
 use std::os::fd::RawFd;
 

@@ -1,9 +1,10 @@
-//! The allocator of programs with shards: the system's, which on shards keeps blocks of a kilobyte and more for the next who wants
-//! one as large.
+//! The allocator of programs with shards: the system's, which on shards keeps blocks of a kilobyte
+//! and more for the next who wants one as large.
 //!
-//! What an operation of an array waits in is a future of 1 to 4 KiB, made and freed for each, on one shard, and as many of them at
-//! the same time as operations are under way. glibc keeps what a thread frees for itself only up to 1032 bytes, and seven of a size; all else is
-//! joined with what lies beside it, and cut from there again.
+//! What an operation of an array waits in is a future of 1 to 4 KiB, made and freed for each, on
+//! one shard, and as many of them at the same time as operations are under way. glibc keeps what a
+//! thread frees for itself only up to 1032 bytes, and seven of a size; all else is joined with what
+//! lies beside it, and cut from there again.
 //!
 //! Invariants:
 //! 1. A block of a class was allocated by [`System`] with the class's layout, whoever frees it.
@@ -47,7 +48,8 @@ impl List {
     #[inline]
     fn take(&self) -> Option<NonNull<u8>> {
         let first = NonNull::new(self.first.get())?;
-        // SAFETY: the block is as large as its class and nobody's, and begins with an address (invariant 2).
+        // SAFETY: the block is as large as its class and nobody's, and begins with an address
+        // (invariant 2).
         self.first.set(unsafe { first.cast::<*mut u8>().read() });
         self.room.set(self.room.get() + 1);
         Some(first)
@@ -69,7 +71,8 @@ impl List {
 }
 
 thread_local! {
-    // Constants that need no destructor: they can be used as long as the thread runs, and by an allocator.
+    // Constants that need no destructor: they can be used as long as the thread runs, and by an
+    // allocator.
     static LISTS: [List; CLASSES] = const { [const { List::closed() }; CLASSES] };
 }
 
@@ -94,9 +97,10 @@ fn layout_of(class: usize) -> Layout {
 #[derive(Debug)]
 pub struct ShardHeap;
 
-// SAFETY: every block comes from `System`, with the layout asked for or with that of its class, which is larger and aligned no less
-// (`class`), and goes back to it with the same one (invariant 1): the class follows from the layout alone, which is the same when it is freed. A
-// block that a list holds is nobody's until it is taken out.
+// SAFETY: every block comes from `System`, with the layout asked for or with that of its class,
+// which is larger and aligned no less (`class`), and goes back to it with the same one (invariant
+// 1): the class follows from the layout alone, which is the same when it is freed. A block that a
+// list holds is nobody's until it is taken out.
 unsafe impl GlobalAlloc for ShardHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -140,13 +144,15 @@ unsafe impl GlobalAlloc for ShardHeap {
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller's contract says that the size does not overflow when it is rounded up to the alignment.
+        // SAFETY: the caller's contract says that the size does not overflow when it is rounded up
+        // to the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (class(layout), class(new)) {
             // SAFETY: it is the system's alone, with this layout, and stays so.
             (None, None) => unsafe { System.realloc(block, layout, size) },
             (Some((was, _)), Some((is, _))) if was == is => block,
-            // SAFETY: as in `alloc` and `dealloc`; both blocks hold as many bytes as the smaller one has, and are apart.
+            // SAFETY: as in `alloc` and `dealloc`; both blocks hold as many bytes as the smaller
+            // one has, and are apart.
             _ => unsafe {
                 let moved = self.alloc(new);
                 if !moved.is_null() {
@@ -265,7 +271,8 @@ mod tests {
         ) {
             let _keeping = keeps.then(Keeping::on_this_thread);
             let mut blocks: [Option<(*mut u8, usize)>; 8] = [None; 8];
-            // SAFETY: what a block holds is looked at and changed within its size alone, until it is freed, once, with its layout.
+            // SAFETY: what a block holds is looked at and changed within its size alone, until it
+            // is freed, once, with its layout.
             unsafe {
                 for (step, (slot, what, size)) in steps.into_iter().enumerate() {
                     let fill = |block: *mut u8, size: usize| block.write_bytes(slot as u8 + 1, size);

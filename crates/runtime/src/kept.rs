@@ -1,4 +1,5 @@
-//! Memory that outlives the process: a mapped file, which is the kernel's as long as the kernel runs.
+//! Memory that outlives the process: a mapped file, which is the kernel's as long as the kernel
+//! runs.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -45,8 +46,8 @@ impl Mapped {
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // Where memory must not be locked it may be read again from the file, which takes a moment and nothing else.
-        // SAFETY: the range is the mapping.
+        // Where memory must not be locked it may be read again from the file, which takes a moment
+        // and nothing else. SAFETY: the range is the mapping.
         unsafe { libc::mlock(start, bytes) };
         Ok(Mapped { start: NonNull::new(start.cast()).expect("a mapping is not at address 0"), bytes })
     }
@@ -62,13 +63,15 @@ impl Drop for Mapped {
 impl Kept for Mapped {
     fn words(&self) -> &[AtomicU64] {
         let count = (self.bytes - HEAD_BYTES) / size_of::<AtomicU64>();
-        // SAFETY: the words lie in the mapping, aligned since it begins at a page, and are accessed as atomics only.
+        // SAFETY: the words lie in the mapping, aligned since it begins at a page, and are accessed
+        // as atomics only.
         unsafe { slice::from_raw_parts(self.start.as_ptr().add(HEAD_BYTES).cast::<AtomicU64>(), count) }
     }
 }
 
-/// Memory of `words` words that is in the file `path`: as it was, if the file is of this boot of the machine, and new
-/// otherwise. Only one process at a time may use a file; the caller sees to that.
+/// Memory of `words` words that is in the file `path`: as it was, if the file is of this boot of
+/// the machine, and new otherwise. Only one process at a time may use a file; the caller sees to
+/// that.
 ///
 /// # Errors
 /// If the file cannot be made, has no room, or cannot be mapped.
@@ -77,7 +80,8 @@ pub fn kept_file(path: &Path, words: usize) -> io::Result<Arc<dyn Kept>> {
     kept_since(path, words, &boot)
 }
 
-/// Removes files of earlier boots of the machine, which are worth nothing any more. What is no such file is left alone.
+/// Removes files of earlier boots of the machine, which are worth nothing any more. What is no such
+/// file is left alone.
 ///
 /// # Errors
 /// If the folder, or one of its files, cannot be read or removed.

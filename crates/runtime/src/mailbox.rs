@@ -1,10 +1,11 @@
 //! Messages from any thread to one task.
 //!
-//! A mailbox is a vector behind a lock that is held for one push or one swap, never across anything that waits. The
-//! receiver takes all messages at once, so at load one lock and one wake-up serve a whole batch.
+//! A mailbox is a vector behind a lock that is held for one push or one swap, never across anything
+//! that waits. The receiver takes all messages at once, so at load one lock and one wake-up serve a
+//! whole batch.
 //!
-//! No wake-up is lost: the receiver leaves its waker under the lock under which it found the vector empty, and a sender
-//! takes the waker under the lock under which it pushed.
+//! No wake-up is lost: the receiver leaves its waker under the lock under which it found the vector
+//! empty, and a sender takes the waker under the lock under which it pushed.
 
 use std::future::poll_fn;
 use std::mem;
@@ -25,15 +26,17 @@ struct Shared<M> {
 
 impl<M> Shared<M> {
     fn lock(&self) -> MutexGuard<'_, State<M>> {
-        // Nothing panics while the lock is held, except for a failing allocation, which ends the process.
+        // Nothing panics while the lock is held, except for a failing allocation, which ends the
+        // process.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Makes a mailbox. The receiving end may be moved to the shard that will use it; the sending end may be cloned.
+/// Makes a mailbox. The receiving end may be moved to the shard that will use it; the sending end
+/// may be cloned.
 ///
-/// Messages of one sender arrive in order. The queue is unbounded: whoever sends requests bounds them by what is in
-/// flight.
+/// Messages of one sender arrive in order. The queue is unbounded: whoever sends requests bounds
+/// them by what is in flight.
 pub fn mailbox<M: Send>() -> (MailboxSender<M>, Mailbox<M>) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State { messages: Vec::new(), waker: None, receiver_gone: false }),
@@ -106,7 +109,8 @@ impl<M> Clone for MailboxSender<M> {
 
 impl<M> Drop for MailboxSender<M> {
     fn drop(&mut self) {
-        // AcqRel as for a reference count: what other senders pushed is seen before the end is announced.
+        // AcqRel as for a reference count: what other senders pushed is seen before the end is
+        // announced.
         if self.shared.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
             let waker = self.shared.lock().waker.take();
             if let Some(waker) = waker {
@@ -117,10 +121,12 @@ impl<M> Drop for MailboxSender<M> {
 }
 
 impl<M: Send> Mailbox<M> {
-    /// Waits until there is a message, then appends everything that has arrived to `batch`. An empty `batch` is
-    /// swapped with the queue: nothing is copied and no memory is allocated in the long run.
+    /// Waits until there is a message, then appends everything that has arrived to `batch`. An
+    /// empty `batch` is swapped with the queue: nothing is copied and no memory is allocated in the
+    /// long run.
     ///
-    /// Returns false when every sender is gone and nothing is left: `while mailbox.recv_batch(&mut batch).await`.
+    /// Returns false when every sender is gone and nothing is left: `while mailbox.recv_batch(&mut
+    /// batch).await`.
     pub async fn recv_batch(&mut self, batch: &mut Vec<M>) -> bool {
         poll_fn(|context| {
             let mut state = self.shared.lock();

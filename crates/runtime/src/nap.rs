@@ -1,8 +1,9 @@
 //! Whether a shard that waits for a short time sleeps or stays awake.
 //!
-//! To sleep for some microseconds a thread has the kernel set a timer, and that may take more of the processor than it spares: a hypervisor
-//! that has to be asked takes 20 us for it. What it takes here is measured now and then, and a wait that is shorter is
-//! spent looking for completions instead, which takes no more than the wait itself.
+//! To sleep for some microseconds a thread has the kernel set a timer, and that may take more of
+//! the processor than it spares: a hypervisor that has to be asked takes 20 us for it. What it
+//! takes here is measured now and then, and a wait that is shorter is spent looking for completions
+//! instead, which takes no more than the wait itself.
 
 use ::drive::Nanos;
 

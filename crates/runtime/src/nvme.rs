@@ -1,5 +1,5 @@
-//! NVMe commands through the kernel's pass-through (linux/nvme_ioctl.h): what a controller is asked, and the form in which a ring
-//! takes commands.
+//! NVMe commands through the kernel's pass-through (linux/nvme_ioctl.h): what a controller is
+//! asked, and the form in which a ring takes commands.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,7 +7,8 @@ use std::ptr;
 
 use crate::system;
 
-/// `struct nvme_passthru_cmd` and `struct nvme_uring_cmd` of linux/nvme_ioctl.h, which differ in the name of their last field.
+/// `struct nvme_passthru_cmd` and `struct nvme_uring_cmd` of linux/nvme_ioctl.h, which differ in
+/// the name of their last field.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct Command {
@@ -40,8 +41,8 @@ const _: () = assert!(COMMAND_BYTES == 72);
 pub(crate) const ENTRY_COMMAND_BYTES: usize = 80;
 
 impl Command {
-    /// A read or write of a namespace's blocks, by the NVM Command Set Specification: `opcode`, the data's address and bytes, and dwords 10
-    /// to 12, which say where and how much.
+    /// A read or write of a namespace's blocks, by the NVM Command Set Specification: `opcode`, the
+    /// data's address and bytes, and dwords 10 to 12, which say where and how much.
     pub(crate) fn transfer(opcode: u8, namespace: u32, data: u64, data_bytes: u32, dwords: [u32; 3]) -> Command {
         let [dword_10, dword_11, dword_12] = dwords;
         Command { opcode, namespace, data, data_bytes, dword_10, dword_11, dword_12, ..Command::default() }
@@ -50,7 +51,8 @@ impl Command {
     /// As a ring's entry carries it: `struct nvme_uring_cmd`, and zeroes.
     pub(crate) fn entry_bytes(&self) -> [u8; ENTRY_COMMAND_BYTES] {
         let mut bytes = [0; ENTRY_COMMAND_BYTES];
-        // SAFETY: the structure is 72 bytes of integers without a gap: 2 of 8 bits, 1 of 16, 13 of 32 and 2 of 64.
+        // SAFETY: the structure is 72 bytes of integers without a gap: 2 of 8 bits, 1 of 16, 13 of
+        // 32 and 2 of 64.
         bytes[..COMMAND_BYTES].copy_from_slice(unsafe { &*ptr::from_ref(self).cast::<[u8; COMMAND_BYTES]>() });
         bytes
     }
@@ -86,16 +88,19 @@ pub const NVME_IDENTIFY_BYTES: usize = 4096;
 /// Bytes of the SMART / Health Information log.
 pub const NVME_HEALTH_BYTES: usize = 512;
 
-/// The Identify Controller data structure (CNS 01h) of the controller behind a block device. Blocks the calling thread.
+/// The Identify Controller data structure (CNS 01h) of the controller behind a block device. Blocks
+/// the calling thread.
 ///
 /// # Errors
-/// `ENOTTY` where it is no NVMe drive; `EACCES` without the rights to ask; what the drive answers, as `EIO`.
+/// `ENOTTY` where it is no NVMe drive; `EACCES` without the rights to ask; what the drive answers,
+/// as `EIO`.
 pub fn nvme_identify(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let command = Command { opcode: IDENTIFY, dword_10: 1, ..Command::default() };
     ask(device, command, NVME_IDENTIFY_BYTES)
 }
 
-/// The SMART / Health Information log (LID 02h) of the controller behind a block device. Blocks the calling thread.
+/// The SMART / Health Information log (LID 02h) of the controller behind a block device. Blocks the
+/// calling thread.
 ///
 /// # Errors
 /// As for [`nvme_identify`].
@@ -111,7 +116,8 @@ pub(crate) fn identify_namespace(device: BorrowedFd<'_>, namespace: u32) -> io::
     ask(device, Command { opcode: IDENTIFY, namespace, ..Command::default() }, NVME_IDENTIFY_BYTES)
 }
 
-/// The identifier of the namespace behind a block device or a character device: `ENOTTY` where it is none.
+/// The identifier of the namespace behind a block device or a character device: `ENOTTY` where it
+/// is none.
 pub(crate) fn namespace_id(device: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: no memory is involved.
     let id = system::check(unsafe { libc::ioctl(device.as_raw_fd(), NAMESPACE_ID as _) })?;
@@ -124,8 +130,9 @@ fn ask(device: BorrowedFd<'_>, mut command: Command, bytes: usize) -> io::Result
     command.data = answer.as_mut_ptr() as u64;
     command.data_bytes = bytes as u32;
     command.timeout_ms = TIMEOUT_MS;
-    // SAFETY: the command is valid for reads and writes, and names a buffer that is valid for writes of the length it gives until the
-    // call returns, which it does when the drive has answered.
+    // SAFETY: the command is valid for reads and writes, and names a buffer that is valid for
+    // writes of the length it gives until the call returns, which it does when the drive has
+    // answered.
     let status = system::check(unsafe { libc::ioctl(device.as_raw_fd(), ADMIN_COMMAND as _, &raw mut command) })?;
     match status {
         0 => Ok(answer),

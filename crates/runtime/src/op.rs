@@ -9,13 +9,15 @@ use ::drive::{BufMut, Segments};
 
 use crate::shard::Shard;
 
-/// Everything an operation lets the kernel touch. Owned by the operation's slot from submission to completion.
+/// Everything an operation lets the kernel touch. Owned by the operation's slot from submission to
+/// completion.
 pub(crate) enum Payload {
     /// No memory.
     None,
     /// The kernel fills it.
     Fill(BufMut),
-    /// The kernel reads it: the data, and the vector that points to them (empty where there is one segment).
+    /// The kernel reads it: the data, and the vector that points to them (empty where there is one
+    /// segment).
     Drain(Segments, Vec<libc::iovec>),
     /// As `Drain`, for a socket.
     Message(Box<Message>),
@@ -63,7 +65,8 @@ impl Outcome {
         if let Payload::NewFd = self.payload
             && self.result >= 0
         {
-            // SAFETY: the kernel made this descriptor for the operation, and nobody else has seen it.
+            // SAFETY: the kernel made this descriptor for the operation, and nobody else has seen
+            // it.
             drop(unsafe { OwnedFd::from_raw_fd(self.result) });
         }
     }
@@ -136,8 +139,8 @@ impl OpSlab {
         self.in_flight - self.lingering
     }
 
-    /// As [`OpSlab::insert`], for an operation that waits for something that may never come, and cannot be cancelled: it ends with
-    /// the ring.
+    /// As [`OpSlab::insert`], for an operation that waits for something that may never come, and
+    /// cannot be cancelled: it ends with the ring.
     pub(crate) fn insert_lingering(&mut self, payload: Payload) -> OpKey {
         let key = self.insert(payload);
         self.slots[key.index()].lingering = true;
@@ -216,8 +219,8 @@ impl OpSlab {
         }
     }
 
-    /// The future is dropped. Returns what to drop outside of the borrow, and whether the kernel still has the
-    /// operation.
+    /// The future is dropped. Returns what to drop outside of the borrow, and whether the kernel
+    /// still has the operation.
     fn abandon(&mut self, key: OpKey) -> (Option<Outcome>, Option<Waker>, bool) {
         let slot = self.slot(key);
         match std::mem::replace(&mut slot.state, SlotState::Vacant { next: None }) {
@@ -234,13 +237,15 @@ impl OpSlab {
     }
 }
 
-/// The future of an operation. Dropping it leaves the operation running, with its memory, unless it is cancelable.
+/// The future of an operation. Dropping it leaves the operation running, with its memory, unless it
+/// is cancelable.
 #[must_use = "the operation runs, but its result is lost"]
 pub(crate) struct Op<'a> {
     shard: &'a Shard,
     key: OpKey,
     taken: bool,
-    /// Ask the kernel to give up when the future is dropped: for sockets, which may otherwise wait for ever.
+    /// Ask the kernel to give up when the future is dropped: for sockets, which may otherwise wait
+    /// for ever.
     cancel_on_drop: bool,
 }
 

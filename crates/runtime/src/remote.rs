@@ -12,10 +12,11 @@
 //!     sleeping.swap(false): ring      ..  sleeping = false
 //!     the bell                        H4  if pending.swap(false): take the inbox
 //! ```
-//! S2 and H1 are writes, S3 and H2 read what the other wrote, and all four lie in one total order. If H2 does not see S2,
-//! then H2 lies before S2, hence H1 before S3, and S3 sees `sleeping`: the bell rings. The bell is an eventfd that the
-//! ring polls, so ringing before H3 is as good as after it. A sender that finds `pending` already set leaves the bell
-//! to the sender that set it: H4 has not happened since, or `pending` would be false. A running shard is never rung.
+//! S2 and H1 are writes, S3 and H2 read what the other wrote, and all four lie in one total order.
+//! If H2 does not see S2, then H2 lies before S2, hence H1 before S3, and S3 sees `sleeping`: the
+//! bell rings. The bell is an eventfd that the ring polls, so ringing before H3 is as good as after
+//! it. A sender that finds `pending` already set leaves the bell to the sender that set it: H4 has
+//! not happened since, or `pending` would be false. A running shard is never rung.
 
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -204,8 +205,8 @@ impl ShardHandle {
         }
     }
 
-    /// Sends `make` to the shard, where the future that it makes runs as a task until it ends. The future needs not be
-    /// `Send`. On the shard, [`ShardEnv::current`] gives the environment.
+    /// Sends `make` to the shard, where the future that it makes runs as a task until it ends. The
+    /// future needs not be `Send`. On the shard, [`ShardEnv::current`] gives the environment.
     ///
     /// # Errors
     /// [`Stopped`] if the shard has stopped. A shard that stops later drops the task.
@@ -217,8 +218,8 @@ impl ShardHandle {
         self.remote.push(Item::Run(Box::new(run))).map_err(|_| Stopped)
     }
 
-    /// As [`ShardHandle::spawn`], and gives the result of the future to the caller, on whatever executor that runs.
-    /// [`Call::wait`] blocks a plain thread for it.
+    /// As [`ShardHandle::spawn`], and gives the result of the future to the caller, on whatever
+    /// executor that runs. [`Call::wait`] blocks a plain thread for it.
     pub fn call<T, F>(&self, make: impl FnOnce() -> F + Send + 'static) -> Call<T>
     where
         T: Send + 'static,
@@ -263,8 +264,9 @@ mod tests {
         rang
     }
 
-    /// The two halves of the protocol and nothing around them, so that a push meets every instruction of falling asleep:
-    /// both wait a little after the shard has taken the last item, each pair of times in turn.
+    /// The two halves of the protocol and nothing around them, so that a push meets every
+    /// instruction of falling asleep: both wait a little after the shard has taken the last item,
+    /// each pair of times in turn.
     #[test]
     fn an_item_pushed_while_the_shard_falls_asleep_is_taken() {
         const ITEMS: u32 = 100_000;

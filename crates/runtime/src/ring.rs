@@ -43,8 +43,8 @@ macro_rules! on_queues {
 }
 
 impl Ring {
-    /// Must be called on the thread that will use it: the kernel takes the first one to enter as the only one. A `big` ring takes
-    /// [`Ring::push_big`] as well.
+    /// Must be called on the thread that will use it: the kernel takes the first one to enter as
+    /// the only one. A `big` ring takes [`Ring::push_big`] as well.
     pub(crate) fn new(entries: u32, big: bool) -> io::Result<Ring> {
         Ok(if big { Ring::Big(Queues::new(entries)?) } else { Ring::Plain(Queues::new(entries)?) })
     }
@@ -92,7 +92,8 @@ impl Ring {
         on_queues!(self, |queues| queues.has_completions())
     }
 
-    /// Submits everything and posts what is complete. Does not wait. Returns how many entries the kernel took.
+    /// Submits everything and posts what is complete. Does not wait. Returns how many entries the
+    /// kernel took.
     pub(crate) fn enter(&mut self) -> io::Result<usize> {
         on_queues!(self, |queues| queues.enter())
     }
@@ -102,8 +103,8 @@ impl Ring {
         on_queues!(self, |queues| queues.enter_and_wait(limit))
     }
 
-    /// Takes a batch of completions. What only the big form has, the second result of a command, is left out: no command that is sent
-    /// here has one.
+    /// Takes a batch of completions. What only the big form has, the second result of a command, is
+    /// left out: no command that is sent here has one.
     pub(crate) fn reap(&mut self, batch: &mut Vec<cqueue::Entry>) {
         on_queues!(self, |queues| queues.reap(batch))
     }
@@ -135,7 +136,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Queues<S, C> {
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
                 return;
             }
-            // Full: the turn is larger than the queue. What the kernel does not take now waits in the backlog.
+            // Full: the turn is larger than the queue. What the kernel does not take now waits in
+            // the backlog.
             match self.uring.submitter().submit() {
                 Ok(submitted) => self.early += submitted,
                 Err(error) => tracing::debug!(%error, "submission was put off"),

@@ -31,16 +31,17 @@ use crate::system;
 use crate::task::{LocalFuture, TaskHeader, TaskKey, TaskSlab};
 use crate::timer::Timers;
 
-/// Polls of tasks in one turn, after which the ring gets its turn although tasks are ready. Some 100 us of work: long
-/// against a system call, short against what a client notices.
+/// Polls of tasks in one turn, after which the ring gets its turn although tasks are ready. Some
+/// 100 us of work: long against a system call, short against what a client notices.
 pub const POLLS_PER_TURN: u32 = 1024;
 
-/// Operations of memory drives that one poll of a task may complete. Such an operation is ready at once, so a task that
-/// does nothing else would never give the thread back. Some 100 us of copying 4 KiB blocks: a deep queue comes whole.
+/// Operations of memory drives that one poll of a task may complete. Such an operation is ready at
+/// once, so a task that does nothing else would never give the thread back. Some 100 us of copying
+/// 4 KiB blocks: a deep queue comes whole.
 pub const READY_OPS_PER_POLL: u32 = 128;
 
-/// How long the end of a shard waits for operations that the kernel still has. They were cancelled, so only a drive
-/// that does not answer takes that long; its buffers are then left allocated.
+/// How long the end of a shard waits for operations that the kernel still has. They were cancelled,
+/// so only a drive that does not answer takes that long; its buffers are then left allocated.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 thread_local! {
@@ -84,8 +85,9 @@ pub(crate) struct Shard {
     stopping: Cell<bool>,
 }
 
-/// From now on a panic on a shard's thread ends the process, after the hook that was there before has reported it. At
-/// once, without unwinding: destructors would tell other shards that something half done is done.
+/// From now on a panic on a shard's thread ends the process, after the hook that was there before
+/// has reported it. At once, without unwinding: destructors would tell other shards that something
+/// half done is done.
 pub(crate) fn abort_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -250,7 +252,8 @@ impl Shard {
         }
     }
 
-    /// Takes one of the operations that are ready at once out of what the task may do in this poll. False: it has done all of them.
+    /// Takes one of the operations that are ready at once out of what the task may do in this poll.
+    /// False: it has done all of them.
     #[inline]
     pub(crate) fn take_ready_op(&self) -> bool {
         let left = self.ready_ops.get();
@@ -258,7 +261,8 @@ impl Shard {
         left > 0
     }
 
-    /// For operations that are ready at once: ready, or pending once in a while so that others get their turn.
+    /// For operations that are ready at once: ready, or pending once in a while so that others get
+    /// their turn.
     pub(crate) fn ready_op(&self) -> impl Future<Output = ()> + '_ {
         struct ReadyOp<'a>(&'a Shard);
         impl Future for ReadyOp<'_> {
@@ -280,15 +284,18 @@ impl Shard {
     /// Queues an operation. It is submitted at the end of the turn.
     ///
     /// # Safety
-    /// Every pointer in `entry` leads into memory that `payload` owns and that does not move with it.
+    /// Every pointer in `entry` leads into memory that `payload` owns and that does not move with
+    /// it.
     pub(crate) unsafe fn start(&self, entry: squeue::Entry, payload: Payload) -> Op<'_> {
         let key = self.ops.borrow_mut().insert(payload);
-        // SAFETY: the payload lies in its slot until the completion was reaped (`OpSlab::complete`).
+        // SAFETY: the payload lies in its slot until the completion was reaped
+        // (`OpSlab::complete`).
         unsafe { self.ring.borrow_mut().push(entry.user_data(key.user_data())) };
         Op::new(self, key)
     }
 
-    /// As [`Shard::start`], for a command that may wait for ever and cannot be cancelled: the end of the shard does not wait for it.
+    /// As [`Shard::start`], for a command that may wait for ever and cannot be cancelled: the end
+    /// of the shard does not wait for it.
     ///
     /// # Safety
     /// As for [`Shard::start`].
@@ -356,7 +363,8 @@ impl Shard {
 
     fn arm_bell(&self) {
         let bell = types::Fd(self.remote.bell_fd());
-        // One entry rings for ever; the counter is never read, since every write to it wakes the poll.
+        // One entry rings for ever; the counter is never read, since every write to it wakes the
+        // poll.
         let entry = opcode::PollAdd::new(bell, libc::POLLIN as u32).multi(true).build().user_data(BELL);
         // SAFETY: the entry holds no pointer.
         unsafe { self.ring.borrow_mut().push(entry) };
@@ -418,8 +426,9 @@ impl Shard {
     fn entered(&self, result: std::io::Result<usize>) {
         match result {
             Ok(submitted) => count(&self.remote.counters.submitted, submitted as u64),
-            // The wait was over (ETIME) or a signal came (EINTR): both are answered by the next turn. EAGAIN and EBUSY:
-            // the kernel is short of memory or of room for completions; what it did not take stays queued.
+            // The wait was over (ETIME) or a signal came (EINTR): both are answered by the next
+            // turn. EAGAIN and EBUSY: the kernel is short of memory or of room for completions;
+            // what it did not take stays queued.
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
             Err(error) => {

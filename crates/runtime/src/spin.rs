@@ -1,14 +1,17 @@
-//! Whether a shard that waits for a client looks for its next request for a moment before it sleeps.
+//! Whether a shard that waits for a client looks for its next request for a moment before it
+//! sleeps.
 //!
-//! A client that waits for each answer and asks again at once comes back sooner than a thread goes to sleep and is woken. So
-//! where the last wait was that short, the next may be: the shard looks, and sleeps only if nothing comes. What tells that it was in vain is
-//! the result, whatever the cause (the client went, or it needs the core that looks): each time in a row doubles how many
+//! A client that waits for each answer and asks again at once comes back sooner than a thread goes
+//! to sleep and is woken. So where the last wait was that short, the next may be: the shard looks,
+//! and sleeps only if nothing comes. What tells that it was in vain is the result, whatever the
+//! cause (the client went, or it needs the core that looks): each time in a row doubles how many
 //! waits go by before the next attempt. Connections that are idle cost nothing.
 
 use ::drive::Nanos;
 
-/// How long the shard looks: about what going to sleep and being woken costs on both sides, since a client that waits for its answer may
-/// sleep too. A virtual machine needs 20 us and more to wake a core.
+/// How long the shard looks: about what going to sleep and being woken costs on both sides, since a
+/// client that waits for its answer may sleep too. A virtual machine needs 20 us and more to wake a
+/// core.
 pub(crate) const WINDOW: Nanos = 50_000;
 
 /// What the shard's own waking adds to a wait in which it slept.
@@ -76,7 +79,8 @@ mod tests {
     #[test]
     fn a_client_that_is_woken_itself_is_looked_for() {
         let mut spinner = Spinner::default();
-        // It answers 30 us after the shard does, and a shard that slept is back another 25 us later.
+        // It answers 30 us after the shard does, and a shard that slept is back another 25 us
+        // later.
         let mut looks = 0;
         for _ in 0..100 {
             let looked = spinner.tries();

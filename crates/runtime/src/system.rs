@@ -19,7 +19,8 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Adds one, which wakes whoever polls it. Fails only if the counter is full, and then it is readable anyway.
+/// Adds one, which wakes whoever polls it. Fails only if the counter is full, and then it is
+/// readable anyway.
 pub(crate) fn eventfd_add_one(fd: &OwnedFd) {
     let one = 1u64.to_ne_bytes();
     // SAFETY: the buffer holds the 8 bytes whose length is passed.
@@ -51,8 +52,9 @@ pub(crate) fn pin_to_core(core: usize) -> io::Result<()> {
     check(unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) }).map(drop)
 }
 
-/// Takes the file's lock for this open file, or fails with `WouldBlock`. Two opens of one file conflict, in one process
-/// too. The lock goes with the last descriptor of the open file, so also with a killed process.
+/// Takes the file's lock for this open file, or fails with `WouldBlock`. Two opens of one file
+/// conflict, in one process too. The lock goes with the last descriptor of the open file, so also
+/// with a killed process.
 pub(crate) fn lock_exclusive(file: &File) -> io::Result<()> {
     // SAFETY: no memory is involved.
     check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).map(drop)
@@ -71,7 +73,8 @@ pub(crate) fn socket_option(fd: BorrowedFd<'_>, option: libc::c_int) -> io::Resu
 /// Processor time that the calling thread has had.
 pub(crate) fn thread_cpu_time() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for writes of its own size. The clock of the own thread is always there.
+    // SAFETY: `time` is valid for writes of its own size. The clock of the own thread is always
+    // there.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos
 }

@@ -1,8 +1,8 @@
 //! Tasks of one shard and their wakers.
 //!
-//! A waker is an `Arc` of a [`TaskHeader`]; the future itself stays in the shard's slab and never leaves the thread.
-//! A wake-up on the home thread costs a thread-local look-up, one flag and a push to a plain queue. From elsewhere it
-//! goes through the inbox ([`crate::remote`]).
+//! A waker is an `Arc` of a [`TaskHeader`]; the future itself stays in the shard's slab and never
+//! leaves the thread. A wake-up on the home thread costs a thread-local look-up, one flag and a
+//! push to a plain queue. From elsewhere it goes through the inbox ([`crate::remote`]).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -25,7 +25,8 @@ pub(crate) struct TaskKey {
 pub(crate) struct TaskHeader {
     key: TaskKey,
     home: Arc<Remote>,
-    /// In the ready queue. Only the home thread reads and writes it; atomic only because a waker is `Sync`.
+    /// In the ready queue. Only the home thread reads and writes it; atomic only because a waker is
+    /// `Sync`.
     ready: AtomicBool,
     /// In the inbox of the home shard.
     in_inbox: AtomicBool,
@@ -45,8 +46,8 @@ impl TaskHeader {
         true
     }
 
-    /// On the home thread, when the inbox gave this wake-up out. Acquire: pairs with the swap in `wake_by_ref`, so the
-    /// poll that follows sees what every waker before it had written.
+    /// On the home thread, when the inbox gave this wake-up out. Acquire: pairs with the swap in
+    /// `wake_by_ref`, so the poll that follows sees what every waker before it had written.
     pub(crate) fn left_inbox(&self) {
         self.in_inbox.swap(false, Ordering::AcqRel);
     }

@@ -1,5 +1,5 @@
-//! What the kernel says about devices that come and go: its uevents, as they are sent to everybody who listens (netlink(7),
-//! `NETLINK_KOBJECT_UEVENT`).
+//! What the kernel says about devices that come and go: its uevents, as they are sent to everybody
+//! who listens (netlink(7), `NETLINK_KOBJECT_UEVENT`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -12,8 +12,8 @@ const KERNEL_GROUP: u32 = 1;
 /// Room in the socket: a machine with many drives says a lot at once.
 const RECEIVE_BYTES: libc::c_int = 1 << 20;
 
-/// Bytes that any of them fits in: the kernel's own buffer has 2 KiB (`UEVENT_BUFFER_SIZE` of linux/kobject.h), with the path of the
-/// device before it.
+/// Bytes that any of them fits in: the kernel's own buffer has 2 KiB (`UEVENT_BUFFER_SIZE` of
+/// linux/kobject.h), with the path of the device before it.
 pub const UEVENT_BYTES_MAX: usize = 8192;
 
 /// A socket on which the kernel's uevents arrive. It never blocks.
@@ -32,7 +32,8 @@ impl UeventSocket {
         // SAFETY: the kernel has just given us this descriptor.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let value = RECEIVE_BYTES;
-        // SAFETY: the option reads one `int`. A smaller buffer, where this is refused, loses events sooner, which is noticed.
+        // SAFETY: the option reads one `int`. A smaller buffer, where this is refused, loses events
+        // sooner, which is noticed.
         unsafe {
             libc::setsockopt(
                 fd.as_raw_fd(),
@@ -51,7 +52,8 @@ impl UeventSocket {
         Ok(UeventSocket(fd))
     }
 
-    /// The next event's bytes in `buf`, of [`UEVENT_BYTES_MAX`]; their number. 0: not from the kernel, or empty.
+    /// The next event's bytes in `buf`, of [`UEVENT_BYTES_MAX`]; their number. 0: not from the
+    /// kernel, or empty.
     ///
     /// # Errors
     /// `WouldBlock` if there is none; `ENOBUFS` if some were lost.

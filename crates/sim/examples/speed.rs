@@ -1,4 +1,5 @@
-//! How many simulated drive operations a core does in a second of its time. `cargo run --release -p sim --example speed`
+//! How many simulated drive operations a core does in a second of its time. `cargo run --release -p
+//! sim --example speed`
 
 use drive::{Buf, Drive, Env, Segments};
 use format::{CrashSafety, Level};
@@ -61,8 +62,8 @@ fn measure(latency: Latency, reads_of_ten: u64, len: u64) -> (f64, u64) {
     (OPS as f64 * 1e3 / (cpu_ns() - start_ns) as f64, sim.now() / 1_000_000)
 }
 
-/// Requests of 4 KiB at random offsets to a group on immediate drives, without the log. Gives requests and drive
-/// operations a second, in millions.
+/// Requests of 4 KiB at random offsets to a group on immediate drives, without the log. Gives
+/// requests and drive operations a second, in millions.
 fn measure_group(level: Level, reads_of_ten: u64) -> (f64, f64) {
     const REQUESTS: u64 = 200_000;
     let sim = Sim::new(1);
@@ -99,7 +100,8 @@ fn measure_group(level: Level, reads_of_ten: u64) -> (f64, f64) {
     (REQUESTS as f64 / seconds / 1e6, (sim.ops_done() - before) as f64 / seconds / 1e6)
 }
 
-/// Time this thread has spent on a processor (proc(5), `/proc/pid/schedstat`): not disturbed by who else wants it.
+/// Time this thread has spent on a processor (proc(5), `/proc/pid/schedstat`): not disturbed by who
+/// else wants it.
 fn cpu_ns() -> u64 {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").expect("Linux with scheduler statistics");
     let run_ns = stat.split(' ').next().expect("three numbers");

@@ -54,9 +54,10 @@ fn message(payload: &dyn Any) -> String {
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a panic without a message".into())
 }
 
-/// A world comes and goes in a millisecond, and with it buffers as large as a drive. glibc gives memory of that size back
-/// to the kernel each time, which takes longer than the run, until it has seen a larger block be freed (mallopt(3),
-/// M_MMAP_THRESHOLD, "dynamic"): here is one, just below the size up to which it learns. Elsewhere it does no harm.
+/// A world comes and goes in a millisecond, and with it buffers as large as a drive. glibc gives
+/// memory of that size back to the kernel each time, which takes longer than the run, until it has
+/// seen a larger block be freed (mallopt(3), M_MMAP_THRESHOLD, "dynamic"): here is one, just below
+/// the size up to which it learns. Elsewhere it does no harm.
 pub(crate) fn keep_memory() {
     const LEARNED_BYTES_MAX: usize = 32 << 20;
     drop(std::hint::black_box(vec![0_u8; LEARNED_BYTES_MAX - (64 << 10)]));
@@ -201,7 +202,8 @@ impl Outcome {
     }
 }
 
-/// Time this thread has spent on a processor (proc(5), `/proc/pid/schedstat`). Zero where that is not to be had.
+/// Time this thread has spent on a processor (proc(5), `/proc/pid/schedstat`). Zero where that is
+/// not to be had.
 fn cpu_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = stat.split(' ').next().and_then(|number| number.parse().ok());

@@ -137,7 +137,8 @@ impl Future for Sleep {
         let world = self.world.clone();
         let mut timeline = world.timeline.borrow_mut();
         let Some(slot) = self.slot else {
-            // First polled after its time has passed: due at once, but like every event after the end of the turn.
+            // First polled after its time has passed: due at once, but like every event after the
+            // end of the turn.
             let at = self.deadline.max(world.now());
             let (slot, _) = timeline.sleep(at, &mut world.rng.borrow_mut(), context.waker().clone());
             self.slot = Some(slot);

@@ -1,4 +1,5 @@
-//! A deterministic world for the engine: virtual time, tasks, and drives that crash, lie and die on command.
+//! A deterministic world for the engine: virtual time, tasks, and drives that crash, lie and die on
+//! command.
 //!
 //! Four nouns:
 //!
@@ -25,13 +26,15 @@
 //! assert!(read.iter().all(|&byte| byte == 7), "a flushed write survives");
 //! ```
 //!
-//! What it is not: a model of how fast a drive is. Latencies only exist to bring operations into every order.
+//! What it is not: a model of how fast a drive is. Latencies only exist to bring operations into
+//! every order.
 //!
 //! Invariants:
-//! 1. Everything that happens follows from the seed and the calls: no wall clock, no address, no hash order.
+//! 1. Everything that happens follows from the seed and the calls: no wall clock, no address, no
+//!    hash order.
 //! 2. Time stands still while a task is runnable or a turn's end is awaited.
-//! 3. An operation that was started runs to its end although its future is dropped, until the drive fails or loses
-//!    power.
+//! 3. An operation that was started runs to its end although its future is dropped, until the drive
+//!    fails or loses power.
 
 #![forbid(unsafe_code)]
 

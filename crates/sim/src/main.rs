@@ -1,4 +1,5 @@
-//! The simulator's command: random programs beside the model, on all cores, and the exhaustive checker.
+//! The simulator's command: random programs beside the model, on all cores, and the exhaustive
+//! checker.
 
 #![forbid(unsafe_code)]
 
@@ -15,7 +16,8 @@ use sim::exhaustive::{Counts, Extent, Part, shapes};
 use sim::program::execute::execute;
 use sim::program::promise;
 
-/// Runs the real array code over simulated drives that crash, lie and die, beside a model of what may be read.
+/// Runs the real array code over simulated drives that crash, lie and die, beside a model of what
+/// may be read.
 #[derive(Parser)]
 #[command(name = "sim", args_conflicts_with_subcommands = true)]
 struct Command {
@@ -47,13 +49,16 @@ enum Which {
         /// Without checksums.
         #[arg(long)]
         no_checksums: bool,
-        /// Up to this many members of a set lost, before and in the crash together; as many as the level survives unless given.
+        /// Up to this many members of a set lost, before and in the crash together; as many as the
+        /// level survives unless given.
         #[arg(long, value_name = "N")]
         lost: Option<usize>,
-        /// Each set of lost members, and each state of the others, also where one differs from another only in members that play the same part in the program.
+        /// Each set of lost members, and each state of the others, also where one differs from
+        /// another only in members that play the same part in the program.
         #[arg(long)]
         every_set: bool,
-        /// Crashes one after the other: with 2, another one at every point of the recovery from the first.
+        /// Crashes one after the other: with 2, another one at every point of the recovery from the
+        /// first.
         #[arg(long, value_name = "N", default_value_t = 1, value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
         crashes: usize,
         /// Only count the cases, of first crashes.

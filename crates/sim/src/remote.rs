@@ -168,7 +168,8 @@ impl Ways {
         self.shelves.values()
     }
 
-    /// Waits until nothing executes any more that a process of this machine had sent which was killed.
+    /// Waits until nothing executes any more that a process of this machine had sent which was
+    /// killed.
     pub async fn quiet(&self, env: &SimEnv) {
         if self.mark.get() {
             Env::sleep(env, self.patience.quiet).await;

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-/// xoshiro256** (Blackman and Vigna, "Scrambled Linear Pseudorandom Number Generators", 2018), its state filled from the
-/// seed by splitmix64. The same seed gives the same numbers on every machine and in every version.
+/// xoshiro256** (Blackman and Vigna, "Scrambled Linear Pseudorandom Number Generators", 2018), its
+/// state filled from the seed by splitmix64. The same seed gives the same numbers on every machine
+/// and in every version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rng {
     state: [u64; 4],
@@ -28,7 +29,8 @@ impl Rng {
             counter = counter.wrapping_add(GOLDEN);
             mix(counter)
         };
-        // Four different outputs of a bijection are never all zero, the one state that xoshiro cannot leave.
+        // Four different outputs of a bijection are never all zero, the one state that xoshiro
+        // cannot leave.
         Rng { state: [next(), next(), next(), next()] }
     }
 

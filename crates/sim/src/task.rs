@@ -9,8 +9,8 @@ use std::task::{Wake, Waker};
 
 use crate::rng::Rng;
 
-/// Number of a task's place. Places are reused: a stale waker wakes the next task there once too often, which every
-/// future must bear.
+/// Number of a task's place. Places are reused: a stale waker wakes the next task there once too
+/// often, which every future must bear.
 pub(crate) type TaskId = u32;
 
 /// The place of the future that `block_on` was given.
@@ -29,7 +29,8 @@ impl Owner {
     pub(crate) const FIRST_SHELF: u32 = 2;
 }
 
-/// The runnable tasks. Wakers are `Send` by their contract, hence the lock; nobody ever waits for it.
+/// The runnable tasks. Wakers are `Send` by their contract, hence the lock; nobody ever waits for
+/// it.
 #[derive(Default)]
 pub(crate) struct Ready {
     ids: Mutex<Vec<TaskId>>,
@@ -117,7 +118,8 @@ impl Tasks {
         Waker::from(self.places[MAIN as usize].waker.clone())
     }
 
-    /// Takes a task out for its poll. `None` if it has ended, and for [`MAIN`]. From now on it can be woken again.
+    /// Takes a task out for its poll. `None` if it has ended, and for [`MAIN`]. From now on it can
+    /// be woken again.
     pub(crate) fn take(&mut self, id: TaskId) -> Option<Task> {
         let place = &mut self.places[id as usize];
         place.waker.queued.store(false, Ordering::Release);

@@ -21,8 +21,9 @@ pub enum OpKind {
     Zeroes,
 }
 
-/// How many operations a drive was given. An operation counts when it is started, also if it fails later or loses its
-/// future; one that is refused at once (misaligned, out of range, gone) does not count.
+/// How many operations a drive was given. An operation counts when it is started, also if it fails
+/// later or loses its future; one that is refused at once (misaligned, out of range, gone) does not
+/// count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Reads.
@@ -111,8 +112,8 @@ impl fmt::Display for TraceEntry {
     }
 }
 
-/// An event on the tape: what happened to a drive, with the bytes, so that every state that a power cut could leave can
-/// be derived from it.
+/// An event on the tape: what happened to a drive, with the bytes, so that every state that a power
+/// cut could leave can be derived from it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapeEvent {
     /// Which drive: the order in which the drives of the world were made, from 0.
@@ -135,7 +136,8 @@ pub enum TapeStep {
         /// Durable when it is done.
         fua: bool,
     },
-    /// The drive took a request to zero a range, or to forget it, which is recorded as if it zeroed it.
+    /// The drive took a request to zero a range, or to forget it, which is recorded as if it zeroed
+    /// it.
     Zeroes {
         /// Start in bytes.
         offset: u64,

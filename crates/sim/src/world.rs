@@ -56,7 +56,8 @@ pub(crate) struct World {
     fingerprint: Cell<u64>,
     /// What the next buffer is filled with.
     poison: Cell<u8>,
-    /// Which places of trouble are open in this world, and how often each was taken. None: it is not looked for.
+    /// Which places of trouble are open in this world, and how often each was taken. None: it is
+    /// not looked for.
     trouble: RefCell<Option<BTreeMap<&'static str, (bool, u64)>>>,
     /// What outlives a kill, by whom it is for.
     kept: RefCell<BTreeMap<[u8; 16], Arc<KeptWords>>>,
@@ -114,7 +115,8 @@ impl World {
         self.now.get()
     }
 
-    /// Registers a drive: gives its index and a generator of its own, which depends on nothing but seed and index.
+    /// Registers a drive: gives its index and a generator of its own, which depends on nothing but
+    /// seed and index.
     pub(crate) fn add_drive(&self, make: impl FnOnce(u32, Rng) -> Rc<DriveState>) -> Rc<DriveState> {
         let index = self.drives.borrow().len() as u32;
         let rng = Rng::new(mix(self.seed ^ GOLDEN.wrapping_mul(u64::from(index) + 1)));
@@ -190,7 +192,8 @@ impl World {
         self.vanishing.get() == Some(owner)
     }
 
-    /// Ends the tasks of a machine; with its power if `vanishes`, and otherwise as a process ends, whose sockets the system closes.
+    /// Ends the tasks of a machine; with its power if `vanishes`, and otherwise as a process ends,
+    /// whose sockets the system closes.
     pub(crate) fn end_tasks(&self, owner: Owner, vanishes: bool) {
         self.vanishing.set(vanishes.then_some(owner));
         self.kill_tasks(Some(owner));
@@ -231,8 +234,8 @@ impl World {
         true
     }
 
-    /// Moves time to the next event, if it is not after `until`, and lets everything of that instant happen. False if
-    /// there is none.
+    /// Moves time to the next event, if it is not after `until`, and lets everything of that
+    /// instant happen. False if there is none.
     fn fire(&self, until: Nanos) -> bool {
         let mut limit = until;
         let mut fired = false;
@@ -281,7 +284,8 @@ impl World {
         }
     }
 
-    /// Whoever is dropped from now on does not get to change what is kept: a killed process does not clean up.
+    /// Whoever is dropped from now on does not get to change what is kept: a killed process does
+    /// not clean up.
     fn freeze_kept(&self) {
         for kept in self.kept.borrow_mut().values_mut() {
             let words = kept.0.iter().map(|word| AtomicU64::new(word.load(Ordering::SeqCst)));
@@ -321,7 +325,8 @@ impl Drop for Running<'_> {
     }
 }
 
-/// A deterministic world. Its handles ([`SimEnv`], [`SimDrive`]) may outlive it, but nothing runs any more.
+/// A deterministic world. Its handles ([`SimEnv`], [`SimDrive`]) may outlive it, but nothing runs
+/// any more.
 ///
 /// Dropped in a panic, it prints its seed.
 pub struct Sim {
@@ -329,7 +334,8 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// A world at time 0 with no tasks and no drives. One seed and the same calls replay a run exactly.
+    /// A world at time 0 with no tasks and no drives. One seed and the same calls replay a run
+    /// exactly.
     pub fn new(seed: u64) -> Self {
         Sim { world: World::new(seed) }
     }
@@ -344,7 +350,8 @@ impl Sim {
         SimEnv { world: self.world.clone(), owner: Owner::HOST }
     }
 
-    /// A generator for the test itself: independent of the world's, but given by its seed and by how far it has run.
+    /// A generator for the test itself: independent of the world's, but given by its seed and by
+    /// how far it has run.
     pub fn rng(&self) -> Rng {
         self.world.rng.borrow_mut().fork()
     }
@@ -359,11 +366,13 @@ impl Sim {
         self.world.now()
     }
 
-    /// Runs everything until `future` is done. Spawned tasks stay where they are and go on with the next call.
+    /// Runs everything until `future` is done. Spawned tasks stay where they are and go on with the
+    /// next call.
     ///
     /// # Panics
-    /// If nothing can ever happen again before the future is done (deadlock), at [`Sim::set_steps_max`], and when the
-    /// world stops ([`Sim::stop_after`]; use [`Sim::try_block_on`]). The message names the seed.
+    /// If nothing can ever happen again before the future is done (deadlock), at
+    /// [`Sim::set_steps_max`], and when the world stops ([`Sim::stop_after`]; use
+    /// [`Sim::try_block_on`]). The message names the seed.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         match self.try_block_on(future) {
             Some(output) => output,
@@ -371,7 +380,8 @@ impl Sim {
         }
     }
 
-    /// Like [`Sim::block_on`], but `None` if the world stops before the future is done. The future is dropped then.
+    /// Like [`Sim::block_on`], but `None` if the world stops before the future is done. The future
+    /// is dropped then.
     ///
     /// # Panics
     /// On deadlock and at [`Sim::set_steps_max`].
@@ -396,8 +406,8 @@ impl Sim {
         }
     }
 
-    /// Runs until nothing can happen any more, or the world stops. Does not return while a task sets one timer after
-    /// the other: use [`Sim::run_for`] for those.
+    /// Runs until nothing can happen any more, or the world stops. Does not return while a task
+    /// sets one timer after the other: use [`Sim::run_for`] for those.
     ///
     /// # Panics
     /// At [`Sim::set_steps_max`].
@@ -429,8 +439,9 @@ impl Sim {
         self.world.end_tasks(Owner::HOST, false);
     }
 
-    /// Kills the process, as `kill -9` does: ends every task of this machine, lifts a stop, and waits until its drives have done what
-    /// they were given: nobody can open them before that. Other machines go on.
+    /// Kills the process, as `kill -9` does: ends every task of this machine, lifts a stop, and
+    /// waits until its drives have done what they were given: nobody can open them before that.
+    /// Other machines go on.
     pub fn kill(&self) {
         if !self.is_stopped() {
             self.world.freeze_kept();
@@ -447,8 +458,8 @@ impl Sim {
         }
     }
 
-    /// Looks for trouble from now on: at some of the places where the engine asks, drawn anew for each world, it now and then
-    /// takes the turn that it hardly ever takes.
+    /// Looks for trouble from now on: at some of the places where the engine asks, drawn anew for
+    /// each world, it now and then takes the turn that it hardly ever takes.
     pub fn look_for_trouble(&self) {
         self.world.trouble.borrow_mut().get_or_insert_default();
     }
@@ -464,8 +475,9 @@ impl Sim {
         self.world.kept.borrow_mut().clear();
     }
 
-    /// Cuts the power of this machine: ends every task, then cuts the power of every drive that is not on a shelf
-    /// ([`SimDrive::power_cut`]), and lifts a stop. Get handles to the surviving drives by [`SimDrive::reopen`].
+    /// Cuts the power of this machine: ends every task, then cuts the power of every drive that is
+    /// not on a shelf ([`SimDrive::power_cut`]), and lifts a stop. Get handles to the surviving
+    /// drives by [`SimDrive::reopen`].
     pub fn power_cut(&self) {
         self.world.end_tasks(Owner::HOST, true);
         self.forget_kept();
@@ -476,9 +488,9 @@ impl Sim {
         self.resume();
     }
 
-    /// Stops the world when one more drive operation than `op_count`, over all drives, wants to complete. That
-    /// operation stays in flight. For tests that crash at every point: count with [`Sim::ops_done`] once, then stop
-    /// after 0, 1, 2, ...
+    /// Stops the world when one more drive operation than `op_count`, over all drives, wants to
+    /// complete. That operation stays in flight. For tests that crash at every point: count with
+    /// [`Sim::ops_done`] once, then stop after 0, 1, 2, ...
     pub fn stop_after(&self, op_count: u64) {
         self.world.ops_left.set(op_count);
     }
@@ -518,7 +530,8 @@ impl Sim {
         self.world.tasks.borrow().count()
     }
 
-    /// A number that depends on every poll and every event so far: two runs with the same one were the same run.
+    /// A number that depends on every poll and every event so far: two runs with the same one were
+    /// the same run.
     pub fn fingerprint(&self) -> u64 {
         self.world.fingerprint.get()
     }

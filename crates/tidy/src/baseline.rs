@@ -1,7 +1,8 @@
 //! What was found when a rule was introduced, and is not put right so far.
 //!
-//! A line of the file is a rule, a file, an item or `-`, and a weight: `width docs/cli/README.md - 12`
-//! are twelve lines that are too wide. A file may not get worse, and what got better is written down.
+//! A line of the file is a rule, a file, an item or `-`, and a weight: `width docs/cli/README.md -
+//! 12` are twelve lines that are too wide. A file may not get worse, and what got better is written
+//! down.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -11,7 +11,8 @@
 //! - `function`: a function has at most 70 lines.
 //! - `words`: retired words, and openings of sentences that are hard to read.
 //! - `cycle`: no more than 8 files of a crate import each other in a circle.
-//! - `layers`: a module imports only its own layer and those below, as a crate's file `layers` says.
+//! - `layers`: a module imports only its own layer and those below, as a crate's file `layers`
+//!   says.
 //! - `links`: links between documents lead somewhere.
 
 pub mod baseline;

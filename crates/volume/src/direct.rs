@@ -1,8 +1,9 @@
 //! A volume in place: a list of ranges of the group.
 
 //!
-//! A request goes to where the volume lay when it came, part by part, and holds that place until it is answered. So whoever moves the
-//! volume, or takes it away, knows when nothing can arrive any more in space that it gives to another one.
+//! A request goes to where the volume lay when it came, part by part, and holds that place until it
+//! is answered. So whoever moves the volume, or takes it away, knows when nothing can arrive any
+//! more in space that it gives to another one.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -81,8 +82,9 @@ impl<E: Env> Direct<E> {
         Direct(Rc::new(Inner { array, place: RefCell::new(place), left: RefCell::new(left) }))
     }
 
-    /// Lets the volume lie elsewhere from now on: after a resize. Requests that are under way go on where they began; returns when the last
-    /// of them has been answered, so that what the volume has left may be given to another one. One change at a time.
+    /// Lets the volume lie elsewhere from now on: after a resize. Requests that are under way go on
+    /// where they began; returns when the last of them has been answered, so that what the volume
+    /// has left may be given to another one. One change at a time.
     pub async fn resize(&self, size_bytes: u64, extents: Vec<ExtentRecord>) {
         let (place, left) = Place::new(size_bytes, extents);
         drop(self.0.place.replace(place));
@@ -91,7 +93,8 @@ impl<E: Env> Direct<E> {
         let _ = left.await;
     }
 
-    /// Takes the volume away: every request is refused from now on as beyond its end. Returns when those under way have been answered.
+    /// Takes the volume away: every request is refused from now on as beyond its end. Returns when
+    /// those under way have been answered.
     pub async fn close(&self) {
         self.resize(0, Vec::new()).await;
     }

@@ -34,8 +34,8 @@ impl Space {
     }
 }
 
-/// Finds room for `len` bytes beside `used`: in one piece where possible, the smallest that fits; else in several, the
-/// largest first. `None` if there is not enough.
+/// Finds room for `len` bytes beside `used`: in one piece where possible, the smallest that fits;
+/// else in several, the largest first. `None` if there is not enough.
 ///
 /// The extents hold `len` rounded up to [`BLOCK`].
 pub fn allocate(space: Space, used: &[ExtentRecord], len: u64) -> Option<Vec<ExtentRecord>> {
@@ -61,7 +61,8 @@ pub fn allocate(space: Space, used: &[ExtentRecord], len: u64) -> Option<Vec<Ext
     None
 }
 
-/// Lets a volume grow to `len` bytes, in place where that is free. `used` are the extents of all volumes, its own too.
+/// Lets a volume grow to `len` bytes, in place where that is free. `used` are the extents of all
+/// volumes, its own too.
 pub fn extend(space: Space, used: &[ExtentRecord], own: &[ExtentRecord], len: u64) -> Option<Vec<ExtentRecord>> {
     let have: u64 = own.iter().map(|extent| extent.len_bytes).sum();
     let mut more = len.checked_next_multiple_of(BLOCK as u64)?.checked_sub(have)?;
@@ -80,7 +81,8 @@ pub fn extend(space: Space, used: &[ExtentRecord], own: &[ExtentRecord], len: u6
     Some(grown)
 }
 
-/// Cuts a volume's extents to `len` bytes (rounded up to [`BLOCK`]). Gives what is kept and what is freed.
+/// Cuts a volume's extents to `len` bytes (rounded up to [`BLOCK`]). Gives what is kept and what is
+/// freed.
 pub fn shrink(own: &[ExtentRecord], len: u64) -> (Vec<ExtentRecord>, Vec<ExtentRecord>) {
     let mut keep = len.next_multiple_of(BLOCK as u64);
     let (mut kept, mut freed) = (Vec::new(), Vec::new());

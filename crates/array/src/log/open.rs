@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-/// Sequences, of a window that moves on: they come in order, and are taken out in nearly that order.
+/// Sequences, of a window that moves on: they come in order, and are taken out in nearly that
+/// order.
 #[derive(Default)]
 pub(super) struct OpenSet {
     /// The lowest one; without meaning if there is none.

@@ -27,7 +27,8 @@ struct Parts {
     whole: u32,
 }
 
-/// A member's ring. Frames lie in the order in which the head will come to them, the next one first.
+/// A member's ring. Frames lie in the order in which the head will come to them, the next one
+/// first.
 #[derive(Default)]
 struct Ring {
     head: u64,
@@ -88,8 +89,9 @@ impl Rings {
         self.of_member.values().any(|ring| ring.held > self.len / 2)
     }
 
-    /// Finds room for a frame of so many bytes, whose last record and the units of whose parts are given, and which of those are of whole records.
-    /// Gives where it starts in the member's ring. `None`: there is no room before more is retired.
+    /// Finds room for a frame of so many bytes, whose last record and the units of whose parts are
+    /// given, and which of those are of whole records. Gives where it starts in the member's ring.
+    /// `None`: there is no room before more is retired.
     pub fn place(&mut self, member: MemberIndex, len: u64, last: u64, units: &[(UnitIndex, bool)]) -> Option<u64> {
         let ring = self.of_member.entry(member).or_default();
         let mut start = ring.head;
@@ -147,7 +149,8 @@ mod tests {
     }
 
     proptest! {
-        /// The model knows for every byte of the rings which frame was written there last. A frame can be found while all of its bytes are left.
+        /// The model knows for every byte of the rings which frame was written there last. A frame
+        /// can be found while all of its bytes are left.
         #[test]
         fn frames_are_written_over_once_retired_and_units_known_as_long_as_they_can_be_found(
             steps in proptest::collection::vec((0u16..2, 1u64..12, 0u64..6, any::<bool>(), any::<bool>()), 0..200)

@@ -29,10 +29,12 @@ impl Log {
 }
 
 impl<E: Env> Inner<E> {
-    /// Flushes and seals in the background what is settled, once no more comes for a second, at the latest after a few.
+    /// Flushes and seals in the background what is settled, once no more comes for a second, at the
+    /// latest after a few.
     ///
-    /// A recovery that finds a record in force has to believe the drives' word for what it names, since the checksums there may be behind.
-    /// What nobody writes any more shall not depend on that.
+    /// A recovery that finds a record in force has to believe the drives' word for what it names,
+    /// since the checksums there may be behind. What nobody writes any more shall not depend on
+    /// that.
     pub fn seal_later(self: &Rc<Self>, log: &Rc<Log>) {
         if log.lingering.replace(true) {
             return;
@@ -77,8 +79,8 @@ impl<E: Env> Inner<E> {
         .unwrap_or(false)
     }
 
-    /// Flushes all members, and makes durable that everything that was written to units of this shard before needs no
-    /// recovery.
+    /// Flushes all members, and makes durable that everything that was written to units of this
+    /// shard before needs no recovery.
     pub async fn flush_and_seal(self: &Rc<Self>) -> Result<(), BlockError> {
         let Some(log) = self.log() else { return self.flush_members().await };
         let mark = log.flush_begins();
@@ -87,8 +89,9 @@ impl<E: Env> Inner<E> {
         self.seal(&log, &mark).await
     }
 
-    /// Says on the members that what was settled when a flush began, which has ended, needs no recovery. If so few of them take it that a crash
-    /// could take all of those, the others leave the group.
+    /// Says on the members that what was settled when a flush began, which has ended, needs no
+    /// recovery. If so few of them take it that a crash could take all of those, the others leave
+    /// the group.
     ///
     /// # Errors
     /// [`BlockError::Lost`] if the group cannot do without them; [`BlockError::NoSpace`] likewise.
@@ -105,7 +108,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// As [`Inner::seal`], asking the leader for nothing. Gives the members that did not take it, of sets in which those are too many.
+    /// As [`Inner::seal`], asking the leader for nothing. Gives the members that did not take it,
+    /// of sets in which those are too many.
     pub async fn try_seal(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Vec<(MemberIndex, DriveId, Failure)> {
         if !log.wants_seal(mark) {
             return Vec::new();

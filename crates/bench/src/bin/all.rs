@@ -1,4 +1,5 @@
-//! All benchmarks, one after the other, each a process of its own; then one table of what was to be reached.
+//! All benchmarks, one after the other, each a process of its own; then one table of what was to be
+//! reached.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};

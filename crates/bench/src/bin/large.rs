@@ -1,5 +1,5 @@
-//! A large group over sparse files: how long it takes to be made and assembled, and what memory the daemon takes for it while it is
-//! written all over the place.
+//! A large group over sparse files: how long it takes to be made and assembled, and what memory the
+//! daemon takes for it while it is written all over the place.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +10,8 @@ use bench::report::{Report, Row};
 use bench::{Error, fio};
 use clap::Parser;
 
-/// Benchmarks a 16 TiB group over sparse files: time to be made and to be assembled, resident memory
+/// Benchmarks a 16 TiB group over sparse files: time to be made and to be assembled, resident
+/// memory
 #[derive(Parser)]
 struct Arguments {
     /// Print JSON instead of a table

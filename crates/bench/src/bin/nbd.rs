@@ -1,7 +1,8 @@
-//! The whole path: fio over NBD on a Unix socket, with the server on one core and the client on another.
+//! The whole path: fio over NBD on a Unix socket, with the server on one core and the client on
+//! another.
 //!
-//! RAID 6 over six memory drives beside a plain memory volume of the same daemon, nbdkit's memory plug-in and `qemu-nbd`
-//! over a file in memory. All hold as many bytes, all written once before.
+//! RAID 6 over six memory drives beside a plain memory volume of the same daemon, nbdkit's memory
+//! plug-in and `qemu-nbd` over a file in memory. All hold as many bytes, all written once before.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -93,7 +94,8 @@ impl Servers {
 struct Measured {
     /// Wall time, and CPU time of the server.
     server: Rounds,
-    /// CPU time of whichever side took more: what bounds the rate when both cores have nothing else to do.
+    /// CPU time of whichever side took more: what bounds the rate when both cores have nothing else
+    /// to do.
     busier: Rounds,
     latency_us: [Vec<[f64; 4]>; 4],
 }

@@ -1,7 +1,7 @@
 //! The target over loopback: an initiator that polls on one core, the daemon on another.
 //!
-//! A plain memory volume over NVMe/TCP, beside a program that answers as many bytes with as many bytes and does nothing else:
-//! what loopback and the initiator allow.
+//! A plain memory volume over NVMe/TCP, beside a program that answers as many bytes with as many
+//! bytes and does nothing else: what loopback and the initiator allow.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,4 +1,5 @@
-//! The NVMe/TCP target beside SPDK's: SPDK's own initiator polls on one core, either target is on another.
+//! The NVMe/TCP target beside SPDK's: SPDK's own initiator polls on one core, either target is on
+//! another.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,7 +14,8 @@ use bench::spdk::Spdk;
 use bench::{Error, fio};
 use clap::Parser;
 
-/// Benchmarks the NVMe/TCP target beside SPDK's (PURLIN_SPDK names the folder where SPDK was built).
+/// Benchmarks the NVMe/TCP target beside SPDK's (PURLIN_SPDK names the folder where SPDK was
+/// built).
 #[derive(Parser)]
 struct Arguments {
     #[command(flatten)]
@@ -85,6 +87,7 @@ fn run(arguments: &Arguments, report: &mut Report) -> Result<(), Error> {
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    // At normal priority: SPDK's target never sleeps, and the kernel takes the core from a real-time program that does not.
+    // At normal priority: SPDK's target never sleeps, and the kernel takes the core from a
+    // real-time program that does not.
     Report::run("spdk", usize::from(arguments.turns.rounds), arguments.turns.json, |report| run(&arguments, report))
 }

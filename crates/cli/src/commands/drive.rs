@@ -149,8 +149,8 @@ fn consent_to_fail(common: &Common, group: &Group, slot: u32) -> Result<(), Fail
     consent(common, &what)
 }
 
-/// Without `--wipe-foreign` the daemon refuses a drive that holds something, so only with it something can be lost.
-/// What would be refused is refused before: the plan comes from the daemon.
+/// Without `--wipe-foreign` the daemon refuses a drive that holds something, so only with it
+/// something can be lost. What would be refused is refused before: the plan comes from the daemon.
 fn consent_to_wipe(common: &Common, planned: &Changed<Group>, drive: &str) -> Result<(), Failure> {
     consent_to(common, planned, &format!("this overwrites what {drive} holds"))
 }

@@ -90,7 +90,8 @@ fn renamed(steps: &[String], what: &str, old: &str, new: &str) -> String {
     }
 }
 
-/// What a change of a limit says when it is done: what was planned as "limit ..." is "limited ..." then.
+/// What a change of a limit says when it is done: what was planned as "limit ..." is "limited ..."
+/// then.
 fn limited(steps: &[String], what: &str) -> String {
     match steps.join("; ") {
         said if said.is_empty() => format!("{what} is limited like that already"),

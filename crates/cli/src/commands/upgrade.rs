@@ -46,7 +46,8 @@ pub(super) async fn run(
     }
 }
 
-/// Waits until the upgrade is over. Connections wait meanwhile, so that there is hardly anything to do but to ask.
+/// Waits until the upgrade is over. Connections wait meanwhile, so that there is hardly anything to
+/// do but to ask.
 async fn wait(client: &Client) -> Result<Upgrade, Failure> {
     let mut silent_since = Instant::now();
     loop {

@@ -84,7 +84,8 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Connects to the addresses, which are those of the arguments as the network needs them, and measures.
+    /// Connects to the addresses, which are those of the arguments as the network needs them, and
+    /// measures.
     ///
     /// # Errors
     /// [`Failure`], one sentence.

@@ -1,7 +1,8 @@
 //! What `purlin nvme connect` serves on this machine: `purlin nvme list` and `disconnect`.
 //!
-//! Each such process listens at a port of the loopback interface, and says in a file of its user at which one and with which secret it is
-//! to be asked. A file whose process does not answer is left over, and removed by whoever notices.
+//! Each such process listens at a port of the loopback interface, and says in a file of its user at
+//! which one and with which secret it is to be asked. A file whose process does not answer is left
+//! over, and removed by whoever notices.
 
 use std::fs;
 use std::io::{self, Write};
@@ -101,7 +102,8 @@ pub(super) async fn announce(served: Rc<Served>) -> Result<Control, Failure> {
     Ok(Control { file })
 }
 
-/// Only this user can read it; one that is left over from a process of the same number is replaced. It is there whole or not at all.
+/// Only this user can read it; one that is left over from a process of the same number is replaced.
+/// It is there whole or not at all.
 fn write_private(file: &Path, text: &str) -> io::Result<()> {
     let new = file.with_extension("new");
     let _ = fs::remove_file(&new);

@@ -1,5 +1,5 @@
-//! `purlin nvme connect --ublk`: a namespace that the daemon makes a block device of this machine, and what `list` and `disconnect` do
-//! with such ones.
+//! `purlin nvme connect --ublk`: a namespace that the daemon makes a block device of this machine,
+//! and what `list` and `disconnect` do with such ones.
 
 use std::path::Path;
 use std::time::Duration;

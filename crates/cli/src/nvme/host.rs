@@ -8,10 +8,12 @@ use nvme::target::Host;
 use crate::Failure;
 use crate::nvme_args::HostArgs;
 
-/// The name and the identifier: as typed, as the system has them, or as they were made once for this user.
+/// The name and the identifier: as typed, as the system has them, or as they were made once for
+/// this user.
 ///
 /// # Errors
-/// Where a name had to be made and could not be kept: a host that has another name each time is of no use.
+/// Where a name had to be made and could not be kept: a host that has another name each time is of
+/// no use.
 pub(super) fn identity(args: &HostArgs) -> Result<Host, Failure> {
     this_host(args.hostnqn.clone(), args.hostid, own_file().as_deref()).map_err(|error| match error {
         ThisHostError::NoPlace => Failure::Usage(

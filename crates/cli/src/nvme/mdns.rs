@@ -1,4 +1,5 @@
-//! `purlin nvme discover --mdns`: discovery services that announce themselves by multicast DNS (NVMe TP 8009; RFC 6762, 6763).
+//! `purlin nvme discover --mdns`: discovery services that announce themselves by multicast DNS
+//! (NVMe TP 8009; RFC 6762, 6763).
 
 use std::collections::BTreeMap;
 use std::time::Duration;

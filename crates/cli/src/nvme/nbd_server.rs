@@ -1,8 +1,8 @@
 //! A namespace for NBD clients of this machine, on tokio.
 //!
 //! Invariants:
-//! 1. A request holds a part of the connection's budget until its answer was sent: a client that does not read its answers is not
-//!    read from.
+//! 1. A request holds a part of the connection's budget until its answer was sent: a client that
+//!    does not read its answers is not read from.
 //! 2. A client that breaks the protocol or goes away ends its own connection only.
 
 use std::io;
@@ -23,7 +23,8 @@ use super::serve::export_name;
 
 type Disk = Edges<TokioNetwork>;
 
-/// What one connection may hold in requests, in units of [`UNIT_BYTES`]: 64 MiB and a bit, so that the longest request fits twice.
+/// What one connection may hold in requests, in units of [`UNIT_BYTES`]: 64 MiB and a bit, so that
+/// the longest request fits twice.
 const BUDGET: usize = (64 << 20) / UNIT_BYTES + REQUESTS_MAX;
 const UNIT_BYTES: usize = 4096;
 

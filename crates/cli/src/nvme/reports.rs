@@ -56,7 +56,8 @@ pub struct NvmeServiceList {
     pub services: Vec<NvmeService>,
 }
 
-/// A discovery service that announces itself. All is as it was announced: anybody on the network may announce anything.
+/// A discovery service that announces itself. All is as it was announced: anybody on the network
+/// may announce anything.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NvmeService {
@@ -68,7 +69,8 @@ pub struct NvmeService {
     pub nqn: String,
     /// `tcp`.
     pub transport: String,
-    /// IP addresses of the host; with `%` and an interface where they are good on that network only.
+    /// IP addresses of the host; with `%` and an interface where they are good on that network
+    /// only.
     pub addresses: Vec<String>,
     /// The port.
     pub port: u16,
@@ -168,7 +170,8 @@ pub struct NvmeConnection {
 pub struct NvmePath {
     /// Where it leads to.
     pub address: String,
-    /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `change`, the ANA states; `connecting`; `lost`.
+    /// `optimized`, `non-optimized`, `inaccessible`, `persistent-loss` or `change`, the ANA states;
+    /// `connecting`; `lost`.
     pub state: String,
     /// How often it was connected.
     pub connect_count: u64,

@@ -1,4 +1,5 @@
-//! What the host of `purlin nvme` runs on under Linux: a shard of its own, which is one thread with an io_uring, as the daemon's are.
+//! What the host of `purlin nvme` runs on under Linux: a shard of its own, which is one thread with
+//! an io_uring, as the daemon's are.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -160,7 +161,8 @@ impl Place {
                     Err(error) => last = error,
                 }
             }
-            // The kernel takes the ring of a process that was killed apart, with its sockets, after it has gone.
+            // The kernel takes the ring of a process that was killed apart, with its sockets, after
+            // it has gone.
             if last.kind() != io::ErrorKind::AddrInUse || start.elapsed() >= IN_USE_MAX {
                 return Err(fail(last));
             }
@@ -196,7 +198,8 @@ impl Disk {
     }
 }
 
-/// The addresses with names looked up: a shard connects to IP addresses only, since looking a name up would hold it up.
+/// The addresses with names looked up: a shard connects to IP addresses only, since looking a name
+/// up would hold it up.
 async fn all_resolved(addresses: &[Address]) -> Result<Vec<Address>, Failure> {
     let mut all = Vec::new();
     for address in addresses {
@@ -206,7 +209,8 @@ async fn all_resolved(addresses: &[Address]) -> Result<Vec<Address>, Failure> {
     Ok(all)
 }
 
-/// An address with its name looked up; of several that a name has, the first that somebody listens at.
+/// An address with its name looked up; of several that a name has, the first that somebody listens
+/// at.
 async fn resolved(address: &Address) -> io::Result<Address> {
     let all: Vec<SocketAddr> = lookup_host((address.host.as_str(), address.port)).await?.collect();
     let mut found = all.first().copied();

@@ -1,4 +1,5 @@
-//! The command against a daemon: the engine with its HTTP side on a Unix socket, over drives in memory and in files.
+//! The command against a daemon: the engine with its HTTP side on a Unix socket, over drives in
+//! memory and in files.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -30,8 +31,9 @@ use tokio::sync::watch;
 
 /// A daemon on a socket in a folder of its own; both go with it.
 ///
-/// In lines for it, and in what it says, `DIR` is that folder, `HOST` a loopback address of its own, and `###` the end of the names of its
-/// memory drives: those are known in the whole process. It is as long as what it stands for, so that tables stay aligned.
+/// In lines for it, and in what it says, `DIR` is that folder, `HOST` a loopback address of its
+/// own, and `###` the end of the names of its memory drives: those are known in the whole process.
+/// It is as long as what it stands for, so that tables stay aligned.
 struct Daemon {
     bench: Arc<Bench>,
     host: String,
@@ -107,7 +109,8 @@ impl Daemon {
         use std::os::unix::fs::FileExt;
         let file = std::fs::File::create(self.file(name)).unwrap();
         file.set_len(64 << 20).unwrap();
-        // Linux documentation, filesystems/ext4, "Super Block": magic, incompatible features (extents), name.
+        // Linux documentation, filesystems/ext4, "Super Block": magic, incompatible features
+        // (extents), name.
         for (offset, bytes) in [(0x38, &[0x53, 0xEF][..]), (0x60, &[0x40]), (0x78, b"home")] {
             file.write_all_at(bytes, 1024 + offset).unwrap();
         }
@@ -165,7 +168,8 @@ impl Drop for Daemon {
     }
 }
 
-/// A text with columns two spaces apart: where what stands for names of a test is longer or shorter than those.
+/// A text with columns two spaces apart: where what stands for names of a test is longer or shorter
+/// than those.
 fn narrow(text: &str) -> String {
     let line =
         |line: &str| line.split("  ").map(str::trim).filter(|cell| !cell.is_empty()).collect::<Vec<_>>().join("  ");
@@ -190,8 +194,9 @@ fn without_identities(text: &str) -> String {
 
 /// Runs `purlin` with nothing on stdin and no terminal.
 ///
-/// The daemon is in this process: a test beside this one that begins a command has its child hold all descriptors, and with them the locks
-/// of drives that were just closed, until it executes. So a drive that is locked is asked for again; a refusal has changed nothing.
+/// The daemon is in this process: a test beside this one that begins a command has its child hold
+/// all descriptors, and with them the locks of drives that were just closed, until it executes. So
+/// a drive that is locked is asked for again; a refusal has changed nothing.
 fn purlin(socket: &Path, line: &str) -> Said {
     for _ in 0..200 {
         let said = purlin_once(socket, line);

@@ -377,7 +377,8 @@ fn what_the_daemon_cannot_do_for_a_namespace_is_refused_before_it_is_asked() {
     assert!(daemon.ok("import list").starts_with("no imports"));
 }
 
-/// What a tool of other software made, with its size: the sectors that are not zero, as `format/tests/foreign/make.sh` stores them.
+/// What a tool of other software made, with its size: the sectors that are not zero, as
+/// `format/tests/foreign/make.sh` stores them.
 fn made_by_others(name: &str) -> (u64, Vec<(u64, Vec<u8>)>) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../format/tests/foreign");
     let stored = std::fs::read(format!("{folder}/{name}.sectors")).unwrap();
@@ -412,7 +413,8 @@ fn what_other_software_keeps_on_a_drive_is_named_and_left_as_it_is() {
         ("xfs", "XFS file system"),
     ] {
         let (bytes, sectors) = made_by_others(name);
-        // Smaller ones would be refused as too small. What lies at the end of one then lies in its middle.
+        // Smaller ones would be refused as too small. What lies at the end of one then lies in its
+        // middle.
         let bytes = bytes.max(64 << 20);
         let file = std::fs::File::create_new(daemon.file(name)).unwrap();
         file.set_len(bytes).unwrap();

@@ -269,8 +269,8 @@ fn a_secret_on_the_command_line_and_a_file_without_one_are_refused() {
     );
 }
 
-/// `group show` without what is drawn by lot, the identity, and when within the last tenth of its interval the next scrub is; and without
-/// what follows the machine and the load.
+/// `group show` without what is drawn by lot, the identity, and when within the last tenth of its
+/// interval the next scrub is; and without what follows the machine and the load.
 fn settled(text: &str) -> String {
     let line = |line: &str| match line {
         scrub if scrub.starts_with("next scrub  ") => "next scrub    LATER\n".to_owned(),

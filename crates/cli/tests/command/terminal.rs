@@ -1,4 +1,5 @@
-//! The command on a terminal: a pseudo-terminal of the kernel, and an emulator that says what a person would see.
+//! The command on a terminal: a pseudo-terminal of the kernel, and an emulator that says what a
+//! person would see.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -87,7 +88,8 @@ impl Terminal {
         }
     }
 
-    /// Waits for the command's end: its exit status, if no signal ended it, and what is on the screen then.
+    /// Waits for the command's end: its exit status, if no signal ended it, and what is on the
+    /// screen then.
     fn ends(&mut self) -> (Option<i32>, String) {
         let begin = Instant::now();
         let code = loop {

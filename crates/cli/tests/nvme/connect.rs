@@ -113,7 +113,8 @@ fn requests_of_any_alignment_agree_with_a_model() {
                 model[range].fill(0);
             }
             3 => {
-                // Whole blocks are given back, and read as zeroes here; what is left of others stays.
+                // Whole blocks are given back, and read as zeroes here; what is left of others
+                // stays.
                 done(&mut client, &client::request(0, cmd::TRIM, 4, offset, len as u32));
                 let block = BLOCK as usize;
                 let (start, end) = (range.start.next_multiple_of(block), range.end / block * block);

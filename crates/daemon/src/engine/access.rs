@@ -1,4 +1,5 @@
-//! How an export over NVMe/TCP reaches its volume: the states of Asymmetric Namespace Access that operators choose.
+//! How an export over NVMe/TCP reaches its volume: the states of Asymmetric Namespace Access that
+//! operators choose.
 
 use std::sync::Arc;
 

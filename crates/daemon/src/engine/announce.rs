@@ -1,10 +1,13 @@
-//! Discovery services announced by multicast DNS: NVMe TP 8009 (automated discovery of discovery controllers), RFC 6762 and 6763.
+//! Discovery services announced by multicast DNS: NVMe TP 8009 (automated discovery of discovery
+//! controllers), RFC 6762 and 6763.
 //!
 //! Invariants:
-//! - What is announced is listened at, and what is listened at no longer is taken back by a goodbye. Only an upgrade says none: the next
-//!   program listens there at once.
-//! - Loopback addresses are announced on the loopback interface alone, and there only if it was named.
-//! - Nothing waits for a network here but [`Announcer::end`], and that for [`GOODBYE_MAX`] at most. What goes wrong is logged.
+//! - What is announced is listened at, and what is listened at no longer is taken back by a
+//!   goodbye. Only an upgrade says none: the next program listens there at once.
+//! - Loopback addresses are announced on the loopback interface alone, and there only if it was
+//!   named.
+//! - Nothing waits for a network here but [`Announcer::end`], and that for [`GOODBYE_MAX`] at most.
+//!   What goes wrong is logged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -76,10 +79,12 @@ pub(super) struct Announcer {
 }
 
 impl Announcer {
-    /// Has a thread of its own answer on the interfaces. Nothing is announced yet. To be called inside of a tokio runtime.
+    /// Has a thread of its own answer on the interfaces. Nothing is announced yet. To be called
+    /// inside of a tokio runtime.
     ///
     /// # Errors
-    /// If the thread cannot be started. That a network cannot be used is only logged: it may be, later.
+    /// If the thread cannot be started. That a network cannot be used is only logged: it may be,
+    /// later.
     pub fn new(interfaces: Interfaces) -> Result<Announcer, mdns_sd::Error> {
         let daemon = ServiceDaemon::new()?;
         let chosen = interfaces.clone();
@@ -144,12 +149,14 @@ fn log(event: DaemonEvent) {
     }
 }
 
-/// What is announced of a listener: PTR, SRV and TXT, and of addresses those that lead there, on their own interfaces.
+/// What is announced of a listener: PTR, SRV and TXT, and of addresses those that lead there, on
+/// their own interfaces.
 fn service(host: &str, listener: SocketAddr, interfaces: &Interfaces) -> Result<ServiceInfo, mdns_sd::Error> {
     let name = label(host, listener);
     // TP 8009, table of TXT keys.
     let text = [("p", "tcp"), ("nqn", DISCOVERY_NQN)];
-    // Each has a host name of its own: it is what addresses belong to, and a goodbye takes them back.
+    // Each has a host name of its own: it is what addresses belong to, and a goodbye takes them
+    // back.
     let server = format!("{name}.local.");
     let mut service =
         ServiceInfo::new(DISCOVERY_SERVICE_TYPE, &name, &server, "", listener.port(), &text[..])?.enable_addr_auto();
@@ -171,7 +178,8 @@ fn leads_to(address: IpAddr, listener: IpAddr) -> bool {
     }
 }
 
-/// The name of a listener's service, and of its host: the same for the same listener, and another one for each.
+/// The name of a listener's service, and of its host: the same for the same listener, and another
+/// one for each.
 fn label(host: &str, listener: SocketAddr) -> String {
     let place = match listener.ip() {
         any if any.is_unspecified() => format!("-{}", listener.port()),

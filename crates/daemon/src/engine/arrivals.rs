@@ -1,7 +1,8 @@
 //! Drives that came while no daemon ran.
 //!
-//! A drive that was there before, and still is, is nothing new: what failed must not be taken back with each start. So it is remembered what was
-//! there. A drive that came, and that no group has, is not: the next start looks at it again, and offers it again.
+//! A drive that was there before, and still is, is nothing new: what failed must not be taken back
+//! with each start. So it is remembered what was there. A drive that came, and that no group has,
+//! is not: the next start looks at it again, and offers it again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Engine;
 use super::identity::{self, Present};
 
-/// The drives that are nothing new, by device, with what they are. `None` until it was looked which came while no daemon ran: what the last one
-/// knew must not be overwritten before.
+/// The drives that are nothing new, by device, with what they are. `None` until it was looked which
+/// came while no daemon ran: what the last one knew must not be overwritten before.
 #[derive(Debug, Default)]
 pub(super) struct Known(Mutex<Option<BTreeMap<(u32, u32), String>>>);
 
@@ -21,7 +22,8 @@ impl Known {
 }
 
 impl Engine {
-    /// Looks at drives that came since a daemon with this state directory ran last. To be called once its groups were started.
+    /// Looks at drives that came since a daemon with this state directory ran last. To be called
+    /// once its groups were started.
     ///
     /// # Errors
     /// If what is remembered cannot be read.

@@ -109,7 +109,8 @@ impl Engine {
         }
     }
 
-    /// Tries to reach a group's drives on other machines. One that does not answer is a drive that is missing.
+    /// Tries to reach a group's drives on other machines. One that does not answer is a drive that
+    /// is missing.
     async fn reach_stopped(&self, name: &str) {
         let places = self.remembered_group(name).map_or_else(Vec::new, |remembered| remembered.drives);
         let lookups: Vec<_> =

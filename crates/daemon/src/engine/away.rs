@@ -1,8 +1,11 @@
-//! Members on other machines that cannot be reached: how they leave their group, and how they come back.
+//! Members on other machines that cannot be reached: how they leave their group, and how they come
+//! back.
 //!
-//! What events of the kernel are for drives of this machine, looking again and again is for these. The rules are those of [`super::hotplug`].
+//! What events of the kernel are for drives of this machine, looking again and again is for these.
+//! The rules are those of [`super::hotplug`].
 //!
-//! Groups that could not be started are tried again here, too: no event tells that an adapter that was reset works again.
+//! Groups that could not be started are tried again here, too: no event tells that an adapter that
+//! was reset works again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,7 +34,8 @@ const ABSENT_EVERY: u64 = 5;
 /// A drive that is there, but of no use, is looked at again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
-/// A group that could not be started though all of its drives are there is tried again after this, then after twice as long, and so on.
+/// A group that could not be started though all of its drives are there is tried again after this,
+/// then after twice as long, and so on.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 const TRY_AGAIN_MAX: Duration = Duration::from_secs(300);
 
@@ -93,7 +97,8 @@ impl Engine {
         });
     }
 
-    /// Members that are out of reach for too long leave. Those that left because of that are let go, to be looked for.
+    /// Members that are out of reach for too long leave. Those that left because of that are let
+    /// go, to be looked for.
     async fn take_out_lost(&self, group: &Group) -> Answer<()> {
         let remote: Vec<_> = group.drives().iter().flatten().filter(|drive| drive.is_remote()).cloned().collect();
         if remote.is_empty() {
@@ -208,8 +213,8 @@ impl Engine {
         Ok(Look::Ended)
     }
 
-    /// Starts groups that could not be started: as soon as more of their drives on other machines are there than at the last try, and now and then
-    /// while all of their drives are there.
+    /// Starts groups that could not be started: as soon as more of their drives on other machines
+    /// are there than at the last try, and now and then while all of their drives are there.
     async fn look_for_absent(&self, tried: &mut BTreeMap<String, Try>) {
         let absent: Vec<Remembered> = self.not_started.list().into_iter().map(|group| group.remembered).collect();
         tried.retain(|uuid, _| absent.iter().any(|absent| absent.uuid == *uuid));

@@ -40,7 +40,8 @@ fn create_error(error: &CreateError) -> ControlError {
     ControlError::new(code, error.to_string())
 }
 
-/// Refuses while clients use exports of a group: what they have would be gone. `or` is what else than disconnecting them helps.
+/// Refuses while clients use exports of a group: what they have would be gone. `or` is what else
+/// than disconnecting them helps.
 fn refuse_clients(group: &super::Group, or: &str) -> Answer<()> {
     let used: Vec<(String, usize)> = group
         .exports()
@@ -93,7 +94,8 @@ impl Engine {
         Ok((taken, lost))
     }
 
-    /// Refuses a drive that a running group has, under the name that it has there. Under another one the system says that it is in use.
+    /// Refuses a drive that a running group has, under the name that it has there. Under another
+    /// one the system says that it is in use.
     fn refuse_own_drive(&self, text: &str) -> Answer<()> {
         let name = drives::name_of(text)?;
         match self.all().iter().find(|group| group.drive_id(&name).is_some()) {

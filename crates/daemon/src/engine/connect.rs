@@ -1,11 +1,16 @@
-//! Namespaces of other machines as imports: connected, served as block devices, and looked for while their machine is away.
+//! Namespaces of other machines as imports: connected, served as block devices, and looked for
+//! while their machine is away.
 //!
 //! Invariants:
-//! 1. Nobody else here has the namespace: no group, no other import, and not this daemon as its own target.
-//! 2. The daemon starts without the other machine. What is asked of a device that was left waits until its namespace is found again.
-//! 3. What was asked and is not answered when the daemon ends is asked of the next one, which sends nothing before the target executes
-//!    nothing any more that the one before had sent ([`super::remote`]).
-//! 4. A device has the size of its namespace. One that grows over there grows here as soon as all shards know.
+//! 1. Nobody else here has the namespace: no group, no other import, and not this daemon as its own
+//!    target.
+//! 2. The daemon starts without the other machine. What is asked of a device that was left waits
+//!    until its namespace is found again.
+//! 3. What was asked and is not answered when the daemon ends is asked of the next one, which sends
+//!    nothing before the target executes nothing any more that the one before had sent
+//!    ([`super::remote`]).
+//! 4. A device has the size of its namespace. One that grows over there grows here as soon as all
+//!    shards know.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,10 +29,12 @@ use super::served::Served;
 use super::shard;
 use crate::http::{Answer, ControlError};
 
-/// How long a namespace may be out of reach until what is asked of it fails, if nothing is said: as long as Linux' host waits.
+/// How long a namespace may be out of reach until what is asked of it fails, if nothing is said: as
+/// long as Linux' host waits.
 const LOSS_DEFAULT: Duration = NvmeDrive::LOSS_MAX;
 
-/// How often namespaces that are not connected are looked for, and whether the others have the size that they had.
+/// How often namespaces that are not connected are looked for, and whether the others have the size
+/// that they had.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 fn refuse(code: ErrorCode, message: impl Into<String>) -> ControlError {
@@ -39,8 +46,8 @@ fn parsed(text: &str) -> Answer<NvmeDrive> {
 }
 
 impl Engine {
-    /// Looks for namespaces that were imported and are not connected, and after the size of those that are, from now on, for as long as the
-    /// engine lives.
+    /// Looks for namespaces that were imported and are not connected, and after the size of those
+    /// that are, from now on, for as long as the engine lives.
     pub(super) fn start_looking_for_namespaces(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -134,7 +141,8 @@ impl Engine {
         }
     }
 
-    /// Has the device of a namespace follow its size. The kernel may ask for any of it on any shard, so the smallest that a shard knows counts.
+    /// Has the device of a namespace follow its size. The kernel may ask for any of it on any
+    /// shard, so the smallest that a shard knows counts.
     async fn follow_size(&self, import: &Arc<Import>) {
         let key = import.key;
         let mut size_bytes = u64::MAX;
@@ -244,8 +252,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Why a namespace cannot be reached now, also one that was not found yet since the daemon was started. `None` if it can be, or has no
-    /// device that something may have been written to.
+    /// Why a namespace cannot be reached now, also one that was not found yet since the daemon was
+    /// started. `None` if it can be, or has no device that something may have been written to.
     pub(super) async fn out_of_reach(&self, import: &Import) -> Option<String> {
         if !import.is_namespace() || import.exports().is_empty() {
             return None;

@@ -1,6 +1,7 @@
 //! A namespace of another machine as a block device of this one, on one shard.
 //!
-//! Unlike a member of a group it has the cache of its target: durable is what was flushed, or written with FUA, as with a drive.
+//! Unlike a member of a group it has the cache of its target: durable is what was flushed, or
+//! written with FUA, as with a drive.
 
 use std::rc::Rc;
 
@@ -10,9 +11,11 @@ use runtime::ShardEnv;
 
 use super::remote::Attached;
 
-/// A namespace that is connected on the calling shard. A handle; when the last one is dropped, its connections are closed.
+/// A namespace that is connected on the calling shard. A handle; when the last one is dropped, its
+/// connections are closed.
 ///
-/// Requests have to be multiples of the namespace's blocks, as those of a block device with such blocks are.
+/// Requests have to be multiples of the namespace's blocks, as those of a block device with such
+/// blocks are.
 #[derive(Clone)]
 pub(super) struct Connected(Rc<Attached>);
 

@@ -3,9 +3,11 @@
 //! Invariants:
 //! 1. A device is ours if the kernel keeps our identity with it. Others' devices are never touched.
 //! 2. A device that is in use is not removed: a file system on it would be cut off from its writes.
-//! 3. When the daemon ends, in order or not, devices stay; the next one finds them by number and identity.
-//! 4. A device is never larger than what it serves: that grows first, on all shards, and the device after it. A daemon that is killed in between
-//!    leaves a device that is too small, which the next one puts right when it takes the device over.
+//! 3. When the daemon ends, in order or not, devices stay; the next one finds them by number and
+//!    identity.
+//! 4. A device is never larger than what it serves: that grows first, on all shards, and the device
+//!    after it. A daemon that is killed in between leaves a device that is too small, which the
+//!    next one puts right when it takes the device over.
 
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -46,7 +48,8 @@ pub(super) struct Backing {
     pub key: GroupKey,
     pub volume: u64,
     pub size_bytes: u64,
-    /// What is there as a whole or not at all after a power cut, a power of two: file systems count on it.
+    /// What is there as a whole or not at all after a power cut, a power of two: file systems count
+    /// on it.
     pub physical_block_bytes: u32,
     /// A power of two, as the next one.
     pub io_min_bytes: u32,
@@ -80,7 +83,8 @@ impl Backing {
     }
 }
 
-/// The kernel takes powers of two. Half a stripe would be a lie, so a stripe of another size is not told.
+/// The kernel takes powers of two. Half a stripe would be a lie, so a stripe of another size is not
+/// told.
 pub(super) fn io_opt_bytes(stripe: u64, strip: u32) -> u32 {
     u32::try_from(stripe).ok().filter(|stripe| stripe.is_power_of_two()).unwrap_or(strip)
 }
@@ -154,7 +158,8 @@ impl Devices {
         let (device, was_there) = control(move |control| {
             match control.find(number)? {
                 Some(found) if found.identity != spec.identity => return Err(UblkError::Taken(number)),
-                // Made by a daemon that was killed before it could start it, or by one that had no privileges.
+                // Made by a daemon that was killed before it could start it, or by one that had no
+                // privileges.
                 Some(found) if found.state == UblkState::Dead => control.delete(number)?,
                 Some(_) => return Ok((control.recover(number)?, true)),
                 None => {}
@@ -237,7 +242,8 @@ impl Devices {
     /// Serves all queues of a device, and starts it.
     async fn start(&self, device: &UblkDevice, backing: &Backing, state: &Arc<ExportState>) -> Answer<()> {
         for queue in 0..device.queues() {
-            // The kernel spreads its cores over the queues in order, as the shards are spread over the cores.
+            // The kernel spreads its cores over the queues in order, as the shards are spread over
+            // the cores.
             let handle = &self.shards[usize::from(queue) % self.shards.len()];
             let (device, state, budget) = (device.clone(), state.clone(), self.budget.clone());
             let (key, volume) = (backing.key, backing.volume);
@@ -257,7 +263,8 @@ impl Devices {
         control(move |control| control.start(&device)).await
     }
 
-    /// Removes the device of an export that is not served: what a daemon before this one left, if it is there.
+    /// Removes the device of an export that is not served: what a daemon before this one left, if
+    /// it is there.
     ///
     /// # Errors
     /// If it is in use, or the kernel does not remove it.
@@ -282,7 +289,8 @@ impl Devices {
     /// Ends a device's service.
     ///
     /// # Errors
-    /// If the device is to go and is in use, or the kernel does not remove it. It is served as before if it is in use.
+    /// If the device is to go and is in use, or the kernel does not remove it. It is served as
+    /// before if it is in use.
     pub async fn withdraw(&self, number: u32, state: &ExportState, end: DeviceEnd) -> Answer<()> {
         match end {
             DeviceEnd::Stays => {
@@ -314,7 +322,8 @@ pub(super) fn users(number: u32, volume: &str) -> Vec<String> {
     let (major, minor) = ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00));
     let device = format!("{major}:{minor}");
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // proc_pid_mountinfo(5): the third field is the device, the fifth the place; behind the dash come type and source.
+    // proc_pid_mountinfo(5): the third field is the device, the fifth the place; behind the dash
+    // come type and source.
     let mounted = mounts.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split(' ').collect();
         let source = fields.iter().position(|&field| field == "-").and_then(|dash| fields.get(dash + 2));
@@ -351,7 +360,8 @@ fn link(volume: &str, number: u32) {
     let path = stable_path(volume);
     let make = || {
         for folder in [Path::new(NAMES), path.parent().unwrap_or(Path::new(NAMES))] {
-            // Names are for everybody, whatever this process keeps to itself; who may use a device the device says.
+            // Names are for everybody, whatever this process keeps to itself; who may use a device
+            // the device says.
             std::fs::create_dir_all(folder)?;
             std::fs::set_permissions(folder, Permissions::from_mode(0o755))?;
         }

@@ -32,7 +32,8 @@ const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 /// How often it is looked whether they are free.
 const LET_GO_LOOK: Duration = Duration::from_millis(20);
 
-/// A drive that was opened for a request. Files that the request made are removed again unless it is kept.
+/// A drive that was opened for a request. Files that the request made are removed again unless it
+/// is kept.
 pub(super) struct Taken {
     pub name: String,
     /// As a person would write it to open it again.
@@ -74,7 +75,8 @@ pub(super) struct Consent {
     pub create_files_bytes: Option<u64>,
     /// What a drive holds may be overwritten.
     pub wipe_foreign: bool,
-    /// The request says only what would be done: the drive is read, and nothing about it changes, its times included.
+    /// The request says only what would be done: the drive is read, and nothing about it changes,
+    /// its times included.
     pub dry_run: bool,
 }
 
@@ -155,8 +157,8 @@ async fn open_local(opener: &Opener, name: String, spec: &runtime::DriveSpec, co
     }
 }
 
-/// Opens a drive of this machine for reading. In place of a file that would be made there is one without a name; where the
-/// file system has no such files, it is made and removed.
+/// Opens a drive of this machine for reading. In place of a file that would be made there is one
+/// without a name; where the file system has no such files, it is made and removed.
 async fn open_planned(opener: &Opener, name: String, spec: &runtime::DriveSpec, consent: Consent) -> Answer<Taken> {
     let open = match to_create(spec, consent.create_files_bytes) {
         Some((path, bytes)) => match OpenDrive::unnamed_beside(path, bytes) {
@@ -209,8 +211,9 @@ pub(super) fn open_read_only(text: &str) -> Answer<Taken> {
     }
 }
 
-/// Opens a drive of a group that is started again. One that is in use is waited for: the kernel lets go of the drives of a killed
-/// daemon only when everything it was given is done, which may be after the next one began.
+/// Opens a drive of a group that is started again. One that is in use is waited for: the kernel
+/// lets go of the drives of a killed daemon only when everything it was given is done, which may be
+/// after the next one began.
 pub(super) async fn open_let_go(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
     let began = Instant::now();
     loop {

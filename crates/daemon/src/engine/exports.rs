@@ -43,7 +43,8 @@ pub(super) struct RunningExport {
 }
 
 impl RunningExport {
-    /// Clients that are connected. Who uses a block device is not one: [`super::devices::users`] tells.
+    /// Clients that are connected. Who uses a block device is not one: [`super::devices::users`]
+    /// tells.
     pub fn clients(&self) -> usize {
         match self.record.kind {
             ExportKind::Nbd { .. } | ExportKind::NvmeTcp { .. } => self.state.connections().len(),
@@ -242,8 +243,9 @@ impl Listeners {
         }
     }
 
-    /// Takes no more clients, and leaves those that come to whoever takes over the sockets. Exports end, and are
-    /// withdrawn afterwards as ever; until then, who was taken already learns that they end, and not that they are unknown.
+    /// Takes no more clients, and leaves those that come to whoever takes over the sockets. Exports
+    /// end, and are withdrawn afterwards as ever; until then, who was taken already learns that
+    /// they end, and not that they are unknown.
     pub async fn let_go(&self) {
         let places = std::mem::take(&mut *self.places());
         for (address, place) in places {
@@ -258,8 +260,9 @@ impl Listeners {
         }
     }
 
-    /// Ends the connections of all NVMe hosts, and lets none in any more, where nobody takes over the sockets. Hosts try until the daemon
-    /// is back, and repeat what was not answered; of a namespace that is gone they would tell the program.
+    /// Ends the connections of all NVMe hosts, and lets none in any more, where nobody takes over
+    /// the sockets. Hosts try until the daemon is back, and repeat what was not answered; of a
+    /// namespace that is gone they would tell the program.
     pub async fn leave_hosts(&self) {
         let portals: Vec<_> = {
             let places = self.places();

@@ -9,7 +9,8 @@ use super::memory::{Place, Remembered};
 use super::{identity, newcomer};
 use crate::http::{Answer, ControlError};
 
-/// Where a remembered drive is now. More than one path only if several drives say that they are this one.
+/// Where a remembered drive is now. More than one path only if several drives say that they are
+/// this one.
 fn paths_of(place: &Place, present: &[(identity::Present, Option<String>)]) -> Vec<String> {
     let Some(wanted) = place.identity.as_ref().filter(|_| !place.is_remote()) else { return vec![place.drive.clone()] };
     if identity::of_path(&place.drive).as_ref() == Some(wanted) {
@@ -31,7 +32,8 @@ pub(super) fn locate(remembered: &Remembered) -> Vec<String> {
     let mut paths: Vec<String> = Vec::new();
     for place in remembered.drives.iter().filter(|place| !place.is_memory()) {
         for path in paths_of(place, &present) {
-            // Two places may lead to one drive: one was found by what it is, the other is where it was.
+            // Two places may lead to one drive: one was found by what it is, the other is where it
+            // was.
             let real = std::fs::canonicalize(&path);
             let known = paths.iter().any(|other| {
                 *other == path || (real.is_ok() && std::fs::canonicalize(other).ok() == real.as_ref().ok().cloned())
@@ -73,7 +75,8 @@ impl Opened {
     }
 }
 
-/// Opens the drives of a group that is remembered, as far as they are there. A drive of another group is none of them.
+/// Opens the drives of a group that is remembered, as far as they are there. A drive of another
+/// group is none of them.
 pub(super) async fn open_all(
     shard: &ShardHandle,
     opener: &Opener,

@@ -85,7 +85,8 @@ pub(super) struct GroupBody {
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
     /// Drives of other machines that are not there now.
     away: Mutex<Vec<Away>>,
-    /// Drives that could not be read or written when the group was started, and were left out because of that.
+    /// Drives that could not be read or written when the group was started, and were left out
+    /// because of that.
     pub left_out: Vec<LeftOut>,
     /// The file of the memory that outlives a kill.
     kept: PathBuf,
@@ -132,8 +133,8 @@ fn not_assemblable(error: AssembleError) -> ControlError {
     ControlError::new(ErrorCode::NotAssemblable, error.to_string())
 }
 
-/// Starts a group on all shards. Drives that are not part of it are let go. What it has in memory is kept over a kill in the
-/// file `kept`.
+/// Starts a group on all shards. Drives that are not part of it are let go. What it has in memory
+/// is kept over a kill in the file `kept`.
 pub(super) async fn start(
     shards: &[ShardHandle],
     senders: &[MailboxSender<Mail>],
@@ -268,14 +269,15 @@ impl Group {
         self.drives().get(usize::from(id.0)).cloned().flatten()
     }
 
-    /// What the drives that are there, spares too, write whole or not at all when the power fails, in bytes: 512 to 4096. Decides which
-    /// blocks can be promised to be whole.
+    /// What the drives that are there, spares too, write whole or not at all when the power fails,
+    /// in bytes: 512 to 4096. Decides which blocks can be promised to be whole.
     pub fn atomic_bytes(&self) -> u32 {
         let of_drive = |drive: &GroupDrive| drive.open.info().atomic_bytes;
         self.drives().iter().flatten().map(of_drive).min().unwrap_or(BLOCK_BYTES_MIN)
     }
 
-    /// Logs which exports have blocks that a power cut may tear. Their block size stays: clients rely on it.
+    /// Logs which exports have blocks that a power cut may tear. Their block size stays: clients
+    /// rely on it.
     pub fn tell_torn(&self) {
         let atomic_bytes = self.atomic_bytes();
         for running in self.exports().values() {
@@ -412,7 +414,8 @@ impl Group {
         self.lead(release).await?.map_err(|error: BlockError| block_error(&self.name, &error))
     }
 
-    /// Opens a drive on all shards. It belongs to the group as soon as the leader is told to use it.
+    /// Opens a drive on all shards. It belongs to the group as soon as the leader is told to use
+    /// it.
     pub async fn take_in(&self, taken: Taken) -> Answer<DriveId> {
         let id = self.shared.new_drive();
         let drive = taken.keep();
@@ -444,7 +447,8 @@ impl Group {
         Ok(())
     }
 
-    /// Lets go of a drive of this name if it has no part in the group any more, so that it can be used anew.
+    /// Lets go of a drive of this name if it has no part in the group any more, so that it can be
+    /// used anew.
     pub async fn let_go_if_unused(&self, name: &str) -> Answer<()> {
         let Some(id) = self.drive_id(name) else { return Ok(()) };
         let status = self.status().await?;
@@ -492,8 +496,8 @@ impl Group {
         Ok(())
     }
 
-    /// Ends the group on all shards, the leader last, and lets go of its drives. `in_order`: what was written is made durable; else nothing is
-    /// written. Gives why it could not be.
+    /// Ends the group on all shards, the leader last, and lets go of its drives. `in_order`: what
+    /// was written is made durable; else nothing is written. Gives why it could not be.
     async fn leave_shards(&self, in_order: bool) -> Answer<Option<BlockError>> {
         let key = self.key;
         let mut failed = None;

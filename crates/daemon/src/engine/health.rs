@@ -1,7 +1,7 @@
 //! What drives say about themselves: who they are, and how much life is left in them.
 //!
-//! Byte offsets are of the NVM Express Base Specification: Identify Controller data structure (CNS 01h), and SMART / Health Information
-//! log (LID 02h).
+//! Byte offsets are of the NVM Express Base Specification: Identify Controller data structure (CNS
+//! 01h), and SMART / Health Information log (LID 02h).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -98,7 +98,8 @@ fn health(log: &[u8]) -> Option<DriveHealth> {
     })
 }
 
-/// Asks a drive through a descriptor of its own, which claims nothing: its group may let go of it meanwhile. Blocks the calling thread.
+/// Asks a drive through a descriptor of its own, which claims nothing: its group may let go of it
+/// meanwhile. Blocks the calling thread.
 fn ask(device: (u32, u32)) -> Option<(Who, Option<DriveHealth>)> {
     let file = File::open(identity::path_of(device)?).ok()?;
     let opened = file.metadata().ok()?.rdev();

@@ -1,8 +1,10 @@
 //! Histories of NVM subsystems, for the Persistent Event Log of their hosts.
 //!
 //! Invariants:
-//! 1. What an operator has changed is in the state directory before that is answered; what hosts have done a second or so later.
-//! 2. A history that cannot be read or written stops nothing: it is said in the log, and begins anew or goes on in memory.
+//! 1. What an operator has changed is in the state directory before that is answered; what hosts
+//!    have done a second or so later.
+//! 2. A history that cannot be read or written stops nothing: it is said in the log, and begins
+//!    anew or goes on in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -148,7 +150,8 @@ impl Histories {
         }
     }
 
-    /// The history of a group's subsystem, or of the shared drives'. Its power goes on if it is not.
+    /// The history of a group's subsystem, or of the shared drives'. Its power goes on if it is
+    /// not.
     pub fn of(&self, subsystem: &Uuid) -> SubsystemHistory {
         let subsystem = subsystem.to_string();
         let mut all = self.all();
@@ -198,7 +201,8 @@ impl Histories {
 }
 
 impl Engine {
-    /// Notes that a volume has become a namespace by an export, or is one no longer: its first one came, or its last one went.
+    /// Notes that a volume has become a namespace by an export, or is one no longer: its first one
+    /// came, or its last one went.
     pub(super) fn note_namespace(&self, group: &Group, export: &ExportRecord, volume: &VolumeRecord, created: bool) {
         let ExportKind::NvmeTcp { nsid, block_bytes, hosts, .. } = &export.kind else { return };
         let is_another = |other: &ExportRecord| {

@@ -19,8 +19,9 @@ fn read(text: &str, host: &str) -> Result<TlsKey, String> {
     text.parse().map_err(|error| format!("the key of the host {host} cannot be used: {error}"))
 }
 
-/// A host's keys, the newest first; behind those of the specification those of an old libnvme, which have other names. One that is not
-/// transformed for the host is the same for both, and has one name.
+/// A host's keys, the newest first; behind those of the specification those of an old libnvme,
+/// which have other names. One that is not transformed for the host is the same for both, and has
+/// one name.
 fn counting(record: &TlsKeyRecord) -> impl Iterator<Item = Result<TlsKey, String>> {
     let others = record.old_libnvme_keys.iter().filter(|text| !record.keys.contains(text));
     let old = others.map(|text| Ok(read(text, &record.host)?.of_old_libnvme()));

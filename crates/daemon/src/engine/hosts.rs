@@ -72,7 +72,8 @@ struct Sum {
 }
 
 impl Engine {
-    /// All hosts that exports or shared drives name, that are connected or have used one, or that have a secret or a key.
+    /// All hosts that exports or shared drives name, that are connected or have used one, or that
+    /// have a secret or a key.
     pub(super) async fn look_at_hosts(&self) -> Answer<Vec<Host>> {
         let mut sums: BTreeMap<String, Sum> = BTreeMap::new();
         let mut exports = Vec::new();

@@ -2,11 +2,13 @@
 //!
 //! Rules:
 //! 1. A drive that goes is taken out of its group at once, if the group can do without it.
-//! 2. A drive that comes is used by itself only for the place that it had: its group lists it there as lost, nobody has taken the
-//!    place, and the group has written at least as late as the drive was written. Everything else is told, and left as it is.
+//! 2. A drive that comes is used by itself only for the place that it had: its group lists it there
+//!    as lost, nobody has taken the place, and the group has written at least as late as the drive
+//!    was written. Everything else is told, and left as it is.
 //! 3. A drive is not claimed before its superblock says that it is one of ours.
 //! 4. A group that could not be started is, as soon as its drives are there.
-//! 5. What this daemon serves itself is never read: a daemon that is killed while it waits for its own answer cannot end.
+//! 5. What this daemon serves itself is never read: a daemon that is killed while it waits for its
+//!    own answer cannot end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -34,7 +36,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(30);
 /// The same where there are no events.
 const LOOK_EVERY_ALONE: Duration = Duration::from_secs(5);
 
-/// For so long a drive that comes is looked at again if it cannot be read or claimed yet, or others of its group are on the way.
+/// For so long a drive that comes is looked at again if it cannot be read or claimed yet, or others
+/// of its group are on the way.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long between two looks.
@@ -252,7 +255,8 @@ impl Engine {
         }
     }
 
-    /// One look at a drive that came, and what follows from it. Gives its size too, where it can be read.
+    /// One look at a drive that came, and what follows from it. Gives its size too, where it can be
+    /// read.
     async fn settle(&self, present: &Present, last: bool) -> Answer<(Outcome, Option<u64>)> {
         if self.is_shared(present.device) || self.shared_came(present).await? {
             return Ok((Outcome::Used, None));
@@ -380,7 +384,8 @@ impl Engine {
         }
     }
 
-    /// A drive of a group that could not be started. It is, once all of its drives are there, or no more are coming.
+    /// A drive of a group that could not be started. It is, once all of its drives are there, or no
+    /// more are coming.
     async fn start_absent(&self, present: &Present, own: &Superblock, last: bool) -> Answer<Outcome> {
         let uuid = own.array.to_string();
         let place = Place { drive: present.path.clone(), identity: identity::of_path(&present.path) };

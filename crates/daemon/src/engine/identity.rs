@@ -1,4 +1,5 @@
-//! What a block device is, whatever its name is now: its world-wide name, or its model and serial number.
+//! What a block device is, whatever its name is now: its world-wide name, or its model and serial
+//! number.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,8 @@ pub(super) struct Present {
     pub path: String,
     /// Major and minor number.
     pub device: (u32, u32),
-    /// Which disk in this place and of this name it is: the kernel counts them (`diskseq`), where it is new enough.
+    /// Which disk in this place and of this name it is: the kernel counts them (`diskseq`), where
+    /// it is new enough.
     pub sequence: String,
 }
 
@@ -55,7 +57,8 @@ fn disk(folder: &Path) -> (PathBuf, Option<String>) {
     }
 }
 
-/// A drive that can be pulled, or a partition of one: not something that a program or the kernel makes of others.
+/// A drive that can be pulled, or a partition of one: not something that a program or the kernel
+/// makes of others.
 fn is_hardware(folder: &Path) -> bool {
     disk(folder).0.join("device").exists()
 }
@@ -65,7 +68,8 @@ pub(super) fn of_disk(folder: &Path, name: &str) -> Option<String> {
     attribute(&disk(folder).0, name)
 }
 
-/// What the device with these attributes is, in words that survive another name and another slot. `None` where the device says nothing.
+/// What the device with these attributes is, in words that survive another name and another slot.
+/// `None` where the device says nothing.
 pub(super) fn of(folder: &Path) -> Option<String> {
     let (disk, partition) = disk(folder);
     let named = attribute(&disk, "wwid").or_else(|| attribute(&disk, "device/wwid"));

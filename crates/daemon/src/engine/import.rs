@@ -1,4 +1,5 @@
-//! Imports: Linux md arrays that are read in place, their drives opened for reading only, and namespaces of other machines.
+//! Imports: Linux md arrays that are read in place, their drives opened for reading only, and
+//! namespaces of other machines.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,7 +37,8 @@ pub(super) struct RememberedImport {
     pub name: String,
     /// The array, as mdadm writes it; or what a namespace says that it is.
     pub uuid: String,
-    /// What its block devices are known by, a UUID; `None` where it was imported before there were any.
+    /// What its block devices are known by, a UUID; `None` where it was imported before there were
+    /// any.
     #[serde(default)]
     pub owner: Option<String>,
     pub drives: Vec<String>,
@@ -96,7 +98,8 @@ pub(super) struct Import {
 }
 
 impl Import {
-    /// An import of what is remembered, without exports yet. What its block devices are known by is made here, where there is nothing yet.
+    /// An import of what is remembered, without exports yet. What its block devices are known by is
+    /// made here, where there is nothing yet.
     ///
     /// # Errors
     /// If there are no random numbers.
@@ -177,7 +180,8 @@ impl Import {
         *next - 1
     }
 
-    /// What a block device is made of, and the size of its blocks that its programs know; `None` while it is not served.
+    /// What a block device is made of, and the size of its blocks that its programs know; `None`
+    /// while it is not served.
     pub fn backing(&self) -> Option<(Backing, u32)> {
         let backing = Backing {
             owner: self.owner,
@@ -194,7 +198,8 @@ impl Import {
         let (backing, block_bytes) = match self.running.as_ref().ok()? {
             Source::Md(running) => {
                 let sectors = running.drives.iter().map(|drive| drive.open.info().sector_bytes);
-                // As md has it: a file system that was made for smaller blocks cannot be mounted on larger ones.
+                // As md has it: a file system that was made for smaller blocks cannot be mounted on
+                // larger ones.
                 let block_bytes = sectors.max().unwrap_or(BLOCK as u32);
                 let chunk = running.array.chunk_bytes.and_then(|chunk| u32::try_from(chunk).ok());
                 let io_min_bytes = chunk.filter(|chunk| chunk.is_power_of_two()).unwrap_or(BLOCK as u32);
@@ -219,8 +224,8 @@ impl Import {
         Some((Backing { physical_block_bytes: block, discard_granularity_bytes: block, ..backing }, block_bytes))
     }
 
-    /// What is there as a whole or not at all after a power cut, in bytes: a block of the namespace. `None` of an array, which is not
-    /// written, and while it is not served.
+    /// What is there as a whole or not at all after a power cut, in bytes: a block of the
+    /// namespace. `None` of an array, which is not written, and while it is not served.
     pub fn atomic_bytes(&self) -> Option<u32> {
         self.backing().filter(|_| self.is_namespace()).map(|(_, block_bytes)| block_bytes)
     }

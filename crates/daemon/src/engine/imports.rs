@@ -21,7 +21,8 @@ use super::shard::Offer;
 use super::{Engine, offer, view};
 use crate::http::{Answer, ControlError};
 
-/// Requests to a namespace that are not answered so long after the daemon was told to stop are left to the next one.
+/// Requests to a namespace that are not answered so long after the daemon was told to stop are left
+/// to the next one.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// All imports by name.
@@ -283,7 +284,8 @@ impl Engine {
         Ok(Changed::gone(steps))
     }
 
-    /// Refuses to remove the block device of a namespace that cannot be reached: what was written to it may not be there yet.
+    /// Refuses to remove the block device of a namespace that cannot be reached: what was written
+    /// to it may not be there yet.
     async fn refuse_out_of_reach(&self, import: &Import) -> Answer<()> {
         let Some(why) = self.out_of_reach(import).await else { return Ok(()) };
         let name = import.name();
@@ -298,7 +300,8 @@ impl Engine {
     /// Ends the exports of an import, and lets go of its drives.
     ///
     /// # Errors
-    /// If a block device cannot be removed. The import goes on then, with the exports that were not ended yet.
+    /// If a block device cannot be removed. The import goes on then, with the exports that were not
+    /// ended yet.
     async fn stop_import(&self, import: &Import, device: DeviceEnd) -> Answer<()> {
         let exports: Vec<_> = import.exports().values().cloned().collect();
         for export in exports {
@@ -421,7 +424,8 @@ impl Engine {
             (ExportKind::Ublk { number, .. }, None) => {
                 self.devices.withdraw(*number, &running.state, device).await?;
             }
-            // What is asked of a device that was left waits for ever, if nobody can read the import.
+            // What is asked of a device that was left waits for ever, if nobody can read the
+            // import.
             (ExportKind::Ublk { .. }, Some(_)) if device == DeviceEnd::Goes => {
                 self.devices.discard(&import.owner, record, running.state.name()).await?;
             }

@@ -1,5 +1,5 @@
-//! Where the secrets and keys of NVMe hosts lie: those for a group's exports in the group's catalogue, those for the drives that this
-//! machine shares in its state directory.
+//! Where the secrets and keys of NVMe hosts lie: those for a group's exports in the group's
+//! catalogue, those for the drives that this machine shares in its state directory.
 
 use std::fmt;
 use std::mem::take;

@@ -1,4 +1,5 @@
-//! How fast volumes may be used, and hosts may use exports: in the catalogue, and where requests pass.
+//! How fast volumes may be used, and hosts may use exports: in the catalogue, and where requests
+//! pass.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;

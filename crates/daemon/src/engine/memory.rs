@@ -1,6 +1,7 @@
-//! What the daemon remembers of its groups between runs: which drives to look at. Only a help: the truth is on the
-//! drives, and `purlin group assemble` needs nothing else. And all of its imports, of which nothing can be on the drives, and of its
-//! referrals, which are this machine's and no group's.
+//! What the daemon remembers of its groups between runs: which drives to look at. Only a help: the
+//! truth is on the drives, and `purlin group assemble` needs nothing else. And all of its imports,
+//! of which nothing can be on the drives, and of its referrals, which are this machine's and no
+//! group's.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -265,7 +266,8 @@ fn parse<T: Default + DeserializeOwned>(path: &Path) -> io::Result<T> {
     }
 }
 
-/// Replaces a file of the state directory: all of it or nothing. Secrets may be in it: only the daemon's user reads it.
+/// Replaces a file of the state directory: all of it or nothing. Secrets may be in it: only the
+/// daemon's user reads it.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(PRIVATE).open(&fresh)?;

@@ -1,11 +1,13 @@
-//! What the daemon does: groups on shards, their volumes and exports, changed one request at a time.
+//! What the daemon does: groups on shards, their volumes and exports, changed one request at a
+//! time.
 //!
 //! Invariants:
-//! 1. One change at a time (`changes`). Looking never waits for a change, so that a hanging drive hides nothing.
-//! 2. A change is checked whole before anything is written. What it writes last makes it true: the superblocks of a new
-//!    group, the catalogue of a volume or export.
-//! 3. What is on the drives counts. The state directory only remembers where to look for drives; of imports, whose drives are not
-//!    written to, it has everything.
+//! 1. One change at a time (`changes`). Looking never waits for a change, so that a hanging drive
+//!    hides nothing.
+//! 2. A change is checked whole before anything is written. What it writes last makes it true: the
+//!    superblocks of a new group, the catalogue of a volume or export.
+//! 3. What is on the drives counts. The state directory only remembers where to look for drives; of
+//!    imports, whose drives are not written to, it has everything.
 
 mod access;
 mod announce;
@@ -208,7 +210,8 @@ impl Engine {
         }))
     }
 
-    /// Starts every group and every import that is remembered, as far as its drives are there, with its exports.
+    /// Starts every group and every import that is remembered, as far as its drives are there, with
+    /// its exports.
     ///
     /// # Errors
     /// If what is remembered cannot be read.
@@ -246,8 +249,8 @@ impl Engine {
         self.start_remembered_imports().await
     }
 
-    /// Announces by multicast DNS, from now on, where discovery services of NVMe/TCP listen. To be called before anything is started.
-    /// That it cannot be done stops nothing else: it is logged.
+    /// Announces by multicast DNS, from now on, where discovery services of NVMe/TCP listen. To be
+    /// called before anything is started. That it cannot be done stops nothing else: it is logged.
     pub fn start_announcing(&self, interfaces: Interfaces) {
         match Announcer::new(interfaces) {
             Ok(announcer) => self.listeners.announce_with(announcer),
@@ -289,8 +292,8 @@ impl Engine {
         });
     }
 
-    /// Ends all exports and stops all groups in order. Where sockets are handed over, they listen on. Block devices stay, and what is asked
-    /// of them waits for the next daemon.
+    /// Ends all exports and stops all groups in order. Where sockets are handed over, they listen
+    /// on. Block devices stay, and what is asked of them waits for the next daemon.
     pub async fn stop(&self) {
         let _one = self.changes.lock().await;
         self.newcomers.end();
@@ -466,14 +469,16 @@ impl Engine {
         Ok(running)
     }
 
-    /// Ends an export's service; its clients lose their connections. A block device goes, or stays for the next daemon.
+    /// Ends an export's service; its clients lose their connections. A block device goes, or stays
+    /// for the next daemon.
     async fn end_export(&self, group: &Group, running: &RunningExport, device: DeviceEnd) -> Answer<()> {
         let record = &running.record;
         match (&record.kind, &running.failure) {
             (ExportKind::Nbd { address, .. }, None) => self.listeners.withdraw(address, &running.state).await,
             (ExportKind::Ublk { number, .. }, None) => self.devices.withdraw(*number, &running.state, device).await?,
             (ExportKind::NvmeTcp { .. }, None) => self.withdraw_namespace(group, record, &running.state).await,
-            // What is asked of a device that was left waits for ever where nobody serves it any more.
+            // What is asked of a device that was left waits for ever where nobody serves it any
+            // more.
             (ExportKind::Ublk { .. }, Some(_)) if device == DeviceEnd::Goes => {
                 self.devices.discard(&group.uuid, record, running.state.name()).await?;
             }
@@ -486,7 +491,8 @@ impl Engine {
     /// Ends the service of all exports of a group and stops it.
     ///
     /// # Errors
-    /// If a block device cannot be removed. The group goes on then, with the exports that were not ended yet.
+    /// If a block device cannot be removed. The group goes on then, with the exports that were not
+    /// ended yet.
     async fn stop_group(&self, group: &Arc<Group>, device: DeviceEnd) -> Answer<()> {
         let exports: Vec<_> = group.exports().values().cloned().collect();
         for export in exports {

@@ -25,8 +25,8 @@ fn subsystem_of(group: &Group) -> Subsystem {
     Subsystem { nqn: nqn_of(&group.uuid), serial, firmware: env!("CARGO_PKG_VERSION").to_owned() }
 }
 
-/// A namespace's UUID, always the same for a volume: its group's, with the volume's number in it. Version 8, "vendor-specific" (RFC
-/// 9562, clause 5.8).
+/// A namespace's UUID, always the same for a volume: its group's, with the volume's number in it.
+/// Version 8, "vendor-specific" (RFC 9562, clause 5.8).
 fn uuid_of(group: &Uuid, volume: u64) -> [u8; 16] {
     let mut bytes = *group.as_bytes();
     for (byte, number) in bytes[8..].iter_mut().zip(volume.to_be_bytes()) {

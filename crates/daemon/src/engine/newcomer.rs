@@ -1,4 +1,5 @@
-//! Drives that came while the daemon runs, and that no group has: what is on them, without changing or claiming them.
+//! Drives that came while the daemon runs, and that no group has: what is on them, without changing
+//! or claiming them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -13,8 +14,8 @@ use format::{BLOCK, MemberState, Superblock, SuperblockError, newest, superblock
 
 use super::group::Group;
 
-/// A drive that returns to its group this often within [`RETURNS_WITHIN`] is left alone from then on: a loose cable would keep its
-/// group busy for ever.
+/// A drive that returns to its group this often within [`RETURNS_WITHIN`] is left alone from then
+/// on: a loose cable would keep its group busy for ever.
 const RETURNS_MAX: usize = 5;
 const RETURNS_WITHIN: Duration = Duration::from_secs(3600);
 

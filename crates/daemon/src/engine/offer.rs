@@ -25,7 +25,8 @@ pub(super) fn end_step(id: &str, kind: &ExportKind) -> String {
     }
 }
 
-/// What a power cut may do to the blocks of an export over drives that write `atomic_bytes` at once, if they are larger.
+/// What a power cut may do to the blocks of an export over drives that write `atomic_bytes` at
+/// once, if they are larger.
 pub(super) fn torn(kind: &ExportKind, atomic_bytes: u32) -> Option<String> {
     let (ExportKind::Ublk { block_bytes, read_only, .. } | ExportKind::NvmeTcp { block_bytes, read_only, .. }) = kind
     else {
@@ -135,7 +136,8 @@ impl Engine {
         Ok((kind, device_step(&volume.to_string(), number)))
     }
 
-    /// The device that a volume with these exports is to become. `block_bytes`: of its blocks, where nothing else is asked for.
+    /// The device that a volume with these exports is to become. `block_bytes`: of its blocks,
+    /// where nothing else is asked for.
     pub(super) async fn device_of(
         &self,
         exports: &[Arc<RunningExport>],
@@ -169,7 +171,8 @@ impl Engine {
         })
     }
 
-    /// Refuses a path to a block device of this daemon itself: at the next start it would wait for itself.
+    /// Refuses a path to a block device of this daemon itself: at the next start it would wait for
+    /// itself.
     pub(super) fn refuse_own_device(&self, text: &str) -> Answer<()> {
         let Ok(path) = std::fs::canonicalize(text) else { return Ok(()) };
         let Some(rest) = path.to_str().and_then(|path| path.strip_prefix("/dev/ublkb")) else { return Ok(()) };
@@ -199,7 +202,8 @@ impl Engine {
             return Ok(ended);
         }
         let (group, running) = self.find_export(id)?;
-        // A device that cannot go keeps its record; clients of sockets lose theirs after the record.
+        // A device that cannot go keeps its record; clients of sockets lose theirs after the
+        // record.
         let step = end_step(id, &running.record.kind);
         if matches!(running.record.kind, ExportKind::Ublk { .. }) {
             self.end_export(&group, &running, DeviceEnd::Goes).await?;

@@ -1,8 +1,9 @@
 //! Which shards own the units of each group: as few as its load needs, where its writes come from.
 //!
-//! One shard gathers what several would do each on its own, and needs no messages for what comes to it (`array::ownership`). So a group is
-//! owned by one shard to begin with, and by twice as many whenever those that own it have no time left while others do. It follows
-//! its clients when they are elsewhere.
+//! One shard gathers what several would do each on its own, and needs no messages for what comes to
+//! it (`array::ownership`). So a group is owned by one shard to begin with, and by twice as many
+//! whenever those that own it have no time left while others do. It follows its clients when they
+//! are elsewhere.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,8 +39,9 @@ const FREE: f64 = 0.5;
 /// Writes of a look from which it can be told where they come from.
 const WRITES_MIN: u64 = 16;
 
-/// Bytes of a group that follow one another and have one owner: the large requests of most clients come to one or two. What they write is next to
-/// each other on the members, so that the kernel merges it, and needs one frame of the log.
+/// Bytes of a group that follow one another and have one owner: the large requests of most clients
+/// come to one or two. What they write is next to each other on the members, so that the kernel
+/// merges it, and needs one frame of the log.
 const RUN_BYTES: u64 = 1 << 20;
 
 /// What the shards and their cores did between two looks, as shares of the time.
@@ -61,7 +63,8 @@ struct Habits {
 }
 
 impl Habits {
-    /// One more look: `writes` came to the shards. Says who should own the group's units, if others.
+    /// One more look: `writes` came to the shards. Says who should own the group's units, if
+    /// others.
     fn look(&mut self, owners: Owners, writes: &[u64], seen: &Seen) -> Option<Owners> {
         if self.rest > 0 {
             self.rest -= 1;
@@ -191,7 +194,8 @@ impl Balance {
 }
 
 impl Known {
-    /// A group that has just been started: its shards own it in common, and one of them is to. Groups are spread.
+    /// A group that has just been started: its shards own it in common, and one of them is to.
+    /// Groups are spread.
     fn new(group: &Arc<Group>, shards: usize, writes: &[u64]) -> Known {
         let geometry = &group.shared.geometry;
         let run = RUN_BYTES.div_ceil(geometry.unit * geometry.data as u64);

@@ -1,7 +1,8 @@
 //! A drive as it is, served to hosts.
 //!
-//! A host whose connection ended sends again what was not answered, by another one, while the drive may still be executing the first copy.
-//! A drive has no order of what it executes together, so changes that overlap wait for each other here, across connections and shards.
+//! A host whose connection ended sends again what was not answered, by another one, while the drive
+//! may still be executing the first copy. A drive has no order of what it executes together, so
+//! changes that overlap wait for each other here, across connections and shards.
 
 use std::sync::Arc;
 
@@ -17,7 +18,8 @@ pub(super) struct Raw {
     pub order: Arc<Order>,
 }
 
-/// In the words of a volume. A host sees a medium that cannot be read or written, whatever is wrong with the drive: its own redundancy is to help.
+/// In the words of a volume. A host sees a medium that cannot be read or written, whatever is wrong
+/// with the drive: its own redundancy is to help.
 pub(super) fn error(error: DriveError) -> BlockError {
     match error {
         DriveError::OutOfRange { offset, len, size } => BlockError::OutOfRange { offset, len, size },

@@ -1,9 +1,11 @@
 //! Drives of other machines: NVMe/TCP namespaces as drives of this daemon.
 //!
 //! Invariants:
-//! 1. This daemon has a namespace open once, whatever its address is: it goes by what the namespace says it is.
-//! 2. A namespace is opened only when nothing executes any more that this daemon, or a killed one before it with the same state
-//!    directory, had sent to it: a late write would be taken for a new one.
+//! 1. This daemon has a namespace open once, whatever its address is: it goes by what the namespace
+//!    says it is.
+//! 2. A namespace is opened only when nothing executes any more that this daemon, or a killed one
+//!    before it with the same state directory, had sent to it: a late write would be taken for a
+//!    new one.
 //! 3. What was answered is durable (`initiator::Namespace` as a drive).
 
 use std::collections::BTreeMap;
@@ -33,7 +35,8 @@ use super::drives::stopping;
 use super::names::Names;
 use crate::http::{Answer, ControlError};
 
-/// A target ends a connection that it has not heard of for so long. A drive that may be out of reach for less has less.
+/// A target ends a connection that it has not heard of for so long. A drive that may be out of
+/// reach for less has less.
 const KEEP_ALIVE_MAX: Duration = Duration::from_secs(5);
 
 /// However a target keeps time, it executes nothing any more after this of what was sent before.
@@ -51,7 +54,8 @@ const SECRET_BYTES_MAX: u64 = 4096;
 /// How often it is looked whether a drive is free.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The file that says that drives of other machines are in use. It outlives a daemon that is killed.
+/// The file that says that drives of other machines are in use. It outlives a daemon that is
+/// killed.
 const MARK: &str = "remote-drives";
 
 /// The file that has this machine's name, if the system has none.
@@ -83,12 +87,13 @@ pub(super) struct Remotes {
     shared: Arc<Shared>,
     /// Until then a daemon that was killed may be heard by targets.
     quiet_from: Instant,
-    /// Drives that could not be reached when it was tried last, as they are written, with the reason.
+    /// Drives that could not be reached when it was tried last, as they are written, with the
+    /// reason.
     unreached: Mutex<BTreeMap<String, (ControlError, Instant)>>,
 }
 
-/// For how long a drive that could not be reached counts as such: whoever opens it with the lock for changes does not wait
-/// for it once more.
+/// For how long a drive that could not be reached counts as such: whoever opens it with the lock
+/// for changes does not wait for it once more.
 const UNREACHED_FOR: Duration = Duration::from_secs(10);
 
 /// Whether a drive can be reached.
@@ -224,7 +229,8 @@ impl Drive for Attached {
 }
 
 impl Remotes {
-    /// With the state directory, in which it is noted that such drives are in use. Connections are tried from `shard`.
+    /// With the state directory, in which it is noted that such drives are in use. Connections are
+    /// tried from `shard`.
     pub fn new(shard: ShardHandle, names: Arc<Names>, state: &Path) -> Remotes {
         let mark = state.join(MARK);
         let quiet_from = Instant::now() + if mark.exists() { QUIET_MAX } else { Duration::ZERO };
@@ -253,7 +259,8 @@ impl Remotes {
         Ok((OpenDrive::remote(info, Box::new(remote)), identity))
     }
 
-    /// Connects to a namespace and disconnects again, when nothing executes any more that a killed daemon had sent. It is not taken.
+    /// Connects to a namespace and disconnects again, when nothing executes any more that a killed
+    /// daemon had sent. It is not taken.
     ///
     /// # Errors
     /// It cannot be reached or used.
@@ -288,8 +295,9 @@ impl Remotes {
         self.try_to_reach(&drive).await
     }
 
-    /// Connects to the drives among those that a person wrote that are on other machines, all at once. To be called before the
-    /// lock for changes is taken: opening them is quick afterwards, whether they can be reached or not.
+    /// Connects to the drives among those that a person wrote that are on other machines, all at
+    /// once. To be called before the lock for changes is taken: opening them is quick afterwards,
+    /// whether they can be reached or not.
     ///
     /// # Errors
     /// A host is not known. That a drive cannot be reached is the error of opening it.
@@ -454,7 +462,8 @@ fn parsed<T: FromStr<Err: Display>>(name: &str, file: &Path, what: &str) -> Answ
     parsed.map_err(|error| invalid(format!("{} holds no {what} of an NVMe host: {error}", file.display())))
 }
 
-/// Whether a connection in the clear was refused since it was one, as far as the target's discovery log says so.
+/// Whether a connection in the clear was refused since it was one, as far as the target's discovery
+/// log says so.
 async fn wants_tls(env: &ShardEnv, error: &ConnectError, options: Options) -> bool {
     let ConnectError::Refused { address, source: HostError::Failed { .. } } = error else { return false };
     let Ok(discovery) = DISCOVERY_NQN.parse() else { return false };

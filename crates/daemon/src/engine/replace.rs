@@ -1,7 +1,8 @@
 //! Members that get another drive: those that are lost, and those that work and are copied first.
 //!
-//! To the array, the drive that a working member is copied to is a spare until it takes the place, and a copy ends with the
-//! group. So what is to be copied is remembered in the state directory, as a hint: after a restart the copy starts again.
+//! To the array, the drive that a working member is copied to is a spare until it takes the place,
+//! and a copy ends with the group. So what is to be copied is remembered in the state directory, as
+//! a hint: after a restart the copy starts again.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -129,8 +130,8 @@ impl Engine {
         Ok((New::Taken(taken), name, steps))
     }
 
-    /// Puts a drive in the place of a member. Of one that is lost, it lets go of the drive that was there; one that works
-    /// is copied first.
+    /// Puts a drive in the place of a member. Of one that is lost, it lets go of the drive that was
+    /// there; one that works is copied first.
     pub(super) async fn put_in_place(group: &Group, member: &MemberStatus, taken: Taken) -> Answer<DriveId> {
         let (id, identity) = (group.take_in(taken).await?, new_uuid()?);
         let (index, was_lost) = (member.member, member.state != MemberState::InSync);
@@ -156,7 +157,8 @@ impl Engine {
         given.map_err(|error| join_error(&group.name, &error))
     }
 
-    /// Looks how far the copies are: lets go of drives that were replaced, and begins again what a restart ended.
+    /// Looks how far the copies are: lets go of drives that were replaced, and begins again what a
+    /// restart ended.
     pub(super) async fn look_after_replacements(&self) {
         let all = self.replacements.lock().clone();
         for replacing in all {

@@ -1,4 +1,5 @@
-//! Reservations of NVMe hosts: one state for each volume, at all addresses, and what of it lies in the catalogue.
+//! Reservations of NVMe hosts: one state for each volume, at all addresses, and what of it lies in
+//! the catalogue.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -12,7 +13,8 @@ use super::Group;
 use crate::http::Answer;
 
 impl Group {
-    /// What all namespaces of a volume have in common. It lives as long as the group runs, or until the volume is deleted.
+    /// What all namespaces of a volume have in common. It lives as long as the group runs, or until
+    /// the volume is deleted.
     pub(super) async fn shared_namespace(self: &Arc<Self>, volume: u64) -> Answer<Arc<SharedNamespace>> {
         let known = |group: &Group| group.namespaces().get(&volume).cloned();
         if let Some(known) = known(self) {

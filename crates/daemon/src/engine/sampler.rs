@@ -78,7 +78,8 @@ impl Sampler {
     }
 }
 
-/// Time on a core that each shard's thread has had, as the system counts it (proc_pid_schedstat: nanoseconds).
+/// Time on a core that each shard's thread has had, as the system counts it (proc_pid_schedstat:
+/// nanoseconds).
 pub(super) fn thread_times() -> Vec<(usize, Duration)> {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
     let time = |task: std::fs::DirEntry| {

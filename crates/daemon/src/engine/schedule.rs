@@ -1,11 +1,14 @@
 //! When a group is to be scrubbed, and what keeps it from it.
 //!
 //! Rules:
-//! 1. The interval counts from the end of the last scrub that went through; from the making of the group, where there was
-//!    none; from the moment one was stopped by request.
-//! 2. Groups are spread: each starts up to a tenth of the interval early, by its identity. Never later than asked for.
-//! 3. A moment that lies in the future is a clock that was wrong: the scrub is due at once, which sets it right.
-//! 4. A scrub starts only where all members are in sync, with no rebuild or resync: else much could not be compared.
+//! 1. The interval counts from the end of the last scrub that went through; from the making of the
+//!    group, where there was none; from the moment one was stopped by request.
+//! 2. Groups are spread: each starts up to a tenth of the interval early, by its identity. Never
+//!    later than asked for.
+//! 3. A moment that lies in the future is a clock that was wrong: the scrub is due at once, which
+//!    sets it right.
+//! 4. A scrub starts only where all members are in sync, with no rebuild or resync: else much could
+//!    not be compared.
 
 use api::{LastScrub, ScrubSchedule};
 use array::{GroupStatus, JobKind, JobState, JobStatus};

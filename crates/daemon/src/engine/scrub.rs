@@ -16,7 +16,8 @@ const STOP_WITHIN: Duration = Duration::from_secs(5);
 const STOP_LOOK: Duration = Duration::from_millis(10);
 
 impl Engine {
-    /// Does what a request asks of a group's scrub. What was done is on the members when this returns.
+    /// Does what a request asks of a group's scrub. What was done is on the members when this
+    /// returns.
     pub(super) async fn change_scrub(&self, group: &Group, request: ScrubRequest) -> Answer<Scrub> {
         match request.action {
             ScrubAction::Status => {}
@@ -32,7 +33,8 @@ impl Engine {
     }
 
     async fn start_scrub(&self, group: &Group, repair: bool) -> Answer<()> {
-        // The end of the one before is noted first, and one that was interrupted is there to be refused for.
+        // The end of the one before is noted first, and one that was interrupted is there to be
+        // refused for.
         self.look_after(group).await?;
         let mode = if repair { ScrubMode::Repair } else { ScrubMode::Report };
         let status = group.status().await?;

@@ -1,7 +1,7 @@
 //! What a shard holds of the daemon's objects.
 //!
-//! A group has an `Array` on every shard, a volume a `Direct`; none of them may leave its thread. Here they are found
-//! by numbers that may.
+//! A group has an `Array` on every shard, a volume a `Direct`; none of them may leave its thread.
+//! Here they are found by numbers that may.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -102,7 +102,8 @@ pub(super) fn uninstall_drive(key: GroupKey, id: DriveId) {
     }
 }
 
-/// Adds a volume, or lets one lie elsewhere; then no request goes to where it was any more when this returns.
+/// Adds a volume, or lets one lie elsewhere; then no request goes to where it was any more when
+/// this returns.
 pub(super) async fn set_volume(key: GroupKey, record: format::VolumeRecord) {
     let Some(array) = group(key) else { return };
     let known = OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, record.id)).cloned());

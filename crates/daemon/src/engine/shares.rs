@@ -2,10 +2,10 @@
 //!
 //! Invariants:
 //! 1. A shared drive is claimed, as a group's are: nobody else on this machine uses it.
-//! 2. All of this daemon's shared drives are namespaces of one subsystem, under numbers and UUIDs that a drive keeps for as long as it is
-//!    shared, wherever it is plugged in.
-//! 3. What is shared is in the state directory before anybody may use it, with the reservations that hosts want kept, and the secrets and
-//!    keys of hosts. Those are for all shared drives.
+//! 2. All of this daemon's shared drives are namespaces of one subsystem, under numbers and UUIDs
+//!    that a drive keeps for as long as it is shared, wherever it is plugged in.
+//! 3. What is shared is in the state directory before anybody may use it, with the reservations
+//!    that hosts want kept, and the secrets and keys of hosts. Those are for all shared drives.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,8 @@ struct Document {
     /// Of the subsystem.
     uuid: String,
     shares: Vec<Record>,
-    /// Of hosts, in the clear. An older daemon refuses a document that has them: it would let in whoever says their names.
+    /// Of hosts, in the clear. An older daemon refuses a document that has them: it would let in
+    /// whoever says their names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     secrets: Vec<SecretRecord>,
     /// The same, of TLS.
@@ -260,7 +261,8 @@ pub(super) struct Used {
     pub used: BTreeMap<String, HostUse>,
 }
 
-/// An address that others can use: one that means all of this machine's is named by the machine's name.
+/// An address that others can use: one that means all of this machine's is named by the machine's
+/// name.
 fn reachable(address: &str) -> String {
     let Some((host, port)) = address.rsplit_once(':') else { return address.to_owned() };
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();

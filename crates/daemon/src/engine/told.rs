@@ -1,7 +1,8 @@
-//! What a group tells of its drives, in the log: a drive that left with the reason why, and what was noticed of one that stays.
+//! What a group tells of its drives, in the log: a drive that left with the reason why, and what
+//! was noticed of one that stays.
 //!
-//! A bad drive can fail thousands of operations a second. Of what repeats, one line for each drive and kind of event is written in
-//! [`EVERY`], with how often it has happened since the last one.
+//! A bad drive can fail thousands of operations a second. Of what repeats, one line for each drive
+//! and kind of event is written in [`EVERY`], with how often it has happened since the last one.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

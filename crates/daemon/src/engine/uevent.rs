@@ -1,6 +1,7 @@
 //! The kernel's sentences about block devices that come and go.
 //!
-//! A uevent is `ACTION@PATH` and then lines `KEY=VALUE`, each with a zero byte behind it (lib/kobject_uevent.c of Linux).
+//! A uevent is `ACTION@PATH` and then lines `KEY=VALUE`, each with a zero byte behind it
+//! (lib/kobject_uevent.c of Linux).
 
 /// What happened to a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

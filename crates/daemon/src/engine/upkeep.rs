@@ -1,9 +1,10 @@
-//! Looking after groups: scrubs that start when they are due, keep their place over a restart, make room for rebuilds,
-//! and tell what they found.
+//! Looking after groups: scrubs that start when they are due, keep their place over a restart, make
+//! room for rebuilds, and tell what they found.
 //!
 //! Invariants:
 //! 1. What a scrub put right before its noted place is durable before the note is.
-//! 2. That a scrub was started, paused, resumed or stopped is on the members before the request is answered.
+//! 2. That a scrub was started, paused, resumed or stopped is on the members before the request is
+//!    answered.
 //! 3. Of all groups, one scrub at a time starts by itself.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -74,7 +75,8 @@ impl Upkeep {
         self.lock().recorded = job;
     }
 
-    /// No scrub starts by itself before this moment, since the last one failed; in seconds since 1970.
+    /// No scrub starts by itself before this moment, since the last one failed; in seconds
+    /// since 1970.
     pub fn not_before_unix_s(&self) -> u64 {
         self.lock().not_before_unix_s
     }
@@ -152,8 +154,9 @@ impl Engine {
         });
     }
 
-    /// Looks after every group once: notes how far scrubs are, takes up those that were interrupted, tells what they
-    /// found, and starts one that is due. And copies of members to other drives.
+    /// Looks after every group once: notes how far scrubs are, takes up those that were
+    /// interrupted, tells what they found, and starts one that is due. And copies of members to
+    /// other drives.
     pub async fn look_after_groups(&self) {
         self.look_after_replacements().await;
         let mut due: Vec<(u64, Arc<Group>)> = Vec::new();

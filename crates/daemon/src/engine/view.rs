@@ -492,7 +492,8 @@ pub(super) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExpo
     export
 }
 
-/// The export `id` of the volume `name`, of a group or an import, whose drives write `atomic_bytes` at once.
+/// The export `id` of the volume `name`, of a group or an import, whose drives write `atomic_bytes`
+/// at once.
 pub(super) fn export_of(id: &str, name: String, running: &RunningExport, atomic_bytes: Option<u32>) -> api::Export {
     let kind = &running.record.kind;
     let address = kind.address();

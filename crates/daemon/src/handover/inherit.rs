@@ -1,4 +1,5 @@
-//! What a process is started with: sockets by name (sd_listen_fds(3)), and what the process before has to say.
+//! What a process is started with: sockets by name (sd_listen_fds(3)), and what the process before
+//! has to say.
 
 use std::fmt::Write;
 use std::fs;
@@ -39,8 +40,8 @@ pub(super) enum InheritError {
     },
 }
 
-/// The names of the descriptors 3, 4, ... that were passed to the process `pid`, by values of the environment. None where they are
-/// for another process: whoever got them did not clean up.
+/// The names of the descriptors 3, 4, ... that were passed to the process `pid`, by values of the
+/// environment. None where they are for another process: whoever got them did not clean up.
 pub(super) fn names(
     pid: u32,
     listen_pid: Option<&str>,
@@ -96,7 +97,8 @@ pub(super) struct Failed {
 }
 
 impl Arrival {
-    /// Reads what the environment says; `None` where that is nothing, or was said to another process.
+    /// Reads what the environment says; `None` where that is nothing, or was said to another
+    /// process.
     pub fn parse(pid: u32, text: Option<&str>) -> Option<Arrival> {
         let arrival: Arrival = match serde_json::from_str(text?) {
             Ok(arrival) => arrival,
@@ -109,8 +111,9 @@ impl Arrival {
     }
 }
 
-/// The name that the descriptor of a socket gets, `None` where none can be given: the socket's own name, and for a Unix socket which
-/// file it was bound to. A file of this path that was made since is not that one, though the path is the same.
+/// The name that the descriptor of a socket gets, `None` where none can be given: the socket's own
+/// name, and for a Unix socket which file it was bound to. A file of this path that was made since
+/// is not that one, though the path is the same.
 pub(super) fn descriptor_name(socket: &str, on: &ListenOn) -> Option<String> {
     let mut name = encoded(socket);
     if let ListenOn::Unix { path, .. } = on {
@@ -122,7 +125,8 @@ pub(super) fn descriptor_name(socket: &str, on: &ListenOn) -> Option<String> {
     Some(name).filter(|name| name.len() <= NAME_CHARS_MAX)
 }
 
-/// A name as descriptors may have it: in ASCII, without colons, and without the sign that [`descriptor_name`] adds.
+/// A name as descriptors may have it: in ASCII, without colons, and without the sign that
+/// [`descriptor_name`] adds.
 pub(super) fn encoded(name: &str) -> String {
     let mut text = String::new();
     for byte in name.bytes() {

@@ -1,4 +1,5 @@
-//! The service manager: it is told how the daemon is (sd_notify(3)), and keeps sockets over a restart.
+//! The service manager: it is told how the daemon is (sd_notify(3)), and keeps sockets over a
+//! restart.
 
 use std::ffi::OsStr;
 use std::io;

@@ -1,4 +1,5 @@
-//! Replacing the daemon while clients keep coming: its listening sockets go from one process to the next.
+//! Replacing the daemon while clients keep coming: its listening sockets go from one process to the
+//! next.
 //!
 //! ```text
 //!              upgrade                                     restart by a service manager
@@ -9,12 +10,14 @@
 //! ```
 //!
 //! Invariants:
-//! 1. A socket that listens is held here under a name, from the moment when it is bound until nobody shall come there any more. So it
-//!    listens on while its listener is gone, and whoever connects waits.
-//! 2. A socket that was given is used only if its name, type and address, and the file of a Unix socket, are those that are asked for.
-//!    If not it is shut down, for those who wait there would wait for ever.
-//! 3. Nothing is stopped for a program that cannot take over, as far as that can be known. If it cannot be executed in the end, this one is
-//!    executed again.
+//! 1. A socket that listens is held here under a name, from the moment when it is bound until
+//!    nobody shall come there any more. So it listens on while its listener is gone, and whoever
+//!    connects waits.
+//! 2. A socket that was given is used only if its name, type and address, and the file of a Unix
+//!    socket, are those that are asked for. If not it is shut down, for those who wait there would
+//!    wait for ever.
+//! 3. Nothing is stopped for a program that cannot take over, as far as that can be known. If it
+//!    cannot be executed in the end, this one is executed again.
 
 mod inherit;
 mod manager;
@@ -261,8 +264,9 @@ impl Handover {
         self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
     }
 
-    /// Executes the program that was planned, in the place of this process, and if that fails this program again. Returns only if that
-    /// fails, too: then the sockets are there to be taken again. To be called when everything has stopped.
+    /// Executes the program that was planned, in the place of this process, and if that fails this
+    /// program again. Returns only if that fails, too: then the sockets are there to be taken
+    /// again. To be called when everything has stopped.
     pub fn replace(&self, signals: DefaultSignals) {
         let upgrade = self.upgrade();
         let program = upgrade.program.unwrap_or_default();
@@ -279,7 +283,8 @@ impl Handover {
         lock(&self.upgrade).message = Some(message);
     }
 
-    /// Executes a program with sockets, and with what it has to know of the upgrade to `program`. Returns only if that fails, with the reason.
+    /// Executes a program with sockets, and with what it has to know of the upgrade to `program`.
+    /// Returns only if that fails, with the reason.
     fn execute(
         &self,
         mut command: Command,

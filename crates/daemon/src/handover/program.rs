@@ -17,7 +17,8 @@ use super::inherit::{LISTEN_FDNAMES, LISTEN_FDS, LISTEN_PID, UPGRADE};
 use super::manager::NOTIFY_SOCKET;
 use crate::http::{Answer, ControlError};
 
-/// A program that has not said its version by then is not the right one. Saying it takes milliseconds; a busy machine takes longer.
+/// A program that has not said its version by then is not the right one. Saying it takes
+/// milliseconds; a busy machine takes longer.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
 /// How often it is looked whether it has ended.
@@ -26,11 +27,12 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Longest answer that is read: a version takes a line.
 const ANSWER_BYTES_MAX: usize = 256;
 
-/// The file that this process runs, whatever lies under its name by now, and though it may have no name any more.
+/// The file that this process runs, whatever lies under its name by now, and though it may have no
+/// name any more.
 const OWN_FILE: &str = "/proc/self/exe";
 
-/// The path by which this process was started. What `/proc/self/exe` says would not do: it follows links, and sticks to a file that
-/// was replaced.
+/// The path by which this process was started. What `/proc/self/exe` says would not do: it follows
+/// links, and sticks to a file that was replaced.
 pub(super) fn own_path() -> PathBuf {
     let resolved = std::env::current_exe().unwrap_or_else(|_| PathBuf::from(OWN_FILE));
     let same = |path: &PathBuf| match (fs::metadata(path), fs::metadata(OWN_FILE)) {
@@ -52,8 +54,8 @@ pub(super) fn again(path: &Path) -> Command {
     command
 }
 
-/// As [`own_path`], in a process that [`again`] has made: what lies there may be another program. It is shown under its name again, as
-/// which the kernel has taken the last part of [`OWN_FILE`].
+/// As [`own_path`], in a process that [`again`] has made: what lies there may be another program.
+/// It is shown under its name again, as which the kernel has taken the last part of [`OWN_FILE`].
 pub(super) fn own_path_again() -> PathBuf {
     let path = called_path().unwrap_or_else(own_path);
     if let Some(name) = path.file_name()
@@ -73,7 +75,8 @@ fn path_of(name: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     std::path::absolute(found).ok()
 }
 
-/// Checks that a program can take the daemon's place, by its file and by what it answers to `--version`. Gives its version. Blocks.
+/// Checks that a program can take the daemon's place, by its file and by what it answers to
+/// `--version`. Gives its version. Blocks.
 pub(super) fn check(program: &Path) -> Answer<String> {
     let refuse =
         |code, why: String| Err(ControlError::new(code, format!("cannot upgrade to {}: {why}", program.display())));
@@ -152,7 +155,8 @@ fn asked(program: &Path) -> Result<String, String> {
     if !status.success() {
         return Err(format!("it does not answer --version: {status}"));
     }
-    // What it wrote waits in the socket. A child of its own may hold the other end, hence no reading to the end.
+    // What it wrote waits in the socket. A child of its own may hold the other end, hence no
+    // reading to the end.
     let mut answer = [0; ANSWER_BYTES_MAX];
     let len = match ours.read(&mut answer) {
         Ok(len) => len,

@@ -71,7 +71,8 @@ impl std::fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Reads a file with one token a line; empty lines and lines that begin with `#` are passed over.
+    /// Reads a file with one token a line; empty lines and lines that begin with `#` are passed
+    /// over.
     ///
     /// # Errors
     /// [`TokenError`]; a file that others can read is refused.

@@ -16,7 +16,8 @@ use thiserror::Error;
 
 use super::metrics::metrics_text;
 
-/// Why the daemon refused or failed: a code for programs, which decides the HTTP status, and one sentence for people.
+/// Why the daemon refused or failed: a code for programs, which decides the HTTP status, and one
+/// sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct ControlError {
@@ -97,12 +98,13 @@ pub fn require_confirmation(name: &str, what_is_lost: &str, confirm: Option<&str
 
 /// What the daemon can do.
 ///
-/// The routes have checked every request with its `validate`, and the confirmation of every deletion, before a method
-/// is called; only a shrinking [`Control::volume_resize`] must ask by itself, with [`require_confirmation`].
+/// The routes have checked every request with its `validate`, and the confirmation of every
+/// deletion, before a method is called; only a shrinking [`Control::volume_resize`] must ask by
+/// itself, with [`require_confirmation`].
 ///
-/// A method is never dropped half way. Methods that start long operations return at once; those are followed through
-/// the jobs of [`Control::group`]. With `dry_run` a method checks all it can, changes nothing, and answers
-/// [`Changed::planned`]. A refused method has changed nothing.
+/// A method is never dropped half way. Methods that start long operations return at once; those are
+/// followed through the jobs of [`Control::group`]. With `dry_run` a method checks all it can,
+/// changes nothing, and answers [`Changed::planned`]. A refused method has changed nothing.
 #[async_trait]
 pub trait Control: Send + Sync + 'static {
     /// One screen of everything.
@@ -114,7 +116,8 @@ pub trait Control: Send + Sync + 'static {
     async fn groups_not_started(&self) -> Answer<Vec<GroupNotStarted>>;
     /// One group.
     async fn group(&self, group: &str) -> Answer<Group>;
-    /// Makes a group of drives, usable at once. `shape` is what its level, drives and numbers amount to.
+    /// Makes a group of drives, usable at once. `shape` is what its level, drives and numbers
+    /// amount to.
     async fn group_create(&self, request: GroupCreate, shape: Shape) -> Answer<Changed<Group>>;
     /// Starts a group from its drives.
     async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<Group>>;
@@ -139,7 +142,8 @@ pub trait Control: Send + Sync + 'static {
     async fn imports(&self) -> Answer<Vec<Import>>;
     /// One import.
     async fn import(&self, import: &str) -> Answer<Import>;
-    /// Finds the md array on some drives and reads it. A dry run says what is there, also where nothing can be read.
+    /// Finds the md array on some drives and reads it. A dry run says what is there, also where
+    /// nothing can be read.
     async fn import_md(&self, request: ImportMd) -> Answer<Imported>;
     /// Connects to a namespace of another machine.
     async fn import_nvme(&self, request: ImportNvme) -> Answer<Changed<Import>>;
@@ -192,7 +196,8 @@ pub trait Control: Send + Sync + 'static {
         volume: VolumeName,
         place: ExportPlace,
     ) -> Answer<Changed<Export>>;
-    /// Ends an export; its clients lose their connections. Refused while it is a block device in use.
+    /// Ends an export; its clients lose their connections. Refused while it is a block device in
+    /// use.
     async fn export_delete(&self, id: &str) -> Answer<Changed<Export>>;
 
     /// NVMe hosts that exports name, or that have used one, by name.
@@ -234,8 +239,8 @@ pub trait Control: Send + Sync + 'static {
     /// Tells NVMe hosts of another discovery service no longer.
     async fn referral_remove(&self, address: SocketAddr) -> Answer<Changed<Referral>>;
 
-    /// From its next authentication on, an NVMe host has to prove itself with these secrets: for the exports of a group, or for the
-    /// shared drives.
+    /// From its next authentication on, an NVMe host has to prove itself with these secrets: for
+    /// the exports of a group, or for the shared drives.
     async fn host_key_set(&self, group: Option<&str>, host: &str, request: HostKeySet) -> Answer<Changed<HostKey>>;
 
     /// An NVMe host is let in by its name alone from now on.

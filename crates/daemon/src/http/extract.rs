@@ -14,7 +14,8 @@ use serde::de::DeserializeOwned;
 use super::control::ControlError;
 use super::seats::Seat;
 
-/// The largest request body: a group of 64 members and 64 spares with the longest paths stays below it.
+/// The largest request body: a group of 64 members and 64 spares with the longest paths stays below
+/// it.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
 /// A client that has not sent its request's body by then has stalled.

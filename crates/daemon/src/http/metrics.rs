@@ -1,7 +1,7 @@
 //! What the daemon knows, in OpenMetrics text.
 //!
-//! Names follow the conventions of Prometheus: base units (bytes, seconds), `_total` for counters, one label per thing
-//! that is told apart. `docs/api/metrics.md` lists them.
+//! Names follow the conventions of Prometheus: base units (bytes, seconds), `_total` for counters,
+//! one label per thing that is told apart. `docs/api/metrics.md` lists them.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

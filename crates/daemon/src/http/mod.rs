@@ -2,10 +2,12 @@
 //!
 //! - [`Control`]: what the daemon can do; the seam to the engine.
 //! - [`router`]: every route of the API over a `Control`; its OpenAPI document is [`document`].
-//! - [`Server`]: the Unix socket, and TCP with TLS and tokens where asked; configured by [`HttpOptions`].
+//! - [`Server`]: the Unix socket, and TCP with TLS and tokens where asked; configured by
+//!   [`HttpOptions`].
 //! - [`metrics_text`]: what the daemon knows, as Prometheus reads it.
 //!
-//! An operation that was begun is carried through even when its client goes away: each runs in a task of its own.
+//! An operation that was begun is carried through even when its client goes away: each runs in a
+//! task of its own.
 
 mod auth;
 mod control;

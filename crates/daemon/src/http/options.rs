@@ -59,8 +59,8 @@ impl HttpOptions {
     /// What to serve over TCP; `None` for nothing.
     ///
     /// # Errors
-    /// [`OptionsError`] when TCP was asked for without TLS or tokens, loopback included: other users of the machine
-    /// reach loopback too.
+    /// [`OptionsError`] when TCP was asked for without TLS or tokens, loopback included: other
+    /// users of the machine reach loopback too.
     pub fn tcp(&self) -> Result<Option<TcpOptions>, OptionsError> {
         let guards = [
             ("--http-tls-cert", &self.http_tls_cert),

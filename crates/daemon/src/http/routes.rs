@@ -1,7 +1,8 @@
 //! Every route, over a [`Control`].
 //!
-//! Invariant: the router is built from the OpenAPI document, so a route that is served is documented and the other way
-//! round; a handler that is missing on either side is a panic at start.
+//! Invariant: the router is built from the OpenAPI document, so a route that is served is
+//! documented and the other way round; a handler that is missing on either side is a panic at
+//! start.
 
 mod answers;
 mod names;
@@ -268,7 +269,8 @@ async fn member_fail(
     carried(async move { control.member_fail(&group, slot, request).await }).await.map(Json)
 }
 
-/// Put another drive in the slot of a lost member and rebuild onto it. Returns at once; the rebuild is a job of the group.
+/// Put another drive in the slot of a lost member and rebuild onto it. Returns at once; the rebuild
+/// is a job of the group.
 #[utoipa::path(post, path = "/v1/groups/{group}/members/{slot}/replace", tag = "drive", request_body = MemberReplace,
     params(("group" = String, Path, description = "Its group"), ("slot" = u32, Path, description = "Its slot, from 0")),
     responses((status = 200, body = Changed<Group>),
@@ -414,7 +416,8 @@ async fn export_delete(State(control): State<Shared>, Segments(id): Segments<Str
     carried(async move { control.export_delete(&id).await }).await.map(Json)
 }
 
-/// Put another program in the daemon's place. Clients that come meanwhile wait; those that are there connect again.
+/// Put another program in the daemon's place. Clients that come meanwhile wait; those that are
+/// there connect again.
 #[utoipa::path(post, path = "/v1/upgrade", tag = "status", request_body = Option<UpgradeRequest>,
     responses((status = 202, body = Changed<Upgrade>, description = "Under way: ask again for how it went"),
         (status = 200, body = Changed<Upgrade>, description = "Dry run"),

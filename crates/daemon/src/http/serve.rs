@@ -3,7 +3,8 @@
 //! Invariants:
 //! - The Unix socket never has more permissions than mode 600.
 //! - Over TCP nothing is parsed before the TLS handshake, and nothing is routed without a token.
-//! - Connections over TCP have their own limit, so that they cannot keep the Unix socket from being served.
+//! - Connections over TCP have their own limit, so that they cannot keep the Unix socket from being
+//!   served.
 //! - Clients that stall do not keep others out: [`Seats`].
 
 use std::convert::Infallible;
@@ -48,8 +49,8 @@ const SOCKET_MODE: u32 = 0o600;
 const UNIX_NAME: &str = "api";
 const TCP_NAME: &str = "api-tcp";
 
-/// Connections served at once on each listener: far more than people and their tools need, far fewer than file
-/// descriptors.
+/// Connections served at once on each listener: far more than people and their tools need, far
+/// fewer than file descriptors.
 const CONNECTIONS_MAX: usize = 128;
 /// A client that has not sent its headers by then has stalled.
 const HEADERS_WITHIN: Duration = Duration::from_secs(30);
@@ -133,7 +134,8 @@ impl Server {
     /// # Panics
     /// As for [`Server::bind`].
     pub async fn take_over(options: &HttpOptions, handover: Arc<Handover>) -> Result<Server, ServeError> {
-        // What can be refused by looking comes first, so that a refused daemon leaves no socket behind.
+        // What can be refused by looking comes first, so that a refused daemon leaves no socket
+        // behind.
         let tcp = match options.tcp()? {
             Some(tcp) => Some(bind_tcp(&tcp, &handover)?),
             None => None,
@@ -147,8 +149,8 @@ impl Server {
         self.tcp.as_ref().and_then(|tcp| tcp.listener.local_addr().ok())
     }
 
-    /// Serves `control` until `stop` says true or its sender is gone, lets running requests end, and removes the socket, unless it is
-    /// handed over.
+    /// Serves `control` until `stop` says true or its sender is gone, lets running requests end,
+    /// and removes the socket, unless it is handed over.
     pub async fn run(self, control: Arc<dyn Control>, stop: watch::Receiver<bool>) {
         let routes = router(control);
         let unix = serve_unix(self.unix, routes.clone(), stop.clone());
@@ -272,7 +274,8 @@ impl Accept for TcpListener {
     }
 }
 
-/// Accepts connections and serves each in a task, until told to stop; then waits for the running requests.
+/// Accepts connections and serves each in a task, until told to stop; then waits for the running
+/// requests.
 async fn serve<Listener: Accept, Ready, Handshake>(
     listener: Listener,
     handshake: impl Fn(Listener::Raw) -> Handshake,
@@ -320,8 +323,9 @@ async fn serve<Listener: Accept, Ready, Handshake>(
     }
 }
 
-/// Serves one connection to its end. What goes wrong there ends that connection only. A client that came just before a stop has
-/// its first request served: to be told that nothing was sent is no use to it.
+/// Serves one connection to its end. What goes wrong there ends that connection only. A client that
+/// came just before a stop has its first request served: to be told that nothing was sent is no use
+/// to it.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     routes: Router,

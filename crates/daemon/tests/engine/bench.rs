@@ -1,4 +1,5 @@
-//! What the tests share: an engine on shards, with a clock that the test sets and drives that it can damage.
+//! What the tests share: an engine on shards, with a clock that the test sets and drives that it
+//! can damage.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -54,7 +55,8 @@ impl Bench {
         self.directory.join(name).display().to_string()
     }
 
-    /// Where an export may listen: a loopback address of its own, since a port that is free now may be a client's a moment later.
+    /// Where an export may listen: a loopback address of its own, since a port that is free now may
+    /// be a client's a moment later.
     pub fn address(&self) -> String {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let (process, number) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));

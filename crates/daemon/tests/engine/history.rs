@@ -10,7 +10,8 @@ use nvme::{Nqn, Status};
 use crate::bench::*;
 use crate::nvme_host::NvmeHost;
 
-/// The log as host `number` reads it: power cycles, and the events, the newest first. Of a namespace that came or went, its number.
+/// The log as host `number` reads it: power cycles, and the events, the newest first. Of a
+/// namespace that came or went, its number.
 async fn log(address: &str, subsystem: &Nqn, number: u8) -> (u64, Vec<String>) {
     let (address, subsystem) = (address.to_owned(), subsystem.clone());
     let reading = tokio::task::spawn_blocking(move || {
@@ -61,7 +62,8 @@ async fn what_happened_to_a_subsystem_outlives_the_daemon() {
     let first = export(&engine, serde_json::json!({ "volume": "tank/db", "nvme_tcp": at(&address) })).await;
     let nqn: Nqn = first.nqn.clone().unwrap().parse().unwrap();
     assert_eq!(log(&address, &nqn, 1).await, (1, vec!["created 1 of 2048 blocks".to_owned(), "power on".to_owned()]));
-    // Another way to the same namespace, and a namespace for somebody else: nothing of this is for the host.
+    // Another way to the same namespace, and a namespace for somebody else: nothing of this is for
+    // the host.
     let second = export(&engine, serde_json::json!({ "volume": "tank/db", "nvme_tcp": at(&other) })).await;
     let hidden =
         serde_json::json!({ "address": address, "hosts": ["nqn.2026-11.com.example:host-2"], "block_bytes": 4096 });

@@ -14,7 +14,8 @@ use crate::md_support::{Plain, content, lay_out, parity_table};
 const CHUNK_SECTORS: u32 = 16;
 const ROWS: u64 = 24;
 
-/// Three members of a RAID 5 as files `d0` to `d2`, each superblock changed by `change`. Gives their names and what the array holds.
+/// Three members of a RAID 5 as files `d0` to `d2`, each superblock changed by `change`. Gives
+/// their names and what the array holds.
 fn raid5(bench: &Bench, change: impl Fn(u32, &mut Plain)) -> (Vec<String>, Vec<u8>) {
     let chunk_bytes = CHUNK_SECTORS as usize * 512;
     let content = content(2 * ROWS as usize * chunk_bytes, 7);
@@ -208,7 +209,8 @@ async fn what_cannot_be_imported_is_refused_with_the_reason_and_lets_go_of_the_d
     end(engine).await;
 }
 
-/// The end of an engine that is not stopped in order: its import is remembered from the moment it was made.
+/// The end of an engine that is not stopped in order: its import is remembered from the moment it
+/// was made.
 #[tokio::test]
 async fn an_import_is_remembered_when_it_is_made() {
     let bench = Bench::new();

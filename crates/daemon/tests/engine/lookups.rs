@@ -1,7 +1,7 @@
 //! A DNS server, or a target, that does not answer delays only the requests that name a host.
 //!
-//! Each test with a DNS server runs once more as a process of its own, in a mount namespace whose `/etc/resolv.conf`
-//! names a UDP socket that never replies.
+//! Each test with a DNS server runs once more as a process of its own, in a mount namespace whose
+//! `/etc/resolv.conf` names a UDP socket that never replies.
 
 use std::net::UdpSocket;
 use std::process::Command;

@@ -1,4 +1,5 @@
-//! The engine on a runtime with real drives: memory and files. A test's name is the promise it checks.
+//! The engine on a runtime with real drives: memory and files. A test's name is the promise it
+//! checks.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 

@@ -1,4 +1,5 @@
-//! The smallest NVMe/TCP host that can ask for anything: one controller with one I/O queue, and one command at a time.
+//! The smallest NVMe/TCP host that can ask for anything: one controller with one I/O queue, and one
+//! command at a time.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! Drives of another machine as members: an engine is the shelf, another one has its volumes as drives, and the network between them
-//! fails when it is told to.
+//! Drives of another machine as members: an engine is the shelf, another one has its volumes as
+//! drives, and the network between them fails when it is told to.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -90,7 +90,8 @@ async fn a_group_of_remote_drives_is_started_again_when_they_are_there_and_goes_
     assert!(read(&socket, 0, model.len()).await == model);
     write(&socket, 0, noise(MIB, 4)).await;
 
-    // The shelf is started again meanwhile: the others wait for it, and the third is found by and by.
+    // The shelf is started again meanwhile: the others wait for it, and the third is found by and
+    // by.
     let shelf = shelf.restarted().await;
     networks[1].refuse(false);
     until(&engine, "tank", is_healthy).await;
@@ -225,7 +226,8 @@ fn reads(host: &mut NvmeHost, share: &Share) -> Status {
     host.execute(io::read(Blocks { nsid: share.nsid, first: 0, count: 1 }, block_bytes), &[], block_bytes).0
 }
 
-/// The hosts that may use each shared drive, and the drives that each host may use, as the engine says.
+/// The hosts that may use each shared drive, and the drives that each host may use, as the engine
+/// says.
 async fn may_use(engine: &Engine) -> (Vec<Vec<String>>, Vec<(String, Vec<String>)>) {
     let shares = engine.shares().await.unwrap().into_iter().map(|share| share.hosts.unwrap()).collect();
     let ids = |host: Host| (host.nqn, host.shares.into_iter().map(|share| share.id).collect());

@@ -228,7 +228,8 @@ async fn a_member_whose_key_is_another_one_after_a_restart_stays_away_until_it_i
     give_key(&shelf, &host, KEY, false).await;
     let (network, key) = (recording(&shelf), file(&bench, "own.tls", KEY));
     let socket = mirror(&bench, &engine, with_key(&shelf.missed_soon(&network, 1), &key)).await;
-    // The key is exchanged: what is connected goes on with the one before, and what is opened takes the new one.
+    // The key is exchanged: what is connected goes on with the one before, and what is opened takes
+    // the new one.
     give_key(&shelf, &host, OTHER, true).await;
     network.cut();
     write(&socket, 0, marked(MIB, 2)).await;

@@ -1,4 +1,5 @@
-//! Two machines: one with drives for others, and one that has them as members, with a network between them that fails when it is told to.
+//! Two machines: one with drives for others, and one that has them as members, with a network
+//! between them that fails when it is told to.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -68,7 +69,8 @@ impl Shelf {
         Proxy::to(self.address.parse().unwrap())
     }
 
-    /// A drive that is waited for, on a busy machine too: its target is not quick to miss its host, either.
+    /// A drive that is waited for, on a busy machine too: its target is not quick to miss its host,
+    /// either.
     pub fn drive(&self, network: &Proxy, number: u32) -> String {
         format!("nvme-tcp://{}/{}?nsid={number}&loss=60s", network.address, self.subsystem)
     }

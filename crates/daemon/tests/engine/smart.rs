@@ -13,7 +13,8 @@ use crate::nvme_host::NvmeHost;
 
 const BLOCK: u32 = 4096;
 
-/// What a host sees: critical warning, media errors, and the newest entry of the error log by status and LBA.
+/// What a host sees: critical warning, media errors, and the newest entry of the error log by
+/// status and LBA.
 #[derive(Debug, PartialEq, Eq)]
 struct Seen {
     warning: u8,

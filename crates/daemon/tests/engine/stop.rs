@@ -1,5 +1,5 @@
-//! A daemon that is stopped in order is to NVMe hosts as one that was killed: their connections end, and what was not answered is
-//! asked again when it is back. An error would reach the program.
+//! A daemon that is stopped in order is to NVMe hosts as one that was killed: their connections
+//! end, and what was not answered is asked again when it is back. An error would reach the program.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

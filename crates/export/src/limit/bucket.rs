@@ -1,15 +1,18 @@
 //! A token bucket: so much for each second, and after a pause what a burst allows at once.
 //!
 //! Invariants, where every request is taken when [`Bucket::due_in`] is 0, and no later:
-//! 1. What is taken over any time is at most `rate * time + burst`; where one request is larger than the burst, its size instead of
-//!    the burst.
-//! 2. Where requests wait all the time, what is taken over that time is at least `rate * time` less one request: nothing is lost.
+//! 1. What is taken over any time is at most `rate * time + burst`; where one request is larger
+//!    than the burst, its size instead of the burst.
+//! 2. Where requests wait all the time, what is taken over that time is at least `rate * time` less
+//!    one request: nothing is lost.
 //!
-//! Levels are in billionths of what is counted, so that a nanosecond's worth is a whole number: nothing is rounded.
+//! Levels are in billionths of what is counted, so that a nanosecond's worth is a whole number:
+//! nothing is rounded.
 
 use drive::Nanos;
 
-/// What was added late to a bucket whose requests wait is not lost up to so much: timers fire late by less.
+/// What was added late to a bucket whose requests wait is not lost up to so much: timers fire late
+/// by less.
 const LATE_MAX: Nanos = 10_000_000;
 
 const BILLION: i128 = 1_000_000_000;
@@ -46,8 +49,8 @@ impl Bucket {
         self.level = (self.level + self.rate * i128::from(nanos)).min(full);
     }
 
-    /// Nanoseconds until a request of this cost may be taken; 0 if it may now. One that is larger than the burst may when the bucket
-    /// is full.
+    /// Nanoseconds until a request of this cost may be taken; 0 if it may now. One that is larger
+    /// than the burst may when the bucket is full.
     pub fn due_in(&self, cost: u64) -> Nanos {
         let needed = (i128::from(cost) * BILLION).min(self.capacity);
         let missing = (needed - self.level).max(0);

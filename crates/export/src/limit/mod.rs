@@ -1,8 +1,10 @@
 //! How fast a volume, or a host, may be used.
 //!
 //! - [`Limit`] says how fast. A [`Limiter`] keeps it, for any number of connections on any shards.
-//! - A request that is over the limit waits in the limiter's line. Nobody else's requests wait there.
-//! - An [`Owner`] is a connection as far as its requests wait: all of them go on at once, or not at all, when it ends.
+//! - A request that is over the limit waits in the limiter's line. Nobody else's requests wait
+//!   there.
+//! - An [`Owner`] is a connection as far as its requests wait: all of them go on at once, or not at
+//!   all, when it ends.
 //!
 //! Invariants:
 //! 1. Requests pass in the order in which they came to the limiter.
@@ -22,7 +24,8 @@ use drive::{Env, Nanos};
 
 use bucket::Bucket;
 
-/// How fast something may be used. Reads, writes, zeroing, discarding, comparing and copying are counted; flushes are not.
+/// How fast something may be used. Reads, writes, zeroing, discarding, comparing and copying are
+/// counted; flushes are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
     /// Requests for each second, not 0. None: as many as there are.
@@ -116,8 +119,9 @@ struct End {
 
 type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The shortest time in which the head of a line looks again: those that are due within it go together, so that a high limit costs
-/// no timer and no other shard's turn for every request. Far below the shortest burst, so it costs nothing of the rate.
+/// The shortest time in which the head of a line looks again: those that are due within it go
+/// together, so that a high limit costs no timer and no other shard's turn for every request. Far
+/// below the shortest burst, so it costs nothing of the rate.
 const LOOK_MIN: Nanos = 500_000;
 
 /// Nothing panics while one of these locks is held.
@@ -142,7 +146,8 @@ impl Inner {
     fn fill(&mut self, now: Nanos) {
         let nanos = now.saturating_sub(self.filled_at);
         self.filled_at = self.filled_at.max(now);
-        // Until the head of the line is due a bucket that it does not wait for is one of which nothing is wanted.
+        // Until the head of the line is due a bucket that it does not wait for is one of which
+        // nothing is wanted.
         let early = self.line.front().map_or(nanos, |head| self.due_in(head.cost).min(nanos));
         for bucket in self.requests.iter_mut().chain(&mut self.bytes) {
             bucket.fill(early, false);
@@ -269,7 +274,8 @@ impl Limiter {
         Err(ticket)
     }
 
-    /// Looks how a request stands: it passes or not, or waits, at the head of the line until some time.
+    /// Looks how a request stands: it passes or not, or waits, at the head of the line until some
+    /// time.
     fn look(&self, ticket: &Arc<Ticket>, now: Nanos, waker: &Waker) -> Result<bool, Option<Nanos>> {
         let mut inner = lock(&self.inner);
         if let Some(passes) = lock(&ticket.end).passes {
@@ -360,7 +366,8 @@ impl Limits {
         self.host.is_on() | self.volume.is_on()
     }
 
-    /// Returns when a request may go on: true, or false where its connection has ended, and it is not to be served.
+    /// Returns when a request may go on: true, or false where its connection has ended, and it is
+    /// not to be served.
     pub async fn pass<E: Env>(&self, env: &E, cost: Cost) -> bool {
         // What the host has to wait for takes nothing from the volume's other users meanwhile.
         self.host.pass(env, cost, &self.owner).await && self.volume.pass(env, cost, &self.owner).await

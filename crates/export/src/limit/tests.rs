@@ -76,11 +76,12 @@ impl World {
     }
 }
 
-/// What passed over any time is within the limit: the time between any two that passed, both included.
+/// What passed over any time is within the limit: the time between any two that passed, both
+/// included.
 ///
-/// Before the first of them the bucket held at most its burst, and what was added while the line's head looked later than it was
-/// due, for which [`LOOK_MIN`] is a bound where timers fire in time. The last of them may be larger than the burst, and then took all
-/// of it and owes the rest.
+/// Before the first of them the bucket held at most its burst, and what was added while the line's
+/// head looked later than it was due, for which [`LOOK_MIN`] is a bound where timers fire in time.
+/// The last of them may be larger than the burst, and then took all of it and owes the rest.
 fn assert_within(world: &World, rate: u64, burst_ms: u64, of: impl Fn(Cost) -> u64) -> Result<(), TestCaseError> {
     let second = u128::from(SECOND);
     let passed: Vec<(Nanos, u64)> = world.came.iter().filter_map(|came| Some((came.passed?, of(came.cost)))).collect();
@@ -127,7 +128,8 @@ proptest! {
         if let Some(rate) = bytes_per_s {
             assert_within(&world, rate, burst_ms, |cost| cost.bytes)?;
         }
-        // What was left took no longer than the slower of the two rates needs for it, and for what was owed before.
+        // What was left took no longer than the slower of the two rates needs for it, and for what
+        // was owed before.
         let took = u128::from(world.now - began);
         let time = |count: u64, rate: Option<u64>| rate.map_or(0, |rate| {
             (u128::from(count) * u128::from(SECOND)).div_ceil(rate.into())
@@ -171,7 +173,8 @@ proptest! {
     }
 }
 
-/// Once the requests' bucket went on filling to beyond its burst while the head of the line waited for bytes.
+/// Once the requests' bucket went on filling to beyond its burst while the head of the line waited
+/// for bytes.
 #[test]
 fn while_bytes_are_waited_for_no_more_than_a_burst_of_requests_is_gathered() {
     let mut world = World::new(Limit { iops: Some(1_000), bytes_per_s: Some(1 << 20), burst_ms: 10 });

@@ -8,7 +8,8 @@ use nbd::{Listed, Refusal};
 
 use crate::state::ExportState;
 
-/// The exports as a connection's shard finds them. Blocks belong to the shard that asks, and need not be `Send`.
+/// The exports as a connection's shard finds them. Blocks belong to the shard that asks, and need
+/// not be `Send`.
 pub trait Catalog: 'static {
     /// A handle to a volume on this shard.
     type Block: Block + 'static;

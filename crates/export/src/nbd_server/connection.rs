@@ -129,8 +129,8 @@ pub(crate) async fn run<C: Catalog>(
     if end != End::Client && end != End::Stopped {
         link.drop_waiting();
     }
-    // Answers that are under way still go out, unless the client does not take them. The sender must not end before the last of
-    // them is there.
+    // Answers that are under way still go out, unless the client does not take them. The sender
+    // must not end before the last of them is there.
     let drained = match end {
         End::Client | End::Closed | End::Stopped => within(&env, LINGER_MAX, drained(&link)).await.is_some(),
         _ => false,
@@ -154,7 +154,8 @@ async fn haggle<C: Catalog>(
     catalog: &C,
     tls: Option<&TlsConfig>,
 ) -> Result<Entered<C::Block>, End> {
-    /// Replies are sent at the latest when they are this long, so that nobody fills the memory with questions.
+    /// Replies are sent at the latest when they are this long, so that nobody fills the memory with
+    /// questions.
     const REPLY_BYTES: usize = 64 << 10;
     let mut out = Vec::new();
     let mut machine = Handshake::new(TlsConfig::policy(tls), &mut out);

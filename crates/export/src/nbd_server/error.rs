@@ -3,8 +3,8 @@
 use drive::BlockError;
 use nbd::Errno;
 
-/// The error of the protocol for a volume's error ("Error values"). `changes`: the request was one that writes, which
-/// has its own error for the end of the export.
+/// The error of the protocol for a volume's error ("Error values"). `changes`: the request was one
+/// that writes, which has its own error for the end of the export.
 pub(crate) fn errno(error: &BlockError, changes: bool) -> Errno {
     match error {
         BlockError::OutOfRange { .. } if changes => Errno::NoSpc,

@@ -11,8 +11,9 @@ pub use catalog::{Catalog, Exports};
 
 use crate::server::{ServerConfig, accept};
 
-/// Accepts NBD clients until the listener is closed, and has them served by `shards` in turn; without any, by the shard of
-/// the listener. `catalog` is asked on the serving shard, once for every connection.
+/// Accepts NBD clients until the listener is closed, and has them served by `shards` in turn;
+/// without any, by the shard of the listener. `catalog` is asked on the serving shard, once for
+/// every connection.
 ///
 /// Connections outlive this: [`crate::ExportState::stop`] ends them.
 pub async fn serve<C: Catalog>(

@@ -88,7 +88,8 @@ pub(crate) async fn serve_limited<B: Block>(
     serve(client, block, request, data, arrived).await;
 }
 
-/// Serves a request that the link has admitted, and puts its answer in the outbox. `data` is what a write brought, or where what is read goes.
+/// Serves a request that the link has admitted, and puts its answer in the outbox. `data` is what a
+/// write brought, or where what is read goes.
 pub(crate) async fn serve<B: Block>(
     client: Rc<Client>,
     block: Rc<B>,
@@ -108,8 +109,9 @@ pub(crate) async fn serve<B: Block>(
     answer(&client, &request, answered, arrived);
 }
 
-/// Serves a read that the link has admitted at once, and puts its answer in the outbox, if it need not wait: a task costs a good part of what a
-/// read of memory costs. Otherwise gives memory that the read may have.
+/// Serves a read that the link has admitted at once, and puts its answer in the outbox, if it need
+/// not wait: a task costs a good part of what a read of memory costs. Otherwise gives memory that
+/// the read may have.
 ///
 /// # Errors
 /// It has to wait, or something is wrong, which [`serve`] will say.
@@ -209,8 +211,8 @@ async fn execute<B: Block>(
             }
             Ok(Answer::Done)
         }
-        // "When no command flags are in use, the server MAY send a reply prior to the requested area being fully
-        // cached", and need not cache at all.
+        // "When no command flags are in use, the server MAY send a reply prior to the requested
+        // area being fully cached", and need not cache at all.
         Command::Cache { .. } => Ok(Answer::Done),
         Command::WriteZeroes { len: 0, .. } => Ok(Answer::Done),
         Command::WriteZeroes { offset, len, fua, keep_allocated, only_fast } => {
@@ -233,8 +235,9 @@ async fn execute<B: Block>(
     }
 }
 
-/// The parts of a read that is worth answering in parts: offset, length, allocated. Empty if it is not: no hole, too
-/// many parts, an answer that does not cover the range, or data and holes where only one chunk is allowed.
+/// The parts of a read that is worth answering in parts: offset, length, allocated. Empty if it is
+/// not: no hole, too many parts, an answer that does not cover the range, or data and holes where
+/// only one chunk is allowed.
 fn holes<B: Block>(block: &B, offset: u64, len: u32, unfragmented: bool) -> Result<Vec<(u64, u32, bool)>, BlockError> {
     let extents = block.extents(offset, u64::from(len))?;
     let covers = extents.iter().map(|extent| extent.len).sum::<u64>() == u64::from(len);

@@ -1,8 +1,9 @@
 //! Aborting commands of I/O queues: NVMe Base 2.0, clause 5.1.
 //!
-//! An Abort comes on the admin queue, and the command that it names belongs to another queue, maybe of another shard. That one gets
-//! a [`Request`]. It is answered "aborted" when the command has been answered so, and "not aborted" where it is dropped: by a queue
-//! that has no such command waiting, and by one that has ended.
+//! An Abort comes on the admin queue, and the command that it names belongs to another queue, maybe
+//! of another shard. That one gets a [`Request`]. It is answered "aborted" when the command has
+//! been answered so, and "not aborted" where it is dropped: by a queue that has no such command
+//! waiting, and by one that has ended.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};

@@ -18,14 +18,16 @@ use super::queue::Queue;
 use super::shared::SharedNamespace;
 use crate::limits::NVME_CAPSULE_DATA_BYTES;
 
-/// How long a discovery controller lives whose host has named no time (Base 2.0, clause 3.1.2.3), and at most: anybody may have one.
+/// How long a discovery controller lives whose host has named no time (Base 2.0, clause 3.1.2.3),
+/// and at most: anybody may have one.
 const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 
 /// KAS: the grain of keep alive timers.
 const KEEP_ALIVE_STEP: Duration = Duration::from_secs(1);
 
-/// How long the association of a controller that is not ready stays when its host is silent: the keep alive timer does not run then, and two minutes
-/// are what it has at least (Base 2.0, clauses 3.6.2 and 3.9).
+/// How long the association of a controller that is not ready stays when its host is silent: the
+/// keep alive timer does not run then, and two minutes are what it has at least (Base 2.0, clauses
+/// 3.6.2 and 3.9).
 const NOT_READY: Duration = Duration::from_secs(120);
 
 /// How often a controller is looked at whose host may be silent for long, in case it is gone.
@@ -212,7 +214,8 @@ async fn set_persistence(queue: Rc<Queue>, cid: u16, namespaces: Vec<Arc<SharedN
     queue.complete(cid, status, 0, 0);
 }
 
-/// The keep alive timer: Base 2.0, clause 3.9. Ends the association of a host that is silent for too long.
+/// The keep alive timer: Base 2.0, clause 3.9. Ends the association of a host that is silent for
+/// too long.
 async fn watch<E: Env>(env: E, pulse: Rc<Pulse>, association: Arc<Association>) {
     while !association.is_gone() {
         let limit = pulse.limit.get();

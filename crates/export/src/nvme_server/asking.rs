@@ -34,7 +34,8 @@ pub(super) struct Job<B> {
     pub fused: Option<(Rc<Pair<B>>, Part)>,
     /// It has waited for the limits that hold for it.
     pub is_paid: bool,
-    /// It is to be aborted when its data are there: a host that was asked for them goes on sending them.
+    /// It is to be aborted when its data are there: a host that was asked for them goes on sending
+    /// them.
     pub abort: Option<Request>,
 }
 
@@ -48,7 +49,8 @@ pub(super) struct Arriving<B> {
 }
 
 impl<B> Job<B> {
-    /// Whether it is the command of this identifier, one of a namespace, not a part of two, and nobody wants to abort it yet.
+    /// Whether it is the command of this identifier, one of a namespace, not a part of two, and
+    /// nobody wants to abort it yet.
     pub fn may_be_aborted(&self, cid: u16) -> bool {
         let is_single = matches!(self.plan, Plan::Io(..)) && self.fused.is_none();
         self.command.cid.get() == cid && is_single && self.abort.is_none()
@@ -71,7 +73,8 @@ pub(super) struct Asking<B> {
     pub bytes: u64,
     /// Those whose data are to be asked for when there is room.
     pub unasked: VecDeque<Job<B>>,
-    /// Those that are over a limit. Their data are not asked for until they are not: they hold nothing meanwhile.
+    /// Those that are over a limit. Their data are not asked for until they are not: they hold
+    /// nothing meanwhile.
     pub over: Rc<Over<B>>,
 }
 
@@ -158,7 +161,8 @@ impl<B> Asking<B> {
         }
     }
 
-    /// As [`Asking::ask`], and once more when the connection holds less, or a command has waited long enough.
+    /// As [`Asking::ask`], and once more when the connection holds less, or a command has waited
+    /// long enough.
     pub fn ask_when_released(&mut self, machine: &mut Receiver, queue: &Queue, context: &Context<'_>) {
         if self.over.waiting.get() > 0 {
             *self.over.receiver.borrow_mut() = Some(context.waker().clone());
@@ -170,7 +174,8 @@ impl<B> Asking<B> {
         }
     }
 
-    /// Has a command end that has not begun, because its data are not there. Gives the request back where there is none.
+    /// Has a command end that has not begun, because its data are not there. Gives the request back
+    /// where there is none.
     pub fn abort(&mut self, request: Request, queue: &Queue) -> Option<Request> {
         let cid = request.cid;
         let is_meant = |job: &Job<B>| job.may_be_aborted(cid);

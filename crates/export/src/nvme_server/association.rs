@@ -172,7 +172,8 @@ impl Association {
     pub fn tell(&self, news: News) {
         let mut inner = self.lock();
         let is_new = match news {
-            // Each has a log page of its own. Those above the bound are lost, as they would be in the log.
+            // Each has a log page of its own. Those above the bound are lost, as they would be in
+            // the log.
             News::Reservation(..) => inner.news.len() < NEWS_MAX,
             _ => !inner.news.contains(&news),
         };

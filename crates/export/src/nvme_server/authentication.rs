@@ -58,7 +58,8 @@ impl Authentication {
         now >= self.until
     }
 
-    /// Executes Authentication Send or Receive, and puts its answer in the outbox, at once or when its work is done.
+    /// Executes Authentication Send or Receive, and puts its answer in the outbox, at once or when
+    /// its work is done.
     pub fn execute(&self, queue: &Rc<Queue>, command: &Command, data: &[u8], now: Nanos) -> Progress {
         let cid = command.cid.get();
         if self.is_over(now) {
@@ -82,8 +83,8 @@ impl Authentication {
         let Some(work) = self.machine.borrow_mut().received(data) else {
             return queue.complete(cid, Status::SUCCESS, 0, 0);
         };
-        // It is answered when its work is done: so a connection has no more than one piece of work that waits, and counts towards its
-        // address's limit until that is done.
+        // It is answered when its work is done: so a connection has no more than one piece of work
+        // that waits, and counts towards its address's limit until that is done.
         let (queue, machine) = (queue.clone(), self.machine.clone());
         queue.link.env.clone().spawn(async move {
             let worked = aside(move || work.run()).await;

@@ -113,7 +113,8 @@ pub(super) async fn run<B: Block + 'static>(
         ended => {
             tracing::debug!(%peer, "an NVMe/TCP connection was not initialized");
             if let Some(Err(Some(violation))) = ended {
-                // A few bytes, which an empty socket takes at once; if it fails, nobody is there to hear it.
+                // A few bytes, which an empty socket takes at once; if it fails, nobody is there to
+                // hear it.
                 let _ = writer.send_bytes(machine.farewell(&violation)).await;
             }
             return;
@@ -177,10 +178,12 @@ pub(super) async fn run<B: Block + 'static>(
     }
 }
 
-/// ContentType of a record of TLS that has a handshake in it: RFC 8446, clause 5.1. PDUs begin with their type, and there is none of this number.
+/// ContentType of a record of TLS that has a handshake in it: RFC 8446, clause 5.1. PDUs begin with
+/// their type, and there is none of this number.
 const TLS_HANDSHAKE: u8 = 22;
 
-/// Waits for the first bytes. If they are those of a TLS handshake, and TLS is spoken here, takes it to its end; gives whose key it was made with.
+/// Waits for the first bytes. If they are those of a TLS handshake, and TLS is spoken here, takes
+/// it to its end; gives whose key it was made with.
 async fn secure<B: Block + 'static>(
     env: &ShardEnv,
     portal: &Portal<B>,
@@ -258,7 +261,8 @@ impl<B: Block + 'static> Receiving<B> {
         }
     }
 
-    /// Serves a new queue until it is connected, and its host has proven itself if it has to. That must not take long.
+    /// Serves a new queue until it is connected, and its host has proven itself if it has to. That
+    /// must not take long.
     async fn connect(&mut self, newcomer: &Newcomer) -> Result<(), End> {
         let env = self.env.clone();
         let connecting = async {

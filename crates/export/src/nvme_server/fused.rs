@@ -1,4 +1,5 @@
-//! Fused commands: two that came one after the other and are one operation. NVMe Base 2.0, clause 3.4.2.
+//! Fused commands: two that came one after the other and are one operation. NVMe Base 2.0, clause
+//! 3.4.2.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -71,7 +72,8 @@ impl<B: Block + 'static> Pair<B> {
         }
     }
 
-    /// A part is there with its data. Gives both, when the other one is there, too. Those that have failed are answered.
+    /// A part is there with its data. Gives both, when the other one is there, too. Those that have
+    /// failed are answered.
     pub fn arrived(&self, part: Part, ready: Ready<B>, queue: &Queue) -> Option<[Ready<B>; 2]> {
         let (first, second) = {
             let mut state = self.0.borrow_mut();
@@ -116,7 +118,8 @@ impl<B: Block + 'static> Pair<B> {
         None
     }
 
-    /// The queue has ended. Gives the bytes that each of those held that were there and will not be answered.
+    /// The queue has ended. Gives the bytes that each of those held that were there and will not be
+    /// answered.
     pub fn abandon(&self) -> Vec<u64> {
         self.0.borrow_mut().there.iter_mut().filter_map(Option::take).map(|ready| ready.held_bytes()).collect()
     }

@@ -1,11 +1,13 @@
-//! What goes on in a namespace, on all shards and at all addresses: commands that run, and who has to wait for them.
+//! What goes on in a namespace, on all shards and at all addresses: commands that run, and who has
+//! to wait for them.
 //!
-//! A command costs a load and two stores on its way, none of which other cores see: each queue counts its own commands, in one of two
-//! phases. Whoever has to know that everything has ended that was let in before flips the phase, has each queue's shard say that it
-//! has seen that, and waits until nothing of the old phase runs. So the work is with those who wait, who are few.
+//! A command costs a load and two stores on its way, none of which other cores see: each queue
+//! counts its own commands, in one of two phases. Whoever has to know that everything has ended
+//! that was let in before flips the phase, has each queue's shard say that it has seen that, and
+//! waits until nothing of the old phase runs. So the work is with those who wait, who are few.
 //!
-//! Whoever has to change a range alone lists it first and waits then: what was let in before has ended, and what comes later finds it
-//! listed and waits.
+//! Whoever has to change a range alone lists it first and waits then: what was let in before has
+//! ended, and what comes later finds it listed and waits.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -31,7 +33,8 @@ const VERSION_SHIFT: u32 = 8;
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     word: AtomicU64,
-    /// How often the phase was flipped. Stored behind the word, so that whoever has seen it has seen the word.
+    /// How often the phase was flipped. Stored behind the word, so that whoever has seen it has
+    /// seen the word.
     flips: AtomicU64,
     inner: Mutex<Inner>,
 }
@@ -192,7 +195,8 @@ impl Gate {
         loop {
             if inner.served > inner.done {
                 let flips = self.flips.load(Ordering::Relaxed);
-                // The flip before this one has left its phase empty, so what runs there is older than this one.
+                // The flip before this one has left its phase empty, so what runs there is older
+                // than this one.
                 let old = (self.word.load(Ordering::Relaxed) & PHASE ^ PHASE) as usize;
                 let is_over = |lane: &Arc<Lane>| {
                     lane.seen.load(Ordering::Acquire) == flips && lane.running[old].load(Ordering::Relaxed) == 0
@@ -228,7 +232,8 @@ async fn look(gate: Arc<Gate>, lane: Arc<Lane>) {
         }
         let flips = gate.flips.load(Ordering::SeqCst);
         if lane.seen.load(Ordering::Relaxed) != flips {
-            // From here on the shard's commands are of the new phase, and those before it are counted.
+            // From here on the shard's commands are of the new phase, and those before it are
+            // counted.
             lane.seen.store(flips, Ordering::Release);
             gate.advance();
         }

@@ -21,8 +21,9 @@ use crate::limits::{RANGE_BYTES, RANGE_PART_BYTES, RANGES_AT_ONCE, ZEROES_PART_B
 use crate::link::{RangePart, parts_of};
 use crate::state::{Alarm, ConnectionState, ExportState};
 
-/// Namespaces that a queue keeps a [`Handle`] of, unless it uses more of them at once: a few KiB each, with what the export and the namespace keep of the queue
-/// (`tests/nvme_scale.rs` measures it).
+/// Namespaces that a queue keeps a [`Handle`] of, unless it uses more of them at once: a few KiB
+/// each, with what the export and the namespace keep of the queue (`tests/nvme_scale.rs` measures
+/// it).
 const HANDLES_MAX: usize = 128;
 
 /// What an I/O queue has of a namespace.
@@ -109,8 +110,8 @@ impl<B: Block> Namespaces<B> {
         Ok(handle)
     }
 
-    /// Lets go of a handle that nobody uses, if there are many. That before the new one: of a host that goes through all of them in order, the one
-    /// that it will come to last.
+    /// Lets go of a handle that nobody uses, if there are many. That before the new one: of a host
+    /// that goes through all of them in order, the one that it will come to last.
     fn make_room(&self, nsid: u32) {
         let mut handles = self.handles.borrow_mut();
         if handles.len() < HANDLES_MAX {
@@ -131,7 +132,8 @@ impl<B: Block> Namespaces<B> {
         let block = (offer.open)()?;
         let (named, secure) = (Some(host.as_str().to_owned()), self.association.is_secure);
         let state = offer.state.enter(self.peer.clone(), named, secure, self.alarm.clone())?;
-        // Looked at once more: `Portal::allow` either finds the connection in the export's list, or is seen here.
+        // Looked at once more: `Portal::allow` either finds the connection in the export's list, or
+        // is seen here.
         if self.portal.find(&self.association.subsystem, host, nsid).is_none() {
             offer.state.leave(&state);
             return None;
@@ -147,7 +149,8 @@ impl<B: Block> Namespaces<B> {
         self.seat.take_aborts()
     }
 
-    /// To be called when the alarm was rung: lets go of namespaces that end, and says whether the queue has to end, too.
+    /// To be called when the alarm was rung: lets go of namespaces that end, and says whether the
+    /// queue has to end, too.
     pub fn must_end(&self) -> bool {
         self.last.borrow_mut().take_if(|(_, handle)| handle.is_ending());
         self.handles.borrow_mut().retain(|_, handle| {
@@ -165,8 +168,9 @@ impl<B: Block> Namespaces<B> {
         self.handles.borrow().values().for_each(|handle| handle.state.limits.drop_waiting());
     }
 
-    /// The queue has ended, and nothing is in flight: makes what it has changed durable. A host that shuts its controller down, after its queues or with
-    /// them, hears that this is done when the power may go off (Base 2.0, clause 3.6).
+    /// The queue has ended, and nothing is in flight: makes what it has changed durable. A host
+    /// that shuts its controller down, after its queues or with them, hears that this is done when
+    /// the power may go off (Base 2.0, clause 3.6).
     pub async fn flush(&self) {
         let mut changed = self.changed.take();
         changed.extend(
@@ -245,7 +249,8 @@ impl<B> Handle<B> {
         self.export.stopping() || self.state.is_revoked()
     }
 
-    /// Whether commands may be carried out here, as the ANA state of the namespace says: Base 2.0, clause 8.1.3.
+    /// Whether commands may be carried out here, as the ANA state of the namespace says: Base 2.0,
+    /// clause 8.1.3.
     #[inline]
     pub fn reach(&self) -> Result<(), Status> {
         self.export.access().state.refusal().map_or(Ok(()), Err)
@@ -273,7 +278,8 @@ impl<B> Handle<B> {
     /// Returns when a command may go on.
     ///
     /// # Errors
-    /// What it is answered where it is not to be served: its queue has ended, or its host may not use the namespace any more.
+    /// What it is answered where it is not to be served: its queue has ended, or its host may not
+    /// use the namespace any more.
     pub async fn pass(&self, env: &ShardEnv, io: &Io) -> Result<(), Status> {
         let Some(cost) = cost(io) else { return Ok(()) };
         match self.state.limits.pass(env, cost).await {
@@ -320,7 +326,8 @@ impl<B> Handle<B> {
         Named { cid, nsid: self.described.nsid, lba: offset / u64::from(self.described.block_bytes) }
     }
 
-    /// Has `look` see what a read reads where it lies, if it may be read now, need not be durable and lies in memory.
+    /// Has `look` see what a read reads where it lies, if it may be read now, need not be durable
+    /// and lies in memory.
     #[inline]
     pub fn view_now<T>(&self, io: &Io, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T>
     where
@@ -341,8 +348,9 @@ impl<B> Handle<B> {
     }
 }
 
-/// Serves a read that the link has admitted at once, and puts its answer in the outbox, if it need not wait: a task costs a good part of what a
-/// read of memory costs. Otherwise gives memory that the read may have.
+/// Serves a read that the link has admitted at once, and puts its answer in the outbox, if it need
+/// not wait: a task costs a good part of what a read of memory costs. Otherwise gives memory that
+/// the read may have.
 ///
 /// # Errors
 /// It has to wait, or something is wrong, which [`serve`] will say.
@@ -366,8 +374,8 @@ pub(super) fn serve_now<B: Block>(
     Ok(())
 }
 
-/// Serves a command that the link has admitted with its [`held_bytes`], and puts its answer in the outbox. `data` is what it brought, or
-/// where what is read goes.
+/// Serves a command that the link has admitted with its [`held_bytes`], and puts its answer in the
+/// outbox. `data` is what it brought, or where what is read goes.
 pub(super) async fn serve<B: Block>(
     queue: Rc<Queue>,
     handle: Rc<Handle<B>>,
@@ -437,7 +445,8 @@ pub(super) async fn serve_limited<B: Block>(
     arrived: Nanos,
     alarm: Arc<Alarm>,
 ) {
-    // What a command that brought nothing will hold it does not hold while it waits, so that others of its queue have room.
+    // What a command that brought nothing will hold it does not hold while it waits, so that others
+    // of its queue have room.
     let spare = if data.is_some() { 0 } else { held_bytes(&io) };
     queue.link.shrink(spare);
     let passed = queue.waiting.unless_aborted(cid, handle.pass(&queue.link.env, &io)).await;
@@ -475,7 +484,8 @@ async fn execute<B: Block>(
         Io::Deallocate { .. } | Io::Copy { .. } => None,
         _ => Some(used.begin(io.group())?),
     };
-    // What they look at is to be durable first: NVM Command Set 1.0, FUA of Read, Compare and Verify.
+    // What they look at is to be durable first: NVM Command Set 1.0, FUA of Read, Compare and
+    // Verify.
     if let Io::Read { fua: true, .. } | Io::Compare { fua: true, .. } | Io::Verify { fua: true, .. } = io {
         block.flush().await.map_err(|error| status(&error, false))?;
     }

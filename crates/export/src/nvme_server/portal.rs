@@ -159,10 +159,12 @@ pub struct HostConnections {
     pub queues: u32,
 }
 
-/// CNTLID of the next controller: a subsystem may be offered at several addresses, and its controllers all have other numbers.
+/// CNTLID of the next controller: a subsystem may be offered at several addresses, and its
+/// controllers all have other numbers.
 static NEXT_CNTLID: AtomicU16 = AtomicU16::new(1);
 
-/// Discovery controllers at an address. Anybody may have one, and shall not take the places of those who use namespaces.
+/// Discovery controllers at an address. Anybody may have one, and shall not take the places of
+/// those who use namespaces.
 const DISCOVERING_MAX: usize = 512;
 
 /// Numbers from here on are reserved: Base 2.0, figure 386.
@@ -219,7 +221,8 @@ impl<B> Portal<B> {
         inner.discovery_changed();
     }
 
-    /// Withdraws a namespace. Hosts hear of it, and commands that come for it fail. Returns whether nothing is offered any more.
+    /// Withdraws a namespace. Hosts hear of it, and commands that come for it fail. Returns whether
+    /// nothing is offered any more.
     pub fn remove(&self, subsystem: &Nqn, nsid: u32) -> bool {
         let mut inner = self.lock();
         if let Some(shelved) = inner.subsystems.get_mut(subsystem) {
@@ -236,7 +239,8 @@ impl<B> Portal<B> {
         inner.subsystems.is_empty()
     }
 
-    /// Other hosts may use a namespace from now on. Those that may not any more lose it, and all that are concerned hear of it.
+    /// Other hosts may use a namespace from now on. Those that may not any more lose it, and all
+    /// that are concerned hear of it.
     pub fn allow(&self, subsystem: &Nqn, nsid: u32, hosts: Hosts) {
         let mut inner = self.lock();
         let shelved = inner.subsystems.get_mut(subsystem);
@@ -250,7 +254,8 @@ impl<B> Portal<B> {
         state.revoke(|host| hosts.include(host));
     }
 
-    /// The discovery log names these discovery services as well (referrals). Hosts that want to know hear of a change.
+    /// The discovery log names these discovery services as well (referrals). Hosts that want to
+    /// know hear of a change.
     pub fn refer(&self, referrals: BTreeSet<SocketAddr>) {
         let mut inner = self.lock();
         if inner.referrals != referrals {
@@ -268,7 +273,8 @@ impl<B> Portal<B> {
         }
     }
 
-    /// A namespace is reached in another way: [`ExportState::set_access`]. Hosts that may use it hear of it.
+    /// A namespace is reached in another way: [`ExportState::set_access`]. Hosts that may use it
+    /// hear of it.
     pub fn access_changed(&self, subsystem: &Nqn, nsid: u32) {
         let inner = self.lock();
         let offer = inner.subsystems.get(subsystem).and_then(|shelved| shelved.namespaces.get(&nsid));
@@ -297,7 +303,8 @@ impl<B> Portal<B> {
             .unwrap_or_default()
     }
 
-    /// Lets no host in any more, and ends all queues. What is in flight runs to its end, without answers.
+    /// Lets no host in any more, and ends all queues. What is in flight runs to its end, without
+    /// answers.
     pub fn close(&self) {
         let mut inner = self.lock();
         inner.closed = true;
@@ -311,7 +318,8 @@ impl<B> Portal<B> {
         offers.map(|offer| &offer.secrets).any(HostSecrets::has_tls)
     }
 
-    /// What an identity stands for, of a host that may use something here. Discovery has the keys of all subsystems.
+    /// What an identity stands for, of a host that may use something here. Discovery has the keys
+    /// of all subsystems.
     pub(super) fn psk(&self, identity: &TlsIdentity) -> Option<TlsPsk> {
         let is_discovery = identity.subsystem.as_str() == DISCOVERY_NQN;
         let concerned: Vec<HostSecrets> = {
@@ -327,7 +335,8 @@ impl<B> Portal<B> {
         concerned.iter().find_map(|secrets| secrets.psk(identity))
     }
 
-    /// Lets a host in, on an admin queue. `identity`: whose key the connection is encrypted with, if it is.
+    /// Lets a host in, on an admin queue. `identity`: whose key the connection is encrypted with,
+    /// if it is.
     pub(super) fn admit(
         &self,
         admission: &Admission,

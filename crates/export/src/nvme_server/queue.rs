@@ -69,12 +69,14 @@ impl Queue {
         self.entries.get()
     }
 
-    /// A command was taken. False if there are more of them than entries: "the host shall not" (Base 2.0, clause 3.3.1).
+    /// A command was taken. False if there are more of them than entries: "the host shall not"
+    /// (Base 2.0, clause 3.3.1).
     #[inline]
     pub fn took(&self) -> bool {
         self.head.set((self.head.get() + 1) % self.entries.get());
         self.in_flight.set(self.in_flight.get() + 1);
-        // A queue is full when one entry is free; a host may see an answer before we know that it was sent.
+        // A queue is full when one entry is free; a host may see an answer before we know that it
+        // was sent.
         self.in_flight.get() <= self.entries.get()
     }
 
@@ -92,7 +94,8 @@ impl Queue {
         self.link.answered(bytes);
     }
 
-    /// Puts the completion of a command of a namespace in the outbox that has failed. It was admitted with `bytes`.
+    /// Puts the completion of a command of a namespace in the outbox that has failed. It was
+    /// admitted with `bytes`.
     #[cold]
     pub fn fail(&self, command: Named, status: Status, bytes: u64) {
         if let Some((association, number)) = self.owner.get() {
@@ -108,7 +111,8 @@ impl Queue {
         self.link.answered(0);
     }
 
-    /// Puts data for the host in the outbox, and the completion. The command was admitted with `bytes`.
+    /// Puts data for the host in the outbox, and the completion. The command was admitted with
+    /// `bytes`.
     #[inline]
     pub fn deliver(&self, cid: u16, data: Buf, result: u64, bytes: u64) {
         let succeeds = result == 0 && self.may_leave_out_response();
@@ -130,8 +134,8 @@ impl Queue {
         !self.writer.digests().data && self.link.may_send_at_once()
     }
 
-    /// Sends data for the host from where they are, and completions: of each command its identifier, the parts of its data, and with how many bytes
-    /// it was admitted.
+    /// Sends data for the host from where they are, and completions: of each command its
+    /// identifier, the parts of its data, and with how many bytes it was admitted.
     ///
     /// # Panics
     /// If that may not be ([`Queue::may_deliver_from_memory`]).
@@ -154,8 +158,9 @@ impl Queue {
         self.link.answered_with(&bodies, commands.into(), held);
     }
 
-    /// Whether SUCCESS in the last PDU of data may stand for the response capsule, which tells SQHD. Where flow control is used
-    /// the host has to hear SQHD now and then; no host is known that counts on it, but one that does must not starve.
+    /// Whether SUCCESS in the last PDU of data may stand for the response capsule, which tells
+    /// SQHD. Where flow control is used the host has to hear SQHD now and then; no host is known
+    /// that counts on it, but one that does must not starve.
     #[inline]
     fn may_leave_out_response(&self) -> bool {
         if self.no_flow_control.get() {

@@ -19,8 +19,8 @@ pub struct HostSecret {
     pub group: DhGroup,
 }
 
-/// The secrets of a subsystem's hosts, at all its addresses. A host without one is let in by its name alone, and one without a key of TLS in
-/// the clear. A handle, for any thread.
+/// The secrets of a subsystem's hosts, at all its addresses. A host without one is let in by its
+/// name alone, and one without a key of TLS in the clear. A handle, for any thread.
 #[derive(Debug, Clone, Default)]
 pub struct HostSecrets {
     inner: Arc<Mutex<Inner>>,
@@ -54,8 +54,8 @@ impl HostSecrets {
         self.lock().hosts.insert(host.to_owned(), None);
     }
 
-    /// From its next connection on, a host has to encrypt, with one of these keys: the newest first. With `None` it has not. With none of them it is
-    /// refused.
+    /// From its next connection on, a host has to encrypt, with one of these keys: the newest
+    /// first. With `None` it has not. With none of them it is refused.
     pub fn set_tls(&self, host: &str, keys: Option<Vec<TlsKey>>) {
         let mut inner = self.lock();
         match keys {
@@ -74,7 +74,8 @@ impl HostSecrets {
         !self.lock().tls.is_empty()
     }
 
-    /// What an identity stands for. Version 0 does not say which of a host's keys it means: it is the newest.
+    /// What an identity stands for. Version 0 does not say which of a host's keys it means: it is
+    /// the newest.
     pub(super) fn psk(&self, identity: &TlsIdentity) -> Option<TlsPsk> {
         let keys = self.lock().tls.get(identity.host.as_str()).cloned()?;
         let psks = keys.iter().flat_map(|key| key.psks(&identity.host, &identity.subsystem));

@@ -1,4 +1,5 @@
-//! What all addresses and shards have in common of a namespace: its reservations, and what runs there.
+//! What all addresses and shards have in common of a namespace: its reservations, and what runs
+//! there.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -14,8 +15,8 @@ use nvme::target::{Group, Host, HostId, Notice, Permit, Range, ReservationReques
 
 use super::gate::{Gate, Hold, Inside, Way};
 
-/// Makes durable what a loss of power is to leave of a namespace's reservations: all of them if they persist, otherwise `None`. The
-/// error is for the log.
+/// Makes durable what a loss of power is to leave of a namespace's reservations: all of them if
+/// they persist, otherwise `None`. The error is for the log.
 pub type Keep = Box<dyn Fn(Option<Reservations>) -> Keeping + Send + Sync>;
 
 /// What [`Keep`] is about to do.
@@ -24,7 +25,8 @@ pub type Keeping = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 /// Hears which hosts are to be told what.
 type Listener = Arc<dyn Fn(&[(HostId, Notice)]) + Send + Sync>;
 
-/// A namespace as all its addresses have it. There must be one for each volume, however often that is offered.
+/// A namespace as all its addresses have it. There must be one for each volume, however often that
+/// is offered.
 pub struct SharedNamespace {
     gate: Arc<Gate>,
     reserved: Mutex<Reserved>,
@@ -111,8 +113,8 @@ impl SharedNamespace {
         .await
     }
 
-    /// Does what a host asks for. What has to outlive a loss of power is durable before this returns, and what preempted hosts have in
-    /// flight has ended if that was asked for.
+    /// Does what a host asks for. What has to outlive a loss of power is durable before this
+    /// returns, and what preempted hosts have in flight has ended if that was asked for.
     pub(super) async fn change(&self, host: &Host, request: &ReservationRequest) -> Result<(), Status> {
         let told = {
             let _turn = self.turn().await;
@@ -211,7 +213,8 @@ impl Use {
         if permit.covers(group) { Ok(inside) } else { Err(Status::RESERVATION_CONFLICT) }
     }
 
-    /// As [`Use::begin`], for a command that changes these ranges: waits until none of them is held.
+    /// As [`Use::begin`], for a command that changes these ranges: waits until none of them is
+    /// held.
     #[inline]
     pub async fn begin_change(&self, ranges: &[Range]) -> Result<Inside<'_>, Status> {
         loop {
@@ -224,7 +227,8 @@ impl Use {
         }
     }
 
-    /// Holds a range: no command of any queue changes it from when this returns until what it gives is dropped.
+    /// Holds a range: no command of any queue changes it from when this returns until what it gives
+    /// is dropped.
     pub async fn hold(&self, offset: u64, len: u64) -> Hold<'_> {
         self.shared.gate.hold(Range { offset, len }).await
     }

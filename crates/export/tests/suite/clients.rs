@@ -1,4 +1,5 @@
-//! Clients of other makers: libnbd and its tools, QEMU's tools, fio. A test without its tool says so and passes.
+//! Clients of other makers: libnbd and its tools, QEMU's tools, fio. A test without its tool says
+//! so and passes.
 
 use std::fs;
 use std::path::Path;

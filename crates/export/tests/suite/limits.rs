@@ -44,7 +44,8 @@ fn limited(limiter: &Arc<Limiter>) -> Arc<ExportState> {
     ExportState::limited("disk", "for tests", false, limiter.clone())
 }
 
-/// A limited volume for NBD clients and for NVMe hosts, two shards each, and what all of them have had answered.
+/// A limited volume for NBD clients and for NVMe hosts, two shards each, and what all of them have
+/// had answered.
 struct Everywhere {
     nbd: Served,
     nvme: Target,
@@ -102,7 +103,8 @@ impl Everywhere {
         }
     }
 
-    /// Requests that two NBD clients and a host on two queues have answered in a time, and that time.
+    /// Requests that two NBD clients and a host on two queues have answered in a time, and that
+    /// time.
     fn measure(&self, time: Duration, bytes: u32) -> (u64, Duration) {
         self.over.store(false, Ordering::SeqCst);
         std::thread::scope(|scope| {
@@ -111,7 +113,8 @@ impl Everywhere {
             }
             scope.spawn(|| self.use_nvme(DEPTH as usize, bytes.into()));
             std::thread::sleep(Duration::from_millis(200));
-            // The clock runs before and after the counting: whatever this thread is kept waiting for makes the time longer.
+            // The clock runs before and after the counting: whatever this thread is kept waiting
+            // for makes the time longer.
             let (start, before) = (Instant::now(), self.answered.load(Ordering::SeqCst));
             std::thread::sleep(time);
             let measured = (self.answered.load(Ordering::SeqCst) - before, start.elapsed());
@@ -121,9 +124,10 @@ impl Everywhere {
         })
     }
 
-    /// Measures until the rate is what it is to be: a machine that is busy may have no time for more. Never are more answered than are
-    /// let in within the time, with the burst, and those that had their answer before and were not counted yet, because their
-    /// clients were kept waiting: as many as the clients have in flight.
+    /// Measures until the rate is what it is to be: a machine that is busy may have no time for
+    /// more. Never are more answered than are let in within the time, with the burst, and those
+    /// that had their answer before and were not counted yet, because their clients were kept
+    /// waiting: as many as the clients have in flight.
     fn assert_rate(&self, limit: Limit, bytes: u32, rate: f64) {
         let (mut seen, began) = (Vec::new(), Instant::now());
         while began.elapsed() < PATIENCE {

@@ -82,7 +82,8 @@ fn a_command_whose_data_were_asked_for_is_aborted_when_they_are_there() {
     let [one, other] = [3, 4].map(|block| queue.send(write(block, false), &[7; LEN], 0));
     let requests = [queue.wait_for_request(), queue.wait_for_request()];
     let aborting = controller.admin.send(abort(1, one), &[], 0);
-    // Answered by the same queue before the Abort, which waits: a second one for the same command is not needed.
+    // Answered by the same queue before the Abort, which waits: a second one for the same command
+    // is not needed.
     assert_eq!(abort_one(&mut controller, one), NOT_ABORTED);
     queue.requested.extend(requests);
     queue.supply();
@@ -138,7 +139,8 @@ fn aborts_of_what_is_not_there_change_nothing() {
     let waiting = queue.send(write(1, true), &[2; LEN], 0);
     assert_eq!(queue.wait(first).status(), Status::SUCCESS);
     eventually("it waits", || state.limited_hosts()[&name].1.waiting == 1);
-    // The own identifier and its neighbours, a queue that there is not, one that cannot be, another queue's command.
+    // The own identifier and its neighbours, a queue that there is not, one that cannot be, another
+    // queue's command.
     let own = controller.admin.send(abort(0, 0), &[], 0);
     assert_eq!(controller.admin.wait(own).completion.result.get(), NOT_ABORTED);
     for (number, cid) in

@@ -224,7 +224,8 @@ fn a_new_secret_is_asked_for_the_next_time_and_a_live_host_may_authenticate_agai
     assert!(queue.is_closed() && first.is_closed() && second.is_closed());
 }
 
-/// As Linux does when its secret is replaced: the admin queue first, then all I/O queues, of which each has a transaction under way.
+/// As Linux does when its secret is replaced: the admin queue first, then all I/O queues, of which
+/// each has a transaction under way.
 #[test]
 fn io_queues_authenticate_again_while_they_work() {
     let (target, volume, _) = Target::disk(MIB);
@@ -353,8 +354,8 @@ fn a_command_of_an_unproven_queue_that_brings_data_is_refused_before_they_are_as
     assert_eq!(queue.execute(command, &[], 0).status(), Status::INVALID_FIELD);
 }
 
-/// One shard serves an honest host beside twenty that have it compute in the largest group. Were the shard to compute, the honest
-/// host would have its turn once between two exponentiations.
+/// One shard serves an honest host beside twenty that have it compute in the largest group. Were
+/// the shard to compute, the honest host would have its turn once between two exponentiations.
 #[test]
 fn exponentiations_do_not_hold_up_other_queues() {
     const COUNT: usize = 20;

@@ -1,4 +1,5 @@
-//! What a host reads of commands that have failed: the error log of its controller, and the SMART log.
+//! What a host reads of commands that have failed: the error log of its controller, and the SMART
+//! log.
 
 use crate::common::nvme::{BLOCK, Controller, MIB, Queue, Target, wish};
 use drive::BlockError;
@@ -126,7 +127,8 @@ fn fused_limited_and_aborted_commands_are_in_the_error_log_as_well() {
     let statuses = pair.map(|cid| queue.wait(cid).status());
     assert_eq!(statuses, [Status::COMPARE_FAILURE, Status::ABORTED_FAILED_FUSED]);
 
-    // The first one goes, and those behind it wait until they are aborted: data inside of the capsule, and outside of it.
+    // The first one goes, and those behind it wait until they are aborted: data inside of the
+    // capsule, and outside of it.
     state.limit_host(host_name(&controller), Some(Limit { iops: None, bytes_per_s: Some(1), burst_ms: 10 }));
     ends(&mut queue, io::write(blocks(0, 1), BLOCK, true, false), &data, 0);
     let waiting = [(1, true), (2, false)]

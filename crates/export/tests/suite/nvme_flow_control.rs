@@ -44,7 +44,8 @@ fn sqhd_says_how_many_commands_were_taken_modulo_the_entries() {
     }
 }
 
-/// TCP Transport 1.0, clause 3.3.2.1: data with the SUCCESS flag bring no SQHD, and a host without free entries sends nothing.
+/// TCP Transport 1.0, clause 3.3.2.1: data with the SUCCESS flag bring no SQHD, and a host without
+/// free entries sends nothing.
 #[test]
 fn a_host_that_only_reads_hears_of_sqhd_before_a_quarter_of_its_queue_is_used() {
     let (target, _, _) = Target::disk(MIB);

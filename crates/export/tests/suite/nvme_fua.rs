@@ -1,5 +1,5 @@
-//! Force Unit Access of commands that look at data: NVM Command Set 1.0, clauses 3.2.1, 3.2.4 and 3.2.6. What is in a cache is durable before it is
-//! looked at.
+//! Force Unit Access of commands that look at data: NVM Command Set 1.0, clauses 3.2.1, 3.2.4 and
+//! 3.2.6. What is in a cache is durable before it is looked at.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};

@@ -1,4 +1,5 @@
-//! Fused commands of NVMe hosts: Compare and Write is one operation, beside all that others do to the namespace.
+//! Fused commands of NVMe hosts: Compare and Write is one operation, beside all that others do to
+//! the namespace.
 
 use std::sync::Arc;
 
@@ -92,7 +93,8 @@ fn commands_that_are_no_pair_fail_and_those_beside_them_do_not() {
     let second = |block| fused(SECOND, io::write(blocks(block, 1), BLOCK, true, false));
     // A second one alone.
     assert_eq!(queue.execute(second(0), &data, 0).status(), MISSING);
-    // A first one before another command, before another first one; and data that are asked for only then.
+    // A first one before another command, before another first one; and data that are asked for
+    // only then.
     for in_capsule in [true, false] {
         let first = queue.send(fused(FIRST, io::compare(blocks(0, 1), BLOCK, in_capsule)), &data, 0);
         let flush = queue.send(io::flush(1), &[], 0);
@@ -166,7 +168,8 @@ fn counting_hosts_on_all_shards_and_addresses_lose_no_count() {
                         let known = read(&mut queue, 0);
                         let count = u64::from_le_bytes(known[..8].try_into().unwrap());
                         assert!(known == block(count), "one block is never a mixture");
-                        // Another write of the same queue is on its way, which has nothing to do with it.
+                        // Another write of the same queue is on its way, which has nothing to do
+                        // with it.
                         let beside = queue.send(io::write(blocks(9, 1), BLOCK, true, false), &known, 0);
                         let done = compare_and_write(&mut queue, 0, &known, &block(count + 1));
                         assert_eq!(queue.wait(beside).status(), Status::SUCCESS);

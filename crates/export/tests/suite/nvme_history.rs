@@ -33,7 +33,8 @@ fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
 /// An event: its type, controller and port, and its data.
 type Event = (u8, u16, u16, Vec<u8>);
 
-/// The log in pieces of 64 bytes, as a host with little memory reads it: the header, and the events.
+/// The log in pieces of 64 bytes, as a host with little memory reads it: the header, and the
+/// events.
 fn read(controller: &mut Controller) -> (Vec<u8>, Vec<Event>) {
     let head = ask(controller, ESTABLISH, 0, 512).unwrap();
     let len = number(&head, 8, 8);

@@ -182,7 +182,8 @@ fn a_connection_that_begins_wrongly_is_told_so() {
         (with(0, Kind::CapsuleCmd as u8), fes::SEQUENCE),
         (with(0, 0x77), fes::INVALID_HEADER_FIELD),
         (with(2, 127), fes::INVALID_HEADER_FIELD),
-        // PLEN: less than its header, its header without the common part, more than its header, and a lot.
+        // PLEN: less than its header, its header without the common part, more than its header, and
+        // a lot.
         (with(4, 0), fes::INVALID_HEADER_FIELD),
         (with(4, 120), fes::INVALID_HEADER_FIELD),
         (with(4, 127), fes::INVALID_HEADER_FIELD),
@@ -216,7 +217,8 @@ fn a_request_to_end_that_is_wrong_ends_one_connection() {
         bytes
     };
     let too_long = [&a_lot(24 + 4096)[..], &[7; 4096]].concat();
-    // What is told, if it can be seen to be wrong. One that says more data than it may have is one, and nobody waits for them.
+    // What is told, if it can be seen to be wrong. One that says more data than it may have is one,
+    // and nobody waits for them.
     let cases: Vec<(&str, Vec<u8>, Option<u16>)> = vec![
         ("a good one", good.clone(), None),
         ("more data than it may have", too_long, None),
@@ -281,7 +283,8 @@ fn pdus_that_are_cut_short_anywhere_leave_nothing_behind() {
         queue.take().unwrap()
     };
     let data = pattern(32 * BLOCK as usize, 1);
-    // In the header, its digest, data that come with it, data that are received into their place, and their digest.
+    // In the header, its digest, data that come with it, data that are received into their place,
+    // and their digest.
     for (round, len) in
         [1, 7, 8, 40, 71, 72, 75, 76, 77, 5000, 100_000, 131_147, 131_148, 131_151].into_iter().enumerate()
     {
@@ -386,7 +389,8 @@ fn commands_that_make_no_sense_fail_and_the_queue_goes_on() {
         queue.stream.write_all(&capsule).unwrap();
         assert_eq!(queue.wait(cid).status(), expected, "{what}");
     }
-    // As many blocks as there are bits for, and none of the data of a command that is refused are asked for.
+    // As many blocks as there are bits for, and none of the data of a command that is refused are
+    // asked for.
     let huge = Blocks { nsid: 1, first: 0, count: 4096 };
     let refused = queue.execute(io::write(huge, 16 << 20, false, false), &data, 0);
     assert_eq!((refused.status(), queue.requests), (Status::INVALID_FIELD, 0));
@@ -469,7 +473,8 @@ fn noise_disturbs_nobody() {
             0 => noise,
             1 => [initial.clone(), noise].concat(),
             _ => {
-                // Command capsules with a byte of their header changed, on a queue that is not connected.
+                // Command capsules with a byte of their header changed, on a queue that is not
+                // connected.
                 let mut bytes = initial.clone();
                 for _ in 0..20 {
                     let queue = nvme::tcp::Writer::default();

@@ -83,7 +83,8 @@ fn hosts_are_told_of_namespaces_that_come_and_go_and_of_no_others() {
     assert_eq!(one.changed(asked), [7, 8]);
     assert_eq!(one.namespaces(), [(1, 256), (8, 256)]);
 
-    // What host 2 may not see it is not told of; what it may see it is, though it has not asked since.
+    // What host 2 may not see it is not told of; what it may see it is, though it has not asked
+    // since.
     target.offer(2, Volume::new(MIB), only(&[2]), false);
     assert_eq!(two.changed(other), [2], "host 2 hears of its own namespaces only");
 }
@@ -307,8 +308,8 @@ fn a_host_that_watches_hears_of_referrals_and_reads_them_with_a_new_generation()
     assert_eq!(read(&mut controller).0, last);
 }
 
-/// nvme-cli keeps a discovery controller only where EPCSD is set, asks one that it knows again unless DUPRETINFO is, and turns SQ flow
-/// control off only where TREQ says that it may.
+/// nvme-cli keeps a discovery controller only where EPCSD is set, asks one that it knows again
+/// unless DUPRETINFO is, and turns SQ flow control off only where TREQ says that it may.
 #[test]
 fn the_discovery_log_says_what_a_host_may_do_with_each_entry() {
     let (target, _, _) = Target::disk(MIB);

@@ -1,4 +1,5 @@
-//! Reservations of NVMe hosts: what one host reserves is kept from the others, on every queue, shard and address.
+//! Reservations of NVMe hosts: what one host reserves is kept from the others, on every queue,
+//! shard and address.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -55,7 +56,8 @@ fn release(queue: &mut Queue, kind: u32, key: u64) -> Status {
     reserve(queue, nvm::RESERVATION_RELEASE, kind << 8, &[key])
 }
 
-/// RTYPE, and of each registrant whether it holds the reservation, its key and the first byte of its identifier.
+/// RTYPE, and of each registrant whether it holds the reservation, its key and the first byte of
+/// its identifier.
 fn report(queue: &mut Queue) -> (u8, Vec<(bool, u64, u8)>) {
     let mut command = Command::new(nvm::RESERVATION_REPORT, 0, 1);
     command.set_cdw(10, 1023);
@@ -152,7 +154,8 @@ fn registrants_write_where_the_type_lets_them_in() {
     assert_eq!(report(&mut second), (3, vec![(true, 1, 1), (false, 2, 2)]));
 }
 
-/// What the holder, another registrant and a stranger may do, by the type of the reservation: Base 2.0, clause 8.19.
+/// What the holder, another registrant and a stranger may do, by the type of the reservation: Base
+/// 2.0, clause 8.19.
 const TYPES: [(u32, [Tries; 3]); 6] = {
     let (all, reads, none) = (([YES; 3], [YES; 5]), ([YES; 3], [NO; 5]), ([NO; 3], [NO; 5]));
     [

@@ -236,7 +236,8 @@ fn a_key_is_exchanged_without_a_gap() {
         target.secrets.set_tls(&name, Some(keys));
     };
     let is_let_in = |seed: u8, version: usize| Secure::connect(target.address, &own(seed)[1 - version..]).is_some();
-    // Both count for a time; by the identity of version 0, which does not say which, the newer one does.
+    // Both count for a time; by the identity of version 0, which does not say which, the newer one
+    // does.
     set(&[2, 1]);
     assert!(is_let_in(1, 1) && is_let_in(2, 1));
     assert!(!is_let_in(1, 0) && is_let_in(2, 0));

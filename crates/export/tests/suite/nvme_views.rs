@@ -1,4 +1,5 @@
-//! Reads of what lies in memory: they are sent from where they lie, and arrive as if they had been copied before.
+//! Reads of what lies in memory: they are sent from where they lie, and arrive as if they had been
+//! copied before.
 
 use std::io::{Read, Write};
 use std::sync::Arc;
@@ -14,7 +15,8 @@ use nvme::tcp::{Digests, Transfer};
 
 const SIZE: u64 = 64 * MIB;
 
-/// A volume whose bytes are there only while somebody looks at them: afterwards their memory has others.
+/// A volume whose bytes are there only while somebody looks at them: afterwards their memory has
+/// others.
 #[derive(Clone, Default)]
 struct Fleeting {
     views: Arc<AtomicUsize>,
@@ -85,8 +87,8 @@ impl Block for Fleeting {
     }
 }
 
-/// Sends reads in rounds, some of them of so many blocks each, and receives nothing before all that the socket takes is sent. Gives how many were sent from
-/// where they lay.
+/// Sends reads in rounds, some of them of so many blocks each, and receives nothing before all that
+/// the socket takes is sent. Gives how many were sent from where they lay.
 fn read_in_rounds(digests: Digests, lens: &[u32]) -> usize {
     let target = Target::start(1, 16);
     let volume = Fleeting::default();
@@ -139,7 +141,8 @@ fn send_together(queue: &mut Queue, reads: &[(u64, u32)]) -> Vec<u16> {
     cids
 }
 
-/// What the next PDU with data brings: the command, where its data begin in the PDU and in all that was read, and the data.
+/// What the next PDU with data brings: the command, where its data begin in the PDU and in all that
+/// was read, and the data.
 fn next_data(queue: &mut Queue, digests: Digests) -> (u16, usize, usize, Vec<u8>) {
     let mut header = [0; 8];
     queue.stream.read_exact(&mut header).unwrap();
@@ -164,7 +167,8 @@ fn next_data(queue: &mut Queue, digests: Digests) -> (u16, usize, usize, Vec<u8>
     (cid, at, offset, pdu[at..at + data_bytes].to_vec())
 }
 
-/// Receives what reads that were sent together bring, which has to be right; `look` sees where the data of each PDU begin in it.
+/// Receives what reads that were sent together bring, which has to be right; `look` sees where the
+/// data of each PDU begin in it.
 fn receive_together(queue: &mut Queue, digests: Digests, cids: &[u16], reads: &[(u64, u32)], look: impl Fn(usize)) {
     let mut got: Vec<Vec<u8>> = reads.iter().map(|_| Vec::new()).collect();
     let lens = reads.iter().map(|(_, count)| (count * BLOCK) as usize);
@@ -180,7 +184,8 @@ fn receive_together(queue: &mut Queue, digests: Digests, cids: &[u16], reads: &[
     }
 }
 
-/// HPDA: TCP Transport 1.0, clause 3.6.2.2. What is in front of the data is there in every way that they are sent.
+/// HPDA: TCP Transport 1.0, clause 3.6.2.2. What is in front of the data is there in every way that
+/// they are sent.
 #[test]
 fn data_begin_where_the_host_wants_them_however_they_are_sent() {
     for (alignment, digests) in [
@@ -196,7 +201,8 @@ fn data_begin_where_the_host_wants_them_however_they_are_sent() {
         let mut controller = Controller::with(target.address, wish(1), digests).unwrap();
         controller.alignment = alignment;
         let mut queue = controller.queue(1);
-        // Alone, and in two lengths together; long ones; both, and what does not lie in memory (3 and 10).
+        // Alone, and in two lengths together; long ones; both, and what does not lie in memory (3
+        // and 10).
         for reads in [
             &[(5, 1)][..],
             &[(4, 16)],

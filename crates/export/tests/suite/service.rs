@@ -1,4 +1,5 @@
-//! What a server promises besides the protocol: bounds, errors, endings, and that clients do not disturb each other.
+//! What a server promises besides the protocol: bounds, errors, endings, and that clients do not
+//! disturb each other.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -206,7 +207,8 @@ fn answers_that_the_socket_takes_piece_by_piece_arrive_whole() {
     let data: Vec<u8> = (0..32 * MIB).map(content).collect();
     raw.send(&client::write(0, 0, &data, 0));
     assert_eq!(raw.error(), 0);
-    // A few at a time, short and long, of which some fill the socket's buffer in their midst: nothing is read before all are sent.
+    // A few at a time, short and long, of which some fill the socket's buffer in their midst:
+    // nothing is read before all are sent.
     let mut at = 0;
     for round in 0..60_u64 {
         let lens: Vec<u64> =

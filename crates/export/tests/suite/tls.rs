@@ -32,7 +32,8 @@ fn certificate(authority: &Authority, name: &str, usage: ExtendedKeyUsagePurpose
     (params.signed_by(&key, authority).unwrap().pem(), key.serialize_pem())
 }
 
-/// A server with TLS on a TCP port, and two folders of client certificates: one of the right authority, one of another.
+/// A server with TLS on a TCP port, and two folders of client certificates: one of the right
+/// authority, one of another.
 struct Secure {
     served: Served,
     known: PathBuf,

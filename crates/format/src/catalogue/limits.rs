@@ -13,8 +13,8 @@ pub const LIMIT_IOPS: RangeInclusive<u64> = 1..=1_000_000_000;
 /// Bytes for each second that a limit may be, up to 1 TiB.
 pub const LIMIT_BYTES_PER_S: RangeInclusive<u64> = 1..=1 << 40;
 
-/// Milliseconds of a limit that may be used at once. Below 10 a timer that fires late would cost throughput; above an hour it is
-/// hardly a limit.
+/// Milliseconds of a limit that may be used at once. Below 10 a timer that fires late would cost
+/// throughput; above an hour it is hardly a limit.
 pub const LIMIT_BURST_MS: RangeInclusive<u64> = 10..=3_600_000;
 
 /// How fast something may be used. The field names are those of the JSON document.
@@ -27,7 +27,8 @@ pub struct LimitRecord {
     pub iops: Option<u64>,
     /// Bytes for each second, within [`LIMIT_BYTES_PER_S`]. None: as many as there are.
     pub bytes_per_s: Option<u64>,
-    /// After a pause, what these many milliseconds allow may be used at once; within [`LIMIT_BURST_MS`].
+    /// After a pause, what these many milliseconds allow may be used at once; within
+    /// [`LIMIT_BURST_MS`].
     pub burst_ms: u64,
 }
 

@@ -7,8 +7,8 @@ use super::{Catalogue, CatalogueError};
 /// Hosts that are registered with one volume, at most.
 const REGISTRANTS_MAX: usize = 256;
 
-/// Hosts that are registered with a volume as a namespace, and the reservation that one or all of them hold. The field names are those
-/// of the JSON document.
+/// Hosts that are registered with a volume as a namespace, and the reservation that one or all of
+/// them hold. The field names are those of the JSON document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReservationRecord {

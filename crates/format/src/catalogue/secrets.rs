@@ -7,14 +7,15 @@ use serde::{Deserialize, Serialize};
 use super::exports::is_host;
 use super::{Catalogue, CatalogueError};
 
-/// The longest secret in characters: 64 bytes and a checksum in base 64, with what stands around them.
+/// The longest secret in characters: 64 bytes and a checksum in base 64, with what stands around
+/// them.
 const SECRET_CHARACTERS_MAX: usize = 103;
 
 /// The highest number of a Diffie-Hellman group.
 const DH_GROUP_MAX: u8 = 5;
 
-/// What a host has to prove itself with before it may use namespaces of the group's subsystem. It is there in the clear. The field names
-/// are those of the JSON document.
+/// What a host has to prove itself with before it may use namespaces of the group's subsystem. It
+/// is there in the clear. The field names are those of the JSON document.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SecretRecord {

@@ -1,7 +1,8 @@
-//! A catalogue as bytes: a header block, then the JSON document, filled up with zeroes to a whole block.
+//! A catalogue as bytes: a header block, then the JSON document, filled up with zeroes to a whole
+//! block.
 //!
-//! There are two slots on every member. A writer writes the slot that does not hold the newest copy. A reader takes the
-//! valid copy with the highest sequence over all members.
+//! There are two slots on every member. A writer writes the slot that does not hold the newest
+//! copy. A reader takes the valid copy with the highest sequence over all members.
 
 use std::mem::{offset_of, size_of};
 
@@ -19,8 +20,8 @@ use crate::{BLOCK, COUNTER_MAX};
 /// Slots of the catalogue on every member.
 pub const CATALOGUE_SLOTS: u64 = 2;
 
-/// Newest version of the catalogue format that this crate reads. It writes the oldest that holds what is to be said:
-/// see [`Catalogue::version`].
+/// Newest version of the catalogue format that this crate reads. It writes the oldest that holds
+/// what is to be said: see [`Catalogue::version`].
 pub const CATALOGUE_VERSION: u32 = 2;
 
 const MAGIC: [u8; 8] = *b"PurlinCT";
@@ -106,8 +107,9 @@ pub enum SlotError {
 }
 
 impl SlotError {
-    /// The copy is as it was written, and this program cannot read it: a newer one wrote it. Whoever took such a copy for an absent one would
-    /// take an older catalogue for the newest, or none, and give away space that is in use.
+    /// The copy is as it was written, and this program cannot read it: a newer one wrote it.
+    /// Whoever took such a copy for an absent one would take an older catalogue for the newest, or
+    /// none, and give away space that is in use.
     pub fn is_whole(&self) -> bool {
         matches!(self, SlotError::UnknownVersion { .. } | SlotError::Document { .. } | SlotError::Invalid(_))
     }
@@ -142,7 +144,8 @@ pub fn encode_slot(catalogue: &Catalogue, array: &Uuid, sequence: u64, slot_byte
 
 /// Reads a slot: its sequence and the catalogue. What follows the document's last block is ignored.
 ///
-/// Extents are not compared with the capacity of the group, which is not known here; see [`Catalogue::check`].
+/// Extents are not compared with the capacity of the group, which is not known here; see
+/// [`Catalogue::check`].
 ///
 /// # Errors
 /// [`SlotError`]: the copy counts as absent, unless it [is whole](SlotError::is_whole).

@@ -10,11 +10,12 @@ use super::{Catalogue, CatalogueError};
 /// The longest key in characters: 48 bytes and a checksum in base 64, with what stands around them.
 const KEY_CHARACTERS_MAX: usize = 89;
 
-/// Keys of a host that count at the same time: one that is exchanged, and the one that takes its place.
+/// Keys of a host that count at the same time: one that is exchanged, and the one that takes its
+/// place.
 const TLS_KEYS_MAX: usize = 2;
 
-/// With which keys a host has to encrypt before it may use namespaces of the group's subsystem. They are there in the clear. The field names
-/// are those of the JSON document.
+/// With which keys a host has to encrypt before it may use namespaces of the group's subsystem.
+/// They are there in the clear. The field names are those of the JSON document.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TlsKeyRecord {

@@ -4,18 +4,21 @@ use serde::{Deserialize, Serialize};
 
 use super::CatalogueError;
 
-/// Seconds between scrubs unless somebody said otherwise: 30 days, as Linux distributions scrub their md arrays monthly.
+/// Seconds between scrubs unless somebody said otherwise: 30 days, as Linux distributions scrub
+/// their md arrays monthly.
 pub const SCRUB_EVERY_S_DEFAULT: u64 = 30 * 24 * 3600;
 
 /// What an operator chose for a group. The field names are those of the JSON document.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SettingsRecord {
-    /// What rebuilds and scrubs leave of clients' latency: its 99th percentile in microseconds, not 0. None: no target.
+    /// What rebuilds and scrubs leave of clients' latency: its 99th percentile in microseconds,
+    /// not 0. None: no target.
     pub client_p99_us: Option<u64>,
     /// A member that stays far slower than the others gives its place to a spare.
     pub retire_slow: bool,
-    /// Seconds from the end of a scrub to the latest start of the next one, not 0. None: only on request.
+    /// Seconds from the end of a scrub to the latest start of the next one, not 0. None: only on
+    /// request.
     pub scrub_every_s: Option<u64>,
 }
 
@@ -31,8 +34,8 @@ impl Default for SettingsRecord {
 pub struct ScrubRecord {
     /// The last one that went through the whole group.
     pub last: Option<ScrubEnd>,
-    /// When one was stopped by request, in seconds since 1970: the next one is not due earlier than after a whole
-    /// interval.
+    /// When one was stopped by request, in seconds since 1970: the next one is not due earlier than
+    /// after a whole interval.
     pub skipped_unix_s: Option<u64>,
     /// The one that is under way or paused. Goes on after a restart.
     pub current: Option<ScrubPoint>,

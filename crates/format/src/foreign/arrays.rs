@@ -27,8 +27,8 @@ pub(super) fn inspect(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
 type Magic = (&'static str, u64, &'static [u8], Option<(u64, usize)>, Option<u64>);
 
 const MAGICS: [Magic; 8] = [
-    // Linux's `cache_sb`, in sector 8: magic at 24, uuid at 40, label at 72. bcachefs's `bch_sb` has the same beginning,
-    // with a uuid for users at 56.
+    // Linux's `cache_sb`, in sector 8: magic at 24, uuid at 40, label at 72. bcachefs's `bch_sb`
+    // has the same beginning, with a uuid for users at 56.
     (
         "bcache device",
         4120,
@@ -69,8 +69,8 @@ fn purlin(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     }
 }
 
-/// Linux's `md_p.h`: version 0.90 in the last whole 64 KiB but one, 1.0 at least 8 KiB before the end, 1.1 at the start,
-/// 1.2 4 KiB from the start.
+/// Linux's `md_p.h`: version 0.90 in the last whole 64 KiB but one, 1.0 at least 8 KiB before the
+/// end, 1.1 at the start, 1.2 4 KiB from the start.
 fn md(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     if let Some(at) = medium.before_end(65536, 65536) {
         found.extend(md_0_90(medium, at));
@@ -110,8 +110,8 @@ fn md_1(medium: &Medium<'_>, version: &'static str, at: u64) -> Option<Foreign> 
     Some(Foreign { what, detail: format!("{named}, raid level {level}, {drives} drives"), at })
 }
 
-/// LUKS1 specification 1.2.3 section 2, LUKS2 specification section 2: the second header of LUKS2 is at one of nine
-/// places, from 16 KiB on.
+/// LUKS1 specification 1.2.3 section 2, LUKS2 specification section 2: the second header of LUKS2
+/// is at one of nine places, from 16 KiB on.
 fn luks(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     let second = (0..9).map(|power| (0x4000 << power, b"SKUL\xBA\xBE"));
     for (at, magic) in std::iter::once((0, b"LUKS\xBA\xBE")).chain(second) {
@@ -129,7 +129,8 @@ fn luks(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     }
 }
 
-/// LVM2's `label_header` is in one of the first four sectors, the identity of the volume where it says.
+/// LVM2's `label_header` is in one of the first four sectors, the identity of the volume where it
+/// says.
 fn lvm2(medium: &Medium<'_>) -> Option<Foreign> {
     let at =
         [0, 512, 1024, 1536].into_iter().find(|at| medium.has(*at, b"LABELONE") && medium.has(at + 24, b"LVM2 001"))?;
@@ -144,8 +145,9 @@ fn lvm2(medium: &Medium<'_>) -> Option<Foreign> {
     Some(Foreign { what: "LVM2 physical volume", detail: named("", &uuid), at })
 }
 
-/// ZFS On-Disk Specification, section 1.2: four labels of 256 KiB, two at each end; in each, a list of names and values at
-/// 16 KiB, and uberblocks in the second half, one per KiB or per larger power of two.
+/// ZFS On-Disk Specification, section 1.2: four labels of 256 KiB, two at each end; in each, a list
+/// of names and values at 16 KiB, and uberblocks in the second half, one per KiB or per larger
+/// power of two.
 fn zfs(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     const LABEL_BYTES: u64 = 256 << 10;
     const UBERBLOCK_MAGIC: u64 = 0x00BA_B10C;
@@ -165,8 +167,8 @@ fn zfs(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     }
 }
 
-/// The list is XDR: a pair is two sizes, the name with its length before it, type 9 for a string, count 1, the string with
-/// its length before it; big endian words.
+/// The list is XDR: a pair is two sizes, the name with its length before it, type 9 for a string,
+/// count 1, the string with its length before it; big endian words.
 fn zfs_pool_name(medium: &Medium<'_>, label: u64) -> Option<String> {
     const PAIR: &[u8] = b"\0\0\0\x04name\0\0\0\x09\0\0\0\x01";
     let list = medium.bytes(label + (16 << 10), 112 << 10)?;

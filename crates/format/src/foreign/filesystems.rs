@@ -3,7 +3,8 @@
 use super::medium::Medium;
 use super::{Foreign, named};
 
-/// File systems that a fixed magic at a fixed place tells, with the places of label (offset, length) and UUID.
+/// File systems that a fixed magic at a fixed place tells, with the places of label (offset,
+/// length) and UUID.
 struct Magic {
     what: &'static str,
     at: u64,
@@ -88,7 +89,8 @@ pub(super) fn inspect(medium: &Medium<'_>, found: &mut Vec<Foreign>) {
     found.extend([udf(medium), swap(medium), nilfs2(medium), hfs_plus(medium)].into_iter().flatten());
 }
 
-/// Whether the first sector is the boot sector of a file system, which ends with the signature of an MBR.
+/// Whether the first sector is the boot sector of a file system, which ends with the signature of
+/// an MBR.
 pub(super) fn is_boot_sector_of_file_system(medium: &Medium<'_>) -> bool {
     let others = [ntfs(medium, 3), exfat(medium), fat(medium)];
     others.iter().any(Option::is_some) || medium.has(3, b"ReFS\0\0\0\0") || medium.has(3, b"-FVE-FS-")
@@ -106,7 +108,8 @@ fn ext(medium: &Medium<'_>) -> Option<Foreign> {
     }
     let (compatible, incompatible) = (medium.le32(AT + 0x5C)?, medium.le32(AT + 0x60)?);
     let read_only = medium.le32(AT + 0x64)?;
-    // Bits that only ext4 has: everything but filetype, recover, journal_dev, meta_bg and sparse_super, large_file.
+    // Bits that only ext4 has: everything but filetype, recover, journal_dev, meta_bg and
+    // sparse_super, large_file.
     let ext4 = incompatible & !0x1E != 0 || read_only & !0x7 != 0;
     let what = match () {
         () if incompatible & 0x8 != 0 => "external journal of ext3 or ext4",
@@ -143,7 +146,8 @@ fn ntfs_backup(medium: &Medium<'_>) -> Option<Foreign> {
     Some(Foreign { what: "NTFS file system (backup boot sector)", ..found })
 }
 
-/// exFAT specification, section 3.1: name at 3, serial number at 100. The label is a directory entry.
+/// exFAT specification, section 3.1: name at 3, serial number at 100. The label is a directory
+/// entry.
 fn exfat(medium: &Medium<'_>) -> Option<Foreign> {
     if !medium.has(3, b"EXFAT   ") {
         return None;
@@ -152,8 +156,8 @@ fn exfat(medium: &Medium<'_>) -> Option<Foreign> {
     Some(Foreign { what: "exFAT file system", detail, at: 3 })
 }
 
-/// Microsoft FAT specification 1.03, section 3: the type's name at 54 or 82 "is not used to determine the type", so the
-/// BIOS parameter block must make sense as well, and suffices.
+/// Microsoft FAT specification 1.03, section 3: the type's name at 54 or 82 "is not used to
+/// determine the type", so the BIOS parameter block must make sense as well, and suffices.
 fn fat(medium: &Medium<'_>) -> Option<Foreign> {
     let jump = matches!(medium.bytes(0, 3)?, [0xEB, _, 0x90] | [0xE9, _, _]);
     let bytes_per_sector = medium.le16(11)?;
@@ -184,7 +188,8 @@ fn udf(medium: &Medium<'_>) -> Option<Foreign> {
     Some(Foreign { what: "UDF file system", detail: String::new(), at })
 }
 
-/// Linux's swap header: a signature in the last 10 bytes of the first page, whatever the page size is.
+/// Linux's swap header: a signature in the last 10 bytes of the first page, whatever the page size
+/// is.
 fn swap(medium: &Medium<'_>) -> Option<Foreign> {
     let signatures: [(&[u8], _); 6] = [
         (b"SWAPSPACE2", "Linux swap"),

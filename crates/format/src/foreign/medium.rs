@@ -18,7 +18,8 @@ impl<'a> Medium<'a> {
         Medium { head, tail, tail_start: drive_bytes - tail.len() as u64, drive_bytes }
     }
 
-    /// Address of what lies `back` bytes before the end of the drive, its size first rounded down to `unit`.
+    /// Address of what lies `back` bytes before the end of the drive, its size first rounded down
+    /// to `unit`.
     pub(super) fn before_end(&self, back: u64, unit: u64) -> Option<u64> {
         (self.drive_bytes / unit * unit).checked_sub(back)
     }
@@ -63,7 +64,8 @@ impl<'a> Medium<'a> {
         self.array(at).map(u64::from_le_bytes)
     }
 
-    /// The text at `at`, up to `len` bytes or a zero byte, without surrounding blanks; what cannot be shown is replaced.
+    /// The text at `at`, up to `len` bytes or a zero byte, without surrounding blanks; what cannot
+    /// be shown is replaced.
     pub(super) fn text(&self, at: u64, len: usize) -> String {
         let bytes = self.bytes(at, len).unwrap_or_default();
         let bytes = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
@@ -87,7 +89,8 @@ impl<'a> Medium<'a> {
             .map_or(String::new(), |uuid| uuid.to_string())
     }
 
-    /// The GUID at `at` in the byte order of UEFI (appendix A): the first three groups are little endian.
+    /// The GUID at `at` in the byte order of UEFI (appendix A): the first three groups are little
+    /// endian.
     pub(super) fn guid(&self, at: u64) -> String {
         let Some(mut bytes) = self.array::<16>(at) else { return String::new() };
         bytes[0..4].reverse();

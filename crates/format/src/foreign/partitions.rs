@@ -41,7 +41,8 @@ fn gpt(medium: &Medium<'_>, found: &mut Vec<Foreign>, what: &'static str, at: u6
 fn gpt_partitions(medium: &Medium<'_>, at: u64, sector: u64) -> Option<usize> {
     let table = medium.le64(at + 72)?.checked_mul(sector)?;
     let (count, size) = (u64::from(medium.le32(at + 80)?), u64::from(medium.le32(at + 84)?));
-    // UEFI: an entry is 128 * 2^n bytes. Tables with more than 1024 entries do not occur, and would not be in the head.
+    // UEFI: an entry is 128 * 2^n bytes. Tables with more than 1024 entries do not occur, and would
+    // not be in the head.
     if count > 1024 || !(128..=4096).contains(&size) {
         return None;
     }
@@ -54,7 +55,8 @@ fn partitions(count: usize) -> String {
     format!("{count} partition{}", if count == 1 { "" } else { "s" })
 }
 
-/// A boot sector ends like an MBR. It is one only with a table that says something, and without a file system in it.
+/// A boot sector ends like an MBR. It is one only with a table that says something, and without a
+/// file system in it.
 fn mbr(medium: &Medium<'_>, found: &mut Vec<Foreign>, has_gpt: bool) {
     if !medium.has(MBR_SIGNATURE_AT, &[0x55, 0xAA]) || is_boot_sector_of_file_system(medium) {
         return;

@@ -1,8 +1,8 @@
 //! Frames: what one write to one member's log holds.
 //!
-//! A *record* says which bytes of a stripe are about to be overwritten, and holds what is needed to put the stripe right
-//! if that is interrupted. Each member that has a share in it, its *part*, finds it in a frame of its own; a frame
-//! gathers the parts of many records.
+//! A *record* says which bytes of a stripe are about to be overwritten, and holds what is needed to
+//! put the stripe right if that is interrupted. Each member that has a share in it, its *part*,
+//! finds it in a frame of its own; a frame gathers the parts of many records.
 //!
 //! ```text
 //! | head 80 | exceptions 8 .. | part 48 | entry 32 | checksums 4 .. | entry .. | part .. | ... | zeroes | payload, packed .. | zeroes |
@@ -83,17 +83,18 @@ const _: () = {
 /// What a frame says besides its parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHead {
-    /// Grows with every assembly of the group: frames of an older one mean nothing. The superblock has the current one.
+    /// Grows with every assembly of the group: frames of an older one mean nothing. The superblock
+    /// has the current one.
     pub generation: u64,
     /// Byte on the member where the frame lies: a copy of it somewhere else means nothing.
     pub offset: u64,
     /// Who wrote it. Records of different streams never meet in one unit within a generation.
     pub stream: u32,
-    /// Columns that one checksum is over: a power of two from 512 to 4096. Columns that are written later are whole
-    /// pieces, so that each piece is of one record.
+    /// Columns that one checksum is over: a power of two from 512 to 4096. Columns that are written
+    /// later are whole pieces, so that each piece is of one record.
     pub piece_bytes: u32,
-    /// Records of this stream below this sequence number need no recovery, but for exceptions that the frame names: what
-    /// they announced is durable.
+    /// Records of this stream below this sequence number need no recovery, but for exceptions that
+    /// the frame names: what they announced is durable.
     pub tail: u64,
 }
 
@@ -106,11 +107,13 @@ pub struct Entry {
     pub len: u32,
     /// Data strips that are overwritten in place, a bit each. The base syndromes leave them out.
     pub overwritten: u64,
-    /// Data strips whose drive is not to be trusted with them, since it lacked them or could not read them: their
-    /// content, new where it changes, is in the base syndromes only. Disjoint from `overwritten`.
+    /// Data strips whose drive is not to be trusted with them, since it lacked them or could not
+    /// read them: their content, new where it changes, is in the base syndromes only. Disjoint from
+    /// `overwritten`.
     pub restated: u64,
-    /// CRC-32C of the new content, of each piece of [`FrameHead::piece_bytes`] columns: of the overwritten data strips in
-    /// order, then of all syndromes. Empty where one overwritten strip alone decides.
+    /// CRC-32C of the new content, of each piece of [`FrameHead::piece_bytes`] columns: of the
+    /// overwritten data strips in order, then of all syndromes. Empty where one overwritten strip
+    /// alone decides.
     pub checksums: Vec<u32>,
 }
 
@@ -121,19 +124,22 @@ pub struct PartData<'a> {
     pub sequence: u64,
     /// The unit.
     pub unit: u64,
-    /// Strips whose members hold a part of the record, a bit for each strip of the stripe, data strips first.
+    /// Strips whose members hold a part of the record, a bit for each strip of the stripe, data
+    /// strips first.
     pub holders: u64,
-    /// Strips whose members are in sync, a bit for each. Where a member is in sync that was not, a rebuild has ended since,
-    /// and the record needs no recovery.
+    /// Strips whose members are in sync, a bit for each. Where a member is in sync that was not, a
+    /// rebuild has ended since, and the record needs no recovery.
     pub in_sync: u64,
     /// The strip of this member.
     pub role: u16,
     /// The same in all parts of the record.
     pub entries: &'a [Entry],
-    /// The payloads hold new content instead of base syndromes: of every entry, in each part that of its strip (zeroes
-    /// where a data strip is not overwritten). The overwritten strips and the syndromes hold parts.
+    /// The payloads hold new content instead of base syndromes: of every entry, in each part that
+    /// of its strip (zeroes where a data strip is not overwritten). The overwritten strips and the
+    /// syndromes hold parts.
     pub whole: bool,
-    /// The base syndrome of this role, entry after entry, of those that have one: see [`Entry::payload_len`].
+    /// The base syndrome of this role, entry after entry, of those that have one: see
+    /// [`Entry::payload_len`].
     pub payload: &'a [u8],
 }
 
@@ -207,8 +213,8 @@ impl LogShape {
     }
 }
 
-/// Why bytes are not a frame of this log. None of these is alarming by itself: a ring holds anything where no frame was
-/// written in this generation.
+/// Why bytes are not a frame of this log. None of these is alarming by itself: a ring holds
+/// anything where no frame was written in this generation.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// There is no frame here, or fewer bytes than it says.
@@ -248,14 +254,15 @@ impl Entry {
         self.overwritten | self.restated == 0
     }
 
-    /// The base syndromes of this entry are in the payload: some data strip is not overwritten, so that they are not
-    /// zero. `data` is the number of data strips.
+    /// The base syndromes of this entry are in the payload: some data strip is not overwritten, so
+    /// that they are not zero. `data` is the number of data strips.
     pub fn has_base(&self, data: usize) -> bool {
         !self.is_void() && self.overwritten.count_ones() < data as u32
     }
 
-    /// Bytes of this entry in the payload of the part of a role: new content in all parts of a *whole* record, else the base
-    /// syndrome of a syndrome's part. `data` is the number of data strips.
+    /// Bytes of this entry in the payload of the part of a role: new content in all parts of a
+    /// *whole* record, else the base syndrome of a syndrome's part. `data` is the number of data
+    /// strips.
     pub fn payload_len(&self, role: u16, whole: bool, data: usize) -> usize {
         let has_payload = whole || (usize::from(role) >= data && self.has_base(data));
         if has_payload { self.len as usize } else { 0 }
@@ -288,7 +295,8 @@ pub fn frame_len(parts: &[PartData<'_>]) -> usize {
 /// Most exceptions of a seal.
 pub const EXCEPTIONS_MAX: usize = (BLOCK - size_of::<DiskHead>()) / 8;
 
-/// A frame without parts, which only says what needs no recovery: below the head's tail everything but `exceptions`.
+/// A frame without parts, which only says what needs no recovery: below the head's tail everything
+/// but `exceptions`.
 ///
 /// # Panics
 /// If there are more than [`EXCEPTIONS_MAX`] exceptions.
@@ -315,8 +323,8 @@ pub fn encode_frame(array: &Uuid, head: &FrameHead, parts: &[PartData<'_>], out:
     rest.fill(0);
 }
 
-/// Writes to `out` what is before the payloads of a frame. The whole frame is that, the payloads in order, and zeroes up to
-/// [`frame_len`].
+/// Writes to `out` what is before the payloads of a frame. The whole frame is that, the payloads in
+/// order, and zeroes up to [`frame_len`].
 ///
 /// # Panics
 /// If `out` is not [`frame_meta_len`] bytes long.
@@ -386,9 +394,10 @@ fn encode(array: &Uuid, head: &FrameHead, exceptions: &[u64], parts: &[PartData<
 }
 
 impl Frame {
-    /// How long the frame is that may start with the first of `bytes`, which lie from `offset` on the member: so much is
-    /// needed to [`decode`](Frame::decode) it. A multiple of [`BLOCK`], as the head says it and no checksum has confirmed.
-    /// None where no frame of this generation starts.
+    /// How long the frame is that may start with the first of `bytes`, which lie from `offset` on
+    /// the member: so much is needed to [`decode`](Frame::decode) it. A multiple of [`BLOCK`], as
+    /// the head says it and no checksum has confirmed. None where no frame of this generation
+    /// starts.
     pub fn announced_len(bytes: &[u8], array: &Uuid, generation: u64, offset: u64) -> Option<u64> {
         let (disk, _) = DiskHead::ref_from_prefix(bytes).ok()?;
         let is_ours = disk.magic == MAGIC
@@ -400,8 +409,8 @@ impl Frame {
         (is_ours && len >= BLOCK && len.is_multiple_of(BLOCK)).then_some(len as u64)
     }
 
-    /// Reads the frame that starts with the first of `bytes`, which lie from `offset` on the member and go on at least
-    /// to its end.
+    /// Reads the frame that starts with the first of `bytes`, which lie from `offset` on the member
+    /// and go on at least to its end.
     ///
     /// # Errors
     /// [`FrameError`]: there is no frame that counts.

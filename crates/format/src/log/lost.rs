@@ -1,8 +1,8 @@
-//! The list of lost blocks: ranges of the group whose content nobody knows any more, so that reading them is an error
-//! until they are written again.
+//! The list of lost blocks: ranges of the group whose content nobody knows any more, so that
+//! reading them is an error until they are written again.
 //!
-//! Two slots on every member, written in turn; the valid copy with the highest sequence counts. Without one, nothing is
-//! lost.
+//! Two slots on every member, written in turn; the valid copy with the highest sequence counts.
+//! Without one, nothing is lost.
 
 use std::mem::size_of;
 
@@ -57,7 +57,8 @@ const _: () = assert!(size_of::<DiskLost>() == LOST_SLOT_BYTES);
 pub struct LostBlocks {
     /// Grows with every version; 0 is the list that was never written.
     pub sequence: u64,
-    /// Offset in the group and length, in bytes; sorted, not empty, not overlapping. At most [`LOST_RANGES_MAX`].
+    /// Offset in the group and length, in bytes; sorted, not empty, not overlapping. At most
+    /// [`LOST_RANGES_MAX`].
     pub ranges: Vec<(u64, u64)>,
 }
 

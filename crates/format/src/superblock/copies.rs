@@ -16,20 +16,22 @@ pub fn superblock_offsets(drive_bytes: u64) -> Option<[u64; 2]> {
 pub struct Copies {
     /// The newest valid copy.
     pub superblock: Superblock,
-    /// The copy at the head is damaged, absent or older: write it again, unless the array is read-only.
+    /// The copy at the head is damaged, absent or older: write it again, unless the array is
+    /// read-only.
     pub head_stale: bool,
     /// The same of the copy at the tail.
     pub tail_stale: bool,
 }
 
-/// Reads both copies of a drive: the bytes at [`superblock_offsets`]. An unreadable copy is given as an empty slice.
+/// Reads both copies of a drive: the bytes at [`superblock_offsets`]. An unreadable copy is given
+/// as an empty slice.
 ///
 /// The valid one with the higher epoch counts; with equal epochs, the head, which is written last.
 ///
 /// # Errors
-/// If both copies are bad: what is wrong with the one that says more. If one is good and the other is of an unknown
-/// version or has unknown features: that, since the unknown one may be the newer. [`SuperblockError::TwoArrays`] if both
-/// are good and belong to different arrays or drives.
+/// If both copies are bad: what is wrong with the one that says more. If one is good and the other
+/// is of an unknown version or has unknown features: that, since the unknown one may be the newer.
+/// [`SuperblockError::TwoArrays`] if both are good and belong to different arrays or drives.
 pub fn newest(head: &[u8], tail: &[u8]) -> Result<Copies, SuperblockError> {
     match (Superblock::decode(head), Superblock::decode(tail)) {
         (Ok(head), Ok(tail)) if (head.array, head.drive) != (tail.array, tail.drive) => {

@@ -54,7 +54,8 @@ struct DiskRun {
     members: U64,
 }
 
-/// The first 16 bytes have this meaning in every version: magic, version, checksum over the whole block.
+/// The first 16 bytes have this meaning in every version: magic, version, checksum over the whole
+/// block.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 struct DiskSuperblock {
@@ -128,7 +129,8 @@ impl Superblock {
     /// The bytes on a drive. Unknown compatible features are cleared.
     ///
     /// # Panics
-    /// If the superblock does not pass [`Superblock::check`], or if unknown features forbid writing.
+    /// If the superblock does not pass [`Superblock::check`], or if unknown features forbid
+    /// writing.
     pub fn encode(&self) -> [u8; BLOCK] {
         assert_eq!(self.check(), Ok(()), "a superblock is valid before it is written");
         assert_eq!(self.features.incompatible & !Features::KNOWN.incompatible, 0, "unknown features are never written");
@@ -174,8 +176,8 @@ impl Superblock {
     /// Reads a superblock from the first [`BLOCK`] bytes.
     ///
     /// # Errors
-    /// Anything but a superblock that this program can use; see [`SuperblockError`]. Unknown read-only compatible
-    /// features are no error: ask [`Superblock::is_read_only`].
+    /// Anything but a superblock that this program can use; see [`SuperblockError`]. Unknown
+    /// read-only compatible features are no error: ask [`Superblock::is_read_only`].
     pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         let (disk, _) = DiskSuperblock::ref_from_prefix(bytes).map_err(|_| SuperblockError::NotPurlin)?;
         if disk.magic != MAGIC {
@@ -261,7 +263,8 @@ fn encode_layout(disk: &mut DiskSuperblock, layout: &Layout) {
     }
 }
 
-/// Kinds that this program does not know are skipped: what may not be ignored comes with a feature bit.
+/// Kinds that this program does not know are skipped: what may not be ignored comes with a feature
+/// bit.
 fn decode_layout(disk: &DiskSuperblock) -> Result<Layout, SuperblockError> {
     let region = |kind: RegionKind, field| {
         let mut slots = disk.regions.iter().filter(|slot| slot.kind.get() == kind as u16);

@@ -1,13 +1,16 @@
 //! Runs: what tells a drive that was left behind from one that went on by itself.
 //!
-//! While an array runs, one leader writes all of its superblocks, and drives that do not take one are left with an older one. That may be one
-//! which came to nothing: it says that others left, and before it was on enough drives, the leader went on with those others. Of a single
-//! run all of them are one line, and the newest is true. Two runs that each had other drives at their start are two lines.
+//! While an array runs, one leader writes all of its superblocks, and drives that do not take one
+//! are left with an older one. That may be one which came to nothing: it says that others left, and
+//! before it was on enough drives, the leader went on with those others. Of a single run all of
+//! them are one line, and the newest is true. Two runs that each had other drives at their start
+//! are two lines.
 
 use super::Superblock;
 
-/// One run of an array: from where it was made or assembled to its end. The next run with the same drives begins at a higher epoch, if this
-/// one wrote any; and one with others has other members. So no two runs that write are alike.
+/// One run of an array: from where it was made or assembled to its end. The next run with the same
+/// drives begins at a higher epoch, if this one wrote any; and one with others has other members.
+/// So no two runs that write are alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Run {
     /// The first epoch that it writes. 0: unknown, as in arrays of older versions.
@@ -24,8 +27,9 @@ pub const RUNS_BEFORE: usize = 15;
 pub struct Runs {
     /// The run that wrote the superblock.
     pub this: Run,
-    /// The one that it took over from, the one that this took over from, and so on: what a run wrote below [`Run::first_epoch`] of the next
-    /// one was there when that began. Unknown ones at the end.
+    /// The one that it took over from, the one that this took over from, and so on: what a run
+    /// wrote below [`Run::first_epoch`] of the next one was there when that began. Unknown ones at
+    /// the end.
     pub before: [Run; RUNS_BEFORE],
 }
 
@@ -41,7 +45,8 @@ impl Runs {
 }
 
 impl Superblock {
-    /// The runs that a run has to write which takes the array over from this superblock. `slots`: those whose drives it has.
+    /// The runs that a run has to write which takes the array over from this superblock. `slots`:
+    /// those whose drives it has.
     pub fn next_runs(&self, slots: impl Iterator<Item = usize>) -> Runs {
         let members = slots.fold(0, |bits, slot| bits | 1 << slot);
         let all = self.runs.all();
@@ -49,7 +54,8 @@ impl Superblock {
         Runs { this: Run { first_epoch: self.epoch + 1, members }, before }
     }
 
-    /// The older superblock is from the line that led to this one: nobody went on with it in another. `false` where that is not known.
+    /// The older superblock is from the line that led to this one: nobody went on with it in
+    /// another. `false` where that is not known.
     pub fn follows(&self, older: &Superblock) -> bool {
         let run = older.runs.this;
         if run.first_epoch == 0 || older.epoch > self.epoch {
@@ -91,7 +97,8 @@ mod tests {
             assert!(!half.follows(&written(6, first.runs)));
         }
         assert!(!right.follows(&left) && !left.follows(&right));
-        // Runs that came to nothing, one after the other: the superblocks name so many, and no more.
+        // Runs that came to nothing, one after the other: the superblocks name so many, and no
+        // more.
         let mut later = right.clone();
         for run in 0..RUNS_BEFORE {
             assert!(later.follows(&first) && !later.follows(&left), "{run} runs");

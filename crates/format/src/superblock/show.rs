@@ -70,7 +70,8 @@ impl fmt::Display for Superblock {
     }
 }
 
-/// A size in the largest binary unit that leaves at least 1, with at most two decimals, and none that are zero.
+/// A size in the largest binary unit that leaves at least 1, with at most two decimals, and none
+/// that are zero.
 struct Bytes(u64);
 
 impl fmt::Display for Bytes {

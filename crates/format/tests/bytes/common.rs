@@ -149,7 +149,8 @@ pub fn catalogue_with_upkeep() -> Catalogue {
     }
 }
 
-/// A catalogue whose volumes NVMe hosts have reserved, one by a host and one by all that are registered.
+/// A catalogue whose volumes NVMe hosts have reserved, one by a host and one by all that are
+/// registered.
 pub fn catalogue_with_reservations() -> Catalogue {
     let registrant = |digit: char, key| RegistrantRecord { host: digit.to_string().repeat(32), key };
     let holder = Some("b".repeat(32));
@@ -210,7 +211,8 @@ pub fn catalogue_with_access() -> Catalogue {
     Catalogue { next_id: 10, exports: plain.exports.into_iter().chain(namespaces).collect(), ..catalogue() }
 }
 
-/// A catalogue with secrets of two NVMe hosts. They are the specification's example and one for tests.
+/// A catalogue with secrets of two NVMe hosts. They are the specification's example and one for
+/// tests.
 pub fn catalogue_with_secrets() -> Catalogue {
     let known = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
     let other = "DHHC-1:02:Hi9ha9idssh3FgURRbfMUvOY7NlHiApDCmHhmIRCdhdlNQwebHEt/7DHoag3SmCHFvei/Q==:";

@@ -23,8 +23,8 @@ fn for_each_flipped_bit(bytes: &[u8], mut check: impl FnMut(&[u8], usize)) {
     }
 }
 
-/// Calls `check` with what is on the medium after a write of `new` over `old` was torn: any set of the sectors of one
-/// 4 KiB block, or any number of leading sectors of something longer.
+/// Calls `check` with what is on the medium after a write of `new` over `old` was torn: any set of
+/// the sectors of one 4 KiB block, or any number of leading sectors of something longer.
 fn for_each_torn_write(old: &[u8], new: &[u8], mut check: impl FnMut(&[u8])) {
     let len = old.len().max(new.len());
     let sectors = len / SECTOR;
@@ -240,7 +240,8 @@ proptest! {
         prop_assert!(MapBlock::decode(&bytes, &uuid(0), index).is_err());
     }
 
-    /// A right checksum over wrong fields must be answered too: whatever decodes can be written again as it was read.
+    /// A right checksum over wrong fields must be answered too: whatever decodes can be written
+    /// again as it was read.
     #[test]
     fn any_bytes_under_a_right_checksum_give_an_error_or_a_value_that_can_be_written(
         changes in proptest::collection::vec((16usize..2416, any::<u8>()), 1..6),

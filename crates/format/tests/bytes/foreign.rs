@@ -1,7 +1,8 @@
 //! A drive that holds something else is recognised, and said what it holds.
 //!
-//! `tests/foreign/` has images made by the tools of each format's authors (see `make.sh`), with blkid's opinion of each.
-//! Formats without such a tool are made here by hand, from their documents.
+//! `tests/foreign/` has images made by the tools of each format's authors (see `make.sh`), with
+//! blkid's opinion of each. Formats without such a tool are made here by hand, from their
+//! documents.
 
 use std::path::Path;
 
@@ -94,7 +95,8 @@ fn images_of_the_formats_own_tools_are_found_with_the_label_and_uuid_that_blkid_
         let facts = blkid.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')).unwrap();
         for fact in facts.split_whitespace() {
             let (key, value) = fact.split_once('=').unwrap();
-            // Not shown: NTFS keeps its label in a file, ISO 9660 has no UUID but a date, an MBR has a number.
+            // Not shown: NTFS keeps its label in a file, ISO 9660 has no UUID but a date, an MBR
+            // has a number.
             let shown = match key {
                 "LABEL" => name != "ntfs",
                 "UUID" | "PTUUID" => !["iso9660", "mbr"].contains(&name),

@@ -1,6 +1,7 @@
 //! The format does not change by accident: the bytes of known values are kept in `tests/golden/`.
 //!
-//! `PURLIN_GOLDEN_WRITE=1 cargo test -p format --test bytes golden` writes them anew, when the format changes on purpose.
+//! `PURLIN_GOLDEN_WRITE=1 cargo test -p format --test bytes golden` writes them anew, when the
+//! format changes on purpose.
 
 use std::path::PathBuf;
 
@@ -11,7 +12,8 @@ use crate::common::{
 };
 use format::{BLOCK, Catalogue, MapBlock, Superblock, decode_slot, encode_slot};
 
-/// Compares `bytes` with the golden image `name`, or writes it where that was asked for. Gives the image.
+/// Compares `bytes` with the golden image `name`, or writes it where that was asked for. Gives the
+/// image.
 fn golden(name: &str, bytes: &[u8]) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden").join(name);
     if std::env::var_os("PURLIN_GOLDEN_WRITE").is_some() {
@@ -90,7 +92,8 @@ fn the_document_in_the_catalogue_page_is_a_catalogue() {
     assert!(catalogue.version() == 2 && is_whole, "it shows every field");
 }
 
-/// The tables of the pages: every row starts where the one before it ends, and the last one ends with the block.
+/// The tables of the pages: every row starts where the one before it ends, and the last one ends
+/// with the block.
 #[test]
 fn the_tables_in_the_pages_cover_their_block_without_gap_or_overlap() {
     let pages = [

@@ -105,7 +105,8 @@ fn address(text: &str) {
         assert!(*port > 0 && !host.is_empty());
         assert_eq!(shown, text, "one place has one notation, so that two exports at one place are noticed");
     }
-    // The catalogue takes every address that the API takes, in either notation: it is written without asking again.
+    // The catalogue takes every address that the API takes, in either notation: it is written
+    // without asking again.
     for address in [text.to_owned(), shown] {
         let kind = ExportKind::Nbd { address, read_only: false, tls: None };
         let catalogue = samples::catalogue();

@@ -1,4 +1,5 @@
-//! An NBD server without sockets: what a driver does with the two machines, and what it may rely on.
+//! An NBD server without sockets: what a driver does with the two machines, and what it may rely
+//! on.
 
 use nbd::{
     Command, Descriptor, Directory, ExportInfo, Handshake, INPUT_BYTES_MIN, Listed, PAYLOAD_BYTES_MAX, Progress,
@@ -9,14 +10,15 @@ use crate::rng::Rng;
 
 pub(super) const DISK_BYTES: u64 = 64 << 20;
 
-/// More than one step of the handshake may answer, with the exports of [`Shelf`]: a list of all of them.
+/// More than one step of the handshake may answer, with the exports of [`Shelf`]: a list of all of
+/// them.
 const ANSWER_BYTES_MAX: usize = 6 << 10;
 
 /// The greeting: two magics and flags.
 const GREETING_BYTES: usize = 18;
 
-/// `disk` takes changes, `image` is read-only and has a description too long for the protocol, `leaving` and `barred`
-/// are refused. The default is `disk`.
+/// `disk` takes changes, `image` is read-only and has a description too long for the protocol,
+/// `leaving` and `barred` are refused. The default is `disk`.
 struct Shelf;
 
 impl Directory for Shelf {
@@ -69,7 +71,8 @@ enum Event {
     Ended(String),
 }
 
-/// All that a client can see, and all that the server was told: the same however the bytes were cut.
+/// All that a client can see, and all that the server was told: the same however the bytes were
+/// cut.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Trace {
     sent: Vec<u8>,
@@ -304,7 +307,8 @@ pub(super) fn check(bytes: &[u8], way: Way) {
     let exported = whole.events.iter().any(|event| matches!(event, Event::Entered(_)));
     let mut rest = &whole.sent[GREETING_BYTES..];
     while client::option_reply(&mut rest).is_some() {}
-    // `NBD_OPT_EXPORT_NAME` is answered without a header, and then nothing comes: size, flags, zeroes.
+    // `NBD_OPT_EXPORT_NAME` is answered without a header, and then nothing comes: size, flags,
+    // zeroes.
     assert!(rest.is_empty() || (exported && [10, 134].contains(&rest.len())), "{} bytes are no reply", rest.len());
 }
 
@@ -319,7 +323,8 @@ fn run(bytes: &[u8], tls: TlsPolicy, direct: bool, mut piece: impl FnMut(usize) 
         feeds += 1;
     }
     assert!(connection.trace.taken <= bytes.len());
-    // Each step takes something, or is the last of its turn, or hands out the empty data of an empty write.
+    // Each step takes something, or is the last of its turn, or hands out the empty data of an
+    // empty write.
     assert!(connection.steps <= 2 * bytes.len() + 2 * feeds, "{} steps for {} bytes", connection.steps, bytes.len());
     connection.trace
 }

@@ -105,7 +105,8 @@ fn run(input: &[u8]) {
         }
         lay(&mut tail, at.checked_sub(tail_start), data, part_bytes);
     }
-    // Zeroes after the last byte that says something are worth no time, but the head does not end just there.
+    // Zeroes after the last byte that says something are worth no time, but the head does not end
+    // just there.
     head.resize((head.len() + 8192).min(part_bytes as usize), 0);
     let found = inspect(&head, &tail, drive_bytes);
     assert!(found.is_sorted_by_key(|foreign| foreign.at));

@@ -68,7 +68,8 @@ pub(super) const ROUTER: Target = Target {
         b"{\"action\":\"start\",\"repair\":true}",
     ],
     input_bytes_max: 8192,
-    // Routes, their document and what a request of one byte more can ask for: one answer of all metrics.
+    // Routes, their document and what a request of one byte more can ask for: one answer of all
+    // metrics.
     memory: Memory { base_bytes: 12 << 20, per_input_byte: 4096 },
 };
 
@@ -166,7 +167,8 @@ async fn converse(routes: Router, bytes: &[u8]) -> (Vec<u8>, Vec<u16>) {
 }
 
 thread_local! {
-    /// A control and its routes: making them takes far longer than most requests, so they are used again.
+    /// A control and its routes: making them takes far longer than most requests, so they are used
+    /// again.
     static READY: (Arc<Noting>, Router) = {
         let control = Arc::new(Noting::default());
         (control.clone(), router(control))

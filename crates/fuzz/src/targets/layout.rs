@@ -31,7 +31,8 @@ pub(super) const TARGET: Target = Target {
     memory: Memory { base_bytes: 16 << 10, per_input_byte: 0 },
 };
 
-/// `[level, members (2, LE), which options are given, parity, copies, sets, strip (4, LE), member (8, LE)]`.
+/// `[level, members (2, LE), which options are given, parity, copies, sets, strip (4, LE), member
+/// (8, LE)]`.
 fn run(input: &[u8]) {
     let Some((&[level, m0, m1, given, parity, copies, sets], rest)) = input.split_first_chunk::<7>() else { return };
     let Some((strip, rest)) = rest.split_first_chunk::<4>() else { return };

@@ -91,7 +91,8 @@ fn seeds() -> Vec<Seed> {
         encode_frame(&ARRAY, &head, parts, &mut bytes);
         Seed::new(name, seal::input(Mode::SEALED | extra << 2, &bytes))
     };
-    // The payload is mostly left out of the corpus: it is filled up with zeroes, and the checksum made right.
+    // The payload is mostly left out of the corpus: it is filled up with zeroes, and the checksum
+    // made right.
     let mut all = vec![
         seed("parity", 0, &[part(4), part(5)]),
         seed("mirror", 1, &[copy]),

@@ -1,4 +1,5 @@
-//! NBD connections as scripts: an input says which messages a client sends, so that most of them are well formed.
+//! NBD connections as scripts: an input says which messages a client sends, so that most of them
+//! are well formed.
 
 use nbd::client;
 use nbd::wire::{cmd, info, opt};
@@ -20,7 +21,8 @@ pub(super) const TARGET: Target = Target {
                 "session",
                 [4, 9, 3, 2, 1, 0, 1, 1, 0, 7, 8, 1, 2, 3, 4, 9, 1, 0, 200, 3, 10, 1, 7, 1, 9, 9, 11, 12].as_slice(),
             ),
-            // Ranges just past the end of the disk, and past the end of all numbers: read, trim, zero, status.
+            // Ranges just past the end of the disk, and past the end of all numbers: read, trim,
+            // zero, status.
             Seed::new(
                 "edges",
                 [0, 1, 3, 1, 0, 0, 8, 1, 2, 9, 0, 200, 8, 1, 3, 5, 0, 9, 10, 0, 4, 1, 3, 5, 0, 9].as_slice(),

@@ -72,7 +72,8 @@ impl Script<'_> {
         bytes
     }
 
-    /// `[status, form, patches, patch*, result]`: data of this form, patched in some places, and mostly as long as asked for.
+    /// `[status, form, patches, patch*, result]`: data of this form, patched in some places, and
+    /// mostly as long as asked for.
     fn answer(&mut self, reply_bytes: u32) -> (Completion, Vec<u8>) {
         let [status, form, patches] = self.bytes();
         let mut data = template(form);

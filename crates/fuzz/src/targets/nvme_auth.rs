@@ -48,7 +48,8 @@ fn script(messages: &[Vec<u8>]) -> Vec<u8> {
     messages.iter().flat_map(framed).collect()
 }
 
-/// A transaction whose random bytes are others than those of [`run`]: its answers are right, and of no use.
+/// A transaction whose random bytes are others than those of [`run`]: its answers are right, and of
+/// no use.
 fn seeds() -> Vec<Seed> {
     let (mut host, mut controller) = (host(5), controller(6));
     let (mut from_host, mut from_controller) = (Vec::new(), Vec::new());

@@ -81,7 +81,8 @@ fn seeds() -> Vec<Seed> {
     vec![
         Seed::new("plain", [&[INITIALIZED, 3], &session(0)[..]].concat()),
         Seed::new("digests", [&[INITIALIZED | DIRECT | 3, 3], &session(3)[..]].concat()),
-        // Data and requests that are right, and then one of them again, too long, too early, of nobody.
+        // Data and requests that are right, and then one of them again, too long, too early, of
+        // nobody.
         Seed::new("script", [&[SCRIPT | 3, 3][..], &PLAIN, &PLAIN].concat()),
         Seed::new("script-again", [&[SCRIPT, 2][..], &[0, 2, 0, 100, 0, 0], &[0, 2, 1, 100, 0, 0]].concat()),
         Seed::new("script-long", [&[SCRIPT, 5][..], &[0, 1, 0, 255, 1, 1]].concat()),
@@ -98,8 +99,8 @@ const PLAIN: [u8; 36] = [
     0, 1, 0, 255, 0, 8, 3, 3, 0, 100, 0, 0, 0, 2, 0, 100, 0, 0, 5, 4, 0, 0, 0, 0, 3, 3, 0, 255, 0, 0, 5, 3, 0, 0, 0, 0,
 ];
 
-/// The bytes of the PDUs that a script says: kind, command, whether it begins where it should, what part of the rest, how much more than
-/// that, and flags that are wrong.
+/// The bytes of the PDUs that a script says: kind, command, whether it begins where it should, what
+/// part of the rest, how much more than that, and flags that are wrong.
 fn scripted(digests: Digests, script: &[u8]) -> Vec<u8> {
     let writer = Writer::new(digests, 0);
     let mut bytes = Vec::new();

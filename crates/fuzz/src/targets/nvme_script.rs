@@ -1,4 +1,5 @@
-//! NVMe/TCP connections as scripts: an input says which PDUs a host sends, so that most of them are well formed.
+//! NVMe/TCP connections as scripts: an input says which PDUs a host sends, so that most of them are
+//! well formed.
 
 use nvme::fabrics_data::{ANY_CONTROLLER, Connect};
 use nvme::{Command, DISCOVERY_NQN, Sgl, admin, nvm};
@@ -32,8 +33,8 @@ pub(super) const TARGET: Target = Target {
                 ]
                 .as_slice(),
             ),
-            // Register, acquire, a release of another length, report; preempt and abort, release, clear; one that persists, with keys that
-            // are asked for.
+            // Register, acquire, a release of another length, report; preempt and abort, release,
+            // clear; one that persists, with keys that are asked for.
             Seed::new(
                 "reservations",
                 [
@@ -48,8 +49,8 @@ pub(super) const TARGET: Target = Target {
                 ]
                 .concat(),
             ),
-            // One range; two with FUA; a place and a source past the end; too much; ranges that are asked for; another format; a
-            // read-only place.
+            // One range; two with FUA; a place and a source past the end; too much; ranges that are
+            // asked for; another format; a read-only place.
             Seed::new(
                 "copy",
                 [
@@ -63,7 +64,8 @@ pub(super) const TARGET: Target = Target {
                 ]
                 .concat(),
             ),
-            // A pair; two lengths; two blocks; past the end; a first one alone, a second one alone, and what is neither.
+            // A pair; two lengths; two blocks; past the end; a first one alone, a second one alone,
+            // and what is neither.
             Seed::new(
                 "fused",
                 [
@@ -137,7 +139,8 @@ impl Script<'_> {
         (command, blocks * block_bytes)
     }
 
-    /// Sends a command with data in its capsule, or that are to be asked for: what is sent then is what [`Script::send`] makes.
+    /// Sends a command with data in its capsule, or that are to be asked for: what is sent then is
+    /// what [`Script::send`] makes.
     fn bring(&mut self, session: &mut Session, mut command: Command, data: &[u8], in_capsule: bool) {
         let len = data.len() as u32;
         if in_capsule {
@@ -157,7 +160,8 @@ impl Script<'_> {
         }
     }
 
-    /// Reservation Register, Report, Acquire or Release: `[command, how, number, first key, second key]`.
+    /// Reservation Register, Report, Acquire or Release: `[command, how, number, first key, second
+    /// key]`.
     fn reserve(&mut self, session: &mut Session) {
         self.cid += 1;
         let opcodes =
@@ -200,7 +204,8 @@ impl Script<'_> {
         self.bring(session, command, &data, how & 1 == 0);
     }
 
-    /// A part of a fused operation, or what says that it is: `[FUSE and command, how, number, data]`.
+    /// A part of a fused operation, or what says that it is: `[FUSE and command, how, number,
+    /// data]`.
     fn fused(&mut self, session: &mut Session) {
         let part = self.byte();
         let opcode = match (part & 3, part >> 2) {

@@ -1,4 +1,5 @@
-//! An NVMe/TCP target without sockets: what a driver does with the controller's machines, and what it may rely on.
+//! An NVMe/TCP target without sockets: what a driver does with the controller's machines, and what
+//! it may rely on.
 
 use std::collections::VecDeque;
 

@@ -42,7 +42,8 @@ pub(super) const TARGET: Target = Target {
         b"{\"a\":",
     ],
     input_bytes_max: 4096,
-    // A drive of one byte becomes a string and a name; `[0,0,...]` read as values is 16 times its text.
+    // A drive of one byte becomes a string and a name; `[0,0,...]` read as values is 16 times its
+    // text.
     memory: Memory { base_bytes: 64 << 10, per_input_byte: 512 },
 };
 

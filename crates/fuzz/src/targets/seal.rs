@@ -5,7 +5,8 @@ use format::BLOCK;
 /// Where every structure of the format has its checksum: magic (8), version (4), CRC-32C (4).
 const CHECKSUM_AT: usize = 12;
 
-/// How the bytes after an input's first byte are given to a decoder. That byte says it, so that mutations choose.
+/// How the bytes after an input's first byte are given to a decoder. That byte says it, so that
+/// mutations choose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mode {
     /// Fill up with zeroes to whole blocks. A corpus keeps no zeroes at the end.

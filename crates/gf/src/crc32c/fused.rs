@@ -1,9 +1,10 @@
 //! Two ways to a CRC at the same time, on units of the CPU that do not get in each other's way.
 //!
-//! *Folding* (Gopal, Ozturk, Guilford and others, "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ
-//! Instruction", Intel 2009): wide registers run over a message, and are taken further with each step by carry-less
-//! products. *Streams*: the CPU's instruction for CRC-32C takes a word at a time, each after the one before, so three
-//! runs through other parts of the message at once.
+//! *Folding* (Gopal, Ozturk, Guilford and others, "Fast CRC Computation for Generic Polynomials
+//! Using PCLMULQDQ Instruction", Intel 2009): wide registers run over a message, and are taken
+//! further with each step by carry-less products. *Streams*: the CPU's instruction for CRC-32C
+//! takes a word at a time, each after the one before, so three runs through other parts of the
+//! message at once.
 //!
 //! ```text
 //! chunk:  | wide registers, all steps | first stream | second stream | third stream, some words longer |
@@ -20,7 +21,8 @@ const WORD: usize = 8;
 
 /// A register of 128-bit lanes, each a piece of a message.
 ///
-/// The methods take on the features of the `#[target_feature]` function that they end up in, or have the same.
+/// The methods take on the features of the `#[target_feature]` function that they end up in, or
+/// have the same.
 ///
 /// # Safety of every method
 /// The CPU has the instruction set. `load` reads [`Fold::BYTES`] bytes at any alignment.
@@ -43,7 +45,8 @@ pub(super) trait Fold: Copy {
     unsafe fn product(a: u64, b: u32) -> u64;
 }
 
-/// How a chunk of `LEN` bytes is divided: in each step `WIDE` registers take as many pieces, and each stream `WORDS` words.
+/// How a chunk of `LEN` bytes is divided: in each step `WIDE` registers take as many pieces, and
+/// each stream `WORDS` words.
 struct Chunk<F, const WIDE: usize, const WORDS: usize, const LEN: usize>(F);
 
 impl<F: Fold, const WIDE: usize, const WORDS: usize, const LEN: usize> Chunk<F, WIDE, WORDS, LEN> {
@@ -71,8 +74,9 @@ impl<F: Fold, const WIDE: usize, const WORDS: usize, const LEN: usize> Chunk<F, 
     #[inline(always)]
     unsafe fn append(register: u64, start: *const u8) -> u64 {
         const { Self::IS_WHOLE };
-        // SAFETY: the caller's promise of the CPU. The registers read the first `STREAMS` bytes: `WIDE_BYTES`, and as much
-        // in each step. The streams read from there on `STREAM_BYTES` twice, and `THIRD_BYTES`, which ends with the chunk.
+        // SAFETY: the caller's promise of the CPU. The registers read the first `STREAMS` bytes:
+        // `WIDE_BYTES`, and as much in each step. The streams read from there on `STREAM_BYTES`
+        // twice, and `THIRD_BYTES`, which ends with the chunk.
         unsafe {
             let mut wide: [F; WIDE] = core::array::from_fn(|index| F::load(start.add(index * F::BYTES)));
             wide[0] = wide[0].add_to_start(register);
@@ -156,7 +160,8 @@ pub(super) unsafe fn blocks<F: Fold, const WIDE: usize, const WORDS: usize>(byte
     }
 }
 
-/// The table of the loops, compiled for one implementation of [`Fold`] with the given attribute on each function.
+/// The table of the loops, compiled for one implementation of [`Fold`] with the given attribute on
+/// each function.
 macro_rules! operations {
     ($name:literal, $fold:ty, $wide:literal, $words:literal, #[$feature:meta]) => {
         pub(super) static OPERATIONS: $crate::crc32c::Operations =

@@ -4,12 +4,13 @@ use core::arch::aarch64::*;
 
 use super::fused::{Fold, operations};
 
-// Sixty-four bytes by folding and forty-eight by streams in each step. By the tables of instructions, not measured.
+// Sixty-four bytes by folding and forty-eight by streams in each step. By the tables of
+// instructions, not measured.
 operations!("neon-pmull", Quad, 4, 2, #[target_feature(enable = "neon,aes,crc")]);
 
-/// Whether the CPU has PMULL and CRC32: fields of ID_AA64ISAR0_EL1 (Arm ARM, D24.2), which Linux lets programs read since
-/// 4.11 (Documentation/arch/arm64/cpu-feature-registers.rst); the standard library's detection would tie the crate to
-/// `std`.
+/// Whether the CPU has PMULL and CRC32: fields of ID_AA64ISAR0_EL1 (Arm ARM, D24.2), which Linux
+/// lets programs read since 4.11 (Documentation/arch/arm64/cpu-feature-registers.rst); the standard
+/// library's detection would tie the crate to `std`.
 pub(super) fn runs_here() -> bool {
     // Elsewhere, and under Miri, what the build enables is what there is.
     if cfg!(miri) || cfg!(not(target_os = "linux")) {
@@ -29,7 +30,8 @@ pub(super) fn runs_here() -> bool {
 #[derive(Clone, Copy)]
 pub(super) struct Quad(uint64x2_t);
 
-// The compiler inlines functions with these features into others with the same, but not those that are always inlined.
+// The compiler inlines functions with these features into others with the same, but not those that
+// are always inlined.
 impl Fold for Quad {
     const BYTES: usize = 16;
 

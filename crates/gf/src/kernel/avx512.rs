@@ -1,7 +1,8 @@
 //! Sixty-four bytes at a time with AVX-512F and GFNI.
 //!
-//! GF2P8MULB multiplies modulo 0x11B, the polynomial of AES; a multiplication modulo 0x11D is linear over bits, so it
-//! goes through GF2P8AFFINEQB with the coefficient's bit matrix. Two XORs in a row become VPTERNLOG by the compiler's own doing.
+//! GF2P8MULB multiplies modulo 0x11B, the polynomial of AES; a multiplication modulo 0x11D is
+//! linear over bits, so it goes through GF2P8AFFINEQB with the coefficient's bit matrix. Two XORs
+//! in a row become VPTERNLOG by the compiler's own doing.
 
 use core::arch::x86_64::*;
 

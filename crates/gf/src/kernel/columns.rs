@@ -1,14 +1,16 @@
 //! The algorithms, once for all instruction sets.
 //!
-//! Each walks the columns of a stripe (the bytes at one offset in every strip) `WIDE` registers at a time: it reads
-//! each strip of those columns once, keeps the results in registers and writes them once. What is left at the end is
-//! walked one register at a time, then byte by byte with the same code.
+//! Each walks the columns of a stripe (the bytes at one offset in every strip) `WIDE` registers at
+//! a time: it reads each strip of those columns once, keeps the results in registers and writes
+//! them once. What is left at the end is walked one register at a time, then byte by byte with the
+//! same code.
 //!
-//! P, Q and R are sums of g^i, g^2i times D_i; Horner's rule takes them from the last strip down, so that each step
-//! multiplies by 2 (or 4) only: `q = 2q ^ d`.
+//! P, Q and R are sums of g^i, g^2i times D_i; Horner's rule takes them from the last strip down,
+//! so that each step multiplies by 2 (or 4) only: `q = 2q ^ d`.
 //!
 //! # Safety of every function
-//! That of [`Operations`](super::Operations): the CPU has the instruction set of `L`, and all strips are equally long.
+//! That of [`Operations`](super::Operations): the CPU has the instruction set of `L`, and all
+//! strips are equally long.
 
 use core::ops::Range;
 
@@ -16,8 +18,8 @@ use super::lanes::Lanes;
 use super::{ROWS_MAX, SolvePq};
 use crate::field::Multiplier;
 
-/// Runs `$walk::<L, WIDE>` over as many columns as it can, then one register at a time, then byte by byte.
-/// Each gets the first column and the end, and returns the first column that it left.
+/// Runs `$walk::<L, WIDE>` over as many columns as it can, then one register at a time, then byte
+/// by byte. Each gets the first column and the end, and returns the first column that it left.
 macro_rules! all_columns {
     ($columns:expr, $wide:expr, $walk:ident :: <$lanes:ident $(, $more:tt)*>, $($argument:expr),*) => {{
         let Range { start: mut at, end: length } = $columns;
@@ -37,8 +39,8 @@ macro_rules! all_columns {
 
 /// `WIDE` registers from `strip` at `at`.
 ///
-/// A loop and not `array::from_fn`, here and below: a closure has no target features and is not inlined, so that each
-/// register would take a call and a way through memory.
+/// A loop and not `array::from_fn`, here and below: a closure has no target features and is not
+/// inlined, so that each register would take a call and a way through memory.
 #[inline(always)]
 unsafe fn load<L: Lanes, const WIDE: usize>(strip: *const u8, at: usize) -> [L; WIDE] {
     // SAFETY: the caller has checked that `at + WIDE * L::BYTES` is within the strip.
@@ -63,8 +65,9 @@ unsafe fn store<L: Lanes, const WIDE: usize, const STREAM: bool>(values: [L; WID
     }
 }
 
-/// How far ahead of the column at hand the outputs are asked for: a store that misses the first-level cache holds up
-/// all that come after it. Nearer is too late, farther would drive out what has not been used yet.
+/// How far ahead of the column at hand the outputs are asked for: a store that misses the
+/// first-level cache holds up all that come after it. Nearer is too late, farther would drive out
+/// what has not been used yet.
 const WRITE_AHEAD_BYTES: usize = 512;
 
 /// Asks for the lines of `strip` that will be written some columns on.
@@ -73,15 +76,16 @@ unsafe fn prefetch_to_write<L: Lanes, const WIDE: usize>(strip: *mut u8, at: usi
     const LINE_BYTES: usize = 64;
     if WIDE > 1 {
         for line in (0..WIDE * L::BYTES).step_by(LINE_BYTES) {
-            // SAFETY: the caller's promise; the address may lie beyond the strip, and is not used for anything else.
+            // SAFETY: the caller's promise; the address may lie beyond the strip, and is not used
+            // for anything else.
             unsafe { L::prefetch_to_write(strip.wrapping_add(at + WRITE_AHEAD_BYTES + line)) };
         }
     }
 }
 
-/// From this size of a stripe on, syndromes are written around the cache: a second-level cache of 512 KiB, common among
-/// those with AVX2, does not hold them until they are needed, and they need not be fetched before they are written.
-/// `docs/decisions/gf-stores.md` has the measurements.
+/// From this size of a stripe on, syndromes are written around the cache: a second-level cache of
+/// 512 KiB, common among those with AVX2, does not hold them until they are needed, and they need
+/// not be fetched before they are written. `docs/decisions/gf-stores.md` has the measurements.
 const STREAM_STRIPE_BYTES: usize = 512 << 10;
 
 /// Whether the outputs of an encoding go around the cache.
@@ -91,13 +95,14 @@ fn streams<L: Lanes>(data: &[&[u8]], outputs: &[*mut u8]) -> bool {
         && outputs.iter().all(|strip| strip.addr().is_multiple_of(L::BYTES))
 }
 
-/// `all_columns` for `$walk` with a last constant `STREAM`: if `$streams`, as far as wide steps go, around the cache.
+/// `all_columns` for `$walk` with a last constant `STREAM`: if `$streams`, as far as wide steps go,
+/// around the cache.
 macro_rules! all_columns_streaming {
     ($streams:expr, $length:expr, $wide:expr, $walk:ident :: <$lanes:ident>, $($argument:expr),*) => {{
         let mut at = 0;
         if $streams {
-            // SAFETY: the caller's promise; `streams` has checked that the outputs are aligned, and every step is a
-            // multiple of that.
+            // SAFETY: the caller's promise; `streams` has checked that the outputs are aligned, and
+            // every step is a multiple of that.
             unsafe {
                 at = $walk::<$lanes, { $wide }, true>($($argument,)* at, $length);
                 $lanes::fence();
@@ -142,7 +147,8 @@ unsafe fn xor_walk<L: Lanes, const WIDE: usize, const STREAM: bool>(
     end: usize,
 ) -> usize {
     while end - at >= WIDE * L::BYTES {
-        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before
+        // it.
         unsafe {
             if !STREAM {
                 prefetch_to_write::<L, WIDE>(p, at);
@@ -190,7 +196,8 @@ unsafe fn pq_walk<L: Lanes, const WIDE: usize, const STREAM: bool>(
 ) -> usize {
     let (last, rest) = data.split_last().expect("there is a data strip");
     while end - at >= WIDE * L::BYTES {
-        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before
+        // it.
         unsafe {
             if !STREAM {
                 for strip in strips {
@@ -223,7 +230,8 @@ unsafe fn pqr_walk<L: Lanes, const WIDE: usize, const STREAM: bool>(
 ) -> usize {
     let (last, rest) = data.split_last().expect("there is a data strip");
     while end - at >= WIDE * L::BYTES {
-        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before
+        // it.
         unsafe {
             if !STREAM {
                 for strip in strips {
@@ -279,14 +287,16 @@ unsafe fn solve_pq_walk<L: Lanes, const WIDE: usize>(
     // SAFETY: the caller's promise.
     let (p_factor, q_factor) = unsafe { (L::factor(&solve.p_factor), L::factor(&solve.q_factor)) };
     while end - at >= WIDE * L::BYTES {
-        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before
+        // it.
         unsafe {
             for strip in lost {
                 prefetch_to_write::<L, WIDE>(strip, at);
             }
             let mut p: [L; WIDE] = load(syndromes[0], at);
             let mut q = [L::zero(); WIDE];
-            // A lost strip counts as zero: it adds nothing, but its step still multiplies what came before.
+            // A lost strip counts as zero: it adds nothing, but its step still multiplies what came
+            // before.
             pq_steps(above, &mut p, &mut q, at);
             double(&mut q);
             pq_steps(between, &mut p, &mut q, at);
@@ -339,7 +349,8 @@ unsafe fn combine_walk<L: Lanes, const WIDE: usize, const ROWS: usize>(
 ) -> usize {
     let (factors, _) = factors.as_chunks::<ROWS>();
     while end - at >= WIDE * L::BYTES {
-        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before
+        // it.
         unsafe {
             for strip in rows {
                 prefetch_to_write::<L, WIDE>(strip, at);
@@ -414,7 +425,8 @@ unsafe fn accumulate_walk<L: Lanes, const WIDE: usize, const SOURCES: usize, con
     end: usize,
 ) -> usize {
     while end - at >= WIDE * L::BYTES {
-        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before
+        // it.
         unsafe {
             let mut change: [L; WIDE] = load(sources[0], at);
             for source in &sources[1..] {
@@ -444,7 +456,8 @@ pub(super) unsafe fn xor_into<L: Lanes>(a: &mut [u8], b: &[u8]) {
 #[inline(always)]
 unsafe fn xor_into_walk<L: Lanes, const WIDE: usize>(a: *mut u8, b: *const u8, mut at: usize, end: usize) -> usize {
     while end - at >= WIDE * L::BYTES {
-        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before it.
+        // SAFETY: the strips reach to `end`, and the loop's condition leaves WIDE registers before
+        // it.
         unsafe {
             let (old, new): ([L; WIDE], [L; WIDE]) = (load(a, at), load(b, at));
             for n in 0..WIDE {
@@ -472,7 +485,8 @@ pub(super) unsafe fn is_zero<L: Lanes>(a: &[u8]) -> bool {
 #[inline(always)]
 unsafe fn is_zero_walk<L: Lanes, const WIDE: usize>(a: *const u8, mut at: usize, end: usize) -> Option<usize> {
     while end - at >= WIDE * L::BYTES {
-        // SAFETY: the strip reaches to `end`, and the loop's condition leaves WIDE registers before it.
+        // SAFETY: the strip reaches to `end`, and the loop's condition leaves WIDE registers before
+        // it.
         unsafe {
             let values: [L; WIDE] = load(a, at);
             let mut any = values[0];

@@ -1,8 +1,8 @@
-//! What an x86-64 CPU and its operating system offer, by CPUID and XGETBV; the standard library's detection would tie
-//! the crate to `std`.
+//! What an x86-64 CPU and its operating system offer, by CPUID and XGETBV; the standard library's
+//! detection would tie the crate to `std`.
 //!
-//! Intel SDM volume 1, sections 12.12 (SSE4.2, PCLMULQDQ), 14.3 (AVX), 14.7 (AVX2), 15.2 to 15.4 (AVX-512); GFNI is
-//! CPUID.(7,0):ECX bit 8, VPCLMULQDQ bit 10.
+//! Intel SDM volume 1, sections 12.12 (SSE4.2, PCLMULQDQ), 14.3 (AVX), 14.7 (AVX2), 15.2 to 15.4
+//! (AVX-512); GFNI is CPUID.(7,0):ECX bit 8, VPCLMULQDQ bit 10.
 
 use core::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
 

@@ -4,8 +4,8 @@ use crate::field::Multiplier;
 
 /// What the column loops need of an instruction set.
 ///
-/// The methods are `#[inline(always)]`, so that they take on the features of the `#[target_feature]` function that they
-/// end up in.
+/// The methods are `#[inline(always)]`, so that they take on the features of the
+/// `#[target_feature]` function that they end up in.
 ///
 /// # Safety of every method
 /// The CPU has the instruction set. `load` reads and `store` writes `BYTES` bytes at any alignment.
@@ -19,8 +19,8 @@ pub(super) trait Lanes: Copy {
 
     unsafe fn load(from: *const u8) -> Self;
     unsafe fn store(self, to: *mut u8);
-    /// As `store`, around the cache if the instruction set can: `to` is aligned to `BYTES`, and other threads see the
-    /// bytes only after `fence`.
+    /// As `store`, around the cache if the instruction set can: `to` is aligned to `BYTES`, and
+    /// other threads see the bytes only after `fence`.
     #[inline(always)]
     unsafe fn stream(self, to: *mut u8) {
         // SAFETY: the caller's promise.
@@ -50,7 +50,8 @@ pub(super) trait Lanes: Copy {
     unsafe fn zero() -> Self;
 }
 
-/// The table of the loops, compiled for one implementation of [`Lanes`] with the given attribute on each function.
+/// The table of the loops, compiled for one implementation of [`Lanes`] with the given attribute on
+/// each function.
 macro_rules! operations {
     ($name:literal, $lanes:ty $(, #[$feature:meta])?) => {
         pub(super) static OPERATIONS: $crate::kernel::Operations = $crate::kernel::Operations {

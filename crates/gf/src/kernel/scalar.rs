@@ -1,5 +1,5 @@
-//! Eight bytes in a general register, and the single byte with which every kernel finishes: for CPUs without a kernel
-//! of their own.
+//! Eight bytes in a general register, and the single byte with which every kernel finishes: for
+//! CPUs without a kernel of their own.
 
 use super::lanes::{Lanes, operations};
 use crate::field::{self, Multiplier};
@@ -54,8 +54,9 @@ impl Lanes for u64 {
 
     #[inline(always)]
     unsafe fn double(self) -> u64 {
-        // A top bit, times two less itself moved to the bottom, is a whole byte of ones: 0x100 - 1. The carry beyond the
-        // highest byte falls out; no other is left over, as every byte's borrow is its own.
+        // A top bit, times two less itself moved to the bottom, is a whole byte of ones: 0x100 - 1.
+        // The carry beyond the highest byte falls out; no other is left over, as every byte's
+        // borrow is its own.
         let overflow = self & each(0x80);
         let mask = (overflow << 1).wrapping_sub(overflow >> 7);
         ((self & each(0x7f)) << 1) ^ (mask & each(field::REDUCTION))

@@ -3,8 +3,9 @@
 use crate::oracle::{Bytes, Products, slices, slices_mut};
 use gf::{Code, CodeError, Decoder, Verdict, coefficient};
 
-/// Minors of the coefficient matrix, grown column by column: `minors[rows]` is the determinant of the chosen columns in
-/// the rows of the bit set `rows`, by Laplace expansion along the last column. Signs do not matter where -1 = 1.
+/// Minors of the coefficient matrix, grown column by column: `minors[rows]` is the determinant of
+/// the chosen columns in the rows of the bit set `rows`, by Laplace expansion along the last
+/// column. Signs do not matter where -1 = 1.
 struct Minors<'a> {
     products: &'a Products,
     /// `matrix[column][row]`
@@ -59,13 +60,13 @@ fn binomial(n: u64, k: u64) -> u64 {
     (0..k).fold(1, |product, i| product * (n - i) / (i + 1))
 }
 
-/// A code is MDS exactly if every square submatrix of its coefficients is invertible (MacWilliams and Sloane, "The
-/// theory of error-correcting codes", chapter 11, theorem 8). Checks all of `size`, for the most columns that a code
-/// with so many rows can have.
+/// A code is MDS exactly if every square submatrix of its coefficients is invertible (MacWilliams
+/// and Sloane, "The theory of error-correcting codes", chapter 11, theorem 8). Checks all of
+/// `size`, for the most columns that a code with so many rows can have.
 fn assert_invertible(syndrome_count: usize, size: usize) {
     let products = Products::new();
-    // From four syndromes on, the rows do not depend on the number of syndromes: all eight are checked at once, over
-    // the columns of the widest code with at least `size` of them.
+    // From four syndromes on, the rows do not depend on the number of syndromes: all eight are
+    // checked at once, over the columns of the widest code with at least `size` of them.
     let columns = if syndrome_count < 4 { 64 - syndrome_count } else { 64 - size.max(4) };
     let count = Minors::new(&products, syndrome_count, columns).are_not_zero(size);
     assert_eq!(count, binomial(columns as u64, size as u64) * binomial(syndrome_count as u64, size as u64));
@@ -97,8 +98,8 @@ fn four_to_eight_syndromes_survive_every_loss_they_promise() {
     }
 }
 
-/// The premise of the proof in `coefficient`'s documentation, for every size at once: the rows are those of a Cauchy
-/// matrix, times a factor for each column, in points that are all distinct.
+/// The premise of the proof in `coefficient`'s documentation, for every size at once: the rows are
+/// those of a Cauchy matrix, times a factor for each column, in points that are all distinct.
 #[test]
 fn the_higher_rows_are_a_cauchy_matrix_in_distinct_points() {
     let column_points: Vec<u8> = (0..60).map(|index| crate::oracle::power(2, index)).collect();

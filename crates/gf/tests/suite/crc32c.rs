@@ -1,6 +1,7 @@
 //! CRC-32C: every kernel that this CPU runs, against long division and against published values.
 //!
-//! Under Miri, which is some thousand times slower, fewer lengths are tried: those around the borders of each loop.
+//! Under Miri, which is some thousand times slower, fewer lengths are tried: those around the
+//! borders of each loop.
 
 use crate::oracle::{Bytes, place};
 use gf::{CRC32C_BLOCK, Crc32cKernel, crc32c, crc32c_append, crc32c_blocks, crc32c_kernels};
@@ -33,7 +34,8 @@ fn every_kernel_gives_the_published_sums() {
         0x01, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x14, 0, 0, 0, 0, 0, 0x04, 0, 0, 0, 0, 0x14, 0, 0, 0, 0x18,
         0x28, 0, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0, 0, 0,
     ];
-    // RFC 3720, appendix B.4, whose sums are printed byte by byte as they are sent: the lowest first.
+    // RFC 3720, appendix B.4, whose sums are printed byte by byte as they are sent: the lowest
+    // first.
     let vectors: [(&[u8], [u8; 4]); 5] = [
         (&[0; 32], [0xaa, 0x36, 0x91, 0x8a]),
         (&[0xff; 32], [0x43, 0xab, 0xa8, 0x62]),

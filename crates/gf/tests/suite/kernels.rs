@@ -1,7 +1,8 @@
-//! Every kernel that this CPU runs, against the oracle: every length from 0 to beyond the widest loop, every strip at
-//! its own alignment, with guard bytes around what is written.
+//! Every kernel that this CPU runs, against the oracle: every length from 0 to beyond the widest
+//! loop, every strip at its own alignment, with guard bytes around what is written.
 //!
-//! Under Miri, which is some thousand times slower, fewer lengths are tried: those around the borders of each loop.
+//! Under Miri, which is some thousand times slower, fewer lengths are tried: those around the
+//! borders of each loop.
 
 use crate::oracle::{Bytes, Placed, Products, place, strips, strips_mut};
 use gf::{Code, Kernel, kernels};
@@ -34,7 +35,8 @@ struct Case {
 impl Case {
     fn each(mut test: impl FnMut(&mut Case)) {
         let mut count = 0;
-        // Under Miri, which has to be told what the CPU is like, the fastest alone is what the run is for.
+        // Under Miri, which has to be told what the CPU is like, the fastest alone is what the run
+        // is for.
         for kernel in kernels().take(if cfg!(miri) { 1 } else { usize::MAX }) {
             test(&mut Case { kernel, products: Products::new(), bytes: Bytes(1) });
             count += 1;
@@ -135,7 +137,8 @@ fn update_and_accumulate_are_the_oracles_for_every_length_and_alignment() {
 #[test]
 fn reconstruct_gives_back_what_was_lost_for_every_length_and_alignment() {
     Case::each(|case| {
-        // Losses that take each way through the decoder: a plain sum, P and Q, two data strips, one to eight rows.
+        // Losses that take each way through the decoder: a plain sum, P and Q, two data strips, one
+        // to eight rows.
         let shapes: &[(usize, usize, &[usize])] = &[
             (4, 1, &[2]),
             (4, 1, &[4]),

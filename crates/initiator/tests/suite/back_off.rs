@@ -75,7 +75,8 @@ const DELAY: Duration = Duration::from_millis(300);
 /// What the third delay is, and the fourth would be twice of.
 const DELAY_MAX: Duration = Duration::from_millis(1200);
 
-/// Asks a target again and again that is not there, in the way that `set` makes it so, and then one that is gone once more.
+/// Asks a target again and again that is not there, in the way that `set` makes it so, and then one
+/// that is gone once more.
 fn asked_at_growing_intervals(set: impl Fn(&Proxy, &Counted, bool)) {
     on_tokio(async {
         let (target, _volume, _) = Target::disk(MIB);

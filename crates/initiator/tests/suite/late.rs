@@ -1,4 +1,5 @@
-//! Commands that are late: they are aborted, and if that does not help, their controller is given up. Time is the test's.
+//! Commands that are late: they are aborted, and if that does not help, their controller is given
+//! up. Time is the test's.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};

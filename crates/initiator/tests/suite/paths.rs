@@ -143,7 +143,8 @@ fn a_path_that_is_inaccessible_is_never_used_and_waited_for() {
     });
 }
 
-/// Targets that mean it, unlike the proxies' ones above: they refuse commands, and tell of the change.
+/// Targets that mean it, unlike the proxies' ones above: they refuse commands, and tell of the
+/// change.
 #[test]
 fn a_path_that_becomes_inaccessible_is_left_without_a_failed_request() {
     on_tokio(async {

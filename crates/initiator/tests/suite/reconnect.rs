@@ -26,7 +26,8 @@ fn connects(disk: &Disk) -> u64 {
     disk.paths()[0].connects
 }
 
-/// Each of eight tasks writes and compares a region of its own until `ends`. Gives what each region holds.
+/// Each of eight tasks writes and compares a region of its own until `ends`. Gives what each region
+/// holds.
 fn load(tasks: &tokio::task::LocalSet, disk: &Disk, ends: &Rc<Cell<bool>>) -> Vec<tokio::task::JoinHandle<Vec<u8>>> {
     const REGION: u64 = SIZE / 8;
     let one = |task: u64| {
@@ -312,7 +313,8 @@ fn a_drive_that_is_closed_executes_nothing_any_more() {
             async move { one.write(0, segments(&pattern(4096, 1)), false).await }
         });
         eventually("the write is there", || volume.in_flight() == 1).await;
-        // Silent from here on: whether the target still works is unknown until its keep alive timer has run out.
+        // Silent from here on: whether the target still works is unknown until its keep alive timer
+        // has run out.
         proxy.stall(true);
         let began = Instant::now();
         one.close().await;

@@ -40,7 +40,8 @@ fn what_is_written_by_several_queues_inside_of_tls_is_read_back() {
         for (hash, digests) in [(Hash::Sha256, BOTH), (Hash::Sha384, Default::default())] {
             let (target, _) = target(hash);
             let disk = disk(target.address, Options { digests, ..with(1, hash) }).await;
-            // Lengths around what fits into a capsule, a record and a transfer; longer ones are split.
+            // Lengths around what fits into a capsule, a record and a transfer; longer ones are
+            // split.
             let lens = [4 << 10, 16 << 10, 20 << 10, 128 << 10, 132 << 10, 1 << 20, 5 << 20];
             let mut offset = 0;
             let mut written = Vec::new();
@@ -113,8 +114,9 @@ fn a_connection_that_is_made_again_is_encrypted_again_and_with_the_key_of_then()
     });
 }
 
-/// Whoever sits between both can end a connection and keep back what was sent. So a write whose connection ended without TLS' goodbye is sent
-/// again only when the target cannot execute its first copy any more, where in the clear it is sent again at once.
+/// Whoever sits between both can end a connection and keep back what was sent. So a write whose
+/// connection ended without TLS' goodbye is sent again only when the target cannot execute its
+/// first copy any more, where in the clear it is sent again at once.
 #[test]
 fn an_end_that_anybody_could_have_made_is_not_taken_for_the_targets() {
     on_tokio(async {

@@ -8,9 +8,9 @@ use super::{GeometryError, Level};
 
 /// RAID 10 of so many disks.
 ///
-/// Chunks are dealt to the disks in turn, each `near` times; a row of chunks so dealt fills a row of the disks. With `far` copies,
-/// each row is there again, every disk's chunk `near` disks further: in the following row (`offset`), or in a further part of
-/// every disk.
+/// Chunks are dealt to the disks in turn, each `near` times; a row of chunks so dealt fills a row
+/// of the disks. With `far` copies, each row is there again, every disk's chunk `near` disks
+/// further: in the following row (`offset`), or in a further part of every disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Copies {
     disks: usize,
@@ -24,8 +24,9 @@ pub struct Copies {
 }
 
 impl Copies {
-    /// The layout's lowest byte is the number of near copies, the next that of far ones, and bit 16 says that those are in the
-    /// following row. Bits 17 and 18 confine copies to sets of disks, which mdadm never does.
+    /// The layout's lowest byte is the number of near copies, the next that of far ones, and bit 16
+    /// says that those are in the following row. Bits 17 and 18 confine copies to sets of disks,
+    /// which mdadm never does.
     pub(super) fn new(
         layout: u32,
         disks: usize,

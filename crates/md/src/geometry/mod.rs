@@ -1,7 +1,7 @@
 //! Where each sector of an array lies.
 //!
-//! Written down as rules in `docs/import-md.md`. All numbers are sectors of 512 bytes; those on members count from the start of the
-//! member's data.
+//! Written down as rules in `docs/import-md.md`. All numbers are sectors of 512 bytes; those on
+//! members count from the start of the member's data.
 
 mod copies;
 mod parity;
@@ -16,7 +16,8 @@ pub use copies::Copies;
 pub use parity::{Parity, ParityLayout, Row};
 use stripes::Stripes;
 
-/// The most sectors of a member, 2 PiB: so many that the bytes of an array of as many members as there can be are a number of 64 bits.
+/// The most sectors of a member, 2 PiB: so many that the bytes of an array of as many members as
+/// there can be are a number of 64 bits.
 const SECTORS_MAX: u64 = 1 << 42;
 
 /// RAID levels that can be read.
@@ -114,7 +115,8 @@ pub enum GeometryError {
         /// What the superblock says.
         layout: u32,
     },
-    /// Members of RAID 0 differ in size, and nothing says in which of two ways the rest of the larger ones was filled.
+    /// Members of RAID 0 differ in size, and nothing says in which of two ways the rest of the
+    /// larger ones was filled.
     #[error(
         "members of different sizes, and nothing says how the larger ones were filled (md asks for its parameter \
          raid0.default_layout then)"

@@ -1,4 +1,5 @@
-//! RAID 4, 5 and 6: which disk of a row holds P, which Q, and which data strip is on which of the others.
+//! RAID 4, 5 and 6: which disk of a row holds P, which Q, and which data strip is on which of the
+//! others.
 
 use std::fmt;
 
@@ -79,7 +80,8 @@ impl ParityLayout {
         matches!(self, LeftSymmetric | RightSymmetric | LeftSymmetric6 | RightSymmetric6 | DdfNContinue)
     }
 
-    /// The powers in Q follow the disks themselves: those of P and Q are left out, and their powers with them.
+    /// The powers in Q follow the disks themselves: those of P and Q are left out, and their powers
+    /// with them.
     fn counts_disks(self) -> bool {
         matches!(self, DdfZeroRestart | DdfNRestart | DdfNContinue)
     }
@@ -109,7 +111,8 @@ pub struct Row {
     pub p: usize,
     /// The disk of Q.
     pub q: Option<usize>,
-    /// The disk whose bytes are multiplied with this power of 2 in Q; of none where the strip counts as zeroes.
+    /// The disk whose bytes are multiplied with this power of 2 in Q; of none where the strip
+    /// counts as zeroes.
     pub powers: SmallVec<[Option<usize>; 16]>,
 }
 
@@ -169,7 +172,8 @@ impl Parity {
         let (p, q) = self.parity_disks(row);
         let is_data = |disk: &usize| *disk != p && Some(*disk) != q;
         let from = |start: usize| (0..self.disks).map(move |step| (start + step) % self.disks);
-        // Behind the parity: behind Q, where that follows P; with Q apart the turn is shorter, but Q is left out anyway.
+        // Behind the parity: behind Q, where that follows P; with Q apart the turn is shorter, but
+        // Q is left out anyway.
         let behind = match q {
             Some(q) if q == (p + 1) % self.disks => q + 1,
             _ => p + 1,

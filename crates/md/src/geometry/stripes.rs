@@ -1,5 +1,5 @@
-//! RAID 0. Where members differ in size, what the smaller ones have is striped over all, the next over those that go on, and so on:
-//! these are zones.
+//! RAID 0. Where members differ in size, what the smaller ones have is striped over all, the next
+//! over those that go on, and so on: these are zones.
 
 use super::{GeometryError, Level, Numbers, SECTORS_MAX};
 

@@ -36,7 +36,8 @@ fn missing(assessment: &Assessment) -> Vec<usize> {
 
 #[test]
 fn members_that_do_not_have_everything_are_left_out_with_the_reason() {
-    // Slot 0 is two events behind; 1 is being rebuilt; 2 is whole and one event behind, which is none; 3 is faulty to the others.
+    // Slot 0 is two events behind; 1 is being rebuilt; 2 is whole and one event behind, which is
+    // none; 3 is faulty to the others.
     let found = array(1, 0, 6, |number, plain| {
         plain.roles = vec![0, 1, 2, 0xFFFE, 0xFFFF, 5];
         match number {

@@ -1,4 +1,5 @@
-//! Arrays on simulated drives, read as a whole and in parts, with members missing and blocks that cannot be read.
+//! Arrays on simulated drives, read as a whole and in parts, with members missing and blocks that
+//! cannot be read.
 
 use crate::support::{Plain, Table, bytes, content, copies_table, lay_out, parity_table, stripes_table};
 use drive::{Block, BlockError, Buf, BufMut, WriteZeroes};
@@ -105,7 +106,8 @@ fn shapes() -> impl Strategy<Value = Shape> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 160, ..ProptestConfig::default() })]
 
-    /// With as many members missing as the level survives, and further blocks unreadable as far as it goes.
+    /// With as many members missing as the level survives, and further blocks unreadable as far as
+    /// it goes.
     #[test]
     fn every_byte_is_read_back_whatever_the_level_survives_is_missing(
         shape in shapes(),

@@ -32,7 +32,8 @@ fn go_describes_the_export_and_enters_it() {
     let replies = option_replies(&trace.sent);
     assert!(replies[..4].iter().all(|reply| (reply.option, reply.kind) == (opt::GO, rep::INFO)));
     assert_eq!(replies[0].payload[..10], [[0, 0].as_slice(), &(64u64 << 20).to_be_bytes()].concat());
-    // HAS_FLAGS, FLUSH, FUA, TRIM, WRITE_ZEROES, MULTI_CONN, CACHE, FAST_ZERO; DF only with structured replies.
+    // HAS_FLAGS, FLUSH, FUA, TRIM, WRITE_ZEROES, MULTI_CONN, CACHE, FAST_ZERO; DF only with
+    // structured replies.
     assert_eq!(replies[0].payload[10..], 0b1101_0110_1101u16.to_be_bytes());
     assert_eq!(replies[1].payload, b"\0\x01disk");
     assert_eq!(replies[2].payload, b"\0\x02this is disk");

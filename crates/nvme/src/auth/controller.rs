@@ -6,7 +6,8 @@
 //!                                                                        │ if the host asked in turn
 //!                                                                        └──▶ Answered ── Success2 ──▶ Proven
 //! ```
-//! From everywhere else than `Proven` a message that is wrong leads to `Refusing`, and from there, once Failure1 is read, to `Failed`.
+//! From everywhere else than `Proven` a message that is wrong leads to `Refusing`, and from there,
+//! once Failure1 is read, to `Failed`.
 
 use super::message::{Challenge, Message, Negotiate, Response, Success};
 use super::proof::{Terms, Who};
@@ -60,7 +61,8 @@ impl ControllerAuth {
         ControllerAuth { policy, random, transaction: 0, stage: Stage::Idle }
     }
 
-    /// The data of Authentication Send have arrived. Gives what is to be run then, and given to [`ControllerAuth::worked`].
+    /// The data of Authentication Send have arrived. Gives what is to be run then, and given to
+    /// [`ControllerAuth::worked`].
     pub fn received(&mut self, data: &[u8]) -> Option<Work> {
         if let Stage::Idle = self.stage {
             self.transaction = Message::transaction_of(data).unwrap_or(0);
@@ -169,8 +171,8 @@ impl ControllerAuth {
         Ok(Success { transaction, hash_bytes: hash.bytes() as u8, answer })
     }
 
-    /// What Authentication Receive is answered with; [`ControllerAuth::was_read`] is to be called once it is on its way. `None` if there is
-    /// nothing to say, or not yet.
+    /// What Authentication Receive is answered with; [`ControllerAuth::was_read`] is to be called
+    /// once it is on its way. `None` if there is nothing to say, or not yet.
     pub fn reply(&self) -> Option<Vec<u8>> {
         let message = match &self.stage {
             Stage::Asking(challenge) => Message::Challenge((**challenge).clone()),

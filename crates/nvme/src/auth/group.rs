@@ -71,8 +71,8 @@ impl DhGroup {
         }
     }
 
-    /// Bytes of an exponent. RFC 7919, appendix A, wants 225, 275, 325, 375 and 400 bits at least for what the groups are worth; a whole
-    /// one would take many times as long.
+    /// Bytes of an exponent. RFC 7919, appendix A, wants 225, 275, 325, 375 and 400 bits at least
+    /// for what the groups are worth; a whole one would take many times as long.
     fn exponent_bytes(self) -> usize {
         match self {
             DhGroup::Null => 0,
@@ -153,7 +153,8 @@ impl Work {
         let shared = match peer {
             None => nothing(),
             Some(peer) => match BoxedUint::from_be_slice(&peer, bits) {
-                // "the DH exponential shall not be 0, 1, or p-1": those tell the shared secret to anybody.
+                // "the DH exponential shall not be 0, 1, or p-1": those tell the shared secret to
+                // anybody.
                 Ok(peer) if peer >= two && peer < prime.wrapping_sub(BoxedUint::from(1u64).resize(bits)) => {
                     Ok(power(peer))
                 }
@@ -228,7 +229,8 @@ mod tests {
                 );
             }
         }
-        // 2 generates the subgroup of (p-1)/2 elements, so that 2^((p-1)/2) is 1: of no other number with these digits.
+        // 2 generates the subgroup of (p-1)/2 elements, so that 2^((p-1)/2) is 1: of no other
+        // number with these digits.
         for group in DhGroup::ALL[1..].iter() {
             let bits = group.bytes() as u32 * 8;
             let prime = BoxedUint::from_be_hex(group.prime(), bits).unwrap();

@@ -123,7 +123,8 @@ impl HostAuth {
         Ok(())
     }
 
-    /// Why the host refuses the controller, once it is telling it so. A controller may end the connection instead of an answer.
+    /// Why the host refuses the controller, once it is telling it so. A controller may end the
+    /// connection instead of an answer.
     pub fn verdict(&self) -> Option<HostError> {
         match self.stage {
             Stage::Refuse(refusal) => Some(HostError::Impostor(refusal)),

@@ -24,8 +24,8 @@ const HEAD_BYTES: usize = 16;
 /// Bytes of Failure1 and Failure2, and of what every message begins with.
 const FAILURE_BYTES: usize = 8;
 
-/// A protocol descriptor of Negotiate, which follows the first eight bytes: identifiers of hashes from byte 4 on, of groups from byte 34
-/// on, 30 of each at most.
+/// A protocol descriptor of Negotiate, which follows the first eight bytes: identifiers of hashes
+/// from byte 4 on, of groups from byte 34 on, 30 of each at most.
 const DESCRIPTOR_BYTES: usize = 64;
 const HASHES_AT: usize = 4;
 const GROUPS_AT: usize = 34;
@@ -150,7 +150,8 @@ impl Message {
     /// Reads a message; what follows it is not looked at.
     ///
     /// # Errors
-    /// [`Refusal::Payload`] if it is none, and what a sound one of another protocol is refused with.
+    /// [`Refusal::Payload`] if it is none, and what a sound one of another protocol is refused
+    /// with.
     pub fn parse(bytes: &[u8]) -> Result<Message, Refusal> {
         let head = bytes.get(..FAILURE_BYTES).ok_or(Refusal::Payload)?;
         let kind = (head[0], head[1]);
@@ -233,7 +234,8 @@ impl Message {
     /// The bytes.
     ///
     /// # Panics
-    /// If something has another length than its hash or group, or there are no identifiers of a kind, or more than 30.
+    /// If something has another length than its hash or group, or there are no identifiers of a
+    /// kind, or more than 30.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, len) = match self {
             Message::Negotiate(_) => (NEGOTIATE, FAILURE_BYTES + DESCRIPTOR_BYTES),

@@ -3,10 +3,12 @@
 //! - [`Secret`] is what an operator gives to both ends; a [`Key`] is made of it.
 //! - [`Message`] is what travels in Authentication Send and Authentication Receive.
 //! - [`ControllerAuth`] and [`HostAuth`] are the two ends of one transaction.
-//! - [`Work`] is the exponentiation that either end has to have done: it takes milliseconds, and may run on any thread.
+//! - [`Work`] is the exponentiation that either end has to have done: it takes milliseconds, and
+//!   may run on any thread.
 //!
-//! None of them draws random bytes: each transaction is given a [`Random`] of its own. Secrets, keys and exponents are wiped when they are
-//! dropped, compared in constant time, and never part of what `Debug` prints.
+//! None of them draws random bytes: each transaction is given a [`Random`] of its own. Secrets,
+//! keys and exponents are wiped when they are dropped, compared in constant time, and never part of
+//! what `Debug` prints.
 
 mod controller;
 mod group;
@@ -37,7 +39,8 @@ const SECURITY_PROTOCOL: u32 = 0xE9;
 /// Random bytes that one transaction takes.
 pub const RANDOM_BYTES: usize = 64 + 64 + 4;
 
-/// AUTHREQ in the answer to Connect, in bits 31:16: bit 1, ATR, "authentication transaction required". Base 2.0, figure 388.
+/// AUTHREQ in the answer to Connect, in bits 31:16: bit 1, ATR, "authentication transaction
+/// required". Base 2.0, figure 388.
 pub const TRANSACTION_REQUIRED: u64 = 1 << 17;
 
 /// AUTHREQ bit 2, ASCR: a secure channel is required as well.
@@ -77,7 +80,8 @@ pub struct Names {
     pub subsystem: Nqn,
 }
 
-/// Why an authentication has failed: the "reason code explanation" of reason 1, Base 2.0, clause 8.13.5.
+/// Why an authentication has failed: the "reason code explanation" of reason 1, Base 2.0, clause
+/// 8.13.5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Refusal {
@@ -128,7 +132,8 @@ impl fmt::Display for Refusal {
 
 /// Authentication Send (Base 2.0, clause 6.2) of so many bytes.
 pub fn send(len: u32) -> Command {
-    // The data are in the capsule: those of an admin queue take 8 KiB there (TCP Transport 1.0, clause 3.3.1.4).
+    // The data are in the capsule: those of an admin queue take 8 KiB there (TCP Transport 1.0,
+    // clause 3.3.1.4).
     security(fabrics::AUTHENTICATION_SEND, Sgl::in_capsule(len))
 }
 
@@ -146,7 +151,8 @@ fn security(kind: u8, dptr: Sgl) -> Command {
     command
 }
 
-/// Whether the fields of Authentication Send or Receive are what they have to be, and speak of as many bytes as its descriptor does.
+/// Whether the fields of Authentication Send or Receive are what they have to be, and speak of as
+/// many bytes as its descriptor does.
 pub fn is_sound(command: &Command) -> bool {
     command.cdw(10) >> 8 == SECURITY_PROTOCOL << 16 | 1 << 8 | 1 && command.cdw(11) == command.dptr.length.get()
 }

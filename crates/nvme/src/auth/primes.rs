@@ -1,5 +1,5 @@
-//! The primes of RFC 7919, appendix A: 2^b - 2^(b-64) + ([2^(b-130) e] + X) 2^64 - 1, most significant digit first. The generator of
-//! each is 2, and (p-1)/2 is prime.
+//! The primes of RFC 7919, appendix A: 2^b - 2^(b-64) + ([2^(b-130) e] + X) 2^64 - 1, most
+//! significant digit first. The generator of each is 2, and (p-1)/2 is prime.
 
 /// ffdhe2048.
 pub(super) const FFDHE2048: &str = "\

@@ -24,7 +24,8 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// The answer to a challenge, R1 or R2. Integers are in little endian; there is no secure channel (SC_C is 0).
+    /// The answer to a challenge, R1 or R2. Integers are in little endian; there is no secure
+    /// channel (SC_C is 0).
     pub fn answer(&self, who: Who, key: &Key, challenge: &[u8], sequence: u32) -> Zeroizing<Vec<u8>> {
         let Terms { hash, group, transaction, names, shared } = self;
         let augmented = match group {

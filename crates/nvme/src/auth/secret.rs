@@ -1,4 +1,5 @@
-//! Secrets as people carry them, and the keys made of them: NVMe Base 2.0, clauses 8.13.5.7 and 8.13.5.8.
+//! Secrets as people carry them, and the keys made of them: NVMe Base 2.0, clauses 8.13.5.7 and
+//! 8.13.5.8.
 
 use std::fmt;
 use std::str::FromStr;
@@ -11,8 +12,9 @@ use zeroize::{Zeroize, Zeroizing};
 use super::Hash;
 use crate::Nqn;
 
-/// A secret: 32, 48 or 64 bytes, and the hash function that makes a host's or a controller's key of them. Its text is
-/// `DHHC-1:HH:BASE64:`, where HH is that function (00 for none), and the base 64 has the bytes and their CRC-32.
+/// A secret: 32, 48 or 64 bytes, and the hash function that makes a host's or a controller's key of
+/// them. Its text is `DHHC-1:HH:BASE64:`, where HH is that function (00 for none), and the base 64
+/// has the bytes and their CRC-32.
 #[derive(Clone)]
 pub struct Secret {
     transform: Option<Hash>,
@@ -150,7 +152,8 @@ mod tests {
         }
     }
 
-    /// The example of the specification, which any hash function may go with, and secrets that nvme-cli has made.
+    /// The example of the specification, which any hash function may go with, and secrets that
+    /// nvme-cli has made.
     #[test]
     fn secrets_of_others_are_read() {
         let mut texts: Vec<String> =

@@ -1,4 +1,5 @@
-//! Through which controllers a namespace is to be reached: the log page Asymmetric Namespace Access, NVMe Base 2.0, clause 5.16.1.13.
+//! Through which controllers a namespace is to be reached: the log page Asymmetric Namespace
+//! Access, NVMe Base 2.0, clause 5.16.1.13.
 
 use super::{HostError, Submission, admin};
 use crate::Access;
@@ -6,7 +7,8 @@ use crate::Access;
 /// Log Page Identifier.
 const ACCESS: u8 = 0x0C;
 
-/// Bytes in front of the groups, and of each group without its namespaces: Base 2.0, figures 219 and 220.
+/// Bytes in front of the groups, and of each group without its namespaces: Base 2.0, figures 219
+/// and 220.
 const HEAD_BYTES: usize = 16;
 const GROUP_BYTES: usize = 32;
 
@@ -32,7 +34,8 @@ pub fn access_log(len: u32) -> Submission {
 }
 
 impl AccessStates {
-    /// Reads the log, as far as it was asked for. `Err` with the number of groups if there are more than `log` holds.
+    /// Reads the log, as far as it was asked for. `Err` with the number of groups if there are more
+    /// than `log` holds.
     ///
     /// # Errors
     /// [`HostError::Malformed`], [`HostError::Short`].

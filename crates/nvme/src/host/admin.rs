@@ -22,7 +22,8 @@ fn with_reply(mut command: Command, reply_bytes: u32) -> Submission {
     Submission { command, data: Vec::new(), reply_bytes }
 }
 
-/// Property Get (clause 6.5) of four bytes or, with `eight`, of eight. The value is the completion's result.
+/// Property Get (clause 6.5) of four bytes or, with `eight`, of eight. The value is the
+/// completion's result.
 pub fn property_get(offset: u32, eight: bool) -> Submission {
     let mut command = Command::new(FABRICS, 0, fabrics::PROPERTY_GET.into());
     command.set_cdw(10, eight.into());
@@ -45,8 +46,8 @@ pub fn identify(cns: u8, nsid: u32) -> Submission {
     with_reply(command, IDENTIFY_BYTES as u32)
 }
 
-/// Get Log Page (clause 5.16): `len` bytes from byte `offset` on, both multiples of four. With `retain` (RAE) the event that
-/// pointed to the log is not told again.
+/// Get Log Page (clause 5.16): `len` bytes from byte `offset` on, both multiples of four. With
+/// `retain` (RAE) the event that pointed to the log is not told again.
 ///
 /// # Panics
 /// If `len` is 0.
@@ -81,7 +82,8 @@ pub fn keep_alive() -> Submission {
     without_data(Command::new(admin::KEEP_ALIVE, 0, 0))
 }
 
-/// Asynchronous Event Request (clause 5.2): it is answered when something happens, see [`super::AsyncEvent`].
+/// Asynchronous Event Request (clause 5.2): it is answered when something happens, see
+/// [`super::AsyncEvent`].
 pub fn event_request() -> Submission {
     without_data(Command::new(admin::ASYNC_EVENT_REQUEST, 0, 0))
 }

@@ -58,7 +58,8 @@ pub fn write(blocks: Blocks, len: u32, in_capsule: bool, fua: bool) -> Command {
     command
 }
 
-/// Compare with `len` bytes, in the capsule or asked for. [`crate::Status::COMPARE_FAILURE`] if they differ.
+/// Compare with `len` bytes, in the capsule or asked for. [`crate::Status::COMPARE_FAILURE`] if
+/// they differ.
 pub fn compare(blocks: Blocks, len: u32, in_capsule: bool) -> Command {
     let mut command = blocks.command(nvm::COMPARE);
     command.dptr = data(len, in_capsule);
@@ -83,8 +84,8 @@ pub fn flush(nsid: u32) -> Command {
     Command::new(nvm::FLUSH, 0, nsid)
 }
 
-/// Dataset Management that gives these ranges back: first block and number of blocks of each. The data are to be sent in the
-/// capsule or, if they do not fit, when they are asked for.
+/// Dataset Management that gives these ranges back: first block and number of blocks of each. The
+/// data are to be sent in the capsule or, if they do not fit, when they are asked for.
 ///
 /// # Panics
 /// If there are none, or more than [`RANGES_MAX`].

@@ -1,11 +1,12 @@
 //! The host's side above the transport: how a controller is made to work, and what it says.
 //!
-//! - [`Setup`] connects an admin queue, enables the controller and learns what it is; [`Shutdown`] is the other end.
+//! - [`Setup`] connects an admin queue, enables the controller and learns what it is; [`Shutdown`]
+//!   is the other end.
 //! - [`Survey`] learns of the namespaces, [`DiscoveryLog`] of other subsystems.
 //! - [`admin`] and [`io`] build commands; [`AsyncEvent`] is what an event request brings.
 //!
-//! [`Setup`], [`Survey`], [`DiscoveryLog`] and [`Shutdown`] are each a [`Dialogue`]. None of them does I/O, knows time or gives commands
-//! identifiers: that is the caller's.
+//! [`Setup`], [`Survey`], [`DiscoveryLog`] and [`Shutdown`] are each a [`Dialogue`]. None of them
+//! does I/O, knows time or gives commands identifiers: that is the caller's.
 
 mod access;
 pub mod admin;
@@ -53,7 +54,8 @@ pub trait Dialogue {
     /// What is known at the end.
     type Outcome;
 
-    /// What to do next. To be called again after [`Dialogue::answer`], and after the time of [`Next::Wait`].
+    /// What to do next. To be called again after [`Dialogue::answer`], and after the time of
+    /// [`Next::Wait`].
     fn next(&mut self) -> Next<Self::Outcome>;
 
     /// Takes the answer to the command that [`Dialogue::next`] gave, with its data.

@@ -87,8 +87,8 @@ impl NamespaceInfo {
         self.blocks * u64::from(self.block_bytes)
     }
 
-    /// The blocks of a range in bytes. `None` if it does not begin and end with blocks, is empty, too long for a command, or
-    /// lies outside.
+    /// The blocks of a range in bytes. `None` if it does not begin and end with blocks, is empty,
+    /// too long for a command, or lies outside.
     #[inline]
     pub fn range(&self, offset: u64, len: u32) -> Option<Blocks> {
         let block_bytes = u64::from(self.block_bytes);

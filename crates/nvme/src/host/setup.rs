@@ -9,7 +9,8 @@ use crate::identify::{IdentifyController, cns};
 use crate::target::Host;
 use crate::{Completion, Nqn, Status};
 
-/// CC of a controller that is to work: EN, the NVM command set, pages of 4 KiB, entries of 2^6 and 2^4 bytes.
+/// CC of a controller that is to work: EN, the NVM command set, pages of 4 KiB, entries of 2^6 and
+/// 2^4 bytes.
 pub(super) const ENABLED: u32 = 1 | 6 << 16 | 4 << 20;
 
 /// How long to wait before CSTS is read again, in milliseconds.
@@ -28,8 +29,8 @@ pub struct Wish {
     pub keep_alive_ms: u32,
     /// I/O queues, if it is an I/O controller; fewer may be granted.
     pub queues: u16,
-    /// Events to be told of, as bits of the feature Asynchronous Event Configuration. Those that the controller does not have are
-    /// not asked for.
+    /// Events to be told of, as bits of the feature Asynchronous Event Configuration. Those that
+    /// the controller does not have are not asked for.
     pub events: u32,
 }
 
@@ -196,7 +197,8 @@ impl Setup {
         Setup { wish, stage, cntlid: 0, capabilities: 0, version: 0, waited_ms: 0, info, queues: 0 }
     }
 
-    /// Goes on from an admin queue that was connected with [`connect_admin`], and has authenticated if it had to.
+    /// Goes on from an admin queue that was connected with [`connect_admin`], and has authenticated
+    /// if it had to.
     pub fn of_connected(wish: Wish, connected: Connected) -> Setup {
         Setup { stage: Stage::Capabilities, cntlid: connected.cntlid, ..Setup::new(wish) }
     }
@@ -335,8 +337,8 @@ pub fn connect_admin(wish: &Wish) -> Submission {
     connect_with(&connect, host, subsystem, ANY_CONTROLLER)
 }
 
-/// Connect of the I/O queue `queue`, 1 or more, with so many entries, to a controller that works. Submission queue flow control is
-/// not used.
+/// Connect of the I/O queue `queue`, 1 or more, with so many entries, to a controller that works.
+/// Submission queue flow control is not used.
 pub fn connect_io(host: &Host, subsystem: &Nqn, cntlid: u16, queue: u16, queue_entries: u16) -> Submission {
     let size = queue_entries.saturating_sub(1);
     let connect = Connect { format: 0, queue, size, no_flow_control: true, keep_alive_ms: 0 };

@@ -26,7 +26,8 @@ pub struct Admission {
 pub struct Refused(pub Status, pub u64);
 
 impl Refused {
-    /// A parameter is wrong: the byte where it begins, in the command or, with `in_data`, in its data. Base 2.0, figure 387.
+    /// A parameter is wrong: the byte where it begins, in the command or, with `in_data`, in its
+    /// data. Base 2.0, figure 387.
     pub fn parameter(offset: u16, in_data: bool) -> Refused {
         Refused(Status::CONNECT_INVALID_PARAMETERS, u64::from(offset) | u64::from(in_data) << 16)
     }
@@ -56,8 +57,9 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Who a host is. One that says no name, as SPDK's tools do which were given none, has that of its identifier: what hosts without a
-/// name of their own call themselves (Base 2.0, clause 4.5), and no more and no less believed than any other.
+/// Who a host is. One that says no name, as SPDK's tools do which were given none, has that of its
+/// identifier: what hosts without a name of their own call themselves (Base 2.0, clause 4.5), and
+/// no more and no less believed than any other.
 fn host(data: &ConnectData) -> Result<Host, Refused> {
     let is_named = data.hostnqn[0] != 0 || data.host_id == [0; 16];
     let nqn = match is_named {

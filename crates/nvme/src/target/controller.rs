@@ -29,16 +29,18 @@ const SHUT_DOWN: u32 = 0b10 << 2;
 pub enum Answer {
     /// A completion with this status and result.
     Done(Status, u64),
-    /// Data for the host, then a completion with this result. No longer than the host has room is to be sent.
+    /// Data for the host, then a completion with this result. No longer than the host has room is
+    /// to be sent.
     Data(Vec<u8>, u64),
     /// [`Controller::event`] will give the completion.
     Later,
-    /// Reservations of these namespaces persist through a loss of power from now on, or do not. The command is answered when that
-    /// is so, or with an error that says why not.
+    /// Reservations of these namespaces persist through a loss of power from now on, or do not. The
+    /// command is answered when that is so, or with an error that says why not.
     Persistence(Vec<u32>, bool),
-    /// The command of this identifier on this I/O queue is to be aborted if it has not begun: it is answered "Command Abort
-    /// Requested" then, and after it this command with bit 0 of the result clear. Otherwise that is set. No more than
-    /// [`ABORTS_MAX`] of these run at a time: others are answered "Abort Command Limit Exceeded".
+    /// The command of this identifier on this I/O queue is to be aborted if it has not begun: it is
+    /// answered "Command Abort Requested" then, and after it this command with bit 0 of the result
+    /// clear. Otherwise that is set. No more than [`ABORTS_MAX`] of these run at a time: others are
+    /// answered "Abort Command Limit Exceeded".
     Abort(u16, u16),
 }
 
@@ -49,7 +51,8 @@ pub enum Effect {
     None,
     /// The controller was shut down: its I/O queues are gone.
     QueuesGone,
-    /// The controller was reset (disabled): its I/O queues are gone. It is to be noted in the subsystem's [`super::History`].
+    /// The controller was reset (disabled): its I/O queues are gone. It is to be noted in the
+    /// subsystem's [`super::History`].
     Reset,
 }
 
@@ -89,7 +92,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that was just connected to. `capsule_data_bytes`: data in a capsule of an I/O queue at most.
+    /// A controller that was just connected to. `capsule_data_bytes`: data in a capsule of an I/O
+    /// queue at most.
     pub fn new(kind: Kind, cntlid: u16, host: Host, keep_alive_ms: u32, capsule_data_bytes: u32) -> Controller {
         Controller {
             kind,
@@ -134,9 +138,10 @@ impl Controller {
         self.ready && self.configuration.enabled() && !self.configuration.shutdown()
     }
 
-    /// Says, before a command is executed, whether commands of I/O queues are under way, also of queues that had to end. Until they are not, a controller
-    /// that was disabled or shut down does not say that this is done, and one that was enabled again is not ready: Base 2.0,
-    /// clauses 3.5 and 3.6.
+    /// Says, before a command is executed, whether commands of I/O queues are under way, also of
+    /// queues that had to end. Until they are not, a controller that was disabled or shut down does
+    /// not say that this is done, and one that was enabled again is not ready: Base 2.0, clauses
+    /// 3.5 and 3.6.
     pub fn set_busy(&mut self, busy: bool) {
         self.busy = busy;
         self.settle();
@@ -205,7 +210,8 @@ impl Controller {
         (answer, Effect::None)
     }
 
-    /// Abort: Base 2.0, clause 5.1. Of the admin queue only event requests wait. Bit 0 of the result: "not aborted".
+    /// Abort: Base 2.0, clause 5.1. Of the admin queue only event requests wait. Bit 0 of the
+    /// result: "not aborted".
     fn abort(&mut self, command: &Command) -> Answer {
         let (queue, cid) = (command.cdw(10) as u16, (command.cdw(10) >> 16) as u16);
         if queue != 0 {
@@ -285,8 +291,8 @@ impl Controller {
         self.aborted.pop().or_else(|| self.events.take())
     }
 
-    /// Commands of I/O queues have failed, for the error log: each by its queue, the oldest first. `lost`: so many more had failed before,
-    /// of which nothing is known any more.
+    /// Commands of I/O queues have failed, for the error log: each by its queue, the oldest first.
+    /// `lost`: so many more had failed before, of which nothing is known any more.
     pub fn io_failed(&mut self, failed: impl IntoIterator<Item = (u16, Named, Status)>, lost: u64) {
         self.logs.failed_before(lost);
         failed.into_iter().for_each(|(queue, named, status)| self.logs.failed(queue, &named, status));
@@ -320,6 +326,7 @@ impl Controller {
 /// CAP: Base 2.0, figure 36.
 fn capabilities() -> u64 {
     let entries = u64::from(QUEUE_ENTRIES_MAX - 1);
-    // CQR: queues are contiguous. CSS, bit 37: the NVM command set. CRMS, bit 59: a controller that is ready has its media ready.
+    // CQR: queues are contiguous. CSS, bit 37: the NVM command set. CRMS, bit 59: a controller that
+    // is ready has its media ready.
     entries | 1 << 16 | READY_TIMEOUT << 24 | 1 << 37 | 1 << 59
 }

@@ -25,7 +25,8 @@ impl Event {
     const ALL: [Event; 4] =
         [Event::NamespaceChanged, Event::AccessChanged, Event::DiscoveryChanged, Event::ReservationNotice];
 
-    /// Its bit in OAES and in the feature Asynchronous Event Configuration. 0 for one that has none: it is always told.
+    /// Its bit in OAES and in the feature Asynchronous Event Configuration. 0 for one that has
+    /// none: it is always told.
     pub fn bit(self) -> u32 {
         match self {
             Event::NamespaceChanged => 1 << 8,
@@ -45,7 +46,8 @@ impl Event {
         }
     }
 
-    /// Dword 0 of the completion: log page, information, and type: 2 is "Notice", 6 "I/O Command specific status".
+    /// Dword 0 of the completion: log page, information, and type: 2 is "Notice", 6 "I/O Command
+    /// specific status".
     fn result(self) -> u64 {
         let (information, kind) = match self {
             Event::NamespaceChanged => (0x00, 2),

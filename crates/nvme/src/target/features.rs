@@ -44,7 +44,8 @@ pub(super) fn is_of_namespaces(feature: u8) -> bool {
     matches!(feature, fid::RESERVATION_NOTIFICATION_MASK | fid::RESERVATION_PERSISTENCE)
 }
 
-/// AB of Arbitration, bits 2:0: queues are served as commands come, and none waits for another one's turn.
+/// AB of Arbitration, bits 2:0: queues are served as commands come, and none waits for another
+/// one's turn.
 const NO_BURST_LIMIT: u32 = 0b111;
 
 /// AB, and the weights of the priorities; the bits between are reserved.

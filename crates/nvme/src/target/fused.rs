@@ -1,4 +1,5 @@
-//! Fused operations: NVMe Base 2.0, clause 3.4.2. There is one, Compare and Write: NVM Command Set 1.0, clause 2.1.5.
+//! Fused operations: NVMe Base 2.0, clause 3.4.2. There is one, Compare and Write: NVM Command Set
+//! 1.0, clause 2.1.5.
 
 use super::{Io, Namespace};
 use crate::{Command, Fuse, Status, nvm};
@@ -17,7 +18,8 @@ pub struct CompareAndWrite {
 }
 
 impl CompareAndWrite {
-    /// What two commands are together that came one after the other, the first and the second of a fused operation.
+    /// What two commands are together that came one after the other, the first and the second of a
+    /// fused operation.
     ///
     /// # Errors
     /// The status of both: they are not of the same one block.

@@ -1,8 +1,10 @@
-//! What has happened to a subsystem, and the Persistent Event Log page that tells of it: NVMe Base 2.0, clause 5.16.1.14.
+//! What has happened to a subsystem, and the Persistent Event Log page that tells of it: NVMe Base
+//! 2.0, clause 5.16.1.14.
 //!
 //! Invariants:
-//! 1. The log never becomes longer than PELS says, and what is kept for it has a bound, whatever happens: of each kind of event the newest
-//!    are kept, so that what hosts can cause pushes out nothing but its like.
+//! 1. The log never becomes longer than PELS says, and what is kept for it has a bound, whatever
+//!    happens: of each kind of event the newest are kept, so that what hosts can cause pushes out
+//!    nothing but its like.
 //! 2. A host is told of changes of a namespace only if it was allowed to use that when it changed.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -25,11 +27,13 @@ const POWER_ONS_MAX: usize = 128;
 const RESETS_MAX: usize = 128;
 const NAMESPACE_CHANGES_MAX: usize = 512;
 
-/// Names of hosts that are kept with changes of namespaces, all together: lists of hosts have no bound of their own.
+/// Names of hosts that are kept with changes of namespaces, all together: lists of hosts have no
+/// bound of their own.
 const HOST_NAMES_MAX: usize = 16_384;
 
-/// Of the resets of controllers so many are noted in [`RESETS_PERIOD_MS`]: hosts can reset without end. "If the same event is occurring
-/// at a frequency that exceeds a vendor specific threshold then the vendor may suppress further entries".
+/// Of the resets of controllers so many are noted in [`RESETS_PERIOD_MS`]: hosts can reset without
+/// end. "If the same event is occurring at a frequency that exceeds a vendor specific threshold
+/// then the vendor may suppress further entries".
 const RESETS_PER_PERIOD: usize = 16;
 const RESETS_PERIOD_MS: u64 = 60_000;
 
@@ -130,7 +134,8 @@ pub struct History {
 }
 
 impl History {
-    /// What was remembered: the newest first. `noted`: see [`History::noted`]. More than is kept is left out.
+    /// What was remembered: the newest first. `noted`: see [`History::noted`]. More than is kept is
+    /// left out.
     pub fn restore(happened: impl DoubleEndedIterator<Item = Happened>, noted: u64) -> History {
         let mut history = History::default();
         happened.rev().for_each(|happened| history.keep(happened));
@@ -268,7 +273,8 @@ struct ChangedNamespace {
     nsid: U32,
 }
 
-/// The reporting context of a controller: what a host reads in pieces, although more happens meanwhile.
+/// The reporting context of a controller: what a host reads in pieces, although more happens
+/// meanwhile.
 #[derive(Debug)]
 pub(super) struct Context {
     bytes: Vec<u8>,
@@ -308,7 +314,8 @@ impl Context {
         Context { bytes: [head.as_bytes(), &events].concat(), port: past.port }
     }
 
-    /// The page, as it was when the context was established. `existed`: the context was there before the command that reads it.
+    /// The page, as it was when the context was established. `existed`: the context was there
+    /// before the command that reads it.
     pub fn page(&self, existed: bool) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         if existed {
@@ -361,7 +368,8 @@ impl Happened {
                     nsze: (*blocks).into(),
                     reserved16: [0; 8],
                     ncap: (*blocks).into(),
-                    // Of a namespace to be created it is one of the formats that all have to choose from, otherwise its own.
+                    // Of a namespace to be created it is one of the formats that all have to choose
+                    // from, otherwise its own.
                     flbas: u8::from(*created && *block_bytes != 512),
                     dps: 0,
                     nmic: 1,

@@ -24,7 +24,8 @@ pub(super) const MODEL: &str = "Purlin";
 /// KAS: the keep alive timer counts in steps of 1 s, said in units of 100 ms.
 const KEEP_ALIVE_STEPS: u16 = 10;
 
-/// RESCAP: they persist through a loss of power if that is wished; all six types; "ignore existing key" as since version 1.3.
+/// RESCAP: they persist through a loss of power if that is wished; all six types; "ignore existing
+/// key" as since version 1.3.
 const RESERVATIONS: u8 = 1 | 0b11_1111 << 1 | 1 << 7;
 
 /// A block that is a whole block of every drive, in bytes.
@@ -98,13 +99,15 @@ impl Controller {
         // Bit 0: host identifiers of 128 bits.
         data.ctratt = 1.into();
         data.aerl = (EVENT_REQUESTS_MAX - 1) as u8;
-        // Bit 2: Get Log Page with offsets and long lengths. Not bit 5: the lists of logs and features are there, but it promises as well
-        // the scope of each command, of which Linux warns ("unusual effects"), and the log of NVMe-MI commands, of which there are none.
+        // Bit 2: Get Log Page with offsets and long lengths. Not bit 5: the lists of logs and
+        // features are there, but it promises as well the scope of each command, of which Linux
+        // warns ("unusual effects"), and the log of NVMe-MI commands, of which there are none.
         data.lpa = 1 << 2;
         data.elpe = (super::log::ERRORS_MAX - 1) as u8;
         data.kas = KEEP_ALIVE_STEPS.into();
         data.maxcmd = QUEUE_ENTRIES_MAX.into();
-        // Bits 1:0: SGLs, any alignment. Bit 20: offsets in capsules. Bit 21: transport descriptors.
+        // Bits 1:0: SGLs, any alignment. Bit 20: offsets in capsules. Bit 21: transport
+        // descriptors.
         data.sgls = (1 | 1 << 20 | 1 << 21).into();
         data.subnqn = subsystem.nqn.field();
         if self.kind() == Kind::Discovery {
@@ -180,7 +183,8 @@ fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {
     // Shared by controllers.
     data.nmic = 1;
     data.rescap = RESERVATIONS;
-    // Bits 2:0: what deallocated blocks read as, zeroes or nothing that is known. Bit 3: Write Zeroes may deallocate.
+    // Bits 2:0: what deallocated blocks read as, zeroes or nothing that is known. Bit 3: Write
+    // Zeroes may deallocate.
     data.dlfeat = u8::from(namespace.deallocated_reads_zeroes) | 1 << 3;
     let blocks = |bytes: u32| {
         let blocks = (bytes / namespace.block_bytes).max(1) - 1;

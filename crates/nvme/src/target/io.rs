@@ -83,7 +83,8 @@ pub enum Io {
     },
 }
 
-/// What a reservation excludes a command as: Base 2.0, clause 8.19, "Command Behavior in the Presence of a Reservation".
+/// What a reservation excludes a command as: Base 2.0, clause 8.19, "Command Behavior in the
+/// Presence of a Reservation".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     /// It reads.
@@ -127,11 +128,13 @@ const SOURCE_BYTES: usize = 32;
 /// MSRC and one: source ranges of one Copy command at most.
 pub const COPY_RANGES_MAX: u32 = 256;
 
-/// MCL, and MSSRL: what one Copy command copies at most, in bytes; as much as a write. All of it is in memory at once.
+/// MCL, and MSSRL: what one Copy command copies at most, in bytes; as much as a write. All of it is
+/// in memory at once.
 pub const COPY_BYTES_MAX: u32 = TRANSFER_BYTES_MAX;
 
 impl Io {
-    /// Reads a command for a namespace. One that is fused is a part of a [`super::CompareAndWrite`].
+    /// Reads a command for a namespace. One that is fused is a part of a
+    /// [`super::CompareAndWrite`].
     ///
     /// # Errors
     /// The status that the host gets.
@@ -183,7 +186,8 @@ impl Io {
                 Io::Reserve(Reserve::new(command))
             }
             nvm::RESERVATION_REPORT => {
-                // EDS: over fabrics host identifiers have 128 bits, which only the extended structures hold.
+                // EDS: over fabrics host identifiers have 128 bits, which only the extended
+                // structures hold.
                 if command.cdw(11) & 1 == 0 {
                     return Err(Status::HOST_ID_INCONSISTENT);
                 }
@@ -216,8 +220,9 @@ impl Io {
         Ok(io)
     }
 
-    /// Bytes of data that the command needs or gives. As many travel, but for Dataset Management: there the host may send
-    /// more than its ranges, as the length in its SGL says, and what is behind them means nothing.
+    /// Bytes of data that the command needs or gives. As many travel, but for Dataset Management:
+    /// there the host may send more than its ranges, as the length in its SGL says, and what is
+    /// behind them means nothing.
     #[inline]
     pub fn data_bytes(&self) -> u32 {
         match self {
@@ -245,8 +250,8 @@ impl Io {
     }
 }
 
-/// SLBA and NLB as bytes, which have to lie in the namespace. Without data the length may pass 4 GiB nowhere: 65,536 blocks of
-/// at most 4 KiB are 256 MiB.
+/// SLBA and NLB as bytes, which have to lie in the namespace. Without data the length may pass 4
+/// GiB nowhere: 65,536 blocks of at most 4 KiB are 256 MiB.
 #[inline]
 fn range(command: &Command, namespace: &Namespace) -> Result<(u64, u32), Status> {
     let (first, blocks) = (command.slba(), u64::from(command.blocks()));
@@ -259,8 +264,8 @@ fn range(command: &Command, namespace: &Namespace) -> Result<(u64, u32), Status>
     }
 }
 
-/// The ranges of Dataset Management: NVM Command Set 1.0, figure 37. `data` are the first [`Io::data_bytes`] of those that
-/// came with the command. Empty ranges are left out.
+/// The ranges of Dataset Management: NVM Command Set 1.0, figure 37. `data` are the first
+/// [`Io::data_bytes`] of those that came with the command. Empty ranges are left out.
 ///
 /// # Errors
 /// A range lies outside of the namespace: then none is to be deallocated.
@@ -285,11 +290,13 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// The source ranges of Copy, and the range that they are copied to: NVM Command Set 1.0, clause 3.2.2, format 0. `data` are the
-/// first [`Io::data_bytes`] of those that came with the command, `offset` is the first byte of the place.
+/// The source ranges of Copy, and the range that they are copied to: NVM Command Set 1.0, clause
+/// 3.2.2, format 0. `data` are the first [`Io::data_bytes`] of those that came with the command,
+/// `offset` is the first byte of the place.
 ///
 /// # Errors
-/// They are more than can be copied at a time, or lie outside of the namespace, or do not fit the place.
+/// They are more than can be copied at a time, or lie outside of the namespace, or do not fit the
+/// place.
 pub fn copied(data: &[u8], offset: u64, namespace: &Namespace) -> Result<(Vec<Range>, Range), Status> {
     let mut sources = Vec::with_capacity(data.len() / SOURCE_BYTES);
     let (block_bytes, mut blocks) = (u64::from(namespace.block_bytes), 0);

@@ -244,7 +244,8 @@ impl Controller {
             // 0 would say that changes are not counted.
             lid::ACCESS => {
                 let mut bytes = access(command, shelf, self.logs.access_changes + 1);
-                // Hosts take it to be as long as it may become, and nvme-cli reads that in pieces: behind the groups are zeroes.
+                // Hosts take it to be as long as it may become, and nvme-cli reads that in pieces:
+                // behind the groups are zeroes.
                 bytes.resize(bytes.len().max(ACCESS_BYTES_MAX), 0);
                 bytes
             }
@@ -263,7 +264,8 @@ impl Controller {
             lid::FEATURES => {
                 let mut bytes = vec![0; 1024];
                 for feature in features::SUPPORTED {
-                    // FSUPP, and of FSP in bits 31:20 the first bit, "Namespace Scope", or the second, "Controller Scope".
+                    // FSUPP, and of FSP in bits 31:20 the first bit, "Namespace Scope", or the
+                    // second, "Controller Scope".
                     bytes[usize::from(feature) * 4] = 1;
                     bytes[usize::from(feature) * 4 + 2] =
                         if features::is_of_namespaces(feature) { 1 << 4 } else { 1 << 5 };
@@ -331,7 +333,8 @@ impl Controller {
             bytes[usize::from(page) * 4] = 1;
         }
         if self.has_log(lid::PERSISTENT_EVENTS) {
-            // ECRH, of the field that each page has to itself: the action "Establish Context and Read 512 Bytes of Header".
+            // ECRH, of the field that each page has to itself: the action "Establish Context and
+            // Read 512 Bytes of Header".
             bytes[usize::from(lid::PERSISTENT_EVENTS) * 4 + 2] = 1;
         }
         bytes
@@ -341,10 +344,12 @@ impl Controller {
         let activity = shelf.activity();
         let Past { power_cycles, power_on_s, .. } = shelf.past();
         let long = |value: u64| [U64::new(value), U64::ZERO];
-        // "In thousands (i.e., a value of 1 corresponds to 1,000 units of 512 bytes) ... rounded up".
+        // "In thousands (i.e., a value of 1 corresponds to 1,000 units of 512 bytes) ... rounded
+        // up".
         let units = |bytes: u64| long(bytes.div_ceil(512_000));
         let mut health: Health = blank();
-        // Bit 2: "reliability has been degraded". No other bit is: spare drives are no spare blocks, and what is not served is not read-only.
+        // Bit 2: "reliability has been degraded". No other bit is: spare drives are no spare
+        // blocks, and what is not served is not read-only.
         health.critical_warning = u8::from(activity.degraded) << 2;
         // There is no sensor; 25 degrees.
         health.temperature = U16::new(298);
@@ -397,7 +402,8 @@ fn effects() -> Vec<u8> {
     bytes
 }
 
-/// Asymmetric Namespace Access: Base 2.0, figures 219 and 220. `count`: the change count of the whole.
+/// Asymmetric Namespace Access: Base 2.0, figures 219 and 220. `count`: the change count of the
+/// whole.
 fn access<S: Shelf>(command: &Command, shelf: &S, count: u64) -> Vec<u8> {
     // RGO, bit 0 of LSP: groups only.
     let groups_only = command.cdw(10) >> 8 & 1 != 0;

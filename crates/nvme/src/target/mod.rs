@@ -47,8 +47,9 @@ pub const QUEUES_MAX: u16 = 128;
 /// NN: the highest number of a namespace.
 pub const NAMESPACE_MAX: u32 = 65_535;
 
-/// MNAN and NANAGRPID: namespaces of a subsystem at most, each of which is an ANA group of its own. Hosts reserve memory for the
-/// whole ANA log, 36 bytes for each, and Linux' does without ANA where that is more than [`TRANSFER_BYTES_MAX`].
+/// MNAN and NANAGRPID: namespaces of a subsystem at most, each of which is an ANA group of its own.
+/// Hosts reserve memory for the whole ANA log, 36 bytes for each, and Linux' does without ANA where
+/// that is more than [`TRANSFER_BYTES_MAX`].
 pub const NAMESPACES_MAX: u32 = 4096;
 
 /// The NSID that stands for all namespaces.

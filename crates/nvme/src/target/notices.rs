@@ -7,8 +7,8 @@ use zerocopy::{Immutable, IntoBytes, Unaligned};
 
 use super::Notice;
 
-/// Notifications that wait to be read, at most: NALP counts so many. A host that reads none loses the newest, and sees by their
-/// numbers that some are missing.
+/// Notifications that wait to be read, at most: NALP counts so many. A host that reads none loses
+/// the newest, and sees by their numbers that some are missing.
 const NOTICES_MAX: usize = 256;
 
 /// REGPRE, RESREL and RESPRE of the feature Reservation Notification Mask.

@@ -1,7 +1,8 @@
 //! Reservations of one namespace: NVMe Base 2.0, clause 8.19.
 //!
 //! Invariants of [`Reservations`]:
-//! 1. Each host is registered once at most, under a key that is not 0, and there are no more than [`REGISTRANTS_MAX`].
+//! 1. Each host is registered once at most, under a key that is not 0, and there are no more than
+//!    [`REGISTRANTS_MAX`].
 //! 2. A reservation of one host is that of a registrant. One of all registrants has one at least.
 //! 3. What was refused has changed nothing.
 
@@ -17,8 +18,8 @@ use crate::Status;
 /// A host identifier, HOSTID: all controllers of a host have the same.
 pub type HostId = [u8; 16];
 
-/// Hosts that may be registered with one namespace. Clusters have some ten; what is saved of all namespaces of a group has to fit its
-/// catalogue.
+/// Hosts that may be registered with one namespace. Clusters have some ten; what is saved of all
+/// namespaces of a group has to fit its catalogue.
 pub const REGISTRANTS_MAX: usize = 256;
 
 /// RTYPE: Base 2.0, clause 7.2.
@@ -74,8 +75,8 @@ impl ReservationType {
 /// What a host may do with a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permit {
-    /// Commands of the read group: Read, Compare, Verify (Base 2.0, clause 8.19, "Command Behavior in the
-    /// Presence of a Reservation").
+    /// Commands of the read group: Read, Compare, Verify (Base 2.0, clause 8.19, "Command Behavior
+    /// in the Presence of a Reservation").
     pub reads: bool,
     /// Commands of the write group: Write, Write Zeroes, Dataset Management, Copy, and Flush.
     pub writes: bool,
@@ -226,7 +227,8 @@ impl Reservations {
         if self.registrants.get(host) == Some(&key) { Ok(()) } else { Err(Status::RESERVATION_CONFLICT) }
     }
 
-    /// Clauses 8.19.2 and 8.19.4. `current` is the key that the host says it has; `None` if that is not to be looked at.
+    /// Clauses 8.19.2 and 8.19.4. `current` is the key that the host says it has; `None` if that is
+    /// not to be looked at.
     fn register(
         &mut self,
         host: &HostId,
@@ -310,7 +312,8 @@ impl Reservations {
                 return Err(Status::RESERVATION_CONFLICT);
             }
             for gone in &meant {
-                // A reservation ends with these only where it is one of all registrants, and none is left to hear of it.
+                // A reservation ends with these only where it is one of all registrants, and none
+                // is left to hear of it.
                 let told = self.remove(gone);
                 debug_assert!(told.is_empty());
             }

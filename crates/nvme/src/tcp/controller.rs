@@ -18,7 +18,8 @@ pub struct Limits {
     pub digests: Digests,
 }
 
-/// Data from this length on are received straight into their place if none of them has arrived yet, in bytes.
+/// Data from this length on are received straight into their place if none of them has arrived yet,
+/// in bytes.
 pub(super) const DIRECT_BYTES_MIN: u32 = 16 << 10;
 
 /// Whose data these are.
@@ -39,7 +40,8 @@ pub enum Step {
     NeedMore,
     /// The connection is initialized: send this.
     Initialized(Head),
-    /// A command. Its `data_bytes` of data in the capsule follow, and then [`Step::Received`], unless there are none.
+    /// A command. Its `data_bytes` of data in the capsule follow, and then [`Step::Received`],
+    /// unless there are none.
     Command {
         /// The command.
         command: Command,
@@ -55,8 +57,8 @@ pub enum Step {
         /// Their number.
         len: usize,
     },
-    /// The input is empty, and `len` bytes of data come next. They may be received straight into place, all or some: then
-    /// [`Receiver::received`] has to be told. Or into the input as ever.
+    /// The input is empty, and `len` bytes of data come next. They may be received straight into
+    /// place, all or some: then [`Receiver::received`] has to be told. Or into the input as ever.
     Receive {
         /// Of what.
         to: To,
@@ -123,7 +125,8 @@ impl Receiver {
         }
     }
 
-    /// Asks for the data of a command. Gives the tag and the PDU to send, or `None` if so many transfers are on their way.
+    /// Asks for the data of a command. Gives the tag and the PDU to send, or `None` if so many
+    /// transfers are on their way.
     pub fn ask(&mut self, cid: u16, len: u32) -> Option<(u16, Head)> {
         let writer = self.writer?;
         let free = self.transfers.iter().position(Option::is_none).unwrap_or(self.transfers.len());
@@ -148,7 +151,8 @@ impl Receiver {
         *offset += data.len() as u32;
     }
 
-    /// What to say to the host before the connection is closed for `violation`: C2HTermReq, or nothing.
+    /// What to say to the host before the connection is closed for `violation`: C2HTermReq, or
+    /// nothing.
     pub fn farewell(&self, violation: &Violation) -> Vec<u8> {
         match violation.fatal_error() {
             Some((status, information)) => pdu::terminate(Kind::C2hTermReq, status, information, &self.wrong),

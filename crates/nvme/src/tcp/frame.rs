@@ -89,8 +89,8 @@ impl Frame {
     }
 }
 
-/// The header at the front of `input` that `violation` is in, as far as it has to be there for that to be seen: the common part
-/// or all of it. So it does not depend on how much has arrived behind.
+/// The header at the front of `input` that `violation` is in, as far as it has to be there for that
+/// to be seen: the common part or all of it. So it does not depend on how much has arrived behind.
 pub(super) fn wrong_header(input: &[u8], violation: &Violation) -> Vec<u8> {
     let kind = input.first().and_then(|number| Kind::from_number(*number));
     let len = match (violation, kind) {
@@ -131,7 +131,8 @@ impl Body {
         self.left -= data.len() as u32;
     }
 
-    /// Behind the last byte: reads the digest. `None` if it is not there yet; otherwise how many bytes it has, and whether it is right.
+    /// Behind the last byte: reads the digest. `None` if it is not there yet; otherwise how many
+    /// bytes it has, and whether it is right.
     #[inline]
     pub fn finish(&self, input: &[u8]) -> Option<(usize, bool)> {
         let Some(sum) = self.sum else { return Some((0, true)) };

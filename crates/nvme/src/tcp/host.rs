@@ -70,7 +70,8 @@ pub struct Request {
 /// A part of the data that were asked for, as long as one PDU may be.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece {
-    /// The header, with the padding behind it. The data follow, and then their digest, if that was agreed on.
+    /// The header, with the padding behind it. The data follow, and then their digest, if that was
+    /// agreed on.
     pub head: Head,
     /// Where in the data of the command they begin.
     pub offset: u32,
@@ -122,8 +123,9 @@ pub enum HostStep {
         /// Their number.
         len: usize,
     },
-    /// The input is empty, and `len` bytes of data come next. They may be received straight into place, all or some: then
-    /// [`HostReceiver::received`] has to be told. Or into the input as ever.
+    /// The input is empty, and `len` bytes of data come next. They may be received straight into
+    /// place, all or some: then [`HostReceiver::received`] has to be told. Or into the input as
+    /// ever.
     Receive {
         /// Of this command.
         cid: u16,
@@ -134,12 +136,14 @@ pub enum HostStep {
     },
     /// The controller asks for data: send [`HostReceiver::pieces`].
     Requested(Request),
-    /// A command has ended; its identifier is free again. After a success all data for the host have been there.
+    /// A command has ended; its identifier is free again. After a success all data for the host
+    /// have been there.
     Completed {
-        /// How it ended. SQHD is [`Completion::NO_FLOW_CONTROL`] where no response was sent, but data with SUCCESS.
+        /// How it ended. SQHD is [`Completion::NO_FLOW_CONTROL`] where no response was sent, but
+        /// data with SUCCESS.
         completion: Completion,
-        /// The digests of its data were right, if there were digests. If not, nothing of them is to be believed: a command
-        /// that is repeated may succeed (TCP Transport 1.0, clause 3.3.1.2).
+        /// The digests of its data were right, if there were digests. If not, nothing of them is to
+        /// be believed: a command that is repeated may succeed (TCP Transport 1.0, clause 3.3.1.2).
         intact: bool,
     },
     /// The controller broke the protocol or ends it. Send [`HostReceiver::farewell`] and close.
@@ -167,8 +171,8 @@ struct Arriving {
     success: bool,
 }
 
-/// Cuts what a controller sends into responses, data and requests for data, and checks that they belong to commands in flight. A
-/// pure machine: it owns no buffer.
+/// Cuts what a controller sends into responses, data and requests for data, and checks that they
+/// belong to commands in flight. A pure machine: it owns no buffer.
 #[derive(Debug)]
 pub struct HostReceiver {
     limits: HostLimits,
@@ -177,8 +181,8 @@ pub struct HostReceiver {
     arriving: Option<Arriving>,
     /// By command identifier.
     commands: Vec<Option<InFlight>>,
-    /// Identifiers below the length of `commands` that are not in use, the one that was for the longest time first: so a
-    /// response that comes twice is noticed.
+    /// Identifiers below the length of `commands` that are not in use, the one that was for the
+    /// longest time first: so a response that comes twice is noticed.
     free: VecDeque<u16>,
     /// The header that the last violation was in.
     wrong: Vec<u8>,
@@ -212,7 +216,8 @@ impl HostReceiver {
         self.commands.len() - self.free.len()
     }
 
-    /// Takes a command up that is about to be sent, and gives its identifier; `None` if so many are in flight.
+    /// Takes a command up that is about to be sent, and gives its identifier; `None` if so many are
+    /// in flight.
     #[inline]
     pub fn begin(&mut self, transfer: Transfer) -> Option<u16> {
         let command = Some(InFlight { transfer, done: 0, requests: 0, intact: true });
@@ -227,8 +232,8 @@ impl HostReceiver {
         Some((self.commands.len() - 1) as u16)
     }
 
-    /// The PDUs that carry the data which were asked for. They are to be sent now: the request counts as answered.
-    /// There are none before [`HostStep::Initialized`].
+    /// The PDUs that carry the data which were asked for. They are to be sent now: the request
+    /// counts as answered. There are none before [`HostStep::Initialized`].
     pub fn pieces(&mut self, request: &Request) -> Pieces {
         let (agreed, writer, len) = match self.agreed {
             Some((agreed, writer)) => (agreed.pdu_data_bytes_max, writer, request.len),
@@ -266,7 +271,8 @@ impl HostReceiver {
         *offset += data.len() as u32;
     }
 
-    /// What to say to the controller before the connection is closed for `violation`: H2CTermReq, or nothing.
+    /// What to say to the controller before the connection is closed for `violation`: H2CTermReq,
+    /// or nothing.
     pub fn farewell(&self, violation: &Violation) -> Vec<u8> {
         match violation.fatal_error() {
             Some((status, information)) => pdu::terminate(Kind::H2cTermReq, status, information, &self.wrong),

@@ -44,7 +44,8 @@ pub const DIGEST_BYTES: usize = 4;
 /// The longest header, that of ICReq and ICResp, in bytes.
 pub const HEADER_BYTES_MAX: usize = 128;
 
-/// Data of a terminate request at most, in bytes: the header that was wrong (TCP Transport 1.0, figure 19).
+/// Data of a terminate request at most, in bytes: the header that was wrong (TCP Transport 1.0,
+/// figure 19).
 pub const TERM_DATA_BYTES_MAX: usize = 128;
 
 impl Kind {
@@ -102,7 +103,8 @@ pub struct Initialize {
     pub alignment: u8,
     /// DGST: header digest in bit 0, data digest in bit 1.
     pub digests: u8,
-    /// Of ICReq MAXR2T, one less than the R2Ts of a command at the same time; of ICResp MAXH2CDATA in bytes.
+    /// Of ICReq MAXR2T, one less than the R2Ts of a command at the same time; of ICResp MAXH2CDATA
+    /// in bytes.
     pub maximum: U32,
     /// Reserved.
     pub reserved: [u8; 112],
@@ -203,7 +205,8 @@ impl Digests {
     }
 }
 
-/// A header as it is sent, with its digest and the padding in front of the data: at most 128 bytes and padding of a capsule.
+/// A header as it is sent, with its digest and the padding in front of the data: at most 128 bytes
+/// and padding of a capsule.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
     bytes: [u8; HEADER_BYTES_MAX],
@@ -245,7 +248,8 @@ impl Writer {
         self.digests
     }
 
-    /// Puts a header together. `data_bytes` follow it, and then the digest over them, if that was agreed on.
+    /// Puts a header together. `data_bytes` follow it, and then the digest over them, if that was
+    /// agreed on.
     #[inline]
     fn head<P: FromBytes + IntoBytes>(&self, kind: Kind, flags: u8, mut pdu: P, data_bytes: usize) -> Head {
         let header_bytes = kind.header_bytes();

@@ -68,7 +68,8 @@ pub enum Violation {
         /// DATAL.
         len: u32,
     },
-    /// A controller asks for data that the command does not have, or not from where the last request ended.
+    /// A controller asks for data that the command does not have, or not from where the last
+    /// request ended.
     #[error("command {cid} is asked for {len} bytes from byte {offset} on, with tag {tag}: it does not have them")]
     Request {
         /// TTAG.
@@ -114,7 +115,8 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// FES and FEI of a terminate request; `None` where none is to be sent. TCP Transport 1.0, figures 20 and 22.
+    /// FES and FEI of a terminate request; `None` where none is to be sent. TCP Transport 1.0,
+    /// figures 20 and 22.
     pub fn fatal_error(&self) -> Option<(u16, u32)> {
         const INVALID_HEADER_FIELD: u16 = 1;
         const SEQUENCE: u16 = 2;

@@ -1,6 +1,7 @@
 //! HKDF-Extract (RFC 5869, clause 2.2) and HKDF-Expand-Label (RFC 8446, clause 7.1).
 //!
-//! libnvme before 1.16, which Debian 13 still has, expands a label otherwise: the length has its low byte first, and label and context have no lengths.
+//! libnvme before 1.16, which Debian 13 still has, expands a label otherwise: the length has its
+//! low byte first, and label and context have no lengths.
 
 use zeroize::Zeroizing;
 
@@ -18,12 +19,14 @@ pub(super) enum Derivation {
     Libnvme,
 }
 
-/// What `secret` becomes for a label and a context, as many bytes as the hash function has: extracted without salt, and expanded.
+/// What `secret` becomes for a label and a context, as many bytes as the hash function has:
+/// extracted without salt, and expanded.
 ///
 /// # Panics
 /// If label or context are too long for RFC 8446.
 pub(super) fn derive(by: Derivation, hash: Hash, secret: &[u8], label: &str, context: &[u8]) -> Zeroizing<Vec<u8>> {
-    // "if not provided, [the salt] is set to a string of HashLen zeros", which is what HMAC makes of an empty key.
+    // "if not provided, [the salt] is set to a string of HashLen zeros", which is what HMAC makes
+    // of an empty key.
     let extracted = hash.hmac(&[], &[secret]);
     let label = [b"tls13 ", label.as_bytes()].concat();
     let length_of = |text: &[u8]| [u8::try_from(text.len()).expect("labels and contexts have 255 bytes at most")];

@@ -11,9 +11,11 @@ use crate::auth::Hash;
 /// NVMe0R01 HOSTNQN SUBNQN            version 0
 /// NVMe1R01 HOSTNQN SUBNQN DIGEST     version 1: the digest tells keys of the same host and subsystem apart
 /// ```
-/// R is a retained key: one that an operator has given. Those that an authentication has made (G) are not known here. 01 is SHA-256, 02 SHA-384.
+/// R is a retained key: one that an operator has given. Those that an authentication has made (G)
+/// are not known here. 01 is SHA-256, 02 SHA-384.
 ///
-/// Revision 1.0 ends an identity with a zero; nobody sends it, and it is taken off where somebody does.
+/// Revision 1.0 ends an identity with a zero; nobody sends it, and it is taken off where somebody
+/// does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsIdentity {
     /// Of whom the key is.

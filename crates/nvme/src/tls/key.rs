@@ -13,9 +13,10 @@ use super::derive::{CONTEXT_BYTES_MAX, Derivation, derive};
 use crate::Nqn;
 use crate::auth::{Hash, crc32};
 
-/// A configured key: 32 bytes for SHA-256 or 48 for SHA-384, and whether a host's key is made of them or they are it. Its text, the PSK
-/// interchange format (TCP Transport 1.0, clause 3.6.1.5), is `NVMeTLSkey-1:HH:BASE64:`, where HH is the hash function (00: they are it),
-/// and the base 64 has the bytes and their CRC-32.
+/// A configured key: 32 bytes for SHA-256 or 48 for SHA-384, and whether a host's key is made of
+/// them or they are it. Its text, the PSK interchange format (TCP Transport 1.0, clause 3.6.1.5),
+/// is `NVMeTLSkey-1:HH:BASE64:`, where HH is the hash function (00: they are it), and the base 64
+/// has the bytes and their CRC-32.
 #[derive(Clone)]
 pub struct TlsKey {
     is_transformed: bool,
@@ -46,8 +47,8 @@ const PREFIX: &str = "NVMeTLSkey-1:";
 const DIGEST_SEED: &[u8] = b" NVMe-over-Fabrics";
 
 impl TlsKey {
-    /// Of random bytes, of which as many as the hash function has are used: 32 for SHA-256, 48 for SHA-384. Each host has its own key
-    /// of them.
+    /// Of random bytes, of which as many as the hash function has are used: 32 for SHA-256, 48 for
+    /// SHA-384. Each host has its own key of them.
     ///
     /// # Panics
     /// If there are too few, or for SHA-512, which TLS has no cipher suite for.
@@ -57,7 +58,8 @@ impl TlsKey {
         TlsKey { is_transformed: true, derivation: Derivation::Rfc8446, bytes }
     }
 
-    /// The same for a peer whose libnvme is older than 1.16, and derives otherwise than the specification says. Its text does not tell.
+    /// The same for a peer whose libnvme is older than 1.16, and derives otherwise than the
+    /// specification says. Its text does not tell.
     pub fn of_old_libnvme(self) -> TlsKey {
         TlsKey { derivation: Derivation::Libnvme, ..self }
     }
@@ -78,8 +80,8 @@ impl TlsKey {
         text
     }
 
-    /// The retained key of a host: what is to be kept in place of the configured one, which "shall be destroyed" then (clause 3.6.1.3). Both make the same
-    /// handshakes for this host.
+    /// The retained key of a host: what is to be kept in place of the configured one, which "shall
+    /// be destroyed" then (clause 3.6.1.3). Both make the same handshakes for this host.
     pub fn retained(&self, host: &Nqn) -> TlsKey {
         let bytes = match self.is_transformed {
             true => derive(self.derivation, self.hash(), &self.bytes, "HostNQN", host.as_str().as_bytes()),
@@ -88,8 +90,9 @@ impl TlsKey {
         TlsKey { is_transformed: false, derivation: self.derivation, bytes }
     }
 
-    /// What a host may offer to a subsystem, as either derivation has it: the most telling identity first. They have different names. Of a key
-    /// [`of_old_libnvme`](TlsKey::of_old_libnvme) only that.
+    /// What a host may offer to a subsystem, as either derivation has it: the most telling identity
+    /// first. They have different names. Of a key [`of_old_libnvme`](TlsKey::of_old_libnvme) only
+    /// that.
     pub fn offered(&self, host: &Nqn, subsystem: &Nqn) -> Vec<TlsPsk> {
         let mut psks = self.psks(host, subsystem);
         let old = self.clone().of_old_libnvme().psks(host, subsystem);
@@ -98,8 +101,9 @@ impl TlsKey {
         psks
     }
 
-    /// What a host and a subsystem may shake hands with: the most telling identity first. Version 0 is missing where both names together are
-    /// too long for it, and for an old libnvme, since it would have the name of another secret.
+    /// What a host and a subsystem may shake hands with: the most telling identity first. Version 0
+    /// is missing where both names together are too long for it, and for an old libnvme, since it
+    /// would have the name of another secret.
     pub fn psks(&self, host: &Nqn, subsystem: &Nqn) -> Vec<TlsPsk> {
         let hash = self.hash();
         let retained = self.retained(host).bytes;

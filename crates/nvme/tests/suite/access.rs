@@ -1,4 +1,5 @@
-//! Asymmetric Namespace Access: what a controller says of namespaces that it reaches in different ways.
+//! Asymmetric Namespace Access: what a controller says of namespaces that it reaches in different
+//! ways.
 
 use crate::common::admin::{data, done, enabled, failed, log};
 use crate::common::shelf::Memory;
@@ -48,7 +49,8 @@ fn each_namespace_is_a_group_with_its_state() {
     assert_eq!((bytes[0], &bytes[1..]), (1, &[0; 16 + 2 * 36 - 1][..]));
 }
 
-/// Hosts reserve memory for the largest log that there can be: NANAGRPID groups and MNAN namespaces.
+/// Hosts reserve memory for the largest log that there can be: NANAGRPID groups and MNAN
+/// namespaces.
 #[test]
 fn the_largest_log_is_read_with_one_command() {
     const _: () = assert!(16 + NAMESPACES_MAX * (32 + 4) <= TRANSFER_BYTES_MAX);
@@ -57,13 +59,15 @@ fn the_largest_log_is_read_with_one_command() {
     identify.set_cdw(10, cns::CONTROLLER.into());
     let identified = data(execute(&mut controller, &Memory::new(), &identify)).expect("data");
     let number = |at: usize| u32::from_le_bytes(identified[at..at + 4].try_into().expect("four bytes"));
-    // CMIC says that there are states; ANACAP: optimized, non-optimized, inaccessible, and groups that stay the same.
+    // CMIC says that there are states; ANACAP: optimized, non-optimized, inaccessible, and groups
+    // that stay the same.
     assert_eq!((identified[76] & 1 << 3, identified[343]), (1 << 3, 0b100_0111));
     // ANAGRPMAX, NANAGRPID, MNAN.
     assert_eq!((number(344), number(348), number(540)), (65_535, NAMESPACES_MAX, NAMESPACES_MAX));
 }
 
-/// They take the log to be that long, and nvme-cli reads it in pieces: an offset behind a log's end is an invalid field.
+/// They take the log to be that long, and nvme-cli reads it in pieces: an offset behind a log's end
+/// is an invalid field.
 #[test]
 fn the_log_can_be_read_in_pieces_to_the_length_that_hosts_expect() {
     let mut controller = enabled(Kind::Io);

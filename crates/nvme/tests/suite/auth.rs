@@ -1,4 +1,5 @@
-//! DH-HMAC-CHAP: both ends against each other, and each against an end that does not play by the rules.
+//! DH-HMAC-CHAP: both ends against each other, and each against an end that does not play by the
+//! rules.
 
 use nvme::auth::{
     Challenge, ControllerAuth, Credentials, DhGroup, Hash, HostAuth, Message, Names, Negotiate, Policy, RANDOM_BYTES,

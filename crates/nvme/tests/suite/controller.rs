@@ -60,7 +60,8 @@ fn a_controller_says_that_it_has_stopped_when_nothing_is_under_way_and_is_not_re
 #[test]
 fn capabilities_say_what_there_is() {
     let Answer::Done(Status::SUCCESS, capabilities) = get(&mut connected(Kind::Io), 0x00, true) else { panic!() };
-    // MQES, CQR, TO in 500 ms, CSS bit 0 for the NVM command set, MPSMIN and MPSMAX of 4 KiB, CRMS "with media".
+    // MQES, CQR, TO in 500 ms, CSS bit 0 for the NVM command set, MPSMIN and MPSMAX of 4 KiB, CRMS
+    // "with media".
     assert_eq!(capabilities & 0xFFFF, 1023);
     assert_eq!(capabilities >> 16 & 1, 1);
     assert_eq!(capabilities >> 24 & 0xFF, 20);
@@ -82,7 +83,8 @@ fn properties_that_are_not_there_or_of_another_size_are_refused() {
     for offset in [0x00, 0x08, 0x1C, 0x20] {
         assert_eq!(set(&mut controller, offset, 1).0, failed(Status::INVALID_FIELD), "{offset:x}h");
     }
-    // Another command set, larger pages, weighted queues, entries of other sizes: refused, and nothing has changed.
+    // Another command set, larger pages, weighted queues, entries of other sizes: refused, and
+    // nothing has changed.
     let right = 0x0046_0001;
     for value in [right | 0b001 << 4, right | 0b111 << 4, right | 1 << 7, right | 1 << 11, 1, 0x0045_0001, 0x0056_0001]
     {

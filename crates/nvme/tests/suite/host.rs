@@ -37,7 +37,8 @@ fn controller() -> IdentifyController {
     data
 }
 
-/// Sends what the machine wants and answers with `results` in turn. Gives the opcodes and types of what it sent.
+/// Sends what the machine wants and answers with `results` in turn. Gives the opcodes and types of
+/// what it sent.
 fn answer_all(setup: &mut Setup, results: &[u64]) -> Result<Vec<u8>, HostError> {
     let mut sent = Vec::new();
     for result in results {
@@ -204,7 +205,8 @@ fn a_long_list_of_namespaces_goes_on() {
 fn a_namespace_that_is_of_no_use_does_not_hide_the_others() {
     let found = survey(10, |cns, nsid| match (cns, nsid) {
         (2, _) => (success(0), list([1, 2, 3, 4, 5, 6].into_iter())),
-        // 1 went; 2 fails; 3 is short; 4 has another command set; 5 a UUID that is none; 6 is right, with what is not known yet.
+        // 1 went; 2 fails; 3 is short; 4 has another command set; 5 a UUID that is none; 6 is
+        // right, with what is not known yet.
         (0, 1) => (success(0), vec![0; 4096]),
         (0, 2) => (Completion::new(0, Status::INTERNAL_ERROR, 0), vec![0; 4096]),
         (0, 3) => (success(0), vec![0; 100]),

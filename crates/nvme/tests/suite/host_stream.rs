@@ -135,7 +135,8 @@ impl Stream {
     }
 }
 
-/// The connection ends for `violation` in the last PDU that `wrong` adds, with these FES and FEI and that PDU's header.
+/// The connection ends for `violation` in the last PDU that `wrong` adds, with these FES and FEI
+/// and that PDU's header.
 #[track_caller]
 fn ends(stream: &mut Stream, wrong: impl FnOnce(&mut Stream), violation: Violation, fes: u16, fei: u32) {
     let at = stream.bytes.len();

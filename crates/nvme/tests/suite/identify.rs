@@ -42,7 +42,8 @@ fn an_io_controller_says_what_it_can() {
     assert_eq!((data[261], &data[352..356]), (0b1_0110, &[1, 0, 0, 0][..]));
     assert_eq!(data[512..514], [0x66, 0x44]);
     assert_eq!(data[516..520], NAMESPACE_MAX.to_le_bytes());
-    // Compare, Dataset Management, Write Zeroes, reservations, Verify, Copy; Compare and Write; a cache for each namespace.
+    // Compare, Dataset Management, Write Zeroes, reservations, Verify, Copy; Compare and Write; a
+    // cache for each namespace.
     assert_eq!((&data[520..522], data[522], data[525]), (&[0b1010_1101, 1][..], 1, 0b101));
     // AWUN, AWUPF and ACWU say one less.
     assert_eq!(
@@ -107,7 +108,8 @@ fn a_namespace_says_its_size_blocks_and_names() {
     // One format of 4 KiB blocks; no further one; writes that need no read have 64 blocks.
     assert_eq!((disk[130], disk[25], disk[26], &disk[72..74]), (12, 0, 0, &[63, 0][..]));
     assert_eq!((disk[24], disk[30], disk[33], disk[99]), (1 << 4, 1, 0b1001, 0));
-    // NAWUN, NAWUPF and NACWU: no more than the controller says. NPWG, NPWA, NPDG and NPDA: the grain of 4 KiB is a block.
+    // NAWUN, NAWUPF and NACWU: no more than the controller says. NPWG, NPWA, NPDG and NPDA: the
+    // grain of 4 KiB is a block.
     assert_eq!((&disk[34..40], &disk[64..72]), (&[0; 6][..], &[0; 8][..]));
     // Copy: MSSRL, MCL and MSRC.
     assert_eq!((&disk[74..80], disk[80]), (&[0, 1, 0, 1, 0, 0][..], 255));

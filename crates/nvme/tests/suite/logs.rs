@@ -158,7 +158,8 @@ fn features_that_are_there_are_listed_with_their_scope() {
         // Those with an argument of their own are asked with one that they take.
         let dword11 = u32::from(fid == 0x81);
         let there = feature(&mut controller, admin::GET_FEATURES, fid as u32, dword11) != failed(Status::INVALID_FIELD);
-        // FSUPP is bit 0; FSP begins at bit 20, its bit 0 is "Namespace Scope", its bit 1 "Controller Scope".
+        // FSUPP is bit 0; FSP begins at bit 20, its bit 0 is "Namespace Scope", its bit 1
+        // "Controller Scope".
         let scope = if matches!(fid, 0x82 | 0x83) { 1 << 20 } else { 1 << 21 };
         assert_eq!(entry, if there { 1_u32 | scope } else { 0 }.to_le_bytes(), "{fid:x}h");
     }

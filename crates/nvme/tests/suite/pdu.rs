@@ -64,7 +64,8 @@ fn a_command_capsule_has_these_bytes() {
 #[test]
 fn data_begin_at_the_alignment_that_the_other_side_asks_for() {
     let (command, _) = a_command();
-    // HPDA in dwords, one less: 4, 64 and 128 bytes; the longest pads a capsule with digest to 128 bytes.
+    // HPDA in dwords, one less: 4, 64 and 128 bytes; the longest pads a capsule with digest to 128
+    // bytes.
     for (alignment, capsule, data) in [(0, 76, 28), (15, 128, 64), (31, 128, 128)] {
         let writer = Writer::new(BOTH, alignment);
         let head = writer.command(command, 512);
@@ -90,7 +91,8 @@ fn a_writer_that_agreed_on_nothing_pads_to_dwords() {
 fn a_response_capsule_has_these_bytes() {
     let mut completion = Completion::new(0x0605, Status::LBA_OUT_OF_RANGE, 0x0807_0605_0403_0201);
     completion.sq_head = 0x0A09.into();
-    // Status: LBA Out of Range is code 80h of type 0, do not retry is bit 14; all of it above the phase tag.
+    // Status: LBA Out of Range is code 80h of type 0, do not retry is bit 14; all of it above the
+    // phase tag.
     let cqe = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 0, 0, 5, 6, 0x00, 0x81];
     let header = [&[0x05, 0, 24, 0, 24, 0, 0, 0][..], &cqe].concat();
     assert_eq!(*Writer::new(NONE, 0).response(completion), header);

@@ -91,7 +91,8 @@ fn every_field_of_the_page_is_where_the_specification_has_it() {
     assert_eq!((page[480], &page[481..512]), (1 << 4 | 1 << 6, &[0; 31][..]));
 
     let stamp = |ago: u64| (NOW - ago).to_le_bytes();
-    // Type, revision, EHL, EHAI, CNTLID, timestamp, port, reserved, VSIL, EL; firmware; the controller.
+    // Type, revision, EHL, EHAI, CNTLID, timestamp, port, reserved, VSIL, EL; firmware; the
+    // controller.
     let reset = [
         &[4, 1, 21, 1, 2, 1][..],
         &stamp(1000),
@@ -111,7 +112,8 @@ fn every_field_of_the_page_is_where_the_specification_has_it() {
         .concat()
     };
     let power = [&[4, 1, 21, 3, 0xFF, 0xFF][..], &stamp(3000), &[0, 0, 0, 0, 0, 0, 0, 0, 8, 0], b"0.1.0   "];
-    // The newest first. Of a namespace to be created the format is one that all have to choose from, the second for 4 KiB.
+    // The newest first. Of a namespace to be created the format is one that all have to choose
+    // from, the second for 4 KiB.
     let expected = [reset.concat(), changed(1500, 1, 0), changed(2000, 0, 1), power.concat()].concat();
     assert_eq!(page[512..512 + expected.len()], expected);
     assert!(page[512 + expected.len()..].iter().all(|byte| *byte == 0));

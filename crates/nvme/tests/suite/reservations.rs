@@ -448,7 +448,8 @@ fn requests() -> impl Strategy<Value = ReservationRequest> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Beside a second writing of the rules, which has holders in a list and every access in a table.
+    /// Beside a second writing of the rules, which has holders in a list and every access in a
+    /// table.
     #[test]
     fn whatever_hosts_ask_for_is_what_the_model_says(script in prop::collection::vec((1..5_u8, requests()), 1..40)) {
         let (mut state, mut model) = (Reservations::default(), Model::default());

@@ -1,4 +1,5 @@
-//! A host's machines against a controller's, from the handshake to the shutdown, however the bytes between them are cut.
+//! A host's machines against a controller's, from the handshake to the shutdown, however the bytes
+//! between them are cut.
 
 use std::cell::RefCell;
 use std::rc::Rc;

@@ -8,7 +8,8 @@ use proptest::prelude::*;
 
 const BOTH: Digests = Digests { header: true, data: true };
 
-/// Commands with and without data, and the data of three writes mixed; the tags are those that [`Link`] asks with.
+/// Commands with and without data, and the data of three writes mixed; the tags are those that
+/// [`Link`] asks with.
 fn a_session(digests: Digests) -> Vec<u8> {
     let mut stream = Stream::new(digests);
     stream

@@ -33,8 +33,9 @@ fn made(key: &str) -> Vec<(String, String)> {
     psks.iter().map(|psk| (psk.identity.text(), hex(psk.secret()))).collect()
 }
 
-/// Computed with OpenSSL 3.0: `openssl kdf ... HKDF` to extract, `openssl kdf ... TLS13-KDF` to expand a label, `openssl dgst -mac HMAC` for the
-/// digest. The same steps give the identities in the tests of libnvme for the names that those have.
+/// Computed with OpenSSL 3.0: `openssl kdf ... HKDF` to extract, `openssl kdf ... TLS13-KDF` to
+/// expand a label, `openssl dgst -mac HMAC` for the digest. The same steps give the identities in
+/// the tests of libnvme for the names that those have.
 #[test]
 fn a_key_becomes_what_openssl_makes_of_it() {
     let names = format!("{} {}", host(), subsystem());
@@ -68,7 +69,8 @@ fn a_key_becomes_what_openssl_makes_of_it() {
     );
 }
 
-/// Computed with Python's `hmac`; the same steps give the identities in the tests of libnvme for the names that those have.
+/// Computed with Python's `hmac`; the same steps give the identities in the tests of libnvme for
+/// the names that those have.
 #[test]
 fn an_old_libnvme_derives_otherwise_and_both_are_known() {
     let names = format!("{} {}", host(), subsystem());
@@ -95,12 +97,14 @@ fn an_old_libnvme_derives_otherwise_and_both_are_known() {
         let psks = kept.of_old_libnvme().psks(&host(), &subsystem());
         assert!(psks.len() == 1 && psks[0].secret() == offered[1].secret() && psks[0].identity == offered[1].identity);
     }
-    // One that is not transformed for the host has the same name for both: it is the specification's.
+    // One that is not transformed for the host has the same name for both: it is the
+    // specification's.
     let plain: TlsKey = KEY_32.replace(":01:", ":00:").parse().unwrap();
     assert_eq!(plain.offered(&host(), &subsystem()).len(), 2);
 }
 
-/// Each host has a key of its own of the same text, unless that is forbidden, and each subsystem another handshake.
+/// Each host has a key of its own of the same text, unless that is forbidden, and each subsystem
+/// another handshake.
 #[test]
 fn names_are_part_of_what_is_derived() {
     let secrets = |key: &str, host: &Nqn, subsystem: &Nqn| -> Vec<Vec<u8>> {

@@ -78,7 +78,8 @@ fn lengths_that_do_not_fit_end_the_connection() {
     let mut capsule = Stream::new(NONE);
     capsule.command(write_in_capsule(1, 64), &noise(1, 64));
     let capsule = capsule.bytes[128..].to_vec();
-    // PLEN, PDO: shorter than the header; data inside of the header, at no dword, behind the end, and none.
+    // PLEN, PDO: shorter than the header; data inside of the header, at no dword, behind the end,
+    // and none.
     for (len, data_offset) in [(71_u32, 0_u8), (0, 0), (136, 68), (136, 73), (136, 200), (80, 80)] {
         let (bytes, pdu) = changed(NONE, &capsule, |pdu| {
             pdu[3] = data_offset;

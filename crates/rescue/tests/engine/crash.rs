@@ -19,7 +19,8 @@ fn whole(size_bytes: u64) -> Catalogue {
     Catalogue { next_id: 2, volumes: vec![volume], ..Catalogue::default() }
 }
 
-/// Whether each block that was extracted without these slots may be read after the power cut, or may be named as lost.
+/// Whether each block that was extracted without these slots may be read after the power cut, or
+/// may be named as lost.
 fn may_be(history: &History, slots: &[usize], read: &[u8], report: &ExtractReport) -> Result<(), Violation> {
     let losses: Vec<Loss> = slots.iter().map(|&slot| Loss::in_power_cut(slot)).collect();
     let block = history.block_bytes();
@@ -76,7 +77,8 @@ fn after_a_crash_with_members_lost_every_block_is_old_or_new_or_named_as_lost() 
     assert!(live > 0 || runs < 100, "no crash left a record to mind: the log was not tried");
 }
 
-/// Blocks that some record of the log is about to change, by slot and byte on the drive: their sums say nothing.
+/// Blocks that some record of the log is about to change, by slot and byte on the drive: their sums
+/// say nothing.
 fn in_flight(images: &[Image], geometry: &Geometry) -> BTreeSet<(usize, u64)> {
     let mut blocks = BTreeSet::new();
     for (_, _, frame) in frames(images) {

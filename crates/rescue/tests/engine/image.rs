@@ -121,7 +121,8 @@ pub fn check_all(images: &[Image]) -> CheckReport {
     check(&survey(images), true, &mut |_, _| {})
 }
 
-/// A volume in three pieces that are out of order and end in the middle of a block, and one over what is left.
+/// A volume in three pieces that are out of order and end in the middle of a block, and one over
+/// what is left.
 pub fn catalogue(capacity: u64) -> Catalogue {
     let quarter = capacity / 4 / 4096 * 4096;
     let extent = |start_byte, len_bytes| ExtentRecord { start_byte, len_bytes };

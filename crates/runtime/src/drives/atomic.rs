@@ -1,8 +1,10 @@
-//! What a drive writes as a whole or not at all when the power fails: [`DriveInfo::atomic_bytes`](drive::DriveInfo::atomic_bytes).
+//! What a drive writes as a whole or not at all when the power fails:
+//! [`DriveInfo::atomic_bytes`](drive::DriveInfo::atomic_bytes).
 //!
-//! Linux has it as the device's `physical_block_size`: of an NVMe namespace no more than its controller promises for a power failure
-//! (AWUPF, NAWUPF; `drivers/nvme/host/core.c`, which says that file systems count on it), of a SATA or SAS drive its physical sector.
-//! A device that stands on others has the largest of theirs, which is no promise of anything: there the sector counts.
+//! Linux has it as the device's `physical_block_size`: of an NVMe namespace no more than its
+//! controller promises for a power failure (AWUPF, NAWUPF; `drivers/nvme/host/core.c`, which says
+//! that file systems count on it), of a SATA or SAS drive its physical sector. A device that stands
+//! on others has the largest of theirs, which is no promise of anything: there the sector counts.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
@@ -23,14 +25,15 @@ fn of(told: Option<u32>, sector_bytes: u32) -> u32 {
     told.unwrap_or(0).min(ATOMIC_BYTES_MAX).max(sector_bytes)
 }
 
-/// Of a file: as the device under its file system, but for blocks of the file system that are smaller. Where there is no such device,
-/// or several, the sector.
+/// Of a file: as the device under its file system, but for blocks of the file system that are
+/// smaller. Where there is no such device, or several, the sector.
 pub(super) fn of_file(metadata: &Metadata, sector_bytes: u32) -> u32 {
     let blocks = u32::try_from(metadata.blksize()).unwrap_or(ATOMIC_BYTES_MAX);
     of_device(metadata.dev(), sector_bytes).min(blocks.max(sector_bytes))
 }
 
-/// What the folder of a block device in sysfs tells. `None` if it tells nothing that can be relied on.
+/// What the folder of a block device in sysfs tells. `None` if it tells nothing that can be relied
+/// on.
 fn told_in(folder: &Path) -> Option<u32> {
     let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u32>().ok();
     let has_own_queue = folder.join("queue").exists();

@@ -8,8 +8,8 @@ use ::drive::{BufMut, DriveError, Segments};
 
 use crate::env::ShardEnv;
 
-/// What an [`OpenDrive`](crate::OpenDrive) is made of where code of another crate reaches it. Whatever has to be closed is when this and
-/// everything that was attached is dropped.
+/// What an [`OpenDrive`](crate::OpenDrive) is made of where code of another crate reaches it.
+/// Whatever has to be closed is when this and everything that was attached is dropped.
 pub trait Backend: Send + Sync + 'static {
     /// The drive on this shard. Asked for each time a shard attaches the drive.
     fn attach(&self, env: &ShardEnv) -> Rc<dyn BackendDrive>;

@@ -8,8 +8,8 @@ use ::drive::Nanos;
 
 use crate::shard::count;
 
-/// Buckets of a latency histogram. Bucket `i` counts operations that took at least `2^i` and less than `2^(i+1)`
-/// nanoseconds; the last one takes all that is longer (9 minutes).
+/// Buckets of a latency histogram. Bucket `i` counts operations that took at least `2^i` and less
+/// than `2^(i+1)` nanoseconds; the last one takes all that is longer (9 minutes).
 pub const LATENCY_BUCKETS: usize = 40;
 
 /// What a drive has done since it was opened. All values only grow.
@@ -29,7 +29,8 @@ pub struct DriveStats {
     pub discards: u64,
     /// Zeroed ranges.
     pub zeroes: u64,
-    /// Of the reads and writes, parts or whole, what went as NVMe commands past the block layer; failed ones not.
+    /// Of the reads and writes, parts or whole, what went as NVMe commands past the block layer;
+    /// failed ones not.
     pub commands: u64,
     /// Operations of any kind that failed, except for those refused for their range.
     pub errors: u64,

@@ -85,7 +85,8 @@ impl FileOps<'_> {
     async fn read_plain(&self, offset: u64, mut buf: BufMut) -> Result<BufMut, (DriveError, BufMut)> {
         let (start, len) = (buf.as_mut_ptr(), buf.len());
         if let Some((entry, fixed)) = self.command(Transfer::Read, offset, start, len) {
-            // SAFETY: the command points into the buffer, which the payload owns, and reads as many bytes as it has (`Passthrough::command`).
+            // SAFETY: the command points into the buffer, which the payload owns, and reads as many
+            // bytes as it has (`Passthrough::command`).
             let operation = unsafe { self.shard.start_command(entry, Payload::Fill(buf)) };
             let result;
             (result, buf) = operation.await.into_fill();
@@ -122,7 +123,8 @@ impl FileOps<'_> {
         Ok(buf)
     }
 
-    /// The command for a transfer, and whether it names a registered buffer, if it is to go by pass-through now.
+    /// The command for a transfer, and whether it names a registered buffer, if it is to go by
+    /// pass-through now.
     fn command(
         &self,
         transfer: Transfer,
@@ -182,12 +184,14 @@ impl FileOps<'_> {
                     }
                 }
                 let entry = self.write_entry(&gathered, &vector, at, fua);
-                // SAFETY: the entry points to the vector's elements and into the segments, and the payload owns both.
+                // SAFETY: the entry points to the vector's elements and into the segments, and the
+                // payload owns both.
                 let operation = unsafe { self.shard.start_drive_op(entry, Payload::Drain(data, vector)) };
                 let result;
                 (result, data, vector) = operation.await.into_drain();
                 match result {
-                    // Nothing was written and nothing refused: the device is full or gone; do not try for ever.
+                    // Nothing was written and nothing refused: the device is full or gone; do not
+                    // try for ever.
                     0 => return Err(DriveError::NoSpace),
                     1.. => {
                         let written = result as usize;
@@ -244,7 +248,8 @@ impl FileOps<'_> {
 
     pub(crate) async fn discard(&self, offset: u64, len: u64) -> Result<(), DriveError> {
         if self.back.is_block_device && !self.back.no_uring_discard.load(Ordering::Relaxed) {
-            // The command takes the start from `addr` and the length from `addr3`, which is where `cmd` begins.
+            // The command takes the start from `addr` and the length from `addr3`, which is where
+            // `cmd` begins.
             let mut command = [0; 16];
             command[..8].copy_from_slice(&len.to_ne_bytes());
             let entry = on_target!(self.target, |fd| opcode::UringCmd16::new(fd, BLOCK_URING_CMD_DISCARD)
@@ -266,7 +271,8 @@ impl FileOps<'_> {
     }
 
     pub(crate) async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), DriveError> {
-        // First the way that keeps the space allocated, so that a later write cannot fail for want of it.
+        // First the way that keeps the space allocated, so that a later write cannot fail for want
+        // of it.
         let ways = [
             (&self.back.no_zero_range, libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE),
             (&self.back.no_punch_hole, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE),
@@ -308,7 +314,8 @@ impl FileOps<'_> {
     }
 }
 
-/// The ranges of `data` behind the first `skip` bytes, neighbours in memory joined, as far as one transfer goes.
+/// The ranges of `data` behind the first `skip` bytes, neighbours in memory joined, as far as one
+/// transfer goes.
 fn gather(data: &Segments, skip: usize, vector: &mut Vec<libc::iovec>) -> Gathered {
     if let [segment] = data.as_slice() {
         let rest = &segment[skip..];
@@ -358,8 +365,8 @@ fn is_unsupported(result: i32) -> bool {
 /// What an errno means for the engine.
 pub(crate) fn drive_error(errno: i32, operation: &'static str, offset: u64, len: u64) -> DriveError {
     match errno {
-        // EILSEQ: protection information does not fit. ENODATA: the block layer's name of a medium error.
-        // ETIMEDOUT: the device gave up on this request. EREMOTEIO: target failure.
+        // EILSEQ: protection information does not fit. ENODATA: the block layer's name of a medium
+        // error. ETIMEDOUT: the device gave up on this request. EREMOTEIO: target failure.
         libc::EIO | libc::ENODATA | libc::EILSEQ | libc::EREMOTEIO | libc::ETIMEDOUT | libc::EBADMSG => {
             DriveError::Media { offset, len }
         }

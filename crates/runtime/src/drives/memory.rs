@@ -1,9 +1,9 @@
 //! Memory as a drive.
 //!
-//! All shards copy into and out of one mapping. As with any drive, operations in flight at the same time have no order:
-//! two shards that write one block leave either content or a mixture, and the engine never lets that happen. Such bytes
-//! are therefore never seen through a reference, only through raw pointers and `memcpy`, whose worst outcome is torn
-//! bytes.
+//! All shards copy into and out of one mapping. As with any drive, operations in flight at the same
+//! time have no order: two shards that write one block leave either content or a mixture, and the
+//! engine never lets that happen. Such bytes are therefore never seen through a reference, only
+//! through raw pointers and `memcpy`, whose worst outcome is torn bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,12 +16,13 @@ use ::drive::{Buf, View};
 /// Logical block size of memory drives.
 pub(crate) const MEMORY_SECTOR_BYTES: u32 = 4096;
 
-/// From this length on, zeroing gives pages back to the system instead of writing zeroes to them: about where a system
-/// call and the page faults that follow are cheaper than writing.
+/// From this length on, zeroing gives pages back to the system instead of writing zeroes to them:
+/// about where a system call and the page faults that follow are cheaper than writing.
 const RELEASE_BYTES_MIN: u64 = 256 << 10;
 
-/// From this length on, a write goes past the caches. Ordinary stores first fetch the lines that they overwrite, and
-/// push out what the shard needs: at 4 KiB over 2 GiB they take 1.8 times as long (`docs/decisions/runtime-loop.md`).
+/// From this length on, a write goes past the caches. Ordinary stores first fetch the lines that
+/// they overwrite, and push out what the shard needs: at 4 KiB over 2 GiB they take 1.8 times as
+/// long (`docs/decisions/runtime-loop.md`).
 #[cfg(target_arch = "x86_64")]
 const STREAM_BYTES_MIN: usize = 1024;
 
@@ -40,7 +41,8 @@ pub(crate) struct Memory {
     is_open: AtomicBool,
 }
 
-// SAFETY: the bytes are reached by copies only (see the head of this file), and the mapping lives as long as the value.
+// SAFETY: the bytes are reached by copies only (see the head of this file), and the mapping lives
+// as long as the value.
 unsafe impl Send for Memory {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Memory {}
@@ -80,8 +82,8 @@ pub(crate) fn open(name: &str, size_bytes: u64) -> Result<Arc<Memory>, MemoryErr
     Ok(memory)
 }
 
-/// Frees the memory drive of a name and forgets what it holds. Returns false, and does nothing, if there is none or if
-/// it is open.
+/// Frees the memory drive of a name and forgets what it holds. Returns false, and does nothing, if
+/// there is none or if it is open.
 pub fn forget_memory(name: &str) -> bool {
     let mut memories = memories();
     match memories.get(name) {
@@ -107,7 +109,8 @@ impl Memory {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the range is ours. Huge pages spare most address look-ups; a refusal costs speed only. Locked pages could not be given back.
+        // SAFETY: the range is ours. Huge pages spare most address look-ups; a refusal costs speed
+        // only. Locked pages could not be given back.
         unsafe {
             libc::madvise(address, len, libc::MADV_HUGEPAGE);
             libc::munlock(address, len);
@@ -151,7 +154,8 @@ impl Memory {
         finish_copies();
     }
 
-    /// Gives the whole pages of a long range back; their content becomes zeroes. A short range stays as it is.
+    /// Gives the whole pages of a long range back; their content becomes zeroes. A short range
+    /// stays as it is.
     pub(crate) fn discard(&self, offset: u64, len: u64) {
         if len >= RELEASE_BYTES_MIN {
             self.write_zeroes(offset, len);
@@ -162,7 +166,8 @@ impl Memory {
         let start = self.range(offset, len);
         // Sectors are pages, so a range consists of whole pages.
         if len >= RELEASE_BYTES_MIN {
-            // SAFETY: the range is within the mapping. Private anonymous pages read as zeroes afterwards.
+            // SAFETY: the range is within the mapping. Private anonymous pages read as zeroes
+            // afterwards.
             if unsafe { libc::madvise(start.cast(), len as usize, libc::MADV_DONTNEED) } == 0 {
                 return;
             }
@@ -193,8 +198,8 @@ unsafe fn copy_to_memory(from: *const u8, to: *mut u8, len: usize) {
     let mut done = head;
     while done + LINE <= len {
         for part in (done..done + LINE).step_by(size_of::<__m128i>()) {
-            // SAFETY: the 16 bytes at `part` lie within both ranges, and `to` is aligned to a line there. Loads need no
-            // alignment.
+            // SAFETY: the 16 bytes at `part` lie within both ranges, and `to` is aligned to a line
+            // there. Loads need no alignment.
             unsafe { _mm_stream_si128(to.add(part).cast(), _mm_loadu_si128(from.add(part).cast())) };
         }
         done += LINE;

@@ -1,6 +1,7 @@
 //! Drives: files, block devices, memory, and what other crates reach.
 //!
-//! Reads and writes are `async` blocks, since an `async fn` has room for its arguments twice: `docs/decisions/array.md`.
+//! Reads and writes are `async` blocks, since an `async fn` has room for its arguments twice:
+//! `docs/decisions/array.md`.
 
 mod atomic;
 mod backend;
@@ -36,8 +37,9 @@ use open::Back;
 
 /// A drive on one shard. Clones are the same drive; none leaves the thread.
 ///
-/// Transfers of files and block devices are handed to the kernel at the end of the turn; those of memory are done at the
-/// first poll. Dropping a future neither stops a transfer that the kernel has nor frees its buffers under it.
+/// Transfers of files and block devices are handed to the kernel at the end of the turn; those of
+/// memory are done at the first poll. Dropping a future neither stops a transfer that the kernel
+/// has nor frees its buffers under it.
 #[derive(Clone)]
 pub struct Drive {
     attached: Rc<Attached>,
@@ -133,7 +135,8 @@ impl Drive {
             return result;
         }
         let latency = start.map(|start| {
-            // The ring's operations ended when they were reaped: one look at the clock for the whole batch.
+            // The ring's operations ended when they were reaped: one look at the clock for the
+            // whole batch.
             let end = match path {
                 Path::File(_) => self.attached.shard.reaped_at(),
                 Path::Memory(_) | Path::Backend(_) => clock::now(),
@@ -243,7 +246,8 @@ impl ::drive::Drive for Drive {
         let done = Done::Read(len as u64);
         let start = self.start_time(&path, done);
         let seen = look(memory.view(offset, len));
-        // What was seen was seen, also of a drive that was pulled meanwhile: nobody may look for it a second time.
+        // What was seen was seen, also of a drive that was pulled meanwhile: nobody may look for it
+        // a second time.
         let _ = self.finish(Ok(()), done, start, &path);
         Some(seen)
     }

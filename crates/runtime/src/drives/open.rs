@@ -97,7 +97,8 @@ pub enum OpenError {
     },
 }
 
-/// A file or block device. Kernel features that turned out to be missing are remembered, so that each is tried once.
+/// A file or block device. Kernel features that turned out to be missing are remembered, so that
+/// each is tried once.
 #[derive(Debug)]
 pub(crate) struct FileBack {
     pub(crate) file: File,
@@ -167,8 +168,8 @@ impl Drop for Inner {
     }
 }
 
-/// A drive that this process has opened, exclusively. A handle for any thread; the drive is closed with the last
-/// clone and the last [`Drive`](crate::Drive) attached to it.
+/// A drive that this process has opened, exclusively. A handle for any thread; the drive is closed
+/// with the last clone and the last [`Drive`](crate::Drive) attached to it.
 #[derive(Clone)]
 pub struct OpenDrive {
     inner: Arc<Inner>,
@@ -183,14 +184,14 @@ impl fmt::Debug for OpenDrive {
 }
 
 impl OpenDrive {
-    /// Opens a drive for reading and writing. Blocks the calling thread for some system calls, so not meant for a
-    /// shard.
+    /// Opens a drive for reading and writing. Blocks the calling thread for some system calls, so
+    /// not meant for a shard.
     ///
-    /// Exclusive: a block device is claimed from the kernel (`O_EXCL`: it must not be mounted, nor part of something
-    /// else), a file is locked (`flock`), memory is marked.
+    /// Exclusive: a block device is claimed from the kernel (`O_EXCL`: it must not be mounted, nor
+    /// part of something else), a file is locked (`flock`), memory is marked.
     ///
-    /// Transfers are direct where the file system allows it. Where it does not, they go through the page cache; flush
-    /// and FUA are as durable, and a warning is logged.
+    /// Transfers are direct where the file system allows it. Where it does not, they go through the
+    /// page cache; flush and FUA are as durable, and a warning is logged.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -198,8 +199,9 @@ impl OpenDrive {
         OpenDrive::open_for(spec, Access::ReadWrite)
     }
 
-    /// As [`OpenDrive::open`], for reading only: whatever would change the drive ends with [`DriveError::ReadOnly`], and the
-    /// kernel has been given nothing that could be written through. As exclusive, so that nobody else changes it meanwhile.
+    /// As [`OpenDrive::open`], for reading only: whatever would change the drive ends with
+    /// [`DriveError::ReadOnly`], and the kernel has been given nothing that could be written
+    /// through. As exclusive, so that nobody else changes it meanwhile.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -207,10 +209,12 @@ impl OpenDrive {
         OpenDrive::open_for(spec, Access::Read)
     }
 
-    /// As [`OpenDrive::open`], and if it is a whole NVMe namespace, reads and writes go as commands on its generic character device
-    /// (`/dev/ngXnY`) past the block layer, on shards that can send them ([`Config::passthrough`](crate::Config::passthrough)). Everything
-    /// else goes by the block device, and so do reads and writes wherever the other way cannot be had, which is logged with the reason
-    /// and is no error. Blocks until the drive has said what its format is, however long that takes.
+    /// As [`OpenDrive::open`], and if it is a whole NVMe namespace, reads and writes go as commands
+    /// on its generic character device (`/dev/ngXnY`) past the block layer, on shards that can send
+    /// them ([`Config::passthrough`](crate::Config::passthrough)). Everything else goes by the
+    /// block device, and so do reads and writes wherever the other way cannot be had, which is
+    /// logged with the reason and is no error. Blocks until the drive has said what its format is,
+    /// however long that takes.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -233,8 +237,8 @@ impl OpenDrive {
         Ok(open)
     }
 
-    /// A sparse file of `size_bytes` without a name, for reading: what a file at this path would be like. Nothing is left of
-    /// it, and the folder stays as it was. Blocks for some system calls.
+    /// A sparse file of `size_bytes` without a name, for reading: what a file at this path would be
+    /// like. Nothing is left of it, and the folder stays as it was. Blocks for some system calls.
     ///
     /// # Errors
     /// Whatever the file system refuses; one that has no files without a name (`O_TMPFILE`) does.
@@ -253,7 +257,8 @@ impl OpenDrive {
         }
     }
 
-    /// A drive of another machine, over what reaches it. That nobody else uses it is up to whoever made it.
+    /// A drive of another machine, over what reaches it. That nobody else uses it is up to whoever
+    /// made it.
     pub fn remote(info: DriveInfo, backend: Box<dyn Backend>) -> OpenDrive {
         OpenDrive::new(info, DriveKind::Remote, Back::Backend(backend), Access::ReadWrite)
     }
@@ -293,8 +298,8 @@ impl OpenDrive {
         }
     }
 
-    /// The character device on which reads and writes pass by the block layer, such as `/dev/ng0n1`; `None` where they go by the
-    /// block device.
+    /// The character device on which reads and writes pass by the block layer, such as
+    /// `/dev/ng0n1`; `None` where they go by the block device.
     pub fn passthrough(&self) -> Option<&str> {
         match &self.inner.back {
             Back::File(file) => file.passthrough.as_ref().map(|passthrough| &*passthrough.node),
@@ -314,13 +319,14 @@ impl OpenDrive {
         &self.inner.back
     }
 
-    /// Pulls the drive (true) or puts it back (false): while it is pulled, every operation on every shard ends with
-    /// [`DriveError::Gone`], also those in flight. For tests of the real path.
+    /// Pulls the drive (true) or puts it back (false): while it is pulled, every operation on every
+    /// shard ends with [`DriveError::Gone`], also those in flight. For tests of the real path.
     pub fn set_failed(&self, failed: bool) {
         self.inner.faults.state.store(if failed { FAILED } else { HEALTHY }, Ordering::Release);
     }
 
-    /// Lets `operations` more operations start, then pulls the drive as [`OpenDrive::set_failed`] does.
+    /// Lets `operations` more operations start, then pulls the drive as [`OpenDrive::set_failed`]
+    /// does.
     pub fn fail_after(&self, operations: u64) {
         self.inner.faults.left.store(i64::try_from(operations).unwrap_or(i64::MAX), Ordering::Release);
         self.inner.faults.state.store(COUNTING, Ordering::Release);
@@ -459,7 +465,8 @@ fn open_file(path: &Path, name: &str, access: Access) -> Result<OpenDrive, OpenE
     })?;
     let metadata = file.metadata().map_err(failed("ask for its size"))?;
     let size_bytes = metadata.len();
-    // What `statx` says is a hint; a read shows it. Some file systems open with O_DIRECT and refuse the transfers.
+    // What `statx` says is a hint; a read shows it. Some file systems open with O_DIRECT and refuse
+    // the transfers.
     let (memory_align, offset_align) = statx_direct(&file).unwrap_or((512, 512));
     let mut sector_bytes = 4096;
     if direct {
@@ -483,7 +490,8 @@ fn open_file(path: &Path, name: &str, access: Access) -> Result<OpenDrive, OpenE
     finish(info, DriveKind::File, file, direct, memory_align as usize, access)
 }
 
-/// The common end. The size in `info` may still have a part of a sector at its end, which no operation can reach.
+/// The common end. The size in `info` may still have a part of a sector at its end, which no
+/// operation can reach.
 fn finish(
     mut info: DriveInfo,
     kind: DriveKind,
@@ -521,8 +529,8 @@ fn block_size(file: &File) -> io::Result<u32> {
     Ok(size.unsigned_abs())
 }
 
-/// What the file system says about direct transfers: alignment of memory and of offsets. `None` if it says nothing, or
-/// that there are none.
+/// What the file system says about direct transfers: alignment of memory and of offsets. `None` if
+/// it says nothing, or that there are none.
 fn statx_direct(file: &File) -> Option<(u32, u32)> {
     // SAFETY: `statx` is a plain structure, for which zeroes are a value.
     let mut answer: libc::statx = unsafe { std::mem::zeroed() };

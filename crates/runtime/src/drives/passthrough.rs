@@ -1,11 +1,15 @@
-//! Reads and writes of an NVMe namespace as commands on its generic character device, past the block layer.
+//! Reads and writes of an NVMe namespace as commands on its generic character device, past the
+//! block layer.
 //!
 //! Invariants:
-//! 1. The character device is that of the block device that is open (`Passthrough::find`). It is looked for each time a drive is opened, and
-//!    is never followed by name: numbers change when drives come and go.
-//! 2. A command moves exactly the bytes that its number of blocks says. The kernel does not compare the two.
-//! 3. Whatever is not one command that succeeded, or a media error that the drive wants not to be asked about again, is left to the
-//!    block device, whose answer counts: trying again, other paths, resets and removal are the block layer's work, and look the same.
+//! 1. The character device is that of the block device that is open (`Passthrough::find`). It is
+//!    looked for each time a drive is opened, and is never followed by name: numbers change when
+//!    drives come and go.
+//! 2. A command moves exactly the bytes that its number of blocks says. The kernel does not compare
+//!    the two.
+//! 3. Whatever is not one command that succeeded, or a media error that the drive wants not to be
+//!    asked about again, is left to the block device, whose answer counts: trying again, other
+//!    paths, resets and removal are the block layer's work, and look the same.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -31,13 +35,15 @@ const FUA: u32 = 1 << 30;
 /// Blocks of one command at most: their number less one has 16 bits.
 const BLOCKS_MAX: u64 = 1 << 16;
 
-/// Status codes as the kernel gives them: Status Code in bits 0 to 7, Status Code Type in bits 8 to 10, Do Not Retry in bit 14.
+/// Status codes as the kernel gives them: Status Code in bits 0 to 7, Status Code Type in bits 8 to
+/// 10, Do Not Retry in bit 14.
 const STATUS_TYPE: i32 = 0x700;
 const STATUS_TYPE_MEDIA: i32 = 0x200;
 const DO_NOT_RETRY: i32 = 0x4000;
 
-/// Operations that go by the block device after a command was refused, before another command is tried. A drive that refuses all commands for
-/// a while (a reset, no path) costs little so, and whatever the reason is, commands are used again when it is gone.
+/// Operations that go by the block device after a command was refused, before another command is
+/// tried. A drive that refuses all commands for a while (a reset, no path) costs little so, and
+/// whatever the reason is, commands are used again when it is gone.
 const REST_OPERATIONS: u32 = 64;
 
 /// `rest` of a drive that takes no commands at all.
@@ -112,8 +118,8 @@ pub(super) enum Verdict {
 }
 
 impl Passthrough {
-    /// The character device of the namespace behind an open block device, which is claimed. Blocks the calling thread until the drive
-    /// answers an Identify.
+    /// The character device of the namespace behind an open block device, which is claimed. Blocks
+    /// the calling thread until the drive answers an Identify.
     pub(super) fn find(block: &File, direct: bool, info: &DriveInfo) -> Result<Passthrough, Unfit> {
         let namespace = nvme::namespace_id(block.as_fd()).map_err(|_| Unfit::NoNamespace)?;
         if !direct {
@@ -127,8 +133,9 @@ impl Passthrough {
         let (node, number) = node_beside(&folder).ok_or(Unfit::NoNode)?;
         let failed = |source| Unfit::Open { node: node.clone(), source };
         let file = OpenOptions::new().read(true).write(true).open(&node).map_err(failed)?;
-        // The number of a device is its own as long as the device is there. The block device is open, so its number is nobody else's, and
-        // the two come and go together: if it is there now, the character device was the same all the time.
+        // The number of a device is its own as long as the device is there. The block device is
+        // open, so its number is nobody else's, and the two come and go together: if it is there
+        // now, the character device was the same all the time.
         let is_same = file.metadata().map_err(failed)?.rdev() == number
             && nvme::namespace_id(file.as_fd()).is_ok_and(|id| id == namespace);
         if !is_same {
@@ -164,7 +171,8 @@ impl Passthrough {
         let rest = self.rest.load(Ordering::Relaxed);
         if rest != 0 {
             if rest != FOR_EVER {
-                // Two shards at once count one: nobody counts on the number. But another may have found that it is for ever.
+                // Two shards at once count one: nobody counts on the number. But another may have
+                // found that it is for ever.
                 let _ = self.rest.compare_exchange(rest, rest - 1, Ordering::Relaxed, Ordering::Relaxed);
             }
             return false;
@@ -176,7 +184,8 @@ impl Passthrough {
             && (len as u64).is_multiple_of(sector)
     }
 
-    /// The command for a transfer, unless it is to go by the block device. `fixed` is the registered buffer in which the range lies.
+    /// The command for a transfer, unless it is to go by the block device. `fixed` is the
+    /// registered buffer in which the range lies.
     pub(super) fn entry(
         &self,
         target: Target,
@@ -210,7 +219,8 @@ impl Passthrough {
         Command::transfer(opcode, self.namespace, start as u64, len as u32, dwords)
     }
 
-    /// What the result of a command says: 0, the drive's status, or a negated errno. `fixed` says that it named a registered buffer.
+    /// What the result of a command says: 0, the drive's status, or a negated errno. `fixed` says
+    /// that it named a registered buffer.
     pub(super) fn judge(&self, result: i32, fixed: bool) -> Verdict {
         match result {
             0 => return Verdict::Done,
@@ -219,7 +229,8 @@ impl Passthrough {
                 return if result & DO_NOT_RETRY != 0 { Verdict::Media } else { Verdict::AskBlockDevice };
             }
             _ if result == -libc::EINVAL && fixed => {
-                // A kernel may count all pages of the registered buffer behind the range as pieces of the transfer.
+                // A kernel may count all pages of the registered buffer behind the range as pieces
+                // of the transfer.
                 self.no_fixed.store(true, Ordering::Relaxed);
                 tracing::debug!(node = self.node, "commands with registered buffers are refused");
                 return Verdict::AskBlockDevice;
@@ -276,7 +287,8 @@ impl Format {
         }
     }
 
-    /// Refuses what is not plain blocks, and what does not look like the drive that the kernel shows.
+    /// Refuses what is not plain blocks, and what does not look like the drive that the kernel
+    /// shows.
     fn check(&self, info: &DriveInfo) -> Result<(), Unfit> {
         // Before the metadata, in which it lies.
         if self.protection != 0 {
@@ -298,8 +310,9 @@ impl Format {
     }
 }
 
-/// What one command transfers at most, by the limits of the device's queue: the kernel refuses more than `hw_kib`, and more than
-/// `segments` pieces. Memory that is contiguous for us may be a piece for each page, and one more where it begins inside of a page.
+/// What one command transfers at most, by the limits of the device's queue: the kernel refuses more
+/// than `hw_kib`, and more than `segments` pieces. Memory that is contiguous for us may be a piece
+/// for each page, and one more where it begins inside of a page.
 fn transfer_bytes_max(hw_kib: u64, segments: u64, sector_bytes: u32) -> usize {
     let sector = u64::from(sector_bytes);
     let by_segments = segments.saturating_sub(1).saturating_mul(BUF_ALIGN as u64);
@@ -312,9 +325,10 @@ fn sysfs_folder(device: u64) -> io::Result<PathBuf> {
     Path::new(&format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device))).canonicalize()
 }
 
-/// The generic character device of the namespace whose block device has this folder, and its number. Both lie in the folder of their
-/// controller, or of their subsystem where several controllers lead to them, and end with the same number of the namespace; the numbers
-/// before it may differ.
+/// The generic character device of the namespace whose block device has this folder, and its
+/// number. Both lie in the folder of their controller, or of their subsystem where several
+/// controllers lead to them, and end with the same number of the namespace; the numbers before it
+/// may differ.
 fn node_beside(folder: &Path) -> Option<(String, u64)> {
     let name = folder.file_name()?.to_str()?;
     let (_, instance) = name.strip_prefix("nvme")?.rsplit_once('n')?;
@@ -404,13 +418,15 @@ mod tests {
     fn a_media_error_is_final_only_if_the_drive_says_so_and_the_block_device_is_asked_about_all_else() {
         let passthrough = passthrough(4096);
         assert_eq!(passthrough.judge(0, true), Verdict::Done);
-        // Write fault, unrecovered read error, guard, application and reference tag, compare, access denied, never written.
+        // Write fault, unrecovered read error, guard, application and reference tag, compare,
+        // access denied, never written.
         for code in 0x280..=0x287 {
             assert_eq!(passthrough.judge(0x4000 | code, false), Verdict::Media, "{code:#x}");
             assert_eq!(passthrough.judge(code, false), Verdict::AskBlockDevice, "{code:#x}");
         }
         assert!(passthrough.takes(0, 4096), "a bad block says nothing about the others");
-        // Namespace not ready, LBA out of range, aborted on request, a path's error, capacity exceeded; cancelled by a reset, gone.
+        // Namespace not ready, LBA out of range, aborted on request, a path's error, capacity
+        // exceeded; cancelled by a reset, gone.
         for result in [0x4082, 0x4080, 0x4007, 0x4370, 0x4081, -libc::EINTR, -libc::ENODEV, -libc::EAGAIN, -libc::EIO] {
             assert_eq!(passthrough.judge(result, false), Verdict::AskBlockDevice, "{result:#x}");
             assert!(!passthrough.takes(0, 4096), "{result:#x}");

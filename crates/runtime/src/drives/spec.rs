@@ -67,7 +67,8 @@ impl FromStr for DriveSpec {
     }
 }
 
-/// Bytes, or a whole number with a binary unit. `None` for anything else, also where it does not fit 64 bits.
+/// Bytes, or a whole number with a binary unit. `None` for anything else, also where it does not
+/// fit 64 bits.
 fn parse_size(text: &str) -> Option<u64> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);

@@ -28,8 +28,8 @@ pub enum ListenOn {
     },
 }
 
-/// A listening socket that belongs to no shard: make it a [`Listener`](crate::Listener), or a listener of another kind. The
-/// file of a Unix socket stays when this is dropped.
+/// A listening socket that belongs to no shard: make it a [`Listener`](crate::Listener), or a
+/// listener of another kind. The file of a Unix socket stays when this is dropped.
 #[derive(Debug)]
 pub struct Bound {
     fd: OwnedFd,
@@ -40,8 +40,8 @@ impl Bound {
     /// Listens. A socket file that a dead process left is replaced.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`] if something answers there or the file is no socket, and what the system says: the address
-    /// is not of this machine, or needs privileges.
+    /// [`io::ErrorKind::AddrInUse`] if something answers there or the file is no socket, and what
+    /// the system says: the address is not of this machine, or needs privileges.
     pub fn new(on: ListenOn) -> io::Result<Bound> {
         let bound = match on {
             ListenOn::Tcp(address) => {
@@ -61,13 +61,14 @@ impl Bound {
         Ok(bound)
     }
 
-    /// Takes over a socket that another process bound. Afterwards it is as [`Bound::new`] would have made it: its backlog, its
-    /// blocking, and owner and permissions of a Unix socket's file. That the file is still the one that was bound is for the caller
-    /// to know.
+    /// Takes over a socket that another process bound. Afterwards it is as [`Bound::new`] would
+    /// have made it: its backlog, its blocking, and owner and permissions of a Unix socket's file.
+    /// That the file is still the one that was bound is for the caller to know.
     ///
     /// # Errors
-    /// [`io::ErrorKind::InvalidInput`] if it is no stream socket with this address (any port, if the one asked for is 0), or if there is no
-    /// socket file; and what the system says. The descriptor is closed then.
+    /// [`io::ErrorKind::InvalidInput`] if it is no stream socket with this address (any port, if
+    /// the one asked for is 0), or if there is no socket file; and what the system says. The
+    /// descriptor is closed then.
     pub fn given(fd: OwnedFd, on: ListenOn) -> io::Result<Bound> {
         let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         if system::socket_option(fd.as_fd(), libc::SO_TYPE)? != libc::SOCK_STREAM {
@@ -170,8 +171,8 @@ fn unix_socket(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     let fd = system::check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
     // SAFETY: the kernel made this descriptor for us just now.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // Linux makes the file with the mode of the socket, less the umask: no moment in which others may connect.
-    // SAFETY: no memory is involved.
+    // Linux makes the file with the mode of the socket, less the umask: no moment in which others
+    // may connect. SAFETY: no memory is involved.
     system::check(unsafe { libc::fchmod(fd.as_raw_fd(), mode as libc::mode_t) })?;
     let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     // SAFETY: the address is valid for reads of the length passed, and terminated within it.

@@ -14,7 +14,8 @@ use crate::env::ShardEnv;
 use crate::op::Payload;
 
 impl Stream {
-    /// Connects to an address, with `TCP_NODELAY`. The future may be dropped: the attempt is given up then.
+    /// Connects to an address, with `TCP_NODELAY`. The future may be dropped: the attempt is given
+    /// up then.
     ///
     /// # Errors
     /// What the system says, such as [`io::ErrorKind::ConnectionRefused`].
@@ -32,7 +33,8 @@ impl Stream {
             let (start, len) = (to.as_ptr().cast::<libc::sockaddr>(), to.len() as libc::socklen_t);
             let entry = opcode::Connect::new(Fd(socket.as_raw_fd()), start, len).build();
             let payload = Payload::Drain(Segments::from_iter([to.clone()]), Vec::new());
-            // SAFETY: the entry points into the address, which the payload owns; it is as long as its family wants it.
+            // SAFETY: the entry points into the address, which the payload owns; it is as long as
+            // its family wants it.
             let result = unsafe { env.shard().start(entry, payload) }.cancelable().await.result;
             match -result {
                 // An attempt that was interrupted may have succeeded meanwhile.

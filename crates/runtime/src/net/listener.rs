@@ -35,7 +35,8 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A connection that is not yet bound to a shard: make it a [`Stream`](crate::Stream) on the shard that shall serve it.
+/// A connection that is not yet bound to a shard: make it a [`Stream`](crate::Stream) on the shard
+/// that shall serve it.
 #[derive(Debug)]
 pub struct Incoming {
     pub(super) fd: OwnedFd,
@@ -75,8 +76,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Waits for connections on a socket that listens already. The file of a Unix socket is removed when the listener is dropped,
-    /// unless [`Closer::let_go`] was called.
+    /// Waits for connections on a socket that listens already. The file of a Unix socket is removed
+    /// when the listener is dropped, unless [`Closer::let_go`] was called.
     pub fn new(env: &ShardEnv, bound: Bound) -> Listener {
         let (fd, on) = bound.into_parts();
         Listener { socket: Socket::new(env.shard(), fd), on }
@@ -111,12 +112,12 @@ impl Listener {
         Closer::new(&self.socket)
     }
 
-    /// Waits for a connection. TCP connections come with `TCP_NODELAY`. Dropping the future loses no connection that
-    /// was not complete yet.
+    /// Waits for a connection. TCP connections come with `TCP_NODELAY`. Dropping the future loses
+    /// no connection that was not complete yet.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`] and [`Closer::let_go`]. Others may pass, for example too many open files:
-    /// wait a little and try again.
+    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`] and [`Closer::let_go`]. Others
+    /// may pass, for example too many open files: wait a little and try again.
     pub async fn accept(&self) -> io::Result<Incoming> {
         loop {
             if self.socket.is_closed() {

@@ -1,8 +1,10 @@
 //! What listeners and streams share: a descriptor, and the way to interrupt it.
 //!
-//! The descriptor is not registered with the ring, although that would spare the kernel a look-up: up to Linux 6.12 a ring lets go of its
-//! registered files in the order in which they were taken out of its table, and of none while an operation that began before waits on a
-//! registered file. Sockets wait for as long as clients are silent, and a drive that was let go would stay claimed as long.
+//! The descriptor is not registered with the ring, although that would spare the kernel a look-up:
+//! up to Linux 6.12 a ring lets go of its registered files in the order in which they were taken
+//! out of its table, and of none while an operation that began before waits on a registered file.
+//! Sockets wait for as long as clients are silent, and a drive that was let go would stay claimed
+//! as long.
 
 use std::cell::Cell;
 use std::io;
@@ -23,8 +25,8 @@ pub(super) enum Side {
     Out = 1,
 }
 
-/// Closed when its last owner drops it. Operations in flight then belong to dropped futures, which cancelled them; the
-/// kernel keeps its own reference to the file until they are complete.
+/// Closed when its last owner drops it. Operations in flight then belong to dropped futures, which
+/// cancelled them; the kernel keeps its own reference to the file until they are complete.
 pub(super) struct Socket {
     shard: Rc<Shard>,
     /// There until the socket is dropped.
@@ -32,7 +34,8 @@ pub(super) struct Socket {
     closed: Cell<bool>,
     /// Closed here, and open in other hands.
     let_go: Cell<bool>,
-    /// The latest operation of each side. It may be complete already: its key then names nothing any more.
+    /// The latest operation of each side. It may be complete already: its key then names nothing
+    /// any more.
     latest: [Cell<Option<OpKey>>; 2],
 }
 
@@ -63,8 +66,8 @@ impl Socket {
         self.latest[side as usize].set(Some(key));
     }
 
-    /// Ends one direction, or both, for the other end too. What it says about a connection that is gone already is of
-    /// no use.
+    /// Ends one direction, or both, for the other end too. What it says about a connection that is
+    /// gone already is of no use.
     pub(super) fn shutdown(&self, how: libc::c_int) {
         // SAFETY: no memory is involved.
         unsafe { libc::shutdown(self.target().0, how) };
@@ -104,7 +107,8 @@ impl Drop for Socket {
     }
 }
 
-/// Interrupts a listener or a stream, from any task of its shard: whoever waits on it gets an error.
+/// Interrupts a listener or a stream, from any task of its shard: whoever waits on it gets an
+/// error.
 #[derive(Clone)]
 pub struct Closer {
     socket: Weak<Socket>,
@@ -116,15 +120,17 @@ impl Closer {
     }
 
     /// Ends the socket, also for the other end. Operations that wait, and all later ones, fail with
-    /// [`io::ErrorKind::ConnectionAborted`]. Does nothing if that has happened, or if the socket was dropped.
+    /// [`io::ErrorKind::ConnectionAborted`]. Does nothing if that has happened, or if the socket
+    /// was dropped.
     pub fn close(&self) {
         if let Some(socket) = self.socket.upgrade() {
             socket.close();
         }
     }
 
-    /// Stops using a listening socket, which others have too: connections wait for them, and a Unix socket's file stays. Whoever
-    /// accepts here gets the error of [`Closer::close`], after a connection that was complete already.
+    /// Stops using a listening socket, which others have too: connections wait for them, and a Unix
+    /// socket's file stays. Whoever accepts here gets the error of [`Closer::close`], after a
+    /// connection that was complete already.
     pub fn let_go(&self) {
         if let Some(socket) = self.socket.upgrade() {
             socket.let_go();

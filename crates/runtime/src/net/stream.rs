@@ -17,7 +17,8 @@ use crate::env::ShardEnv;
 use crate::op::{Message, Payload};
 use crate::shard::Receive;
 
-/// A connection of one shard. Its two halves can live in two tasks; the connection ends when both are dropped.
+/// A connection of one shard. Its two halves can live in two tasks; the connection ends when both
+/// are dropped.
 pub struct Stream {
     /// Receives.
     pub reader: StreamReader,
@@ -92,19 +93,20 @@ impl StreamReader {
         Closer::new(&self.socket)
     }
 
-    /// From here on the other end may be one that asks again as soon as it is answered: where it proves to be, the shard looks for its next
-    /// bytes for some microseconds before it sleeps.
+    /// From here on the other end may be one that asks again as soon as it is answered: where it
+    /// proves to be, the shard looks for its next bytes for some microseconds before it sleeps.
     pub fn expect_promptly(&mut self) {
         self.is_prompt = true;
     }
 
-    /// Waits for data and puts what has arrived into `buf` from index `from` on. Gives the buffer back, and how many
-    /// bytes came: 0 if the other end has finished sending.
+    /// Waits for data and puts what has arrived into `buf` from index `from` on. Gives the buffer
+    /// back, and how many bytes came: 0 if the other end has finished sending.
     ///
     /// Dropping the future may lose data: do it only to end the connection.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`]; otherwise what the system says.
+    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`]; otherwise what the system
+    /// says.
     ///
     /// # Panics
     /// If there is no room: `from` is not below the length of `buf`.
@@ -116,7 +118,8 @@ impl StreamReader {
     /// Fills `range` of `buf`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] if the other end finished before, otherwise as [`StreamReader::recv`].
+    /// [`io::ErrorKind::UnexpectedEof`] if the other end finished before, otherwise as
+    /// [`StreamReader::recv`].
     ///
     /// # Panics
     /// If the range is not within `buf`.
@@ -154,7 +157,8 @@ impl StreamReader {
             let payload = Payload::Fill(buf);
             let operation = if self.is_prompt && self.is_drained && flags == 0 {
                 let receive = Receive { socket: target.0, start, len };
-                // SAFETY: both point into the buffer, which the payload owns, and the socket is ours.
+                // SAFETY: both point into the buffer, which the payload owns, and the socket is
+                // ours.
                 unsafe { shard.start_held(entry, payload, receive) }
             } else {
                 // SAFETY: the entry points into the buffer, which the payload owns.
@@ -184,12 +188,14 @@ impl StreamWriter {
         Closer::new(&self.socket)
     }
 
-    /// Sends everything, segment after segment, gathered into as few operations as possible. When it returns, the
-    /// kernel has taken it all. (A `Vec<Buf>` becomes segments by `Segments::from_vec` without copying.)
+    /// Sends everything, segment after segment, gathered into as few operations as possible. When
+    /// it returns, the kernel has taken it all. (A `Vec<Buf>` becomes segments by
+    /// `Segments::from_vec` without copying.)
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`]; otherwise what the system says, for example
-    /// [`io::ErrorKind::BrokenPipe`]. How much was sent is then unknown: the connection is of no use any more.
+    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`]; otherwise what the system
+    /// says, for example [`io::ErrorKind::BrokenPipe`]. How much was sent is then unknown: the
+    /// connection is of no use any more.
     pub async fn send_all(&mut self, data: Segments) -> io::Result<()> {
         match data.len() {
             0 => Ok(()),
@@ -249,8 +255,8 @@ impl StreamWriter {
             let header = &raw const message.header;
             let flags = (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32;
             let entry = opcode::SendMsg::new(self.socket.target(), header).flags(flags).build();
-            // SAFETY: the entry points to the header, that to the vector, and that into the segments. The payload owns
-            // all of them, and the box keeps the header in place.
+            // SAFETY: the entry points to the header, that to the vector, and that into the
+            // segments. The payload owns all of them, and the box keeps the header in place.
             let operation = unsafe { self.socket.shard().start(entry, Payload::Message(message)) }.cancelable();
             self.socket.started(Side::Out, operation.key());
             let result;
@@ -263,8 +269,9 @@ impl StreamWriter {
     }
 }
 
-/// Sends on a stream what the kernel takes at once: for short answers, which it nearly always does, an operation of the ring and the turns
-/// until it is known to be complete cost as much as the sending.
+/// Sends on a stream what the kernel takes at once: for short answers, which it nearly always does,
+/// an operation of the ring and the turns until it is known to be complete cost as much as the
+/// sending.
 pub struct SendsAtOnce {
     socket: Weak<Socket>,
 }
@@ -298,8 +305,9 @@ impl<'a> From<&'a [u8]> for Piece<'a> {
 }
 
 impl SendsAtOnce {
-    /// Sends the first of these bytes, piece after piece, and says how many the kernel took. None if the stream has failed or was closed: the
-    /// next [`StreamWriter::send_all`] says so. Not to be called while such a one is under way: its bytes may be split.
+    /// Sends the first of these bytes, piece after piece, and says how many the kernel took. None
+    /// if the stream has failed or was closed: the next [`StreamWriter::send_all`] says so. Not to
+    /// be called while such a one is under way: its bytes may be split.
     pub fn send(&self, pieces: &[Piece<'_>]) -> usize {
         let Some(socket) = self.socket.upgrade().filter(|socket| !socket.is_closed()) else { return 0 };
         // SAFETY: a message header without name, vector and control data is all zeroes.
@@ -307,7 +315,8 @@ impl SendsAtOnce {
         header.msg_iov = pieces.as_ptr().cast_mut().cast();
         header.msg_iovlen = pieces.len().min(RANGES_MAX) as _;
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: the pieces are a vector (`Piece`), which `sendmsg` only reads, and what they point to outlives the call.
+        // SAFETY: the pieces are a vector (`Piece`), which `sendmsg` only reads, and what they
+        // point to outlives the call.
         let sent = unsafe { libc::sendmsg(socket.target().0, &raw const header, flags) };
         usize::try_from(sent).unwrap_or(0)
     }

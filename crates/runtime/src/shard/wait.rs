@@ -15,9 +15,9 @@ use crate::ring::Ring;
 use crate::spin;
 use crate::system;
 
-/// A receive that is kept back from the kernel. As long as the shard looks for something to do it tries it itself: between a client's request
-/// and its answer there is no poll to be armed, none that wakes, and one system call less. Before the shard does anything else the
-/// kernel gets it.
+/// A receive that is kept back from the kernel. As long as the shard looks for something to do it
+/// tries it itself: between a client's request and its answer there is no poll to be armed, none
+/// that wakes, and one system call less. Before the shard does anything else the kernel gets it.
 pub(super) struct Held {
     key: OpKey,
     entry: squeue::Entry,
@@ -33,7 +33,8 @@ pub(crate) struct Receive {
 }
 
 impl Receive {
-    /// Takes what is there. `None` if nothing is; otherwise what the kernel would say: a count or a negated errno.
+    /// Takes what is there. `None` if nothing is; otherwise what the kernel would say: a count or a
+    /// negated errno.
     ///
     /// # Safety
     /// The memory is there, and nobody else uses it.
@@ -49,11 +50,12 @@ impl Receive {
 }
 
 impl Shard {
-    /// As [`Shard::start`], for a receive that waits before it looks; dropping the future cancels it. It is [`Held`], instead of the one that
-    /// was before.
+    /// As [`Shard::start`], for a receive that waits before it looks; dropping the future cancels
+    /// it. It is [`Held`], instead of the one that was before.
     ///
     /// # Safety
-    /// As for [`Shard::start`]: `entry` does what `receive` does. The socket is there as long as the future.
+    /// As for [`Shard::start`]: `entry` does what `receive` does. The socket is there as long as
+    /// the future.
     pub(crate) unsafe fn start_held(&self, entry: squeue::Entry, payload: Payload, receive: Receive) -> Op<'_> {
         let key = self.ops.borrow_mut().insert(payload);
         self.release(&mut self.ring.borrow_mut());
@@ -72,7 +74,8 @@ impl Shard {
     /// Tries the receive that was kept back, if there is one. Returns whether it is complete.
     fn try_held(&self) -> bool {
         let tried = self.held.borrow().as_ref().and_then(|held| {
-            // SAFETY: the payload lies in its slot, and the future is there: dropping it would have given the kernel the receive.
+            // SAFETY: the payload lies in its slot, and the future is there: dropping it would have
+            // given the kernel the receive.
             unsafe { held.receive.try_now() }.map(|result| (held.key, result))
         });
         let Some((key, result)) = tried else { return false };
@@ -85,7 +88,8 @@ impl Shard {
     pub(super) fn enter(&self) {
         let mut ring = self.ring.borrow_mut();
         let busy = !self.ready.borrow().is_empty() || self.remote.has_items() || self.stopping.get();
-        // What drives complete says nothing about the client, and they may need the core that would look.
+        // What drives complete says nothing about the client, and they may need the core that would
+        // look.
         let waits_for_client = !busy && self.prompt_receives.get() > 0 && self.drive_ops.get() == 0;
         let looks = waits_for_client && self.spinner.borrow_mut().tries();
         if !looks {
@@ -114,7 +118,8 @@ impl Shard {
         self.spinner.borrow_mut().waited(clock::now().saturating_sub(begin), looks);
     }
 
-    /// Submits, and waits for a completion, a message, or `deadline`, in the way that takes the least of the processor.
+    /// Submits, and waits for a completion, a message, or `deadline`, in the way that takes the
+    /// least of the processor.
     fn rest(&self, ring: &mut Ring, deadline: Option<Nanos>) {
         let Some(deadline) = deadline else { return self.sleep(ring, None) };
         let left = deadline.saturating_sub(clock::now());
@@ -147,7 +152,8 @@ impl Shard {
         }
     }
 
-    /// Submits, and looks for completions for a while before the shard sleeps. Returns whether there is work.
+    /// Submits, and looks for completions for a while before the shard sleeps. Returns whether
+    /// there is work.
     fn spin_for_completion(&self, ring: &mut Ring, deadline: Option<Nanos>, window: Nanos) -> bool {
         if ring.wants_enter() {
             self.entered(ring.enter());

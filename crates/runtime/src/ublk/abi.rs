@@ -1,13 +1,13 @@
-//! What goes over the border to the kernel's ublk driver, as `include/uapi/linux/ublk_cmd.h` of Linux 6.12 has it, and of 6.16 where that is
-//! said.
+//! What goes over the border to the kernel's ublk driver, as `include/uapi/linux/ublk_cmd.h` of
+//! Linux 6.12 has it, and of 6.16 where that is said.
 //!
 //! All structures are in the machine's byte order and have no padding of their own.
 
 /// The device for control commands.
 pub(super) const CONTROL_PATH: &str = "/dev/ublk-control";
 
-/// The driver has one page table entry of memory for the descriptions of each queue's requests; queues lie this many
-/// requests apart in the map (`UBLK_MAX_QUEUE_DEPTH`).
+/// The driver has one page table entry of memory for the descriptions of each queue's requests;
+/// queues lie this many requests apart in the map (`UBLK_MAX_QUEUE_DEPTH`).
 pub(super) const QUEUE_DEPTH_MAX: u16 = 4096;
 
 /// Queues of one device at most (`UBLK_MAX_NR_QUEUES`).
@@ -123,7 +123,8 @@ pub(super) mod attribute {
 /// `UBLK_PARAM_TYPE_BASIC | UBLK_PARAM_TYPE_DISCARD`.
 pub(super) const PARAMETERS_BASIC_AND_DISCARD: u32 = 1 << 0 | 1 << 1;
 
-/// `struct ublk_params`, as far as it is used here: header, `ublk_param_basic`, `ublk_param_discard`.
+/// `struct ublk_params`, as far as it is used here: header, `ublk_param_basic`,
+/// `ublk_param_discard`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Parameters {
@@ -198,7 +199,8 @@ pub(super) mod request_flag {
     pub const NO_UNMAP: u32 = 1 << 15;
 }
 
-/// Where the data of a request lie for `pread` and `pwrite` (`UBLKSRV_IO_BUF_OFFSET`, `UBLK_TAG_OFF`, `UBLK_QID_OFF`).
+/// Where the data of a request lie for `pread` and `pwrite` (`UBLKSRV_IO_BUF_OFFSET`,
+/// `UBLK_TAG_OFF`, `UBLK_QID_OFF`).
 pub(super) const fn data_offset(queue: u16, tag: u16) -> u64 {
     const BUFFERS: u64 = 0x8000_0000;
     BUFFERS + ((queue as u64) << (25 + 16)) + ((tag as u64) << 25)

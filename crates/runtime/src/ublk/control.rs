@@ -13,15 +13,18 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use super::abi::{self, ControlCommand, DeviceInfo, Parameters, SECTOR_SHIFT, attribute, flag};
 use super::{UblkError, UblkSpec};
 
-/// How long a dying server is waited for: until the kernel has taken back what it had. Of a queue of which the server had every
-/// slot, Linux before 6.15 notices that only when a request is over its time, 30 s.
+/// How long a dying server is waited for: until the kernel has taken back what it had. Of a queue
+/// of which the server had every slot, Linux before 6.15 notices that only when a request is over
+/// its time, 30 s.
 const QUIET_LIMIT: Duration = Duration::from_secs(60);
 /// What `nr_requests` of a block device can be at least (`BLKDEV_MIN_RQ`).
 const REQUESTS_MIN: u16 = 4;
-/// How long the nodes of a new device are waited for, and, without privileges, for somebody to hand them over.
+/// How long the nodes of a new device are waited for, and, without privileges, for somebody to hand
+/// them over.
 const NODE_LIMIT: Duration = Duration::from_secs(10);
-/// Commands that are not done within this remind the kernel of them. It hands each to a worker thread of its own, and Linux 6.18 was seen
-/// to wait for a worker that it had never made. An operation that has to go to a worker has it make one.
+/// Commands that are not done within this remind the kernel of them. It hands each to a worker
+/// thread of its own, and Linux 6.18 was seen to wait for a worker that it had never made. An
+/// operation that has to go to a worker has it make one.
 const REMIND_AFTER: types::Timespec = types::Timespec::new().sec(1);
 /// The mark of such an operation; commands have 0.
 const REMINDER: u64 = 1;
@@ -166,7 +169,8 @@ impl UblkControl {
         };
         let mut added = self.add_device(&mut info);
         if matches!(&added, Err(error) if error.raw_os_error() == Some(libc::EPERM)) {
-            // Whoever has no privileges may have a device all the same, but no copying, and none that outlives its server.
+            // Whoever has no privileges may have a device all the same, but no copying, and none
+            // that outlives its server.
             info.flags = flag::UNPRIVILEGED_DEV | flag::NEED_GET_DATA;
             added = self.add_device(&mut info);
         }
@@ -242,8 +246,8 @@ impl UblkControl {
         }
     }
 
-    /// Becomes the server of a device whose server has ended, or is ending: that is waited for, 60 s at most. It is to be served
-    /// on all queues before [`UblkControl::start`].
+    /// Becomes the server of a device whose server has ended, or is ending: that is waited for, 60
+    /// s at most. It is to be served on all queues before [`UblkControl::start`].
     ///
     /// # Errors
     /// [`UblkError::Gone`]; what the kernel says, such as that another server lives.
@@ -268,8 +272,8 @@ impl UblkControl {
         }
     }
 
-    /// Starts a device, or lets it go on. Waits until all slots of all queues are being served, so call it from a thread that they
-    /// don't need. When it returns, `/dev/ublkbN` is there.
+    /// Starts a device, or lets it go on. Waits until all slots of all queues are being served, so
+    /// call it from a thread that they don't need. When it returns, `/dev/ublkbN` is there.
     ///
     /// # Errors
     /// What the kernel refuses.
@@ -298,13 +302,15 @@ impl UblkControl {
         self.features & flag::UPDATE_SIZE != 0
     }
 
-    /// Gives a device another size, which the kernel tells whoever has it open or mounted. Nothing to do if it has that size already, or if it is
-    /// not live: whoever starts it, or takes it over, looks after its size then. `size_bytes` is a multiple of the device's blocks.
+    /// Gives a device another size, which the kernel tells whoever has it open or mounted. Nothing
+    /// to do if it has that size already, or if it is not live: whoever starts it, or takes it
+    /// over, looks after its size then. `size_bytes` is a multiple of the device's blocks.
     ///
     /// # Errors
     /// [`UblkError::KeepsSize`]; what the kernel refuses. That there is no such device is fine.
     pub fn resize(&mut self, number: u32, size_bytes: u64) -> Result<(), UblkError> {
-        // The first drivers with this command follow a null pointer if they are told of a device that was never started.
+        // The first drivers with this command follow a null pointer if they are told of a device
+        // that was never started.
         let Some(info) = self.info(number)?.filter(|info| info.state == abi::state::LIVE) else { return Ok(()) };
         let sectors = size_bytes >> SECTOR_SHIFT;
         let of_size = |error| UblkError::os(format!("the size of {}", block_path(number)), error);
@@ -320,7 +326,8 @@ impl UblkControl {
         self.bare(abi::UPDATE_SIZE, command, &info).map_err(of_size)
     }
 
-    /// Ends a device: what was asked of it fails, and its slots get nothing any more. It is to be removed then.
+    /// Ends a device: what was asked of it fails, and its slots get nothing any more. It is to be
+    /// removed then.
     ///
     /// # Errors
     /// What the kernel refuses. That there is none is fine.
@@ -353,8 +360,9 @@ impl UblkControl {
         unsafe { self.command_with(operation, command, is_unprivileged(info), &mut ()) }
     }
 
-    /// A command with an argument, which the kernel reads and may change. For the device of somebody unprivileged, the path of the
-    /// server's node comes first, by which the kernel checks who may do that.
+    /// A command with an argument, which the kernel reads and may change. For the device of
+    /// somebody unprivileged, the path of the server's node comes first, by which the kernel checks
+    /// who may do that.
     ///
     /// # Safety
     /// The argument is what the driver takes with this command, and may hold any bytes.
@@ -425,8 +433,9 @@ fn is_unprivileged(info: &DeviceInfo) -> bool {
     info.flags & flag::UNPRIVILEGED_DEV != 0
 }
 
-/// Has the kernel send a queue one request less than it has slots, so that a slot always waits. By its command that waits the kernel notices
-/// at once that the server has ended; if each slot had a request, only 30 s later.
+/// Has the kernel send a queue one request less than it has slots, so that a slot always waits. By
+/// its command that waits the kernel notices at once that the server has ended; if each slot had a
+/// request, only 30 s later.
 fn keep_a_slot_free(device: &UblkDevice) -> io::Result<()> {
     let path = format!("/sys/block/ublkb{}/queue/nr_requests", device.number());
     let requests = device.depth() - 1;

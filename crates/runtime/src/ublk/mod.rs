@@ -1,21 +1,28 @@
-//! Local block devices, served by shards: the driver's side is Linux's ublk (`Documentation/block/ublk.rst`).
+//! Local block devices, served by shards: the driver's side is Linux's ublk
+//! (`Documentation/block/ublk.rst`).
 //!
 //! - [`UblkControl`] makes, finds, starts and removes devices. It blocks: not for a shard's thread.
-//! - [`UblkDevice`] is a device whose server this process is. Each of its queues belongs to one shard.
-//! - [`UblkSlot`] is one place for a request in a queue: it waits for one, moves its data, and answers it.
+//! - [`UblkDevice`] is a device whose server this process is. Each of its queues belongs to one
+//!   shard.
+//! - [`UblkSlot`] is one place for a request in a queue: it waits for one, moves its data, and
+//!   answers it.
 //!
-//! A request costs one entry on the shard's ring, which answers it and waits for the next, and one copy of its data. The copy is made
-//! by `pread` and `pwrite` on the device, which the kernel serves at once, or by the commands themselves where the kernel has no
-//! such copying (before Linux 6.5) or does not allow it (to processes without `CAP_SYS_ADMIN`).
+//! A request costs one entry on the shard's ring, which answers it and waits for the next, and one
+//! copy of its data. The copy is made by `pread` and `pwrite` on the device, which the kernel
+//! serves at once, or by the commands themselves where the kernel has no such copying (before Linux
+//! 6.5) or does not allow it (to processes without `CAP_SYS_ADMIN`).
 //!
 //! # Invariants
 //!
-//! 1. All slots of a queue are used by one thread, from its first [`UblkSlot::fetch`] on: the driver takes commands from no other.
-//! 2. A device whose server ends without [`UblkControl::stop`] stays, with everything that was asked of it and not answered: the
-//!    kernel keeps it for the server that comes next ([`UblkControl::recover`]). Not so for devices made without privileges, which
-//!    the kernel removes.
+//! 1. All slots of a queue are used by one thread, from its first [`UblkSlot::fetch`] on: the
+//!    driver takes commands from no other.
+//! 2. A device whose server ends without [`UblkControl::stop`] stays, with everything that was
+//!    asked of it and not answered: the kernel keeps it for the server that comes next
+//!    ([`UblkControl::recover`]). Not so for devices made without privileges, which the kernel
+//!    removes.
 //! 3. A slot whose device was stopped gets nothing any more.
-//! 4. Of each queue of a device that outlives its server one slot waits at any time: by its command the kernel notices the server's end.
+//! 4. Of each queue of a device that outlives its server one slot waits at any time: by its command
+//!    the kernel notices the server's end.
 
 mod abi;
 mod control;
@@ -35,7 +42,8 @@ pub struct UblkSpec {
     pub number: Option<u32>,
     /// Queues. The kernel makes fewer if it has fewer cores.
     pub queues: u16,
-    /// Requests that a queue takes at the same time, 4 to 4095: less is taken for 4, and more for 4095.
+    /// Requests that a queue takes at the same time, 4 to 4095: less is taken for 4, and more
+    /// for 4095.
     pub depth: u16,
     /// The largest request; a multiple of 4096.
     pub io_bytes_max: u32,
@@ -45,8 +53,8 @@ pub struct UblkSpec {
     pub size_bytes: u64,
     /// What requests are multiples of: 512, 1024, 2048 or 4096.
     pub block_bytes: u32,
-    /// What is there as a whole or not at all after a power cut, a power of two, at least `block_bytes`. The kernel's
-    /// `physical_block_size`, of which file systems expect that.
+    /// What is there as a whole or not at all after a power cut, a power of two, at least
+    /// `block_bytes`. The kernel's `physical_block_size`, of which file systems expect that.
     pub physical_block_bytes: u32,
     /// The smallest request that is served well, a power of two.
     pub io_min_bytes: u32,

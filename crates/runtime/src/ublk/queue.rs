@@ -36,9 +36,11 @@ impl Descriptors {
         Ok(Descriptors { start: NonNull::new(start.cast()).expect("a mapping is not at address 0"), bytes })
     }
 
-    /// The description of the request that a slot has. The kernel changes it only while the slot has none.
+    /// The description of the request that a slot has. The kernel changes it only while the slot
+    /// has none.
     fn get(&self, tag: u16) -> IoDescriptor {
-        // SAFETY: a tag is below the depth, for which the mapping has room. Volatile, since the kernel writes there.
+        // SAFETY: a tag is below the depth, for which the mapping has room. Volatile, since the
+        // kernel writes there.
         unsafe { self.start.as_ptr().add(usize::from(tag)).read_volatile() }
     }
 }
@@ -54,11 +56,11 @@ struct Queue {
     env: ShardEnv,
     device: UblkDevice,
     index: u16,
-    /// The device's descriptor, as commands name it; there until the queue is dropped. A copy of its own, since commands that are
-    /// queued name it by number.
+    /// The device's descriptor, as commands name it; there until the queue is dropped. A copy of
+    /// its own, since commands that are queued name it by number.
     ///
-    /// Not a registered file, for the reason that sockets are none: commands wait for ever, and a device cannot be removed while a ring
-    /// holds its file.
+    /// Not a registered file, for the reason that sockets are none: commands wait for ever, and a
+    /// device cannot be removed while a ring holds its file.
     fd: Option<OwnedFd>,
     descriptors: Descriptors,
 }
@@ -136,7 +138,8 @@ impl UblkRequest {
     /// What the driver takes for success: the bytes moved, where bytes move.
     fn success(&self) -> i32 {
         match self.operation {
-            // The largest request is below 2 GiB, since `UblkSpec::io_bytes_max` is 32 bits and the driver's offsets have 25.
+            // The largest request is below 2 GiB, since `UblkSpec::io_bytes_max` is 32 bits and the
+            // driver's offsets have 25.
             UblkOperation::Read | UblkOperation::Write { .. } => self.len as i32,
             _ => 0,
         }
@@ -227,15 +230,17 @@ impl UblkSlot {
         Ok(())
     }
 
-    /// Answers the request that the slot has, with an errno if it failed, and waits for the next. `None`: the device is being
-    /// stopped. A read that succeeded is answered by [`UblkSlot::answer_read`].
+    /// Answers the request that the slot has, with an errno if it failed, and waits for the next.
+    /// `None`: the device is being stopped. A read that succeeded is answered by
+    /// [`UblkSlot::answer_read`].
     pub async fn answer(&mut self, result: Result<(), i32>) -> Option<UblkRequest> {
         let request = self.request.take();
         let result = match result {
             Ok(()) => request.map_or(0, |request| request.success()),
             Err(errno) => -errno,
         };
-        // Where the commands copy, the driver asks for an address with every answer to a read, also one that failed.
+        // Where the commands copy, the driver asks for an address with every answer to a read, also
+        // one that failed.
         let is_read = matches!(request, Some(UblkRequest { operation: UblkOperation::Read, .. }));
         if is_read && !self.queue.device.copies_itself() {
             let nothing = Buf::zeroes(request.map_or(0, |request| request.len as usize));
@@ -267,7 +272,8 @@ impl UblkSlot {
         let command = IoCommand { queue: queue.index, tag: self.tag, result, address };
         let fd = types::Fd(queue.fd());
         let entry = opcode::UringCmd16::new(fd, operation).cmd(command.bytes()).build();
-        // SAFETY: the address is that of the payload's memory, which lives until the command is done.
+        // SAFETY: the address is that of the payload's memory, which lives until the command is
+        // done.
         let outcome = unsafe { queue.env.shard().start_lingering(entry, payload) }.await;
         (outcome.result, outcome.payload)
     }

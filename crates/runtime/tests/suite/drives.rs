@@ -85,8 +85,8 @@ where
     }
 }
 
-/// Opens a drive that was just closed. A test beside this one that begins a process has that hold all descriptors, and with them the lock,
-/// until it executes something.
+/// Opens a drive that was just closed. A test beside this one that begins a process has that hold
+/// all descriptors, and with them the lock, until it executes something.
 fn open_again(spec: &DriveSpec) -> OpenDrive {
     for _ in 0..200 {
         match OpenDrive::open_passthrough(spec) {
@@ -174,7 +174,8 @@ fn segments_of_any_cut_are_written_in_order() {
             let mut at = 0;
             while at < data.len() {
                 let len = (1 + random.below(9000) as usize).min(data.len() - at);
-                // Some parts stay neighbours in memory, others are copies elsewhere, at odd addresses.
+                // Some parts stay neighbours in memory, others are copies elsewhere, at odd
+                // addresses.
                 let part = match random.below(3) {
                     0 => whole.slice(at..at + len),
                     1 => BufMut::copy_of(&data[at..at + len]).freeze(),
@@ -313,9 +314,10 @@ fn many_operations_at_once_all_come_back_with_their_own_bytes() {
     });
 }
 
-/// Operations whose futures are dropped at any point leave their buffers to the kernel until it is done. If a buffer
-/// went back to the pool too early, one of the fresh buffers here would be the same memory: a late read would then change
-/// it behind its owner's back, and a late write would carry its content to the drive.
+/// Operations whose futures are dropped at any point leave their buffers to the kernel until it is
+/// done. If a buffer went back to the pool too early, one of the fresh buffers here would be the
+/// same memory: a late read would then change it behind its owner's back, and a late write would
+/// carry its content to the drive.
 #[test]
 fn dropped_futures_leave_their_buffers_to_the_kernel() {
     const POISON: u8 = 0x55;
@@ -418,8 +420,8 @@ fn counters_say_what_was_done() {
     });
 }
 
-/// Opens a drive that nobody has. A process that another test is starting just now has all our descriptors, and with them their
-/// locks, until it executes its program.
+/// Opens a drive that nobody has. A process that another test is starting just now has all our
+/// descriptors, and with them their locks, until it executes its program.
 fn once_free(open: impl Fn() -> Result<OpenDrive, OpenError>) -> OpenDrive {
     let began = Instant::now();
     loop {
@@ -538,7 +540,8 @@ fn memory_keeps_its_content_while_the_process_lives_and_until_it_is_forgotten() 
     runtime.stop();
 }
 
-/// Buf::zeroes shares one block of zeroes among all writes: it must be usable as a source like any other.
+/// Buf::zeroes shares one block of zeroes among all writes: it must be usable as a source like any
+/// other.
 #[test]
 fn shared_zeroes_can_be_written() {
     on_every_kind(|env, drive| async move {

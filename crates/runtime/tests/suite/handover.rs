@@ -107,7 +107,8 @@ fn a_program_that_cannot_be_executed_changes_no_descriptor() {
     assert_eq!(error.kind(), ErrorKind::NotFound);
     for (index, file) in files.iter_mut().enumerate() {
         assert_eq!(file.stream_position().expect("it is open"), index as u64, "descriptor {}", file.as_raw_fd());
-        // Only what survives an exec counts as inherited: what was passed on did so for a moment, elsewhere.
+        // Only what survives an exec counts as inherited: what was passed on did so for a moment,
+        // elsewhere.
         let last = usize::try_from(file.as_raw_fd()).expect("a descriptor") - 3;
         assert!(inherited(last + 1)[last].is_none(), "descriptor {}", file.as_raw_fd());
     }

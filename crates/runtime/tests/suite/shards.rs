@@ -98,7 +98,8 @@ fn turn_end_comes_after_every_task_that_can_run_and_gathers_them() {
         let log = Rc::new(RefCell::new(Vec::new()));
         let gather = env.clone();
         let gathered = log.clone();
-        // First in the queue, and yet it sees what all others did, also those that were only woken by others.
+        // First in the queue, and yet it sees what all others did, also those that were only woken
+        // by others.
         env.spawn(async move {
             gather.turn_end().await;
             gathered.borrow_mut().push("gathered");
@@ -115,7 +116,8 @@ fn turn_end_comes_after_every_task_that_can_run_and_gathers_them() {
                 sender.send(());
             });
         }
-        // This task waits for the same end, and was there first; after the second one the other has run as well.
+        // This task waits for the same end, and was there first; after the second one the other has
+        // run as well.
         env.turn_end().await;
         assert_eq!(log.borrow().len(), 6);
         env.turn_end().await;
@@ -203,7 +205,8 @@ fn timers_fire_in_the_order_of_their_deadlines_and_not_before() {
                 let mut sleep = Box::pin(env_there.sleep(duration));
                 // Somewhere between these two the deadline was computed.
                 let (earliest, latest) = (before + micros * 1000, env_there.now() + micros * 1000);
-                // One that is due when it is looked at first, which a busy machine makes of any, waits for no other.
+                // One that is due when it is looked at first, which a busy machine makes of any,
+                // waits for no other.
                 let waits = poll_fn(|context| Poll::Ready(sleep.as_mut().poll(context).is_pending())).await;
                 if waits {
                     sleep.await;
@@ -234,7 +237,8 @@ fn equal_deadlines_fire_in_the_order_in_which_they_were_set() {
         for number in 0..50 {
             let (env_there, order) = (env.clone(), order.clone());
             env.spawn(async move {
-                // Each waits a little less, since it starts a little later: as near to equal as the clock allows.
+                // Each waits a little less, since it starts a little later: as near to equal as the
+                // clock allows.
                 env_there.sleep(Duration::from_millis(3)).await;
                 order.borrow_mut().push(number);
             });
@@ -247,8 +251,8 @@ fn equal_deadlines_fire_in_the_order_in_which_they_were_set() {
     runtime.stop();
 }
 
-/// Answers every message until `count` have come, or the other one has ended. Pauses of different lengths in between, so
-/// that messages meet the receiver awake, falling asleep and asleep.
+/// Answers every message until `count` have come, or the other one has ended. Pauses of different
+/// lengths in between, so that messages meet the receiver awake, falling asleep and asleep.
 async fn play(inbox: Mailbox<u64>, other: MailboxSender<u64>, count: u64, seed: u64) -> u64 {
     let (env, mut inbox, mut random) = (ShardEnv::current(), inbox, Random(seed));
     let (mut batch, mut received) = (Vec::new(), 0);
@@ -272,8 +276,9 @@ async fn play(inbox: Mailbox<u64>, other: MailboxSender<u64>, count: u64, seed: 
     received
 }
 
-/// A lost wake-up would leave both asleep, and the test would not end. Seven messages are on their way at a time: enough
-/// for the whole to be over soon on a busy machine, few enough for both shards to fall asleep thousands of times.
+/// A lost wake-up would leave both asleep, and the test would not end. Seven messages are on their
+/// way at a time: enough for the whole to be over soon on a busy machine, few enough for both
+/// shards to fall asleep thousands of times.
 #[test]
 fn no_wake_up_is_lost_between_two_shards() {
     const MESSAGES: u64 = 200_000;

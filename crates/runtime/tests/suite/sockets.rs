@@ -242,7 +242,8 @@ fn what_came_since_a_receive_that_took_all_is_found_at_once_and_so_is_the_end() 
     let runtime = start(1);
     let (mut theirs, call) = with_pair(&runtime, |env, mut stream| async move {
         let mut heard = Vec::new();
-        // The first takes all that there is; before each of the others something has come already, or nothing has.
+        // The first takes all that there is; before each of the others something has come already,
+        // or nothing has.
         for pause_ms in [0, 20, 0, 20, 20] {
             env.sleep(Duration::from_millis(pause_ms)).await;
             let (count, buf) = stream.reader.recv(env.alloc(100), 0).await;
@@ -261,7 +262,8 @@ fn what_came_since_a_receive_that_took_all_is_found_at_once_and_so_is_the_end() 
     runtime.stop();
 }
 
-/// Answers each byte with itself, to a client that may ask again at once, until it has gone or the stream is closed. Gives how that was said.
+/// Answers each byte with itself, to a client that may ask again at once, until it has gone or the
+/// stream is closed. Gives how that was said.
 async fn answer_promptly(env: ShardEnv, mut stream: Stream) -> std::io::Result<()> {
     stream.reader.expect_promptly();
     loop {
@@ -281,7 +283,8 @@ fn a_client_that_asks_again_at_once_is_heard_without_the_ring() {
     let runtime = start(1);
     let (mut theirs, call) = with_pair(&runtime, answer_promptly);
     let begin = Instant::now();
-    // With the ring each round is an operation. Of some the client may be too late, where others need the cores.
+    // With the ring each round is an operation. Of some the client may be too late, where others
+    // need the cores.
     loop {
         let before = runtime.shard(0).stats().submitted;
         for round in 0..ROUNDS {

@@ -33,14 +33,16 @@ pub struct Latency {
 }
 
 impl Latency {
-    /// Operations are done when they are first polled, and no time passes: fastest, but with a single order.
+    /// Operations are done when they are first polled, and no time passes: fastest, but with a
+    /// single order.
     pub const IMMEDIATE: Latency = Latency { min: 0, max: 0, spike_one_in: 0, spike: 0 };
 
     /// The default: 5 to 100 µs, so that operations overtake each other often.
     pub const USUAL: Latency = Latency { min: 5_000, max: 100_000, spike_one_in: 0, spike: 0 };
 
-    /// Evenly distributed from `min` to `max` nanoseconds. With 1 for both, every operation takes a turn, and those
-    /// that were started together complete in any order; with 0 it is [`Latency::IMMEDIATE`].
+    /// Evenly distributed from `min` to `max` nanoseconds. With 1 for both, every operation takes a
+    /// turn, and those that were started together complete in any order; with 0 it is
+    /// [`Latency::IMMEDIATE`].
     ///
     /// # Panics
     /// If `min` is larger than `max`.
@@ -64,7 +66,8 @@ impl Latency {
             return self.spike;
         }
         if self.is_immediate() {
-            // Only if the drive is slow, or held the operation back: a microsecond to be multiplied.
+            // Only if the drive is slow, or held the operation back: a microsecond to be
+            // multiplied.
             return 1_000;
         }
         self.min + rng.below((self.max - self.min).saturating_add(1))
@@ -101,13 +104,14 @@ impl DriveOptions {
 
 /// A handle to a simulated drive.
 ///
-/// A fresh drive is full of garbage, as are discarded ranges (or they hold zeroes, or what was there before). Memory is
-/// taken for what was written only.
+/// A fresh drive is full of garbage, as are discarded ranges (or they hold zeroes, or what was
+/// there before). Memory is taken for what was written only.
 ///
-/// Completed writes are read back at once, and durable after a flush that was started later, or with FUA. A power cut
-/// takes what is not durable, sector by sector or not, as chance will have it; of several versions written since the
-/// last flush it may leave any one. An operation in flight may show its effect partly before it completes, and if the
-/// drive fails or loses its power then, it has happened in any part of its sectors.
+/// Completed writes are read back at once, and durable after a flush that was started later, or
+/// with FUA. A power cut takes what is not durable, sector by sector or not, as chance will have
+/// it; of several versions written since the last flush it may leave any one. An operation in
+/// flight may show its effect partly before it completes, and if the drive fails or loses its power
+/// then, it has happened in any part of its sectors.
 #[derive(Clone)]
 pub struct SimDrive {
     state: Rc<DriveState>,
@@ -139,8 +143,8 @@ impl SimDrive {
         SimDrive { state: DriveState::new(&env.world, info, latency, write_cache), generation: 0 }
     }
 
-    /// A drive that holds an image, which gives its page of 4 KiB with each number: it is asked for a page whenever that is
-    /// read, until it is written.
+    /// A drive that holds an image, which gives its page of 4 KiB with each number: it is asked for
+    /// a page whenever that is read, until it is written.
     ///
     /// # Panics
     /// As [`SimDrive::with_options`].
@@ -150,7 +154,8 @@ impl SimDrive {
         drive
     }
 
-    /// The number of this drive in [`crate::TraceEntry`]: drives count from 0 in the order they were made.
+    /// The number of this drive in [`crate::TraceEntry`]: drives count from 0 in the order they
+    /// were made.
     pub fn index(&self) -> u32 {
         self.state.index
     }
@@ -160,8 +165,8 @@ impl SimDrive {
         self.state.inner.borrow_mut().latency = latency;
     }
 
-    /// Multiplies latencies by `factor`, from now on. 1 is normal. An operation of an immediate drive counts as 1 µs
-    /// then.
+    /// Multiplies latencies by `factor`, from now on. 1 is normal. An operation of an immediate
+    /// drive counts as 1 µs then.
     ///
     /// # Panics
     /// If `factor` is 0.
@@ -170,21 +175,22 @@ impl SimDrive {
         self.state.inner.borrow_mut().slowness = factor;
     }
 
-    /// Lets the drive work on this many operations at the same time; others wait in order of arrival. So it can be busy,
-    /// and has a rate that it cannot exceed. 0, the default: on all that there are.
+    /// Lets the drive work on this many operations at the same time; others wait in order of
+    /// arrival. So it can be busy, and has a rate that it cannot exceed. 0, the default: on all
+    /// that there are.
     pub fn set_channels(&self, channels: u32) {
         self.state.inner.borrow_mut().channels = channels;
     }
 
-    /// Cuts the drive's power. Of the sectors that are not durable and of those in flight, chance decides which
-    /// survive. Operations in flight end with [`DriveError::Gone`], as do all later ones of this handle and its clones;
-    /// [`SimDrive::reopen`] gives one that works.
+    /// Cuts the drive's power. Of the sectors that are not durable and of those in flight, chance
+    /// decides which survive. Operations in flight end with [`DriveError::Gone`], as do all later
+    /// ones of this handle and its clones; [`SimDrive::reopen`] gives one that works.
     pub fn power_cut(&self, rng: &mut Rng) {
         self.state.power_cut(rng);
     }
 
-    /// As [`SimDrive::power_cut`], but `survives` decides for the offset of each sector: asked first for those in the
-    /// cache, then for those in flight, for each operation anew.
+    /// As [`SimDrive::power_cut`], but `survives` decides for the offset of each sector: asked
+    /// first for those in the cache, then for those in flight, for each operation anew.
     pub fn power_cut_by(&self, mut survives: impl FnMut(u64) -> bool) {
         self.state.power_cut_by(&mut survives);
     }
@@ -194,14 +200,16 @@ impl SimDrive {
         self.state.inner.borrow().store.unflushed()
     }
 
-    /// A new handle after a power cut. The drive's faults stay: a drive that had failed is gone for the new one too.
+    /// A new handle after a power cut. The drive's faults stay: a drive that had failed is gone for
+    /// the new one too.
     #[must_use]
     pub fn reopen(&self) -> SimDrive {
         let generation = self.state.inner.borrow().generation;
         SimDrive { state: self.state.clone(), generation }
     }
 
-    /// Ends every fault but unreadable ranges, damaged content and outages, and gives a new handle: the drive is back.
+    /// Ends every fault but unreadable ranges, damaged content and outages, and gives a new handle:
+    /// the drive is back.
     pub fn revive(&self) -> SimDrive {
         {
             let mut inner = self.state.inner.borrow_mut();
@@ -214,8 +222,9 @@ impl SimDrive {
         self.reopen()
     }
 
-    /// The drive dies: from now on everything, also what is in flight, ends with [`DriveError::Gone`]. The cache stays,
-    /// as if a cable was pulled; power can be cut in addition. [`SimDrive::revive`] brings it back.
+    /// The drive dies: from now on everything, also what is in flight, ends with
+    /// [`DriveError::Gone`]. The cache stays, as if a cable was pulled; power can be cut in
+    /// addition. [`SimDrive::revive`] brings it back.
     pub fn fail(&self) {
         self.state.fail();
     }
@@ -247,8 +256,8 @@ impl SimDrive {
         self.state.release_held();
     }
 
-    /// The drive answers nothing any more, once `op_count` more operations were given to it: also what is in flight then completes no
-    /// more. It stays so when its power was cut.
+    /// The drive answers nothing any more, once `op_count` more operations were given to it: also
+    /// what is in flight then completes no more. It stays so when its power was cut.
     pub fn mute_after(&self, op_count: u64) {
         self.state.inner.borrow_mut().faults.mute_after = Some(op_count);
     }
@@ -272,26 +281,28 @@ impl SimDrive {
         self.state.inner.borrow().faults.mute
     }
 
-    /// Reads of the sectors in this range of bytes fail with [`DriveError::Media`], until they are written or zeroed.
+    /// Reads of the sectors in this range of bytes fail with [`DriveError::Media`], until they are
+    /// written or zeroed.
     pub fn media_error(&self, range: Range<u64>) {
         let sector = u64::from(self.state.info.sector_bytes);
         let whole = range.start / sector * sector..range.end.div_ceil(sector) * sector;
         self.state.inner.borrow_mut().faults.unreadable.insert(whole);
     }
 
-    /// Writes that touch this range of bytes fail as a medium does that has no spare sectors left, until [`SimDrive::revive`]. Any part of
-    /// their sectors is changed.
+    /// Writes that touch this range of bytes fail as a medium does that has no spare sectors left,
+    /// until [`SimDrive::revive`]. Any part of their sectors is changed.
     pub fn refuse_writes(&self, range: Range<u64>) {
         self.state.inner.borrow_mut().faults.unwritable.insert(range);
     }
 
-    /// The next operation of a kind fails with `error`. If it would have changed something, any part of its sectors
-    /// is changed. Several calls fail several operations.
+    /// The next operation of a kind fails with `error`. If it would have changed something, any
+    /// part of its sectors is changed. Several calls fail several operations.
     pub fn error_next(&self, kind: OpKind, error: DriveError) {
         self.state.inner.borrow_mut().faults.errors.push_back((kind, error));
     }
 
-    /// Bit rot: flips at least one bit, at most four, in the part of each sector that is in the range. Nobody notices.
+    /// Bit rot: flips at least one bit, at most four, in the part of each sector that is in the
+    /// range. Nobody notices.
     pub fn corrupt(&self, offset: u64, len: u64) {
         self.state.check_raw(offset, len);
         let mut inner = self.state.inner.borrow_mut();
@@ -303,7 +314,8 @@ impl SimDrive {
             let end = (at / sector * sector + sector).min(offset + len);
             let bit_count = (end - at) * 8;
             let first = inner.rng.below(bit_count);
-            // No multiple of 13 up to 39 is a whole number of bytes in bits: no flip undoes another.
+            // No multiple of 13 up to 39 is a whole number of bytes in bits: no flip undoes
+            // another.
             for step in 0..inner.rng.range(1..5) {
                 let bit = (first + step * 13) % bit_count;
                 inner.store.tamper(at + bit / 8, 1, |_, bytes| bytes[0] ^= 1 << (bit % 8));
@@ -319,7 +331,8 @@ impl SimDrive {
         inner.faults.lost_writes = count;
     }
 
-    /// The next write lands at `offset` instead, as far as the drive reaches. Several calls misdirect several writes.
+    /// The next write lands at `offset` instead, as far as the drive reaches. Several calls
+    /// misdirect several writes.
     ///
     /// # Panics
     /// If `offset` is misaligned or out of range.
@@ -330,19 +343,20 @@ impl SimDrive {
         inner.faults.misdirected.push_back(offset);
     }
 
-    /// Writes land where they should again, also those that a call of [`SimDrive::misdirect_next_write`] waits for.
+    /// Writes land where they should again, also those that a call of
+    /// [`SimDrive::misdirect_next_write`] waits for.
     pub fn direct_writes(&self) {
         self.state.inner.borrow_mut().faults.misdirected.clear();
     }
 
-    /// With `true`, flushes and FUA are acknowledged and do nothing: no array can survive a power cut then, which shows
-    /// that a test of crashes can fail.
+    /// With `true`, flushes and FUA are acknowledged and do nothing: no array can survive a power
+    /// cut then, which shows that a test of crashes can fail.
     pub fn ignore_flushes(&self, ignored: bool) {
         self.state.inner.borrow_mut().faults.flush_ignored = ignored;
     }
 
-    /// Operations that the drive has taken, until their future has the result; those whose future was dropped, until
-    /// they complete.
+    /// Operations that the drive has taken, until their future has the result; those whose future
+    /// was dropped, until they complete.
     pub fn in_flight(&self) -> usize {
         self.state.in_flight()
     }

@@ -1,4 +1,5 @@
-//! A way to drives that fails for a while: an adapter that is reset, a path that fails over, a cable that comes off.
+//! A way to drives that fails for a while: an adapter that is reset, a path that fails over, a
+//! cable that comes off.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -15,10 +16,11 @@ use crate::world::SimEnv;
 pub enum Broken {
     /// They are taken and not answered. They go on when the outage ends.
     Silent,
-    /// They end with an error. Of what they would have changed nothing, a part of the sectors, or everything is changed.
+    /// They end with an error. Of what they would have changed nothing, a part of the sectors, or
+    /// everything is changed.
     Errors,
-    /// Likewise, and the drive is not there: handles from before the outage are of no more use, as device files are of a drive that was
-    /// pulled. Its cache stays.
+    /// Likewise, and the drive is not there: handles from before the outage are of no more use, as
+    /// device files are of a drive that was pulled. Its cache stays.
     Pulled,
     /// As pulled, and the drive has no power: its cache is lost.
     Power,
@@ -81,7 +83,8 @@ impl Broken {
     }
 }
 
-/// An outage of the ways to some drives, all at the same time. It ends by itself, whatever becomes of the machine meanwhile.
+/// An outage of the ways to some drives, all at the same time. It ends by itself, whatever becomes
+/// of the machine meanwhile.
 #[derive(Clone)]
 pub struct Outage {
     way: Rc<Way>,
@@ -89,8 +92,8 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// It begins instead of the operation after `after` more that are given to the drives, and lasts for `lasts` from then on.
-    /// `begun` is called when it begins.
+    /// It begins instead of the operation after `after` more that are given to the drives, and
+    /// lasts for `lasts` from then on. `begun` is called when it begins.
     pub fn arm(
         env: &SimEnv,
         drives: &[SimDrive],

@@ -37,7 +37,8 @@ pub(crate) struct Inner {
     pub(crate) latency: Latency,
     /// Latencies are multiplied by this.
     pub(crate) slowness: u32,
-    /// Operations that are worked on at the same time. Others wait in order. 0: as many as there are.
+    /// Operations that are worked on at the same time. Others wait in order. 0: as many as there
+    /// are.
     pub(crate) channels: u32,
     /// Those that are worked on, if that is limited.
     busy: u32,
@@ -195,7 +196,8 @@ impl DriveState {
         if let Request::Flush(number) = &mut request {
             *number = inner.store.flush_begin();
         }
-        // An immediate operation is never in flight: a tape of those would show no states in between.
+        // An immediate operation is never in flight: a tape of those would show no states in
+        // between.
         self.record(inner.serial_last + 1, || request.tape_step());
         let held = if inner.is_immediate() {
             match self.execute(&mut inner, request) {
@@ -288,8 +290,8 @@ impl DriveState {
         Ok(result)
     }
 
-    /// Ends everything in flight with [`DriveError::Gone`]. Of what would have been changed, the sectors that
-    /// `survives` chooses are.
+    /// Ends everything in flight with [`DriveError::Gone`]. Of what would have been changed, the
+    /// sectors that `survives` chooses are.
     fn lose_flights(&self, inner: &mut Inner, survives: &mut dyn FnMut(&mut Rng, u64) -> bool, durable: bool) {
         let mut slots: Vec<u32> = (0..inner.flights.len() as u32).collect();
         inner.rng.shuffle(&mut slots);
@@ -337,7 +339,8 @@ impl DriveState {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// As [`DriveState::power_cut_by`], by chance: from one drive to the other, few or many sectors survive.
+    /// As [`DriveState::power_cut_by`], by chance: from one drive to the other, few or many sectors
+    /// survive.
     pub(crate) fn power_cut(&self, rng: &mut Rng) {
         let of = 8;
         let hits = *rng.pick(&[0, 1, 4, 4, 4, 7, of]);
@@ -423,7 +426,8 @@ impl Inner {
         self.free.push(slot);
     }
 
-    /// Leaves the result where its future finds it; gives the waker to be woken once no borrow is held.
+    /// Leaves the result where its future finds it; gives the waker to be woken once no borrow is
+    /// held.
     fn land(&mut self, slot: u32, result: OpResult) -> Option<Waker> {
         let flight = &mut self.flights[slot as usize];
         if flight.abandoned {
@@ -438,8 +442,8 @@ impl Inner {
         self.latency.draw(&mut self.rng).saturating_mul(u64::from(self.slowness))
     }
 
-    /// A drive may begin to change sectors long before it says that it is done: now and then a write shows early, and
-    /// in parts.
+    /// A drive may begin to change sectors long before it says that it is done: now and then a
+    /// write shows early, and in parts.
     fn begin_early(&mut self, info: &DriveInfo, request: &Request) {
         let quiet = self.faults.lost_writes == 0 && self.faults.misdirected.is_empty() && self.faults.errors.is_empty();
         if quiet && matches!(request, Request::Write { .. }) && self.rng.chance(1, 8) {

@@ -1,9 +1,10 @@
 //! What a drive remembers: its content, and which of it would be lost with the power.
 //!
 //! Invariants:
-//! 1. `content` is what reads give; `durable` is what the sectors in `dirty` fall back to, and is there exactly while
-//!    `dirty` is not 0. Its other sectors mean nothing.
-//! 2. A sector is settled as a whole: it is durable or it falls back, so nothing tears within a sector.
+//! 1. `content` is what reads give; `durable` is what the sectors in `dirty` fall back to, and is
+//!    there exactly while `dirty` is not 0. Its other sectors mean nothing.
+//! 2. A sector is settled as a whole: it is durable or it falls back, so nothing tears within a
+//!    sector.
 //! 3. A version of a sector that was there when a flush began is durable when the flush ends.
 
 use std::collections::VecDeque;
@@ -211,7 +212,8 @@ impl Store {
         }
     }
 
-    /// Overwrites whole sectors with a pattern. Garbage goes only where something was written: the rest is garbage.
+    /// Overwrites whole sectors with a pattern. Garbage goes only where something was written: the
+    /// rest is garbage.
     pub(crate) fn fill(&mut self, offset: u64, len: u64, fill: Fill, durable: bool) {
         let chunk_bytes = (CHUNK_PAGES * PAGE_BYTES) as u64;
         let end = offset + len;
@@ -268,7 +270,8 @@ impl Store {
         change(data);
     }
 
-    /// Keeps what a change of the sectors in `mask` could lose. `len` is the length of the change in bytes.
+    /// Keeps what a change of the sectors in `mask` could lose. `len` is the length of the change
+    /// in bytes.
     fn before_change(&mut self, number: u64, mask: u8, len: usize, durable: bool) {
         let chunk = self.ensure_chunk(number);
         let epoch = self.epoch;
@@ -283,7 +286,8 @@ impl Store {
             return;
         }
         if page.dirty != 0 && page.epoch < epoch {
-            // A flush was begun since: what was dirty then must be durable when it ends, and is so from now on.
+            // A flush was begun since: what was dirty then must be durable when it ends, and is so
+            // from now on.
             page.dirty = 0;
             if let Some(old) = page.durable.take() {
                 self.keep(old);
@@ -294,7 +298,8 @@ impl Store {
         if page.dirty == 0 {
             page.durable = Some(match &page.content {
                 Content::Data(_) if len == PAGE_BYTES => {
-                    // Everything is overwritten: the old content moves, and the new one begins as anything.
+                    // Everything is overwritten: the old content moves, and the new one begins as
+                    // anything.
                     settled = 0;
                     std::mem::replace(&mut page.content, Content::Zero)
                 }
@@ -308,7 +313,8 @@ impl Store {
             page.epoch = epoch;
             self.dirty.push_back((epoch, number));
         } else if page.dirty & mask != 0 {
-            // A drive writes its cache back when it likes: some of the versions that are overwritten now were durable.
+            // A drive writes its cache back when it likes: some of the versions that are
+            // overwritten now were durable.
             settled |= page.dirty & mask & self.rng.next_u64() as u8;
         }
         page.dirty |= mask;
@@ -351,7 +357,8 @@ impl Store {
         }
     }
 
-    /// Loses the cache: each sector that is not durable stays if `survives` says so for its offset, else falls back.
+    /// Loses the cache: each sector that is not durable stays if `survives` says so for its offset,
+    /// else falls back.
     pub(crate) fn power_cut(&mut self, survives: &mut dyn FnMut(u64) -> bool) {
         for (epoch, number) in std::mem::take(&mut self.dirty) {
             let chunk = self.ensure_chunk(number);
@@ -393,8 +400,8 @@ impl Store {
         offsets
     }
 
-    /// Changes bytes on the medium and in the cache alike, without regard to sectors. `change` gets an offset and the
-    /// bytes there, of one and then of the other.
+    /// Changes bytes on the medium and in the cache alike, without regard to sectors. `change` gets
+    /// an offset and the bytes there, of one and then of the other.
     pub(crate) fn tamper(&mut self, offset: u64, len: u64, change: impl Fn(u64, &mut [u8])) {
         for (number, within, len) in pages(offset, len) {
             let chunk = self.ensure_chunk(number);
@@ -424,7 +431,8 @@ fn memory(spare: &mut Vec<PageBox>) -> PageBox {
     spare.pop().unwrap_or_else(|| Box::new([0; PAGE_BYTES]))
 }
 
-/// Turns a page's content into bytes, if it is none yet. They are the right ones only if they are `needed`.
+/// Turns a page's content into bytes, if it is none yet. They are the right ones only if they are
+/// `needed`.
 #[inline]
 fn materialize<'a>(
     content: &'a mut Content,

@@ -1,4 +1,5 @@
-//! A model that knows every byte, for runs in which no power is cut: what is read must be the last that was written.
+//! A model that knows every byte, for runs in which no power is cut: what is read must be the last
+//! that was written.
 
 use ::drive::{BlockError, Buf, BufMut, WriteZeroes, join_all};
 use array::Array;
@@ -7,8 +8,8 @@ use format::Shape;
 use super::group::{Group, KIB, subsets};
 use crate::{Rng, Sim, SimDrive, SimEnv};
 
-/// Reads everything with each of some sets of members left out, `most` of them, drawn at random. The group was stopped
-/// in order; nothing on the drives changes.
+/// Reads everything with each of some sets of members left out, `most` of them, drawn at random.
+/// The group was stopped in order; nothing on the drives changes.
 pub fn verify_without_members(sim: &Sim, drives: &[SimDrive], shape: Shape, model: &Model, rng: &mut Rng, most: usize) {
     let mut sets = subsets(usize::from(shape.members).min(12), shape.survives());
     sets.retain(|set| set.len() == shape.survives());
@@ -49,7 +50,8 @@ pub fn any_range(rng: &mut Rng, size: u64, stripe: u64, unit: u64) -> (u64, u64)
     (start, len.min(size - start))
 }
 
-/// Runs `rounds` rounds of up to `width` requests at the same time, on disjoint ranges, and checks every answer.
+/// Runs `rounds` rounds of up to `width` requests at the same time, on disjoint ranges, and checks
+/// every answer.
 pub async fn work(group: &Group, model: &mut Model, rng: &mut Rng, rounds: usize, width: usize) {
     let size = group.size();
     let geometry = &group.leader().shared().geometry;

@@ -19,7 +19,8 @@ pub const KIB: u64 = 1024;
 /// Bytes of a MiB.
 pub const MIB: u64 = 1024 * KIB;
 
-/// The seeds of a test that draws at random: `usual` of them, unless the environment says otherwise.
+/// The seeds of a test that draws at random: `usual` of them, unless the environment says
+/// otherwise.
 pub fn seeds(usual: u64) -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     if let Some(seed) = number("PURLIN_SIM_SEED") {
@@ -31,8 +32,8 @@ pub fn seeds(usual: u64) -> std::ops::Range<u64> {
 /// The shards of a group, as they find each other.
 type Shards = RefCell<Vec<Array<SimEnv>>>;
 
-/// Delivers each message by a task of its own: the executor draws the order. The shards hold this, so it does not hold
-/// them: else no group's memory would ever be freed.
+/// Delivers each message by a task of its own: the executor draws the order. The shards hold this,
+/// so it does not hold them: else no group's memory would ever be freed.
 struct SimPeers {
     env: SimEnv,
     arrays: Weak<Shards>,
@@ -90,7 +91,8 @@ pub fn shape(
     Shape::new(level, members, parity, copies, sets, strip as u32).expect("a valid shape")
 }
 
-/// Every level, on few drives: as few and as many copies and syndromes as there may be of those that may be chosen.
+/// Every level, on few drives: as few and as many copies and syndromes as there may be of those
+/// that may be chosen.
 pub fn every_level(strip: u64) -> Vec<Shape> {
     vec![
         shape(Level::Raid0, 3, None, None, None, strip),
@@ -188,7 +190,8 @@ impl Group {
         Group::open(sim, drives, shards)
     }
 
-    /// As [`Group::create_with`], some of the drives being on shelves: there they are brought once the group is made.
+    /// As [`Group::create_with`], some of the drives being on shelves: there they are brought once
+    /// the group is made.
     pub fn create_over(
         sim: &Sim,
         shape: Shape,
@@ -216,7 +219,8 @@ impl Group {
         Group::open_over(env, drives, Rc::default(), shards).await
     }
 
-    /// As [`Group::open_async`], with drives of other machines among `drives`. Those that are out of reach are left out.
+    /// As [`Group::open_async`], with drives of other machines among `drives`. Those that are out
+    /// of reach are left out.
     ///
     /// # Panics
     /// If the group cannot be assembled.
@@ -407,8 +411,8 @@ impl Group {
         id
     }
 
-    /// Compares everything and gives the number of differences. Everything can be compared. A block that could not be read
-    /// and was put right is none.
+    /// Compares everything and gives the number of differences. Everything can be compared. A block
+    /// that could not be read and was put right is none.
     pub async fn differences(&self) -> u64 {
         self.jobs_end().await;
         assert!(self.leader().start_scrub(array::ScrubMode::Report), "no scrub is under way");
@@ -455,7 +459,8 @@ pub fn subsets(count: usize, most: usize) -> Vec<Vec<usize>> {
         .collect()
 }
 
-/// Every set of members with at most `most` in each set of the group: with what the level survives, all losses that it survives.
+/// Every set of members with at most `most` in each set of the group: with what the level survives,
+/// all losses that it survives.
 pub fn lost_sets(shape: &Shape, most: usize) -> Vec<Vec<usize>> {
     let per_set = shape.members_per_set();
     let mut all: Vec<Vec<usize>> = vec![Vec::new()];

@@ -1,16 +1,18 @@
-//! What may be read from a group, power cuts and lost members included: for each block every version since the last one
-//! that is known to be durable.
+//! What may be read from a group, power cuts and lost members included: for each block every
+//! version since the last one that is known to be durable.
 //!
-//! A *block* is as much as a drive writes at once, a sector. A *version* is a number from which the content of every
-//! block can be computed; no two requests write the same one, and no two blocks look alike in one, so that whatever is
-//! read tells where it comes from.
+//! A *block* is as much as a drive writes at once, a sector. A *version* is a number from which the
+//! content of every block can be computed; no two requests write the same one, and no two blocks
+//! look alike in one, so that whatever is read tells where it comes from.
 //!
 //! What is checked:
-//! 1. Without a power cut, the last version that was answered; of a request that was answered with an error since, its version or the one before.
+//! 1. Without a power cut, the last version that was answered; of a request that was answered with
+//!    an error since, its version or the one before.
 //! 2. After one, any version from the last durable one on; nothing else, no mixture, no error.
-//! 3. One exception: a block with a version that is not durable, on a member that was lost in the same power cut, may be
-//!    unreadable, if several data strips of its row were being written at the same time. If the group knew by then that the member was lost, only
-//!    if the version was being written when it noticed.
+//! 3. One exception: a block with a version that is not durable, on a member that was lost in the
+//!    same power cut, may be unreadable, if several data strips of its row were being written at
+//!    the same time. If the group knew by then that the member was lost, only if the version was
+//!    being written when it noticed.
 
 mod requests;
 
@@ -94,9 +96,11 @@ struct Entry {
 pub struct Loss {
     /// Its place.
     pub member: usize,
-    /// How many requests were begun ([`History::begun`]) when it was seen that the group knows. What was begun before counted on it.
+    /// How many requests were begun ([`History::begun`]) when it was seen that the group knows.
+    /// What was begun before counted on it.
     pub begun: u64,
-    /// How many answers there were by then ([`History::now`]). What was answered before can be computed without it.
+    /// How many answers there were by then ([`History::now`]). What was answered before can be
+    /// computed without it.
     pub answered: u64,
 }
 
@@ -244,7 +248,8 @@ impl History {
         }
     }
 
-    /// It was answered with an error: any part of it may be there, now and for as long as nothing else is written.
+    /// It was answered with an error: any part of it may be there, now and for as long as nothing
+    /// else is written.
     pub fn failed(&mut self, start: u64, len: u64) {
         self.under_way.retain(|piece| piece.start + piece.len <= start || start + len <= piece.start);
     }
@@ -267,8 +272,8 @@ impl History {
         self.now
     }
 
-    /// A flush that was given to the group at `since` was answered: older versions than those which were answered then
-    /// cannot come back.
+    /// A flush that was given to the group at `since` was answered: older versions than those which
+    /// were answered then cannot come back.
     pub fn flushed(&mut self, since: u64) {
         let blocks = &mut self.blocks;
         self.unsettled.retain(|&block| {
@@ -321,7 +326,8 @@ impl History {
             .collect()
     }
 
-    /// Whether all of this may be read after a power cut: of each block the version, or that it cannot be read.
+    /// Whether all of this may be read after a power cut: of each block the version, or that it
+    /// cannot be read.
     pub fn allows(&self, read: &[Option<Version>], lost: &[Loss]) -> bool {
         assert_eq!(read.len(), self.blocks.len(), "all blocks are read");
         read.iter().zip(&self.blocks).enumerate().all(|(block, (read, entries))| match read {
@@ -347,7 +353,8 @@ impl History {
     pub fn check_unreadable(&self, start: u64, lost: &[Loss]) -> Result<(), Violation> {
         let place = self.geometry.place(start);
         let MemberIndex(member) = self.geometry.member(place.unit, place.x, place.role);
-        // What the group writes as a whole is in flight as a whole: with checksums 4 KiB, whatever the drives' sectors.
+        // What the group writes as a whole is in flight as a whole: with checksums 4 KiB, whatever
+        // the drives' sectors.
         let grain = self.geometry.sector.max(self.block_bytes());
         let whole = self.range(start / grain * grain, grain);
         let around = || &self.blocks[whole.start as usize..whole.end as usize];
@@ -407,7 +414,8 @@ impl History {
         self.under_way.clear();
     }
 
-    /// The process was killed: everything that was answered is still there. To be called before anything is settled.
+    /// The process was killed: everything that was answered is still there. To be called before
+    /// anything is settled.
     pub fn killed(&mut self) {
         self.flushed(self.now);
         self.under_way.clear();

@@ -1,4 +1,5 @@
-//! Members on shelves: how they leave a group, and how they come back. The rules are those of the daemon (`engine/away.rs`).
+//! Members on shelves: how they leave a group, and how they come back. The rules are those of the
+//! daemon (`engine/away.rs`).
 
 use std::time::Duration;
 
@@ -57,8 +58,8 @@ impl Group {
         Some(id)
     }
 
-    /// Takes a drive of a shelf that has left the group, or was not there when that was assembled, back into its place. False: it
-    /// cannot be reached.
+    /// Takes a drive of a shelf that has left the group, or was not there when that was assembled,
+    /// back into its place. False: it cannot be reached.
     ///
     /// # Panics
     /// If the member did not leave, or the group does not take the drive.

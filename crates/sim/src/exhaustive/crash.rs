@@ -89,8 +89,8 @@ impl Crash<'_> {
         self.history.allows(outcome, &self.lost_in_crash())
     }
 
-    /// Recovers, reads everything and compares. Which state it is, is decided as it is read. `taped`: gives what the drives were asked until all was
-    /// read, and otherwise what that was.
+    /// Recovers, reads everything and compares. Which state it is, is decided as it is read.
+    /// `taped`: gives what the drives were asked until all was read, and otherwise what that was.
     pub fn recover(&self, states: &Rc<RefCell<Explorer>>, counts: &Counts, taped: bool) -> Result<Recovered, String> {
         let recovered = attempt(|| {
             let sim = Sim::new(1);
@@ -151,7 +151,8 @@ impl Crash<'_> {
         here.map(|&member| Loss::in_power_cut(member)).collect()
     }
 
-    /// Blocks that cannot be read can be written again, and read then; and data and syndromes agree.
+    /// Blocks that cannot be read can be written again, and read then; and data and syndromes
+    /// agree.
     async fn rewrite(&self, group: &Group, unreadable: &[u64]) -> Result<(), Violation> {
         let array = group.leader();
         let bytes = vec![0x5A; BLOCK_BYTES as usize];
@@ -175,7 +176,8 @@ impl Crash<'_> {
     }
 }
 
-/// Reads everything. `check` gets what was read where, or that it could not be. Gives the blocks that could not.
+/// Reads everything. `check` gets what was read where, or that it could not be. Gives the blocks
+/// that could not.
 async fn read_all(
     array: &Array<SimEnv>,
     mut check: impl FnMut(u64, Option<&[u8]>) -> Result<(), Violation>,

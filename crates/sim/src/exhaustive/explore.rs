@@ -1,14 +1,17 @@
 //! Going through what recovery can tell apart.
 //!
-//! Recovery and what is read after it are a function of the blocks that are read: a block that is overwritten first, or never
-//! looked at, may have any content. So what a power cut left is decided when it is asked for. From each recovery follows
-//! which choices it asked for, and in what order; the others are the same recovery whatever they are. What was asked for is
-//! gone through option by option, depth first, until there is nothing left: so every state is one of those that a recovery
+//! Recovery and what is read after it are a function of the blocks that are read: a block that is
+//! overwritten first, or never looked at, may have any content. So what a power cut left is decided
+//! when it is asked for. From each recovery follows which choices it asked for, and in what order;
+//! the others are the same recovery whatever they are. What was asked for is gone through option by
+//! option, depth first, until there is nothing left: so every state is one of those that a recovery
 //! stands for ([`Explorer`]).
 //!
-//! Other crash points and other programs leave the same blocks, or as far as recovery asks the same ones. A [`Memo`] knows
-//! all recoveries that ended well as one tree: which blocks were read first, by their contents which then, and what users read in the end. It is
-//! followed as far as it goes. What it does not know is recovered, and so is what came to something that may not be read here, to say what is wrong.
+//! Other crash points and other programs leave the same blocks, or as far as recovery asks the same
+//! ones. A [`Memo`] knows all recoveries that ended well as one tree: which blocks were read first,
+//! by their contents which then, and what users read in the end. It is followed as far as it goes.
+//! What it does not know is recovered, and so is what came to something that may not be read here,
+//! to say what is wrong.
 
 use std::cell::RefCell;
 use std::collections::hash_map::Entry;
@@ -140,7 +143,8 @@ struct Layer {
 struct Read {
     place: Place,
     hash: u128,
-    /// Something was decided for it, or may be at another point or in another program: there the tree has its branches.
+    /// Something was decided for it, or may be at another point or in another program: there the
+    /// tree has its branches.
     branches: bool,
 }
 
@@ -165,7 +169,8 @@ pub(super) struct Explorer {
 }
 
 impl Explorer {
-    /// Of drives that a power cut met. `root` stands for all that recovery depends on apart from the drives.
+    /// Of drives that a power cut met. `root` stands for all that recovery depends on apart from
+    /// the drives.
     pub fn new(drives: Rc<RefCell<Drives>>, cut: Cut, root: Key) -> Explorer {
         let (made, known, reads) = Default::default();
         let is_read = drives.borrow().marks();
@@ -173,7 +178,8 @@ impl Explorer {
         Explorer { layers, root, is_begun: false, made, settled: 0, known, key: root, reads, is_read }
     }
 
-    /// Of drives that a power cut met in the recovery from the state at hand, with what is known of that.
+    /// Of drives that a power cut met in the recovery from the state at hand, with what is known of
+    /// that.
     pub fn over(&self, drives: Rc<RefCell<Drives>>, cut: Cut, root: Key) -> Explorer {
         let mut over = Explorer::new(drives, cut, root);
         over.layers = self.layers.iter().cloned().chain(over.layers).collect();
@@ -181,7 +187,8 @@ impl Explorer {
         over
     }
 
-    /// Goes on to the next state that none of the recoveries so far stands for, or that came to what it may not come to here. Says whether there is one.
+    /// Goes on to the next state that none of the recoveries so far stands for, or that came to
+    /// what it may not come to here. Says whether there is one.
     pub fn next(&mut self, memo: &Memo, may_be: impl Fn(&Outcome) -> bool) -> bool {
         while !std::mem::replace(&mut self.is_begun, true) || self.advance() {
             if self.follow(memo, &may_be) {
@@ -205,7 +212,8 @@ impl Explorer {
         false
     }
 
-    /// Follows the tree from its root to where it ends, and says whether something is left to be recovered there.
+    /// Follows the tree from its root to where it ends, and says whether something is left to be
+    /// recovered there.
     fn follow(&mut self, memo: &Memo, may_be: impl Fn(&Outcome) -> bool) -> bool {
         self.key = self.root;
         let mut known: Option<(Arc<[Place]>, u32)> = None;

@@ -1,8 +1,9 @@
 //! Every crash of every short program.
 //!
-//! For each program the drives' operations are recorded once; from the tape follows every state that a power cut could
-//! leave at every point ([`states`]); each that can be told apart ([`explore`]) is assembled and recovered by the real code,
-//! without each set of members that the level can do without, and everything is read and compared with the model.
+//! For each program the drives' operations are recorded once; from the tape follows every state
+//! that a power cut could leave at every point ([`states`]); each that can be told apart
+//! ([`explore`]) is assembled and recovered by the real code, without each set of members that the
+//! level can do without, and everything is read and compared with the model.
 
 mod crash;
 mod explore;
@@ -39,9 +40,11 @@ pub struct Counts {
     pub points: AtomicU64,
     /// For each of them, and each set of lost members, the states of the drives that are there.
     pub cases: AtomicU64,
-    /// Recoveries, with everything read and compared, each of which stands for all cases that are the same to it.
+    /// Recoveries, with everything read and compared, each of which stands for all cases that are
+    /// the same to it.
     pub recovered: AtomicU64,
-    /// Those of them after which a block that was being written cannot be read, as the exception allows.
+    /// Those of them after which a block that was being written cannot be read, as the exception
+    /// allows.
     pub excused: AtomicU64,
     /// Violations so far: a run that is broken off has told none of them.
     pub violations: AtomicU64,
@@ -75,8 +78,8 @@ pub struct Extent {
     pub degraded: usize,
     /// Members that are lost while it runs or in the crash, together: at most this many.
     pub lost: usize,
-    /// Each set of lost members, and each state of those that are there, also where one differs from another only in members that play
-    /// the same part.
+    /// Each set of lost members, and each state of those that are there, also where one differs
+    /// from another only in members that play the same part.
     pub every_set: bool,
     /// Crashes, each in the recovery from the one before: at most this many.
     pub crashes: usize,
@@ -90,7 +93,8 @@ pub struct Extent {
     pub part: Part,
 }
 
-/// One of so many parts, about equal, of all programs: what takes days is gone through piece by piece.
+/// One of so many parts, about equal, of all programs: what takes days is gone through piece by
+/// piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Part {
     /// From 1.
@@ -206,8 +210,8 @@ impl Extent {
         violations
     }
 
-    /// Every point of the program's last request, since those of the ones before are a shorter program's, with every set of lost
-    /// members.
+    /// Every point of the program's last request, since those of the ones before are a shorter
+    /// program's, with every set of lost members.
     fn each_crash(
         &self,
         case: &Case,
@@ -219,7 +223,8 @@ impl Extent {
         let first_stripe = first_stripe.as_deref();
         let alike = alike(case, first_stripe);
         let sets = self.lost_after(case, &alike, &[&case.degraded]);
-        // With a crash to come in the recovery, who kept what decides whose loss in that comes to the same.
+        // With a crash to come in the recovery, who kept what decides whose loss in that comes to
+        // the same.
         let exchangeable = first_stripe.filter(|_| self.crashes == 1);
         let exchangeable = &exchangeable.map_or(Vec::new(), |first_stripe| case.alike_in_data(first_stripe))[..];
         let of = recording.tape.events.len();
@@ -233,12 +238,14 @@ impl Extent {
         })
     }
 
-    /// What says which members play the same part in a program: nothing where each is to be looked at.
+    /// What says which members play the same part in a program: nothing where each is to be looked
+    /// at.
     fn first_stripe(&self) -> Option<Vec<usize>> {
         (!self.every_set).then(|| first_stripe(&self.shape, self.protection))
     }
 
-    /// The sets of lost members that may follow on those that were lost before, one after the other.
+    /// The sets of lost members that may follow on those that were lost before, one after the
+    /// other.
     fn lost_after(&self, case: &Case, alike: &[Vec<usize>], before: &[&[usize]]) -> Vec<Vec<usize>> {
         let mut sets = lost_sets(&case.shape, self.lost);
         sets.retain(|lost| {
@@ -249,7 +256,8 @@ impl Extent {
         sets
     }
 
-    /// Recovers from every state that a crash left, and from all crashes in that if more are to come.
+    /// Recovers from every state that a crash left, and from all crashes in that if more are to
+    /// come.
     fn go_through(
         &self,
         crash: &Crash<'_>,
@@ -267,7 +275,8 @@ impl Extent {
             return ControlFlow::Continue(());
         }
         let states = Rc::new(RefCell::new(crash.explorer(cut)));
-        // What this recovery does not read, another one may read after a crash in this one. So nobody else's stands for it.
+        // What this recovery does not read, another one may read after a crash in this one. So
+        // nobody else's stands for it.
         let nothing = Memo::default();
         let known = if more > 0 { &nothing } else { memo };
         while states.borrow_mut().next(known, |outcome| crash.may_be(outcome)) {

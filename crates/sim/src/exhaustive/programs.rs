@@ -67,15 +67,17 @@ impl Case {
         begin(self) == begin(other)
     }
 
-    /// The members in groups that play the same part: their strips are overwritten at the same columns by each request, or they hold
-    /// syndromes, or nothing that a request touches. `first_stripe`: the members of the group's first stripe by role, in which all
-    /// requests lie but those of everything.
+    /// The members in groups that play the same part: their strips are overwritten at the same
+    /// columns by each request, or they hold syndromes, or nothing that a request touches.
+    /// `first_stripe`: the members of the group's first stripe by role, in which all requests lie
+    /// but those of everything.
     pub(super) fn alike(&self, first_stripe: &[usize]) -> Vec<Vec<usize>> {
         self.parts(first_stripe).into_values().collect()
     }
 
-    /// Those of them that hold data. Of data all that is there is read, in whatever order; of syndromes only those that are needed, the first ones, so that it
-    /// matters which of them are right.
+    /// Those of them that hold data. Of data all that is there is read, in whatever order; of
+    /// syndromes only those that are needed, the first ones, so that it matters which of them are
+    /// right.
     pub(super) fn alike_in_data(&self, first_stripe: &[usize]) -> Vec<Vec<usize>> {
         let parts = self.parts(first_stripe).into_iter();
         parts.filter_map(|((_, part), members)| matches!(part, Part::Data(_)).then_some(members)).collect()
@@ -113,8 +115,8 @@ enum Part {
     Nothing,
 }
 
-/// Of all such losses that differ only in members that are `alike` this one is the first. `losses`: what is lost one after the other, each with all
-/// that was lost before.
+/// Of all such losses that differ only in members that are `alike` this one is the first. `losses`:
+/// what is lost one after the other, each with all that was lost before.
 pub(super) fn is_first_of_alike(alike: &[Vec<usize>], losses: &[&[usize]]) -> bool {
     let lost_at = |member: &usize| losses.iter().position(|lost| lost.contains(member)).unwrap_or(losses.len());
     alike.iter().all(|members| members.is_sorted_by_key(lost_at))
@@ -144,8 +146,8 @@ pub fn shapes() -> Vec<(&'static str, Shape)> {
     ]
 }
 
-/// Everything that a program may be made of: sizes below a strip, of a strip, across two and of a stripe, plain and with
-/// FUA; giving back a part and a whole unit; flush.
+/// Everything that a program may be made of: sizes below a strip, of a strip, across two and of a
+/// stripe, plain and with FUA; giving back a part and a whole unit; flush.
 pub fn alphabet(shape: &Shape) -> Vec<Op> {
     let strip = STRIP_BYTES;
     let stripe = strip * shape.data_per_set() as u64;

@@ -1,17 +1,19 @@
 //! What a power cut could leave, derived from the tape of one run.
 //!
-//! At any point of the tape a block is durable, or it has versions that are not: each of them, or the durable one, may be
-//! what the power cut leaves. What it decides are the choices of a [`Cut`], up to these reductions:
+//! At any point of the tape a block is durable, or it has versions that are not: each of them, or
+//! the durable one, may be what the power cut leaves. What it decides are the choices of a [`Cut`],
+//! up to these reductions:
 //!
-//! 1. *A structure with a checksum is there, gone, or damaged.* An operation outside of the data region writes one
-//!    structure (superblock, block of the map, frame of the log) under one checksum: it is kept whole, not at all, or in
-//!    a part, of which one stands for all.
-//! 2. *Rows are independent.* Recovery treats each run of columns of a stripe on its own; what rows share are the
-//!    structures. So every state of a row is combined with every state of the structures, and rows need not be combined
-//!    with each other: the n-th block of each row, or that of the same member, follows the same choice.
+//! 1. *A structure with a checksum is there, gone, or damaged.* An operation outside of the data
+//!    region writes one structure (superblock, block of the map, frame of the log) under one
+//!    checksum: it is kept whole, not at all, or in a part, of which one stands for all.
+//! 2. *Rows are independent.* Recovery treats each run of columns of a stripe on its own; what rows
+//!    share are the structures. So every state of a row is combined with every state of the
+//!    structures, and rows need not be combined with each other: the n-th block of each row, or
+//!    that of the same member, follows the same choice.
 //! 3. *Columns of a row are independent*, so a data block of 4 KiB stands for its sectors.
-//! 4. *Data strips that play the same part may change places.* Of the states that differ only in which of them keeps what,
-//!    one stands for all.
+//! 4. *Data strips that play the same part may change places.* Of the states that differ only in
+//!    which of them keeps what, one stands for all.
 //! 5. *A damaged frame of the log is one that is not there*: the pages of both stand for the same.
 
 use std::collections::{BTreeMap, HashMap};
@@ -52,7 +54,8 @@ impl Page {
         Page { bytes: Rc::new(page), hash: u128::from(lanes[0]) << 64 | u128::from(lanes[1]) }
     }
 
-    /// The same bytes, where recovery looks for frames and finds none in them: it does not look at them any more.
+    /// The same bytes, where recovery looks for frames and finds none in them: it does not look at
+    /// them any more.
     fn without_frame(&self, place: Place) -> Page {
         let [high, low] = Page::lanes(place);
         Page { bytes: self.bytes.clone(), hash: u128::from(high) << 64 | u128::from(low) }
@@ -64,8 +67,9 @@ impl Page {
     }
 }
 
-/// Where a frame may begin in the blocks of a log's rings, and how many blocks it says that it has, by block (`docs/format/log.md`). Nothing else of it is
-/// looked at: it may be one that does not count.
+/// Where a frame may begin in the blocks of a log's rings, and how many blocks it says that it has,
+/// by block (`docs/format/log.md`). Nothing else of it is looked at: it may be one that does not
+/// count.
 fn frames(rings: &Range<u64>, blocks: &[Page]) -> Vec<Range<u64>> {
     let begins = rings.clone().filter(|block| blocks[*block as usize].bytes.starts_with(b"PurlinLG"));
     let frame = |block: u64| {
@@ -90,7 +94,8 @@ struct Version {
 pub(crate) struct Drives {
     /// The data region, in blocks.
     data: Range<u64>,
-    /// The part of the log region in which recovery looks for frames, in blocks: empty if all of what is there is to count.
+    /// The part of the log region in which recovery looks for frames, in blocks: empty if all of
+    /// what is there is to count.
     rings: Range<u64>,
     /// Members of a set: rows of different sets are different rows.
     per_set: u32,
@@ -113,7 +118,8 @@ struct Op {
     asked: u64,
 }
 
-/// Stands for what a drive was asked so far to write where, and what of it is durable, but not for what was written.
+/// Stands for what a drive was asked so far to write where, and what of it is durable, but not for
+/// what was written.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Asked {
     begun: u64,
@@ -188,8 +194,8 @@ impl Drives {
         }
     }
 
-    /// Whether something is durable after this event that was not before: so a power cut can leave no other states than before.
-    /// Otherwise it can still leave all of those.
+    /// Whether something is durable after this event that was not before: so a power cut can leave
+    /// no other states than before. Otherwise it can still leave all of those.
     pub fn makes_durable(&self, event: &TapeEvent) -> bool {
         let op = self.ops.get(&(event.drive_index, event.serial)).filter(|_| matches!(event.step, TapeStep::Done));
         op.is_some_and(|op| op.fua || op.covers.is_some())
@@ -259,8 +265,8 @@ impl Drives {
         self.data.contains(&place.1)
     }
 
-    /// What a power cut decides now, without some drives, of which nothing is to be known. `alike`: drives that may change places as
-    /// far as the group is concerned.
+    /// What a power cut decides now, without some drives, of which nothing is to be known. `alike`:
+    /// drives that may change places as far as the group is concerned.
     pub fn cut(&self, lost: &[usize], alike: &[Vec<usize>]) -> Cut {
         let is_there = |drive: u32| !lost.contains(&(drive as usize));
         let mut options = Vec::new();
@@ -274,7 +280,8 @@ impl Drives {
         let blocks = self.pending.iter().filter(|(place, _)| self.is_data(**place) && is_there(place.0));
         let blocks: Vec<(Place, usize)> = blocks.map(|(place, versions)| (*place, 1 + versions.len())).collect();
         let exchanged = self.exchangeable(alike, &blocks, is_there);
-        // Those that may change places have choices of their own, so that the choices change places with them.
+        // Those that may change places have choices of their own, so that the choices change places
+        // with them.
         let mut apart = BTreeMap::new();
         let mut rows: BTreeMap<(u32, u64), Vec<usize>> = BTreeMap::new();
         let mut of_blocks = HashMap::new();
@@ -307,8 +314,8 @@ impl Drives {
         Cut { taken, order, choices: Rc::new(Choices { options, of_ops, of_blocks, alike }) }
     }
 
-    /// Which of those that are `alike` were asked the same so far, in groups of at least two. `blocks`: those of data that are not
-    /// durable.
+    /// Which of those that are `alike` were asked the same so far, in groups of at least two.
+    /// `blocks`: those of data that are not durable.
     fn exchangeable(
         &self,
         alike: &[Vec<usize>],
@@ -336,21 +343,23 @@ struct Choices {
     options: Vec<usize>,
     /// The choices of operations on structures: 0 not at all, 1 whole, 2 all but the last block.
     of_ops: HashMap<OpId, usize>,
-    /// The choices of blocks of data, and their own options: 0 the durable version, or one of the others.
+    /// The choices of blocks of data, and their own options: 0 the durable version, or one of the
+    /// others.
     of_blocks: HashMap<Place, (usize, usize)>,
-    /// Groups of drives that may change places: the choices of each of them, which are about the same one after the other.
+    /// Groups of drives that may change places: the choices of each of them, which are about the
+    /// same one after the other.
     alike: Vec<Vec<Vec<usize>>>,
 }
 
-/// What a power cut decides at a point of the tape, and how far it is decided: a block that nobody has asked for may be
-/// any of its versions.
+/// What a power cut decides at a point of the tape, and how far it is decided: a block that nobody
+/// has asked for may be any of its versions.
 #[derive(Clone)]
 pub(crate) struct Cut {
     choices: Rc<Choices>,
     /// What is decided, by choice.
     taken: Vec<Option<usize>>,
-    /// For each group of drives that may change places, which of their choices are compared first, second and so on: in the order in
-    /// which it came to them.
+    /// For each group of drives that may change places, which of their choices are compared first,
+    /// second and so on: in the order in which it came to them.
     order: Vec<Vec<usize>>,
 }
 
@@ -366,7 +375,8 @@ impl Cut {
         self.choices.options.len()
     }
 
-    /// Every state is gone through, also where another one differs from it only in which members kept what.
+    /// Every state is gone through, also where another one differs from it only in which members
+    /// kept what.
     #[cfg(test)]
     pub fn leave_out_none(&mut self) {
         self.choices = Rc::new(Choices { alike: Vec::new(), ..(*self.choices).clone() });
@@ -388,7 +398,8 @@ impl Cut {
         &self.taken
     }
 
-    /// Groups of drives that may change places: the choices of each of them, which are about the same one after the other.
+    /// Groups of drives that may change places: the choices of each of them, which are about the
+    /// same one after the other.
     #[cfg(test)]
     pub fn alike(&self) -> &[Vec<Vec<usize>>] {
         &self.choices.alike
@@ -401,13 +412,15 @@ impl Cut {
         open.fold(1, |states: u64, (&options, _)| states.saturating_mul(options as u64))
     }
 
-    /// Decides a choice for its next option, or for its first one, unless it is left out or there is none: then it is open.
+    /// Decides a choice for its next option, or for its first one, unless it is left out or there
+    /// is none: then it is open.
     pub fn go_on(&mut self, choice: usize) -> bool {
         let from = self.taken[choice].map_or(0, |option| option + 1);
         self.take(choice, from).is_some()
     }
 
-    /// Decides a choice for the first of its options, from one on, with which the state may be the first of its like.
+    /// Decides a choice for the first of its options, from one on, with which the state may be the
+    /// first of its like.
     fn take(&mut self, choice: usize, from: usize) -> Option<usize> {
         for (drives, order) in self.choices.alike.iter().zip(&mut self.order) {
             let nth = drives.iter().find_map(|choices| choices.iter().position(|other| *other == choice));
@@ -423,7 +436,8 @@ impl Cut {
         option
     }
 
-    /// Whether the state can be, as far as it is decided, the first of those that differ only in who of those that are alike kept what.
+    /// Whether the state can be, as far as it is decided, the first of those that differ only in
+    /// who of those that are alike kept what.
     fn may_be_first(&self) -> bool {
         self.choices.alike.iter().zip(&self.order).all(|(drives, order)| {
             let is_earlier = |one: &[usize], other: &[usize]| {
@@ -435,8 +449,8 @@ impl Cut {
         })
     }
 
-    /// What is in a place, if the tape says so. `made` hears of choices that have to be made for it and that nobody has made so far: they take
-    /// their first option.
+    /// What is in a place, if the tape says so. `made` hears of choices that have to be made for it
+    /// and that nobody has made so far: they take their first option.
     pub fn page<'a>(&mut self, drives: &'a Drives, place: Place, mut made: impl FnMut(usize)) -> Option<&'a Page> {
         let durable = drives.durable[place.0 as usize][place.1 as usize].as_ref();
         let Some(versions) = drives.pending.get(&place) else { return durable };

@@ -75,7 +75,8 @@ impl Tape {
 pub(super) struct Point {
     /// Events before it.
     pub number: usize,
-    /// All states that a power cut could leave here it could also leave at the point before or after, with the same that may be read.
+    /// All states that a power cut could leave here it could also leave at the point before or
+    /// after, with the same that may be read.
     pub stood_for: bool,
 }
 
@@ -93,14 +94,16 @@ pub(super) struct Recording {
 }
 
 impl Recording {
-    /// The drives before the program. `all_counts`: a damaged frame of the log is another state than one that is not there.
+    /// The drives before the program. `all_counts`: a damaged frame of the log is another state
+    /// than one that is not there.
     pub fn drives(&self, shape: &Shape, all_counts: bool) -> Drives {
         let rings = if all_counts { 0..0 } else { self.rings.clone() };
         Drives::new(self.images.clone(), self.data.clone(), rings, shape.members_per_set() as u32)
     }
 }
 
-/// Every operation takes a turn: those that do not wait for each other are in flight together on the tape.
+/// Every operation takes a turn: those that do not wait for each other are in flight together on
+/// the tape.
 pub(super) fn in_turn() -> Latency {
     Latency::between(1, 1)
 }

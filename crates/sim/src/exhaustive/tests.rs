@@ -24,7 +24,8 @@ fn extent(level: &str, protection: Protection, ops: usize) -> Extent {
     Extent { protection, ..Extent::whole(shape, ops) }
 }
 
-/// The points of the last request alone are gone through, so the ones before it have to be a shorter program's.
+/// The points of the last request alone are gone through, so the ones before it have to be a
+/// shorter program's.
 #[test]
 fn a_program_begins_as_the_program_of_its_first_requests() {
     let programs = extent("raid6", Protection::DEFAULT, 2).programs();
@@ -54,7 +55,8 @@ impl Verdicts {
     }
 }
 
-/// Goes through the cases of a program. `apart` recovers each of them, with everything decided beforehand.
+/// Goes through the cases of a program. `apart` recovers each of them, with everything decided
+/// beforehand.
 fn verdicts(extent: &Extent, case: &Case, apart: bool, memo: Option<&Memo>) -> Verdicts {
     let mut sum = Verdicts::default();
     each_verdict(extent, case, apart, memo, |_, verdicts| sum.add(verdicts));
@@ -150,7 +152,8 @@ fn what_ended_well_is_a_violation_where_it_may_not_be_read() {
     assert!(sum > 100, "{sum}");
 }
 
-/// What comes of a loss, and of how many states, depends on the parts that the lost members play, and not on which members these are.
+/// What comes of a loss, and of how many states, depends on the parts that the lost members play,
+/// and not on which members these are.
 #[test]
 fn members_that_play_the_same_part_come_to_the_same() {
     let (mut sum, mut left_out) = (Verdicts::default(), 0);
@@ -185,10 +188,12 @@ fn members_that_play_the_same_part_come_to_the_same() {
     assert!(sum.violated > 100 && sum.excused > 100 && left_out > 100, "{sum:?}, {left_out} left out");
 }
 
-/// What is decided of a state, by choice, and whether it ends in a violation, and with an unreadable block that is excused.
+/// What is decided of a state, by choice, and whether it ends in a violation, and with an
+/// unreadable block that is excused.
 type End = (Vec<Option<usize>>, (bool, bool));
 
-/// Recovers what a crash left. `all`: also states that differ from another one only in which members kept what.
+/// Recovers what a crash left. `all`: also states that differ from another one only in which
+/// members kept what.
 fn ends(crash: &Crash<'_>, all: bool) -> Vec<End> {
     let states = crash.explorer(crash.cut());
     let states = Rc::new(RefCell::new(if all { states.leave_out_none() } else { states }));
@@ -221,8 +226,9 @@ fn exchanges(taken: &[Option<usize>], alike: &[Vec<Vec<usize>>]) -> Vec<Vec<Opti
     orders(drives.len()).into_iter().flat_map(exchange).collect()
 }
 
-/// Which of several data strips that play the same part kept what makes no difference, only how many of them did: of every state one is recovered
-/// that it becomes when such members change places, and all that it becomes come to the same.
+/// Which of several data strips that play the same part kept what makes no difference, only how
+/// many of them did: of every state one is recovered that it becomes when such members change
+/// places, and all that it becomes come to the same.
 #[test]
 fn data_strips_that_play_the_same_part_may_change_places() {
     let (mut violated, mut excused, mut left_out) = (0, 0, 0);
@@ -292,7 +298,8 @@ fn a_point_that_is_stood_for_adds_nothing() {
     assert!(violated > 100 && excused > 50, "{violated} violated, {excused} excused");
 }
 
-/// A frame of the log of which a part is missing comes to the same as one that is not there, whatever else is kept.
+/// A frame of the log of which a part is missing comes to the same as one that is not there,
+/// whatever else is kept.
 #[test]
 fn a_damaged_frame_is_one_that_is_not_there() {
     let (mut damaged, mut excused) = (0, 0);

@@ -12,10 +12,12 @@ use ::drive::{Env, Nanos};
 use super::Socket;
 use crate::world::SimEnv;
 
-/// How long a packet takes, in nanoseconds: so that what is sent through several connections overtakes each other.
+/// How long a packet takes, in nanoseconds: so that what is sent through several connections
+/// overtakes each other.
 const DELAY: std::ops::Range<Nanos> = 5_000..60_000;
 
-/// A sender whose packets were lost tries again after this, doubled each time: RFC 6298, clauses 2.4 and 5.5, with Linux' least time.
+/// A sender whose packets were lost tries again after this, doubled each time: RFC 6298, clauses
+/// 2.4 and 5.5, with Linux' least time.
 const RETRANSMIT_MIN: Nanos = 200_000_000;
 
 /// A direction.
@@ -106,7 +108,8 @@ impl Line {
         self.waiting.take().into_iter().for_each(Waker::wake);
     }
 
-    /// Returns when a packet that was lost is sent again, and arrives: some time after the direction is open again, the longer it was not.
+    /// Returns when a packet that was lost is sent again, and arrives: some time after the
+    /// direction is open again, the longer it was not.
     pub async fn reopened(&self, env: &SimEnv, way: Way) {
         poll_fn(|context| {
             if self.is_open(way) {

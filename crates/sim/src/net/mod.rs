@@ -1,15 +1,16 @@
 //! A simulated network: TCP between hosts and targets, in virtual time.
 //!
-//! What TCP promises is kept: within a connection, bytes arrive in order and unchanged, or not at all. Everything else is free: how they
-//! are cut, how long they take, and whether they arrive at all. In particular, what was sent through a connection that its host has
-//! given up is still on its way, and arrives.
+//! What TCP promises is kept: within a connection, bytes arrive in order and unchanged, or not at
+//! all. Everything else is free: how they are cut, how long they take, and whether they arrive at
+//! all. In particular, what was sent through a connection that its host has given up is still on
+//! its way, and arrives.
 //!
 //! ```text
 //! host ── SimWriter ──> Pipe (to the target) ──> SimReader ── target
 //!      <─ SimReader ─── Pipe (to the host)   <── SimWriter ──
 //! ```
-//! Both pipes lie on the [`Line`] of an address, which may be cut in either direction, and each may stall for itself, as the links of
-//! a bundle do.
+//! Both pipes lie on the [`Line`] of an address, which may be cut in either direction, and each may
+//! stall for itself, as the links of a bundle do.
 
 mod line;
 mod pipe;
@@ -177,7 +178,8 @@ impl SimNetwork {
         self.world.lines.borrow_mut().line(address)
     }
 
-    /// Nothing arrives in one direction any more, and no connection can be made. What was sent is sent again and again.
+    /// Nothing arrives in one direction any more, and no connection can be made. What was sent is
+    /// sent again and again.
     pub fn cut(&self, address: &Address, way: Way) {
         self.line(address).set_cut(way, true, self.world.now());
     }
@@ -228,7 +230,8 @@ impl SimConnection {
         }
     }
 
-    /// The host's kernel gives the connection up. The target does not hear of it, and what was sent still arrives.
+    /// The host's kernel gives the connection up. The target does not hear of it, and what was sent
+    /// still arrives.
     pub fn time_out(&self) {
         self.link.to_target.fail_sender(ErrorKind::TimedOut, false);
         self.link.to_host.fail_receiver(ErrorKind::TimedOut, true);

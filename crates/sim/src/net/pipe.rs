@@ -82,7 +82,8 @@ impl Pipe {
         Poll::Ready(Ok(taken))
     }
 
-    /// Takes what has arrived, as far as there is room. Gives how many bytes: 0 if the other end has finished.
+    /// Takes what has arrived, as far as there is room. Gives how many bytes: 0 if the other end
+    /// has finished.
     pub fn poll_recv(&self, context: &Context<'_>, into: &mut [u8]) -> Poll<Result<usize, ErrorKind>> {
         let mut state = self.state.borrow_mut();
         if !state.arrived.is_empty() {
@@ -118,7 +119,8 @@ impl Pipe {
         wake(carrier);
     }
 
-    /// The sender lost its power: nothing that it had not sent is sent any more, and nobody is told.
+    /// The sender lost its power: nothing that it had not sent is sent any more, and nobody is
+    /// told.
     pub fn vanish(&self) {
         self.state.borrow_mut().flying.clear();
     }
@@ -213,7 +215,8 @@ impl Pipe {
         wake(reader);
         wake(writer);
         if answers_reset {
-            // "If the connection does not exist (CLOSED) then a reset is sent" (RFC 9293, clause 3.5.2). It travels as anything does.
+            // "If the connection does not exist (CLOSED) then a reset is sent" (RFC 9293, clause
+            // 3.5.2). It travels as anything does.
             back.close(false);
         }
     }
@@ -237,7 +240,8 @@ pub(super) async fn carry(env: SimEnv, pipe: Rc<Pipe>, back: Rc<Pipe>) {
             }
         }
         pipe.deliver(&env, &back);
-        // Of what was lost, the first segment alone is sent again until that is acknowledged: RFC 6298, clause 5.4.
+        // Of what was lost, the first segment alone is sent again until that is acknowledged: RFC
+        // 6298, clause 5.4.
         while was_lost && !pipe.line.is_open(pipe.way.back()) {
             pipe.line.reopened(&env, pipe.way.back()).await;
         }

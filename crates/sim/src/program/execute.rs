@@ -202,7 +202,8 @@ fn new_drive(sim: &Sim, setup: &Setup, name: &str) -> SimDrive {
     if setup.pace != Pace::Immediate {
         return SimDrive::with_options(&sim.env(), options);
     }
-    // Garbage that is computed for every page takes longer than the run: here all pages hold the same.
+    // Garbage that is computed for every page takes longer than the run: here all pages hold the
+    // same.
     thread_local!(static GARBAGE: PageRc = PageRc::new(std::array::from_fn(|index| (index * 7 + index / 256) as u8 | 1)));
     SimDrive::with_image(&sim.env(), options, Rc::new(|_| GARBAGE.with(PageRc::clone)))
 }
@@ -440,7 +441,8 @@ impl Run {
         self.group = Some(group);
     }
 
-    /// Losses, and those members that could not be reached when the group was assembled, or at an attempt to do so.
+    /// Losses, and those members that could not be reached when the group was assembled, or at an
+    /// attempt to do so.
     fn with_those_away(&self, group: &Group, losses: &[Loss]) -> Vec<Loss> {
         let mut losses = losses.to_vec();
         for member in (0..usize::from(self.setup.shape.members)).filter(|&member| self.ledger.may_be_away(member)) {
@@ -476,7 +478,8 @@ impl Run {
         self.open(left, shards, &[], false);
     }
 
-    /// Has units change their owners in a while, whatever goes on then. What becomes of it, requests must not show.
+    /// Has units change their owners in a while, whatever goes on then. What becomes of it,
+    /// requests must not show.
     fn own(&self, first: usize, count: usize, run: u64, after_us: u64) {
         let (group, tally) = (self.group(), self.tally.clone());
         let (leader, env, shards) = (group.leader().clone(), group.env.clone(), group.shards.len());
@@ -507,7 +510,8 @@ impl Run {
             self.end_outages(false);
             self.outages.clear();
             self.outages_are_noticed();
-            // With slow drives, members that failed in an outage leave one after the other, some of them later than this.
+            // With slow drives, members that failed in an outage leave one after the other, some of
+            // them later than this.
             looks = 1;
         }
         const TIMES_MAX: usize = 20;
@@ -528,7 +532,8 @@ impl Run {
 
     /// Waits for what a group does by itself once the ways to all drives are back.
     fn outages_are_noticed(&mut self) {
-        // Superblocks and strips that could not be written are written again within a second, if nobody asks before.
+        // Superblocks and strips that could not be written are written again within a second, if
+        // nobody asks before.
         let env = self.sim.env();
         self.sim.block_on(env.sleep(outages::LOOKS_AGAIN));
         // A group that asks a drive nothing does not notice that its handle is of no more use.

@@ -1,5 +1,6 @@
-//! A run as plain data: a group, and what is done to it, step by step. Drawn from a seed ([`generate`]), executed beside
-//! the model ([`execute`]), limited to what is promised ([`promise`]), and made short when it fails ([`shrink`]).
+//! A run as plain data: a group, and what is done to it, step by step. Drawn from a seed
+//! ([`generate`]), executed beside the model ([`execute`]), limited to what is promised
+//! ([`promise`]), and made short when it fails ([`shrink`]).
 
 pub mod execute;
 pub mod generate;
@@ -41,7 +42,8 @@ pub struct Setup {
     pub shards: usize,
     /// Speed of the drives.
     pub pace: Pace,
-    /// The engine takes turns that it hardly ever takes ([`Sim::look_for_trouble`](crate::Sim::look_for_trouble)).
+    /// The engine takes turns that it hardly ever takes
+    /// ([`Sim::look_for_trouble`](crate::Sim::look_for_trouble)).
     pub trouble: bool,
     /// Users ask a volume that lies in the group in pieces, and not the group itself.
     pub in_pieces: bool,
@@ -87,7 +89,8 @@ pub enum Mishap {
     ShelfKill,
 }
 
-/// A request of a user. Ranges are brought into the group, and onto whole sectors, when it is executed.
+/// A request of a user. Ranges are brought into the group, and onto whole sectors, when it is
+/// executed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
     /// What is asked.
@@ -118,8 +121,8 @@ pub enum Silent {
 pub enum CrashKind {
     /// The power of the whole machine fails: of what was not flushed, drives keep what they like.
     PowerCut,
-    /// The process is killed. The kernel ends what it was given, and drives keep their caches: nothing that was acknowledged
-    /// is lost.
+    /// The process is killed. The kernel ends what it was given, and drives keep their caches:
+    /// nothing that was acknowledged is lost.
     Kill,
 }
 
@@ -128,8 +131,9 @@ pub enum CrashKind {
 pub enum Step {
     /// Requests at the same time. One that overlaps an earlier one of the step is left out.
     Work(Vec<Ask>),
-    /// Everything ends after this many more drive operations, wherever the steps that follow are then; before the next
-    /// crash or the end of the run in any case. The step that was interrupted is not continued.
+    /// Everything ends after this many more drive operations, wherever the steps that follow are
+    /// then; before the next crash or the end of the run in any case. The step that was interrupted
+    /// is not continued.
     Crash {
         /// How.
         kind: CrashKind,
@@ -137,7 +141,8 @@ pub enum Step {
         after: u64,
         /// Members that are dead afterwards.
         lost: Vec<usize>,
-        /// For each attempt to recover that is cut off too, in the same way: the operations after which it is.
+        /// For each attempt to recover that is cut off too, in the same way: the operations after
+        /// which it is.
         again: Vec<u64>,
     },
     /// A member dies after this many more operations.
@@ -147,7 +152,8 @@ pub enum Step {
         /// Operations that still complete.
         after: u64,
     },
-    /// A member answers nothing any more once it was given this many more operations. It does when its drive is back ([`Step::Return`]).
+    /// A member answers nothing any more once it was given this many more operations. It does when
+    /// its drive is back ([`Step::Return`]).
     Hang {
         /// Its place.
         member: usize,
@@ -192,7 +198,8 @@ pub enum Step {
     },
     /// The way to some members fails for a while, for all of them at the same time.
     Outage {
-        /// The members. If these are more than a set survives, requests may fail until it has ended.
+        /// The members. If these are more than a set survives, requests may fail until it has
+        /// ended.
         members: Vec<usize>,
         /// What becomes of operations meanwhile.
         how: Broken,
@@ -210,7 +217,8 @@ pub enum Step {
         /// Factor on latencies, at least 1.
         factor: u32,
     },
-    /// Something happens between the group and a member on a shelf, while other steps are under way.
+    /// Something happens between the group and a member on a shelf, while other steps are under
+    /// way.
     Mishap {
         /// The member.
         member: usize,
@@ -228,7 +236,8 @@ pub enum Step {
         /// By way of the hot spares.
         spare: bool,
     },
-    /// A member that works is copied to a new drive, which takes its place, while other steps are under way.
+    /// A member that works is copied to a new drive, which takes its place, while other steps are
+    /// under way.
     Exchange {
         /// The member.
         member: usize,

@@ -1,7 +1,8 @@
-//! The faults that a group promises to survive, as data, and the ledger that keeps a program within them.
+//! The faults that a group promises to survive, as data, and the ledger that keeps a program within
+//! them.
 //!
-//! A fault *costs* a member when the group cannot rely on it any more. Within each set, at most `m` members may be lost
-//! at a time, where `m` is what the level survives.
+//! A fault *costs* a member when the group cannot rely on it any more. Within each set, at most `m`
+//! members may be lost at a time, where `m` is what the level survives.
 
 use std::fmt::Write;
 
@@ -50,7 +51,8 @@ pub enum Fault {
     Hang,
     /// Connections to a shelf are reset.
     Reset,
-    /// A shelf cannot be reached, in one direction or in both, for moments or for longer than a member may be away.
+    /// A shelf cannot be reached, in one direction or in both, for moments or for longer than a
+    /// member may be away.
     Split,
     /// A shelf loses its power, or is started again.
     Shelf,
@@ -74,7 +76,8 @@ pub enum Promise {
     Always,
     /// Costs a member, of which each set survives this many.
     UpTo(usize),
-    /// One at a time with nothing else wrong, and only once a scrub has come by: without checksums a read cannot tell.
+    /// One at a time with nothing else wrong, and only once a scrub has come by: without checksums
+    /// a read cannot tell.
     AfterScrub,
     /// Not survived, or not so far.
     No(&'static str),
@@ -185,15 +188,17 @@ pub struct Ledger {
     dying: Vec<bool>,
     /// Being filled: not to be relied on, but not to be replaced either.
     filling: Vec<bool>,
-    /// For which a spare was added. Which place a spare takes is the group's choice: one that was lost before the spare took
-    /// a place may have been faster, and then this one goes on without a drive.
+    /// For which a spare was added. Which place a spare takes is the group's choice: one that was
+    /// lost before the spare took a place may have been faster, and then this one goes on without a
+    /// drive.
     spared: Vec<bool>,
     /// A member was lost while a spare was to take another one's place.
     contested: bool,
     /// Damaged, with or without the drive's knowledge.
     media: Vec<bool>,
     hiccup: Vec<bool>,
-    /// Being copied to another drive, or was since everything was settled: what happens to it would happen to one of two drives.
+    /// Being copied to another drive, or was since everything was settled: what happens to it would
+    /// happen to one of two drives.
     exchanged: Vec<bool>,
     cut_armed: bool,
     resync_due: bool,
@@ -273,7 +278,8 @@ impl Ledger {
         })
     }
 
-    /// As many members of each set may have been left out, until everything is settled, as it needs to be assembled.
+    /// As many members of each set may have been left out, until everything is settled, as it needs
+    /// to be assembled.
     fn may_start_with_left_ones(&self) -> bool {
         let size = self.shape.members_per_set();
         let left = self.filling.chunks(size).map(|set| set.iter().filter(|&&filling| filling).count());
@@ -307,7 +313,8 @@ impl Ledger {
         let own = |member: &usize| known(member) && !self.remote.has(*member) && !self.exchanged[*member];
         let allowed = match step {
             Step::Work(_) | Step::Own { .. } | Step::Verify => true,
-            // What drives had cached that was acknowledged is not to be lost with their power alone.
+            // What drives had cached that was acknowledged is not to be lost with their power
+            // alone.
             Step::Crash { kind: CrashKind::Kill, .. } if self.power_due => false,
             // Those that the group went on with would be away, and the others know nothing of it.
             Step::Crash { .. } if self.is_torn_running() && self.away_due => false,
@@ -343,7 +350,8 @@ impl Ledger {
                 let in_place = *at_start || !how.is_away();
                 let harms = (*how == Broken::Power && self.cut_armed) || self.media.contains(&true);
                 let some = !members.is_empty() && members.iter().all(is_there) && !self.exchanged.contains(&true);
-                // Those that the group may have gone on without would be all that is there, and know nothing of it.
+                // Those that the group may have gone on without would be all that is there, and
+                // know nothing of it.
                 let others_know = !*at_start || self.affords(members) || !self.may_start_with_left_ones();
                 some && in_place && !harms && others_know && (all || self.may_lose(fault, members))
             }

@@ -1,7 +1,8 @@
 //! Making a failing program short.
 //!
-//! Greedy: as long as one of the smaller programs still fails, and is within what is promised, it takes the place of the
-//! larger one. Whether it fails in the same way does not matter: every failure is a bug.
+//! Greedy: as long as one of the smaller programs still fails, and is within what is promised, it
+//! takes the place of the larger one. Whether it fails in the same way does not matter: every
+//! failure is a bug.
 
 use std::time::{Duration, Instant};
 

@@ -1,11 +1,14 @@
 //! A simulated shelf: a machine that serves its drives over NVMe/TCP.
 //!
-//! The protocol is that of `nvme::target`, as in Purlin's own target. What it promises is what a host may count on, and no more:
+//! The protocol is that of `nvme::target`, as in Purlin's own target. What it promises is what a
+//! host may count on, and no more:
 //!
-//! - It ends an association when it has not heard of the host for the keep alive time, and not before.
-//! - What it has received it executes to the end, also if the connection has ended meanwhile, and as late as its drives like.
-//! - Changes that overlap are executed in the order in which they arrived, whatever connection they came by ([`drive::Order`], which
-//!   Purlin's target has, too).
+//! - It ends an association when it has not heard of the host for the keep alive time, and not
+//!   before.
+//! - What it has received it executes to the end, also if the connection has ended meanwhile, and
+//!   as late as its drives like.
+//! - Changes that overlap are executed in the order in which they arrived, whatever connection they
+//!   came by ([`drive::Order`], which Purlin's target has, too).
 //! - A write with FUA is durable when it is answered, any other one after a flush.
 
 mod command;
@@ -85,7 +88,8 @@ pub struct Shelf {
 }
 
 impl Shelf {
-    /// A shelf with these drives, which nobody else uses, at `addresses` addresses of its own. It is switched on.
+    /// A shelf with these drives, which nobody else uses, at `addresses` addresses of its own. It
+    /// is switched on.
     pub fn new(sim: &Sim, name: &str, drives: &[SimDrive], addresses: usize) -> Shelf {
         let world = sim.env().world;
         let owner = world.add_shelf(drives.iter().map(SimDrive::index));
@@ -153,8 +157,8 @@ impl Shelf {
         }
     }
 
-    /// The power fails: connections are gone without a word, and of the drives' caches is left what they like. [`Shelf::start`] starts it
-    /// again.
+    /// The power fails: connections are gone without a word, and of the drives' caches is left what
+    /// they like. [`Shelf::start`] starts it again.
     pub fn power_cut(&self, rng: &mut Rng) {
         self.end(true);
         for slot in self.inner.slots.borrow().iter() {
@@ -162,7 +166,8 @@ impl Shelf {
         }
     }
 
-    /// Its process is killed. The system closes the sockets; the drives end what they were given, and keep their caches.
+    /// Its process is killed. The system closes the sockets; the drives end what they were given,
+    /// and keep their caches.
     pub fn kill(&self) {
         self.end(false);
     }
@@ -174,7 +179,8 @@ impl Shelf {
         associations.borrow_mut().clear();
     }
 
-    /// Whether changes that overlap are executed in order: they are, but in tests that show what it is good for.
+    /// Whether changes that overlap are executed in order: they are, but in tests that show what it
+    /// is good for.
     pub fn keep_order(&self, keeps: bool) {
         self.inner.keeps_order.set(keeps);
     }

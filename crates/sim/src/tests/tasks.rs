@@ -11,7 +11,8 @@ use ::drive::{Drive, Env, join_all, oneshot};
 use super::data;
 use crate::{Sim, SimDrive, TraceEntry};
 
-/// Eight tasks that sleep, write and read on two drives. Gives the order in which they ended, and the trace.
+/// Eight tasks that sleep, write and read on two drives. Gives the order in which they ended, and
+/// the trace.
 fn workload(seed: u64) -> (Vec<u32>, Vec<TraceEntry>, u64) {
     let sim = Sim::new(seed);
     sim.trace_start();

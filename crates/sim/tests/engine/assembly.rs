@@ -160,8 +160,9 @@ fn head_or_tail_alone_are_enough_and_are_written_again() {
 
 #[test]
 fn of_a_superblock_the_copy_that_is_torn_or_older_is_written_first() {
-    // The story (seed 4009511): a power cut tore the head's copy, the next one the tail's, which was written first, and was the
-    // only one that was whole: the member was refused. An older copy that becomes the only one takes the group back.
+    // The story (seed 4009511): a power cut tore the head's copy, the next one the tail's, which
+    // was written first, and was the only one that was whole: the member was refused. An older copy
+    // that becomes the only one takes the group back.
     const MEMBERS: usize = 16;
     let shape = shape(Level::Raid6, MEMBERS as u16, None, None, None, 8 * KIB);
     for (place, torn) in [(0, true), (0, false), (1, true), (1, false)] {
@@ -180,7 +181,8 @@ fn of_a_superblock_the_copy_that_is_torn_or_older_is_written_first() {
             for (drive, (at, old)) in drives.iter().zip(&old) {
                 if torn { drive.corrupt(*at, 512) } else { drive.write_raw(*at, old) }
             }
-            // Without a member the superblocks change in several of their sectors. They do at the first write.
+            // Without a member the superblocks change in several of their sectors. They do at the
+            // first write.
             drives.pop();
             let before = look(&sim, &drives).expect("enough members are there");
             let group = Group::open(&sim, drives.clone(), 1);

@@ -1,4 +1,5 @@
-//! Reads that are done at once, as exports ask for them before they begin to wait: whole sectors, whose drives are memory.
+//! Reads that are done at once, as exports ask for them before they begin to wait: whole sectors,
+//! whose drives are memory.
 
 use drive::{Block, Buf, BufMut, View};
 use format::{CrashSafety, ExtentRecord, Level, Shape};

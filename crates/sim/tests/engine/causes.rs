@@ -1,4 +1,5 @@
-//! What happened to which drive is told, and why: whoever has to replace one wants to know what it said.
+//! What happened to which drive is told, and why: whoever has to replace one wants to know what it
+//! said.
 
 use std::time::Duration;
 
@@ -27,7 +28,8 @@ fn filled(sim: &Sim, spares: usize, shards: usize) -> (Group, Vec<u8>) {
     (group, bytes)
 }
 
-/// The member of a data strip's first block, and where on its drive that is: unit 0, strip `role`, column 0.
+/// The member of a data strip's first block, and where on its drive that is: unit 0, strip `role`,
+/// column 0.
 fn place(group: &Group, role: usize) -> (MemberIndex, DriveId, u64) {
     let geometry = &group.leader().shared().geometry;
     let member = geometry.member(UnitIndex(0), 0, role);
@@ -304,7 +306,8 @@ fn causes_are_said_in_words() {
 
 #[test]
 fn a_moment_without_any_drive_is_told_as_operations_that_failed_and_not_as_members_that_left() {
-    // The story: superblocks were tried that said who had left, nobody took them, and nobody left; it had been told before they were tried.
+    // The story: superblocks were tried that said who had left, nobody took them, and nobody left;
+    // it had been told before they were tried.
     for shape in every_level(16 * KIB).into_iter().filter(|shape| shape.survives() > 0) {
         let sim = Sim::new(5);
         let drives = new_drives(&sim, usize::from(shape.members), 640 * KIB, 4096);

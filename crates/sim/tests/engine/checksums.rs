@@ -1,5 +1,5 @@
-//! Damage that no drive reports is named by checksums, and put right from the other strips; also where the syndromes alone
-//! could not tell which strip is wrong.
+//! Damage that no drive reports is named by checksums, and put right from the other strips; also
+//! where the syndromes alone could not tell which strip is wrong.
 
 use std::ops::Range;
 
@@ -15,7 +15,8 @@ use crate::rebuild::until_in_sync;
 pub(crate) const BLOCK: u64 = format::BLOCK as u64;
 const DRIVE_BYTES: u64 = 640 * KIB;
 
-/// Every level that can compute a strip from others: the strips of a row are `k` data strips and `m` syndromes.
+/// Every level that can compute a strip from others: the strips of a row are `k` data strips and
+/// `m` syndromes.
 pub(crate) fn redundant_shapes(strip: u64) -> Vec<Shape> {
     every_level(strip).into_iter().filter(|shape| shape.survives() > 0).collect()
 }
@@ -103,7 +104,8 @@ pub(crate) async fn scrub(group: &Group, mode: ScrubMode) -> JobStatus {
     job
 }
 
-/// Everything is right, on every drive: nothing is found, and nothing is missed without as many members as can be lost.
+/// Everything is right, on every drive: nothing is found, and nothing is missed without as many
+/// members as can be lost.
 pub(crate) fn is_whole(sim: &Sim, group: Group, shape: Shape, model: &Model, rng: &mut Rng) {
     sim.block_on(async {
         assert_eq!(scrub(&group, ScrubMode::Report).await.found, 0, "{shape}");
@@ -228,7 +230,8 @@ fn without_checksums_the_same_damage_is_read() {
     }
 }
 
-/// Stops a group, changes the drives, and assembles it again: nothing of its checksums is in memory.
+/// Stops a group, changes the drives, and assembles it again: nothing of its checksums is in
+/// memory.
 fn reopened(sim: &Sim, group: Group, change: impl FnOnce(&[SimDrive], Range<u64>)) -> Group {
     let shards = group.shards.len();
     let drives = sim.block_on(group.stop());
@@ -410,7 +413,8 @@ fn a_rebuild_never_copies_damage_to_the_new_drive() {
         let row = Row::pick(&group, &mut rng);
         let mut roles = row.roles(&mut rng, survives);
         let lost = row.blocks[roles.remove(0)].0;
-        // The rest of what can be computed is damaged, in this place and in others, while the rebuild reads.
+        // The rest of what can be computed is damaged, in this place and in others, while the
+        // rebuild reads.
         roles.iter().for_each(|&role| drop(row.rot(&group, role, &mut rng)));
         let other = Row::pick(&group, &mut rng);
         let is_other = other.blocks[0].1 != row.blocks[0].1;
@@ -523,8 +527,9 @@ fn damage_beside_what_was_being_written_is_not_carried_into_the_syndromes_by_a_r
 
 #[test]
 fn checksums_that_a_drive_lost_are_written_again_by_a_scrub() {
-    // The story (seed 805517): a drive lost a block of checksums. Those in memory were right, so no scrub found anything;
-    // assembled again without another member, the group did not believe right data.
+    // The story (seed 805517): a drive lost a block of checksums. Those in memory were right, so no
+    // scrub found anything; assembled again without another member, the group did not believe right
+    // data.
     for shape in redundant_shapes(16 * KIB) {
         let sim = Sim::new(1);
         let mut rng = sim.rng();
@@ -566,7 +571,8 @@ fn damage_of_different_strips_in_different_places_is_not_added_up() {
         let mut rng = sim.rng();
         let (group, mut model) = filled(&sim, shape, &mut rng);
         let geometry = group.leader().shared().geometry.clone();
-        // Two blocks of one row, one behind the other: in each of them as much is damaged as can be computed.
+        // Two blocks of one row, one behind the other: in each of them as much is damaged as can be
+        // computed.
         let mut row = Row::pick(&group, &mut rng);
         let back = row.x % geometry.strip;
         row.x -= back;

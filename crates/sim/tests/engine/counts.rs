@@ -228,7 +228,8 @@ fn the_first_write_to_a_zone_reads_nothing() {
         let sim = Sim::new(8);
         let drives = new_drives(&sim, usize::from(shape.members), 2 * MIB, 512);
         let group = Group::create_with(&sim, shape, Protection::plain(CrashSafety::On), drives, 1);
-        // The first write of all says in the superblocks that there are writes, and looks which copy to write first.
+        // The first write of all says in the superblocks that there are writes, and looks which
+        // copy to write first.
         sim.block_on(group.leader().write(group.size() - BLOCK, Buf::from(vec![1; 100]), false)).expect("writable");
         let (reads, _, _) = cost(&sim, &group, &[(BLOCK + 5, 100)]);
         assert_eq!(reads, 0, "{shape}");
@@ -287,7 +288,8 @@ fn log_writes_of_many_stripes_are_gathered_into_one_write_for_each_drive() {
 
 #[test]
 fn a_flush_makes_room_in_the_logs_of_all_shards() {
-    // Mirrors, since writes to them wait for no others. As many records need as many flushes, however many rings share the region.
+    // Mirrors, since writes to them wait for no others. As many records need as many flushes,
+    // however many rings share the region.
     let flushes = |shards: usize| {
         let sim = Sim::new(7);
         let drives = new_drives(&sim, 4, 128 * MIB, 4096);

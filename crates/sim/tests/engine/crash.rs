@@ -147,7 +147,8 @@ fn a_crash_during_recovery_changes_nothing() {
 
 #[test]
 fn a_flush_or_fua_beside_a_flush_waits_for_the_map_too() {
-    // The story: a flush that found the map being written by another one took it for clean, and returned too early.
+    // The story: a flush that found the map being written by another one took it for clean, and
+    // returned too early.
     for seed in seeds(600) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -219,7 +220,8 @@ fn an_orderly_stop_in_the_middle_of_a_resync_does_not_end_it() {
 
 #[test]
 fn a_member_that_was_away_after_a_crash_is_not_mixed_in() {
-    // The story: after a crash the group went on without a member, and nothing said so on the others before it wrote.
+    // The story: after a crash the group went on without a member, and nothing said so on the
+    // others before it wrote.
     for seed in seeds(60) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -338,8 +340,9 @@ fn a_new_name_survives_and_an_interrupted_one_is_old_or_new() {
 
 #[test]
 fn two_crashes_and_a_lost_member_do_not_bring_back_an_old_map_or_catalogue() {
-    // The story: a block of the map that a crash left on one member only was the base of the next version, which
-    // overwrote the older one on all others. Power cut again, and that member lost, nothing was left.
+    // The story: a block of the map that a crash left on one member only was the base of the next
+    // version, which overwrote the older one on all others. Power cut again, and that member lost,
+    // nothing was left.
     for seed in seeds(300) {
         let sim = Sim::new(seed);
         let mut rng = sim.rng();
@@ -460,7 +463,8 @@ fn what_was_acknowledged_is_there_after_a_kill_for_what_is_kept_outlives_it() {
 
 #[test]
 fn a_catalogue_that_was_saved_survives_attempts_that_failed() {
-    // The story: the attempt after one that failed was written over the newest version that was durable.
+    // The story: the attempt after one that failed was written over the newest version that was
+    // durable.
     let shape = shape(Level::Raid0, 2, None, None, None, 16 * KIB);
     for seed in seeds(300) {
         let sim = Sim::new(seed);

@@ -8,9 +8,9 @@ use crate::group::*;
 
 const BLOCK: u64 = 4096;
 
-/// Writes `len` bytes at 0 over what is known; member `dying` dies after `death` operations, the power fails after `cut`.
-/// Gives the blocks as they are read afterwards: `a`, `b`, `?` for an error, `!` for anything else; and whether the write
-/// was over before the power failed.
+/// Writes `len` bytes at 0 over what is known; member `dying` dies after `death` operations, the
+/// power fails after `cut`. Gives the blocks as they are read afterwards: `a`, `b`, `?` for an
+/// error, `!` for anything else; and whether the write was over before the power failed.
 fn story(
     shape: Shape,
     safety: CrashSafety,

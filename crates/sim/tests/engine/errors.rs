@@ -42,7 +42,8 @@ fn an_unreadable_sector_is_served_from_redundancy_and_written_back() {
             let range = anywhere(&group, &mut rng, 16);
             group.drives[bad].media_error(range.clone());
             sim.block_on(async {
-                // Only copies and data strips are read by users; a write or a scrub meets the others.
+                // Only copies and data strips are read by users; a write or a scrub meets the
+                // others.
                 verify(&group, &model, &mut rng).await;
                 assert!(group.all_in_sync(), "{shape}: a medium that fails in one place is no failed member");
                 assert_eq!(group.differences().await, 0);
@@ -316,7 +317,8 @@ fn checksums_that_the_path_fails_to_give_are_not_computed_from_what_it_does_not_
             sim.block_on(work(&group, &mut model, &mut rng, 10, 4));
             let drives = sim.block_on(group.stop());
             sim.kill_tasks();
-            // No checksum has been read yet when the path to all drives fails, which a kernel reports as errors of their media.
+            // No checksum has been read yet when the path to all drives fails, which a kernel
+            // reports as errors of their media.
             let group = Group::open(&sim, drives, 2);
             for drive in &group.drives {
                 for _ in 0..rng.range(2..80) {

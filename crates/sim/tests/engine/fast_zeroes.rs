@@ -1,4 +1,5 @@
-//! Zeroes that are wanted only if they are fast: no data is written for them, or nothing is done at all.
+//! Zeroes that are wanted only if they are fast: no data is written for them, or nothing is done at
+//! all.
 
 use drive::{BlockError, Buf, BufMut, Env, WriteZeroes, join_all};
 use format::{Level, Shape};
@@ -9,7 +10,8 @@ use crate::history::{History, Request, perform, settle};
 
 const FAST: WriteZeroes = WriteZeroes { fua: false, keep_allocated: false, only_fast: true };
 
-/// Bytes of the group that lie in one band of units: what is given back without a look at what is around it.
+/// Bytes of the group that lie in one band of units: what is given back without a look at what is
+/// around it.
 fn band(group: &Group) -> u64 {
     let geometry = &group.leader().shared().geometry;
     geometry.stripe_data() * geometry.rows() * geometry.sets
@@ -45,7 +47,8 @@ fn zeroes_that_would_not_be_fast_are_refused_and_change_nothing_not_even_on_the_
         sim.block_on(async {
             for shard in &group.shards {
                 for (offset, len) in [
-                    // A block, a band but for a block at either end, and what begins in a hole and ends elsewhere.
+                    // A block, a band but for a block at either end, and what begins in a hole and
+                    // ends elsewhere.
                     (0, 4096),
                     (4096, band - 4096),
                     (band, band - 512),

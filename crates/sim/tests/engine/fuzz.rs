@@ -9,7 +9,8 @@ use sim::{Latency, OpKind, Rng, Sim, SimDrive};
 
 use crate::group::*;
 
-/// What goes wrong in a run. Each fault alone, and all of them one after the other, are within what is promised.
+/// What goes wrong in a run. Each fault alone, and all of them one after the other, are within what
+/// is promised.
 async fn misfortune(group: &mut Group, rng: &mut Rng, shape: Shape) {
     let spared = group.leader().shared().lost_in_any_set();
     let member = rng.index(usize::from(shape.members));
@@ -56,7 +57,8 @@ trait LostInAnySet {
 
 impl LostInAnySet for std::sync::Arc<array::Shared> {
     fn lost_in_any_set(&self) -> usize {
-        // Drives that are about to fail count as lost already: at most one at a time is, and is waited for.
+        // Drives that are about to fail count as lost already: at most one at a time is, and is
+        // waited for.
         (0..self.geometry.sets).map(|set| self.lost_in_set(set)).max().expect("a group has a set")
     }
 }

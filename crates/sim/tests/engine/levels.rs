@@ -1,4 +1,5 @@
-//! Every level, with every set of members lost that it survives, serves the bytes that were written.
+//! Every level, with every set of members lost that it survives, serves the bytes that were
+//! written.
 
 use drive::{Buf, BufMut};
 use format::{Level, Shape};
@@ -35,7 +36,8 @@ fn every_level_reads_back_what_was_written_with_any_survivable_members_lost() {
     let mut cases = 0;
     for (number, shape) in every_level(8 * KIB).into_iter().enumerate() {
         let all = lost_sets(&shape, shape.survives());
-        // Two data strips and eight syndromes can lose a thousand sets of members: for each of those there is less work.
+        // Two data strips and eight syndromes can lose a thousand sets of members: for each of
+        // those there is less work.
         let much = if all.len() > 100 { (4, 384 * KIB) } else { (20, 512 * KIB) };
         for (case, lost) in all.into_iter().enumerate() {
             work_with_losses(shape, &lost, (number * 10_000 + case) as u64, much);

@@ -1,5 +1,5 @@
-//! Power cuts of groups in which something rotted, or was never written, where the log has records: a recovery carries nothing
-//! wrong into the other strips, and calls nothing right that is not.
+//! Power cuts of groups in which something rotted, or was never written, where the log has records:
+//! a recovery carries nothing wrong into the other strips, and calls nothing right that is not.
 
 use std::time::Duration;
 
@@ -62,7 +62,8 @@ async fn overwrite(group: &Group, model: &mut Model, start: u64, len: u64, fua: 
     rng.pick(&group.shards).write(start, new, fua).await.expect("writable");
 }
 
-/// After the power cut: everything that was flushed is right, and once it was scrubbed on every drive.
+/// After the power cut: everything that was flushed is right, and once it was scrubbed on every
+/// drive.
 fn recovers(sim: &Sim, group: Group, shape: Shape, model: &Model, rng: &mut Rng) {
     let group = group.power_cut(sim);
     sim.block_on(async {
@@ -75,8 +76,9 @@ fn recovers(sim: &Sim, group: Group, shape: Shape, model: &Model, rng: &mut Rng)
 
 #[test]
 fn what_was_flushed_a_moment_ago_is_right_after_a_power_cut_though_drives_damaged_it() {
-    // The story: a record of the log stayed in force after its write was flushed, and a recovery took the strip as it was for
-    // right, computed the syndromes from it, and gave it a new checksum.
+    // The story: a record of the log stayed in force after its write was flushed, and a recovery
+    // took the strip as it was for right, computed the syndromes from it, and gave it a new
+    // checksum.
     for (shape, seed) in redundant_shapes(16 * KIB).into_iter().flat_map(|shape| (0..40).map(move |seed| (shape, seed)))
     {
         let sim = Sim::new(seed);
@@ -120,7 +122,8 @@ fn a_write_to_several_strips_with_fua_is_right_after_a_power_cut_though_drives_d
         let row = Row::pick(&group, &mut rng);
         let before: Vec<Before> = row.blocks.iter().map(|&block| Before::of(&group, block)).collect();
         sim.block_on(async {
-            // All of the row, or all of it but the first and the last block: in each column several strips.
+            // All of the row, or all of it but the first and the last block: in each column several
+            // strips.
             let first = geometry.offset(row.unit, 0, row.x / geometry.strip * geometry.strip);
             let less = if geometry.data > 2 { rng.below(2) * BLOCK } else { 0 };
             overwrite(&group, &mut model, first + less, geometry.stripe_data() - 2 * less, true, &mut rng).await;

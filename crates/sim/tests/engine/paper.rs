@@ -1,8 +1,11 @@
-//! What a write costs where the group keeps a log and checksums, and where crash safety is strict: worked out on paper, and counted.
+//! What a write costs where the group keeps a log and checksums, and where crash safety is strict:
+//! worked out on paper, and counted.
 //!
-//! Of `k` data strips and `m` syndromes (a mirror: `k` = 1, and `m` copies beside it), `d` data strips are written by a write of whole strips
-//! or one block. What the drives are asked before the log and after it, the *strips*, is what it is without a log (`counts.rs`). Frames of the
-//! log are one write for each holder ([log](../../../../docs/format/log.md), *Order of writing*): 4 KiB and its payload.
+//! Of `k` data strips and `m` syndromes (a mirror: `k` = 1, and `m` copies beside it), `d` data
+//! strips are written by a write of whole strips or one block. What the drives are asked before the
+//! log and after it, the *strips*, is what it is without a log (`counts.rs`). Frames of the log are
+//! one write for each holder ([log](../../../../docs/format/log.md), *Order of writing*): 4 KiB and
+//! its payload.
 //!
 //! | what is written | holders | payload of each |
 //! |---|---|---|
@@ -11,8 +14,9 @@
 //! | strict, `d` > 1 and `k` > 1 | the `d` data strips, the `m` syndromes | the new content, as long as the columns written |
 //! | strict, else | as without strict; without checksums one data strip more where an older whole record of the unit may lie in the log | the same |
 //!
-//! A strip that is lost is none of the holders, and is not overwritten: its data strip is *restated*, so that the base syndromes are needed.
-//! All frames are written at the same time, so the log takes one tick.
+//! A strip that is lost is none of the holders, and is not overwritten: its data strip is
+//! *restated*, so that the base syndromes are needed. All frames are written at the same time, so
+//! the log takes one tick.
 //!
 //! A flush writes, one after the other, each at the same time on all drives:
 //!
@@ -90,7 +94,8 @@ fn parity(level: Level, members: u16) -> Shape {
     shape(level, members, None, None, None, STRIP)
 }
 
-/// A group in which everything was written, as a whole, so that there is nothing in the log; each operation takes one tick.
+/// A group in which everything was written, as a whole, so that there is nothing in the log; each
+/// operation takes one tick.
 fn full_group(sim: &Sim, shape: Shape, protection: Protection) -> Group {
     let drives = new_drives(sim, usize::from(shape.members), 2 * MIB, 512);
     drives.iter().for_each(|drive| drive.set_latency(Latency::between(TICK, TICK)));
@@ -103,7 +108,8 @@ fn full_group(sim: &Sim, shape: Shape, protection: Protection) -> Group {
     group
 }
 
-/// Counts what is in a trace: reads and writes of data, writes to logs and their bytes, writes of sums, flushes.
+/// Counts what is in a trace: reads and writes of data, writes to logs and their bytes, writes of
+/// sums, flushes.
 fn tally(trace: &[TraceEntry], layout: &Layout) -> (u64, u64, u64, u64, u64, u64) {
     let (mut reads, mut strips, mut logs, mut log_bytes, mut sums, mut flushes) = (0, 0, 0, 0, 0, 0);
     for entry in trace.iter().filter(|entry| entry.phase == Phase::Start) {
@@ -124,7 +130,8 @@ fn tally(trace: &[TraceEntry], layout: &Layout) -> (u64, u64, u64, u64, u64, u64
     (reads, strips, logs, log_bytes, sums, flushes)
 }
 
-/// Writes somewhere in a full group, then flushes. Each time in a group of its own, so that nothing that was written before is in the log.
+/// Writes somewhere in a full group, then flushes. Each time in a group of its own, so that nothing
+/// that was written before is in the log.
 fn costs(shape: Shape, protection: Protection, lost: Lost, what: What, seed: u64) -> (Write, Flush) {
     let sim = Sim::new(seed);
     let group = full_group(&sim, shape, protection);
@@ -164,7 +171,8 @@ fn written(sim: &Sim, group: &Group, at: u64, len: u64) -> (Write, Flush) {
     (write, flush(sums, flushes, seals, ticks))
 }
 
-/// Compares with what is written on the paper: for the default, strict, and strict without checksums.
+/// Compares with what is written on the paper: for the default, strict, and strict without
+/// checksums.
 fn check(shape: Shape, lost: Lost, what: What, paper: [(Write, Flush); 3]) {
     for (protection, expected) in [DEFAULT, STRICT, STRICT_PLAIN].into_iter().zip(paper) {
         for seed in 0..3 {
@@ -199,7 +207,8 @@ fn a_write_to_mirrors_with_log_and_checksums_costs_what_the_paper_says() {
         (shape(Level::Raid10, 6, None, Some(3), None, STRIP), 3, What::Block),
     ] {
         let members = u64::from(shape.members);
-        // All data strips, the only one, are overwritten: there is no payload, and never a whole record.
+        // All data strips, the only one, are overwritten: there is no payload, and never a whole
+        // record.
         let with_sums = || (write(0, (copies, copies * 4), copies, 2), flush(copies, members, 0, 2));
         let plain = (write(0, (copies - 1, (copies - 1) * 4), copies, 2), flush(0, members, 0, 1));
         check(shape, Lost::Nobody, what, [with_sums(), with_sums(), plain]);
@@ -262,7 +271,8 @@ fn a_degraded_write_with_log_and_checksums_costs_what_the_paper_says() {
     let whole = || write(0, (5, 5 * 20), 5, 2);
     let paper = [default, (whole(), flush(5, 5, 0, 2)), (whole(), flush(0, 5, 0, 1))];
     check(raid6, Lost::Role(1), What::Strips(4), paper);
-    // RAID 5 whose only syndrome is lost: where there are checksums, somebody has to say which may be behind.
+    // RAID 5 whose only syndrome is lost: where there are checksums, somebody has to say which may
+    // be behind.
     let with_sums = || (write(0, (1, 4), 1, 2), flush(1, 4, 0, 2));
     let paper = [with_sums(), with_sums(), (write(0, (0, 0), 1, 1), flush(0, 4, 0, 1))];
     check(parity(Level::Raid5, 5), Lost::Role(4), What::Block, paper);
@@ -340,7 +350,8 @@ fn a_write_beside_one_that_is_not_durable_makes_its_row_durable_or_everything_if
             let row_of_one = (sums * (m + 1), m + 1);
             // Others have something to flush, too.
             assert_eq!([write(1, 5, 0), write(1, 6, 1)], [nothing; 2], "{shape}, {protection}");
-            // The record's base is computed from the other strip, and recoveries compare it with the syndromes.
+            // The record's base is computed from the other strip, and recoveries compare it with
+            // the syndromes.
             assert_eq!([write(0, 0, 0), write(0, 0, 2), write(0, 1, 1)], [nothing; 3], "{shape}, {protection}");
             assert_eq!(write(0, 2, 2), (sums * (m + 2), m + 2), "{shape}, {protection}: both strips");
             // That ended the conflicts of all columns of the row with what was written before.

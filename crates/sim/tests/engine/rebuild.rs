@@ -502,8 +502,9 @@ fn rebuilds_are_told_and_shown() {
 
 #[test]
 fn a_rebuild_that_stopped_at_an_unreadable_stripe_keeps_what_it_had_up_to_date() {
-    // The story: the rebuild stopped, the checkpoint stayed, and the units below it were no longer written on the new
-    // drive. After a restart the rebuild went on at the checkpoint, and the new drive was stale below it.
+    // The story: the rebuild stopped, the checkpoint stayed, and the units below it were no longer
+    // written on the new drive. After a restart the rebuild went on at the checkpoint, and the new
+    // drive was stale below it.
     let mut stopped_later = 0;
     for seed in seeds(30) {
         let sim = Sim::new(seed);
@@ -597,9 +598,9 @@ fn two_interrupted_rebuilds_both_end_right() {
 
 #[test]
 fn a_syndrome_behind_the_checkpoint_of_a_drive_that_is_being_filled_is_right_after_a_crash() {
-    // The story (seed 504582): of a row whose only syndrome lay on such a drive nobody held a record. After a crash between
-    // the data and the syndrome, the rebuild went on behind the row, and the next lost member took a block along that no
-    // write had touched.
+    // The story (seed 504582): of a row whose only syndrome lay on such a drive nobody held a
+    // record. After a crash between the data and the syndrome, the rebuild went on behind the row,
+    // and the next lost member took a block along that no write had touched.
     let shape = shape(Level::Raid5, 3, None, None, None, 4 * KIB);
     let syndrome = 2;
     let mut behind = 0;

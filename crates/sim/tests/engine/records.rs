@@ -8,7 +8,8 @@ use crate::group::*;
 
 #[test]
 fn a_zone_that_was_given_back_and_written_again_is_not_put_right_by_a_record_from_before() {
-    // A zone that is written for the first time again needs no record, so none would cover an older one.
+    // A zone that is written for the first time again needs no record, so none would cover an older
+    // one.
     let protections = [Protection::DEFAULT, Protection::plain(CrashSafety::On), Protection::plain(CrashSafety::Strict)];
     let shapes = every_level(16 * KIB).into_iter().filter(|shape| shape.survives() > 0);
     for (shape, seed) in shapes.flat_map(|shape| seeds(30).map(move |seed| (shape, seed))) {

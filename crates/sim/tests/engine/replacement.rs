@@ -1,4 +1,5 @@
-//! A member that works is copied to another drive, and the group has its full redundancy all the time.
+//! A member that works is copied to another drive, and the group has its full redundancy all the
+//! time.
 
 use std::time::Duration;
 
@@ -285,7 +286,8 @@ fn the_new_drive_of_one_member_is_no_spare_for_another() {
     });
 }
 
-/// What is written, while member 1 is copied to a new drive: some of it for the first time, some of it again, and flushed.
+/// What is written, while member 1 is copied to a new drive: some of it for the first time, some of
+/// it again, and flushed.
 fn copied_under_load(seed: u64, level: (Level, u16), safety: CrashSafety, crash: Step) -> Program {
     let setup = Setup {
         shape: shape(level.0, level.1, None, None, None, 8 * KIB),

@@ -105,8 +105,9 @@ fn a_rebuild_that_was_interrupted_writes_everything_above_its_checkpoint_once_an
 
 #[test]
 fn nothing_is_written_after_a_stop_that_came_while_a_member_was_filled_or_a_scrub_ran() {
-    // The story: a rebuild that had written its last unit went on to the end after the group was stopped, and called the member in sync in the
-    // superblocks while the next assembly was reading them.
+    // The story: a rebuild that had written its last unit went on to the end after the group was
+    // stopped, and called the member in sync in the superblocks while the next assembly was reading
+    // them.
     let mut interrupted = 0;
     for seed in seeds(200) {
         let sim = Sim::new(seed);

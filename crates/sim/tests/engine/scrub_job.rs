@@ -1,5 +1,5 @@
-//! A scrub is paused, resumed, and taken up again after a crash: everything is compared, and what is found is counted
-//! once.
+//! A scrub is paused, resumed, and taken up again after a crash: everything is compared, and what
+//! is found is counted once.
 
 use std::time::Duration;
 
@@ -154,7 +154,8 @@ fn a_scrub_is_taken_up_after_a_crash_where_it_was_noted() {
             group.jobs_end().await;
             let job = job(&group);
             assert_eq!(job.state, JobState::Done);
-            // What was put right after the note was made is not found again; what is before it is not looked at.
+            // What was put right after the note was made is not found again; what is before it is
+            // not looked at.
             assert!(job.found >= progress.found && job.found <= 6, "{progress:?} {job:?}");
             if paused {
                 assert_eq!((job.found, job.repaired), (6, 6), "nothing was in flight at the note");
@@ -206,7 +207,8 @@ fn a_paused_scrub_does_not_keep_a_resync_waiting() {
     });
 }
 
-/// A program that knows version 1 of the catalogue alone must not meet version 2: it would take an older copy.
+/// A program that knows version 1 of the catalogue alone must not meet version 2: it would take an
+/// older copy.
 #[test]
 fn the_superblocks_announce_a_catalogue_of_version_2_before_it_is_written() {
     for cut_after in 0..40 {

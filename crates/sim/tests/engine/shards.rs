@@ -55,7 +55,8 @@ fn a_stop_ends_requests_that_come_later_and_loses_none_that_was_answered() {
         let members = usize::from(shape.members);
         let group = Group::create(&sim, shape, new_drives(&sim, members, 512 * KIB, 512), 1 + rng.index(4));
         let size = group.size();
-        // Each task writes its own block again and again, and notes the last value that was acknowledged.
+        // Each task writes its own block again and again, and notes the last value that was
+        // acknowledged.
         let blocks = 24;
         let acknowledged: Rc<Vec<Cell<(u8, u8)>>> = Rc::new((0..blocks).map(|_| Cell::new((0, 0))).collect());
         let step = size / blocks as u64 / 4096 * 4096;

@@ -154,8 +154,8 @@ fn without_a_time_limit_a_member_that_never_answers_holds_up_all_but_reads() {
     }
 }
 
-/// Reads every block of the group, each by a task of its own. Gives the answers so far, and how many blocks lie on
-/// other members than `member`.
+/// Reads every block of the group, each by a task of its own. Gives the answers so far, and how
+/// many blocks lie on other members than `member`.
 fn read_all(group: &Group, model: &Model, member: u16) -> (Rc<Cell<u64>>, u64, u64) {
     let geometry = group.leader().shared().geometry.clone();
     let answered = Rc::new(Cell::new(0));

@@ -77,7 +77,8 @@ enum Left {
     Killed,
 }
 
-/// Leaves a group, and assembles it while `member` falls silent after some operations. Gives how many it was asked meanwhile.
+/// Leaves a group, and assembles it while `member` falls silent after some operations. Gives how
+/// many it was asked meanwhile.
 fn falls_silent(shape: Shape, left: Left, member: usize, after: Option<u64>) -> u64 {
     let sim = Sim::new(u64::from(shape.members));
     let mut rng = sim.rng();

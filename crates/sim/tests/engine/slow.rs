@@ -1,8 +1,9 @@
 //! Members that are slow, and members that do not answer.
 //!
-//! Drives here work on [`CHANNELS`] operations at a time, each 60 to 110 µs, one in 200 a quarter of a millisecond. *Half
-//! load* is half as many reads in flight as the members can work on together. With one member left alone, each of its
-//! reads costs one on every other (or on the other copy), so that half load is all that the others can do.
+//! Drives here work on [`CHANNELS`] operations at a time, each 60 to 110 µs, one in 200 a quarter
+//! of a millisecond. *Half load* is half as many reads in flight as the members can work on
+//! together. With one member left alone, each of its reads costs one on every other (or on the
+//! other copy), so that half load is all that the others can do.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -114,8 +115,8 @@ enum Protected {
     Not,
 }
 
-/// The p99.9 of reads at half load on a healthy group, and from the moment on in which one member is 20 times slower;
-/// and what the run was.
+/// The p99.9 of reads at half load on a healthy group, and from the moment on in which one member
+/// is 20 times slower; and what the run was.
 fn healthy_and_slow(shape: Shape, seed: u64, shards: usize, protected: Protected) -> (Nanos, Nanos, u64) {
     let sim = Sim::new(seed);
     let mut rng = sim.rng();
@@ -370,14 +371,15 @@ enum Job {
     Scrub,
 }
 
-/// The p99 of users' requests, of ten of which so many are writes, beside a job, and how long that took. The drives work on two operations at a
-/// time.
+/// The p99 of users' requests, of ten of which so many are writes, beside a job, and how long that
+/// took. The drives work on two operations at a time.
 fn beside_users(job: Job, target: Option<Nanos>, clients: usize, writes: u64) -> (Nanos, Nanos) {
     let (p99, took, _) = said_beside_users(job, target, clients, writes);
     (p99, took)
 }
 
-/// As [`beside_users`], and what was said of the job meanwhile: its nanoseconds so far, and those that it has before it at its rate.
+/// As [`beside_users`], and what was said of the job meanwhile: its nanoseconds so far, and those
+/// that it has before it at its rate.
 fn said_beside_users(
     job: Job,
     target: Option<Nanos>,
@@ -449,8 +451,9 @@ fn background_work_keeps_users_below_their_target_where_the_drives_allow_it() {
 
 #[test]
 fn background_work_beside_users_says_when_it_ends() {
-    // The story: the rate was that of the last burst between two rests, or of a moment without one, and the time left went from seconds to minutes
-    // and back. Users who get no better than this leave the job its least share.
+    // The story: the rate was that of the last burst between two rests, or of a moment without one,
+    // and the time left went from seconds to minutes and back. Users who get no better than this
+    // leave the job its least share.
     for job in [Job::Rebuild, Job::Scrub] {
         let (_, took, said) = said_beside_users(job, Some(250_000), 4, 3);
         assert!(took > 8_000_000_000, "{job:?}: {took} ns are over at once");
@@ -462,8 +465,8 @@ fn background_work_beside_users_says_when_it_ends() {
             count += 1;
         }
         println!("{job:?}: said {count} times, wrong by {worst} at most");
-        // How fast it gets on changes in its course, by what users' writes cost, up to twofold and a little with some seeds; the rates of the
-        // story were wrong by 3.8 and more.
+        // How fast it gets on changes in its course, by what users' writes cost, up to twofold and
+        // a little with some seeds; the rates of the story were wrong by 3.8 and more.
         assert!(count > 100 && worst < 3.0, "{job:?}: said {count} times, wrong by {worst} at most");
     }
 }

@@ -26,8 +26,9 @@ fn block_of(model: &Model, at: u64) -> &[u8] {
 
 #[test]
 fn a_write_that_a_needed_member_refuses_changes_no_block_that_nobody_wrote() {
-    // The story: the syndromes were new, the data strip was old, the member had to stay, and the record was settled: blocks of lost members
-    // were computed from that, and what was wrong was written to the drive that took their place.
+    // The story: the syndromes were new, the data strip was old, the member had to stay, and the
+    // record was settled: blocks of lost members were computed from that, and what was wrong was
+    // written to the drive that took their place.
     let mut refused = 0;
     let mut unreadable = 0;
     let plain = [CrashSafety::On, CrashSafety::Strict, CrashSafety::Off].map(Protection::plain);
@@ -88,8 +89,9 @@ fn a_write_that_a_needed_member_refuses_changes_no_block_that_nobody_wrote() {
 
 #[test]
 fn sets_that_are_well_go_on_beside_one_whose_media_take_no_writes_any_more() {
-    // What is kept for the broken set holds records open, of which a shard has 255, the log's room, and what a power cut may make unknown: more
-    // than 508 of these the group cannot list. All of it is needed by the others, too.
+    // What is kept for the broken set holds records open, of which a shard has 255, the log's room,
+    // and what a power cut may make unknown: more than 508 of these the group cannot list. All of
+    // it is needed by the others, too.
     let raid60 = shape(Level::Raid60, 8, None, None, Some(2), 4096);
     for (shape, shards, drive_mib) in [
         (shape(Level::Raid10, 4, None, None, None, 4096), 1, 24),

@@ -1,5 +1,5 @@
-//! Blocks that nobody knows any more, after a power cut that took a member along: how many there may be, and that there are fewer of
-//! them only once that is durable.
+//! Blocks that nobody knows any more, after a power cut that took a member along: how many there
+//! may be, and that there are fewer of them only once that is durable.
 
 use array::LostRanges;
 use drive::{BlockError, Buf, BufMut, join_all};
@@ -62,8 +62,8 @@ fn lost(group: &Group) -> &LostRanges {
 
 #[test]
 fn however_much_was_not_flushed_a_group_is_assembled_and_what_was_flushed_is_there() {
-    // The story: each stripe that was overwritten as a whole had a range of its own in the list of lost blocks, and where the list
-    // was full the group could not be assembled any more.
+    // The story: each stripe that was overwritten as a whole had a range of its own in the list of
+    // lost blocks, and where the list was full the group could not be assembled any more.
     let shapes = [
         (shape(Level::Raid5, 3, None, None, None, 4 * KIB), 1),
         (shape(Level::Raid5, 3, None, None, None, 4 * KIB), 3),
@@ -101,8 +101,8 @@ fn however_much_was_not_flushed_a_group_is_assembled_and_what_was_flushed_is_the
 
 #[test]
 fn a_block_that_was_lost_and_written_again_stays_readable_however_many_ranges_that_makes() {
-    // The story: with too many ranges to list the write failed, yet the block counted as written: the next attempt succeeded, and
-    // after a restart the block was unreadable again.
+    // The story: with too many ranges to list the write failed, yet the block counted as written:
+    // the next attempt succeeded, and after a restart the block was unreadable again.
     let sim = Sim::new(7);
     let shape = shape(Level::Raid5, 3, None, None, None, 64 * KIB);
     let stripe = 128 * KIB;
@@ -148,9 +148,10 @@ fn a_block_that_was_lost_and_written_again_stays_readable_however_many_ranges_th
 
 #[test]
 fn what_more_faults_than_are_promised_leave_unknown_is_listed_and_the_group_is_assembled() {
-    // The story: a record of strict safety holds what its write wants in the row and the syndromes. With as many members lost as the level
-    // survives and a medium that cannot be read beside them, a strip that nobody was writing could not be computed, and the group was never
-    // started again, because of one block.
+    // The story: a record of strict safety holds what its write wants in the row and the syndromes.
+    // With as many members lost as the level survives and a medium that cannot be read beside them,
+    // a strip that nobody was writing could not be computed, and the group was never started again,
+    // because of one block.
     let shapes = [shape(Level::Raid5, 4, None, None, None, 4 * KIB), shape(Level::Raid6, 5, None, None, None, 4 * KIB)];
     // Two of three strips.
     const WRITTEN: u64 = 8192;

@@ -1,4 +1,5 @@
-//! Groups that cannot be started: their drives fail meanwhile, or none of them can read what the group needs to know.
+//! Groups that cannot be started: their drives fail meanwhile, or none of them can read what the
+//! group needs to know.
 
 use std::time::Duration;
 
@@ -24,7 +25,8 @@ fn crashed(sim: &Sim, shape: Shape, rng: &mut Rng) -> (Vec<SimDrive>, Shared) {
     (group.cut(sim), history)
 }
 
-/// Reads everything after the crash, as often as the group is started. What one member lacked while the others still were there may be lost.
+/// Reads everything after the crash, as often as the group is started. What one member lacked while
+/// the others still were there may be lost.
 fn check(sim: &Sim, shape: Shape, drives: Vec<SimDrive>, history: &Shared, rng: &mut Rng) {
     let group = Group::open(sim, drives, 2);
     let lost: Vec<Loss> = (0..usize::from(shape.members)).map(Loss::in_power_cut).collect();
@@ -39,7 +41,8 @@ fn check(sim: &Sim, shape: Shape, drives: Vec<SimDrive>, history: &Shared, rng: 
     sim.block_on(verify_latest(&group, history, rng));
 }
 
-/// All cables come off during each attempt to start a group, later every time. Gives how often it was about to start.
+/// All cables come off during each attempt to start a group, later every time. Gives how often it
+/// was about to start.
 fn falls_apart(shape: Shape, seed: u64) -> u64 {
     let sim = Sim::new(seed);
     let mut rng = sim.rng();

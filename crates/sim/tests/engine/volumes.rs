@@ -28,7 +28,8 @@ fn raid5() -> Shape {
 
 #[test]
 fn nothing_of_a_volume_that_shrinks_or_goes_arrives_in_the_space_of_another() {
-    // The story: a write that lies in several pieces goes to one after the other. The last one arrived when its space was another volume's.
+    // The story: a write that lies in several pieces goes to one after the other. The last one
+    // arrived when its space was another volume's.
     for seed in seeds(20) {
         for goes in [false, true] {
             let sim = Sim::new(seed);
@@ -216,7 +217,8 @@ fn fast_zeroes_over_several_pieces_are_refused_as_a_whole() {
         let data = vec![0x77; 512 * KIB as usize];
         volume.write(0, Buf::from(data.clone()), false).await.expect("writable");
         let fast = WriteZeroes { fua: false, keep_allocated: false, only_fast: true };
-        // The first piece is whole zones, which are given back; of the second one only a sector is asked for.
+        // The first piece is whole zones, which are given back; of the second one only a sector is
+        // asked for.
         assert_eq!(volume.write_zeroes(0, 256 * KIB + 4096, fast).await, Err(BlockError::NotFast));
         let read = volume.read(0, BufMut::zeroed(data.len())).await.expect("readable");
         assert!(*read == data[..], "what was refused has changed something");

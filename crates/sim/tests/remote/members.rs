@@ -14,7 +14,8 @@ use crate::group::*;
 
 const DRIVE_BYTES: u64 = MIB;
 
-/// A group on two shards whose members are each on a shelf of its own, with `addresses` addresses, if `remote` says so.
+/// A group on two shards whose members are each on a shelf of its own, with `addresses` addresses,
+/// if `remote` says so.
 fn group(sim: &Sim, shape: Shape, remote: impl Fn(usize) -> bool, addresses: usize) -> (Group, Vec<Option<Shelf>>) {
     let drives = new_drives(sim, usize::from(shape.members), DRIVE_BYTES, 512);
     let mut ways = Ways::default();
@@ -116,14 +117,16 @@ fn a_cut_member_leaves_after_its_time_and_gets_what_it_missed_and_no_more() {
         // What may be missed at most, of each time.
         let mut most = Vec::new();
         sim.block_on(async {
-            // A superblock that is on its way when a member is cut off makes a stranger of its drive: it is filled whole.
+            // A superblock that is on its way when a member is cut off makes a stranger of its
+            // drive: it is filled whole.
             work(&group, &mut model, &mut rng, 3, 3).await;
             for round in 0..2 {
                 // What was written before is there.
                 group.leader().flush().await.expect("nobody is away");
                 model.changed.clear();
                 let mut forks = (rng.fork(), rng.fork());
-                // In one direction or in both: the shelf goes on executing, or its host hears of nothing.
+                // In one direction or in both: the shelf goes on executing, or its host hears of
+                // nothing.
                 let ways = *rng.pick(&[&[Way::ToTarget][..], &[Way::ToHost], &[Way::ToTarget, Way::ToHost]]);
                 let split = async {
                     group.env.sleep(Duration::from_nanos(forks.0.below(3_000_000))).await;
@@ -283,7 +286,8 @@ fn one_of_two_paths_may_be_cut() {
     }
 }
 
-/// A group under load whose connections are reset, to a shelf that keeps the order of changes, or does not.
+/// A group under load whose connections are reset, to a shelf that keeps the order of changes, or
+/// does not.
 fn reset_under_load(seed: u64, keeps_order: bool) {
     let sim = Sim::new(seed);
     let mut rng = sim.rng();

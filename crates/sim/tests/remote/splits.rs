@@ -63,9 +63,10 @@ fn write_aside(env: &SimEnv, drive: &Namespace<SimEnv>, byte: u8) -> Receiver<Re
 
 #[test]
 fn a_write_that_a_split_delayed_does_not_overwrite_a_newer_one() {
-    // The story: the keep alive timer runs from the last command that arrived, and one that was sent before a controller was given up can
-    // arrive almost a keep alive time later. What had been sent with it could be executed after the wait of one such time, that is, after
-    // the write had been sent again and answered.
+    // The story: the keep alive timer runs from the last command that arrived, and one that was
+    // sent before a controller was given up can arrive almost a keep alive time later. What had
+    // been sent with it could be executed after the wait of one such time, that is, after the write
+    // had been sent again and answered.
     for seed in seeds(2000) {
         let sim = Sim::new(seed);
         let (shelf, far) = shelf(&sim, 2);
@@ -96,7 +97,8 @@ fn a_write_that_a_split_delayed_does_not_overwrite_a_newer_one() {
 
 #[test]
 fn a_drive_is_closed_only_when_no_controller_that_it_ever_had_executes_something() {
-    // The story: the last controller was waited for, and not the one before, whose write was still on its way.
+    // The story: the last controller was waited for, and not the one before, whose write was still
+    // on its way.
     for seed in seeds(500) {
         let sim = Sim::new(seed);
         let (shelf, far) = shelf(&sim, 1);

@@ -1,7 +1,7 @@
 //! What files of a crate import from each other: no large circles, and nothing from a layer above.
 //!
-//! A crate's file `layers` names its modules, the lowest first. Each line is a layer; modules of one
-//! layer may import each other. `#` begins a comment. A module that is in no line is a finding.
+//! A crate's file `layers` names its modules, the lowest first. Each line is a layer; modules of
+//! one layer may import each other. `#` begins a comment. A module that is in no line is a finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -141,7 +141,8 @@ impl<'ast> Visit<'ast> for Seen<'_> {
     }
 }
 
-/// The largest circles of a crate: files each of which imports all others, perhaps by way of others.
+/// The largest circles of a crate: files each of which imports all others, perhaps by way of
+/// others.
 fn circles(known: &Crate<'_>) -> Vec<Finding> {
     let reach: BTreeMap<&str, BTreeSet<&str>> =
         known.imports.keys().map(|module| (module.as_str(), reached(known, module))).collect();

@@ -1,5 +1,5 @@
-//! Comments and Markdown have at most 100 columns. Rows of tables and lines that are one link cannot
-//! be wrapped.
+//! Comments and Markdown have at most 100 columns. Rows of tables and lines that are one link
+//! cannot be wrapped.
 
 use crate::{File, Finding, Kind};
 

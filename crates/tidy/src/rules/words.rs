@@ -1,7 +1,7 @@
 //! Retired words, and openings of sentences that are hard to read.
 //!
-//! The words are those of the term table that `docs/glossary.md` comes from: each was a private name
-//! for something that the field has a name for.
+//! The words are those of the term table that `docs/glossary.md` comes from: each was a private
+//! name for something that the field has a name for.
 
 use crate::{File, Finding, Kind};
 

@@ -1,9 +1,11 @@
-//! The engine on one core, over memory drives, without any client: what the array costs on top of its drives.
+//! The engine on one core, over memory drives, without any client: what the array costs on top of
+//! its drives.
 //!
-//! - Random reads through RAID 6 beside the same drives read directly, by the same tasks, over as many bytes.
+//! - Random reads through RAID 6 beside the same drives read directly, by the same tasks, over as
+//!   many bytes.
 //! - Sequential writes of whole stripes beside `memcpy` of the same buffers on the same core.
-//! - Random writes with the write-hole log and without; reads and writes with checksums and without. The others have the log
-//!   and no checksums.
+//! - Random writes with the write-hole log and without; reads and writes with checksums and
+//!   without. The others have the log and no checksums.
 //! - Random writes: the first ones to new space, and those that read, modify and write.
 
 mod group;

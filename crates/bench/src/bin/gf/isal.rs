@@ -41,7 +41,8 @@ impl Isal {
     }
 
     fn load_from(path: &OsStr) -> Result<Isal, libloading::Error> {
-        // SAFETY: ISA-L's initializers only look at the CPU; the signatures are those of its headers.
+        // SAFETY: ISA-L's initializers only look at the CPU; the signatures are those of its
+        // headers.
         unsafe {
             let library = Library::new(path)?;
             // Only versions from 2.31 on say which they are.
@@ -83,23 +84,27 @@ impl Isal {
         for (entry, strip) in array[data.len()..].iter_mut().zip(syndromes) {
             *entry = strip.as_mut_ptr().cast();
         }
-        // SAFETY: `array` holds data.len() + 2 strips, all `length` long and aligned; ISA-L writes to the last two only.
+        // SAFETY: `array` holds data.len() + 2 strips, all `length` long and aligned; ISA-L writes
+        // to the last two only.
         let result = unsafe { (self.pq_gen)(data.len() as c_int + 2, length as c_int, array.as_mut_ptr()) };
         assert_eq!(result, 0, "pq_gen refused");
     }
 
     /// The CRC-32C of some bytes. ISA-L takes and gives the register without inversion.
     pub fn crc32c(&self, bytes: &[u8]) -> u32 {
-        // SAFETY: ISA-L reads as many bytes as it is told, and writes none, whatever the pointer's type says.
+        // SAFETY: ISA-L reads as many bytes as it is told, and writes none, whatever the pointer's
+        // type says.
         unsafe { !(self.crc32_iscsi)(bytes.as_ptr().cast_mut(), bytes.len() as c_int, !0) }
     }
 
-    /// The tables that `ec_encode_data` works with, for a matrix of rows of `source_count` coefficients.
+    /// The tables that `ec_encode_data` works with, for a matrix of rows of `source_count`
+    /// coefficients.
     pub fn tables(&self, matrix: &[u8], source_count: usize) -> Vec<u8> {
         let rows = matrix.len() / source_count;
         assert_eq!(matrix.len(), rows * source_count);
         let mut tables = vec![0; 32 * matrix.len()];
-        // SAFETY: the matrix is rows * source_count long, the tables 32 times that, as `erasure_code.h` asks.
+        // SAFETY: the matrix is rows * source_count long, the tables 32 times that, as
+        // `erasure_code.h` asks.
         unsafe {
             (self.ec_init_tables)(source_count as c_int, rows as c_int, matrix.as_ptr(), tables.as_mut_ptr());
         }
@@ -119,7 +124,8 @@ impl Isal {
         for (entry, strip) in out_array.iter_mut().zip(out.iter_mut()) {
             *entry = strip.as_mut_ptr();
         }
-        // SAFETY: the arrays hold as many strips as is said, all `length` long; the tables are for that many.
+        // SAFETY: the arrays hold as many strips as is said, all `length` long; the tables are for
+        // that many.
         unsafe {
             (self.ec_encode_data)(
                 length as c_int,

@@ -1,8 +1,9 @@
-//! `gf` beside ISA-L: 8+2 encoding, the reconstruction of two data strips and CRC-32C, in the cache and from memory; and
-//! `gf` alone for what ISA-L has no counterpart to.
+//! `gf` beside ISA-L: 8+2 encoding, the reconstruction of two data strips and CRC-32C, in the cache
+//! and from memory; and `gf` alone for what ISA-L has no counterpart to.
 //!
-//! Throughput counts the bytes of data strips, not those written. "Cache" is one stripe over and over; "memory" walks
-//! through stripes that no cache holds. Strips are aligned to pages, as those of an array are.
+//! Throughput counts the bytes of data strips, not those written. "Cache" is one stripe over and
+//! over; "memory" walks through stripes that no cache holds. Strips are aligned to pages, as those
+//! of an array are.
 
 mod isal;
 
@@ -81,7 +82,8 @@ const TURN_BYTES: usize = 16 << 20;
 impl Stripes {
     fn new(stripe_count: usize, strip_count: usize, strip_bytes: usize) -> Stripes {
         let mut memory = vec![0u8; stripe_count * strip_count * strip_bytes + PAGE_BYTES];
-        // Contents do not matter to the speed, but pages must be there and not all be the same zero page.
+        // Contents do not matter to the speed, but pages must be there and not all be the same zero
+        // page.
         let mut state = 1u64;
         for word in memory.chunks_exact_mut(8) {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -91,8 +93,8 @@ impl Stripes {
         Stripes { memory, start, strip_bytes, strip_count, stripe_count, next: 0 }
     }
 
-    /// Shows the next `count` stripes to `work`, after the last one again the first: of each, `source_count` strips to
-    /// read, and the others to write.
+    /// Shows the next `count` stripes to `work`, after the last one again the first: of each,
+    /// `source_count` strips to read, and the others to write.
     fn turn(&mut self, count: usize, source_count: usize, work: &mut Work) {
         let stripe_bytes = self.strip_count * self.strip_bytes;
         for _ in 0..count {
@@ -131,7 +133,8 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures `ours`, and `peers` beside it if there is one, with both strip sizes, in the cache and from memory.
+    /// Measures `ours`, and `peers` beside it if there is one, with both strip sizes, in the cache
+    /// and from memory.
     fn measure(
         &mut self,
         operation: &str,
@@ -145,7 +148,8 @@ impl Bench<'_> {
             let strip_bytes = strip_kib << 10;
             let stripe_bytes = strip_count * strip_bytes;
             let memory_stripes = (self.arguments.memory_mib as usize * (1 << 20)).div_ceil(stripe_bytes);
-            // Turns of about a millisecond: short beside the disturbances of a busy machine, long beside the clock.
+            // Turns of about a millisecond: short beside the disturbances of a busy machine, long
+            // beside the clock.
             let turn_stripes = TURN_BYTES.div_ceil(stripe_bytes);
             for (place, stripe_count) in [("cache", 1), ("memory", memory_stripes)] {
                 let stripes = RefCell::new(Stripes::new(stripe_count, strip_count, strip_bytes));

@@ -6,8 +6,9 @@ use std::process::{Child, Command, Stdio};
 use bench::Error;
 use bench::process::output;
 
-/// Waits for the end of its standard input, which comes when this program ends, even by a signal that nobody can catch;
-/// then takes away the directory `$1`, with what is mounted in it and the loop devices on its files.
+/// Waits for the end of its standard input, which comes when this program ends, even by a signal
+/// that nobody can catch; then takes away the directory `$1`, with what is mounted in it and the
+/// loop devices on its files.
 const CARETAKER: &str = r#"
 trap '' INT TERM HUP
 while read -r _; do :; done

@@ -1,8 +1,9 @@
-//! Random writes that are too small for a stripe: RAID 6 over six loop devices in memory, beside btrfs raid6 over the same
-//! devices and beside what the devices give for the same operations.
+//! Random writes that are too small for a stripe: RAID 6 over six loop devices in memory, beside
+//! btrfs raid6 over the same devices and beside what the devices give for the same operations.
 //!
-//! Each turn is set up anew and torn down again, since the contenders share the devices. All are written whole before
-//! they are measured, and hold as many bytes. Needs root, for loop devices and mounts.
+//! Each turn is set up anew and torn down again, since the contenders share the devices. All are
+//! written whole before they are measured, and hold as many bytes. Needs root, for loop devices and
+//! mounts.
 
 mod devices;
 
@@ -46,9 +47,10 @@ const RAW: usize = 2;
 const UNLOGGED: usize = 3;
 const LOGGED: usize = 4;
 
-/// Purlin as it is without options, with the log only, and with neither log nor checksums: names, options, and the further writes
-/// that they cost on paper. With checksums a record of the log is on one member more, and a flush, the log's own too, saves each block of
-/// sums in which something changed: at most the three of each write.
+/// Purlin as it is without options, with the log only, and with neither log nor checksums: names,
+/// options, and the further writes that they cost on paper. With checksums a record of the log is
+/// on one member more, and a flush, the log's own too, saves each block of sums in which something
+/// changed: at most the three of each write.
 const FORMS: [Form; 3] = [
     Form { contender: PURLIN, name: "as it is", options: &[], logs: 3.0, saved_most: 3.0 },
     Form {
@@ -109,8 +111,8 @@ impl Bench<'_> {
         job
     }
 
-    /// A daemon on these cores, or on all, with its files in `dir` and a group of one of the [`FORMS`] that was written once, in order. And
-    /// what fio needs to know of it.
+    /// A daemon on these cores, or on all, with its files in `dir` and a group of one of the
+    /// [`FORMS`] that was written once, in order. And what fio needs to know of it.
     fn serve(&self, form: usize, dir: &Path, cores: Option<&str>) -> Result<(Daemon, [String; 2]), Error> {
         // The daemon refuses drives that hold a file system.
         output(Command::new("wipefs").args(["--all", "--force", "--quiet"]).args(self.loops.paths()))?;
@@ -134,8 +136,8 @@ impl Bench<'_> {
         Ok(Sample { amount: done.operations, wall_s: done.wall_s, cpu_s: end.0 - start.0 })
     }
 
-    /// Drive operations of writes that come one at a time. On one core, since the shards of several hand a group to each other where that
-    /// is better, and write the superblocks then.
+    /// Drive operations of writes that come one at a time. On one core, since the shards of several
+    /// hand a group to each other where that is better, and write the superblocks then.
     fn count_alone(&self, form: usize) -> Result<[f64; 2], Error> {
         let dir = tempfile::tempdir_in(self.dir)?;
         let core = runtime::Config::default().cores[0].to_string();
@@ -161,7 +163,8 @@ impl Bench<'_> {
         sample(run(&[&direct[..], &self.timed(self.job(self.arguments.depth))].concat())?)
     }
 
-    /// As many reads as writes of 4 KiB, spread over the devices, as many in flight as the writes of the others cause.
+    /// As many reads as writes of 4 KiB, spread over the devices, as many in flight as the writes
+    /// of the others cause.
     fn raw(&self) -> Result<Sample, Error> {
         let depth = self.arguments.depth as f64 * OPERATIONS_PER_WRITE;
         let job = [

@@ -1,4 +1,5 @@
-//! What NVMe hosts may use: hosts, their secrets and limits, referrals, and drives for other machines.
+//! What NVMe hosts may use: hosts, their secrets and limits, referrals, and drives for other
+//! machines.
 
 use api::{
     Changed, ErrorBody, Export, ExportUpdate, HostKey, HostKeySet, HostList, HostTlsKey, HostTlsKeySet, LimitUpdate,
@@ -54,7 +55,8 @@ pub(super) async fn share_host_allow(
     carried(async move { control.share_host_allow(&id, &host).await }).await.map(Json)
 }
 
-/// Let an NVMe host use a shared drive no longer. It loses the namespace at once; what is in flight is answered.
+/// Let an NVMe host use a shared drive no longer. It loses the namespace at once; what is in flight
+/// is answered.
 #[utoipa::path(delete, path = "/v1/shares/{id}/hosts/{host}", tag = "host",
     params(("id" = String, Path, description = "Identity of the share"),
         ("host" = String, Path, description = "NVMe qualified name of the host")),
@@ -88,7 +90,8 @@ pub(super) async fn host_allow(
     carried(async move { control.host_allow(&id, &host).await }).await.map(Json)
 }
 
-/// Let an NVMe host use an export no longer. It loses the namespace at once; what is in flight is answered.
+/// Let an NVMe host use an export no longer. It loses the namespace at once; what is in flight is
+/// answered.
 #[utoipa::path(delete, path = "/v1/exports/{id}/hosts/{host}", tag = "host",
     params(("id" = String, Path, description = "Identity of the export"),
         ("host" = String, Path, description = "NVMe qualified name of the host")),
@@ -101,7 +104,8 @@ pub(super) async fn host_deny(
     carried(async move { control.host_deny(&id, &host).await }).await.map(Json)
 }
 
-/// Change an export while clients are connected: the ANA state that NVMe hosts are told of it. They hear of it at once.
+/// Change an export while clients are connected: the ANA state that NVMe hosts are told of it. They
+/// hear of it at once.
 #[utoipa::path(patch, path = "/v1/exports/{id}", tag = "export", request_body = ExportUpdate,
     params(("id" = String, Path, description = "Its identity")),
     responses((status = 200, body = Changed<Export>),
@@ -164,7 +168,8 @@ pub(super) async fn referral_remove(
     carried(async move { control.referral_remove(address).await }).await.map(Json)
 }
 
-/// Give an NVMe host the secrets that it has to prove itself with, in place of those that it had. Connections that are there stay.
+/// Give an NVMe host the secrets that it has to prove itself with, in place of those that it had.
+/// Connections that are there stay.
 #[utoipa::path(put, path = "/v1/groups/{group}/hosts/{host}/key", tag = "host", request_body = HostKeySet,
     params(("group" = String, Path, description = "Name of the group"),
         ("host" = String, Path, description = "NVMe qualified name of the host")),
@@ -192,7 +197,8 @@ pub(super) async fn host_key_remove(
     carried(async move { control.host_key_remove(Some(&group), &host).await }).await.map(Json)
 }
 
-/// Have an NVMe host use TLS with this key, in place of the one that it had. Connections that are there stay.
+/// Have an NVMe host use TLS with this key, in place of the one that it had. Connections that are
+/// there stay.
 #[utoipa::path(put, path = "/v1/groups/{group}/hosts/{host}/tls-key", tag = "host", request_body = HostTlsKeySet,
     params(("group" = String, Path, description = "Name of the group"),
         ("host" = String, Path, description = "NVMe qualified name of the host")),
@@ -220,7 +226,8 @@ pub(super) async fn host_tls_key_remove(
     carried(async move { control.host_tls_key_remove(Some(&group), &host).await }).await.map(Json)
 }
 
-/// Give an NVMe host the secrets that it has to prove itself with for all shared drives, in place of those that it had. Connections that are there stay.
+/// Give an NVMe host the secrets that it has to prove itself with for all shared drives, in place
+/// of those that it had. Connections that are there stay.
 #[utoipa::path(put, path = "/v1/shares/hosts/{host}/key", tag = "drive", request_body = HostKeySet,
     params(("host" = String, Path, description = "NVMe qualified name of the host")),
     responses((status = 200, body = Changed<HostKey>),
@@ -246,7 +253,8 @@ pub(super) async fn share_host_key_remove(
     carried(async move { control.host_key_remove(None, &host).await }).await.map(Json)
 }
 
-/// Have an NVMe host use TLS with this key for all shared drives, in place of the one that it had. Connections that are there stay.
+/// Have an NVMe host use TLS with this key for all shared drives, in place of the one that it had.
+/// Connections that are there stay.
 #[utoipa::path(put, path = "/v1/shares/hosts/{host}/tls-key", tag = "drive", request_body = HostTlsKeySet,
     params(("host" = String, Path, description = "NVMe qualified name of the host")),
     responses((status = 200, body = Changed<HostTlsKey>),

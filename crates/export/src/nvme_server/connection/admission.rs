@@ -27,7 +27,8 @@ pub(super) enum Role<B> {
 /// What a queue is to be once its host has proven itself.
 pub(super) enum Unproven<B> {
     Admin(Box<Admin<B>>),
-    /// An I/O queue. It takes its place in the association then: who knows a host's name and no secret takes none.
+    /// An I/O queue. It takes its place in the association then: who knows a host's name and no
+    /// secret takes none.
     Io(Arc<Association>, u16),
 }
 
@@ -58,8 +59,9 @@ impl<B: Block + 'static> Receiving<B> {
         match &mut self.role {
             Role::Unproven(_) => return self.authenticate(command, data),
             Role::Admin(_) | Role::Io(_) if authentication::is_about(command) => {
-                // Once more, while everything goes on: with the secret that the host has by now. Linux does so on all queues, one by one.
-                // One that was begun and never ended does not bind a host for ever.
+                // Once more, while everything goes on: with the secret that the host has by now.
+                // Linux does so on all queues, one by one. One that was begun and never ended does
+                // not bind a host for ever.
                 if self.authentication.as_ref().is_none_or(|begun| begun.is_over(self.arrived))
                     && let Some(Ok(Some(policy))) = self.role.association().map(Association::policy)
                 {
@@ -89,7 +91,8 @@ impl<B: Block + 'static> Receiving<B> {
         Ok(())
     }
 
-    /// Connect: makes the queue what it is to be. Gives the result: the controller's number, and whether the host has to authenticate.
+    /// Connect: makes the queue what it is to be. Gives the result: the controller's number, and
+    /// whether the host has to authenticate.
     fn admit(&mut self, command: &Command, data: &[u8]) -> Result<u64, Refused> {
         let admission = Admission::of(command, data)?;
         let connect = admission.connect;
@@ -111,7 +114,8 @@ impl<B: Block + 'static> Receiving<B> {
         Ok(u64::from(cntlid) | required)
     }
 
-    /// Makes a queue what it is to be, or has it wait until its host has proven itself: gives AUTHREQ.
+    /// Makes a queue what it is to be, or has it wait until its host has proven itself: gives
+    /// AUTHREQ.
     fn begin(&mut self, unproven: Unproven<B>) -> Result<u64, Refused> {
         let begun = match unproven.association().policy() {
             Ok(None) => {
@@ -136,7 +140,8 @@ impl<B: Block + 'static> Receiving<B> {
         }
     }
 
-    /// What a queue is once its host is who it says it is. `None` if its place in the association was taken meanwhile.
+    /// What a queue is once its host is who it says it is. `None` if its place in the association
+    /// was taken meanwhile.
     fn proven(&mut self, unproven: Unproven<B>) -> Option<Role<B>> {
         Some(match unproven {
             Unproven::Admin(admin) => Role::Admin(admin),

@@ -70,7 +70,8 @@ impl<B: Block + 'static> Receiving<B> {
         if data_bytes == 0 {
             return self.dispatch(Job { command, plan, fused, is_paid: false, abort: None }, None);
         }
-        // What lies in front of the command's data comes as well. All of it is in the capsule, whose data have an end.
+        // What lies in front of the command's data comes as well. All of it is in the capsule,
+        // whose data have an end.
         let skip = match place {
             Some(Place::InCapsule(offset)) if !matches!(plan, Plan::Fail(_)) => offset as usize,
             _ => 0,
@@ -116,12 +117,14 @@ impl<B: Block + 'static> Receiving<B> {
         if abort.is_some() {
             self.give_up(&mut job.plan, Status::ABORT_REQUESTED);
         } else if !intact {
-            // "the controller shall abort the command with Transient Transport Error" (TCP Transport 1.0, clause 3.3.1.2).
+            // "the controller shall abort the command with Transient Transport Error" (TCP
+            // Transport 1.0, clause 3.3.1.2).
             self.give_up(&mut job.plan, Status::TRANSIENT_TRANSPORT_ERROR);
         } else if let Plan::Io(handle, _) = &job.plan
             && handle.is_ending()
         {
-            // The namespace went while they arrived, and may be gone: nobody waits for this command.
+            // The namespace went while they arrived, and may be gone: nobody waits for this
+            // command.
             self.give_up(&mut job.plan, Status::INVALID_NAMESPACE);
         }
         self.dispatch(job, Some(data))?;
@@ -136,7 +139,8 @@ impl<B: Block + 'static> Receiving<B> {
         *plan = Plan::Fail(status);
     }
 
-    /// Does what a command says, up to the point where it waits; from there on it is a task of its own.
+    /// Does what a command says, up to the point where it waits; from there on it is a task of its
+    /// own.
     #[inline]
     fn dispatch(
         &mut self,
@@ -170,7 +174,8 @@ impl<B: Block + 'static> Receiving<B> {
         Ok(())
     }
 
-    /// A command of an I/O queue says whether it is fused; two that are have to come one after the other.
+    /// A command of an I/O queue says whether it is fused; two that are have to come one after the
+    /// other.
     #[inline]
     fn fuse(&mut self, command: &Command, plan: &mut Plan<B>) -> Option<(Rc<Pair<B>>, Part)> {
         let fuse = command.fuse();

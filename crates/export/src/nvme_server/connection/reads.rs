@@ -1,7 +1,8 @@
 //! Reads of what lies in memory: sent from where it lies.
 //!
-//! Those that came together wait until nothing else is to be served, and are answered by one send, up to some length: each is looked at within the look at
-//! the one before, so that all stay where they are until all are sent.
+//! Those that came together wait until nothing else is to be served, and are answered by one send,
+//! up to some length: each is looked at within the look at the one before, so that all stay where
+//! they are until all are sent.
 
 use std::rc::Rc;
 
@@ -22,7 +23,8 @@ pub(super) struct Read<B> {
 }
 
 impl<B: Block + 'static> Receiving<B> {
-    /// Takes a command that has no data and that no limit holds up: begins it, or has it wait for others if it reads.
+    /// Takes a command that has no data and that no limit holds up: begins it, or has it wait for
+    /// others if it reads.
     #[inline]
     pub(super) fn take(&mut self, handle: Rc<Handle<B>>, cid: u16, io: Io) {
         let read = Read { handle, cid, io };
@@ -72,8 +74,9 @@ impl<B: Block + 'static> Receiving<B> {
     }
 }
 
-/// Sends what reads read, as far as it lies in memory, behind the parts that were `seen`, each of which has the number of its read: each read is looked
-/// at within the look at the one before. Gives how many were sent.
+/// Sends what reads read, as far as it lies in memory, behind the parts that were `seen`, each of
+/// which has the number of its read: each read is looked at within the look at the one before.
+/// Gives how many were sent.
 fn deliver<B: Block>(queue: &Queue, reads: &[Read<B>], seen: Vec<(usize, View<'_>)>) -> usize {
     let number = seen.last().map_or(0, |(number, _)| number + 1);
     let mut seen = Some(seen);

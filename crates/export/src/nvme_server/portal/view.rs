@@ -147,9 +147,11 @@ const CHANNEL_NOT_REQUIRED: u8 = 0b10;
 /// TREQ: a host may do without SQ flow control.
 const FLOW_CONTROL_OPTIONAL: u8 = 1 << 2;
 
-/// EFLAGS, DUPRETINFO: asking there gives what other entries with this flag give: there is no other.
+/// EFLAGS, DUPRETINFO: asking there gives what other entries with this flag give: there is no
+/// other.
 const SAME_INFORMATION: u16 = 1;
-/// EFLAGS, EPCSD: a connection to the discovery controller may stay. It keeps alive and tells of changes.
+/// EFLAGS, EPCSD: a connection to the discovery controller may stay. It keeps alive and tells of
+/// changes.
 const MAY_STAY: u16 = 1 << 1;
 
 /// What an address wants and offers to protect a connection.
@@ -164,7 +166,8 @@ impl Channel {
     const TLS: Channel = Channel { required: true, has_tls: true };
 }
 
-/// An entry of the discovery log. The address of what is offered here is the one that the host has reached us at.
+/// An entry of the discovery log. The address of what is offered here is the one that the host has
+/// reached us at.
 fn entry(nqn: &Nqn, subtype: u8, address: SocketAddr, channel: Channel) -> DiscoveryEntry {
     let mut entry = DiscoveryEntry::new_zeroed();
     // An IPv4 host has reached a listener for both families at ::ffff:a.b.c.d, where it cannot

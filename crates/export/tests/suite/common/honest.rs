@@ -25,12 +25,14 @@ const ROUNDS_ALONE: u32 = 200;
 /// Rounds at least while somebody does: some may come after it.
 const ROUNDS_MIN: u32 = 20;
 
-/// While somebody disturbs, half of the rounds are done in so many times what half of them took before, or in this time: one takes some
-/// 100 us, and other tests and other programs have the processors, too.
+/// While somebody disturbs, half of the rounds are done in so many times what half of them took
+/// before, or in this time: one takes some 100 us, and other tests and other programs have the
+/// processors, too.
 const SLOWER_MAX: u32 = 20;
 const MEDIAN_MAX: Duration = Duration::from_millis(50);
 
-/// Of a hundred rounds all but one are done in this time, and all where there are fewer. A machine with much else to do took 0.3 s.
+/// Of a hundred rounds all but one are done in this time, and all where there are fewer. A machine
+/// with much else to do took 0.3 s.
 const ROUND_MAX: Duration = Duration::from_secs(1);
 
 /// A write of a pattern, and a read that has to give it.
@@ -60,7 +62,8 @@ impl Honest {
         let thread = std::thread::spawn(move || {
             let mut took = Vec::new();
             for number in 0.. {
-                // However late this thread begins, and however soon the others have done their worst.
+                // However late this thread begins, and however soon the others have done their
+                // worst.
                 if number >= ROUNDS_MIN && !asked.load(Ordering::Relaxed) {
                     break;
                 }

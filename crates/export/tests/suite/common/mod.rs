@@ -1,4 +1,5 @@
-//! A server for tests: a volume whose answers can be held back or failed, served on shards, and ways to reach it.
+//! A server for tests: a volume whose answers can be held back or failed, served on shards, and
+//! ways to reach it.
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 pub mod honest;
@@ -24,8 +25,8 @@ use runtime::{Config, Listener, Runtime, ShardEnv};
 /// How long a test waits for what has to happen. Build machines are slow at times.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
-/// Reads what is there, and waits until something is. A call with a time limit is not taken up again by itself when the process was
-/// stopped and goes on.
+/// Reads what is there, and waits until something is. A call with a time limit is not taken up
+/// again by itself when the process was stopped and goes on.
 pub fn read_some(stream: &mut impl Read, into: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match stream.read(into) {
@@ -350,7 +351,8 @@ pub fn has(tool: &str) -> bool {
     found
 }
 
-/// A Python that knows libnbd; says so if there is none. Debian's module belongs to Debian's interpreter.
+/// A Python that knows libnbd; says so if there is none. Debian's module belongs to Debian's
+/// interpreter.
 pub fn python_with_libnbd() -> Option<&'static str> {
     let knows = |python: &&str| {
         Command::new(python).args(["-c", "import nbd"]).output().is_ok_and(|output| output.status.success())

@@ -1,4 +1,5 @@
-//! An NVMe/TCP target for tests, and a host that waits for its answers, made of the host's machine of the crate `nvme`.
+//! An NVMe/TCP target for tests, and a host that waits for its answers, made of the host's machine
+//! of the crate `nvme`.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::{ErrorKind, Write};
@@ -248,8 +249,8 @@ impl Queue {
         queue
     }
 
-    /// Sends a command, with `data` in its capsule if its descriptor says so, and otherwise when they are asked for. Gives its
-    /// identifier.
+    /// Sends a command, with `data` in its capsule if its descriptor says so, and otherwise when
+    /// they are asked for. Gives its identifier.
     pub fn send(&mut self, command: Command, data: &[u8], reply_bytes: u32) -> u16 {
         let in_capsule = matches!(command.dptr.place(), Some(Place::InCapsule(_)));
         let transfer = match (data.len() as u32, reply_bytes) {
@@ -337,7 +338,8 @@ impl Queue {
         }
     }
 
-    /// Takes one step, and receives if there is nothing to take. False if the controller has ended the connection.
+    /// Takes one step, and receives if there is nothing to take. False if the controller has ended
+    /// the connection.
     fn advance(&mut self) -> bool {
         let (taken, step) = self.machine.step(&self.input);
         match step {
@@ -491,7 +493,8 @@ pub fn within<T>(time: Duration, future: impl Future<Output = T>) -> Option<T> {
     }
 }
 
-/// Copies ranges of blocks, each of which is its first one and their number, to where block `to` is. Gives the command's data, too.
+/// Copies ranges of blocks, each of which is its first one and their number, to where block `to`
+/// is. Gives the command's data, too.
 pub fn copy(nsid: u32, to: u64, ranges: &[(u64, u16)], in_capsule: bool, fua: bool) -> (Command, Vec<u8>) {
     let entry = |(first, count): &(u64, u16)| {
         let mut entry = [0; 32];

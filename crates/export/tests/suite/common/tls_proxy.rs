@@ -1,4 +1,5 @@
-//! Listens in the clear, and speaks TLS with pre-shared keys to a target: so a host that knows nothing of TLS comes with it.
+//! Listens in the clear, and speaks TLS with pre-shared keys to a target: so a host that knows
+//! nothing of TLS comes with it.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -123,8 +124,9 @@ pub fn openssl(target: SocketAddr, key: &Key) -> SocketAddr {
     s_client(target, key, ("-quiet", Stdio::null), |client| client.stdin.take().unwrap())
 }
 
-/// As [`openssl`], for what sends nothing that begins with a letter, which would be a command for s_client. What is given, too, has each of its connections
-/// renew its keys, and ask the target to renew its own.
+/// As [`openssl`], for what sends nothing that begins with a letter, which would be a command for
+/// s_client. What is given, too, has each of its connections renew its keys, and ask the target to
+/// renew its own.
 pub fn openssl_that_renews(target: SocketAddr, key: &Key) -> (SocketAddr, impl Fn() + use<>) {
     type Ends = Vec<(Shared, BufReader<ChildStderr>)>;
     let clients = Arc::new(Mutex::new(Ends::new()));
@@ -158,7 +160,8 @@ impl Write for Shared {
     }
 }
 
-/// By OpenSSL's s_client, told how much it should say, and where. `take` gives the end of it that hosts' bytes go to.
+/// By OpenSSL's s_client, told how much it should say, and where. `take` gives the end of it that
+/// hosts' bytes go to.
 fn s_client<W: Write + Send + 'static>(
     target: SocketAddr,
     key: &Key,

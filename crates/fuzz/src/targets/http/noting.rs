@@ -1,4 +1,5 @@
-//! A control that does nothing and notes what it is asked to change: what a client's bytes come down to behind the API.
+//! A control that does nothing and notes what it is asked to change: what a client's bytes come
+//! down to behind the API.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;

@@ -1,4 +1,5 @@
-//! The codes from their definitions, byte by byte, sharing nothing with the crate; and stripes to try them on.
+//! The codes from their definitions, byte by byte, sharing nothing with the crate; and stripes to
+//! try them on.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -30,8 +31,8 @@ pub fn coefficient(syndrome_count: usize, row: usize, data_index: usize) -> u8 {
     }
 }
 
-/// Products by table, for tests that need millions of them: those with a single bit from [`multiply`], the others as
-/// their sums.
+/// Products by table, for tests that need millions of them: those with a single bit from
+/// [`multiply`], the others as their sums.
 pub struct Products(Vec<[u8; 256]>);
 
 impl Products {

@@ -216,8 +216,8 @@ impl Shared {
     }
 }
 
-/// Follows the PDUs of one direction of a connection, to change what is in them: the ANA state in the log of a target (8 groups were
-/// asked for, 272 bytes), and what is to be damaged.
+/// Follows the PDUs of one direction of a connection, to change what is in them: the ANA state in
+/// the log of a target (8 groups were asked for, 272 bytes), and what is to be damaged.
 #[derive(Default)]
 struct Patch {
     to_host: bool,

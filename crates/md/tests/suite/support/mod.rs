@@ -1,4 +1,5 @@
-//! What the tests of this crate have: superblocks written from the kernel's structure, and arrays laid out by tables.
+//! What the tests of this crate have: superblocks written from the kernel's structure, and arrays
+//! laid out by tables.
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
@@ -117,7 +118,8 @@ pub enum Cell {
 /// Rows of chunks, as the pictures in md(4) have them: `table[row][disk]`.
 pub type Table = Vec<Vec<Cell>>;
 
-/// RAID 4, 5 and 6, row by row: P goes to its disk, Q to its own, and data are dealt to what is left.
+/// RAID 4, 5 and 6, row by row: P goes to its disk, Q to its own, and data are dealt to what is
+/// left.
 pub fn parity_table(level: Level, layout: u32, disks: usize, rows: u64) -> Table {
     let mut table = Vec::new();
     let mut next = 0;
@@ -169,7 +171,8 @@ pub fn parity_table(level: Level, layout: u32, disks: usize, rows: u64) -> Table
     table
 }
 
-/// RAID 10: chunks are dealt in turn, each `near` times; then every row is copied, turned by `near` disks.
+/// RAID 10: chunks are dealt in turn, each `near` times; then every row is copied, turned by `near`
+/// disks.
 pub fn copies_table(near: usize, far: usize, offset: bool, disks: usize, rows: usize) -> Table {
     let (mut next, mut again) = (0, 0);
     let near_rows = rows / far;
@@ -197,8 +200,8 @@ pub fn copies_table(near: usize, far: usize, offset: bool, disks: usize, rows: u
     }
 }
 
-/// RAID 0 of disks of so many chunks: row by row, over the disks that go on. With `original`, a row that is shorter than the first
-/// is dealt by the number of the chunk in the array.
+/// RAID 0 of disks of so many chunks: row by row, over the disks that go on. With `original`, a row
+/// that is shorter than the first is dealt by the number of the chunk in the array.
 pub fn stripes_table(chunks: &[u64], original: bool) -> Table {
     let mut table: Table = Vec::new();
     let mut next = 0;

@@ -29,7 +29,8 @@ pub enum Event {
     Closed { violation: Violation, farewell: Vec<u8> },
 }
 
-/// A connection as a driver would run it: every write whose data are not in its capsule is asked for them at once.
+/// A connection as a driver would run it: every write whose data are not in its capsule is asked
+/// for them at once.
 pub struct Link {
     pub receiver: Receiver,
     pub events: Vec<Event>,

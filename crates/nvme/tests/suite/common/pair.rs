@@ -1,4 +1,5 @@
-//! A host's end and a controller's end of one queue, in memory, with every cut of the bytes between them.
+//! A host's end and a controller's end of one queue, in memory, with every cut of the bytes between
+//! them.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -301,7 +302,8 @@ impl Host {
         }
     }
 
-    /// Sends a command. `data` go in the capsule, if its SGL says so; otherwise they are asked for or, of a read, come there.
+    /// Sends a command. `data` go in the capsule, if its SGL says so; otherwise they are asked for
+    /// or, of a read, come there.
     pub fn send(&mut self, mut command: Command, transfer: Transfer, data: &[u8]) -> u16 {
         let cid = self.receiver.begin(transfer).expect("the queue has room");
         command.cid = cid.into();

@@ -1,4 +1,5 @@
-//! The rules of reservations, written a second time: Base 2.0, clause 8.19, sentence by sentence, with lists instead of cases.
+//! The rules of reservations, written a second time: Base 2.0, clause 8.19, sentence by sentence,
+//! with lists instead of cases.
 
 use nvme::Status;
 use nvme::target::{RegisterAction, ReservationRequest};
@@ -47,7 +48,8 @@ impl Model {
         self.registered.iter().map(|(host, _)| (*host, notice)).filter(|(host, _)| *host != by).collect()
     }
 
-    /// Drops those who are not registered any more from the holders; and adds those who are where all hold it.
+    /// Drops those who are not registered any more from the holders; and adds those who are where
+    /// all hold it.
     fn settle(&mut self) {
         if self.kind >= 5 {
             self.holders = self.registered.iter().map(|(host, _)| *host).collect();

@@ -23,7 +23,8 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Namespace 1 takes changes and has blocks of 4 KiB, 3 is read-only and has blocks of 512 bytes.
+    /// Namespace 1 takes changes and has blocks of 4 KiB, 3 is read-only and has blocks of 512
+    /// bytes.
     pub fn new() -> Memory {
         let namespace = Namespace {
             nsid: 1,

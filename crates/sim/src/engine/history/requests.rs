@@ -74,7 +74,8 @@ async fn each_chunk(
     }
 }
 
-/// Rounds of up to `width` requests on disjoint blocks, flushes and FUA among them, that may be cut off at any time.
+/// Rounds of up to `width` requests on disjoint blocks, flushes and FUA among them, that may be cut
+/// off at any time.
 pub async fn work_for_a_crash(group: &Group, history: &Shared, rng: &mut Rng, rounds: usize, width: usize) {
     let geometry = &group.leader().shared().geometry;
     let (stripe, unit) = (geometry.stripe_data(), geometry.stripe_data() * geometry.rows() * geometry.sets);
@@ -138,8 +139,9 @@ pub enum Request {
     Read,
 }
 
-/// Who is asked: a group, or a volume that lies in it. Either way through `volume`, whose arithmetic is done here once more for the history,
-/// which knows a block by its place in the group.
+/// Who is asked: a group, or a volume that lies in it. Either way through `volume`, whose
+/// arithmetic is done here once more for the history, which knows a block by its place in the
+/// group.
 pub struct Asked {
     volume: Direct<SimEnv>,
     extents: Vec<ExtentRecord>,
@@ -154,7 +156,8 @@ impl Asked {
         Asked::new(array, vec![(0, array.size_bytes())])
     }
 
-    /// A volume that takes the whole group, in four pieces out of order, short ones first: requests crowd there, and cross their ends.
+    /// A volume that takes the whole group, in four pieces out of order, short ones first: requests
+    /// crowd there, and cross their ends.
     pub fn pieces(array: &Array<SimEnv>) -> Asked {
         let (size, block) = (array.size_bytes(), BLOCK as u64);
         let half = size / 2 / block * block;

@@ -1,4 +1,5 @@
-//! What goes wrong in a program, and how it is put right: faults of drives, mishaps on the way to shelves, and new drives for old ones.
+//! What goes wrong in a program, and how it is put right: faults of drives, mishaps on the way to
+//! shelves, and new drives for old ones.
 
 use std::time::Duration;
 
@@ -61,7 +62,8 @@ impl Run {
         });
     }
 
-    /// Waits until every shelf can be reached, and brings back what left because it could not be. Says whether there was one.
+    /// Waits until every shelf can be reached, and brings back what left because it could not be.
+    /// Says whether there was one.
     pub(super) fn bring_back_remote(&mut self) -> bool {
         let mishaps = self.mishaps.clone();
         if self.shelves.is_empty() {
@@ -141,15 +143,17 @@ impl Run {
         if !self.setup.protection.has_checksums() {
             self.scrub();
         }
-        // What was lost may have been a part of the log or of the checksums: from a scrub on it is not needed.
+        // What was lost may have been a part of the log or of the checksums: from a scrub on it is
+        // not needed.
         let flushed = self.sim.block_on(perform(self.group().leader(), &self.history, Request::Flush, 0, 0));
         flushed.expect("nothing is seen to be wrong");
         let mut rng = self.rng.fork();
         self.sim.block_on(history::verify_latest(self.group(), &self.history, &mut rng));
     }
 
-    /// Where a write to a member lands that is misdirected while these bytes of the group are written. Without checksums nobody sees before
-    /// the next scrub that what was there is damaged, so it is none of the rows that are computed from at the same time.
+    /// Where a write to a member lands that is misdirected while these bytes of the group are
+    /// written. Without checksums nobody sees before the next scrub that what was there is damaged,
+    /// so it is none of the rows that are computed from at the same time.
     fn elsewhere(&self, geometry: &Geometry, start: u64, len: u64) -> Option<u64> {
         const TRIES: usize = 50;
         let mut rng = self.rng.clone();
@@ -159,7 +163,8 @@ impl Run {
         if self.setup.protection.has_checksums() {
             return places.next();
         }
-        // No operation is longer, be it a frame of the log with its head, or a zone that is written for the first time.
+        // No operation is longer, be it a frame of the log with its head, or a zone that is written
+        // for the first time.
         let reach = len.max(geometry.zone) + 4 * BLOCK as u64;
         let stripe = geometry.data as u64 * geometry.strip;
         let stripes = (start / stripe..(start + len).div_ceil(stripe)).map(|index| geometry.place(index * stripe));
@@ -197,7 +202,8 @@ impl Run {
                 let replaced = group.leader().replace(index, id, identity).await;
                 // A spare that waited since an earlier step may have been faster.
                 let is_taken = matches!(replaced, Ok(()) | Err(JoinError::Busy(_)));
-                // A way that fails meanwhile is no drive that does not fit. It is tried again when everything is settled.
+                // A way that fails meanwhile is no drive that does not fit. It is tried again when
+                // everything is settled.
                 let is_excused = troubled && matches!(replaced, Err(JoinError::Block(_)));
                 assert!(is_taken || is_excused, "{replaced:?}");
             }
@@ -221,7 +227,8 @@ impl Run {
         assert!(begun.is_ok() || troubled, "{begun:?}");
     }
 
-    /// A copy that had not ended is a spare, which nobody asked for: it is left out of the next assembly.
+    /// A copy that had not ended is a spare, which nobody asked for: it is left out of the next
+    /// assembly.
     pub(super) fn leave_out_unfinished(&mut self, drives: &mut Vec<SimDrive>) {
         let Some(exchanged) = self.exchanged.take() else { return };
         let Ok(assembly) = look(&self.sim, drives) else { return };

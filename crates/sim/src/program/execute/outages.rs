@@ -1,4 +1,5 @@
-//! Ways to drives that fail for a while, groups that cannot be started meanwhile, and members that come back afterwards.
+//! Ways to drives that fail for a while, groups that cannot be started meanwhile, and members that
+//! come back afterwards.
 
 use std::time::Duration;
 
@@ -66,7 +67,8 @@ impl Run {
         let outage = Outage::arm(&self.sim.env(), &drives, how, after, lasts, self.rng.fork(), begun);
         self.outages.retain(|armed| !armed.outage.is_over());
         if is_of_all {
-            // Nobody knows who leaves: whoever is out of reach then may be one more than the group survives.
+            // Nobody knows who leaves: whoever is out of reach then may be one more than the group
+            // survives.
             for armed in &mut self.outages {
                 armed.outage.call_off();
                 armed.is_of_all = true;
@@ -81,7 +83,8 @@ impl Run {
         for due in std::mem::take(&mut self.due) {
             self.arm(due, true);
         }
-        // Where too many are not there, none is that has only what the group had when it left: alone, it would not know.
+        // Where too many are not there, none is that has only what the group had when it left:
+        // alone, it would not know.
         let epochs: Vec<u64> = drives.iter().map(|drive| newest_superblock(drive).map_or(0, |own| own.epoch)).collect();
         let newest = epochs.iter().copied().max();
         for (drive, _) in drives.iter().zip(&epochs).filter(|(_, epoch)| Some(**epoch) != newest) {
@@ -100,7 +103,8 @@ impl Run {
         !self.outages.iter().all(|armed| armed.outage.is_over())
     }
 
-    /// How often more drives were pulled than the group survives. Whoever had opened them before has nothing of it that they are back.
+    /// How often more drives were pulled than the group survives. Whoever had opened them before
+    /// has nothing of it that they are back.
     pub(super) fn pulled(&self) -> usize {
         let is_pulled = |armed: &&Armed| armed.is_of_all && armed.how.is_away() && armed.outage.has_begun();
         self.outages.iter().filter(is_pulled).count()
@@ -119,7 +123,8 @@ impl Run {
         of_starts.into_iter().any(|armed| armed.outage.has_begun() && armed.outage.is_of(drive))
     }
 
-    /// What has not begun does not begin any more, and what has, ends; `only_of_all`: for more members than the group survives.
+    /// What has not begun does not begin any more, and what has, ends; `only_of_all`: for more
+    /// members than the group survives.
     pub(super) fn end_outages(&mut self, only_of_all: bool) {
         // Where there is nothing to wait for, the machine may be stopped already.
         if self.call_off_outages(only_of_all).iter().any(|outage| !outage.is_over()) {
@@ -186,8 +191,8 @@ impl Run {
         panic!("the group is not started in {ATTEMPTS_MAX} attempts: {failed:?}");
     }
 
-    /// Brings back what left because it was out of reach: the drive, or a new one if none knows the place any more. Says whether there
-    /// was one.
+    /// Brings back what left because it was out of reach: the drive, or a new one if none knows the
+    /// place any more. Says whether there was one.
     pub(super) fn bring_back_away(&mut self) -> bool {
         let mut was_one = false;
         let remote = self.setup.remote;
