@@ -1,4 +1,4 @@
-//! Checks the repository, and says where what is wrong: `tidy [--update | --reset]`.
+//! Checks the repository, and says where what is wrong: `tidy [--all | --update | --reset]`.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -6,9 +6,11 @@ use std::process::ExitCode;
 use tidy::baseline::{Baseline, Difference};
 
 const HELP: &str = "\
-Checks the source and the documents: their rules are in crates/tidy/src/lib.rs.
+Checks the source and the documents in the current folder, the root of the repository.
+The rules are in crates/tidy/src/lib.rs.
 
   tidy            says what is worse than crates/tidy/baseline, and where
+  tidy --all      says all that the rules find
   tidy --update   lowers the baseline to what there is
   tidy --reset    writes the baseline anew, when a rule is introduced or changed
 ";
@@ -27,9 +29,9 @@ fn main() -> ExitCode {
 
 /// Says whether all is well.
 fn run(arguments: &[&str]) -> Result<bool, String> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let root = Path::new(".");
     let path = root.join("crates/tidy/baseline");
-    let findings = tidy::check(&root).map_err(|error| error.to_string())?;
+    let findings = tidy::check(root).map_err(|error| error.to_string())?;
     let read = || -> Result<Baseline, String> {
         let text = std::fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         Baseline::parse(&text)
@@ -39,6 +41,10 @@ fn run(arguments: &[&str]) -> Result<bool, String> {
     };
     match arguments {
         [] => {}
+        ["--all"] => {
+            findings.iter().for_each(|finding| println!("{finding}"));
+            return Ok(findings.is_empty());
+        }
         ["--update"] => return write(read()?.lowered_to(&findings)).map(|()| true),
         ["--reset"] => return write(Baseline::of(&findings)).map(|()| true),
         ["--help" | "-h"] => {

@@ -1,7 +1,7 @@
 //! Comments and Markdown have at most 100 columns. Rows of tables and lines that are one link
 //! cannot be wrapped.
 
-use crate::{File, Finding, Kind};
+use crate::{File, Finding};
 
 /// Columns of a line.
 const COLUMNS: usize = 100;
@@ -9,7 +9,7 @@ const COLUMNS: usize = 100;
 /// The lines that are too wide.
 pub fn check(file: &File) -> Vec<Finding> {
     let is_wide = |line: &str| line.chars().count() > COLUMNS;
-    let is_row = |line: &str| file.kind == Kind::Markdown && line.trim_start().starts_with('|');
+    let is_row = |line: &str| line.trim_start_matches(['/', '!', ' ']).starts_with('|');
     let is_word = |line: &str| line.trim_start_matches(['/', '!', ' ', '-', '*']).split(' ').count() == 1;
     let wide = file.prose().into_iter().filter(|(_, line)| is_wide(line) && !is_row(line) && !is_word(line));
     let finding = |(line, text): (usize, &str)| Finding {
@@ -33,6 +33,7 @@ mod tests {
 
     #[test]
     fn wide_prose_is_found_and_wide_code_tables_and_links_are_not() {
+        assert_eq!(lines("a.rs", &format!("//! | {} |\n", "word ".repeat(21))), []);
         let wide = "word ".repeat(21);
         assert_eq!(lines("a.rs", &format!("// {wide}\nlet a = \"{wide}\";\n// fine\n")), [1]);
         assert_eq!(lines("a.md", &format!("| {wide} |\n{wide}\n```\n{wide}\n```\n")), [2]);
