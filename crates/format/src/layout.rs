@@ -29,6 +29,10 @@ const BLOCK_BYTES: u64 = BLOCK as u64;
 /// per TiB.
 const ZONE_DATA_BYTES_MIN: u64 = 128 << 10;
 
+/// Allocation chunks of a group: above 512 TiB the chunks grow, and not the memory for the map. The
+/// engine has four bits for each: 2 GiB of memory at this size.
+const ZONES_MAX: u64 = 1 << 32;
+
 /// Smallest zone on one member.
 const ZONE_BYTES_MIN: u32 = BLOCK as u32;
 
@@ -131,7 +135,7 @@ impl Layout {
         if have > MEMBER_BYTES_MAX {
             return Err(LayoutError::TooLarge { have });
         }
-        let zone_bytes = zone_bytes_for(shape);
+        let zone_bytes = zone_bytes_for(shape, have);
         let unit = u64::from(shape.strip_bytes.max(zone_bytes));
         let (map, log, catalogue) = regions_before_data(shape, have, zone_bytes);
         let checksums = checksums.then(|| checksums_after(&catalogue, have));
@@ -209,11 +213,13 @@ pub(crate) enum RegionKind {
     Checksums = 5,
 }
 
-/// The smallest power of two with which a zone holds [`ZONE_DATA_BYTES_MIN`] of user data.
-fn zone_bytes_for(shape: &Shape) -> u32 {
+/// The smallest power of two with which a zone holds [`ZONE_DATA_BYTES_MIN`] of user data, and with
+/// which there are at most [`ZONES_MAX`] of them.
+fn zone_bytes_for(shape: &Shape, member_bytes: u64) -> u32 {
     let data_per_set = shape.data_per_set() as u64;
-    let bytes = ZONE_DATA_BYTES_MIN.div_ceil(data_per_set).next_power_of_two();
-    u32::try_from(bytes).expect("at most 128 KiB").max(ZONE_BYTES_MIN)
+    let for_data = ZONE_DATA_BYTES_MIN.div_ceil(data_per_set).next_power_of_two();
+    let for_count = (member_bytes.div_ceil(ZONES_MAX) * u64::from(shape.sets)).next_power_of_two();
+    u32::try_from(for_data.max(for_count)).expect("at most 2^56 / 2^32 * 32").max(ZONE_BYTES_MIN)
 }
 
 fn regions_before_data(shape: &Shape, member_bytes: u64, zone_bytes: u32) -> (Region, Region, Region) {
@@ -275,6 +281,19 @@ mod tests {
                 half < ZONE_DATA_BYTES_MIN || layout.zone_bytes == ZONE_BYTES_MIN,
                 "the zone is not needlessly large"
             );
+        }
+    }
+
+    #[test]
+    fn the_largest_groups_have_larger_zones_and_no_larger_map() {
+        for shape in shapes() {
+            for member_bytes in [16 << 40, 256 << 40, MEMBER_BYTES_MAX] {
+                let layout = Layout::plan(&shape, member_bytes, true).unwrap();
+                assert!(layout.zone_count <= ZONES_MAX, "{shape}: {layout:?}");
+                let half = u64::from(layout.zone_bytes / 2) * shape.data_per_set() as u64;
+                let is_needed = layout.zone_count * 2 > ZONES_MAX / 2;
+                assert!(half < ZONE_DATA_BYTES_MIN || is_needed || layout.zone_bytes == ZONE_BYTES_MIN, "{shape}");
+            }
         }
     }
 
