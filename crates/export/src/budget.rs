@@ -3,17 +3,17 @@
 //! - A [`Budget`] has a size in bytes. A [`Share`] is one connection's part of it.
 //! - A connection takes memory for a request before it receives the request's data or reads for it.
 //!   It gives the memory back when the answer was sent.
-//! - A connection for which there is no memory waits in its host's line, and is not read from
-//!   meanwhile.
+//! - If there is no memory for a connection, it waits in the wait queue of its host. The server
+//!   does not read from it meanwhile.
 //!
 //! # Rules
-//! 1. The first 64 KiB of each connection are not counted, so a queue of small requests costs
-//!    nothing here.
+//! 1. The first 64 KiB of each connection are not counted, so a queue of small requests takes
+//!    nothing from the budget.
 //! 2. A host may hold as much as is free (the dynamic threshold of Choudhury and Hahne, "Dynamic
 //!    Queue Length Thresholds for Shared-Memory Packet Switches", 1998). One host alone gets a
 //!    half, two get a third each. So some memory is always free for a host that comes later.
 //! 3. A host that holds nothing is served before others, so no host starves.
-//! 4. A request that is larger than the budget is let in when nothing else is held.
+//! 4. A request that is larger than the budget is admitted when nothing else is held.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -26,7 +26,7 @@ use drive::Nanos;
 /// Bytes of each connection that are not counted.
 const UNCOUNTED_BYTES: u64 = 64 << 10;
 
-/// A share takes and gives back multiples of this many bytes, so that most requests need no lock.
+/// A share takes and returns multiples of this many bytes, so that most requests need no lock.
 const CHUNK_BYTES: u64 = 64 << 10;
 
 /// A host counts as active for this long after its last request.
@@ -56,9 +56,9 @@ struct Ledger {
     hosts: BTreeMap<u64, HostLedger>,
     numbers: BTreeMap<String, u64>,
     next_number: u64,
-    /// Tickets in all lines.
+    /// Tickets in the wait queues of all hosts.
     waiting: u64,
-    /// The host that was served last; the next one has the first turn.
+    /// The host that was served last. The host after it has the next turn.
     served: u64,
 }
 
@@ -91,10 +91,10 @@ pub(crate) struct Share {
     host: u64,
     /// Bytes that the connection's requests hold.
     held_bytes: Cell<u64>,
-    /// Bytes that the budget has given, at least what is held above [`UNCOUNTED_BYTES`].
+    /// Bytes that the budget has granted: at least the bytes held above [`UNCOUNTED_BYTES`].
     granted_bytes: Cell<u64>,
     ticket: RefCell<Option<Arc<Ticket>>>,
-    /// There is a ticket.
+    /// `ticket` is set.
     waits: Cell<bool>,
 }
 
@@ -142,7 +142,7 @@ impl Ledger {
         self.waiting > 0 && self.hosts.values().any(|host| host.held_bytes == 0 && !host.line.is_empty())
     }
 
-    /// Serves the lines. Gives the tasks to wake, with the lock still held.
+    /// Grants memory to waiting connections. Returns the tasks to wake once the lock is released.
     fn serve(&mut self, size_bytes: u64) -> Vec<Waker> {
         let mut wake = Vec::new();
         if self.waiting == 0 {
@@ -152,7 +152,8 @@ impl Ledger {
         let after = self.hosts.range(self.served.saturating_add(1)..).filter(waits);
         let order = after.chain(self.hosts.range(..=self.served).filter(waits));
         let mut order: Vec<(bool, u64)> = order.map(|(number, host)| (host.held_bytes > 0, *number)).collect();
-        // Stable: hosts that hold nothing first, and both parts in turn.
+        // A stable sort: hosts that hold nothing come first, and both parts stay in round-robin
+        // order.
         order.sort_by_key(|(holds, _)| *holds);
         for (holds, number) in order {
             while let Some(bytes) = self.hosts[&number].line.front().map(|ticket| ticket.bytes) {
@@ -175,7 +176,7 @@ impl Ledger {
 }
 
 impl Budget {
-    /// A budget of so many bytes.
+    /// A budget of `size_bytes` bytes.
     pub fn new(size_bytes: u64) -> Arc<Budget> {
         Arc::new(Budget { size_bytes, ledger: Mutex::default() })
     }
@@ -216,7 +217,7 @@ impl Budget {
         }
     }
 
-    /// Notes that a host is active. Says whether another one is.
+    /// Notes that a host is active. Returns whether another host is active, too.
     pub(crate) fn seen(&self, host: u64, now: Nanos) -> bool {
         let mut ledger = lock(&self.ledger);
         if let Some(known) = ledger.hosts.get_mut(&host) {
@@ -226,7 +227,7 @@ impl Budget {
         others.any(|(_, other)| other.seen > 0 && now.saturating_sub(other.seen) < ACTIVE)
     }
 
-    /// Takes memory for a host, or gives a place in its line.
+    /// Takes memory for a host, or returns a ticket in the host's wait queue.
     fn take(&self, host: u64, bytes: u64) -> Result<(), Arc<Ticket>> {
         let mut ledger = lock(&self.ledger);
         let known = &ledger.hosts[&host];
@@ -241,7 +242,7 @@ impl Budget {
         Err(ticket)
     }
 
-    /// Takes memory whether there is some or not.
+    /// Takes memory even if none is free.
     fn take_anyway(&self, host: u64, bytes: u64) {
         lock(&self.ledger).add(host, bytes);
     }
@@ -256,7 +257,7 @@ impl Budget {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// A connection does not wait any more. Gives what it was granted meanwhile.
+    /// A connection stops waiting. Returns the bytes that it was granted meanwhile.
     fn cancel(&self, host: u64, ticket: &Arc<Ticket>) -> u64 {
         let mut ledger = lock(&self.ledger);
         if ticket.is_granted() {
@@ -264,7 +265,7 @@ impl Budget {
         }
         ledger.hosts.get_mut(&host).expect("a share has its host").line.retain(|one| !Arc::ptr_eq(one, ticket));
         ledger.waiting -= 1;
-        // The one behind it may fit.
+        // The ticket behind it may fit.
         let wake = ledger.serve(self.size_bytes);
         drop(ledger);
         wake.into_iter().for_each(Waker::wake);
@@ -278,8 +279,8 @@ impl Share {
         (&self.budget, self.host)
     }
 
-    /// Whether the connection may hold so many bytes more. Where it may not, the connection waits
-    /// in its host's line from now on; [`Share::listen`] says whom to wake.
+    /// Whether the connection may hold `bytes` more. If not, the connection joins its host's wait
+    /// queue; [`Share::listen`] registers the task to wake.
     #[inline]
     pub fn has_room(&self, bytes: u64) -> bool {
         if self.counted(bytes) > self.granted_bytes.get() {
@@ -291,8 +292,8 @@ impl Share {
         true
     }
 
-    /// What was given back meanwhile is enough: leaves the line. Tasks that waited with this one
-    /// ask again.
+    /// The memory that was given back meanwhile is enough, so the connection leaves the wait queue.
+    /// Tasks that waited with this one ask again.
     #[cold]
     fn end_waiting(&self) {
         self.waits.set(false);
@@ -305,7 +306,7 @@ impl Share {
         }
     }
 
-    /// Counted bytes with so many more.
+    /// Counted bytes of the connection if it held `bytes` more.
     fn counted(&self, bytes: u64) -> u64 {
         (self.held_bytes.get() + bytes).saturating_sub(UNCOUNTED_BYTES)
     }
@@ -336,14 +337,14 @@ impl Share {
         }
     }
 
-    /// Has a task woken when the connection may hold what [`Share::has_room`] has refused.
+    /// Wakes a task when the connection may hold the bytes that [`Share::has_room`] has refused.
     pub fn listen(&self, waker: &Waker) {
         if let Some(ticket) = &*self.ticket.borrow() {
             ticket.listen(waker);
         }
     }
 
-    /// The connection holds so many bytes more, whether there was room or not.
+    /// The connection holds `bytes` more, even if there was no room.
     #[inline]
     pub fn grow(&self, bytes: u64) {
         let missing = self.counted(bytes).saturating_sub(self.granted_bytes.get());
@@ -354,13 +355,13 @@ impl Share {
         self.held_bytes.set(self.held_bytes.get() + bytes);
     }
 
-    /// The connection holds so many bytes less.
+    /// The connection holds `bytes` less.
     #[inline]
     pub fn shrink(&self, bytes: u64) {
         let held = self.held_bytes.get() - bytes;
         self.held_bytes.set(held);
         let (granted, needed) = (self.granted_bytes.get(), held.saturating_sub(UNCOUNTED_BYTES));
-        // A chunk is kept for the next request, but not by an idle connection.
+        // A connection keeps a chunk for its next request, but an idle connection keeps none.
         if granted > 0 && (granted - needed > 2 * CHUNK_BYTES || held == 0) {
             let kept = if held == 0 { 0 } else { needed.next_multiple_of(CHUNK_BYTES).min(granted) };
             self.granted_bytes.set(kept);
@@ -386,7 +387,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Lets requests of so many bytes in until there is no room. Gives how many there were.
+    /// Admits requests of `bytes` bytes until there is no room. Returns how many were admitted.
     fn fill(share: &Share, bytes: u64) -> u64 {
         let mut count = 0;
         while share.has_room(bytes) {
@@ -422,7 +423,8 @@ mod tests {
         });
         let victim = budget.enter("victim");
         assert!(!victim.has_room(6 * MIB), "{:?}", budget.stats());
-        // What the others give back goes to the victim, although it does not fit yet.
+        // Memory that the others give back goes to the victim, although its request does not fit
+        // yet.
         for share in &greedy {
             let held = share.held_bytes.get();
             share.shrink(held);

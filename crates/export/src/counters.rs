@@ -1,8 +1,8 @@
-//! What an export has done, countable from any thread without stopping it.
+//! Counters of an export, readable from any thread without stopping it.
 //!
-//! A connection lives on one shard, which is the only writer of its counters: plain loads and
-//! stores, no locked instruction in the way of a request. An export's counters are the sum of its
-//! living connections and of what the ended ones left behind.
+//! A connection lives on one shard, and this shard is the only writer of its counters. So counting
+//! a request takes a plain load and a plain store, and no locked instruction. An export's counters
+//! are the sum of its live connections and of the totals that ended ones left behind.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ pub enum Kind {
     Flush,
     /// Give space back.
     Trim,
-    /// Expect accesses.
+    /// A hint that a range will be accessed.
     Cache,
     /// Zero a range.
     WriteZeroes,
@@ -61,17 +61,18 @@ impl Kind {
 }
 
 /// Buckets of a latency histogram. Bucket 0 counts requests below 1 us, bucket n those from 2^(n-1)
-/// us to below 2^n us, the last everything above: 2^22 us are 4 s, beyond which a finer answer
-/// helps nobody.
+/// us to below 2^n us. The last bucket counts all above: 2^22 us are 4 s, beyond which finer
+/// buckets would be of no use.
 pub const LATENCY_BUCKETS: usize = 24;
 
-/// Answered requests by [`Kind`] and time from the request's arrival to its answer. Most clients
-/// use few kinds, and there may be as many of these as hosts times namespaces: others take no room.
+/// Answered requests by [`Kind`] and time from the request's arrival to its answer. There may be
+/// one of these for each host and namespace, and most clients use few kinds. So a kind that was
+/// never used takes no memory.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Latencies([Option<Box<[u64; LATENCY_BUCKETS]>>; KINDS]);
 
 impl Latencies {
-    /// Those of a kind: requests in each bucket.
+    /// The requests in each bucket for one kind.
     pub fn of(&self, kind: Kind) -> &[u64; LATENCY_BUCKETS] {
         self.0[kind as usize].as_deref().unwrap_or(&[0; LATENCY_BUCKETS])
     }
@@ -85,22 +86,23 @@ impl Latencies {
     }
 }
 
-/// Counters at one moment. They only grow, but for `in_flight`.
+/// Counters at one moment. All of them only grow, except `in_flight`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Accepted requests, by [`Kind`].
     pub requests: [u64; KINDS],
     /// Bytes that reads delivered.
     pub read_bytes: u64,
-    /// Bytes that writes brought.
+    /// Bytes that were written.
     pub written_bytes: u64,
     /// Requests answered with an error, refused ones included.
     pub errors: u64,
-    /// Of those, reads of what no drive and no redundancy can give. Of NVMe hosts only.
+    /// Of those errors, reads of data that neither a drive nor redundancy can deliver. NVMe hosts
+    /// only.
     pub media_errors: u64,
     /// Requests being served now.
     pub in_flight: u64,
-    /// How long they took.
+    /// Latencies of the answered requests.
     pub latency_us: Latencies,
 }
 
@@ -126,11 +128,11 @@ pub(crate) struct LiveCounters {
     errors: AtomicU64,
     media_errors: AtomicU64,
     answered: AtomicU64,
-    /// Of those kinds that there were.
+    /// One histogram for each kind that was used.
     latency_us: [OnceLock<Box<[AtomicU64; LATENCY_BUCKETS]>>; KINDS],
 }
 
-/// Only the owning shard writes, so nothing is lost between the load and the store.
+/// Only the owning shard writes, so no update is lost between the load and the store.
 #[inline]
 fn bump(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
@@ -163,7 +165,7 @@ impl LiveCounters {
         bump(&self.errors, 1);
     }
 
-    /// What was [`LiveCounters::answered`] as failed was a read of what nothing can give.
+    /// A failed request, already counted by [`LiveCounters::answered`], was a read of lost data.
     pub fn media_error(&self) {
         bump(&self.media_errors, 1);
     }
@@ -180,7 +182,7 @@ impl LiveCounters {
 
     pub fn snapshot(&self) -> Counters {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        // Read before `requests`: the difference is never below 0.
+        // Loaded before `requests`, so that the difference is never below 0.
         let answered = read(&self.answered);
         let requests = self.requests.each_ref().map(read);
         Counters {

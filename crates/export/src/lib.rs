@@ -1,27 +1,29 @@
-//! Exports: NBD and NVMe/TCP on sockets, and local block devices, speaking to volumes.
+//! Exports: volumes served to clients over NBD and NVMe/TCP, and as local block devices.
 //!
-//! - [`serve`] accepts clients on a shard's [`runtime::Listener`] and has them served, by one shard
-//!   or by several.
-//! - [`Catalog`] says which exports there are; [`Exports`] is one in memory.
-//! - [`serve_nvme_tcp`] does the same with NVMe hosts; a [`Portal`] says what is offered to whom.
+//! - [`serve`] accepts clients on a shard's [`runtime::Listener`] and serves them on one shard or
+//!   several.
+//! - [`Catalog`] lists the exports that exist; [`Exports`] is a catalog in memory.
+//! - [`serve_nvme_tcp`] does the same for NVMe hosts; a [`Portal`] says which namespaces each host
+//!   is offered.
 //! - [`serve_queue`] serves a queue of a block device.
 //! - [`ExportState`] is an export as every thread sees it: counters, connections,
 //!   [`ExportState::stop`].
-//! - [`Limiter`] says how fast a volume, or a host, may be used.
+//! - [`Limiter`] is the rate limiter of a volume or of a host.
 //! - [`Budget`] is the memory that all connections may use together.
-//! - [`TlsConfig`] encrypts. [`Ram`] is a volume in memory.
+//! - [`TlsConfig`] configures encryption. [`Ram`] is a volume in memory.
 //!
 //! # Invariants
 //!
 //! 1. A connection belongs to one shard. It has a receiving task, a sending task, and a task for
 //!    each request that waits.
-//! 2. What a connection may hold is bounded, and so is what all of them may hold together
-//!    ([`Budget`]). A connection that is at its limit is not read from.
-//! 3. A request that was handed to a volume runs to its end, whatever happens to its connection.
-//!    Its buffers live as long.
-//! 4. A request that is over a limit waits before it is handed to a volume. It ends with its
-//!    connection.
-//! 5. Whatever a client sends ends at most its own connection.
+//! 2. The memory that a connection may hold is bounded, and so is the memory that all connections
+//!    may hold together ([`Budget`]). The server does not read from a connection that is at its
+//!    limit.
+//! 3. A request that was handed to a volume runs to its end, even if its connection ends first. Its
+//!    buffers live as long.
+//! 4. A request that is over a rate limit waits before it is handed to a volume. If its connection
+//!    ends meanwhile, the request is dropped.
+//! 5. A client that misbehaves can end its own connection and no other.
 
 #![forbid(unsafe_code)]
 

@@ -1,15 +1,14 @@
-//! What the tasks of one connection share: answers on their way out, and how much the connection
-//! holds.
+//! State that the tasks of one connection share: answers to be sent, and the memory that the
+//! connection holds.
 //!
 //! Invariants:
-//! 1. A request is counted from its admission until its answer was sent or dropped, with every
-//!    payload byte it holds. So a client that does not read its answers is one that is not read
-//!    from.
-//! 2. Answers leave in the order in which they became ready. If there are a few when the receiving
-//!    side has nothing left to do, it sends what the socket takes at once; all others leave in one
-//!    gathered send at the end of the turn.
-//! 3. When a send has failed, answers are dropped, and requests in flight run to their end all the
-//!    same.
+//! 1. A request is counted, with every payload byte it holds, from its admission until its answer
+//!    was sent or dropped. So the server stops reading from a client that does not read its
+//!    answers.
+//! 2. Answers are sent in the order in which they became ready. If only a few are ready when the
+//!    receiving task has nothing left to do, it sends as much as the socket takes at once. All
+//!    others are sent in one gathered send at the end of the turn.
+//! 3. When a send has failed, answers are dropped. Requests in flight still run to their end.
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::future::poll_fn;
@@ -32,11 +31,11 @@ use crate::wire::WireWriter;
 pub(crate) struct Link {
     pub env: ShardEnv,
     outbox: RefCell<Outbox>,
-    /// Where nothing is encrypted.
+    /// Present if nothing is encrypted.
     at_once: Option<SendsAtOnce>,
     held_requests: Cell<u32>,
     held_bytes: Cell<u64>,
-    /// Memory and service that the connection gets, once it is known whose it is.
+    /// The connection's share of memory and its service window, once its host is known.
     place: OnceCell<(Share, Window)>,
     reader: RefCell<Option<Waker>>,
     /// Requests that wait in [`Link::room`].
@@ -55,20 +54,21 @@ struct Outbox {
     bodies: Vec<(usize, Buf)>,
     /// Sum of the bodies' lengths.
     body_bytes: u64,
-    /// Bytes of the first of all that which were sent.
+    /// Bytes from the start of the outbox that were already sent.
     sent: usize,
     requests: u32,
     bytes: u64,
-    /// TLS has something to say besides answers.
+    /// TLS has a message of its own to send.
     poked: bool,
-    /// No answer will come any more.
+    /// No further answer will come.
     finished: bool,
-    /// Nobody takes answers any more.
+    /// A send has failed: answers are dropped.
     dead: bool,
 }
 
 impl Outbox {
-    /// Its bodies are gone. Gives the requests whose answers these were, and what they hold.
+    /// The bodies are gone. Returns the number of requests that were answered, and the bytes they
+    /// hold.
     fn emptied(&mut self) -> (u32, u64) {
         self.heads.clear();
         self.body_bytes = 0;
@@ -76,10 +76,11 @@ impl Outbox {
     }
 }
 
-/// Pieces of a send that take no memory of their own.
+/// Pieces of a send that need no heap allocation.
 const PIECES: usize = 2 * (READS_TOGETHER_MAX + AT_ONCE_MAX as usize) + 1;
 
-/// Each part of `heads` bytes of heads, with the body behind it, if there is one.
+/// Calls `each` for every part of the `heads` bytes, with the body that follows it, if there is
+/// one.
 fn in_order<B>(bodies: impl Iterator<Item = (usize, B)>, heads: usize, mut each: impl FnMut(Range<usize>, Option<B>)) {
     let mut from = 0;
     for (to, body) in bodies {
@@ -91,7 +92,7 @@ fn in_order<B>(bodies: impl Iterator<Item = (usize, B)>, heads: usize, mut each:
     }
 }
 
-/// Leaves the first bytes out, which were sent.
+/// Removes the first `sent` bytes.
 fn skip(segments: &mut Vec<Buf>, sent: usize) {
     let mut left = sent;
     while left > 0 {
@@ -114,7 +115,7 @@ pub(crate) struct Batch {
 }
 
 impl Link {
-    /// `writer`: what [`send_answers`] will have.
+    /// `writer`: the one that [`send_answers`] will get.
     pub fn new(env: ShardEnv, writer: &WireWriter) -> Rc<Link> {
         Rc::new(Link {
             env,
@@ -130,7 +131,7 @@ impl Link {
         })
     }
 
-    /// Takes a request in if the connection may hold it now.
+    /// Admits a request if the connection may hold it now.
     #[inline]
     pub fn admit(&self, bytes: u64) -> bool {
         let (requests, held) = (self.held_requests.get(), self.held_bytes.get());
@@ -144,7 +145,7 @@ impl Link {
         false
     }
 
-    /// The connection is one of this host, for which there is a budget.
+    /// The connection belongs to this host and takes its memory from this budget.
     pub fn belongs_to(&self, budget: &Arc<Budget>, host: &str) {
         let share = budget.enter(host);
         let window = Window::of(&share);
@@ -173,8 +174,8 @@ impl Link {
         self.window().try_enter(bytes)
     }
 
-    /// Waits until a request may enter the service window. `None` if it is not to be served, as the
-    /// connection ends.
+    /// Waits until a request may enter the service window. `None` if it is not to be served because
+    /// the connection ends.
     pub async fn enter(&self, bytes: u64) -> Option<Inside> {
         let inside = self.window().enter(bytes).await;
         self.env.sleep(NEXT_TURN).await;
@@ -197,23 +198,23 @@ impl Link {
         self.place.get().is_none_or(|(share, _)| share.has_room(bytes))
     }
 
-    /// Takes something in whatever else is held.
+    /// Counts a request without a check of the limits.
     pub fn hold(&self) {
         self.held_requests.set(self.held_requests.get() + 1);
     }
 
-    /// Takes a request in without asking for room.
+    /// Admits a request and its bytes without a check of the limits.
     pub fn admit_anyway(&self, bytes: u64) {
         self.hold();
         self.grow(bytes);
     }
 
-    /// Whether what was taken in may hold so much more.
+    /// Whether admitted requests may hold `bytes` more.
     pub fn has_room(&self, bytes: u64) -> bool {
         self.held_bytes.get() + bytes <= HELD_BYTES_MAX && self.is_in_budget(bytes)
     }
 
-    /// What was taken in holds more.
+    /// Admitted requests hold `bytes` more.
     #[inline]
     pub fn grow(&self, bytes: u64) {
         self.held_bytes.set(self.held_bytes.get() + bytes);
@@ -222,10 +223,10 @@ impl Link {
         }
     }
 
-    /// Has something that was taken in hold so much more, once there is room.
+    /// Waits for room, and then counts `bytes` more for an admitted request.
     pub async fn room(&self, bytes: u64) {
         poll_fn(|context| {
-            // As in `admit`: a single one always fits.
+            // As in `admit`: a single request always fits.
             if self.has_room(bytes) || self.held_bytes.get() == 0 && self.is_in_budget(bytes) {
                 self.grow(bytes);
                 return Poll::Ready(());
@@ -237,12 +238,12 @@ impl Link {
         .await;
     }
 
-    /// What was taken in holds less.
+    /// Admitted requests hold `bytes` less.
     pub fn shrink(&self, bytes: u64) {
         self.release(0, bytes);
     }
 
-    /// Requests that were admitted and whose answer was not sent or dropped yet.
+    /// Admitted requests whose answer was not sent or dropped yet.
     pub fn held_requests(&self) -> u32 {
         self.held_requests.get()
     }
@@ -252,13 +253,13 @@ impl Link {
         self.sending.get() || self.outbox.borrow().requests > 0
     }
 
-    /// An admitted request will have no answer: its client went before it was complete.
+    /// An admitted request gets no answer: its client went before the request was complete.
     pub fn abandon(&self, bytes: u64) {
         self.release(1, bytes);
     }
 
-    /// Whom to wake when the connection holds less, or its ready answers are on their way. To be
-    /// asked for only where that matters: it costs a poll for every send.
+    /// Registers the task to wake when the connection holds less, or when its ready answers are
+    /// being sent. Call it only if needed: it costs a poll for every send.
     pub fn wake_when_released(&self, waker: &Waker) {
         let mut reader = self.reader.borrow_mut();
         if !reader.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -284,8 +285,8 @@ impl Link {
         crowd.into_iter().for_each(Waker::wake);
     }
 
-    /// Sends the answers that are ready as far as the socket takes them at once, if they are few
-    /// and no others are on their way. To be called by who has no more of them for now, since each
+    /// Sends the ready answers as far as the socket takes them at once, if they are few and no
+    /// others are being sent. Callers call it when they have no more answers for now, since each
     /// call is a send of its own.
     pub fn send_at_once(&self) {
         let mut outbox = self.outbox.borrow_mut();
@@ -310,14 +311,15 @@ impl Link {
         self.at_once.is_some() && outbox.requests <= AT_ONCE_MAX && is_free
     }
 
-    /// How many bytes of heads there are: what is put next comes behind them.
+    /// Length of the heads: the position at which the next head or body is put.
     pub fn heads_len(&self) -> usize {
         self.outbox.borrow().heads.len()
     }
 
-    /// The answers to so many requests, which were admitted with `bytes`, are complete with these
-    /// bodies, each behind so many bytes of heads. They are sent at once from where they are, with
-    /// all that is ready; what the socket does not take is copied.
+    /// The answers to `requests` requests, which were admitted with `bytes`, are complete with
+    /// these bodies. Each body comes with its position in the heads. They are sent at once from
+    /// where they are, together with all ready answers. Bytes that the socket does not take are
+    /// copied.
     ///
     /// # Panics
     /// If answers are not sent at once now ([`Link::may_send_at_once`]).
@@ -345,8 +347,8 @@ impl Link {
         self.wake_sender();
     }
 
-    /// Sends what is ready, and more bodies, each behind so many bytes of heads, as far as the
-    /// socket takes it at once. Says whether it took it all.
+    /// Sends the ready answers and the bodies in `more`, each with its position in the heads, as
+    /// far as the socket takes them at once. Returns whether it took them all.
     fn send_with(&self, outbox: &mut Outbox, more: &[(usize, View<'_>)]) -> bool {
         let at_once = self.at_once.as_ref().expect("asked before");
         let mut pieces: SmallVec<[Piece<'_>; PIECES]> = SmallVec::new();
@@ -367,9 +369,8 @@ impl Link {
         false
     }
 
-    /// Returns once the answers that are ready are on their way, or wait for others that are. A
-    /// client that asks for one thing at a time waits for them, and has sent nothing that a receive
-    /// could find before.
+    /// Returns once the ready answers are being sent, or wait behind others that are. A client that
+    /// sends one request at a time waits for its answer, so an earlier receive would find nothing.
     pub async fn answers_go_first(&self) {
         poll_fn(|context| {
             let outbox = self.outbox.borrow();
@@ -390,8 +391,8 @@ impl Link {
         }
     }
 
-    /// Puts one part of an answer in the outbox. Nothing that belongs to another answer may come
-    /// between the head and its body, hence both at once.
+    /// Puts one part of an answer in the outbox. The head and its body are put in one call, so that
+    /// no part of another answer comes between them.
     #[inline]
     pub fn put(&self, head: &[u8], body: Option<Buf>) {
         let mut outbox = self.outbox.borrow_mut();
@@ -439,7 +440,7 @@ impl Link {
         self.wake_sender();
     }
 
-    /// No answer will come any more: the sender ends once the outbox is empty.
+    /// No further answer will come: the sender ends once the outbox is empty.
     pub fn finish(&self) {
         self.outbox.borrow_mut().finished = true;
         self.wake_sender();
@@ -483,12 +484,12 @@ impl Link {
         let (requests, bytes) = outbox.emptied();
         drop(outbox);
         skip(&mut segments, sent);
-        // What waited for the outbox to be emptied is served while this is sent.
+        // Requests that waited for the outbox to empty are served during this send.
         self.wake_reader();
         Batch { segments, requests, bytes }
     }
 
-    /// Drops what waits to be sent and whatever comes later.
+    /// Drops the answers that wait to be sent and all later ones.
     pub fn die(&self) {
         let (requests, bytes) = {
             let mut outbox = self.outbox.borrow_mut();
@@ -512,11 +513,11 @@ pub(crate) async fn drained(link: &Link) {
     .await;
 }
 
-/// The sending task of a connection: ends when the link is finished and everything was sent, or a
-/// send has failed.
+/// The sending task of a connection. It ends when the link is finished and everything was sent, or
+/// when a send has failed.
 pub(crate) async fn send_answers(link: Rc<Link>, mut writer: WireWriter) {
     while link.ready().await {
-        // Whatever else becomes ready in this turn goes along.
+        // Answers that become ready later in this turn go along.
         link.env.turn_end().await;
         let batch = link.take();
         let (requests, bytes) = (batch.requests, batch.bytes);
@@ -525,7 +526,7 @@ pub(crate) async fn send_answers(link: Rc<Link>, mut writer: WireWriter) {
         link.sending.set(false);
         link.release(requests, bytes);
         if sent.is_err() {
-            // The receiving side waits for bytes that will not come.
+            // The receiving task waits for bytes that will not come.
             link.die();
             writer.closer().close();
             return;
@@ -541,8 +542,8 @@ pub(crate) struct RangePart {
     pub len: u64,
 }
 
-/// The parts of a range, each of `part_bytes` but for the last; none of an empty one. Parts end at
-/// multiples of `part_bytes`.
+/// Splits a range into parts that end at multiples of `part_bytes`. The first and the last may be
+/// shorter. An empty range has no parts.
 pub(crate) fn parts_of(offset: u64, len: u64, part_bytes: u64) -> impl Iterator<Item = RangePart> {
     let end = offset + len;
     let mut at = offset;

@@ -1,23 +1,23 @@
-//! Limits how often the log says the same: a host or a drive that causes a thousand events a second
-//! gets one line in [`EVERY`], with how often it has happened.
+//! Rate limiter for messages of the daemon's log. A host or a drive that causes a thousand events a
+//! second gets one line per [`EVERY`], with the number of events.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use drive::Nanos;
 
-/// How often at most one line is written for a key.
+/// Shortest time between two lines for a key.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Keys that are told apart. Strangers choose their names, so there is a limit; all further ones
-/// share a line.
+/// Most keys that have a line of their own. Unknown peers choose their names, so there is a limit;
+/// all further keys share a line.
 const KEYS_MAX: usize = 256;
 
-/// A rate limiter for lines of the log, with one budget for each key.
+/// A rate limiter for lines of the daemon's log, with one budget for each key.
 #[derive(Debug)]
 pub struct LogLimiter<K> {
     keys: BTreeMap<K, Line>,
-    /// All keys beyond [`KEYS_MAX`].
+    /// The line of all keys beyond [`KEYS_MAX`].
     others: Line,
 }
 
@@ -49,8 +49,8 @@ impl<K> Default for LogLimiter<K> {
 }
 
 impl<K: Ord> LogLimiter<K> {
-    /// An event of this key. `Some` if a line is to be written for it: how many events it stands
-    /// for, this one included.
+    /// Counts an event of this key. Returns `Some` if a line is to be written: the number of events
+    /// that it stands for, this one included.
     pub fn happened(&mut self, key: K, now: Nanos) -> Option<u64> {
         if self.keys.len() >= KEYS_MAX && !self.keys.contains_key(&key) {
             self.keys.retain(|_, line| !line.is_due(now) || line.count > 0);

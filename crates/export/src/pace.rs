@@ -1,22 +1,25 @@
-//! When a busy connection waits a moment before it receives, so that more arrives at once.
+//! Decides when a busy connection waits a moment before it receives, so that more arrives at once.
 //!
 //! A client with a deep queue on another core sends its requests one by one. A shard that is as
-//! fast as the client then receives, serves and sends every request on its own, at several times
-//! the cost of one in a batch, and wakes the client as often. Waiting before a receive makes
-//! batches; a client whose queue is deep does not notice, since it still has answers to work on.
-//! Whether that is so shows in the rate at which it sends: a client of depth q that waits for
-//! answers slows down, one that does not keeps its rate, and at an equal rate and depth the mean
-//! latency is equal too (Little's law). So the rate decides, measured again and again, and for each
-//! of the [`WAITS`] by itself:
+//! fast as the client then receives, serves and sends every request on its own. That costs several
+//! times as much as a request in a batch, and wakes the client every time. A wait before each
+//! receive makes batches. A client whose queue is deep does not notice, since it still has answers
+//! to work on.
+//!
+//! The client's request rate shows whether that is so. A client of depth q that waits for answers
+//! slows down; one that does not keeps its rate. At an equal rate and depth the mean latency is
+//! equal, too (Little's law). So the rate decides. It is measured again and again, for each of the
+//! [`WAITS`] by itself:
 //!
 //! ```text
-//!            busy                      rate kept                     rate kept        rate kept
-//!  Plain ------------> Trial of the -------------> Trial of the next ---------> ... -----------> Paced by
-//!    ^                 shortest wait                     | rate fell                           the longest
-//!    |                   | rate fell, or                 v                                          |
-//!    +-- 2..32 epochs ---+ batches of one         Paced by the one before                           |
-//!    |                                                   | after 32 epochs, idle, or batches of one |
-//!    +---------------------------------------------------+------------------------------------------+
+//!            busy                   rate kept                     rate kept     rate kept
+//!  Plain ------------> Trial of the ----------> Trial of the next ------> ... --------> Paced by
+//!    ^                 shortest wait                  | rate fell                     the longest
+//!    |                   | rate fell, or              v                                    |
+//!    +-- 2..32 epochs ---+ batches of one      Paced by the one before                     |
+//!    |                                                | after 32 epochs, idle,             |
+//!    |                                                | or batches of one                  |
+//!    +------------------------------------------------+------------------------------------+
 //! ```
 //! `docs/decisions/nbd-pacing.md` has the measurement.
 
@@ -24,43 +27,43 @@ use std::time::Duration;
 
 use drive::Nanos;
 
-/// The waits before a receive, the shortest first. A fast client's answers last it for less than a
-/// slow one's, and a short wait that makes both sides work in batches may raise the rate so far
-/// that a longer one is no loss. All are below the time that a drive takes for an operation, or
-/// about that.
+/// The waits before a receive, the shortest first. A fast client works through its answers sooner
+/// than a slow one, so it needs a shorter wait. A short wait that makes both sides work in batches
+/// may raise the rate so far that a longer one is no loss. All waits are below the time that a
+/// drive takes for an operation, or about that.
 const WAITS: [Duration; 4] =
     [Duration::from_micros(10), Duration::from_micros(20), Duration::from_micros(50), Duration::from_micros(100)];
 
-/// Requests after which the rate is looked at: 10 to 80 ms of a busy client, long enough to see
-/// more than scheduling.
+/// Requests per measurement of the rate: 10 to 80 ms of a busy client, long enough to average out
+/// scheduling.
 const EPOCH_REQUESTS: u32 = 4096;
 
-/// A connection is busy if its requests come at least this close, in ns. Slower ones cost too
-/// little to save at.
+/// A connection is busy if its requests are at most this far apart, in ns. Slower ones cost too
+/// little to be worth pacing.
 const BUSY_GAP: Nanos = 20_000;
 
-/// Epochs until a decision is looked at again: half a second of a fast client.
+/// Epochs until a decision is checked again: half a second of a fast client.
 const HOLD_EPOCHS: u32 = 32;
 
-/// Epochs until a first failed trial is repeated; twice as many after each further one, up to
-/// [`HOLD_EPOCHS`]. A trial fails by chance too, when something else takes the core.
+/// Epochs until a first failed trial is repeated. The number doubles after each further failure, up
+/// to [`HOLD_EPOCHS`]. A trial may also fail by chance, when another task takes the core.
 const RETRY_EPOCHS: u32 = 2;
 
-/// Receives with one request or none, in a row, after which waiting is given up: the queue is not
-/// deep any more.
+/// Waiting stops after this many receives in a row with one request or none: the queue is no longer
+/// deep.
 const LONELY_MAX: u32 = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
-    /// No waits. A trial may follow after that many epochs.
+    /// No waits. A trial may follow after `rest` epochs.
     Plain { rest: u32 },
-    /// Waits of that index, to be compared with an epoch without, which took `plain` ns.
+    /// Waits of index `wait`, to be compared with an epoch without waits, which took `plain` ns.
     Trial { wait: usize, plain: Nanos },
-    /// Waits of that index. A new comparison follows after that many epochs.
+    /// Waits of index `wait`. A new comparison follows after `rest` epochs.
     Paced { wait: usize, rest: u32 },
 }
 
-/// Decides for one connection.
+/// The pacing of one connection.
 #[derive(Debug)]
 pub(crate) struct Pace {
     mode: Mode,
@@ -79,7 +82,7 @@ impl Pace {
     }
 
     /// `requests` came with the last receive, which ended at `now`. Returns how long to wait before
-    /// the next, if at all.
+    /// the next receive, if at all.
     #[inline]
     pub fn wait(&mut self, now: Nanos, requests: u32) -> Option<Duration> {
         self.requests += requests;
@@ -90,7 +93,7 @@ impl Pace {
             self.mode = self.after_epoch(took);
             self.begin_epoch(now);
         }
-        // Already lost: what is left of the epoch would only cost more.
+        // The trial has already failed: the rest of the epoch would only cost more.
         if let Mode::Trial { wait, plain } = self.mode
             && now.saturating_sub(self.since) > plain + plain / 8
         {
@@ -112,13 +115,13 @@ impl Pace {
         self.requests = 0;
     }
 
-    /// The table above. `took`: ns per [`EPOCH_REQUESTS`] requests.
+    /// The state diagram above. `took`: ns per [`EPOCH_REQUESTS`] requests.
     fn after_epoch(&mut self, took: Nanos) -> Mode {
         let busy = took <= BUSY_GAP * Nanos::from(EPOCH_REQUESTS);
         match self.mode {
             Mode::Plain { rest: 0 } if busy => Mode::Trial { wait: 0, plain: took },
             Mode::Plain { rest } => Mode::Plain { rest: rest.saturating_sub(1) },
-            // A thirty-second is below what a rate varies by itself.
+            // The rate itself varies by more than 1/32.
             Mode::Trial { wait, plain } if took <= plain + plain / 32 => {
                 self.retry = RETRY_EPOCHS;
                 match wait + 1 {
@@ -132,7 +135,8 @@ impl Pace {
         }
     }
 
-    /// After a trial of the wait of that index: the next shorter one did not slow the client down.
+    /// The wait of this index has failed: goes back to the next shorter one, which did not slow the
+    /// client down.
     fn failed(&mut self, wait: usize) -> Mode {
         if let Some(shorter) = wait.checked_sub(1) {
             return Mode::Paced { wait: shorter, rest: HOLD_EPOCHS };
@@ -148,12 +152,13 @@ mod tests {
     use super::*;
 
     /// Runs a client that keeps `depth` requests in flight and needs `think` ns for each, against a
-    /// server that needs `batch` ns for a batch and `each` for each request in it. Gives the share
-    /// of requests that came behind a wait, and the time per request without pacing and with it.
+    /// server that needs `batch` ns for a batch and `each` for each request in it. Returns the
+    /// share of requests that came after a wait, and the time per request without pacing and with
+    /// it.
     fn closed_loop(depth: u32, think: Nanos, batch: Nanos, each: Nanos) -> (f64, Nanos, Nanos) {
         let run = |pace: &mut Option<Pace>| {
             let (mut now, mut served, mut behind_waits, mut wait) = (0, 0u64, 0u64, None);
-            // When the client has worked on everything it was given.
+            // When the client has worked on all its answers.
             let mut client_free = 0;
             // When each request will have arrived.
             let mut arrivals: std::collections::VecDeque<Nanos> = (0..depth).map(|_| 0).collect();
@@ -194,7 +199,7 @@ mod tests {
 
     #[test]
     fn the_longest_wait_is_taken_that_keeps_the_rate() {
-        // A request takes longer the longer the connection waits, where `slow_from` says so.
+        // A request takes longer if the connection waits for `slow_from` or more.
         let taken = |slow_from: Duration| {
             let mut pace = Pace::new(0);
             let (mut now, mut wait) = (0, None);

@@ -1,8 +1,8 @@
 //! A volume in memory that knows which of its blocks were written.
 //!
 //! Invariants:
-//! 1. A block that is not marked as allocated is zero, or its chunk is not there.
-//! 2. A chunk without an allocated block is not there.
+//! 1. A block that is not marked as allocated is zero, or its chunk has no memory.
+//! 2. A chunk without an allocated block has no memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use drive::{Block, BlockError, Buf, BufMut, Extent, WriteZeroes};
 const BLOCK_BYTES: usize = 4096;
 /// Unit of memory and of locking in bytes: 16 blocks, so that the marks fit into 16 bits.
 const CHUNK_BYTES: usize = 16 * BLOCK_BYTES;
-/// Most extents that one question is answered with.
+/// Most extents in one answer.
 const EXTENTS_MAX: usize = 4096;
 
 /// A volatile volume. Clones share its content; it may be used on every shard. For tests,
@@ -97,8 +97,8 @@ impl Ram {
         }
     }
 
-    /// Calls `each` with the chunks of a checked range, the place in the chunk, and the place in
-    /// the range.
+    /// Calls `each` with the chunks of a checked range: the chunk, start and end in the chunk, and
+    /// the position in the range.
     #[inline]
     fn each(&self, offset: u64, len: u64, mut each: impl FnMut(&mut Chunk, usize, usize, usize)) {
         let mut done = 0;
@@ -156,7 +156,7 @@ impl Block for Ram {
     async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
         self.check(offset, len)?;
         if how.only_fast && how.keep_allocated {
-            // Keeping the blocks means filling them, which is what a write does.
+            // To keep the blocks allocated they are filled, which is as slow as a write.
             return Err(BlockError::NotFast);
         }
         self.each(offset, len, |chunk, start, end, _| chunk.zero(start, end, how.keep_allocated));

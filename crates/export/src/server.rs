@@ -1,4 +1,4 @@
-//! Waiting for clients, and handing them to shards.
+//! Accepts clients and hands them to shards.
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
@@ -21,13 +21,13 @@ use crate::tls::TlsConfig;
 pub struct ServerConfig {
     /// Encryption; `None` serves in the clear only.
     pub tls: Option<TlsConfig>,
-    /// Connections at the same time; more are closed at once. A quarter of them may be newcomers,
-    /// who have not said yet what they want, and another quarter those who still have to prove who
-    /// they are; one more, or one where all places are taken, ends the one that has waited longest.
-    /// Each holds some 200 KiB when it is idle, inside of TLS some 100 KiB more, and up to 64 MiB
-    /// of payload when it is not.
+    /// Connections at the same time; more are closed at once. A quarter of them may be
+    /// *unidentified*: the client has not said yet what it wants. Another quarter may be clients
+    /// that still have to authenticate. One more in either quarter, or a new one when all places
+    /// are taken, ends the one that has waited longest. Each connection holds about 200 KiB when it
+    /// is idle, inside of TLS about 100 KiB more, and up to 64 MiB of payload when it is busy.
     pub connections_max: usize,
-    /// Memory for requests in flight, of all servers that have the same budget.
+    /// Memory for requests in flight, shared by all servers with the same budget.
     pub budget: Arc<Budget>,
 }
 
@@ -37,17 +37,16 @@ impl Default for ServerConfig {
     }
 }
 
-/// Pause after a failed accept: what fails it (too many open files, no memory) does not pass at
-/// once.
+/// Pause after a failed accept: the causes (too many open files, no memory) do not pass at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The address of a peer, without its port: each connection of a host has another one.
+/// The address of a peer, without its port: each connection of a host has another port.
 pub(crate) fn address_of(peer: &str) -> &str {
     peer.rsplit_once(':').map_or(peer, |(address, _)| address)
 }
 
-/// Accepts clients until the listener is closed, and has `run` serve each on one of `shards` in
-/// turn; without any, on the shard of the listener. `protocol` is for the log.
+/// Accepts clients until the listener is closed. Each client is served by `run` on one of `shards`
+/// in turn, or on the listener's shard if there are none. `protocol` is for the log.
 pub(crate) async fn accept<F: Future<Output = ()> + 'static>(
     env: ShardEnv,
     listener: Listener,
@@ -94,7 +93,7 @@ pub(crate) async fn accept<F: Future<Output = ()> + 'static>(
 /// The connections that a server may have.
 struct Places {
     max: usize,
-    /// That wait for one thing.
+    /// Most connections that wait in one list of [`Taken::waiting`].
     waiting_max: usize,
     taken: Mutex<Taken>,
 }
@@ -103,19 +102,19 @@ struct Places {
 struct Taken {
     count: usize,
     next: u64,
-    /// Those that may have to go, in the order in which they came: who have said nothing, and who
-    /// have to prove what they said.
+    /// Connections that may be ended, oldest first: clients that have said nothing, and clients
+    /// that still have to authenticate.
     waiting: [BTreeMap<u64, Arc<Alarm>>; 2],
-    /// Connections had to go, or were not let in.
+    /// Limits the messages about connections that were ended or refused.
     too_many: LogLimiter<()>,
 }
 
-/// A connection's place. Its client is a newcomer until it has said what it wants, and proven who
-/// it is if it has to.
+/// A connection's place. Its client is unidentified until it has said what it wants, and has
+/// authenticated if it has to.
 pub(crate) struct Newcomer {
     places: Arc<Places>,
     number: u64,
-    /// Rung when the place is wanted for another.
+    /// Rung when the place is needed for another connection.
     alarm: Arc<Alarm>,
 }
 
@@ -129,13 +128,14 @@ impl Places {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place, for which a client that has waited longest may have to go; `None` if there is none.
-    /// And how many connections had to go or were not let in, if that is to be said.
+    /// Takes a place, for which the client that has waited longest may have to go; `None` if there
+    /// is none. The second value is the number of connections that were ended or refused, if that
+    /// is to be logged.
     fn take(places: &Arc<Places>, now: Nanos) -> (Option<Newcomer>, Option<u64>) {
         let mut taken = places.lock();
         let is_full = taken.count >= places.max;
-        // Whoever has to go takes its time, and not many do at once. Some stay after all, since
-        // they had just said or proven it.
+        // A client that has to go may take its time, so the places may be exceeded by a few. Some
+        // clients stay after all, since they had just identified themselves or authenticated.
         let is_over = taken.count >= places.max + places.waiting_max;
         if is_over || is_full && taken.waiting.iter().all(BTreeMap::is_empty) {
             return (None, taken.too_many.happened((), now));
@@ -163,8 +163,8 @@ impl Taken {
 }
 
 impl Newcomer {
-    /// A step of what a client has to do before it is one. `None` if it took too long, or the place
-    /// is wanted for another.
+    /// Runs a step of the client's identification. `None` if it took too long, or if the place is
+    /// needed for another connection.
     pub async fn within<T>(&self, env: &ShardEnv, step: impl Future<Output = T>) -> Option<T> {
         let wanted = poll_fn(|context| {
             self.alarm.listen(context.waker());
@@ -173,8 +173,8 @@ impl Newcomer {
         within(env, HANDSHAKE_MAX, race(step, wanted)).await.flatten()
     }
 
-    /// The client has said what it wants, but still has to prove who it is. Where many do at once,
-    /// after a restart, newcomers do not disturb them.
+    /// The client has said what it wants, but still has to authenticate. When many do so at once,
+    /// after a restart, unidentified connections do not push them out.
     pub fn proves(&self) {
         let mut taken = self.places.lock();
         let Some(alarm) = taken.waiting[0].remove(&self.number) else { return };
@@ -226,7 +226,7 @@ mod tests {
         first.stays();
         let second = take(&places).unwrap();
         let third = take(&places).unwrap();
-        // A quarter of the places: the one that came first goes, and no client.
+        // A quarter of the places: the unidentified client that came first goes, and no other.
         let fourth = take(&places).unwrap();
         assert!(second.alarm.take() && !third.alarm.take() && !first.alarm.take());
         drop(second);
@@ -235,7 +235,7 @@ mod tests {
         fourth.stays();
         let clients = taken(&places, 5);
         clients.iter().for_each(Newcomer::stays);
-        // Only clients are left.
+        // Only clients that stay are left.
         assert!(take(&places).is_none());
         assert_eq!(counts(&places), (8, 0));
         drop(clients);
@@ -258,11 +258,12 @@ mod tests {
         let newcomers = taken(&places, 4);
         assert!(proving.iter().all(|client| !client.alarm.take()));
         assert!(newcomers[0].alarm.take() && newcomers[1].alarm.take());
-        // They are no more than a quarter either: nobody knows them yet.
+        // Clients that authenticate get no more than a quarter either: their identity is not proven
+        // yet.
         newcomers[3].proves();
         assert!(proving[0].alarm.take() && !proving[1].alarm.take());
         drop(newcomers);
-        // Where clients have all other places, they go, too.
+        // If other clients have all places, clients that authenticate have to go, too.
         let clients = taken(&places, 1);
         clients[0].stays();
         let others: Vec<Newcomer> = (0..5).map(|_| take(&places).unwrap()).inspect(Newcomer::stays).collect();

@@ -12,16 +12,16 @@ use nvme::target::AccessState;
 use crate::counters::{Counters, LiveCounters};
 use crate::limit::{Limit, Limiter, Limits, Waits};
 
-/// What a volume is exported as. Shared by all shards; every handle is the same export.
+/// A volume as it is exported. Shared by all shards; every handle is the same export.
 #[derive(Debug)]
 pub struct ExportState {
     name: String,
     description: String,
     read_only: bool,
-    /// What all exports of the volume have together.
+    /// The rate limiter that all exports of the volume share.
     limiter: Arc<Limiter>,
-    /// How NVMe hosts reach it: the code of the state in the low byte, and above it how many states
-    /// it has had.
+    /// How NVMe hosts reach it: the code of the state in the low byte. The bits above count the
+    /// states.
     access: AtomicU64,
     stopping: AtomicBool,
     handed_over: AtomicBool,
@@ -32,17 +32,17 @@ pub struct ExportState {
 #[derive(Debug, Default)]
 struct Connections {
     live: BTreeMap<u64, Arc<ConnectionState>>,
-    /// Of connections that have ended.
+    /// Totals of connections that have ended.
     past: Counters,
     /// The same, by NVMe host.
     past_hosts: BTreeMap<String, Counters>,
-    /// What NVMe hosts have that are limited, by name.
+    /// Limiters of NVMe hosts that have a limit, by name.
     limited_hosts: BTreeMap<String, Arc<Limiter>>,
     /// Woken when the last connection ends.
     waiting: Vec<Waker>,
 }
 
-/// One connection, as far as other threads may look.
+/// The part of a connection that other threads may see.
 #[derive(Debug)]
 pub(crate) struct ConnectionState {
     id: u64,
@@ -64,34 +64,34 @@ pub(crate) struct Alarm {
     waker: Mutex<Option<Waker>>,
 }
 
-/// A connection in a list.
+/// A connection as listed by [`ExportState::connections`].
 #[derive(Debug, Clone)]
 pub struct ConnectionInfo {
     /// Number of the connection, unique within its export.
     pub id: u64,
-    /// Where the client is: an address, or the name of a Unix socket and the process behind it.
+    /// The client's address, or the name of a Unix socket and the process behind it.
     pub peer: String,
-    /// It runs inside of TLS.
+    /// The connection uses TLS.
     pub secure: bool,
     /// When it entered the transmission phase.
     pub since: SystemTime,
-    /// What it has done.
+    /// Counters of the connection.
     pub counters: Counters,
 }
 
-/// What an NVMe host has done with an export, on all its queues.
+/// How an NVMe host has used an export, on all its queues.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct HostUse {
-    /// I/O queues that have used it and are connected.
+    /// Connected I/O queues that have used it.
     pub queues: u32,
-    /// Since the export began.
+    /// Counters since the export began.
     pub counters: Counters,
 }
 
-/// Hosts whose figures an export keeps after they have gone. Names cost a host nothing.
+/// Most hosts whose counters an export keeps after they have gone: a host may choose any name.
 const PAST_HOSTS_MAX: usize = 1024;
 
-/// Where the count begins in [`ExportState::access`].
+/// Position of the count in [`ExportState::access`].
 const ACCESS_SHIFT: u32 = 8;
 
 /// Nothing panics while one of these locks is held.
@@ -105,7 +105,7 @@ impl ExportState {
         ExportState::limited(name, description, read_only, Arc::default())
     }
 
-    /// As [`ExportState::new`], with what limits the volume at all its exports.
+    /// As [`ExportState::new`], with the rate limiter that all exports of the volume share.
     pub fn limited(
         name: impl Into<String>,
         description: impl Into<String>,
@@ -135,19 +135,19 @@ impl ExportState {
         &self.description
     }
 
-    /// Every change is refused.
+    /// Whether every change is refused.
     pub fn read_only(&self) -> bool {
         self.read_only
     }
 
-    /// Has NVMe hosts reach it in another way from now on: commands that come, or have not begun,
-    /// go by it. [`crate::Portal::access_changed`] tells hosts.
+    /// Sets how NVMe hosts reach the export. It applies to new commands and to those that have not
+    /// begun. [`crate::Portal::access_changed`] tells hosts.
     pub fn set_access(&self, state: Access) {
         let changed = |word: u64| {
             let is_other = word as u8 != state.code();
             is_other.then(|| ((word >> ACCESS_SHIFT) + 1) << ACCESS_SHIFT | u64::from(state.code()))
         };
-        // Fails where it is so already.
+        // Fails if the state is the same already.
         let _ = self.access.fetch_update(Ordering::SeqCst, Ordering::SeqCst, changed);
     }
 
@@ -159,7 +159,7 @@ impl ExportState {
         AccessState { state, count: word >> ACCESS_SHIFT }
     }
 
-    /// The sum of all connections, living and ended.
+    /// The sum over all connections, live and ended.
     pub fn counters(&self) -> Counters {
         let connections = lock(&self.connections);
         let mut sum = connections.past.clone();
@@ -169,13 +169,13 @@ impl ExportState {
         sum
     }
 
-    /// The living connections, oldest first.
+    /// The live connections, oldest first.
     pub fn connections(&self) -> Vec<ConnectionInfo> {
         lock(&self.connections).live.values().map(|connection| connection.info()).collect()
     }
 
-    /// What NVMe hosts do with it, by name. Of hosts that have gone some may be forgotten, if they
-    /// were many.
+    /// How NVMe hosts use the export, by name. If there were many hosts, some that have gone may be
+    /// forgotten.
     pub fn hosts(&self) -> BTreeMap<String, HostUse> {
         let connections = lock(&self.connections);
         let past = connections.past_hosts.iter();
@@ -190,8 +190,8 @@ impl ExportState {
         hosts
     }
 
-    /// Limits what an NVMe host may do with it, on all its queues; `None` limits it no longer.
-    /// Holds at once, also for hosts that are connected, and for those that come later.
+    /// Limits the rate of an NVMe host on all its queues; `None` removes the limit. It takes effect
+    /// at once, for hosts that are connected and for those that come later.
     pub fn limit_host(&self, host: &str, limit: Option<Limit>) {
         let limiter = {
             let mut connections = lock(&self.connections);
@@ -212,15 +212,15 @@ impl ExportState {
         limited.filter_map(|(host, limiter)| Some((host.clone(), (limiter.limit()?, limiter.waits())))).collect()
     }
 
-    /// Has requests of its connections go on at once, now and later, whatever the limit: the export
-    /// is about to end.
+    /// Lets all requests of its connections, now and later, pass their rate limit at once: the
+    /// export is about to end.
     pub fn hurry(&self) {
         let connections: Vec<_> = lock(&self.connections).live.values().cloned().collect();
         connections.iter().for_each(|connection| connection.limits.hurry());
     }
 
-    /// NVMe hosts that are not allowed any more lose it: what is in flight is answered, later
-    /// commands fail.
+    /// Ends the access of NVMe hosts that are not allowed any more. Commands in flight are
+    /// answered, later commands fail.
     pub(crate) fn revoke(&self, is_allowed: impl Fn(&str) -> bool) {
         let connections: Vec<_> = lock(&self.connections).live.values().cloned().collect();
         for connection in connections {
@@ -232,8 +232,8 @@ impl ExportState {
         }
     }
 
-    /// Ends one connection at once: its requests in flight run to their end, their answers are not
-    /// sent. Returns whether it was there.
+    /// Ends one connection at once. Its requests in flight run to their end, and their answers are
+    /// not sent. Returns whether it existed.
     pub fn cut(&self, id: u64) -> bool {
         let connection = lock(&self.connections).live.get(&id).cloned();
         if let Some(connection) = &connection {
@@ -243,8 +243,8 @@ impl ExportState {
         connection.is_some()
     }
 
-    /// Stops the export for good: new connections and requests are refused with "shutting down",
-    /// requests in flight are answered, those that waited for a limit among them, then the
+    /// Stops the export for good. New connections and requests are refused with "shutting down".
+    /// Requests in flight are answered, those that waited for a rate limit among them. Then the
     /// connections are closed. [`ExportState::stopped`] waits for the end.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::SeqCst);
@@ -255,9 +255,9 @@ impl ExportState {
         }
     }
 
-    /// As [`ExportState::stop`], for an export that somebody else will serve at once: requests that
-    /// come now get no answer. Clients that connect again ask again, where "shutting down" would be
-    /// an error to them.
+    /// As [`ExportState::stop`], for an export that another server takes over at once: requests
+    /// that come now get no answer. Clients that reconnect send them again, whereas "shutting down"
+    /// would be an error to them.
     pub fn hand_over(&self) {
         self.handed_over.store(true, Ordering::SeqCst);
         self.stop();
@@ -276,7 +276,7 @@ impl ExportState {
     }
 
     /// Returns when the export has no connection. After [`ExportState::stop`] none will come. May
-    /// be awaited anywhere.
+    /// be awaited on any thread.
     pub async fn stopped(&self) {
         std::future::poll_fn(|context| {
             let mut connections = lock(&self.connections);
@@ -291,8 +291,8 @@ impl ExportState {
         .await;
     }
 
-    /// Takes a connection in, whose task `alarm` wakes; of an NVMe host, with its name. `None` if
-    /// the export is being stopped.
+    /// Adds a connection whose task `alarm` wakes. An NVMe host also gives its name. `None` if the
+    /// export is being stopped.
     pub(crate) fn enter(
         &self,
         peer: String,
@@ -301,8 +301,8 @@ impl ExportState {
         alarm: Arc<Alarm>,
     ) -> Option<Arc<ConnectionState>> {
         let mut connections = lock(&self.connections);
-        // Looked at under the lock: `stop` either finds the connection in the list, or is seen
-        // here.
+        // Checked under the lock: `stop` either finds the connection in the list, or its effect is
+        // seen here.
         if self.stopping() {
             return None;
         }
@@ -348,7 +348,7 @@ impl ExportState {
 }
 
 impl Connections {
-    /// What an NVMe host has for all its queues.
+    /// The rate limiter of an NVMe host, shared by all its queues.
     fn limiter(&self, host: &str) -> Arc<Limiter> {
         let is_its = |connection: &&Arc<ConnectionState>| connection.host.as_deref() == Some(host);
         let known = || Some(self.live.values().find(is_its)?.limits.host.clone());
@@ -357,7 +357,7 @@ impl Connections {
 }
 
 impl Alarm {
-    /// Whom to wake. To be called before looking at what the alarm is rung for.
+    /// Registers the task to wake. Call it before looking at the state that the alarm announces.
     pub fn listen(&self, waker: &Waker) {
         let mut slot = lock(&self.waker);
         if !slot.as_ref().is_some_and(|known| known.will_wake(waker)) {
@@ -365,7 +365,7 @@ impl Alarm {
         }
     }
 
-    /// Wakes whoever listens.
+    /// Wakes the task that listens.
     pub fn ring(&self) {
         self.rung.store(true, Ordering::SeqCst);
         let waker = lock(&self.waker).take();
@@ -392,8 +392,8 @@ impl ConnectionState {
         self.revoked.load(Ordering::SeqCst)
     }
 
-    /// Whom to wake when the export stops or the connection is cut. To be called before looking at
-    /// either.
+    /// Registers the task to wake when the export stops or the connection is cut. Call it before
+    /// looking at either.
     pub fn listen(&self, waker: &Waker) {
         self.alarm.listen(waker);
     }

@@ -24,15 +24,15 @@ pub enum TlsConfigError {
     /// A PEM text does not hold what it should.
     #[error("{what}: {error}")]
     Pem {
-        /// Which of the texts.
+        /// The text that is wrong.
         what: &'static str,
-        /// What is wrong with it.
+        /// The error in it.
         error: rustls::pki_types::pem::Error,
     },
     /// There is no certificate in the text.
     #[error("{what}: no certificate in it")]
     NoCertificate {
-        /// Which of the texts.
+        /// The text that is wrong.
         what: &'static str,
     },
     /// Certificate, key and authority do not fit each other.
@@ -44,9 +44,9 @@ pub enum TlsConfigError {
 }
 
 impl TlsConfig {
-    /// From PEM texts: the server's certificate chain, its private key, and, where clients have to
-    /// show a certificate, the authority that signs those. `required` refuses everything in the
-    /// clear.
+    /// Loads PEM texts: the server's certificate chain, its private key, and the authority that
+    /// signs client certificates, if clients need one. With `required`, connections without TLS are
+    /// refused.
     ///
     /// # Errors
     /// [`TlsConfigError`] says which text is wrong.
@@ -94,13 +94,13 @@ fn certificates_of(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<
     Ok(certificates)
 }
 
-/// What has been decrypted.
+/// Result of a decryption.
 pub(crate) enum Plain {
     /// That many bytes, at least 1.
     Bytes(usize),
     /// Nothing: more ciphertext is needed.
     NeedMore,
-    /// The peer has said goodbye.
+    /// The peer has closed the session.
     Ended,
 }
 
@@ -112,7 +112,7 @@ pub(crate) struct Session {
 impl Session {
     pub fn new(config: &TlsConfig) -> Result<Session, rustls::Error> {
         let mut connection = ServerConnection::new(config.server.clone())?;
-        // The callers bound what they hand over.
+        // The callers bound the data they hand over.
         connection.set_buffer_limit(None);
         Ok(Session { connection })
     }
@@ -139,17 +139,17 @@ impl Session {
         Ok(before - input.len())
     }
 
-    /// Encrypts.
+    /// Encrypts `plain`.
     pub fn write(&mut self, plain: &[u8]) -> std::io::Result<()> {
         self.connection.writer().write_all(plain)
     }
 
-    /// Says goodbye.
+    /// Sends the close notification.
     pub fn close(&mut self) {
         self.connection.send_close_notify();
     }
 
-    /// There is ciphertext to send.
+    /// Whether there is ciphertext to send.
     pub fn wants_write(&self) -> bool {
         self.connection.wants_write()
     }

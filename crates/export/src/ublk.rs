@@ -1,4 +1,4 @@
-//! Local block devices: the requests of a queue, served from a volume.
+//! Local block devices: serves the requests of a ublk queue from a volume.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -16,7 +16,7 @@ use crate::limit::Cost;
 use crate::state::{ConnectionState, ExportState};
 use crate::window::{NEXT_TURN, Window};
 
-/// The name in the budget of the machine itself, which is the host of all its block devices.
+/// The local machine's name in the budget. It is the host of all its block devices.
 const LOCAL: &str = "this machine";
 
 /// A queue that is being served.
@@ -31,18 +31,18 @@ struct Queue<B> {
     busy: Cell<usize>,
     /// Slots that may still get a request.
     slots: Cell<usize>,
-    /// The queue is not served any more, but by whoever comes next.
+    /// This server has stopped serving the queue and leaves it to the next one.
     left: Cell<bool>,
-    /// Of slots that wait for a request.
+    /// Wakers of slots that wait for a request.
     waiting: RefCell<Vec<Option<Waker>>>,
-    /// Of the task that looks after the end.
+    /// Waker of the task that waits for the end.
     end: RefCell<Option<Waker>>,
 }
 
 /// Serves a queue of a device: to its end if the device is stopped, and otherwise until
-/// [`ExportState::stop`]. Then requests that were begun are answered, and those that come are left
-/// in the kernel, for the device's next server. Returns when that is so, with nothing left that
-/// uses `block`.
+/// [`ExportState::stop`]. After a stop, requests that have begun are answered. New requests stay in
+/// the kernel for the device's next server. Returns when all that is done and nothing uses `block`
+/// any more.
 ///
 /// The queue is one connection of the export, named `name`. Memory for its requests comes from
 /// `budget`.
@@ -92,7 +92,7 @@ pub async fn serve_queue<B: Block + 'static>(
 }
 
 impl<B: Block> Queue<B> {
-    /// Something changed that the end may have waited for.
+    /// Wakes the task that waits for the end, if the queue is ending.
     fn look(&self) {
         let ending = self.export.stopping() || self.slots.get() == 0;
         if ending && let Some(end) = self.end.take() {
@@ -114,8 +114,8 @@ impl<B: Block> Queue<B> {
             if self.state.limits.is_on()
                 && let Some(cost) = cost(&request)
             {
-                // On the heap: it is not in the way of those that are not limited. A slot is never
-                // gone, so all pass.
+                // On the heap, so that requests without a limit do not pay for it. A slot is never
+                // gone, so all requests pass.
                 Box::pin(self.state.limits.pass(&self.env, cost)).await;
             }
             let done = self.execute_in_turn(&mut slot, &request, arrived).await;
@@ -136,8 +136,8 @@ impl<B: Block> Queue<B> {
         }
     }
 
-    /// Waits for a slot's next request, or until the queue is left. With `answers`, the waiting
-    /// begins with an answer.
+    /// Waits for a slot's next request, or until the queue is left. With `answers`, `request` first
+    /// sends an answer.
     async fn next(
         &self,
         index: usize,
@@ -148,7 +148,7 @@ impl<B: Block> Queue<B> {
         poll_fn(|context| {
             let polled = request.as_mut().poll(context);
             if std::mem::take(&mut answers) {
-                // Polled once, the answer is on the ring.
+                // After one poll the answer is on the ring.
                 self.busy.set(self.busy.get() - 1);
                 self.look();
             }
@@ -167,7 +167,7 @@ impl<B: Block> Queue<B> {
         .await
     }
 
-    /// As [`Queue::execute`], when there is memory for the request and room in the service window.
+    /// As [`Queue::execute`], once there is memory for the request and room in the service window.
     async fn execute_in_turn(
         &self,
         slot: &mut UblkSlot,
@@ -199,7 +199,7 @@ impl<B: Block> Queue<B> {
         done
     }
 
-    /// Does what is asked. Gives what was read, or an errno.
+    /// Executes the request. Returns the data of a read, or an errno.
     async fn execute(&self, slot: &mut UblkSlot, request: &UblkRequest) -> Result<Option<Buf>, i32> {
         let (offset, len, block) = (request.offset, request.len, &self.block);
         let done = match request.operation {
@@ -232,7 +232,7 @@ fn payload_bytes(request: &UblkRequest) -> u64 {
     }
 }
 
-/// What a request costs where there is a limit; `None` where none holds for it.
+/// The cost of a request; `None` if no rate limit applies to it.
 fn cost(request: &UblkRequest) -> Option<Cost> {
     let bytes = match request.operation {
         UblkOperation::Read | UblkOperation::Write { .. } => request.len,
@@ -254,17 +254,16 @@ fn kind(request: &UblkRequest) -> Kind {
     }
 }
 
-// `errno(3)` of Linux, as the driver turns it into the state of a block request
-// (`errno_to_blk_status`).
+// `errno(3)` of Linux. The driver maps it to the status of a block request (`errno_to_blk_status`).
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
 const ENODATA: i32 = 61;
 const EOPNOTSUPP: i32 = 95;
 
-/// What a block device says of a failure.
+/// The errno that a block device returns for a failure.
 fn errno(error: &BlockError, kind: Kind) -> i32 {
     match error {
-        // As a drive says it of a sector that it cannot read.
+        // As a drive reports a sector that it cannot read.
         BlockError::Lost { .. } | BlockError::Unknown { .. } if kind == Kind::Read => ENODATA,
         BlockError::NoSpace => ENOSPC,
         BlockError::NotFast => EOPNOTSUPP,

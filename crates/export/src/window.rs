@@ -1,12 +1,12 @@
 //! The service window: how many bytes of one host's requests a shard works on at a time.
 //!
 //! A volume serves requests in the order in which it gets them. Without a window, a host with a
-//! deep queue of long requests makes all others wait until its queue is done. With one, the rest of
-//! its queue waits here: another host's request waits for one window at most.
+//! deep queue of long requests makes all others wait until its queue is done. With a window, the
+//! rest of its queue waits here, so another host's request waits for one window at most.
 //!
 //! - While only one host is active, its window is large enough for any drive.
-//! - While several are, the window of each is small. A request always fits where nothing else of
-//!   its host is in it.
+//! - While several are active, the window of each is small. A request of any size fits into an
+//!   empty window.
 //! - Requests of a host enter in the order in which they came. Requests that wait end with their
 //!   connection: they were not handed to the volume.
 
@@ -22,16 +22,17 @@ use drive::Nanos;
 
 use crate::budget::{Budget, Share};
 
-/// Bytes of a host's window while no other host is active: what a shard moves in more than 3 ms at
-/// 10 GB/s.
+/// Bytes of a host's window while no other host is active: the amount that a shard moves in more
+/// than 3 ms at 10 GB/s.
 const ALONE_BYTES: u64 = 32 << 20;
 
 /// Bytes of a host's window while other hosts are active: the longest command of NVMe/TCP.
 const CONTENDED_BYTES: u64 = 1 << 20;
 
-/// A request that has waited sleeps so long before it begins. Timers fire between the turns of a
-/// shard, so what arrived from other hosts meanwhile is received first. Otherwise a shard with
-/// drives in memory, which answer at once, would work through the whole line in one turn.
+/// A request that has waited sleeps this long before it begins. Timers fire between the turns of a
+/// shard, so requests that arrived from other hosts meanwhile are received first. Otherwise a shard
+/// with drives in memory, which answer at once, would work through the whole wait queue in one
+/// turn.
 pub(crate) const NEXT_TURN: Duration = Duration::from_micros(1);
 
 /// How often a shard tells the budget that a host is active.
@@ -42,7 +43,7 @@ thread_local! {
     static WINDOWS: RefCell<BTreeMap<(usize, u64), Weak<HostWindow>>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// A connection's way into its host's window. Belongs to the shard of the connection.
+/// A connection's access to its host's window. Belongs to the shard of the connection.
 #[derive(Debug)]
 pub(crate) struct Window {
     host: Rc<HostWindow>,
@@ -56,7 +57,7 @@ struct HostWindow {
     number: u64,
     inside_bytes: Cell<u64>,
     size_bytes: Cell<u64>,
-    /// When the budget was told last that the host is active.
+    /// When the budget was last told that the host is active.
     told: Cell<Nanos>,
     line: RefCell<VecDeque<Rc<Waiting>>>,
 }
@@ -73,7 +74,7 @@ struct Waiting {
     waker: RefCell<Option<Waker>>,
 }
 
-/// A request in the window, until this is dropped.
+/// A request in the window. Dropping it leaves the window.
 #[derive(Debug)]
 pub(crate) struct Inside {
     host: Rc<HostWindow>,
@@ -104,8 +105,8 @@ impl Window {
         Window { host, ended: Rc::default() }
     }
 
-    /// A request came: tells the budget now and then that the host is active, and sets the size of
-    /// the window.
+    /// A request came. Every [`TOLD_EVERY`] at most, tells the budget that the host is active, and
+    /// sets the size of the window.
     #[inline]
     pub fn arrived(&self, now: Nanos) {
         if now.saturating_sub(self.host.told.get()) >= TOLD_EVERY {
@@ -113,7 +114,7 @@ impl Window {
         }
     }
 
-    /// Lets a request in, if it fits and none waits.
+    /// Lets a request in if it fits and no other waits.
     #[inline]
     pub fn try_enter(&self, bytes: u64) -> Option<Inside> {
         let host = &self.host;
@@ -121,7 +122,7 @@ impl Window {
         enters.then(|| host.enter(bytes))
     }
 
-    /// Waits until a request may enter. `None` if the connection ends before.
+    /// Waits until a request may enter. `None` if the connection ends first.
     pub async fn enter(&self, bytes: u64) -> Option<Inside> {
         if let Some(inside) = self.try_enter(bytes) {
             return Some(inside);
@@ -153,7 +154,7 @@ impl Window {
         self.ended.get()
     }
 
-    /// The connection has ended: requests that wait are not served, nor are those that come.
+    /// The connection has ended: requests that wait are not served, and neither are later ones.
     pub fn end(&self) {
         self.ended.set(true);
         let mut wake = Vec::new();
@@ -167,7 +168,7 @@ impl Window {
     }
 }
 
-/// A request's place in the line, which it leaves when its task ends.
+/// A request's place in the wait queue, which it leaves when its task ends.
 struct Place<'a> {
     host: &'a HostWindow,
     waiting: Rc<Waiting>,
@@ -210,7 +211,7 @@ impl HostWindow {
         self.serve();
     }
 
-    /// Lets requests in that wait, as far as they fit.
+    /// Lets waiting requests in, as far as they fit.
     fn serve(&self) {
         loop {
             let next = self.line.borrow().front().filter(|waiting| self.fits(waiting.bytes)).cloned();
@@ -260,7 +261,7 @@ mod tests {
         greedy.arrived(2 * TOLD_EVERY);
         let contended: Vec<Inside> = std::iter::from_fn(|| greedy.try_enter(MIB)).collect();
         assert_eq!(contended.len() as u64, CONTENDED_BYTES / MIB);
-        // The other host has its own window, on which a request of any length fits alone.
+        // The other host has its own window, into which one request of any length fits.
         assert!(other.try_enter(32 * MIB).is_some());
     }
 

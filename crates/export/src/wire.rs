@@ -1,9 +1,9 @@
 //! A stream, in the clear or inside of TLS.
 //!
-//! TLS is one state for both directions. Its reader decrypts what arrives; whatever TLS itself
-//! wants to say (handshake, tickets, key updates, alarms) is sent by the writer, when the reader
-//! asks for it with [`Received::Flush`]. With pre-shared keys the handshake is over before there
-//! are two halves ([`accept_tls`]), and a key update goes along with what is sent next.
+//! TLS is one state for both directions. Its reader decrypts the data that arrives. Messages of TLS
+//! itself (handshake, tickets, key updates, alerts) are sent by the writer, when the reader asks
+//! for that with [`Received::Flush`]. With pre-shared keys the handshake is over before the stream
+//! is split in two halves ([`accept_tls`]), and a key update goes along with the next data.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -16,15 +16,15 @@ use thiserror::Error;
 use crate::limits::{NVME_FIRST_INPUT_BYTES, PSK_SEND_BYTES, TLS_SEND_BYTES};
 use crate::tls::{Plain, Session, TlsConfig};
 
-/// Ciphertext that is received at once, in bytes: some records of the largest size, 16 KiB.
+/// Ciphertext that is received at once, in bytes: a few records of the largest size, 16 KiB.
 const CIPHER_BYTES: usize = 64 << 10;
 
-/// What a receive brought.
+/// Result of a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Received {
     /// That many bytes, at least 1.
     Bytes(usize),
-    /// None yet: [`WireWriter::flush`] has to send something first.
+    /// Nothing yet: [`WireWriter::flush`] has to send something first.
     Flush,
     /// The peer has finished.
     End,
@@ -32,7 +32,7 @@ pub(crate) enum Received {
     Broken,
 }
 
-/// A failed send. The connection is of no use any more; why does not matter to anybody.
+/// A failed send. The connection is unusable, and callers do not need the reason.
 #[derive(Debug)]
 pub(crate) struct SendFailed;
 
@@ -53,12 +53,12 @@ enum Tls {
 struct TlsReader {
     env: ShardEnv,
     session: Rc<RefCell<Tls>>,
-    /// Ciphertext that has arrived and was not decrypted yet: `start..end` of a buffer, absent
-    /// while it is received into.
+    /// Ciphertext that has arrived and was not decrypted yet: `start..end` of a buffer. The buffer
+    /// is absent while it is received into.
     cipher: Option<BufMut>,
     start: usize,
     end: usize,
-    /// The flush that the last ciphertext made necessary was asked for. The sender may do it later.
+    /// The flush that the last ciphertext requires was requested. The sender may do it later.
     asked: bool,
 }
 
@@ -69,13 +69,14 @@ pub(crate) struct WireWriter {
     session: Option<Rc<RefCell<Tls>>>,
 }
 
-/// Takes a stream apart.
+/// Splits a stream into its halves.
 pub(crate) fn split(env: &ShardEnv, stream: Stream) -> (WireReader, WireWriter) {
     let (reader, writer) = stream.split();
     (WireReader { stream: reader, tls: None }, WireWriter { env: env.clone(), stream: writer, session: None })
 }
 
-/// From here on both halves speak TLS. `arrived`: what the peer has sent behind its wish for TLS.
+/// From here on both halves speak TLS. `arrived`: bytes that the peer sent after its request for
+/// TLS.
 ///
 /// # Errors
 /// If the configuration does not make a session.
@@ -89,7 +90,7 @@ pub(crate) fn start_tls(
     Ok(())
 }
 
-/// Both halves speak TLS from here on. `arrived`: ciphertext that was not decrypted yet.
+/// From here on both halves speak TLS. `arrived`: ciphertext that was not decrypted yet.
 fn attach(reader: &mut WireReader, writer: &mut WireWriter, session: Tls, arrived: &[u8]) {
     let session = Rc::new(RefCell::new(session));
     let mut cipher = writer.env.alloc(CIPHER_BYTES.max(arrived.len()));
@@ -105,7 +106,7 @@ fn attach(reader: &mut WireReader, writer: &mut WireWriter, session: Tls, arrive
     writer.session = Some(session);
 }
 
-/// Why there is no TLS.
+/// Why TLS was not set up.
 #[derive(Debug, Error)]
 pub(crate) enum HandshakeError {
     /// The handshake failed.
@@ -119,8 +120,8 @@ pub(crate) enum HandshakeError {
     Broken,
 }
 
-/// Shakes hands with a client that has a pre-shared key; from then on both halves speak TLS.
-/// `arrived`: what the client has sent so far. Gives the identity of the key.
+/// Performs the handshake with a client that has a pre-shared key; from then on both halves speak
+/// TLS. `arrived`: bytes that the client has sent so far. Returns the identity of the key.
 pub(crate) async fn accept_tls(
     reader: &mut WireReader,
     writer: &mut WireWriter,
@@ -128,7 +129,7 @@ pub(crate) async fn accept_tls(
     arrived: &[u8],
 ) -> Result<Vec<u8>, HandshakeError> {
     let mut session = psk::Session::server(find)?;
-    // Strangers hold little: the buffer of a connection that speaks comes when it does.
+    // Unknown peers hold little: the larger buffer is allocated after the handshake.
     let mut cipher = writer.env.alloc(NVME_FIRST_INPUT_BYTES.max(arrived.len()));
     cipher[..arrived.len()].copy_from_slice(arrived);
     let mut len = arrived.len();
@@ -160,8 +161,8 @@ impl WireReader {
         self.stream.expect_promptly();
     }
 
-    /// Waits for data and puts them into `buf` from index `from` on, where there is room. To be
-    /// dropped only when the connection ends.
+    /// Waits for data and puts it into `buf` from index `from` on, where there is room. The
+    /// future may be dropped only when the connection ends.
     pub async fn recv(&mut self, mut buf: BufMut, from: usize) -> (BufMut, Received) {
         let Some(tls) = &mut self.tls else {
             let (received, buf) = self.stream.recv(buf, from).await;
@@ -192,7 +193,7 @@ impl WireReader {
 }
 
 impl TlsReader {
-    /// Decrypts what is there. `None` if more ciphertext is needed.
+    /// Decrypts the ciphertext that has arrived. `None` if more is needed.
     fn decrypt(&mut self, into: &mut [u8]) -> Option<Received> {
         let mut session = self.session.borrow_mut();
         let session = match &mut *session {
@@ -227,7 +228,7 @@ impl TlsReader {
                 return None;
             }
             match session.feed(&cipher[self.start..self.end]) {
-                // The peer goes on after its goodbye.
+                // The peer continues after it closed the session.
                 Ok(0) | Err(_) => return Some(Received::Broken),
                 Ok(len) => self.start += len,
             }
@@ -242,12 +243,12 @@ impl WireWriter {
         self.stream.closer()
     }
 
-    /// A way past [`WireWriter::send`], where nothing is encrypted.
+    /// Direct sends that bypass [`WireWriter::send`], if nothing is encrypted.
     pub fn at_once(&self) -> Option<SendsAtOnce> {
         self.session.is_none().then(|| self.stream.at_once())
     }
 
-    /// Sends segments in order, and whatever TLS wants to say.
+    /// Sends segments in order, and pending messages of TLS.
     pub async fn send(&mut self, segments: Vec<Buf>) -> Result<(), SendFailed> {
         let Some(session) = self.session.clone() else {
             return self.stream.send_all(Segments::from_vec(segments)).await.map_err(|_| SendFailed);
@@ -310,7 +311,7 @@ impl WireWriter {
         self.send(vec![buf.freeze()]).await
     }
 
-    /// Sends what TLS wants to say.
+    /// Sends pending messages of TLS.
     pub async fn flush(&mut self) -> Result<(), SendFailed> {
         let Some(session) = &self.session else { return Ok(()) };
         let cipher = match &mut *session.borrow_mut() {
@@ -329,7 +330,7 @@ impl WireWriter {
         self.stream.send_all(Segments::from_vec(vec![buf.freeze()])).await.map_err(|_| SendFailed)
     }
 
-    /// Ends the session as TLS wants it, and then the stream.
+    /// Closes the session as TLS requires, and then the stream.
     pub async fn goodbye(mut self) {
         if let Some(session) = &self.session {
             match &mut *session.borrow_mut() {

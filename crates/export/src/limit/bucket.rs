@@ -1,63 +1,64 @@
-//! A token bucket: so much for each second, and after a pause what a burst allows at once.
+//! A token bucket: a rate per second, and after a pause a burst at once.
 //!
-//! Invariants, where every request is taken when [`Bucket::due_in`] is 0, and no later:
-//! 1. What is taken over any time is at most `rate * time + burst`; where one request is larger
-//!    than the burst, its size instead of the burst.
-//! 2. Where requests wait all the time, what is taken over that time is at least `rate * time` less
-//!    one request: nothing is lost.
+//! Invariants, if every request is taken as soon as [`Bucket::due_in`] is 0:
+//! 1. The amount taken over any time is at most `rate * time + burst`. If one request is larger
+//!    than the burst, its size replaces the burst.
+//! 2. If requests wait all the time, the amount taken over that time is at least `rate * time` less
+//!    one request: no tokens are lost.
 //!
-//! Levels are in billionths of what is counted, so that a nanosecond's worth is a whole number:
+//! Levels are in billionths of a token, so that the tokens of one nanosecond are a whole number:
 //! nothing is rounded.
 
 use drive::Nanos;
 
-/// What was added late to a bucket whose requests wait is not lost up to so much: timers fire late
-/// by less.
+/// While requests wait, the bucket may overfill by the tokens of this time, so a late timer loses
+/// none: timers are late by less.
 const LATE_MAX: Nanos = 10_000_000;
 
 const BILLION: i128 = 1_000_000_000;
 
 #[derive(Debug, Clone)]
 pub(super) struct Bucket {
-    /// What is added each nanosecond, in billionths.
+    /// Billionths of a token added per nanosecond.
     rate: i128,
-    /// The level at which nothing is added, unless requests wait that are due; in billionths.
+    /// The level, in billionths, at which filling stops unless requests wait that are due.
     capacity: i128,
-    /// What may be taken; below 0 after a request that was larger than the burst.
+    /// Billionths of a token that may be taken; below 0 after a request that was larger than the
+    /// burst.
     level: i128,
 }
 
 impl Bucket {
-    /// A full bucket: `rate` for each second, not 0.
+    /// A full bucket with `rate` tokens per second, not 0.
     pub fn new(rate: u64, burst_ms: u64) -> Bucket {
         // One request of the smallest cost always fits.
         let capacity = (i128::from(rate) * i128::from(burst_ms) * 1_000_000).max(BILLION);
         Bucket { rate: rate.into(), capacity, level: capacity }
     }
 
-    /// Has another rate and burst from now on. What may be taken stays, as far as it fits.
+    /// Sets another rate and burst from now on. The level stays, up to the new capacity.
     pub fn change(&mut self, rate: u64, burst_ms: u64) {
         let level = self.level;
         *self = Bucket::new(rate, burst_ms);
         self.level = level.min(self.capacity);
     }
 
-    /// So much time has passed. `wanted`: all the while requests waited that were due.
+    /// `nanos` have passed. `wanted`: requests that were due waited all the while.
     pub fn fill(&mut self, nanos: Nanos, wanted: bool) {
         let late = if wanted { self.rate * i128::from(LATE_MAX) } else { 0 };
         let full = (self.capacity + late).max(self.level);
         self.level = (self.level + self.rate * i128::from(nanos)).min(full);
     }
 
-    /// Nanoseconds until a request of this cost may be taken; 0 if it may now. One that is larger
-    /// than the burst may when the bucket is full.
+    /// Nanoseconds until a request of this cost may be taken; 0 if it may now. A request that is
+    /// larger than the burst may be taken when the bucket is full.
     pub fn due_in(&self, cost: u64) -> Nanos {
         let needed = (i128::from(cost) * BILLION).min(self.capacity);
         let missing = (needed - self.level).max(0);
         Nanos::try_from((missing + self.rate - 1) / self.rate).unwrap_or(Nanos::MAX)
     }
 
-    /// Takes what a request costs, whether it is there or not.
+    /// Takes the cost of a request, even if the level is lower.
     pub fn take(&mut self, cost: u64) {
         self.level -= i128::from(cost) * BILLION;
     }

@@ -1,14 +1,14 @@
-//! How fast a volume, or a host, may be used.
+//! Rate limiters: how fast a volume, or a host, may be used.
 //!
-//! - [`Limit`] says how fast. A [`Limiter`] keeps it, for any number of connections on any shards.
-//! - A request that is over the limit waits in the limiter's line. Nobody else's requests wait
-//!   there.
-//! - An [`Owner`] is a connection as far as its requests wait: all of them go on at once, or not at
-//!   all, when it ends.
+//! - [`Limit`] is the rate. A [`Limiter`] enforces it, for any number of connections on any shards.
+//! - A request that is over the limit waits in the limiter's wait queue. Requests that the limiter
+//!   does not apply to do not wait there.
+//! - An [`Owner`] stands for the waiting requests of one connection. When the connection ends,
+//!   either all of them go on at once or all are dropped.
 //!
 //! Invariants:
 //! 1. Requests pass in the order in which they came to the limiter.
-//! 2. What nobody limits costs one look at a flag.
+//! 2. Without a limit, a request costs one load of a flag.
 
 mod bucket;
 
@@ -28,40 +28,40 @@ use bucket::Bucket;
 /// counted; flushes are not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limit {
-    /// Requests for each second, not 0. None: as many as there are.
+    /// Requests per second, not 0. `None`: no limit.
     pub iops: Option<u64>,
-    /// Bytes of data for each second, not 0. None: as many as there are.
+    /// Bytes of data per second, not 0. `None`: no limit.
     pub bytes_per_s: Option<u64>,
-    /// After a pause, what these many milliseconds allow may be used at once.
+    /// Burst: after a pause, the amount that this many milliseconds allow may be used at once.
     pub burst_ms: u64,
 }
 
-/// Keeps a limit. Belongs to all threads.
+/// Enforces a limit. Shared by all threads.
 #[derive(Debug, Default)]
 pub struct Limiter {
     is_on: AtomicBool,
     inner: Mutex<Inner>,
 }
 
-/// How requests have waited for a [`Limiter`].
+/// How long requests have waited for a [`Limiter`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Waits {
     /// Requests that wait now.
     pub waiting: u64,
     /// Requests that have waited.
     pub waited: u64,
-    /// How long they did in all, in nanoseconds.
+    /// Sum of their waiting times in nanoseconds.
     pub waited_ns: u64,
 }
 
-/// What a request costs.
+/// The cost of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Cost {
     pub requests: u64,
     pub bytes: u64,
 }
 
-/// A connection as far as its requests wait.
+/// Decides what happens to the waiting requests of one connection.
 #[derive(Debug, Default)]
 pub(crate) struct Owner(AtomicU8);
 
@@ -69,16 +69,17 @@ pub(crate) struct Owner(AtomicU8);
 const WAITS: u8 = 0;
 /// Requests go on at once: the connection, or what it uses, is about to end in order.
 const HURRIES: u8 = 1;
-/// Requests are not served any more: nobody is there to hear of it.
+/// Requests are not served any more: there is no client left to answer.
 const GONE: u8 = 2;
 
 impl Owner {
     fn set(&self, how: u8) {
-        // Who is gone does not come back.
+        // `GONE` is final, so the value only grows.
         self.0.fetch_max(how, Ordering::SeqCst);
     }
 
-    /// What becomes of a request without waiting, if something does.
+    /// The fate of a request that does not wait: `Some(true)` if it goes on, `Some(false)` if it is
+    /// dropped. `None` if it has to wait.
     fn fate(&self) -> Option<bool> {
         match self.0.load(Ordering::SeqCst) {
             WAITS => None,
@@ -90,7 +91,7 @@ impl Owner {
 #[derive(Debug, Default)]
 struct Inner {
     limit: Option<Limit>,
-    /// The limit is a new one, and holds from when somebody says what time it is.
+    /// The limit is new. It takes effect at the next [`Inner::fill`], which knows the time.
     is_new: bool,
     requests: Option<Bucket>,
     bytes: Option<Bucket>,
@@ -112,16 +113,16 @@ struct Ticket {
 
 #[derive(Debug, Default)]
 struct End {
-    /// It goes on, or is not served.
+    /// The request goes on (true), or is not served (false).
     passes: Option<bool>,
     waker: Option<Waker>,
 }
 
 type Sleep = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The shortest time in which the head of a line looks again: those that are due within it go
-/// together, so that a high limit costs no timer and no other shard's turn for every request. Far
-/// below the shortest burst, so it costs nothing of the rate.
+/// The shortest pause before the head of the wait queue looks again. Requests that are due within
+/// it pass together, so a high limit does not cost a timer and another shard's turn for every
+/// request. It is far below the shortest burst, so the rate does not suffer.
 const LOOK_MIN: Nanos = 500_000;
 
 /// Nothing panics while one of these locks is held.
@@ -130,7 +131,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Ticket {
-    /// Says how it ends. Gives whom to wake, with no lock held.
+    /// Sets the outcome. Returns the task to wake once no lock is held.
     fn end(&self, passes: bool) -> Option<Waker> {
         let mut end = lock(&self.end);
         end.passes = Some(passes);
@@ -146,8 +147,8 @@ impl Inner {
     fn fill(&mut self, now: Nanos) {
         let nanos = now.saturating_sub(self.filled_at);
         self.filled_at = self.filled_at.max(now);
-        // Until the head of the line is due a bucket that it does not wait for is one of which
-        // nothing is wanted.
+        // Until the head of the wait queue is due, no request wants anything from a bucket that the
+        // head does not wait for.
         let early = self.line.front().map_or(nanos, |head| self.due_in(head.cost).min(nanos));
         for bucket in self.requests.iter_mut().chain(&mut self.bytes) {
             bucket.fill(early, false);
@@ -175,7 +176,7 @@ impl Inner {
         }
     }
 
-    /// Lets those go on whose turn it is. Gives whom to wake, the new head of the line among them.
+    /// Lets requests pass whose turn it is. Returns the tasks to wake, the new head among them.
     fn advance(&mut self, now: Nanos) -> Vec<Waker> {
         self.fill(now);
         let mut wake = Vec::new();
@@ -198,24 +199,24 @@ impl Inner {
 }
 
 impl Limiter {
-    /// Something is limited.
+    /// Whether there is a limit.
     #[inline]
     pub(crate) fn is_on(&self) -> bool {
         self.is_on.load(Ordering::Relaxed)
     }
 
-    /// The limit that holds.
+    /// The limit in effect.
     pub fn limit(&self) -> Option<Limit> {
         lock(&self.inner).limit
     }
 
-    /// How requests have waited.
+    /// How long requests have waited.
     pub fn waits(&self) -> Waits {
         let inner = lock(&self.inner);
         Waits { waiting: inner.line.len() as u64, waited: inner.waited, waited_ns: inner.waited_ns }
     }
 
-    /// Another limit holds from now on, also for those that wait; `None` lets all go.
+    /// Sets another limit from now on, also for waiting requests. `None` lets all of them pass.
     pub fn set(&self, limit: Option<Limit>) {
         let wake: Vec<Waker> = {
             let mut inner = lock(&self.inner);
@@ -235,7 +236,7 @@ impl Limiter {
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// Has those requests of an owner go on, or end, that wait; as its [`Owner`] says.
+    /// Lets the waiting requests of an owner pass or end, as its [`Owner`] says.
     fn release(&self, owner: &Arc<Owner>) {
         let wake: Vec<Waker> = {
             let mut inner = lock(&self.inner);
@@ -245,22 +246,23 @@ impl Limiter {
                 wake.extend(fate.and_then(|passes| ticket.end(passes)));
                 fate.is_none()
             });
-            // Who waits at the head now may not have known it.
+            // The request that is at the head now may not know it yet.
             wake.extend(inner.line.front().and_then(|head| head.waker()));
             wake
         };
         wake.into_iter().for_each(Waker::wake);
     }
 
-    /// Counts what was not known before it was done. Those that come later wait for it.
+    /// Counts a cost that was not known when the request passed. Later requests wait for it.
     fn charge(&self, cost: Cost) {
         lock(&self.inner).take(cost);
     }
 
-    /// A request comes: it passes or not at once, or gets a place in the line.
+    /// A request arrives: it passes or is refused at once, or gets a place in the wait queue.
     fn enter(&self, now: Nanos, cost: Cost, owner: &Arc<Owner>) -> Result<bool, Arc<Ticket>> {
         let mut inner = lock(&self.inner);
-        // Under the lock: `release` either finds it in the line, or is seen here.
+        // Under the lock: `release` either finds the ticket in the wait queue, or its effect is
+        // seen here.
         if let Some(passes) = owner.fate() {
             return Ok(passes);
         }
@@ -274,8 +276,8 @@ impl Limiter {
         Err(ticket)
     }
 
-    /// Looks how a request stands: it passes or not, or waits, at the head of the line until some
-    /// time.
+    /// Checks a request: it passes, is refused, or still waits. At the head of the wait queue, it
+    /// also returns when to look again.
     fn look(&self, ticket: &Arc<Ticket>, now: Nanos, waker: &Waker) -> Result<bool, Option<Nanos>> {
         let mut inner = lock(&self.inner);
         if let Some(passes) = lock(&ticket.end).passes {
@@ -296,7 +298,7 @@ impl Limiter {
         passes.ok_or(Some(due))
     }
 
-    /// Returns when it is a request's turn: true, or false where it is not to be served.
+    /// Returns true when it is the request's turn, or false if it is not to be served.
     async fn pass<E: Env>(&self, env: &E, cost: Cost, owner: &Arc<Owner>) -> bool {
         let ticket = match self.enter(env.now(), cost, owner) {
             Ok(passes) => return passes,
@@ -314,7 +316,7 @@ impl Limiter {
                         return Poll::Pending;
                     }
                     Err(Some(due)) => {
-                        // One that ends a moment earlier, and is there already, does as well.
+                        // A timer that ends earlier, and is set already, does as well.
                         let is_set = timer.as_ref().is_some_and(|(at, _)| *at > now && *at <= due);
                         if !is_set {
                             timer = Some((due, Box::pin(env.sleep(Duration::from_nanos(due - now)))));
@@ -332,7 +334,7 @@ impl Limiter {
     }
 }
 
-/// A request's place in the line, which it leaves when its task ends.
+/// A request's place in the wait queue, which it leaves when its task ends.
 struct Place<'a> {
     limiter: &'a Limiter,
     ticket: &'a Arc<Ticket>,
@@ -352,7 +354,7 @@ impl Drop for Place<'_> {
     }
 }
 
-/// The limits of one connection: its host's, and its volume's.
+/// The limits of one connection: those of its host and of its volume.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     pub volume: Arc<Limiter>,
@@ -366,10 +368,11 @@ impl Limits {
         self.host.is_on() | self.volume.is_on()
     }
 
-    /// Returns when a request may go on: true, or false where its connection has ended, and it is
-    /// not to be served.
+    /// Returns true when a request may go on, or false if its connection has ended and it is not to
+    /// be served.
     pub async fn pass<E: Env>(&self, env: &E, cost: Cost) -> bool {
-        // What the host has to wait for takes nothing from the volume's other users meanwhile.
+        // While a request waits for the host's limit, it takes nothing from the volume's other
+        // users.
         self.host.pass(env, cost, &self.owner).await && self.volume.pass(env, cost, &self.owner).await
     }
 
@@ -382,12 +385,12 @@ impl Limits {
         }
     }
 
-    /// Requests go on at once from now on.
+    /// From now on requests pass at once.
     pub fn hurry(&self) {
         self.end(HURRIES);
     }
 
-    /// Requests that wait are not served, and neither are those that come.
+    /// Requests that wait are not served, and neither are later ones.
     pub fn drop_waiting(&self) {
         self.end(GONE);
     }

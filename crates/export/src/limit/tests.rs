@@ -20,7 +20,7 @@ struct Came {
     passed: Option<Nanos>,
 }
 
-/// A limiter, and what was asked of it, by a clock that stands still in between.
+/// A limiter and the requests that came to it. Its clock moves only when a test moves it.
 struct World {
     limiter: Limiter,
     owner: Arc<Owner>,
@@ -32,7 +32,7 @@ impl World {
     fn new(limit: Limit) -> World {
         let limiter = Limiter::default();
         limiter.set(Some(limit));
-        // A clock that does not begin with the limiter.
+        // The clock does not begin with the limiter.
         World { limiter, owner: Arc::default(), came: Vec::new(), now: 77 * SECOND }
     }
 
@@ -45,7 +45,7 @@ impl World {
         self.came.push(Came { at: self.now, cost, ticket: entered.err(), passed });
     }
 
-    /// Looks as the task of the line's head would. Gives when it looks again.
+    /// Looks as the task at the head of the wait queue would. Returns when it looks again.
     fn look(&mut self) -> Option<Nanos> {
         loop {
             let head = lock(&self.limiter.inner).line.front().cloned()?;
@@ -62,7 +62,7 @@ impl World {
         }
     }
 
-    /// Lets time pass until `end`, with every timer in time.
+    /// Lets time pass until `end`, with every timer on time.
     fn run(&mut self, end: Nanos) {
         while let Some(due) = self.look().filter(|due| *due <= end) {
             assert!(due > self.now, "time goes on");
@@ -76,12 +76,12 @@ impl World {
     }
 }
 
-/// What passed over any time is within the limit: the time between any two that passed, both
-/// included.
+/// Asserts that the amount passed over any time is within the limit. The times checked are those
+/// between any two requests that passed, both included.
 ///
-/// Before the first of them the bucket held at most its burst, and what was added while the line's
-/// head looked later than it was due, for which [`LOOK_MIN`] is a bound where timers fire in time.
-/// The last of them may be larger than the burst, and then took all of it and owes the rest.
+/// Before the first of the two, the bucket held at most its burst, and the tokens added while the
+/// head of the wait queue looked later than it was due. [`LOOK_MIN`] bounds that delay if timers
+/// are on time. The second one may be larger than the burst: it took all tokens and owes the rest.
 fn assert_within(world: &World, rate: u64, burst_ms: u64, of: impl Fn(Cost) -> u64) -> Result<(), TestCaseError> {
     let second = u128::from(SECOND);
     let passed: Vec<(Nanos, u64)> = world.came.iter().filter_map(|came| Some((came.passed?, of(came.cost)))).collect();
@@ -128,8 +128,8 @@ proptest! {
         if let Some(rate) = bytes_per_s {
             assert_within(&world, rate, burst_ms, |cost| cost.bytes)?;
         }
-        // What was left took no longer than the slower of the two rates needs for it, and for what
-        // was owed before.
+        // The backlog took no longer than the slower of the two rates needs for it and for the
+        // tokens owed before.
         let took = u128::from(world.now - began);
         let time = |count: u64, rate: Option<u64>| rate.map_or(0, |rate| {
             (u128::from(count) * u128::from(SECOND)).div_ceil(rate.into())
@@ -173,8 +173,8 @@ proptest! {
     }
 }
 
-/// Once the requests' bucket went on filling to beyond its burst while the head of the line waited
-/// for bytes.
+/// Regression test: the bucket of requests filled beyond its burst while the head of the wait queue
+/// waited for bytes.
 #[test]
 fn while_bytes_are_waited_for_no_more_than_a_burst_of_requests_is_gathered() {
     let mut world = World::new(Limit { iops: Some(1_000), bytes_per_s: Some(1 << 20), burst_ms: 10 });

@@ -1,4 +1,4 @@
-//! Which exports there are.
+//! The exports that clients can choose.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,7 +17,7 @@ pub trait Catalog: 'static {
     /// The exports, in the order in which clients see them.
     fn list(&self) -> Vec<Listed>;
 
-    /// The export of a name. The empty name is the only export, if there is exactly one.
+    /// Finds an export by name. The empty name means the only export, if there is exactly one.
     ///
     /// # Errors
     /// [`Refusal`], which the client is told.
@@ -49,12 +49,12 @@ impl<B> Exports<B> {
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an export. Gives the one that had this name until now; its connections live on.
+    /// Adds an export. Returns the one that had this name until now; its connections live on.
     pub fn add(&self, block: B, export: Arc<ExportState>) -> Option<Arc<ExportState>> {
         self.lock().insert(export.name().to_owned(), (block, export)).map(|(_, before)| before)
     }
 
-    /// Takes an export out, so that no new connection finds it.
+    /// Removes an export, so that no new connection finds it.
     pub fn remove(&self, name: &str) -> Option<Arc<ExportState>> {
         self.lock().remove(name).map(|(_, export)| export)
     }

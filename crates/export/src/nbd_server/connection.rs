@@ -24,16 +24,16 @@ use crate::state::{Alarm, ConnectionState, ExportState};
 use crate::tls::TlsConfig;
 use crate::wire::{Received, WireReader, WireWriter, split};
 
-/// Why a connection ended; for the log.
+/// The reason why a connection ended; for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// `NBD_CMD_DISC` or `NBD_OPT_ABORT`.
     Client,
-    /// The client closed the stream without that.
+    /// The client closed the stream without either.
     Closed,
     /// The export was stopped.
     Stopped,
-    /// Somebody asked for it, or the client held up a stop.
+    /// The operator ended the connection, or the client held up a stop.
     Cut,
     /// The client broke the protocol or TLS, or the socket failed.
     Broken,
@@ -41,7 +41,7 @@ enum End {
     Slow,
 }
 
-/// The catalogue in the protocol's words.
+/// The catalog as a [`Directory`] of the protocol.
 struct Shelf<'a, C>(&'a C);
 
 /// The smallest request that costs no read-modify-write on any volume, in bytes.
@@ -69,7 +69,7 @@ impl<C: Catalog> Directory for Shelf<'_, C> {
     }
 }
 
-/// What the handshake leaves to the transmission phase.
+/// State that the handshake leaves to the transmission phase.
 struct Entered<B> {
     machine: Transmission,
     block: B,
@@ -77,7 +77,7 @@ struct Entered<B> {
     secure: bool,
 }
 
-/// Serves a client until it goes or has to.
+/// Serves a client until it leaves or its connection has to end.
 pub(crate) async fn run<C: Catalog>(
     env: ShardEnv,
     stream: Stream,
@@ -125,12 +125,12 @@ pub(crate) async fn run<C: Catalog>(
     let end = receiving.run().await;
     tracing::debug!(%peer, export = entered.export.name(), ?end, "NBD client gone");
 
-    // What has not begun is not begun for a client that is gone.
+    // Requests that have not begun are dropped if the client is gone.
     if end != End::Client && end != End::Stopped {
         link.drop_waiting();
     }
-    // Answers that are under way still go out, unless the client does not take them. The sender
-    // must not end before the last of them is there.
+    // Pending answers are still sent, unless the client does not take them. The sender must not end
+    // before the last of them is ready.
     let drained = match end {
         End::Client | End::Closed | End::Stopped => within(&env, LINGER_MAX, drained(&link)).await.is_some(),
         _ => false,
@@ -154,8 +154,8 @@ async fn haggle<C: Catalog>(
     catalog: &C,
     tls: Option<&TlsConfig>,
 ) -> Result<Entered<C::Block>, End> {
-    /// Replies are sent at the latest when they are this long, so that nobody fills the memory with
-    /// questions.
+    /// Replies are sent at the latest when they are this long, so that a client cannot fill the
+    /// memory by sending option requests.
     const REPLY_BYTES: usize = 64 << 10;
     let mut out = Vec::new();
     let mut machine = Handshake::new(TlsConfig::policy(tls), &mut out);
@@ -179,7 +179,7 @@ async fn haggle<C: Catalog>(
                     }
                     Received::End => return Err(End::Closed),
                     Received::Broken => {
-                        // TLS tells the peer what was wrong, if there is something to tell.
+                        // TLS tells the peer the cause, if it has an alert to send.
                         let _ = writer.flush().await;
                         return Err(End::Broken);
                     }
@@ -202,7 +202,7 @@ async fn haggle<C: Catalog>(
     }
 }
 
-/// A client in the transmission phase: its link, and who it is.
+/// A client in the transmission phase: its link, its export and its state.
 pub(super) struct Client {
     pub link: Rc<Link>,
     pub replies: Replies,
@@ -226,20 +226,20 @@ impl Client {
         timer.as_mut().poll(context).is_ready()
     }
 
-    /// An error as an answer.
+    /// Answers a request with an error.
     pub fn put_error(&self, cookie: u64, errno: Errno, reason: &str) {
         self.link.put_bytes(&self.replies.error(cookie, errno, reason));
     }
 }
 
-/// A write whose data are arriving.
+/// A write whose data is arriving.
 struct IncomingWrite {
     request: Request,
     data: BufMut,
     filled: usize,
 }
 
-/// The transmission phase, receiving side.
+/// The receiving side of the transmission phase.
 struct Receiving<B> {
     client: Rc<Client>,
     block: Rc<B>,
@@ -335,7 +335,7 @@ impl<B: Block + 'static> Receiving<B> {
         Ok(())
     }
 
-    /// Serves a request up to the point where it waits; from there on it is a task of its own.
+    /// Serves a request up to the point where it waits. From there on it is a task of its own.
     fn dispatch(&self, request: Request, mut data: Option<BufMut>) -> Result<(), End> {
         if self.client.export.handed_over() {
             self.client.link.abandon(held_bytes(&request.command));
@@ -376,7 +376,7 @@ impl<B: Block + 'static> Receiving<B> {
         self.dispatch(write.request, Some(write.data))
     }
 
-    /// Receives into the input.
+    /// Receives into the input buffer.
     async fn receive(&mut self) -> Result<(), End> {
         self.client.link.send_at_once();
         let requests = std::mem::take(&mut self.requests_since);
@@ -390,11 +390,11 @@ impl<B: Block + 'static> Receiving<B> {
         Ok(())
     }
 
-    /// Receives data of a write into their place.
+    /// Receives data of a write directly into its buffer.
     async fn receive_data(&mut self) -> Result<(), End> {
         let write = self.write.take().expect("data follow a write");
         let IncomingWrite { request, data, filled } = write;
-        // Until it is back the connection holds a request that is not in `write`.
+        // During the receive the connection holds a request that is not in `write`.
         let received = self.received(data, filled).await;
         let Ok((data, len)) = received else {
             self.client.link.abandon(held_bytes(&request.command));
@@ -409,7 +409,7 @@ impl<B: Block + 'static> Receiving<B> {
 
     /// One receive, unless the connection has to end first.
     async fn received(&mut self, mut buf: BufMut, from: usize) -> Result<(BufMut, usize), End> {
-        // A write whose data are still to come cannot be answered, so a stop does not wait for it.
+        // A write whose data is incomplete cannot be answered, so a stop does not wait for it.
         let own = u32::from(self.machine.data_left() > 0);
         loop {
             let client = &self.client;

@@ -1,10 +1,10 @@
-//! From a volume's errors to the protocol's.
+//! Maps a volume's errors to those of the protocol.
 
 use drive::BlockError;
 use nbd::Errno;
 
-/// The error of the protocol for a volume's error ("Error values"). `changes`: the request was one
-/// that writes, which has its own error for the end of the export.
+/// The protocol's error for a volume's error ("Error values"). `changes`: the request writes.
+/// Writes have their own error for ranges beyond the end of the export.
 pub(crate) fn errno(error: &BlockError, changes: bool) -> Errno {
     match error {
         BlockError::OutOfRange { .. } if changes => Errno::NoSpc,

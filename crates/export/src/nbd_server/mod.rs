@@ -1,4 +1,4 @@
-//! NBD on sockets: one connection each, from the handshake to the last answer.
+//! NBD on sockets: one connection per client, from the handshake to the last answer.
 
 mod catalog;
 mod connection;
@@ -11,9 +11,9 @@ pub use catalog::{Catalog, Exports};
 
 use crate::server::{ServerConfig, accept};
 
-/// Accepts NBD clients until the listener is closed, and has them served by `shards` in turn;
-/// without any, by the shard of the listener. `catalog` is asked on the serving shard, once for
-/// every connection.
+/// Accepts NBD clients until the listener is closed. Clients are served by `shards` in turn, or by
+/// the listener's shard if there are none. `catalog` is called on the serving shard, once per
+/// connection.
 ///
 /// Connections outlive this: [`crate::ExportState::stop`] ends them.
 pub async fn serve<C: Catalog>(

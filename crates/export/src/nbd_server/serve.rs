@@ -1,4 +1,4 @@
-//! One request: from the volume to its answer.
+//! Serves one request: from the volume to its answer.
 
 use std::rc::Rc;
 
@@ -12,7 +12,7 @@ use crate::limit::Cost;
 use crate::limits::{HOLE_READ_BYTES_MIN, RANGE_BYTES, RANGE_PART_BYTES, READ_PARTS_MAX, ZEROES_PART_BYTES};
 use crate::link::{Link, parts_of};
 
-/// What a volume gave.
+/// The result of a volume.
 enum Answer {
     Done,
     Data(Buf),
@@ -45,7 +45,7 @@ pub(crate) fn held_bytes(command: &Command) -> u64 {
 }
 
 /// Bytes of the service window that a request takes. Discards and zeroes take none: the engine
-/// bounds how much of them it works on, and a host's reads are not to wait for them.
+/// bounds how much of them it works on, and a client's reads must not wait for them.
 fn window_bytes(command: &Command) -> u64 {
     match command {
         Command::Read { len, .. } | Command::Write { len, .. } => u64::from(*len),
@@ -53,7 +53,7 @@ fn window_bytes(command: &Command) -> u64 {
     }
 }
 
-/// What a request costs where there is a limit; `None` where none holds for it.
+/// The cost of a request; `None` if no rate limit applies to it.
 fn cost(command: &Command) -> Option<Cost> {
     let bytes = match command {
         Command::Read { len, .. } | Command::Write { len, .. } => u64::from(*len),
@@ -65,14 +65,14 @@ fn cost(command: &Command) -> Option<Cost> {
     Some(Cost { requests: 1, bytes })
 }
 
-/// A request is not served, as its client is gone.
+/// A request is not served because its client is gone.
 fn drop_request(client: &Client, request: &Request, arrived: Nanos) {
     let took = client.link.env.now().saturating_sub(arrived);
     client.state.counters.answered(kind(&request.command), took, true);
     client.link.abandon(held_bytes(&request.command));
 }
 
-/// As [`serve`], for a request that a limit may hold up.
+/// As [`serve`], for a request that may have to wait for a rate limit.
 pub(crate) async fn serve_limited<B: Block>(
     client: Rc<Client>,
     block: Rc<B>,
@@ -88,8 +88,8 @@ pub(crate) async fn serve_limited<B: Block>(
     serve(client, block, request, data, arrived).await;
 }
 
-/// Serves a request that the link has admitted, and puts its answer in the outbox. `data` is what a
-/// write brought, or where what is read goes.
+/// Serves a request that the link has admitted, and puts its answer in the outbox. `data` holds the
+/// data of a write, or is the buffer for a read.
 pub(crate) async fn serve<B: Block>(
     client: Rc<Client>,
     block: Rc<B>,
@@ -100,7 +100,7 @@ pub(crate) async fn serve<B: Block>(
     let bytes = window_bytes(&request.command);
     let inside = match client.link.try_enter(bytes) {
         Some(inside) => Some(inside),
-        // On the heap: it is not in the way of requests that need not wait.
+        // On the heap, so that requests that need not wait do not pay for it.
         None => Box::pin(client.link.enter(bytes)).await,
     };
     let Some(inside) = inside else { return drop_request(&client, &request, arrived) };
@@ -109,12 +109,12 @@ pub(crate) async fn serve<B: Block>(
     answer(&client, &request, answered, arrived);
 }
 
-/// Serves a read that the link has admitted at once, and puts its answer in the outbox, if it need
-/// not wait: a task costs a good part of what a read of memory costs. Otherwise gives memory that
-/// the read may have.
+/// Serves an admitted read at once, if it need not wait, and puts its answer in the outbox. This
+/// saves a task, which costs a good part of a read from memory. Otherwise returns a buffer that the
+/// read may use.
 ///
 /// # Errors
-/// It has to wait, or something is wrong, which [`serve`] will say.
+/// The read has to wait, or it fails, which [`serve`] will report.
 #[inline]
 pub(crate) fn serve_now<B: Block>(
     client: &Client,
@@ -123,7 +123,7 @@ pub(crate) fn serve_now<B: Block>(
     arrived: Nanos,
 ) -> Result<(), Option<BufMut>> {
     let Command::Read { offset, len, .. } = request.command else { return Err(None) };
-    // Longer ones ask for holes first.
+    // Longer reads ask for holes first.
     if !(1..HOLE_READ_BYTES_MIN).contains(&len) {
         return Err(None);
     }
@@ -235,9 +235,9 @@ async fn execute<B: Block>(
     }
 }
 
-/// The parts of a read that is worth answering in parts: offset, length, allocated. Empty if it is
-/// not: no hole, too many parts, an answer that does not cover the range, or data and holes where
-/// only one chunk is allowed.
+/// The parts of a read that is worth answering in parts: offset, length, allocated. The result is
+/// empty if there is no hole, if there are too many parts, if the answer does not cover the range,
+/// or if there are data and holes where only one chunk is allowed.
 fn holes<B: Block>(block: &B, offset: u64, len: u32, unfragmented: bool) -> Result<Vec<(u64, u32, bool)>, BlockError> {
     let extents = block.extents(offset, u64::from(len))?;
     let covers = extents.iter().map(|extent| extent.len).sum::<u64>() == u64::from(len);

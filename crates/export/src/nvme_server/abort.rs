@@ -1,9 +1,9 @@
 //! Aborting commands of I/O queues: NVMe Base 2.0, clause 5.1.
 //!
-//! An Abort comes on the admin queue, and the command that it names belongs to another queue, maybe
-//! of another shard. That one gets a [`Request`]. It is answered "aborted" when the command has
-//! been answered so, and "not aborted" where it is dropped: by a queue that has no such command
-//! waiting, and by one that has ended.
+//! An Abort arrives on the admin queue. The command that it names belongs to another queue, maybe
+//! on another shard. That queue gets a [`Request`]. The Abort is answered "aborted" once the
+//! command has been answered as aborted. It is answered "not aborted" if the request is dropped: by
+//! a queue that has no such command waiting, or by one that has ended.
 
 use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
@@ -12,7 +12,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-/// A queue is asked to abort a command.
+/// A request to a queue to abort a command.
 #[derive(Debug)]
 pub(super) struct Request {
     /// CID of the command.
@@ -20,7 +20,7 @@ pub(super) struct Request {
     shared: Arc<Mutex<Shared>>,
 }
 
-/// Whether the command was aborted, when that is known.
+/// The future that tells whether the command was aborted.
 #[derive(Debug)]
 pub(super) struct Outcome(Arc<Mutex<Shared>>);
 
@@ -36,7 +36,7 @@ fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
 }
 
 impl Request {
-    /// For the command of this identifier.
+    /// A request for the command with this identifier, and its outcome.
     pub fn new(cid: u16) -> (Request, Outcome) {
         let shared = Arc::default();
         (Request { cid, shared: Arc::clone(&shared) }, Outcome(shared))
@@ -76,7 +76,7 @@ impl Future for Outcome {
     }
 }
 
-/// Commands of a queue that are tasks already, and have not begun.
+/// Commands of a queue that have a task and have not begun.
 #[derive(Default)]
 pub(super) struct Waiting(RefCell<Vec<Rc<Place>>>);
 
@@ -99,11 +99,11 @@ impl Drop for Seat<'_> {
 }
 
 impl Waiting {
-    /// Has the command that waits under this identifier end. Without one the request is dropped.
+    /// Ends the command that waits under this identifier. If there is none, the request is dropped.
     pub fn abort(&self, request: Request) {
         let found = self.0.borrow().iter().find(|place| place.cid == request.cid).cloned();
         let Some(place) = found else { return };
-        // One of several is the one that aborts it: the first.
+        // Of several requests for one command, only the first aborts it.
         let first = place.request.take().unwrap_or(request);
         place.request.set(Some(first));
         let waker = place.waker.take();
@@ -112,7 +112,7 @@ impl Waiting {
         }
     }
 
-    /// Waits, unless the command is to be aborted: gives the request then.
+    /// Waits, unless the command is aborted meanwhile: then returns the request.
     pub async fn unless_aborted<T>(&self, cid: u16, waiting: impl Future<Output = T>) -> Result<T, Request> {
         let place = Rc::new(Place { cid, request: Cell::new(None), waker: RefCell::default() });
         self.0.borrow_mut().push(place.clone());

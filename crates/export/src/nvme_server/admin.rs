@@ -18,19 +18,19 @@ use super::queue::Queue;
 use super::shared::SharedNamespace;
 use crate::limits::NVME_CAPSULE_DATA_BYTES;
 
-/// How long a discovery controller lives whose host has named no time (Base 2.0, clause 3.1.2.3),
-/// and at most: anybody may have one.
+/// How long a discovery controller lives if its host has named no time (Base 2.0, clause 3.1.2.3).
+/// It is also the maximum, because any host may have such a controller.
 const DISCOVERY_KEEP_ALIVE: Duration = Duration::from_secs(120);
 
-/// KAS: the grain of keep alive timers.
+/// KAS: the granularity of keep alive timers.
 const KEEP_ALIVE_STEP: Duration = Duration::from_secs(1);
 
-/// How long the association of a controller that is not ready stays when its host is silent: the
-/// keep alive timer does not run then, and two minutes are what it has at least (Base 2.0, clauses
-/// 3.6.2 and 3.9).
+/// How long the association of a controller that is not ready stays when its host is silent. The
+/// keep alive timer does not run then, and the association stays for at least two minutes (Base
+/// 2.0, clauses 3.6.2 and 3.9).
 const NOT_READY: Duration = Duration::from_secs(120);
 
-/// How often a controller is looked at whose host may be silent for long, in case it is gone.
+/// How often a controller is checked whose host may be silent for long, in case it is gone.
 const IDLE_LOOK: Duration = Duration::from_secs(60);
 
 /// The admin queue of a controller.
@@ -40,16 +40,16 @@ pub(super) struct Admin<B> {
     controller: Controller,
     local: Option<SocketAddr>,
     pulse: Rc<Pulse>,
-    /// Abort commands that run.
+    /// Running Abort commands.
     aborting: Rc<Cell<u8>>,
 }
 
-/// When the host was last heard of, for the keep alive timer.
+/// Time of the last message from the host, for the keep alive timer.
 struct Pulse {
     heard: Cell<Nanos>,
-    /// How long it may be silent; zero is for ever.
+    /// How long the host may be silent; zero means forever.
     limit: Cell<Duration>,
-    /// To be woken when that is another.
+    /// Woken when `limit` changes.
     watch: RefCell<Option<Waker>>,
 }
 
@@ -62,7 +62,7 @@ impl Pulse {
         }
     }
 
-    /// Returns when the limit is another than this one.
+    /// Returns when the limit is no longer `from`.
     async fn changed(&self, from: Duration) {
         poll_fn(|context| {
             if self.limit.get() != from {
@@ -76,7 +76,7 @@ impl Pulse {
 }
 
 impl<B: Block + 'static> Admin<B> {
-    /// A controller for a host that was let in.
+    /// A controller for a host that was admitted.
     pub fn new<E: Env>(
         env: &E,
         portal: Portal<B>,
@@ -98,8 +98,8 @@ impl<B: Block + 'static> Admin<B> {
     }
 
     fn set_limit(&self) {
-        // In steps of KAS: rounded up, and one more, for a host that is heard of just before the
-        // time is over.
+        // In steps of KAS: rounded up, plus one step, for a host that sends just before the time is
+        // over.
         let limit = match self.controller.keep_alive_ms() {
             0 => Duration::ZERO,
             ms => Duration::from_secs(ms.div_ceil(1000).into()) + KEEP_ALIVE_STEP,
@@ -112,7 +112,7 @@ impl<B: Block + 'static> Admin<B> {
         });
     }
 
-    /// The host was heard of.
+    /// The host has sent something.
     pub fn heard(&self, now: Nanos) {
         self.pulse.heard.set(now);
     }
@@ -120,14 +120,14 @@ impl<B: Block + 'static> Admin<B> {
     /// Executes a command and puts its answer in the outbox.
     pub fn execute(&mut self, queue: &Rc<Queue>, command: &Command, data: &[u8], now: Nanos) {
         self.heard(now);
-        // First, so that the change counts of logs are those of what is in them.
+        // First of all, so that the change counts in the logs match their content.
         self.hear();
         self.controller.set_busy(self.association.is_busy());
         let view = View::new(&self.portal, &self.association, self.local);
         let (answer, effect) = self.controller.execute(command, data, &view);
         self.set_limit();
         let cid = command.cid.get();
-        // Before the answer: the host may use what it was told at once.
+        // Before the answer: the host may act on the answer at once.
         self.association.set_ready(self.controller.is_ready());
         self.association.grant(self.controller.io_queues());
         if effect == Effect::Reset {
@@ -170,7 +170,7 @@ impl<B: Block + 'static> Admin<B> {
         self.tell(queue);
     }
 
-    /// Takes what happened elsewhere to the controller.
+    /// Takes events that happened to the controller elsewhere.
     fn hear(&mut self) {
         let Failed { commands, lost } = self.association.take_failed();
         self.controller.io_failed(commands, lost);
@@ -184,7 +184,8 @@ impl<B: Block + 'static> Admin<B> {
         }
     }
 
-    /// Takes what happened elsewhere to the controller, and tells the host what it wants to know.
+    /// Takes events that happened elsewhere, and completes the host's Asynchronous Event Requests
+    /// for them.
     pub fn tell(&mut self, queue: &Queue) {
         self.hear();
         while let Some(completion) = self.controller.event() {
@@ -192,7 +193,7 @@ impl<B: Block + 'static> Admin<B> {
         }
     }
 
-    /// Ends the controller's I/O queues, before the last answers of this one go out.
+    /// Ends the controller's I/O queues, before the last answers of this queue are sent.
     pub fn end(&self) {
         self.association.end();
     }
@@ -227,7 +228,7 @@ async fn watch<E: Env>(env: E, pulse: Rc<Pulse>, association: Arc<Association>) 
                 association.end();
                 return;
             }
-            // In steps, so that a host that is gone does not hold this for long.
+            // In steps, so that the task of a gone association ends soon.
             wait = wait.min(limit - silent);
         }
         within(&env, wait, pulse.changed(limit)).await;

@@ -1,4 +1,4 @@
-//! Commands whose data are on their way.
+//! Commands whose data has not arrived yet.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,41 +16,42 @@ use super::io::{self, Handle};
 use super::queue::Queue;
 use crate::limits::NVME_ASKED_BYTES_MAX;
 
-/// What is to be done with a command once its data are there.
+/// The action for a command once its data has arrived.
 pub(super) enum Plan<B> {
-    /// A command of a new queue or an admin queue, or one by which a host proves itself.
+    /// A command of a new queue or an admin queue, or one of an authentication.
     Control,
     /// A command of an I/O queue.
     Io(Rc<Handle<B>>, Io),
-    /// It fails.
+    /// The command fails.
     Fail(Status),
 }
 
-/// A command that was taken.
+/// A command that was accepted.
 pub(super) struct Job<B> {
     pub command: Command,
     pub plan: Plan<B>,
-    /// The fused operation that it is a part of.
+    /// The fused operation that the command is a part of.
     pub fused: Option<(Rc<Pair<B>>, Part)>,
-    /// It has waited for the limits that hold for it.
+    /// The command has waited for its rate limits.
     pub is_paid: bool,
-    /// It is to be aborted when its data are there: a host that was asked for them goes on sending
-    /// them.
+    /// The command is to be aborted when its data has arrived: a host that was asked for data goes
+    /// on sending it.
     pub abort: Option<Request>,
 }
 
-/// A command whose data are arriving.
+/// A command whose data is arriving.
 pub(super) struct Arriving<B> {
     pub job: Job<B>,
-    /// As many bytes as the command has, behind `skip` others; nothing where they are of no use.
+    /// Holds as many bytes as the command has, behind `skip` others; empty if the data is of no
+    /// use.
     pub data: BufMut,
-    /// Bytes in front of them in the capsule.
+    /// Bytes in front of the data in the capsule.
     pub skip: usize,
 }
 
 impl<B> Job<B> {
-    /// Whether it is the command of this identifier, one of a namespace, not a part of two, and
-    /// nobody wants to abort it yet.
+    /// Whether this is the command with this identifier, and it may be aborted: it is a command of
+    /// a namespace, is not fused, and has no abort request yet.
     pub fn may_be_aborted(&self, cid: u16) -> bool {
         let is_single = matches!(self.plan, Plan::Io(..)) && self.fused.is_none();
         self.command.cid.get() == cid && is_single && self.abort.is_none()
@@ -58,33 +59,33 @@ impl<B> Job<B> {
 }
 
 impl<B> Plan<B> {
-    /// Bytes that the command holds once its data were asked for or are about to arrive.
+    /// Bytes that the command holds once its data was requested or is about to arrive.
     #[inline]
     pub fn held_bytes(&self) -> u64 {
         if let Plan::Io(_, io) = self { io::held_bytes(io) } else { 0 }
     }
 }
 
-/// Commands whose data travel outside of their capsules.
+/// Commands whose data is sent outside of their capsules.
 pub(super) struct Asking<B> {
-    /// Those whose data were asked for, by tag.
+    /// Commands whose data was requested, by tag.
     pub asked: Vec<Option<Arriving<B>>>,
-    /// Bytes of all that were asked for.
+    /// Bytes of all requested data.
     pub bytes: u64,
-    /// Those whose data are to be asked for when there is room.
+    /// Commands whose data will be requested when there is room.
     pub unasked: VecDeque<Job<B>>,
-    /// Those that are over a limit. Their data are not asked for until they are not: they hold
-    /// nothing meanwhile.
+    /// Commands that are over a rate limit. Their data is requested only after the wait, so they
+    /// hold no memory meanwhile.
     pub over: Rc<Over<B>>,
 }
 
-/// Commands of a queue that wait for a limit before their data are asked for.
+/// Commands of a queue that wait for a rate limit before their data is requested.
 pub(super) struct Over<B> {
     waiting: Cell<usize>,
     passed: RefCell<VecDeque<Job<B>>>,
-    /// The queue has ended: nobody asks for data any more.
+    /// The queue has ended: it requests no more data.
     ended: Cell<bool>,
-    /// Of the receiving task.
+    /// Waker of the receiving task.
     receiver: RefCell<Option<Waker>>,
 }
 
@@ -100,7 +101,7 @@ impl<B> Default for Over<B> {
 }
 
 impl<B: 'static> Over<B> {
-    /// Has a command of the link wait for its turn.
+    /// Lets a command wait for its turn.
     pub fn wait(self: &Rc<Self>, mut job: Job<B>, queue: &Rc<Queue>) {
         let Plan::Io(handle, io) = &job.plan else { unreachable!("only what a namespace does is limited") };
         let (handle, io) = (handle.clone(), *io);
@@ -130,7 +131,8 @@ impl<B: 'static> Over<B> {
         });
     }
 
-    /// The queue has ended. Gives those that had their turn and were not asked for.
+    /// The queue has ended. Returns the commands that have passed the limit and whose data was not
+    /// requested.
     pub fn end(&self) -> VecDeque<Job<B>> {
         self.ended.set(true);
         self.passed.take()
@@ -138,12 +140,12 @@ impl<B: 'static> Over<B> {
 }
 
 impl<B> Asking<B> {
-    /// Asks for the data of commands that wait for that, as far as there is room.
+    /// Requests the data of waiting commands, as far as there is room.
     pub fn ask(&mut self, machine: &mut Receiver, queue: &Queue) {
         while let Some(Job { command, plan, fused, .. }) = self.unasked.front() {
             let (len, held) = (command.dptr.length.get(), plan.held_bytes());
             let fits = self.bytes == 0 || self.bytes + u64::from(len) <= NVME_ASKED_BYTES_MAX;
-            // The first of two fused commands holds memory until the second is there.
+            // The first of two fused commands holds memory until the second has arrived.
             let is_second = matches!(fused, Some((_, Part::Second)));
             if !(fits && (is_second || queue.link.has_room(held))) {
                 return;
@@ -161,8 +163,8 @@ impl<B> Asking<B> {
         }
     }
 
-    /// As [`Asking::ask`], and once more when the connection holds less, or a command has waited
-    /// long enough.
+    /// As [`Asking::ask`]. Also wakes the task when the connection holds less, or when a command
+    /// has waited long enough.
     pub fn ask_when_released(&mut self, machine: &mut Receiver, queue: &Queue, context: &Context<'_>) {
         if self.over.waiting.get() > 0 {
             *self.over.receiver.borrow_mut() = Some(context.waker().clone());
@@ -174,8 +176,8 @@ impl<B> Asking<B> {
         }
     }
 
-    /// Has a command end that has not begun, because its data are not there. Gives the request back
-    /// where there is none.
+    /// Ends a command that has not begun because its data has not arrived. Returns the request if
+    /// there is no such command.
     pub fn abort(&mut self, request: Request, queue: &Queue) -> Option<Request> {
         let cid = request.cid;
         let is_meant = |job: &Job<B>| job.may_be_aborted(cid);
@@ -196,7 +198,7 @@ impl<B> Asking<B> {
         }
     }
 
-    /// The data that were asked for with this tag are there.
+    /// All data requested with this tag has arrived.
     pub fn take(&mut self, tag: u16) -> Option<Arriving<B>> {
         let arriving = self.asked[usize::from(tag)].take();
         self.bytes -= arriving.as_ref().map_or(0, |arriving| arriving.data.len() as u64);

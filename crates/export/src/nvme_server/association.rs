@@ -1,4 +1,4 @@
-//! A controller as those see it that do not own it: other threads, and its I/O queues.
+//! A controller as other threads and its I/O queues see it, which do not own it.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
@@ -19,17 +19,17 @@ pub(super) struct Association {
     pub kind: Kind,
     pub host: Host,
     pub subsystem: Nqn,
-    /// Those of the subsystem; a discovery controller has none.
+    /// Secrets of the subsystem's hosts; a discovery controller has none.
     pub secrets: Option<HostSecrets>,
-    /// Its admin queue is inside of TLS, and so its I/O queues have to be.
+    /// The admin queue uses TLS, so the I/O queues have to use it, too.
     pub is_secure: bool,
-    /// Of the admin queue's connection.
+    /// Alarm of the admin queue's connection.
     pub alarm: Arc<Alarm>,
     /// I/O queues may be connected.
     ready: AtomicBool,
     /// The admin queue has ended, or has to.
     gone: AtomicBool,
-    /// I/O queues that the host was granted.
+    /// Number of I/O queues that the host was granted.
     granted: AtomicU16,
     inner: Mutex<Inner>,
 }
@@ -38,21 +38,21 @@ pub(super) struct Association {
 struct Inner {
     /// Connected I/O queues by their number.
     queues: BTreeMap<u16, Connected>,
-    /// I/O queues that had to end, and whose commands are still under way.
+    /// I/O queues that had to end, and whose commands are still in flight.
     unfinished: usize,
-    /// Counts disabled controllers: a queue of an earlier count has ended.
+    /// Counts how often the I/O queues were dropped. Queues of an earlier count have ended.
     epoch: u64,
-    /// What the admin queue has not heard yet.
+    /// Events that the admin queue has not taken yet.
     news: Vec<News>,
     failed: Failed,
 }
 
-/// Commands of I/O queues that have failed, and that the admin queue has not heard of yet.
+/// Failed commands of I/O queues that the admin queue has not taken yet.
 #[derive(Debug, Default)]
 pub(super) struct Failed {
-    /// By their queue, the oldest first: as many as the error log holds.
+    /// The failed commands with their queues, oldest first: at most as many as the error log holds.
     pub commands: VecDeque<(u16, Named, Status)>,
-    /// So many more there were before.
+    /// Number of older ones that were discarded.
     pub lost: u64,
 }
 
@@ -60,24 +60,24 @@ pub(super) struct Failed {
 #[derive(Debug)]
 struct Connected {
     alarm: Arc<Alarm>,
-    /// Commands to abort that it has not heard of yet: no more than [`nvme::target::ABORTS_MAX`].
+    /// Abort requests that the queue has not taken yet: no more than [`nvme::target::ABORTS_MAX`].
     aborts: Vec<Request>,
 }
 
-/// What others tell an admin queue.
+/// An event that an admin queue is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum News {
-    /// A namespace came, went, or has another size.
+    /// A namespace was added or removed, or its size has changed.
     Namespace(u32),
-    /// A namespace is reached in another way.
+    /// The access state of a namespace has changed.
     Access(u32),
-    /// The discovery log is another.
+    /// The discovery log has changed.
     Discovery,
     /// Another host has changed a reservation of a namespace.
     Reservation(u32, Notice),
 }
 
-/// News that an admin queue has not heard, at most, before reservation notifications are lost.
+/// Most events that an admin queue has not taken before reservation notifications are lost.
 const NEWS_MAX: usize = 1024;
 
 /// An I/O queue's place in its association.
@@ -89,7 +89,7 @@ pub(super) struct Seat {
 }
 
 impl Association {
-    /// For a host that was let in.
+    /// An association for a host that was admitted.
     pub fn new(
         cntlid: u16,
         admission: &Admission,
@@ -112,12 +112,12 @@ impl Association {
         })
     }
 
-    /// I/O queues that are connected.
+    /// Number of connected I/O queues.
     pub fn queue_count(&self) -> usize {
         self.lock().queues.len()
     }
 
-    /// Whether commands of its I/O queues may be under way, also of those that had to end.
+    /// Whether commands of its I/O queues may be in flight, also of queues that had to end.
     pub fn is_busy(&self) -> bool {
         let inner = self.lock();
         !inner.queues.is_empty() || inner.unfinished > 0
@@ -128,7 +128,7 @@ impl Association {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a queue of the host has to be convinced of, if it has to.
+    /// The policy by which a queue of the host has to authenticate, if it has to.
     ///
     /// # Errors
     /// The host is locked out.
@@ -141,7 +141,7 @@ impl Association {
         self.ready.store(ready, Ordering::SeqCst);
     }
 
-    /// So many I/O queues may be connected.
+    /// Sets the number of I/O queues that may be connected.
     pub fn grant(&self, queues: u16) {
         self.granted.store(queues, Ordering::SeqCst);
     }
@@ -168,7 +168,7 @@ impl Association {
         self.gone.load(Ordering::SeqCst)
     }
 
-    /// Tells the admin queue something.
+    /// Tells the admin queue about an event.
     pub fn tell(&self, news: News) {
         let mut inner = self.lock();
         let is_new = match news {
@@ -227,7 +227,7 @@ impl Association {
             && !inner.queues.contains_key(&number)
     }
 
-    /// Connects an I/O queue. `None` if that number is not there to be connected.
+    /// Connects an I/O queue. `None` if no queue of this number may be connected now.
     pub fn seat(self: &Arc<Self>, number: u16, alarm: Arc<Alarm>) -> Option<Seat> {
         let mut inner = self.lock();
         if !self.is_free(&inner, number) {
@@ -239,7 +239,7 @@ impl Association {
 }
 
 impl Seat {
-    /// What was asked of the queue since the last call.
+    /// Abort requests since the last call.
     pub fn take_aborts(&self) -> Vec<Request> {
         let mut inner = self.association.lock();
         if inner.epoch != self.epoch {
@@ -248,13 +248,13 @@ impl Seat {
         inner.queues.get_mut(&self.number).map(|queue| std::mem::take(&mut queue.aborts)).unwrap_or_default()
     }
 
-    /// The queue has to end.
+    /// Whether the queue has to end.
     pub fn is_lost(&self) -> bool {
         self.association.is_gone() || self.association.lock().epoch != self.epoch
     }
 }
 
-/// The queue has ended, and so has all that it was asked for.
+/// The queue has ended, and with it its abort requests.
 impl Drop for Seat {
     fn drop(&mut self) {
         let mut inner = self.association.lock();

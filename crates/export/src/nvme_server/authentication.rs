@@ -1,4 +1,4 @@
-//! A queue that proves who its host is: NVMe Base 2.0, clauses 6.1, 6.2 and 8.13.
+//! Authentication of a queue's host: NVMe Base 2.0, clauses 6.1, 6.2 and 8.13.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -10,22 +10,22 @@ use nvme::{Command, FABRICS, Status, fabrics};
 use super::queue::Queue;
 use crate::limits::{HANDSHAKE_MAX, NVME_ADMIN_DATA_BYTES_MAX};
 
-/// One transaction of a queue.
+/// One authentication transaction of a queue.
 pub(super) struct Authentication {
     machine: Rc<RefCell<ControllerAuth>>,
-    /// It is not waited for any longer then.
+    /// The deadline of the transaction.
     until: Nanos,
 }
 
-/// How far a transaction is after a command.
+/// Progress of a transaction after a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Progress {
     UnderWay,
-    /// The host is who it says it is.
+    /// The host has proven its identity.
     Proven,
-    /// It is not: the connection has to end.
+    /// The host has failed to prove its identity: the connection has to end.
     Refused(Refusal),
-    /// It took too long.
+    /// The deadline has passed.
     TooLate,
 }
 
@@ -53,13 +53,13 @@ impl Authentication {
         })
     }
 
-    /// It is not waited for any longer.
+    /// Whether the deadline has passed.
     pub fn is_over(&self, now: Nanos) -> bool {
         now >= self.until
     }
 
-    /// Executes Authentication Send or Receive, and puts its answer in the outbox, at once or when
-    /// its work is done.
+    /// Executes Authentication Send or Receive. Its answer is put in the outbox at once or when its
+    /// work is done.
     pub fn execute(&self, queue: &Rc<Queue>, command: &Command, data: &[u8], now: Nanos) -> Progress {
         let cid = command.cid.get();
         if self.is_over(now) {
@@ -83,8 +83,8 @@ impl Authentication {
         let Some(work) = self.machine.borrow_mut().received(data) else {
             return queue.complete(cid, Status::SUCCESS, 0, 0);
         };
-        // It is answered when its work is done: so a connection has no more than one piece of work
-        // that waits, and counts towards its address's limit until that is done.
+        // The command is answered when its work is done. So a connection has no more than one piece
+        // of work that waits, and counts towards its address's limit until that is done.
         let (queue, machine) = (queue.clone(), self.machine.clone());
         queue.link.env.clone().spawn(async move {
             let worked = aside(move || work.run()).await;
@@ -98,12 +98,12 @@ impl Authentication {
         let mut machine = self.machine.borrow_mut();
         match machine.reply() {
             None => queue.complete(cid, Status::COMMAND_SEQUENCE_ERROR, 0, 0),
-            // It stays to be read.
+            // The message stays, so that the host can read it again.
             Some(message) if len > NVME_ADMIN_DATA_BYTES_MAX || message.len() > len as usize => {
                 queue.complete(cid, Status::INVALID_FIELD, 0, 0);
             }
             Some(mut message) => {
-                // As many bytes as were asked for: hosts count them.
+                // As many bytes as the host has asked for: hosts check the length.
                 message.resize(len as usize, 0);
                 queue.deliver(cid, BufMut::copy_of(&message).freeze(), 0, 0);
                 machine.was_read();

@@ -35,18 +35,18 @@ use crate::server::{Newcomer, address_of};
 use crate::state::Alarm;
 use crate::wire::{Received, WireReader, WireWriter, accept_tls, split};
 
-/// Why a connection ended; for the log.
+/// The reason why a connection ended; for the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The host closed the stream.
     Host,
-    /// It has to end, at once.
+    /// The connection has to end at once.
     Cut,
     /// The host broke the protocol: it was told so.
     Violation(Violation),
-    /// The host is not who it says it is: it was told so.
+    /// The host failed to authenticate: it was told so.
     Refused(Refusal),
-    /// Another connection has become the queue that it was to be.
+    /// Another connection has taken the queue's place.
     Taken,
     /// The socket failed.
     Broken,
@@ -61,17 +61,17 @@ struct Receiving<B> {
     budget: Arc<Budget>,
     peer: String,
     local: Option<std::net::SocketAddr>,
-    /// Whose key the connection is encrypted with, if it is.
+    /// Identity of the key that encrypts the connection, if it is encrypted.
     identity: Option<TlsIdentity>,
     role: Role<B>,
-    /// The transaction by which the host proves itself, for the first time or again.
+    /// The transaction by which the host authenticates, for the first time or again.
     authentication: Option<Authentication>,
     machine: Receiver,
     reader: WireReader,
     input: Input,
-    /// The command whose data follow in its capsule.
+    /// The command whose data follows in its capsule.
     capsule: Option<Arriving<B>>,
-    /// A first fused command whose second one has to be the next.
+    /// A first fused command. The second has to be the next command.
     first: Option<Rc<Pair<B>>>,
     asking: Asking<B>,
     /// When the last bytes arrived.
@@ -81,13 +81,13 @@ struct Receiving<B> {
     commands_since: u32,
     /// Reads that wait for others that came with them.
     reads: Vec<Read<B>>,
-    /// How much those read.
+    /// Bytes that those read.
     reads_bytes: u64,
-    /// The last receive was of long data, into their place.
+    /// The last receive put long data directly into its buffer.
     after_long_data: bool,
 }
 
-/// Serves a host until it goes or has to.
+/// Serves a host until it leaves or its connection has to end.
 pub(super) async fn run<B: Block + 'static>(
     env: ShardEnv,
     stream: Stream,
@@ -113,8 +113,7 @@ pub(super) async fn run<B: Block + 'static>(
         ended => {
             tracing::debug!(%peer, "an NVMe/TCP connection was not initialized");
             if let Some(Err(Some(violation))) = ended {
-                // A few bytes, which an empty socket takes at once; if it fails, nobody is there to
-                // hear it.
+                // A few bytes, which an empty socket takes at once. If it fails, the host is gone.
                 let _ = writer.send_bytes(machine.farewell(&violation)).await;
             }
             return;
@@ -159,7 +158,7 @@ pub(super) async fn run<B: Block + 'static>(
         admin.end();
     }
 
-    // Answers that are under way still go out, unless the host does not take them.
+    // Pending answers are still sent, unless the host does not take them.
     let lingers = matches!(end, End::Host | End::Violation(_) | End::Refused(_) | End::Taken);
     if !(lingers && within(&env, LINGER_MAX, drained(&link)).await.is_some()) {
         link.die();
@@ -178,12 +177,12 @@ pub(super) async fn run<B: Block + 'static>(
     }
 }
 
-/// ContentType of a record of TLS that has a handshake in it: RFC 8446, clause 5.1. PDUs begin with
-/// their type, and there is none of this number.
+/// ContentType of a TLS record with a handshake: RFC 8446, clause 5.1. PDUs begin with their type,
+/// and no type has this number.
 const TLS_HANDSHAKE: u8 = 22;
 
-/// Waits for the first bytes. If they are those of a TLS handshake, and TLS is spoken here, takes
-/// it to its end; gives whose key it was made with.
+/// Waits for the first bytes. If they begin a TLS handshake and the portal has TLS, completes the
+/// handshake. Returns the identity of its key.
 async fn secure<B: Block + 'static>(
     env: &ShardEnv,
     portal: &Portal<B>,
@@ -219,7 +218,7 @@ async fn secure<B: Block + 'static>(
     }
 }
 
-/// Receives what comes next.
+/// Receives the next bytes.
 async fn receive(reader: &mut WireReader, input: &mut Input) -> Result<(), Option<Violation>> {
     let (buf, free) = input.lend();
     let (buf, received) = reader.recv(buf, free).await;
@@ -228,7 +227,7 @@ async fn receive(reader: &mut WireReader, input: &mut Input) -> Result<(), Optio
     Ok(())
 }
 
-/// Waits for ICReq. Gives what answers it, or what the host did wrong, if it did something.
+/// Waits for ICReq. Returns the answer to it, or the host's violation if there was one.
 async fn initialize(
     machine: &mut Receiver,
     reader: &mut WireReader,
@@ -240,7 +239,7 @@ async fn initialize(
         match step {
             Step::Initialized(response) => return Ok(response),
             Step::Close(violation) => return Err(Some(violation)),
-            // Nothing else comes before.
+            // Nothing else can arrive before ICReq.
             _ => {}
         }
         receive(reader, input).await?;
@@ -261,8 +260,8 @@ impl<B: Block + 'static> Receiving<B> {
         }
     }
 
-    /// Serves a new queue until it is connected, and its host has proven itself if it has to. That
-    /// must not take long.
+    /// Serves a new queue until it is connected, and its host has authenticated if it has to. The
+    /// time for this is limited.
     async fn connect(&mut self, newcomer: &Newcomer) -> Result<(), End> {
         let env = self.env.clone();
         let connecting = async {
@@ -278,7 +277,7 @@ impl<B: Block + 'static> Receiving<B> {
         newcomer.within(&env, connecting).await.unwrap_or(Err(End::Cut))
     }
 
-    /// Tells a host what it did wrong.
+    /// Tells a host about its violation.
     fn farewell(&self, end: End) -> End {
         if let End::Violation(violation) = end {
             tracing::debug!(peer = self.peer, %violation, "an NVMe host breaks the protocol");
@@ -290,7 +289,7 @@ impl<B: Block + 'static> Receiving<B> {
         end
     }
 
-    /// Takes one step of what has arrived.
+    /// Processes one step of the data that has arrived.
     #[inline]
     async fn step(&mut self) -> Result<(), End> {
         let (taken, step) = self.machine.step(self.input.bytes());
@@ -308,7 +307,7 @@ impl<B: Block + 'static> Receiving<B> {
                 };
                 let data = &mut arriving.expect("data follow a command").data;
                 let from = offset as usize;
-                // What is longer than the command's data is of no use.
+                // Bytes beyond the command's data are of no use.
                 if let Some(place) = data.get_mut(from..) {
                     let useful = len.min(place.len());
                     place[..useful].copy_from_slice(&self.input.bytes()[..useful]);
@@ -343,7 +342,7 @@ impl<B: Block + 'static> Receiving<B> {
         .await
     }
 
-    /// Receives into the input.
+    /// Receives into the input buffer.
     async fn receive(&mut self) -> Result<(), End> {
         self.begin_reads();
         self.queue.link.send_at_once();
@@ -361,7 +360,7 @@ impl<B: Block + 'static> Receiving<B> {
         Ok(())
     }
 
-    /// Receives `len` bytes of data into their place, or some of them.
+    /// Receives up to `len` bytes of data directly into their buffer.
     async fn receive_data(&mut self, to: To, from: usize, len: usize) -> Result<(), End> {
         let arriving = match to {
             To::Capsule => self.capsule.as_mut(),
@@ -369,12 +368,12 @@ impl<B: Block + 'static> Receiving<B> {
         };
         let data = &mut arriving.expect("data follow a command").data;
         if from + len > data.len() {
-            // They are of no use: through the input, as ever.
+            // The data is of no use: it goes through the input buffer.
             return self.receive().await;
         }
         let mut buf = std::mem::replace(data, BufMut::zeroed(0));
         self.begin_reads();
-        // Other PDUs' data belong behind it.
+        // Data of later PDUs belongs behind it.
         let rest = buf.split_off(from + len);
         let (mut buf, received) = self.receive_into(buf, from).await?;
         self.machine.received(&buf[from..from + received]);
@@ -410,7 +409,7 @@ impl<B: Block + 'static> Receiving<B> {
         }
     }
 
-    /// Lets go of commands whose data will not come.
+    /// Releases commands whose data will not come.
     fn abandon(&mut self) {
         if let Role::Io(namespaces) = &self.role {
             namespaces.drop_waiting();
@@ -427,14 +426,14 @@ impl<B: Block + 'static> Receiving<B> {
             link.abandon(0);
             pairs.extend(job.fused.map(|(pair, _)| pair));
         }
-        // Parts that were there wait for others that will not come.
+        // Parts that have arrived wait for others that will not come.
         for bytes in pairs.iter().flat_map(|pair| pair.abandon()) {
             link.abandon(bytes);
         }
     }
 }
 
-/// Looks at what the alarm was rung for, if it was. Gives how the queue has to end, if it has to.
+/// Handles the causes of a rung alarm. Returns how the queue has to end, if it has to.
 fn look<B: Block + 'static>(
     alarm: &Alarm,
     role: &mut Role<B>,

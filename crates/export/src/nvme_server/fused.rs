@@ -1,5 +1,4 @@
-//! Fused commands: two that came one after the other and are one operation. NVMe Base 2.0, clause
-//! 3.4.2.
+//! Fused commands: two commands in sequence that are one operation. NVMe Base 2.0, clause 3.4.2.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,29 +12,29 @@ use super::io::{self, Handle};
 use super::queue::Queue;
 use crate::state::Alarm;
 
-/// Which of the two.
+/// The position of a command in the pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Part {
     First,
     Second,
 }
 
-/// Two fused commands, of which the second may not have come yet.
+/// Two fused commands, of which the second may not have arrived yet.
 pub(super) struct Pair<B>(RefCell<State<B>>);
 
 struct State<B> {
-    /// Those that are there with all their data.
+    /// Commands that have arrived with all their data.
     there: [Option<Ready<B>>; 2],
-    /// The first one has failed, and was answered.
+    /// The first command has failed, and was answered.
     has_failed: bool,
-    /// No second one will come.
+    /// The second command will not come.
     is_alone: bool,
 }
 
 /// A command that could begin.
 pub(super) struct Ready<B> {
     pub named: Named,
-    /// What it is, or how it fails.
+    /// The operation, or the status with which it fails.
     pub what: Result<(Rc<Handle<B>>, Io, BufMut), Status>,
 }
 
@@ -48,7 +47,7 @@ impl<B> Ready<B> {
         queue.fail(self.named, status, self.held_bytes());
     }
 
-    /// A second one whose first one has failed.
+    /// Answers the second command of a pair whose first has failed.
     fn answer_beside_failed(self, queue: &Queue) {
         let status = self.what.as_ref().err().copied().unwrap_or(Status::ABORTED_FAILED_FUSED);
         self.answer(queue, status);
@@ -60,7 +59,7 @@ impl<B: Block + 'static> Pair<B> {
         Rc::new(Pair(RefCell::new(State { there: [None, None], has_failed: false, is_alone: false })))
     }
 
-    /// Another command has come than the second one.
+    /// Another command has arrived in place of the second one.
     pub fn leave_alone(&self, queue: &Queue) {
         let first = {
             let mut state = self.0.borrow_mut();
@@ -72,8 +71,8 @@ impl<B: Block + 'static> Pair<B> {
         }
     }
 
-    /// A part is there with its data. Gives both, when the other one is there, too. Those that have
-    /// failed are answered.
+    /// A part has arrived with its data. Returns both commands when the other one has arrived, too.
+    /// Commands that have failed are answered.
     pub fn arrived(&self, part: Part, ready: Ready<B>, queue: &Queue) -> Option<[Ready<B>; 2]> {
         let (first, second) = {
             let mut state = self.0.borrow_mut();
@@ -82,7 +81,7 @@ impl<B: Block + 'static> Pair<B> {
                 ready.answer(queue, Status::ABORTED_MISSING_FUSED);
                 return None;
             }
-            // A first one that has failed needs no second one to be answered.
+            // A first command that has failed is answered without waiting for the second.
             if let (Part::First, Err(status)) = (part, &ready.what) {
                 let (status, second) = (*status, state.there[1].take());
                 state.has_failed = true;
@@ -101,7 +100,7 @@ impl<B: Block + 'static> Pair<B> {
             (state.there[0].take()?, state.there[1].take()?)
         };
         let (one, other) = match (&first.what, &second.what) {
-            // It went while they waited for each other.
+            // The namespace was removed while they waited for each other.
             (Ok((handle, ..)), Ok(_)) if handle.is_ending() => (Status::INVALID_NAMESPACE, Status::INVALID_NAMESPACE),
             (Ok((handle, one, _)), Ok((same, other, _))) => {
                 let is_one = Rc::ptr_eq(handle, same);
@@ -110,7 +109,7 @@ impl<B: Block + 'static> Pair<B> {
                     _ => (Status::INVALID_FIELD, Status::INVALID_FIELD),
                 }
             }
-            // The first one has not failed by itself.
+            // The first command has not failed by itself.
             (_, Err(other)) | (Err(other), _) => (Status::ABORTED_FAILED_FUSED, *other),
         };
         first.answer(queue, one);
@@ -118,7 +117,7 @@ impl<B: Block + 'static> Pair<B> {
         None
     }
 
-    /// The queue has ended. Gives the bytes that each of those held that were there and will not be
+    /// The queue has ended. Returns the bytes held by each command that has arrived and will not be
     /// answered.
     pub fn abandon(&self) -> Vec<u64> {
         self.0.borrow_mut().there.iter_mut().filter_map(Option::take).map(|ready| ready.held_bytes()).collect()
@@ -167,7 +166,7 @@ async fn execute<B: Block>(
     }
     handle.reach().map_err(|status| (Part::First, status))?;
     let used = handle.used();
-    // From here on nobody else writes there.
+    // From here on no other command writes to the range.
     let _held = used.hold(offset, u64::from(len)).await;
     let _inside = used.begin(compare.group()).map_err(|status| (Part::First, status))?;
     used.allows(write.group()).map_err(|status| (Part::Second, status))?;

@@ -1,13 +1,13 @@
-//! What goes on in a namespace, on all shards and at all addresses: commands that run, and who has
-//! to wait for them.
+//! Tracks the running commands of a namespace, on all shards and at all addresses, for tasks that
+//! have to wait for them.
 //!
-//! A command costs a load and two stores on its way, none of which other cores see: each queue
-//! counts its own commands, in one of two phases. Whoever has to know that everything has ended
-//! that was let in before flips the phase, has each queue's shard say that it has seen that, and
-//! waits until nothing of the old phase runs. So the work is with those who wait, who are few.
+//! A command costs a load and two stores, none of which other cores see: each queue counts its own
+//! commands, in one of two phases. A task that has to know when all earlier commands have ended
+//! flips the phase. Each queue's shard then confirms that it has seen the flip, and the task waits
+//! until no command of the old phase runs. So the cost is with the tasks that wait, which are few.
 //!
-//! Whoever has to change a range alone lists it first and waits then: what was let in before has
-//! ended, and what comes later finds it listed and waits.
+//! A task that needs a range for itself first adds the range to a list, and then waits. Commands
+//! that were let in before have ended then. Later commands find the range in the list and wait.
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -20,21 +20,21 @@ use nvme::target::Range;
 /// Bit of the word: the phase.
 const PHASE: u64 = 1;
 
-/// Bit of the word: somebody waits until commands have ended.
+/// Bit of the word: a task waits until commands have ended.
 const DRAINING: u64 = 1 << 1;
 
 /// Bit of the word: ranges are held.
 const HELD: u64 = 1 << 2;
 
-/// The bits above are the version of what queues may keep a copy of.
+/// The bits from here on are the version of the data that queues may keep a copy of.
 const VERSION_SHIFT: u32 = 8;
 
 /// The commands of one namespace.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     word: AtomicU64,
-    /// How often the phase was flipped. Stored behind the word, so that whoever has seen it has
-    /// seen the word.
+    /// Number of flips of the phase. It is stored after the word, so that a shard that has seen it
+    /// has seen the word, too.
     flips: AtomicU64,
     inner: Mutex<Inner>,
 }
@@ -42,48 +42,49 @@ pub(super) struct Gate {
 #[derive(Debug, Default)]
 struct Inner {
     lanes: Vec<Arc<Lane>>,
-    /// Drains that were asked for, that the current or last flip serves, and that are done.
+    /// Number of drains that were requested, that the current or last flip serves, and that are
+    /// done.
     asked: u64,
     served: u64,
     done: u64,
     waiting: Vec<Waker>,
-    /// Ranges that are held, each with a number of its own, and who waits for one of them.
+    /// Held ranges, each with its own number. Tasks that wait for one are in `waiting_for_range`.
     held: Vec<(u64, Range)>,
     next_hold: u64,
     waiting_for_range: Vec<Waker>,
 }
 
-/// A range that nobody else changes, until it is dropped.
+/// A range that only the holder may change, until this is dropped.
 #[derive(Debug)]
 pub(super) struct Hold<'a> {
     gate: &'a Gate,
     number: u64,
 }
 
-/// The commands of one queue. Its shard alone writes, so plain loads and stores do.
+/// The commands of one queue. Only its shard writes, so plain loads and stores are enough.
 #[derive(Debug, Default)]
 struct Lane {
-    /// Commands that run, by phase.
+    /// Running commands, by phase.
     running: [AtomicU32; 2],
-    /// [`Gate::flips`], as its shard has seen it.
+    /// [`Gate::flips`], as the shard has last seen it.
     seen: AtomicU64,
     closed: AtomicBool,
-    /// The task that looks at the flips.
+    /// Waker of the task that watches for flips.
     waker: Mutex<Option<Waker>>,
 }
 
-/// A queue's way to a namespace. Belongs to one shard.
+/// A queue's access to a namespace. Belongs to one shard.
 #[derive(Debug)]
 pub(super) struct Way {
     gate: Arc<Gate>,
     lane: Arc<Lane>,
 }
 
-/// A command that was let in, until it is dropped.
+/// A command that was let in. Dropping it ends the command.
 #[derive(Debug)]
 pub(super) struct Inside<'a> {
     way: &'a Way,
-    /// The gate's, when it was let in.
+    /// The gate's word when the command was let in.
     word: u64,
 }
 
@@ -117,7 +118,7 @@ impl Inner {
 }
 
 impl Gate {
-    /// A way for a queue of the calling shard.
+    /// Opens the gate to a queue of the calling shard.
     pub fn open<E: Env>(self: &Arc<Self>, env: &E) -> Way {
         let lane = Arc::new(Lane::default());
         {
@@ -129,13 +130,13 @@ impl Gate {
         Way { gate: self.clone(), lane }
     }
 
-    /// The version of what queues may keep a copy of.
+    /// The version of the data that queues may keep a copy of.
     #[inline]
     pub fn version(&self) -> u64 {
         self.word.load(Ordering::Relaxed) >> VERSION_SHIFT
     }
 
-    /// Copies that queues have are out of date.
+    /// Marks the copies that queues have as out of date.
     pub fn renew(&self) {
         self.word.fetch_add(1 << VERSION_SHIFT, Ordering::SeqCst);
     }
@@ -161,17 +162,17 @@ impl Gate {
         .await;
     }
 
-    /// Whether a part of these ranges is held.
+    /// Whether any part of these ranges is held.
     pub fn is_held(&self, ranges: &[Range]) -> bool {
         lock(&self.inner).is_held(ranges)
     }
 
-    /// Returns when nothing of these ranges is held.
+    /// Returns when no part of these ranges is held.
     pub async fn released(&self, ranges: &[Range]) {
         poll_fn(|context| lock(&self.inner).poll_released(ranges, context)).await;
     }
 
-    /// Holds a range, and returns when every command has ended that was let in before.
+    /// Holds a range. Returns when every command has ended that was let in before.
     pub async fn hold(&self, range: Range) -> Hold<'_> {
         let hold = poll_fn(|context| {
             let mut inner = lock(&self.inner);
@@ -188,15 +189,15 @@ impl Gate {
         hold
     }
 
-    /// Ends drains whose commands have ended, and begins those that were asked for meanwhile.
+    /// Ends drains whose commands have ended, and begins drains that were requested meanwhile.
     fn advance(&self) {
         let mut wake = Vec::new();
         let mut inner = lock(&self.inner);
         loop {
             if inner.served > inner.done {
                 let flips = self.flips.load(Ordering::Relaxed);
-                // The flip before this one has left its phase empty, so what runs there is older
-                // than this one.
+                // The previous flip has left its phase empty, so commands that run there are older
+                // than this flip.
                 let old = (self.word.load(Ordering::Relaxed) & PHASE ^ PHASE) as usize;
                 let is_over = |lane: &Arc<Lane>| {
                     lane.seen.load(Ordering::Acquire) == flips && lane.running[old].load(Ordering::Relaxed) == 0
@@ -222,17 +223,17 @@ impl Gate {
     }
 }
 
-/// Says that a shard has seen a flip, from the shard.
+/// Confirms, on the queue's shard, that it has seen a flip.
 async fn look(gate: Arc<Gate>, lane: Arc<Lane>) {
     poll_fn(|context| {
-        // Before looking, so that nothing is missed.
+        // Before the check, so that no flip is missed.
         *lock(&lane.waker) = Some(context.waker().clone());
         if lane.closed.load(Ordering::SeqCst) {
             return Poll::Ready(());
         }
         let flips = gate.flips.load(Ordering::SeqCst);
         if lane.seen.load(Ordering::Relaxed) != flips {
-            // From here on the shard's commands are of the new phase, and those before it are
+            // From here on the shard's commands are of the new phase, and all earlier ones are
             // counted.
             lane.seen.store(flips, Ordering::Release);
             gate.advance();
@@ -253,7 +254,8 @@ impl Way {
 }
 
 impl Inside<'_> {
-    /// Ranges may be held: if none was when it was let in, whoever holds one waits for it.
+    /// Whether ranges may be held. If none was when the command was let in, a later holder waits
+    /// for it.
     #[inline]
     pub fn may_be_held(&self) -> bool {
         self.word & HELD != 0

@@ -1,22 +1,22 @@
-//! A subsystem's history, as all its addresses have it.
+//! The history of a subsystem, shared by all its addresses.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use nvme::target::{Happened, Happening, History, Past};
 
-/// What of a subsystem's past outlives a loss of power.
+/// The part of a subsystem's history that outlives a loss of power.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SavedHistory {
-    /// What happened.
+    /// The events.
     pub history: History,
-    /// How often the power was turned on.
+    /// Number of times that the power was turned on.
     pub power_cycles: u64,
-    /// How long it was on, all in all, in seconds.
+    /// Total time with power on, in seconds.
     pub power_on_s: u64,
 }
 
-/// What has happened to a subsystem, at all its addresses. A handle, for any thread.
+/// The history of a subsystem, at all its addresses. A handle, for any thread.
 #[derive(Debug, Clone)]
 pub struct SubsystemHistory(Arc<Inner>);
 
@@ -33,11 +33,11 @@ struct Inner {
 #[derive(Debug)]
 struct Noted {
     history: History,
-    /// Something was noted that [`SubsystemHistory::take_unsaved`] has not told of.
+    /// Events were noted since the last [`SubsystemHistory::take_unsaved`].
     unsaved: bool,
 }
 
-/// A subsystem without a past.
+/// A subsystem without a history.
 impl Default for SubsystemHistory {
     fn default() -> Self {
         SubsystemHistory::power_on(SavedHistory::default(), "")
@@ -45,7 +45,8 @@ impl Default for SubsystemHistory {
 }
 
 impl SubsystemHistory {
-    /// The subsystem is served from now on, by a program of this version, after what was saved.
+    /// The subsystem is served from now on, by a program of this version. Its history continues
+    /// after `saved`.
     pub fn power_on(saved: SavedHistory, firmware: &str) -> SubsystemHistory {
         let SavedHistory { history, power_cycles, power_on_s } = saved;
         let history = SubsystemHistory(Arc::new(Inner {
@@ -64,27 +65,27 @@ impl SubsystemHistory {
         self.0.noted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes something that happens now.
+    /// Notes an event that happens now.
     pub fn note(&self, what: Happening) {
         let happened = Happened { unix_ms: unix_ms(), firmware: self.0.firmware.clone(), what };
         let mut noted = self.lock();
         noted.unsaved |= noted.history.note(happened);
     }
 
-    /// A controller was reset by its host, who has come by this port.
+    /// A controller was reset by its host, which is connected to this port.
     pub(super) fn controller_reset(&self, cntlid: u16, port: u16) {
         let power_cycles = u32::try_from(self.0.power_cycles).unwrap_or(u32::MAX);
         let power_on_ms = u64::try_from(self.0.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.note(Happening::ControllerReset { cntlid, port, power_cycles, power_on_ms });
     }
 
-    /// What is to be saved now.
+    /// The history to save now.
     pub fn saved(&self) -> SavedHistory {
         let (history, power_cycles) = (self.lock().history.clone(), self.0.power_cycles);
         SavedHistory { history, power_cycles, power_on_s: self.power_on_s() }
     }
 
-    /// Whether something was noted since the last call.
+    /// Whether events were noted since the last call.
     pub fn take_unsaved(&self) -> bool {
         std::mem::take(&mut self.lock().unsaved)
     }
@@ -93,7 +94,7 @@ impl SubsystemHistory {
         self.0.power_on_before.saturating_add(self.0.began.elapsed()).as_secs()
     }
 
-    /// For a host that has come by this port.
+    /// The history for a host that is connected to this port.
     pub(super) fn past(&self, port: u16) -> Past {
         let SavedHistory { history, power_cycles, power_on_s } = self.saved();
         Past { history, power_cycles, power_on_s, unix_ms: unix_ms(), port }

@@ -21,21 +21,21 @@ use crate::limits::{RANGE_BYTES, RANGE_PART_BYTES, RANGES_AT_ONCE, ZEROES_PART_B
 use crate::link::{RangePart, parts_of};
 use crate::state::{Alarm, ConnectionState, ExportState};
 
-/// Namespaces that a queue keeps a [`Handle`] of, unless it uses more of them at once: a few KiB
-/// each, with what the export and the namespace keep of the queue (`tests/nvme_scale.rs` measures
-/// it).
+/// Namespaces of which a queue keeps a [`Handle`], unless it uses more of them at once. Each takes
+/// a few KiB, including the state that the export and the namespace keep for the queue
+/// (`tests/nvme_scale.rs` measures it).
 const HANDLES_MAX: usize = 128;
 
-/// What an I/O queue has of a namespace.
+/// An I/O queue's access to a namespace.
 pub(super) struct Handle<B> {
     block: B,
     described: Namespace,
     export: Arc<ExportState>,
     state: Arc<ConnectionState>,
-    /// What it has in common with other queues.
+    /// The queue's use of the state that all queues share.
     used: Use,
     in_flight: Cell<u32>,
-    /// The queue has changed something.
+    /// The queue has changed the namespace.
     is_changed: Cell<bool>,
 }
 
@@ -45,13 +45,13 @@ pub(super) struct Namespaces<B> {
     portal: Portal<B>,
     association: Arc<Association>,
     seat: Seat,
-    /// Who the host is, for lists.
+    /// Name of the host and queue, for lists.
     peer: String,
     alarm: Arc<Alarm>,
     handles: RefCell<BTreeMap<u32, Rc<Handle<B>>>>,
-    /// Those that were changed by a handle that is gone.
+    /// Namespaces that were changed through a handle that is gone.
     changed: RefCell<BTreeSet<u32>>,
-    /// The one that was used last.
+    /// The handle that was used last.
     last: RefCell<Option<(u32, Rc<Handle<B>>)>>,
 }
 
@@ -68,12 +68,12 @@ impl<B: Block> Namespaces<B> {
         Namespaces { env, portal, association, seat, peer, alarm, handles, changed, last }
     }
 
-    /// Whose queue it is.
+    /// The association that the queue belongs to.
     pub fn association(&self) -> &Arc<Association> {
         &self.association
     }
 
-    /// Reads a command.
+    /// Parses a command.
     #[inline]
     pub fn plan(&self, command: &Command) -> Result<(Rc<Handle<B>>, Io), Status> {
         let handle = self.find(command.nsid.get())?;
@@ -98,7 +98,8 @@ impl<B: Block> Namespaces<B> {
             None => {
                 let handle = Rc::new(self.open(nsid).ok_or(Status::INVALID_NAMESPACE)?);
                 self.make_room(nsid);
-                // Whether it ends or not: who entered has to be found to leave.
+                // Inserted even if it ends: a connection that entered the export has to be found to
+                // leave it.
                 self.handles.borrow_mut().insert(nsid, handle.clone());
                 handle
             }
@@ -110,8 +111,8 @@ impl<B: Block> Namespaces<B> {
         Ok(handle)
     }
 
-    /// Lets go of a handle that nobody uses, if there are many. That before the new one: of a host
-    /// that goes through all of them in order, the one that it will come to last.
+    /// Drops an unused handle if there are many. It takes the one before the new one: if a host
+    /// goes through all namespaces in order, it needs that one last.
     fn make_room(&self, nsid: u32) {
         let mut handles = self.handles.borrow_mut();
         if handles.len() < HANDLES_MAX {
@@ -132,8 +133,8 @@ impl<B: Block> Namespaces<B> {
         let block = (offer.open)()?;
         let (named, secure) = (Some(host.as_str().to_owned()), self.association.is_secure);
         let state = offer.state.enter(self.peer.clone(), named, secure, self.alarm.clone())?;
-        // Looked at once more: `Portal::allow` either finds the connection in the export's list, or
-        // is seen here.
+        // Checked once more: `Portal::allow` either finds the connection in the export's list, or
+        // its effect is seen here.
         if self.portal.find(&self.association.subsystem, host, nsid).is_none() {
             offer.state.leave(&state);
             return None;
@@ -149,8 +150,8 @@ impl<B: Block> Namespaces<B> {
         self.seat.take_aborts()
     }
 
-    /// To be called when the alarm was rung: lets go of namespaces that end, and says whether the
-    /// queue has to end, too.
+    /// To be called when the alarm was rung: drops namespaces that end. Returns whether the queue
+    /// has to end, too.
     pub fn must_end(&self) -> bool {
         self.last.borrow_mut().take_if(|(_, handle)| handle.is_ending());
         self.handles.borrow_mut().retain(|_, handle| {
@@ -163,21 +164,21 @@ impl<B: Block> Namespaces<B> {
         self.seat.is_lost() || self.handles.borrow().values().any(|handle| handle.state.is_cut())
     }
 
-    /// The queue ends: commands that wait for a limit are not served.
+    /// The queue ends: commands that wait for a rate limit are not served.
     pub fn drop_waiting(&self) {
         self.handles.borrow().values().for_each(|handle| handle.state.limits.drop_waiting());
     }
 
-    /// The queue has ended, and nothing is in flight: makes what it has changed durable. A host
-    /// that shuts its controller down, after its queues or with them, hears that this is done when
-    /// the power may go off (Base 2.0, clause 3.6).
+    /// The queue has ended, and nothing is in flight: makes its changes durable. When a host shuts
+    /// its controller down, after its queues or with them, the completion tells it that the power
+    /// may go off (Base 2.0, clause 3.6).
     pub async fn flush(&self) {
         let mut changed = self.changed.take();
         changed.extend(
             self.handles.borrow().values().filter(|handle| handle.is_changed.get()).map(|handle| handle.described.nsid),
         );
         for nsid in changed {
-            // Of one that is gone there is nothing to be done.
+            // A namespace that is gone needs no flush.
             let Ok(handle) = self.find(nsid) else { continue };
             if let Err(error) = handle.block.flush().await {
                 tracing::warn!(peer = self.peer, nsid, %error, "what a host has written could not be made durable when its queue ended");
@@ -194,7 +195,8 @@ impl<B: Block> Namespaces<B> {
     }
 }
 
-/// Bytes that a command holds while it is served: its data, and what is read only to be looked at.
+/// Bytes that a command holds while it is served: its data, and data that is read only to be
+/// checked.
 #[inline]
 pub(super) fn held_bytes(io: &Io) -> u64 {
     u64::from(match io {
@@ -208,7 +210,7 @@ pub(super) fn held_bytes(io: &Io) -> u64 {
 }
 
 /// Bytes of the service window that a command takes. Deallocations and zeroes take none: the engine
-/// bounds how much of them it works on, and a host's reads are not to wait for them.
+/// bounds how much of them it works on, and a host's reads must not wait for them.
 #[inline]
 fn window_bytes(io: &Io) -> u64 {
     u64::from(match io {
@@ -218,13 +220,13 @@ fn window_bytes(io: &Io) -> u64 {
     })
 }
 
-/// What a command costs where there is a limit; `None` where none holds for it.
+/// The cost of a command; `None` if no rate limit applies to it.
 fn cost(io: &Io) -> Option<Cost> {
     let bytes = match io {
         Io::Read { len, .. } | Io::Write { len, .. } | Io::Compare { len, .. } | Io::Verify { len, .. } => *len,
         // Zeroes that keep their space are written to the drives.
         Io::WriteZeroes { len, deallocate: false, .. } => *len,
-        // Of a copy it is not known yet.
+        // The length of a copy is not known yet.
         Io::WriteZeroes { deallocate: true, .. } | Io::Deallocate { .. } | Io::Copy { .. } => 0,
         Io::Flush | Io::Hint { .. } | Io::Reserve(_) | Io::Report { .. } => return None,
     };
@@ -243,14 +245,14 @@ fn kind(io: &Io) -> Kind {
 }
 
 impl<B> Handle<B> {
-    /// The namespace takes no more commands.
+    /// Whether the namespace takes no more commands.
     #[inline]
     pub fn is_ending(&self) -> bool {
         self.export.stopping() || self.state.is_revoked()
     }
 
-    /// Whether commands may be carried out here, as the ANA state of the namespace says: Base 2.0,
-    /// clause 8.1.3.
+    /// Whether commands may be executed here, according to the ANA state of the namespace: Base
+    /// 2.0, clause 8.1.3.
     #[inline]
     pub fn reach(&self) -> Result<(), Status> {
         self.export.access().state.refusal().map_or(Ok(()), Err)
@@ -260,7 +262,7 @@ impl<B> Handle<B> {
         &self.block
     }
 
-    /// As it was at first; the size may have changed.
+    /// The namespace as it was when the handle was opened; its size may have changed.
     pub fn described(&self) -> &Namespace {
         &self.described
     }
@@ -269,7 +271,7 @@ impl<B> Handle<B> {
         &self.used
     }
 
-    /// A command may have to wait.
+    /// Whether a command may have to wait for a rate limit.
     #[inline]
     pub fn is_limited(&self) -> bool {
         self.state.limits.is_on()
@@ -278,7 +280,7 @@ impl<B> Handle<B> {
     /// Returns when a command may go on.
     ///
     /// # Errors
-    /// What it is answered where it is not to be served: its queue has ended, or its host may not
+    /// The status of a command that is not to be served: its queue has ended, or its host may not
     /// use the namespace any more.
     pub async fn pass(&self, env: &ShardEnv, io: &Io) -> Result<(), Status> {
         let Some(cost) = cost(io) else { return Ok(()) };
@@ -299,7 +301,7 @@ impl<B> Handle<B> {
         }
     }
 
-    /// A command is being answered, so long after it came.
+    /// A command is being answered, `nanos` after it arrived.
     #[inline]
     pub fn answered(&self, io: &Io, nanos: Nanos, status: Status) {
         let counters = &self.state.counters;
@@ -326,8 +328,8 @@ impl<B> Handle<B> {
         Named { cid, nsid: self.described.nsid, lba: offset / u64::from(self.described.block_bytes) }
     }
 
-    /// Has `look` see what a read reads where it lies, if it may be read now, need not be durable
-    /// and lies in memory.
+    /// Calls `look` with the data of a read at its place in memory. `None` if the read is not
+    /// allowed now, has to be durable, or if its data is not in memory.
     #[inline]
     pub fn view_now<T>(&self, io: &Io, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T>
     where
@@ -338,7 +340,7 @@ impl<B> Handle<B> {
         self.block.view_now(offset, len as usize, look)
     }
 
-    /// It was answered.
+    /// A command was answered.
     #[inline]
     pub fn ended(&self, alarm: &Alarm) {
         self.in_flight.set(self.in_flight.get() - 1);
@@ -348,12 +350,12 @@ impl<B> Handle<B> {
     }
 }
 
-/// Serves a read that the link has admitted at once, and puts its answer in the outbox, if it need
-/// not wait: a task costs a good part of what a read of memory costs. Otherwise gives memory that
-/// the read may have.
+/// Serves an admitted read at once, if it need not wait, and puts its answer in the outbox. This
+/// saves a task, which costs a good part of a read from memory. Otherwise returns a buffer that the
+/// read may use.
 ///
 /// # Errors
-/// It has to wait, or something is wrong, which [`serve`] will say.
+/// The read has to wait, or it fails, which [`serve`] will report.
 #[inline]
 pub(super) fn serve_now<B: Block>(
     queue: &Queue,
@@ -375,7 +377,7 @@ pub(super) fn serve_now<B: Block>(
 }
 
 /// Serves a command that the link has admitted with its [`held_bytes`], and puts its answer in the
-/// outbox. `data` is what it brought, or where what is read goes.
+/// outbox. `data` holds the data of the command, or is the buffer for a read.
 pub(super) async fn serve<B: Block>(
     queue: Rc<Queue>,
     handle: Rc<Handle<B>>,
@@ -435,7 +437,7 @@ fn refuse<B: Block>(
     abort.into_iter().for_each(Request::done);
 }
 
-/// As [`serve`], for a command that a limit may hold up.
+/// As [`serve`], for a command that may have to wait for a rate limit.
 pub(super) async fn serve_limited<B: Block>(
     queue: Rc<Queue>,
     handle: Rc<Handle<B>>,
@@ -445,8 +447,8 @@ pub(super) async fn serve_limited<B: Block>(
     arrived: Nanos,
     alarm: Arc<Alarm>,
 ) {
-    // What a command that brought nothing will hold it does not hold while it waits, so that others
-    // of its queue have room.
+    // A command without data releases its memory while it is throttled, so that others of its queue
+    // have room.
     let spare = if data.is_some() { 0 } else { held_bytes(&io) };
     queue.link.shrink(spare);
     let passed = queue.waiting.unless_aborted(cid, handle.pass(&queue.link.env, &io)).await;
@@ -471,21 +473,21 @@ async fn execute<B: Block>(
     data: Option<BufMut>,
 ) -> Result<Option<Buf>, Status> {
     let (block, env, used) = (&handle.block, &queue.link.env, &handle.used);
-    // Once more: it may have waited for its data, or for a limit.
+    // Checked again: the command may have waited for its data, or for a rate limit.
     handle.reach()?;
     let brought = |data: Option<BufMut>| data.ok_or(Status::DATA_SGL_LENGTH_INVALID);
     let _inside = match io {
-        // It may wait until others have ended, and is none of them.
+        // Not counted as running: it may itself wait until the running commands have ended.
         Io::Reserve(_) => None,
         Io::Write { offset, len, .. } | Io::WriteZeroes { offset, len, .. } => {
             Some(used.begin_change(&[Range { offset, len: len.into() }]).await?)
         }
-        // It says later what it changes.
+        // Its ranges are known only further below.
         Io::Deallocate { .. } | Io::Copy { .. } => None,
         _ => Some(used.begin(io.group())?),
     };
-    // What they look at is to be durable first: NVM Command Set 1.0, FUA of Read, Compare and
-    // Verify.
+    // The data that they check has to be durable first: NVM Command Set 1.0, FUA of Read, Compare
+    // and Verify.
     if let Io::Read { fua: true, .. } | Io::Compare { fua: true, .. } | Io::Verify { fua: true, .. } = io {
         block.flush().await.map_err(|error| status(&error, false))?;
     }
@@ -509,7 +511,7 @@ async fn execute<B: Block>(
         }
         Io::Deallocate { .. } => {
             let blocks = block.size_bytes() / u64::from(handle.described.block_bytes);
-            // Behind the ranges there may be more, which means nothing.
+            // Bytes after the ranges have no meaning.
             let brought = brought(data)?;
             let data = &brought[..io.data_bytes() as usize];
             let ranges = ranges(data, &Namespace { blocks, ..handle.described })?;
@@ -523,7 +525,7 @@ async fn execute<B: Block>(
             let (sources, to) = copied(data, offset, &Namespace { blocks, ..handle.described })?;
             let _inside = used.begin_change(&[to]).await?;
             handle.state.limits.charge(to.len);
-            // All is read before anything is written: source and place may overlap.
+            // All data is read before any is written: source and destination may overlap.
             let reads = sources.iter().map(|source| block.read(source.offset, env.alloc(source.len as usize)));
             let parts: Result<Vec<BufMut>, BlockError> = join_all(reads).await.into_iter().collect();
             let (mut all, mut at) = (env.alloc(to.len as usize), 0);
@@ -578,7 +580,7 @@ async fn discard<B: Block>(queue: &Queue, block: &B, ranges: &[Range]) -> Result
     }
 }
 
-/// The status for a volume's error. `changes`: the command was one that writes.
+/// The status for a volume's error. `changes`: the command writes.
 pub(super) fn status(error: &BlockError, changes: bool) -> Status {
     match error {
         BlockError::OutOfRange { .. } => Status::LBA_OUT_OF_RANGE,

@@ -1,15 +1,15 @@
 //! NVMe/TCP: hosts on sockets, controllers, and their namespaces.
 //!
-//! - [`Portal`] is what is offered at one address, as every thread sees it: namespaces of
-//!   subsystems, and the controllers that hosts have there.
-//! - [`SharedNamespace`] is what all addresses have in common of a namespace: reservations, and
-//!   what runs there.
-//! - [`HostSecrets`] are those of a subsystem's hosts; a queue of a host that has one takes nothing
-//!   else before it has authenticated.
-//! - [`SubsystemHistory`] is what has happened to a subsystem, for the Persistent Event Log.
-//! - A connection is one queue. It begins as nothing, becomes an admin queue or an I/O queue by its
-//!   Connect command, and lives on one shard. An admin queue owns its controller; I/O queues know
-//!   it as an [`association::Association`].
+//! - [`Portal`] is the offer at one address, as every thread sees it: namespaces of subsystems, and
+//!   the controllers that hosts have there.
+//! - [`SharedNamespace`] is the state that all addresses share of a namespace: reservations and
+//!   running commands.
+//! - [`HostSecrets`] are the secrets of a subsystem's hosts. If a host has one, its queues take no
+//!   other command before it has authenticated.
+//! - [`SubsystemHistory`] is the history of a subsystem, for the Persistent Event Log.
+//! - A connection is one queue and lives on one shard. Its Connect command makes it an admin queue
+//!   or an I/O queue. An admin queue owns its controller; I/O queues know it as an
+//!   [`association::Association`].
 
 mod abort;
 mod admin;
@@ -39,10 +39,9 @@ pub use shared::{Keep, Keeping, SharedNamespace};
 use crate::budget::Budget;
 use crate::server::accept;
 
-/// Accepts hosts until the listener is closed, and has their queues served by `shards` in turn;
-/// without any, by the shard of the listener. More than `connections_max` at the same time are
-/// closed at once, see [`crate::ServerConfig::connections_max`]. Memory for requests in flight
-/// comes from `budget`.
+/// Accepts hosts until the listener is closed. Their queues are served by `shards` in turn, or by
+/// the listener's shard if there are none. Connections beyond `connections_max` are closed at once,
+/// see [`crate::ServerConfig::connections_max`]. Memory for requests in flight comes from `budget`.
 ///
 /// Queues outlive this: [`Portal::close`] ends them.
 pub async fn serve_nvme_tcp<B: Block + 'static>(

@@ -1,4 +1,4 @@
-//! What is offered at one address.
+//! The namespaces and controllers at one address.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,15 +21,15 @@ mod view;
 
 pub(super) use view::View;
 
-/// Gives the block device of a namespace on the calling shard. `None` if it is gone.
+/// Opens the block device of a namespace on the calling shard. `None` if it is gone.
 pub type Opener<B> = Arc<dyn Fn() -> Option<B> + Send + Sync>;
 
-/// Which hosts may use a namespace.
+/// The hosts that may use a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hosts {
-    /// All: whoever reaches the address.
+    /// Every host that reaches the address.
     Any,
-    /// Those with these names.
+    /// The hosts with these names.
     Only(BTreeSet<String>),
 }
 
@@ -39,17 +39,17 @@ pub struct NamespaceOffer<B> {
     pub block_bytes: u32,
     /// Its UUID.
     pub uuid: [u8; 16],
-    /// Who may use it.
+    /// The hosts that may use it.
     pub hosts: Hosts,
-    /// Counters, connections, and its end.
+    /// Counters, connections, and the end of the export.
     pub state: Arc<ExportState>,
-    /// Where it is.
+    /// Opens its block device.
     pub open: Opener<B>,
-    /// What it has in common with other offers of the volume.
+    /// State that it shares with other offers of the volume.
     pub shared: Arc<SharedNamespace>,
-    /// Those of its subsystem.
+    /// Secrets of the hosts of its subsystem.
     pub secrets: HostSecrets,
-    /// That of its subsystem.
+    /// History of its subsystem.
     pub history: SubsystemHistory,
 }
 
@@ -78,7 +78,7 @@ impl Hosts {
 }
 
 impl<B: Block> NamespaceOffer<B> {
-    /// As a host sees it. `None` if the volume is gone.
+    /// The namespace as a host sees it.
     pub(super) fn describe(&self, nsid: u32, block: &B) -> Namespace {
         Namespace {
             nsid,
@@ -95,16 +95,16 @@ impl<B: Block> NamespaceOffer<B> {
 struct Shelved<B> {
     subsystem: Subsystem,
     namespaces: BTreeMap<u32, NamespaceOffer<B>>,
-    /// By which hosts hear of their reservations, by namespace.
+    /// Subscriptions that tell hosts about their reservations, by namespace.
     listening: BTreeMap<u32, Listening>,
 }
 
-/// What a host is refused.
+/// The step at which a host is refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum RefusalKind {
-    /// The handshake of TLS.
+    /// The TLS handshake.
     Tls,
-    /// To come without TLS.
+    /// A connection without TLS.
     Clear,
     /// Connect.
     Connect,
@@ -113,19 +113,19 @@ pub(super) enum RefusalKind {
 }
 
 struct Inner<B> {
-    /// Refusals, by what was refused and the host or the address that it was refused to.
+    /// Refusals, by step and by the host or address that was refused.
     refusals: LogLimiter<(RefusalKind, String)>,
     subsystems: BTreeMap<Nqn, Shelved<B>>,
     associations: BTreeMap<u16, Arc<Association>>,
-    /// Other discovery services, which the log names.
+    /// Other discovery services, which the discovery log names.
     referrals: BTreeSet<SocketAddr>,
     /// GENCTR of the discovery log.
     generation: u64,
-    /// Nobody gets in any more.
+    /// No host is admitted any more.
     closed: bool,
 }
 
-/// What is offered at one address, and who uses it there. A handle, for any thread.
+/// The offer at one address and its users. A handle, for any thread.
 pub struct Portal<B> {
     inner: Arc<Mutex<Inner<B>>>,
 }
@@ -155,16 +155,16 @@ impl<B> Default for Portal<B> {
 pub struct HostConnections {
     /// Controllers, each with a connection for its admin queue.
     pub controllers: u32,
-    /// I/O queues of all of them, a connection each.
+    /// I/O queues of all its controllers, each with a connection.
     pub queues: u32,
 }
 
-/// CNTLID of the next controller: a subsystem may be offered at several addresses, and its
-/// controllers all have other numbers.
+/// CNTLID of the next controller. It is global because a subsystem may be offered at several
+/// addresses, and the numbers of its controllers must differ.
 static NEXT_CNTLID: AtomicU16 = AtomicU16::new(1);
 
-/// Discovery controllers at an address. Anybody may have one, and shall not take the places of
-/// those who use namespaces.
+/// Most discovery controllers at an address. Any host may have one, but they must not take the
+/// places of hosts that use namespaces.
 const DISCOVERING_MAX: usize = 512;
 
 /// Numbers from here on are reserved: Base 2.0, figure 386.
@@ -176,13 +176,13 @@ impl<B> Portal<B> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A host was refused. `Some` if the log is to say so: how often it was, since that was said
-    /// last. `who` is the host's name, or its address where it has not said who it is.
+    /// A host was refused. Returns `Some` if that is to be logged: the number of refusals since the
+    /// last message. `who` is the host's name, or its address if its name is not known yet.
     pub(super) fn refused(&self, what: RefusalKind, who: &str, now: Nanos) -> Option<u64> {
         self.lock().refusals.happened((what, who.to_owned()), now)
     }
 
-    /// The hosts that are connected, to use namespaces and not only to discover them, by name.
+    /// Connected hosts that use namespaces and do not only discover them, by name.
     pub fn connected(&self) -> BTreeMap<String, HostConnections> {
         let mut hosts: BTreeMap<String, HostConnections> = BTreeMap::new();
         for association in self.lock().associations.values().filter(|association| association.kind == Kind::Io) {
@@ -193,7 +193,7 @@ impl<B> Portal<B> {
         hosts
     }
 
-    /// Offers a namespace. Hosts that may use it and are connected to the subsystem hear of it.
+    /// Offers a namespace. Hosts that may use it and are connected to the subsystem are notified.
     pub fn add(&self, subsystem: Subsystem, nsid: u32, offer: NamespaceOffer<B>)
     where
         B: 'static,
@@ -221,7 +221,7 @@ impl<B> Portal<B> {
         inner.discovery_changed();
     }
 
-    /// Withdraws a namespace. Hosts hear of it, and commands that come for it fail. Returns whether
+    /// Withdraws a namespace. Hosts are notified, and later commands for it fail. Returns whether
     /// nothing is offered any more.
     pub fn remove(&self, subsystem: &Nqn, nsid: u32) -> bool {
         let mut inner = self.lock();
@@ -239,8 +239,8 @@ impl<B> Portal<B> {
         inner.subsystems.is_empty()
     }
 
-    /// Other hosts may use a namespace from now on. Those that may not any more lose it, and all
-    /// that are concerned hear of it.
+    /// Changes the hosts that may use a namespace. Hosts that may not any more lose it, and all
+    /// affected hosts are notified.
     pub fn allow(&self, subsystem: &Nqn, nsid: u32, hosts: Hosts) {
         let mut inner = self.lock();
         let shelved = inner.subsystems.get_mut(subsystem);
@@ -254,8 +254,8 @@ impl<B> Portal<B> {
         state.revoke(|host| hosts.include(host));
     }
 
-    /// The discovery log names these discovery services as well (referrals). Hosts that want to
-    /// know hear of a change.
+    /// Sets the other discovery services that the discovery log names (referrals). Hosts that have
+    /// asked for it are notified of a change.
     pub fn refer(&self, referrals: BTreeSet<SocketAddr>) {
         let mut inner = self.lock();
         if inner.referrals != referrals {
@@ -264,7 +264,7 @@ impl<B> Portal<B> {
         }
     }
 
-    /// A namespace has another size.
+    /// The size of a namespace has changed.
     pub fn resized(&self, subsystem: &Nqn, nsid: u32) {
         let inner = self.lock();
         let offer = inner.subsystems.get(subsystem).and_then(|shelved| shelved.namespaces.get(&nsid));
@@ -273,8 +273,8 @@ impl<B> Portal<B> {
         }
     }
 
-    /// A namespace is reached in another way: [`ExportState::set_access`]. Hosts that may use it
-    /// hear of it.
+    /// The access state of a namespace has changed: [`ExportState::set_access`]. Hosts that may use
+    /// it are notified.
     pub fn access_changed(&self, subsystem: &Nqn, nsid: u32) {
         let inner = self.lock();
         let offer = inner.subsystems.get(subsystem).and_then(|shelved| shelved.namespaces.get(&nsid));
@@ -283,7 +283,7 @@ impl<B> Portal<B> {
         }
     }
 
-    /// Tells hosts what others did to their reservations.
+    /// Tells hosts how others have changed their reservations.
     fn tell_reservations(&self, subsystem: &Nqn, nsid: u32, told: &[(HostId, Notice)]) {
         let inner = self.lock();
         for association in inner.associations.values() {
@@ -294,7 +294,7 @@ impl<B> Portal<B> {
         }
     }
 
-    /// The numbers of the namespaces that a subsystem has here.
+    /// The numbers of a subsystem's namespaces at this address.
     pub fn nsids(&self, subsystem: &Nqn) -> Vec<u32> {
         self.lock()
             .subsystems
@@ -303,7 +303,7 @@ impl<B> Portal<B> {
             .unwrap_or_default()
     }
 
-    /// Lets no host in any more, and ends all queues. What is in flight runs to its end, without
+    /// Admits no host any more, and ends all queues. Commands in flight run to their end, without
     /// answers.
     pub fn close(&self) {
         let mut inner = self.lock();
@@ -311,21 +311,21 @@ impl<B> Portal<B> {
         inner.associations.values().for_each(|association| association.end());
     }
 
-    /// Whether somebody may speak TLS here.
+    /// Whether any host may use TLS here.
     pub(super) fn has_tls(&self) -> bool {
         let inner = self.lock();
         let offers = inner.subsystems.values().filter_map(|shelved| shelved.namespaces.values().next());
         offers.map(|offer| &offer.secrets).any(HostSecrets::has_tls)
     }
 
-    /// What an identity stands for, of a host that may use something here. Discovery has the keys
-    /// of all subsystems.
+    /// The key for an identity, if its host may use a namespace here. Discovery has the keys of all
+    /// subsystems.
     pub(super) fn psk(&self, identity: &TlsIdentity) -> Option<TlsPsk> {
         let is_discovery = identity.subsystem.as_str() == DISCOVERY_NQN;
         let concerned: Vec<HostSecrets> = {
             let inner = self.lock();
             let subsystems = inner.subsystems.iter().filter(|(nqn, _)| is_discovery || **nqn == identity.subsystem);
-            // Those of a subsystem's namespaces are the same.
+            // All namespaces of a subsystem have the same secrets.
             let offer = |(_, shelved): (&Nqn, &Shelved<B>)| {
                 let mut offers = shelved.namespaces.values();
                 offers.find(|offer| offer.hosts.include(identity.host.as_str())).map(|offer| offer.secrets.clone())
@@ -335,8 +335,8 @@ impl<B> Portal<B> {
         concerned.iter().find_map(|secrets| secrets.psk(identity))
     }
 
-    /// Lets a host in, on an admin queue. `identity`: whose key the connection is encrypted with,
-    /// if it is.
+    /// Admits a host on an admin queue. `identity`: that of the key with which the connection is
+    /// encrypted, if it is.
     pub(super) fn admit(
         &self,
         admission: &Admission,
@@ -417,7 +417,7 @@ impl<B> Portal<B> {
     }
 }
 
-/// A key is that of one host with one subsystem: whoever has it is nobody else.
+/// A key belongs to one host and one subsystem: its owner cannot act as another host.
 fn check_identity(admission: &Admission, identity: Option<&TlsIdentity>) -> Result<(), Refused> {
     match identity {
         Some(identity) if identity.host != admission.host.nqn => Err(Refused(Status::CONNECT_INVALID_HOST, 0)),
@@ -426,7 +426,7 @@ fn check_identity(admission: &Admission, identity: Option<&TlsIdentity>) -> Resu
     }
 }
 
-/// A host that has a key is not let in without it.
+/// A host that has a key is not admitted without it.
 fn check_channel(
     secrets: &HostSecrets,
     admission: &Admission,
@@ -445,7 +445,7 @@ fn check_channel(
 }
 
 impl<B> Inner<B> {
-    /// Tells those hosts of a namespace that may use it: others do not hear that there is one.
+    /// Notifies the hosts that may use a namespace. Others are not told that it exists.
     fn changed(&self, subsystem: &Nqn, nsid: u32, hosts: &Hosts) {
         self.tell(subsystem, hosts, News::Namespace(nsid));
     }
@@ -457,7 +457,7 @@ impl<B> Inner<B> {
         }
     }
 
-    /// The discovery log may be another.
+    /// The discovery log may have changed.
     fn discovery_changed(&mut self) {
         self.generation += 1;
         for association in self.associations.values().filter(|association| association.kind == Kind::Discovery) {

@@ -15,27 +15,27 @@ use super::association::Association;
 use crate::limits::READS_TOGETHER_MAX;
 use crate::link::Link;
 
-/// A queue, as far as its answers go.
+/// The answering side of a queue.
 pub(super) struct Queue {
     pub link: Rc<Link>,
     writer: Writer,
-    /// Entries; those that Connect asked for.
+    /// Number of entries, as Connect has set it.
     entries: Cell<u16>,
-    /// SQHD is not told.
+    /// SQHD is not reported.
     no_flow_control: Cell<bool>,
-    /// SQHD: commands that were taken, modulo the entries.
+    /// SQHD: the number of accepted commands, modulo the entries.
     head: Cell<u16>,
-    /// Commands that were taken and not answered.
+    /// Commands that were accepted and not answered.
     in_flight: Cell<u16>,
-    /// Answers in a row that did not tell SQHD.
+    /// Consecutive answers that did not report SQHD.
     untold: Cell<u16>,
     /// Commands that may still be aborted.
     pub waiting: Waiting,
-    /// Of an I/O queue: whose it is, and its number.
+    /// For an I/O queue: its association and its number.
     owner: OnceCell<(Arc<Association>, u16)>,
 }
 
-/// Entries of a queue until Connect has said how many there are.
+/// Entries of a queue until Connect has set the number.
 const FIRST_ENTRIES: u16 = 2;
 
 impl Queue {
@@ -53,13 +53,14 @@ impl Queue {
         })
     }
 
-    /// What Connect said of the queue.
+    /// Sets the attributes of the queue from Connect.
     pub fn connected(&self, entries: u16, no_flow_control: bool) {
         self.entries.set(entries);
         self.no_flow_control.set(no_flow_control);
     }
 
-    /// It is an I/O queue from now on: what fails is for the error log of its controller.
+    /// The queue is an I/O queue from now on: failed commands go to the error log of its
+    /// controller.
     pub fn serves(&self, association: Arc<Association>, number: u16) {
         // A queue is connected once.
         let _ = self.owner.set((association, number));
@@ -69,18 +70,18 @@ impl Queue {
         self.entries.get()
     }
 
-    /// A command was taken. False if there are more of them than entries: "the host shall not"
-    /// (Base 2.0, clause 3.3.1).
+    /// A command was accepted. Returns false if there are more commands than entries: "the host
+    /// shall not" (Base 2.0, clause 3.3.1).
     #[inline]
     pub fn took(&self) -> bool {
         self.head.set((self.head.get() + 1) % self.entries.get());
         self.in_flight.set(self.in_flight.get() + 1);
-        // A queue is full when one entry is free; a host may see an answer before we know that it
-        // was sent.
+        // A queue is full when one entry is free, but a host may see an answer before we know that
+        // it was sent.
         self.in_flight.get() <= self.entries.get()
     }
 
-    /// A command waits for something that nobody knows when it happens: it occupies no place.
+    /// A command waits for an event that may never happen, so it does not count as in flight.
     pub fn deferred(&self) {
         self.in_flight.set(self.in_flight.get() - 1);
         self.link.abandon(0);
@@ -94,8 +95,8 @@ impl Queue {
         self.link.answered(bytes);
     }
 
-    /// Puts the completion of a command of a namespace in the outbox that has failed. It was
-    /// admitted with `bytes`.
+    /// Puts the completion of a failed namespace command in the outbox. The command was admitted
+    /// with `bytes`.
     #[cold]
     pub fn fail(&self, command: Named, status: Status, bytes: u64) {
         if let Some((association, number)) = self.owner.get() {
@@ -104,7 +105,7 @@ impl Queue {
         self.complete(command.cid, status, 0, bytes);
     }
 
-    /// Puts a completion in the outbox of a command that was [`Queue::deferred`].
+    /// Puts the completion of a command that was [`Queue::deferred`] in the outbox.
     pub fn complete_deferred(&self, completion: Completion) {
         self.link.hold();
         self.respond(completion);
@@ -128,17 +129,17 @@ impl Queue {
         self.link.answered(bytes);
     }
 
-    /// Whether data for the host may be sent from where they are.
+    /// Whether data for the host may be sent from its place in memory.
     #[inline]
     pub fn may_deliver_from_memory(&self) -> bool {
         !self.writer.digests().data && self.link.may_send_at_once()
     }
 
-    /// Sends data for the host from where they are, and completions: of each command its
-    /// identifier, the parts of its data, and with how many bytes it was admitted.
+    /// Sends data for the host from its place in memory, and completions. Each command comes with
+    /// its identifier, the parts of its data, and the bytes with which it was admitted.
     ///
     /// # Panics
-    /// If that may not be ([`Queue::may_deliver_from_memory`]).
+    /// If that is not allowed now ([`Queue::may_deliver_from_memory`]).
     pub fn deliver_from_memory<'a>(&self, answers: impl Iterator<Item = (u16, &'a [(usize, View<'a>)], u64)>) {
         let mut bodies: SmallVec<[(usize, View<'_>); READS_TOGETHER_MAX]> = SmallVec::new();
         let (mut commands, mut held) = (0, 0);
@@ -158,9 +159,9 @@ impl Queue {
         self.link.answered_with(&bodies, commands.into(), held);
     }
 
-    /// Whether SUCCESS in the last PDU of data may stand for the response capsule, which tells
-    /// SQHD. Where flow control is used the host has to hear SQHD now and then; no host is known
-    /// that counts on it, but one that does must not starve.
+    /// Whether SUCCESS in the last data PDU may replace the response capsule, which reports SQHD.
+    /// With flow control the host has to get SQHD now and then. No known host depends on it, but
+    /// one that does must not starve.
     #[inline]
     fn may_leave_out_response(&self) -> bool {
         if self.no_flow_control.get() {
@@ -178,7 +179,7 @@ impl Queue {
         self.link.put_bytes(&self.writer.response(completion));
     }
 
-    /// Sends bytes that are no answer.
+    /// Sends bytes that are not an answer.
     pub fn say(&self, bytes: &[u8]) {
         self.link.hold();
         self.link.put_bytes(bytes);

@@ -1,4 +1,4 @@
-//! Which hosts have to authenticate or to encrypt, and with what.
+//! Hosts that have to authenticate or to encrypt, and their secrets.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,19 +8,19 @@ use nvme::target::Refused;
 use nvme::tls::{TlsIdentity, TlsKey, TlsPsk};
 use nvme::{Nqn, Status};
 
-/// What a host has to prove itself with.
+/// The secrets by which a host authenticates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HostSecret {
-    /// The host's own.
+    /// The secret of the host.
     pub host: Secret,
-    /// The subsystem's, for hosts that ask it to prove itself.
+    /// The secret of the subsystem, for hosts that ask it to authenticate.
     pub controller: Option<Secret>,
     /// The Diffie-Hellman group.
     pub group: DhGroup,
 }
 
-/// The secrets of a subsystem's hosts, at all its addresses. A host without one is let in by its
-/// name alone, and one without a key of TLS in the clear. A handle, for any thread.
+/// The secrets of a subsystem's hosts, at all its addresses. A host without a secret is admitted by
+/// its name alone, and a host without a TLS key is admitted in the clear. A handle, for any thread.
 #[derive(Debug, Clone, Default)]
 pub struct HostSecrets {
     inner: Arc<Mutex<Inner>>,
@@ -28,9 +28,10 @@ pub struct HostSecrets {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// `None`: of a host that nothing convinces of.
+    /// `None`: the host is locked out.
     hosts: BTreeMap<String, Option<HostSecret>>,
-    /// Keys of TLS. Who is here and has none is let in neither in the clear nor otherwise.
+    /// TLS keys. A host with an entry but without a key is admitted neither in the clear nor over
+    /// TLS.
     tls: BTreeMap<String, Vec<TlsKey>>,
 }
 
@@ -40,7 +41,7 @@ impl HostSecrets {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A host has another secret from its next authentication on, or none.
+    /// Sets or removes the secret of a host, from its next authentication on.
     pub fn set(&self, host: &str, secret: Option<HostSecret>) {
         let mut inner = self.lock();
         match secret {
@@ -49,13 +50,13 @@ impl HostSecrets {
         };
     }
 
-    /// A host is refused until it has another secret: what was kept of its own is of no use.
+    /// Refuses a host until it has another secret: its stored secret is unusable.
     pub fn lock_out(&self, host: &str) {
         self.lock().hosts.insert(host.to_owned(), None);
     }
 
-    /// From its next connection on, a host has to encrypt, with one of these keys: the newest
-    /// first. With `None` it has not. With none of them it is refused.
+    /// From its next connection on, a host has to encrypt with one of these keys, newest first.
+    /// With `None` it does not have to. With an empty list it is refused.
     pub fn set_tls(&self, host: &str, keys: Option<Vec<TlsKey>>) {
         let mut inner = self.lock();
         match keys {
@@ -74,15 +75,15 @@ impl HostSecrets {
         !self.lock().tls.is_empty()
     }
 
-    /// What an identity stands for. Version 0 does not say which of a host's keys it means: it is
-    /// the newest.
+    /// The key for an identity. Version 0 does not say which of a host's keys it means: it is the
+    /// newest.
     pub(super) fn psk(&self, identity: &TlsIdentity) -> Option<TlsPsk> {
         let keys = self.lock().tls.get(identity.host.as_str()).cloned()?;
         let psks = keys.iter().flat_map(|key| key.psks(&identity.host, &identity.subsystem));
         psks.into_iter().find(|psk| psk.identity == *identity)
     }
 
-    /// What a queue of a host has to be convinced of, if it has to.
+    /// The policy by which a queue of a host has to authenticate, if it has to.
     ///
     /// # Errors
     /// The host is locked out.

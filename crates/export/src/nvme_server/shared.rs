@@ -1,5 +1,5 @@
-//! What all addresses and shards have in common of a namespace: its reservations, and what runs
-//! there.
+//! State of a namespace that all addresses and shards share: its reservations and its running
+//! commands.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -15,18 +15,18 @@ use nvme::target::{Group, Host, HostId, Notice, Permit, Range, ReservationReques
 
 use super::gate::{Gate, Hold, Inside, Way};
 
-/// Makes durable what a loss of power is to leave of a namespace's reservations: all of them if
-/// they persist, otherwise `None`. The error is for the log.
+/// Makes the state of a namespace's reservations that survives a loss of power durable: all of them
+/// if they persist, otherwise `None`. The error is for the log.
 pub type Keep = Box<dyn Fn(Option<Reservations>) -> Keeping + Send + Sync>;
 
-/// What [`Keep`] is about to do.
+/// The future that [`Keep`] returns.
 pub type Keeping = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
 
-/// Hears which hosts are to be told what.
+/// Receives the hosts to notify, with their notices.
 type Listener = Arc<dyn Fn(&[(HostId, Notice)]) + Send + Sync>;
 
-/// A namespace as all its addresses have it. There must be one for each volume, however often that
-/// is offered.
+/// The state of a namespace that all its addresses share. There must be one for each volume, even
+/// if the volume is offered several times.
 pub struct SharedNamespace {
     gate: Arc<Gate>,
     reserved: Mutex<Reserved>,
@@ -35,16 +35,16 @@ pub struct SharedNamespace {
 
 struct Reserved {
     reservations: Reservations,
-    /// What registered hosts call themselves, of those that were seen since this was made.
+    /// Names of registered hosts that were seen since this was made.
     names: BTreeMap<HostId, Nqn>,
-    /// A change is being saved; others wait.
+    /// A change is being saved; other changes wait.
     changing: bool,
     waiting: Vec<Waker>,
     listeners: BTreeMap<u64, Listener>,
     next_listener: u64,
 }
 
-/// Hears of changes until it is dropped.
+/// A subscription to changes. Dropping it ends the subscription.
 pub(super) struct Listening {
     shared: Arc<SharedNamespace>,
     number: u64,
@@ -55,7 +55,7 @@ pub(super) struct Use {
     shared: Arc<SharedNamespace>,
     host: Host,
     way: Way,
-    /// What the host may do, and since which version that is so.
+    /// The host's permissions, and the version at which they were looked up.
     permit: Cell<(u64, Permit)>,
 }
 
@@ -74,13 +74,13 @@ impl Drop for Turn<'_> {
 }
 
 impl SharedNamespace {
-    /// A namespace with what was saved of its reservations, which `keep` saves from now on.
+    /// A namespace with its saved reservations, which `keep` saves from now on.
     pub fn new(reservations: Reservations, keep: Keep) -> Arc<SharedNamespace> {
         let (names, listeners) = (BTreeMap::new(), BTreeMap::new());
         let reserved =
             Reserved { reservations, names, changing: false, waiting: Vec::new(), listeners, next_listener: 0 };
         let shared = SharedNamespace { gate: Arc::default(), reserved: Mutex::new(reserved), keep };
-        // Version 0 is of those who have looked at nothing yet.
+        // Version 0 means: permissions were never looked up.
         shared.gate.renew();
         Arc::new(shared)
     }
@@ -95,7 +95,7 @@ impl SharedNamespace {
         self.lock().reservations.clone()
     }
 
-    /// What a registered host calls itself; `None` if it was not seen since the daemon started.
+    /// The name of a registered host; `None` if it was not seen since the daemon started.
     pub fn name_of(&self, host: &HostId) -> Option<Nqn> {
         self.lock().names.get(host).cloned()
     }
@@ -113,8 +113,8 @@ impl SharedNamespace {
         .await
     }
 
-    /// Does what a host asks for. What has to outlive a loss of power is durable before this
-    /// returns, and what preempted hosts have in flight has ended if that was asked for.
+    /// Executes a host's request. Changes that have to survive a loss of power are durable before
+    /// this returns. If it was asked for, the commands in flight of preempted hosts have ended.
     pub(super) async fn change(&self, host: &Host, request: &ReservationRequest) -> Result<(), Status> {
         let told = {
             let _turn = self.turn().await;
@@ -141,7 +141,7 @@ impl SharedNamespace {
         self.install(next).await
     }
 
-    /// Saves what is to be saved, and then goes by it. With the turn.
+    /// Saves the part that has to survive, and then applies the change. The caller has the turn.
     async fn install(&self, next: Reservations) -> Result<(), Status> {
         let saved = |reservations: &Reservations| reservations.persists().then(|| reservations.clone());
         let (old, new) = (saved(&self.lock().reservations), saved(&next));
@@ -156,7 +156,7 @@ impl SharedNamespace {
         Ok(())
     }
 
-    /// Has `listener` hear who is to be told what.
+    /// Registers `listener` for notices to hosts.
     pub(super) fn listen(
         self: &Arc<Self>,
         listener: impl Fn(&[(HostId, Notice)]) + Send + Sync + 'static,
@@ -168,7 +168,7 @@ impl SharedNamespace {
         Listening { shared: self.clone(), number }
     }
 
-    /// A queue of the calling shard begins to use it.
+    /// A queue of the calling shard begins to use the namespace.
     pub(super) fn enter<E: Env>(self: &Arc<Self>, env: &E, host: Host) -> Use {
         self.lock().know(&host);
         let way = self.gate.open(env);
@@ -227,13 +227,14 @@ impl Use {
         }
     }
 
-    /// Holds a range: no command of any queue changes it from when this returns until what it gives
-    /// is dropped.
+    /// Holds a range: from the time this returns, no command of any queue changes it until the
+    /// result is dropped.
     pub async fn hold(&self, offset: u64, len: u64) -> Hold<'_> {
         self.shared.gate.hold(Range { offset, len }).await
     }
 
-    /// Whether a reservation lets commands of a group through, for one that was let in as another.
+    /// Whether reservations allow commands of a group, for a command that was let in as another
+    /// group.
     pub fn allows(&self, group: Group) -> Result<(), Status> {
         self.begin(group).map(drop)
     }

@@ -1,4 +1,4 @@
-//! What a queue is, and who its host is: Connect, authentication, and the commands of admin queues.
+//! The role of a queue and the identity of its host: Connect, authentication, admin commands.
 
 use std::sync::Arc;
 
@@ -14,26 +14,26 @@ use crate::nvme_server::authentication::{self, Authentication, Progress};
 use crate::nvme_server::io::Namespaces;
 use crate::nvme_server::portal::RefusalKind;
 
-/// What a queue is.
+/// The role of a queue.
 pub(super) enum Role<B> {
-    /// Nothing yet: it waits for Connect.
+    /// No role yet: the queue waits for Connect.
     New,
-    /// It is connected, and its host has to prove who it is before anything else.
+    /// The queue is connected, and its host has to authenticate first.
     Unproven(Unproven<B>),
     Admin(Box<Admin<B>>),
     Io(Namespaces<B>),
 }
 
-/// What a queue is to be once its host has proven itself.
+/// The role of a queue once its host has authenticated.
 pub(super) enum Unproven<B> {
     Admin(Box<Admin<B>>),
-    /// An I/O queue. It takes its place in the association then: who knows a host's name and no
-    /// secret takes none.
+    /// An I/O queue. It takes its place in the association only after the authentication, so a
+    /// client that knows a host's name but no secret takes none.
     Io(Arc<Association>, u16),
 }
 
 impl<B: Block> Role<B> {
-    /// That which it belongs to, if it is connected.
+    /// The association that the queue belongs to, if it is connected.
     fn association(&self) -> Option<&Association> {
         match self {
             Role::New => None,
@@ -59,9 +59,9 @@ impl<B: Block + 'static> Receiving<B> {
         match &mut self.role {
             Role::Unproven(_) => return self.authenticate(command, data),
             Role::Admin(_) | Role::Io(_) if authentication::is_about(command) => {
-                // Once more, while everything goes on: with the secret that the host has by now.
-                // Linux does so on all queues, one by one. One that was begun and never ended does
-                // not bind a host for ever.
+                // Reauthentication, while commands go on, with the host's current secret. Linux
+                // does so on all queues, one by one. A transaction that was begun and never ended
+                // does not block the host forever.
                 if self.authentication.as_ref().is_none_or(|begun| begun.is_over(self.arrived))
                     && let Some(Ok(Some(policy))) = self.role.association().map(Association::policy)
                 {
@@ -91,8 +91,8 @@ impl<B: Block + 'static> Receiving<B> {
         Ok(())
     }
 
-    /// Connect: makes the queue what it is to be. Gives the result: the controller's number, and
-    /// whether the host has to authenticate.
+    /// Connect: gives the queue its role. Returns the result of the command: the controller's
+    /// number, and whether the host has to authenticate.
     fn admit(&mut self, command: &Command, data: &[u8]) -> Result<u64, Refused> {
         let admission = Admission::of(command, data)?;
         let connect = admission.connect;
@@ -114,8 +114,7 @@ impl<B: Block + 'static> Receiving<B> {
         Ok(u64::from(cntlid) | required)
     }
 
-    /// Makes a queue what it is to be, or has it wait until its host has proven itself: gives
-    /// AUTHREQ.
+    /// Gives a queue its role, or lets it wait until its host has authenticated. Returns AUTHREQ.
     fn begin(&mut self, unproven: Unproven<B>) -> Result<u64, Refused> {
         let begun = match unproven.association().policy() {
             Ok(None) => {
@@ -140,8 +139,8 @@ impl<B: Block + 'static> Receiving<B> {
         }
     }
 
-    /// What a queue is once its host is who it says it is. `None` if its place in the association
-    /// was taken meanwhile.
+    /// The role of a queue whose host has authenticated. `None` if its place in the association was
+    /// taken meanwhile.
     fn proven(&mut self, unproven: Unproven<B>) -> Option<Role<B>> {
         Some(match unproven {
             Unproven::Admin(admin) => Role::Admin(admin),
@@ -158,7 +157,7 @@ impl<B: Block + 'static> Receiving<B> {
         })
     }
 
-    /// Authentication Send or Receive, of a transaction that there is.
+    /// Authentication Send or Receive of a transaction that has begun.
     fn authenticate(&mut self, command: &Command, data: &[u8]) -> Result<(), End> {
         let Some(authentication) = &self.authentication else { return Err(End::Cut) };
         let Some(association) = self.role.association() else { return Err(End::Cut) };
@@ -186,7 +185,7 @@ impl<B: Block + 'static> Receiving<B> {
         self.authentication = None;
         self.role = match std::mem::replace(&mut self.role, Role::New) {
             Role::Unproven(unproven) => self.proven(unproven).ok_or(End::Taken)?,
-            // It has done so again.
+            // It was a reauthentication.
             role => role,
         };
         Ok(())

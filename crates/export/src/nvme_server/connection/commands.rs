@@ -16,7 +16,7 @@ use crate::nvme_server::authentication;
 use crate::nvme_server::fused::{self, Pair, Part, Ready};
 use crate::nvme_server::io;
 
-/// What is wrong with a descriptor of data in a capsule that brings `data_bytes`, if something is.
+/// The error in a data descriptor for a capsule with `data_bytes` of data, if there is one.
 fn outside(offset: u64, len: u32, data_bytes: u32) -> Option<Status> {
     match u64::from(data_bytes).checked_sub(offset) {
         None => Some(Status::SGL_OFFSET_INVALID),
@@ -25,7 +25,7 @@ fn outside(offset: u64, len: u32, data_bytes: u32) -> Option<Status> {
 }
 
 impl<B: Block + 'static> Receiving<B> {
-    /// A command has arrived, `data_bytes` of whose data follow in its capsule.
+    /// A command has arrived, and `data_bytes` of its data follow in its capsule.
     #[inline]
     pub(super) async fn command(&mut self, command: Command, data_bytes: u32) -> Result<(), End> {
         self.commands_since += 1;
@@ -52,7 +52,7 @@ impl<B: Block + 'static> Receiving<B> {
             self.queue.link.hold();
             let job = Job { command, plan, fused, is_paid: false, abort: None };
             match &job.plan {
-                // Fused ones wait as a pair, when both are there.
+                // Fused commands wait as a pair, when both have arrived.
                 Plan::Io(handle, _) if handle.is_limited() && job.fused.is_none() => {
                     self.asking.over.wait(job, &self.queue);
                 }
@@ -61,8 +61,8 @@ impl<B: Block + 'static> Receiving<B> {
             self.asking.ask(&mut self.machine, &self.queue);
             return Ok(());
         }
-        // The first of two fused commands holds memory until the second is there, which therefore
-        // need not wait for any.
+        // The first of two fused commands holds memory until the second has arrived. So the second
+        // must not wait for memory.
         match &fused {
             Some((_, Part::Second)) => self.queue.link.admit_anyway(plan.held_bytes()),
             _ => self.admitted(plan.held_bytes()).await?,
@@ -70,8 +70,8 @@ impl<B: Block + 'static> Receiving<B> {
         if data_bytes == 0 {
             return self.dispatch(Job { command, plan, fused, is_paid: false, abort: None }, None);
         }
-        // What lies in front of the command's data comes as well. All of it is in the capsule,
-        // whose data have an end.
+        // Bytes in front of the command's data arrive as well. All of them are in the capsule,
+        // whose size is bounded.
         let skip = match place {
             Some(Place::InCapsule(offset)) if !matches!(plan, Plan::Fail(_)) => offset as usize,
             _ => 0,
@@ -82,11 +82,11 @@ impl<B: Block + 'static> Receiving<B> {
         Ok(())
     }
 
-    /// What a command means.
+    /// Decides what to do with a command.
     #[inline]
     fn plan(&self, command: &Command) -> Plan<B> {
         let is_io = matches!(self.role, Role::Io(_));
-        // Data are described by SGLs alone, and only commands of I/O queues may be fused.
+        // Data is described by SGLs alone, and only commands of I/O queues may be fused.
         if !command.has_sgl() || !is_io && command.fuse() != Fuse::No {
             return Plan::Fail(Status::INVALID_FIELD);
         }
@@ -95,7 +95,7 @@ impl<B: Block + 'static> Receiving<B> {
                 Ok((handle, io)) => Plan::Io(handle, io),
                 Err(status) => Plan::Fail(status),
             },
-            // A second Connect. Properties are the admin queue's.
+            // A second Connect. Properties belong to the admin queue.
             Role::Io(_) if command.fabrics_type() == fabrics::CONNECT => Plan::Fail(Status::COMMAND_SEQUENCE_ERROR),
             Role::Io(_) if !authentication::is_about(command) => Plan::Fail(Status::INVALID_OPCODE),
             Role::Unproven(_) if !authentication::is_about(command) => Plan::Fail(Status::AUTHENTICATION_REQUIRED),
@@ -105,7 +105,7 @@ impl<B: Block + 'static> Receiving<B> {
         }
     }
 
-    /// All data of a command are there.
+    /// All data of a command has arrived.
     pub(super) fn received(&mut self, to: To, intact: bool) -> Result<(), End> {
         let arriving = match to {
             To::Capsule => self.capsule.take(),
@@ -123,8 +123,8 @@ impl<B: Block + 'static> Receiving<B> {
         } else if let Plan::Io(handle, _) = &job.plan
             && handle.is_ending()
         {
-            // The namespace went while they arrived, and may be gone: nobody waits for this
-            // command.
+            // The namespace was stopped while the data arrived, and may be gone: the stop does not
+            // wait for this command.
             self.give_up(&mut job.plan, Status::INVALID_NAMESPACE);
         }
         self.dispatch(job, Some(data))?;
@@ -133,14 +133,13 @@ impl<B: Block + 'static> Receiving<B> {
         Ok(())
     }
 
-    /// A command that was let in with its bytes will be answered without them.
+    /// A command that was admitted with its bytes will be answered without them.
     fn give_up(&self, plan: &mut Plan<B>, status: Status) {
         self.queue.link.shrink(plan.held_bytes());
         *plan = Plan::Fail(status);
     }
 
-    /// Does what a command says, up to the point where it waits; from there on it is a task of its
-    /// own.
+    /// Executes a command up to the point where it waits. From there on it is a task of its own.
     #[inline]
     fn dispatch(
         &mut self,
@@ -174,8 +173,8 @@ impl<B: Block + 'static> Receiving<B> {
         Ok(())
     }
 
-    /// A command of an I/O queue says whether it is fused; two that are have to come one after the
-    /// other.
+    /// Pairs fused commands. Each says whether it is fused, and two that belong together have to be
+    /// consecutive.
     #[inline]
     fn fuse(&mut self, command: &Command, plan: &mut Plan<B>) -> Option<(Rc<Pair<B>>, Part)> {
         let fuse = command.fuse();
@@ -202,7 +201,7 @@ impl<B: Block + 'static> Receiving<B> {
         let what = match (plan, data) {
             (Plan::Io(handle, io), Some(data)) => Ok((handle, io, data)),
             (Plan::Fail(status), _) => Err(status),
-            // Both parts bring data, and none is one of administration.
+            // Both parts have data, and none is an admin command.
             (Plan::Io(..) | Plan::Control, _) => Err(Status::INVALID_FIELD),
         };
         if let Some(both) = pair.arrived(part, Ready { named, what }, &self.queue) {

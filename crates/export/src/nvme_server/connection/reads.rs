@@ -1,8 +1,8 @@
-//! Reads of what lies in memory: sent from where it lies.
+//! Reads whose data is in memory: sent from its place there.
 //!
-//! Those that came together wait until nothing else is to be served, and are answered by one send,
-//! up to some length: each is looked at within the look at the one before, so that all stay where
-//! they are until all are sent.
+//! Reads that came together wait until there is nothing else to serve. They are answered by one
+//! send, up to some length. Each read's view is taken inside the closure of the previous one, so
+//! that all data stays in place until all is sent.
 
 use std::rc::Rc;
 
@@ -15,7 +15,7 @@ use crate::limits::{GATHER_BYTES_MAX, READS_TOGETHER_MAX};
 use crate::nvme_server::io::{self, Handle, held_bytes};
 use crate::nvme_server::queue::Queue;
 
-/// A read that was let in and not begun.
+/// A read that was admitted and not begun.
 pub(super) struct Read<B> {
     handle: Rc<Handle<B>>,
     cid: u16,
@@ -23,8 +23,8 @@ pub(super) struct Read<B> {
 }
 
 impl<B: Block + 'static> Receiving<B> {
-    /// Takes a command that has no data and that no limit holds up: begins it, or has it wait for
-    /// others if it reads.
+    /// Takes a command that has no data and need not wait for a rate limit. A read may wait for
+    /// others; other commands begin at once.
     #[inline]
     pub(super) fn take(&mut self, handle: Rc<Handle<B>>, cid: u16, io: Io) {
         let read = Read { handle, cid, io };
@@ -36,7 +36,7 @@ impl<B: Block + 'static> Receiving<B> {
         }
     }
 
-    /// Begins the reads that wait. To be called before anything else is waited for.
+    /// Begins the reads that wait. To be called before waiting for anything else.
     #[inline]
     pub(super) fn begin_reads(&mut self) {
         if self.reads.is_empty() {
@@ -61,7 +61,7 @@ impl<B: Block + 'static> Receiving<B> {
         self.reads = reads;
     }
 
-    /// Serves a command up to the point where it waits; from there on it is a task of its own.
+    /// Serves a command up to the point where it waits. From there on it is a task of its own.
     #[inline]
     fn serve(&self, Read { handle, cid, io }: Read<B>) {
         match io::serve_now(&self.queue, &handle, cid, &io, self.arrived, &self.alarm) {
@@ -74,9 +74,9 @@ impl<B: Block + 'static> Receiving<B> {
     }
 }
 
-/// Sends what reads read, as far as it lies in memory, behind the parts that were `seen`, each of
-/// which has the number of its read: each read is looked at within the look at the one before.
-/// Gives how many were sent.
+/// Sends the data of reads as far as it is in memory, after the parts in `seen`, each with the
+/// number of its read. The function calls itself inside the view of the previous read. Returns how
+/// many reads were answered.
 fn deliver<B: Block>(queue: &Queue, reads: &[Read<B>], seen: Vec<(usize, View<'_>)>) -> usize {
     let number = seen.last().map_or(0, |(number, _)| number + 1);
     let mut seen = Some(seen);

@@ -1,4 +1,4 @@
-//! What the host of one admin queue may see.
+//! The part of a portal that the host of one admin queue may see.
 
 use std::net::SocketAddr;
 
@@ -11,7 +11,7 @@ use zerocopy::FromZeros;
 use super::{Association, NamespaceOffer, Portal, SubsystemHistory};
 use crate::counters::Kind as Counted;
 
-/// What the host of one admin queue may see.
+/// The part of a portal that the host of one admin queue may see.
 pub(in crate::nvme_server) struct View<'a, B> {
     pub portal: &'a Portal<B>,
     pub subsystem: Subsystem,
@@ -31,15 +31,15 @@ impl<'a, B> View<'a, B> {
         View { portal, subsystem, host: &association.host, local }
     }
 
-    /// PORTID of the port that the host has come by.
+    /// PORTID of the port that the host is connected to.
     fn port(&self) -> u16 {
         self.local.map_or(0, |local| port_of(&local))
     }
 
-    /// That of the subsystem. `None` where nothing is offered of it any more, and for discovery.
+    /// The history of the subsystem. `None` if it offers nothing any more, and for discovery.
     fn history(&self) -> Option<SubsystemHistory> {
         let inner = self.portal.lock();
-        // Those of a subsystem's namespaces are the same.
+        // All namespaces of a subsystem have the same history.
         let offer = inner.subsystems.get(&self.subsystem.nqn)?.namespaces.values().next()?;
         Some(offer.history.clone())
     }
@@ -90,14 +90,14 @@ impl<B: Block> Shelf for View<'_, B> {
         });
         let visible: Vec<(&Nqn, Channel)> = visible.collect();
         let discovery: Option<Nqn> = DISCOVERY_NQN.parse().ok();
-        // Whoever has a key may use it to ask, and need not.
+        // A host that has a key may use it for discovery, but need not.
         let has_key = visible.iter().any(|(_, channel)| channel.required);
         let asked = Channel { required: false, has_tls: has_key };
         // The discovery subsystem lists itself.
         let itself = discovery.iter().map(|nqn| (nqn, DISCOVERY, asked));
         let all = itself.chain(visible.iter().map(|(nqn, channel)| (*nqn, CURRENT, *channel)));
         let own = all.filter_map(|(nqn, subtype, channel)| Some(entry(nqn, subtype, self.local?, channel)));
-        // Whoever asks here need not be told to.
+        // A host that asks here needs no referral to this address.
         let others = inner.referrals.iter().filter(|address| Some(**address) != self.local);
         let referrals =
             others.filter_map(|address| Some(entry(discovery.as_ref()?, REFERRAL, *address, Channel::CLEAR)));
@@ -147,14 +147,13 @@ const CHANNEL_NOT_REQUIRED: u8 = 0b10;
 /// TREQ: a host may do without SQ flow control.
 const FLOW_CONTROL_OPTIONAL: u8 = 1 << 2;
 
-/// EFLAGS, DUPRETINFO: asking there gives what other entries with this flag give: there is no
-/// other.
+/// EFLAGS, DUPRETINFO: all entries with this flag return the same information. There is only one.
 const SAME_INFORMATION: u16 = 1;
-/// EFLAGS, EPCSD: a connection to the discovery controller may stay. It keeps alive and tells of
-/// changes.
+/// EFLAGS, EPCSD: the host may stay connected to the discovery controller, which has a keep alive
+/// timer and reports changes.
 const MAY_STAY: u16 = 1 << 1;
 
-/// What an address wants and offers to protect a connection.
+/// The protection that an address requires and offers for a connection.
 #[derive(Clone, Copy)]
 struct Channel {
     required: bool,
@@ -166,19 +165,19 @@ impl Channel {
     const TLS: Channel = Channel { required: true, has_tls: true };
 }
 
-/// An entry of the discovery log. The address of what is offered here is the one that the host has
-/// reached us at.
+/// An entry of the discovery log. For namespaces of this portal, the address is the one at which
+/// the host is connected.
 fn entry(nqn: &Nqn, subtype: u8, address: SocketAddr, channel: Channel) -> DiscoveryEntry {
     let mut entry = DiscoveryEntry::new_zeroed();
-    // An IPv4 host has reached a listener for both families at ::ffff:a.b.c.d, where it cannot
-    // connect to.
+    // An IPv4 host that is connected to a dual-stack listener has reached ::ffff:a.b.c.d, to which
+    // it cannot connect.
     let ip = address.ip().to_canonical();
     entry.trtype = 3;
     entry.adrfam = if ip.is_ipv4() { 1 } else { 2 };
     entry.subtype = subtype;
     entry.treq = if channel.required { CHANNEL_REQUIRED } else { CHANNEL_NOT_REQUIRED };
     if subtype != REFERRAL {
-        // Of what others serve nobody knows.
+        // Not known for services of others.
         entry.treq |= FLOW_CONTROL_OPTIONAL;
     }
     if subtype == DISCOVERY {
@@ -187,7 +186,7 @@ fn entry(nqn: &Nqn, subtype: u8, address: SocketAddr, channel: Channel) -> Disco
     // SECTYPE: TLS 1.3.
     entry.tsas[0] = if channel.has_tls { 2 } else { 0 };
     entry.portid = port_of(&address).into();
-    // Any controller: they are made for each host.
+    // Any controller: they are created for each host.
     entry.cntlid = 0xFFFF.into();
     entry.asqsz = QUEUE_ENTRIES_MAX.into();
     let pad = |field: &mut [u8], text: &str| {
