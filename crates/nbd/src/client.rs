@@ -1,4 +1,4 @@
-//! The client's messages: encoders for what it sends, parsers for what it gets. For tests and
+//! The client's messages: encoders for those it sends, parsers for those it receives. For tests and
 //! tools; there is no client state machine here.
 
 use crate::wire::{
@@ -89,16 +89,16 @@ pub fn disconnect() -> Vec<u8> {
 /// A reply to an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptionReply {
-    /// The option it answers.
+    /// The option that it answers.
     pub option: u32,
     /// One of [`crate::wire::rep`].
     pub kind: u32,
-    /// What follows the header.
+    /// The payload after the header.
     pub payload: Vec<u8>,
 }
 
-/// Takes one option reply off the front of `input`. `None` if there is no whole one, or something
-/// else.
+/// Takes one option reply off the front of `input`. `None` if there is no complete one, or another
+/// message.
 pub fn option_reply(input: &mut &[u8]) -> Option<OptionReply> {
     let mut fields = Fields(input);
     if fields.u64()? != OPTION_REPLY_MAGIC {
@@ -119,25 +119,25 @@ pub enum Reply {
         error: u32,
         /// The request's cookie.
         cookie: u64,
-        /// What a read brought.
+        /// Data of a read.
         data: Vec<u8>,
     },
     /// "Structured reply chunk message".
     Chunk {
-        /// The reply ends with it.
+        /// This is the last chunk of the reply.
         done: bool,
         /// One of [`crate::wire::chunk`].
         kind: u16,
         /// The request's cookie.
         cookie: u64,
-        /// What follows the header.
+        /// The payload after the header.
         payload: Vec<u8>,
     },
 }
 
-/// Takes one reply off the front of `input`. `None` if there is no whole one, or something else.
-/// How many bytes follow a successful simple reply is known only to who sent the request:
-/// `read_bytes` says it for a cookie.
+/// Takes one reply off the front of `input`. `None` if there is no complete one, or another
+/// message. The length of the data after a successful simple reply is known only to the sender of
+/// the request: `read_bytes` returns it for a cookie.
 pub fn reply(input: &mut &[u8], read_bytes: impl Fn(u64) -> usize) -> Option<Reply> {
     let mut fields = Fields(input);
     let reply = match fields.u32()? {

@@ -1,16 +1,16 @@
-//! What a server has to say about its exports.
+//! The server's knowledge about its exports.
 
 use crate::wire::flag;
 
-/// The exports that one connection may see. Whatever it may not see is not there.
+/// The exports that one connection may see. An export that it may not see does not exist for it.
 pub trait Directory {
-    /// What the server keeps of an export that a client has chosen.
+    /// The server's state of an export that a client has chosen.
     type Export;
 
     /// Names and descriptions of the exports, for `NBD_OPT_LIST`.
     fn list(&self) -> Vec<Listed>;
 
-    /// The export of a name. The empty name is the default export.
+    /// Finds an export by name. The empty name is the default export.
     ///
     /// # Errors
     /// [`Refusal`], which the client is told.
@@ -26,10 +26,10 @@ pub struct Listed {
     pub description: String,
 }
 
-/// Why an export cannot be used.
+/// The reason why an export cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Refusal {
-    /// There is none of that name, or the client may not know of it: `NBD_REP_ERR_UNKNOWN`.
+    /// There is no export of that name, or the client may not know of it: `NBD_REP_ERR_UNKNOWN`.
     Unknown,
     /// It is being stopped: `NBD_REP_ERR_SHUTDOWN`.
     ShuttingDown,
@@ -37,7 +37,7 @@ pub enum Refusal {
     Forbidden,
 }
 
-/// What a client is told about an export, and what its requests are checked against.
+/// The attributes of an export that a client is told, and against which its requests are checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExportInfo {
     /// Canonical name (`NBD_INFO_NAME`).
@@ -48,7 +48,7 @@ pub struct ExportInfo {
     pub size_bytes: u64,
     /// Every change is refused with `NBD_EPERM`.
     pub read_only: bool,
-    /// A flush on one connection covers what was completed on all (`NBD_FLAG_CAN_MULTI_CONN`).
+    /// A flush on one connection covers completed writes of all (`NBD_FLAG_CAN_MULTI_CONN`).
     pub multi_conn: bool,
     /// Request size and alignment that avoid a read-modify-write, in bytes (`NBD_INFO_BLOCK_SIZE`):
     /// a power of 2, at least 512.
@@ -57,8 +57,8 @@ pub struct ExportInfo {
 
 impl ExportInfo {
     /// Transmission flags ("Transmission flags"). `NBD_FLAG_SEND_DF` MUST be clear without
-    /// structured replies. The medium is never reported as rotational: a group of drives has no one
-    /// head to schedule for.
+    /// structured replies. The medium is never reported as rotational: a group of drives has no
+    /// single head to schedule for.
     pub fn flags(&self, structured: bool) -> u16 {
         let mut flags = flag::HAS_FLAGS | flag::SEND_FLUSH | flag::SEND_FUA | flag::SEND_CACHE;
         if self.read_only {

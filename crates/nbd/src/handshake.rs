@@ -1,12 +1,12 @@
-//! The handshake phase: greeting, client flags, option haggling ("Handshake").
+//! The handshake phase: greeting, client flags, option negotiation ("Handshake").
 //!
 //! Invariants:
 //! 1. Every option is answered with exactly one final reply, in order of arrival, or ends the
 //!    connection.
-//! 2. What was negotiated in the clear is forgotten when TLS starts (`NBD_OPT_STARTTLS`: the server
-//!    MUST NOT preserve any negotiation state), and nothing that arrived in the clear is read as if
-//!    it had come through TLS.
-//! 3. Metadata contexts count only for the export name they were chosen for
+//! 2. Options that were negotiated in the clear are forgotten when TLS starts (`NBD_OPT_STARTTLS`:
+//!    the server MUST NOT preserve any negotiation state). Bytes that arrived in the clear are
+//!    never read as if they had come through TLS.
+//! 3. Metadata contexts apply only to the export name for which they were chosen
 //!    (`NBD_OPT_SET_META_CONTEXT`).
 
 use crate::directory::{Directory, ExportInfo, Refusal};
@@ -24,37 +24,37 @@ pub enum TlsPolicy {
     /// NOTLS: `NBD_OPT_STARTTLS` is refused.
     #[default]
     Off,
-    /// SELECTIVETLS with no export that insists: the client chooses.
+    /// SELECTIVETLS without an export that requires TLS: the client chooses.
     Optional,
     /// FORCEDTLS: nothing but `NBD_OPT_STARTTLS` and `NBD_OPT_ABORT` is served in the clear.
     Required,
 }
 
-/// What the caller has to do after [`Handshake::step`]. Whatever was written to `out` goes to the
-/// client first.
+/// The action for the caller after [`Handshake::step`]. Before that, the caller sends the bytes in
+/// `out` to the client.
 #[derive(Debug)]
 pub enum Progress<E> {
     /// A message was handled; call again.
     Continue,
-    /// No whole message is left in the input.
+    /// The input holds no complete message.
     NeedMore,
     /// From the next byte on, in both directions, the stream is TLS. The rest of the input belongs
-    /// to TLS too.
+    /// to TLS, too.
     StartTls,
     /// The client has chosen an export; the rest of the input is for [`Transmission::step`].
     Entered(Transmission, E),
-    /// The client has said goodbye: close once `out` is sent.
+    /// The client has ended the session: close once `out` is sent.
     Ended,
     /// Close at once.
     Close(Violation),
 }
 
-/// Where the handshake stands.
+/// State of the handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     ClientFlags,
     Options,
-    /// Throwing away the data of an option that is too long to look at.
+    /// Discards the data of an option that is too long.
     Skip {
         left: u32,
     },
@@ -74,7 +74,7 @@ pub struct Handshake {
     options: u32,
 }
 
-/// What kind of data an option carries.
+/// The kind of data that an option carries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Data {
     /// "The client MUST NOT send any additional data with the option": `NBD_REP_ERR_INVALID`
@@ -86,18 +86,18 @@ pub(crate) enum Data {
     Parsed,
 }
 
-/// What becomes of an option that arrives in the clear where TLS is required.
+/// The action for an option that arrives in the clear although TLS is required.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum InClear {
     /// It is served.
     Serve,
     /// `NBD_REP_ERR_TLS_REQD`.
     Refuse,
-    /// It has no error reply: the connection ends.
+    /// The option has no error reply: the connection ends.
     Close,
 }
 
-/// What is checked before an option is served.
+/// The checks before an option is served.
 #[derive(Debug)]
 pub(crate) struct OptionRule {
     pub option: u32,
@@ -112,11 +112,11 @@ const fn rule(option: u32, name: &'static str, data: Data, in_clear: InClear, st
     OptionRule { option, name, data, in_clear, structured_first }
 }
 
-/// The options this server knows. Any other is `NBD_REP_ERR_UNSUP`, or `NBD_REP_ERR_TLS_REQD` where
-/// TLS comes first.
+/// The options that this server knows. Any other is answered with `NBD_REP_ERR_UNSUP`, or with
+/// `NBD_REP_ERR_TLS_REQD` if TLS has to be started first.
 #[rustfmt::skip]
 pub(crate) const OPTIONS: [OptionRule; 9] = [
-    //   option name data clear, TLS required structured first
+    // Columns: option, name, data, in the clear although TLS is required, structured replies first.
     rule(opt::EXPORT_NAME,       "NBD_OPT_EXPORT_NAME",       Data::Parsed,  InClear::Close,      false),
     rule(opt::ABORT,             "NBD_OPT_ABORT",             Data::Ignored, InClear::Serve,      false),
     rule(opt::LIST,              "NBD_OPT_LIST",              Data::Empty,   InClear::Refuse,     false),
@@ -162,12 +162,12 @@ impl Handshake {
         }
     }
 
-    /// Whether the stream has been inside of TLS since a [`Progress::StartTls`].
+    /// Whether TLS was started ([`Progress::StartTls`]).
     pub fn secure(&self) -> bool {
         self.secure
     }
 
-    /// Handles at most one message at the start of `input`, and says how many bytes it took.
+    /// Handles at most one message at the start of `input`, and returns how many bytes it took.
     /// Replies are appended to `out`. The caller drops the taken bytes, and keeps the rest for the
     /// next call. An input of [`crate::INPUT_BYTES_MIN`] bytes always holds a whole message.
     pub fn step<D: Directory>(
@@ -248,7 +248,7 @@ impl Handshake {
         }
     }
 
-    /// Applies [`OPTIONS`] to an option's header: why it is not served, if it is not.
+    /// Applies [`OPTIONS`] to an option's header. Returns why the option is not served, if so.
     fn refusal(&self, option: u32, len: u32) -> Option<Result<OptionError, Violation>> {
         let known = OPTIONS.iter().find(|rule| rule.option == option);
         let clear = self.tls == TlsPolicy::Required && !self.secure;
@@ -407,7 +407,7 @@ impl Handshake {
         let mut fields = Fields(data);
         let name = string(fields.counted().ok_or(MALFORMED)?)?;
         let count = fields.u32().ok_or(MALFORMED)?;
-        // Without a query a list is of everything, and a choice is of nothing.
+        // Without a query, a list contains all contexts, and a choice is empty.
         let mut matched = count == 0 && !set;
         for _ in 0..count {
             let query = string(fields.counted().ok_or(MALFORMED)?)?;
@@ -456,7 +456,7 @@ fn string(bytes: &[u8]) -> Result<&str, OptionError> {
     }
 }
 
-/// As much of a string as the protocol carries.
+/// The part of a string that the protocol can carry.
 fn clipped(text: &str) -> &[u8] {
     &text.as_bytes()[..text.floor_char_boundary(STRING_BYTES_MAX)]
 }

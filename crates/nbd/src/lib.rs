@@ -1,18 +1,19 @@
 //! The server side of the NBD protocol, sans-I/O: bytes in, bytes and actions out.
 //!
-//! Written from <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>; quoted words
-//! and clause names are its own. Fixed newstyle, structured replies and `base:allocation`; no
-//! oldstyle, and of the experimental extensions none. It opens no socket, allocates no payload and
-//! knows no clock.
+//! The crate follows <https://github.com/NetworkBlockDevice/nbd/blob/master/doc/proto.md>; quoted
+//! words and clause names are from there. It implements fixed newstyle, structured replies and
+//! `base:allocation`, but neither oldstyle nor experimental extensions. It opens no socket,
+//! allocates no payload and has no clock.
 //!
-//! One connection is two machines, one after the other:
+//! One connection is two state machines, one after the other:
 //!
-//! - [`Handshake`] haggles about options with the help of a [`Directory`] until the client has
-//!   chosen an export;
-//! - [`Transmission`] cuts the stream into checked [`Request`]s, and says where the data of a write
-//!   go.
+//! - [`Handshake`] negotiates options with the help of a [`Directory`] until the client has chosen
+//!   an export;
+//! - [`Transmission`] splits the stream into checked [`Request`]s, and says where to put the data
+//!   of a write.
 //!
-//! [`Replies`] writes the answers. [`client`] holds the other side's messages, for tests and tools.
+//! [`Replies`] writes the answers. [`client`] has the messages of the client side, for tests and
+//! tools.
 //!
 //! ```
 //! use nbd::{client, Directory, ExportInfo, Handshake, Listed, Progress, Refusal, Step, TlsPolicy};

@@ -76,7 +76,7 @@ impl std::ops::Deref for Head {
 pub struct Descriptor {
     /// Length in bytes, at least 1.
     pub len: u32,
-    /// It was written; otherwise it takes no space and reads as zeroes.
+    /// The range was written; otherwise it takes no space and reads as zeroes.
     pub allocated: bool,
 }
 
@@ -97,8 +97,8 @@ impl Replies {
         self.structured
     }
 
-    /// Success without data, of any request but a read of at least one byte. A simple reply is
-    /// allowed for it in every session but as an answer to a read.
+    /// Success without data, for any request except a read of at least one byte. A simple reply is
+    /// allowed for it in every session, except for a read with structured replies.
     #[inline]
     pub fn done(self, cookie: u64, read: bool) -> Head {
         if self.structured && read {
@@ -107,8 +107,8 @@ impl Replies {
         Head::simple(0, cookie)
     }
 
-    /// The whole answer to a read: `len` bytes of data have to follow. They MUST all be there
-    /// already, since no error can be reported after this.
+    /// The whole answer to a read: `len` bytes of data have to follow. All of them MUST be
+    /// available already, since no error can be reported after this.
     ///
     /// # Panics
     /// If `len` is 0 ("each chunk MUST describe at least one byte"): [`Replies::done`] is the
@@ -142,7 +142,7 @@ impl Replies {
         Head::chunk(flags, chunk::OFFSET_HOLE, cookie, 12).put(offset.to_be_bytes()).put(len.to_be_bytes())
     }
 
-    /// Failure of any request. The reason travels only in structured replies; it is cut at 4096
+    /// Failure of any request. Only structured replies carry the reason, which is cut at 4096
     /// bytes.
     pub fn error(self, cookie: u64, errno: Errno, reason: &str) -> Vec<u8> {
         if !self.structured {
@@ -156,8 +156,8 @@ impl Replies {
         reply
     }
 
-    /// `NBD_REPLY_TYPE_BLOCK_STATUS` of `base:allocation`. Neighbours in the same state are joined,
-    /// and what is more than [`STATUS_DESCRIPTORS_MAX`] is left out.
+    /// `NBD_REPLY_TYPE_BLOCK_STATUS` of `base:allocation`. Adjacent descriptors in the same state
+    /// are joined. Descriptors beyond [`STATUS_DESCRIPTORS_MAX`] are left out.
     ///
     /// # Panics
     /// If there is no descriptor ("the server MUST return at least one"), or one is empty.

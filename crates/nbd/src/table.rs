@@ -1,5 +1,4 @@
-//! The state tables as a picture, so that a change of the rules shows as a change of the
-//! documentation.
+//! The rules as tables, so that a change of the rules shows as a change of the documentation.
 
 use std::fmt::Write;
 

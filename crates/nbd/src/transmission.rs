@@ -1,12 +1,12 @@
-//! The transmission phase: requests in, checked ("Transmission").
+//! The transmission phase: parses and checks requests ("Transmission").
 //!
 //! Invariants:
-//! 1. Every request but `NBD_CMD_DISC` is handed out once, as a [`Step::Request`] or a
+//! 1. Every request but `NBD_CMD_DISC` is returned once, as a [`Step::Request`] or a
 //!    [`Step::Refused`], and in order.
-//! 2. A range that was handed out lies within the export, a change was handed out only if the
-//!    export takes changes, and a length is at most [`PAYLOAD_BYTES_MAX`] where data travel.
-//! 3. The data of a write follow its [`Step::Request`] without anything between them, and are `len`
-//!    bytes in sum; the data of a refused write never leave this machine.
+//! 2. A returned range lies within the export. A change is returned only if the export is writable.
+//!    For requests with payload, the length is at most [`PAYLOAD_BYTES_MAX`].
+//! 3. The data of a write follows its [`Step::Request`] without a gap, and has `len` bytes in
+//!    total. The data of a refused write is never returned.
 
 use crate::directory::ExportInfo;
 use crate::limits::{DIRECT_BYTES_MIN, DRAIN_BYTES_MAX, PAYLOAD_BYTES_MAX};
@@ -17,14 +17,14 @@ use crate::wire::{Fields, REQUEST_BYTES, REQUEST_MAGIC, cmd, cmd_flag};
 /// A request that passed every check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// The client's name for the request, to be repeated in the reply.
+    /// The client's identifier of the request, to be repeated in the reply.
     pub cookie: u64,
-    /// What to do.
+    /// The operation.
     pub command: Command,
 }
 
-/// What a request asks for. Offsets and lengths are in bytes; a length may be 0 except where it
-/// says otherwise.
+/// The operation of a request. Offsets and lengths are in bytes; a length may be 0 unless stated
+/// otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
     /// `NBD_CMD_READ`.
@@ -36,7 +36,7 @@ pub enum Command {
         /// `NBD_CMD_FLAG_DF`: at most one content chunk.
         unfragmented: bool,
     },
-    /// `NBD_CMD_WRITE`. The data follow as [`Step::Data`] and [`Step::Receive`].
+    /// `NBD_CMD_WRITE`. The data follows as [`Step::Data`] and [`Step::Receive`].
     Write {
         /// First byte.
         offset: u64,
@@ -87,26 +87,26 @@ pub enum Command {
     },
 }
 
-/// What the caller has to do after [`Transmission::step`].
+/// The action for the caller after [`Transmission::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// A message was handled that needs nothing; call again.
+    /// A message was handled that needs no action; call again.
     Continue,
     /// Receive more into the input, then call again.
     NeedMore,
-    /// Serve this.
+    /// Serve this request.
     Request(Request),
-    /// The first `len` bytes of the input, counted among those taken, are the next data of the last
-    /// write.
+    /// The first `len` bytes of the input are the next data of the last write. They are included in
+    /// the number of taken bytes.
     Data {
-        /// Their number.
+        /// Number of bytes.
         len: usize,
-        /// With them the write is complete.
+        /// The write is complete with them.
         last: bool,
     },
-    /// The input is empty and many data of the last write are missing: receive up to `len` bytes
-    /// straight into their place, and report them with [`Transmission::received`]. Receiving them
-    /// into the input is allowed too.
+    /// The input is empty and much data of the last write is missing. Receive up to `len` bytes
+    /// directly into the write's buffer, and report them with [`Transmission::received`]. Receiving
+    /// them into the input is allowed, too.
     Receive {
         /// Missing bytes.
         len: u32,
@@ -115,25 +115,25 @@ pub enum Step {
     Refused {
         /// The request's cookie.
         cookie: u64,
-        /// What to answer.
+        /// The error to answer with.
         errno: Errno,
         /// Text for people.
         reason: &'static str,
     },
-    /// `NBD_CMD_DISC`: handle what is in flight, then close.
+    /// `NBD_CMD_DISC`: complete the requests in flight, then close.
     Disconnect,
-    /// Close; nothing more of the input can be understood.
+    /// Close; the rest of the input cannot be parsed.
     Close(Violation),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Header,
-    /// Data of a write on their way to the caller.
+    /// Data of a write, which is passed to the caller.
     Payload {
         left: u32,
     },
-    /// Data of a refused write on their way to nowhere.
+    /// Data of a refused write, which is discarded.
     Drain {
         left: u32,
     },
@@ -149,7 +149,7 @@ pub struct Transmission {
     allocation: bool,
 }
 
-/// What a request type allows.
+/// The rules for a request type.
 #[derive(Debug)]
 pub(crate) struct CommandRule {
     pub command: u16,
@@ -158,7 +158,7 @@ pub(crate) struct CommandRule {
     pub flags: u16,
     /// `NBD_EPERM` on a read-only export.
     pub changes: bool,
-    /// Its length counts bytes that travel, so [`PAYLOAD_BYTES_MAX`] applies.
+    /// The length counts bytes of payload, so [`PAYLOAD_BYTES_MAX`] applies.
     pub payload: bool,
     /// The answer to a range past the end ("Error values"); `None` if it has no range.
     pub past_end: Option<Errno>,
@@ -175,12 +175,12 @@ const fn rule(
     CommandRule { command, name, flags: flags | cmd_flag::FUA, changes, payload, past_end }
 }
 
-/// The requests that are checked for flags and range. `NBD_CMD_DISC` has no reply and is taken as
-/// it is; any other is `NBD_EINVAL`. A flush has no range: its offset and length "MUST be set to
-/// all-zero", and are not looked at.
+/// The requests that are checked for flags and range. `NBD_CMD_DISC` has no reply and is not
+/// checked. Any other request is `NBD_EINVAL`. A flush has no range: its offset and length "MUST be
+/// set to all-zero", and are ignored.
 #[rustfmt::skip]
 pub(crate) const COMMANDS: [CommandRule; 7] = [
-    //   command name flags besides FUA changes payload past the end
+    // Columns: command, name, flags besides FUA, changes, payload, past the end.
     rule(cmd::READ,         "NBD_CMD_READ",          cmd_flag::DF,                             false, true,  Some(Errno::Inval)),
     rule(cmd::WRITE,        "NBD_CMD_WRITE",         0,                                        true,  true,  Some(Errno::NoSpc)),
     rule(cmd::FLUSH,        "NBD_CMD_FLUSH",         0,                                        false, false, None),
@@ -213,12 +213,12 @@ impl Transmission {
         }
     }
 
-    /// How replies of this session are written.
+    /// The writer for replies of this session.
     pub fn replies(&self) -> Replies {
         Replies::new(self.structured)
     }
 
-    /// The data of a write that are still to come, in bytes: those of a refused write do not count.
+    /// Missing data of a write, in bytes. Data of a refused write does not count.
     pub fn data_left(&self) -> u32 {
         match self.state {
             State::Payload { left } => left,
@@ -226,7 +226,7 @@ impl Transmission {
         }
     }
 
-    /// Handles at most one message at the start of `input`, and says how many bytes it took. The
+    /// Handles at most one message at the start of `input`, and returns how many bytes it took. The
     /// caller drops the taken bytes and keeps the rest for the next call.
     pub fn step(&mut self, input: &[u8]) -> (usize, Step) {
         match self.state {
@@ -241,11 +241,11 @@ impl Transmission {
         }
     }
 
-    /// After a [`Step::Receive`]: `len` bytes of the data have arrived in their place. True if the
-    /// write is complete.
+    /// After a [`Step::Receive`]: `len` bytes of the data have arrived in the write's buffer.
+    /// Returns true if the write is complete.
     ///
     /// # Panics
-    /// If they are more than were asked for.
+    /// If more bytes have arrived than were missing.
     pub fn received(&mut self, len: u32) -> bool {
         let State::Payload { left } = self.state else { panic!("no data were asked for") };
         assert!(len <= left, "{len} bytes received, {left} were missing");
@@ -321,7 +321,7 @@ impl Transmission {
             return Err((Errno::Perm, "the export is read-only"));
         }
         if rule.payload && len > PAYLOAD_BYTES_MAX {
-            // "Error values": NBD_EOVERFLOW is for structured reads; anything else would be
+            // "Error values": NBD_EOVERFLOW is for structured reads; for other requests it would be
             // unexpected.
             let structured_read = command == cmd::READ && self.structured;
             return Err((

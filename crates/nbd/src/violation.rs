@@ -1,11 +1,11 @@
-//! Why a connection has to be closed.
+//! Violations of the protocol that close a connection.
 
 use thiserror::Error;
 
 use crate::limits::{DRAIN_BYTES_MAX, OPTION_SKIP_BYTES_MAX, OPTIONS_MAX, STRING_BYTES_MAX};
 
-/// A breach of a rule that leaves no way to answer and go on: the server ends this connection, and
-/// nothing else.
+/// A violation after which the server cannot answer and go on. It ends this connection, and nothing
+/// else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Violation {
     /// "Client flags": the server MUST drop the connection if the client sets a flag it did not
@@ -18,7 +18,7 @@ pub enum Violation {
     /// An option that does not begin with `IHAVEOPT`: the stream is out of step.
     #[error("an option begins with {magic:#x}")]
     OptionMagic {
-        /// What was there instead.
+        /// The number found instead.
         magic: u64,
     },
     /// A length that no client sends.
@@ -29,7 +29,7 @@ pub enum Violation {
         /// Its announced length in bytes.
         len: u32,
     },
-    /// Haggling without an end.
+    /// The client sends options without end.
     #[error("more than {OPTIONS_MAX} options")]
     Options,
     /// "Option types": in non-fixed newstyle `NBD_OPT_EXPORT_NAME` is the only valid option.
@@ -41,7 +41,7 @@ pub enum Violation {
     /// `NBD_OPT_EXPORT_NAME` cannot answer with an error: the export is unknown or may not be used.
     #[error("NBD_OPT_EXPORT_NAME of an export that is not there")]
     NoSuchExport,
-    /// `NBD_OPT_EXPORT_NAME` with something that is not a string of at most 4096 bytes.
+    /// `NBD_OPT_EXPORT_NAME` with a name that is not a string of at most 4096 bytes.
     #[error("NBD_OPT_EXPORT_NAME with a malformed name of {len} bytes, the limit is {STRING_BYTES_MAX}")]
     ExportName {
         /// Announced length in bytes.
@@ -53,7 +53,7 @@ pub enum Violation {
     /// A request that does not begin with its magic: the stream is out of step.
     #[error("a request begins with {magic:#x}")]
     RequestMagic {
-        /// What was there instead.
+        /// The number found instead.
         magic: u32,
     },
     /// "Size constraints": a payload so large that it counts as an attack.

@@ -38,7 +38,7 @@ pub mod opt {
     pub const ABORT: u32 = 2;
     /// List the exports.
     pub const LIST: u32 = 3;
-    /// Go on inside of TLS.
+    /// Continue inside of TLS.
     pub const STARTTLS: u32 = 5;
     /// Describe an export.
     pub const INFO: u32 = 6;
@@ -58,11 +58,11 @@ pub mod rep {
     pub const ACK: u32 = 1;
     /// One export of a list.
     pub const SERVER: u32 = 2;
-    /// One fact of an export.
+    /// One attribute of an export.
     pub const INFO: u32 = 3;
     /// One metadata context.
     pub const META_CONTEXT: u32 = 4;
-    /// Bit of every error.
+    /// The bit that all errors have.
     pub const ERROR_BIT: u32 = 1 << 31;
     /// Unknown option.
     pub const ERR_UNSUP: u32 = ERROR_BIT + 1;
@@ -122,7 +122,7 @@ pub mod flag {
 pub mod cmd {
     /// Read.
     pub const READ: u16 = 0;
-    /// Write; the data follow.
+    /// Write; the data follows.
     pub const WRITE: u16 = 1;
     /// End the session; no reply.
     pub const DISC: u16 = 2;
@@ -130,7 +130,7 @@ pub mod cmd {
     pub const FLUSH: u16 = 3;
     /// Give space back.
     pub const TRIM: u16 = 4;
-    /// Expect accesses.
+    /// A hint that a range will be accessed.
     pub const CACHE: u16 = 5;
     /// Zero a range.
     pub const WRITE_ZEROES: u16 = 6;
@@ -148,7 +148,7 @@ pub mod cmd_flag {
     pub const DF: u16 = 1 << 2;
     /// One extent only.
     pub const REQ_ONE: u16 = 1 << 3;
-    /// Zero only where that is faster than writing.
+    /// Zero only if that is faster than writing.
     pub const FAST_ZERO: u16 = 1 << 4;
 }
 
@@ -180,7 +180,7 @@ pub mod state {
 
 /// The only metadata context of this server.
 pub const CONTEXT_ALLOCATION: &str = "base:allocation";
-/// The number by which replies name [`CONTEXT_ALLOCATION`].
+/// The number of [`CONTEXT_ALLOCATION`] in replies.
 pub const CONTEXT_ALLOCATION_ID: u32 = 1;
 
 /// Takes big-endian fields off the front of a message. `None` means that the message is too short.
