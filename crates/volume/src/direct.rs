@@ -1,9 +1,9 @@
 //! A volume in place: a list of ranges of the group.
 
 //!
-//! A request goes to where the volume lay when it came, part by part, and holds that place until it
-//! is answered. So whoever moves the volume, or takes it away, knows when nothing can arrive any
-//! more in space that it gives to another one.
+//! A request goes to the place where the volume was when the request came, part by part, and holds
+//! that place until it is answered. So the task that moves or removes the volume knows when no
+//! request can reach the space any more, and can give it to another volume.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -18,15 +18,16 @@ pub struct Direct<E: Env>(Rc<Inner<E>>);
 struct Inner<E: Env> {
     array: Array<E>,
     place: RefCell<Rc<Place>>,
-    /// Says that nobody holds the present place any more, once another has taken its place.
+    /// Resolves when no request holds the current place any more, after another place has replaced
+    /// it.
     left: RefCell<Receiver<()>>,
 }
 
-/// Where the volume lies. Held by every request that goes there.
+/// The place of the volume in the group. Held by every request that goes there.
 struct Place {
     size_bytes: u64,
     extents: Vec<ExtentRecord>,
-    /// Gone with the last holder, which is what tells [`Inner::left`].
+    /// Dropped with the last holder, which resolves [`Inner::left`].
     _held: Sender<()>,
 }
 
@@ -42,7 +43,7 @@ impl Place {
         (Rc::new(Place { size_bytes, extents, _held: held }), left)
     }
 
-    /// Where the volume's byte `offset` lies, and how many bytes follow it there.
+    /// The position of the volume's byte `offset` in the group, and how many bytes follow it there.
     #[inline]
     fn locate(&self, offset: u64, len: u64) -> Result<(u64, u64), BlockError> {
         let size = self.size_bytes;
@@ -60,7 +61,7 @@ impl Place {
         Ok((0, 0)) // The end of the volume, where nothing is left to read or write.
     }
 
-    /// The parts of a range, as (place in the group, offset in the range, length).
+    /// The parts of a range, as (position in the group, offset in the range, length).
     fn parts(&self, offset: u64, len: u64) -> Result<Vec<(u64, u64, u64)>, BlockError> {
         self.locate(offset, len)?;
         let mut parts = Vec::with_capacity(1);
@@ -82,29 +83,29 @@ impl<E: Env> Direct<E> {
         Direct(Rc::new(Inner { array, place: RefCell::new(place), left: RefCell::new(left) }))
     }
 
-    /// Lets the volume lie elsewhere from now on: after a resize. Requests that are under way go on
-    /// where they began; returns when the last of them has been answered, so that what the volume
-    /// has left may be given to another one. One change at a time.
+    /// Moves the volume to other extents, after a resize. Requests in flight continue in the old
+    /// place. Returns when the last of them has been answered, so that the space that the volume
+    /// has left may be given to another one. Only one such change may run at a time.
     pub async fn resize(&self, size_bytes: u64, extents: Vec<ExtentRecord>) {
         let (place, left) = Place::new(size_bytes, extents);
         drop(self.0.place.replace(place));
         let left = self.0.left.replace(left);
-        // The sender never sends; it goes with the last holder.
+        // The sender never sends; it is dropped with the last holder.
         let _ = left.await;
     }
 
-    /// Takes the volume away: every request is refused from now on as beyond its end. Returns when
-    /// those under way have been answered.
+    /// Removes the volume: from now on every request is refused as beyond its end. Returns when the
+    /// requests in flight have been answered.
     pub async fn close(&self) {
         self.resize(0, Vec::new()).await;
     }
 
-    /// The group it lies in.
+    /// The group in which the volume lies.
     pub fn array(&self) -> &Array<E> {
         &self.0.array
     }
 
-    /// Where the volume lies now, and will lie for the request that holds this.
+    /// The current place of the volume. It stays valid for the request that holds it.
     #[inline]
     fn place(&self) -> Rc<Place> {
         self.0.place.borrow().clone()
@@ -161,7 +162,7 @@ impl<E: Env> Block for Direct<E> {
     async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
         let place = self.place();
         let parts = place.parts(offset, len)?;
-        // What is refused changes nothing, also where one part could be done.
+        // A refused request changes nothing, even if one of its parts could be zeroed fast.
         if how.only_fast && !parts.iter().all(|&(at, _, len)| self.0.array.is_fast_to_zero(at, len)) {
             return Err(BlockError::NotFast);
         }

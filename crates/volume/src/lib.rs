@@ -1,6 +1,6 @@
-//! Virtual drives over a drive group.
+//! Volumes on a drive group.
 //!
-//! So far one kind, [`Direct`]: each address of the volume has a fixed place in the group.
+//! There is one kind so far, [`Direct`]: each address of the volume has a fixed place in the group.
 
 #![forbid(unsafe_code)]
 

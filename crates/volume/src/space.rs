@@ -1,18 +1,18 @@
-//! Where in a group volumes lie: finding room for new ones. Pure.
+//! Allocation of a group's space to volumes. Pure functions.
 
 use format::{BLOCK, ExtentRecord};
 
-/// The space of a group as volumes see it.
+/// The space of a group that volumes may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Space {
-    /// Bytes in all.
+    /// Total bytes.
     pub capacity_bytes: u64,
     /// Volumes begin at multiples of this, so that no two of them share a stripe.
     pub align_bytes: u64,
 }
 
 impl Space {
-    /// The free ranges beside `used`, in order; they begin at aligned places.
+    /// The free ranges between those in `used`, in order. They begin at multiples of `align_bytes`.
     fn free(&self, used: &[ExtentRecord]) -> Vec<(u64, u64)> {
         let mut used: Vec<(u64, u64)> =
             used.iter().map(|extent| (extent.start_byte, extent.start_byte + extent.len_bytes)).collect();
@@ -28,14 +28,14 @@ impl Space {
         free
     }
 
-    /// Bytes that a new volume could have.
+    /// Most bytes that a new volume could have.
     pub fn free_bytes(&self, used: &[ExtentRecord]) -> u64 {
         self.free(used).iter().map(|(start, end)| end - start).sum()
     }
 }
 
-/// Finds room for `len` bytes beside `used`: in one piece where possible, the smallest that fits;
-/// else in several, the largest first. `None` if there is not enough.
+/// Finds room for `len` bytes outside of `used`: if possible in one piece, the smallest that fits;
+/// otherwise in several, the largest first. `None` if there is not enough.
 ///
 /// The extents hold `len` rounded up to [`BLOCK`].
 pub fn allocate(space: Space, used: &[ExtentRecord], len: u64) -> Option<Vec<ExtentRecord>> {
@@ -61,8 +61,8 @@ pub fn allocate(space: Space, used: &[ExtentRecord], len: u64) -> Option<Vec<Ext
     None
 }
 
-/// Lets a volume grow to `len` bytes, in place where that is free. `used` are the extents of all
-/// volumes, its own too.
+/// Extends a volume to `len` bytes, in place as far as the space behind it is free. `used` are the
+/// extents of all volumes, including its own.
 pub fn extend(space: Space, used: &[ExtentRecord], own: &[ExtentRecord], len: u64) -> Option<Vec<ExtentRecord>> {
     let have: u64 = own.iter().map(|extent| extent.len_bytes).sum();
     let mut more = len.checked_next_multiple_of(BLOCK as u64)?.checked_sub(have)?;
@@ -81,8 +81,8 @@ pub fn extend(space: Space, used: &[ExtentRecord], own: &[ExtentRecord], len: u6
     Some(grown)
 }
 
-/// Cuts a volume's extents to `len` bytes (rounded up to [`BLOCK`]). Gives what is kept and what is
-/// freed.
+/// Cuts a volume's extents to `len` bytes (rounded up to [`BLOCK`]). Returns the kept extents and
+/// the freed ones.
 pub fn shrink(own: &[ExtentRecord], len: u64) -> (Vec<ExtentRecord>, Vec<ExtentRecord>) {
     let mut keep = len.next_multiple_of(BLOCK as u64);
     let (mut kept, mut freed) = (Vec::new(), Vec::new());
