@@ -3,8 +3,8 @@
 //! - [`Engine`]: groups, volumes and exports on the shards of a runtime; the library side of the
 //!   daemon.
 //! - [`http`]: the API over it.
-//! - [`Handover`]: listening sockets from one process to the next.
-//! - [`LogWriter`]: the log, which nobody waits for.
+//! - [`Handover`]: passes listening sockets from one process to the next.
+//! - [`LogWriter`]: the log, which never blocks the caller.
 #![forbid(unsafe_code)]
 
 mod engine;

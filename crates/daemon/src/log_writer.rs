@@ -1,12 +1,12 @@
-//! The daemon's log: lines go into a bounded queue, and a thread of its own writes them to stderr.
+//! The daemon's log: lines go into a bounded queue, and a separate thread writes them to stderr.
 //!
 //! Guarantees:
-//! 1. Logging never waits. Where the reader of stderr stalls, lines are dropped and counted, and no
-//!    request notices.
-//! 2. Logging never fails. Where stderr cannot be written (a full disk, a pipe without a
-//!    reader), lines are dropped and counted, and the daemon goes on.
+//! 1. Logging never waits. If the reader of stderr stalls, lines are dropped and counted, and
+//!    requests are not delayed.
+//! 2. Logging never fails. If stderr cannot be written (a full disk, a pipe without a reader),
+//!    lines are dropped and counted, and the daemon continues.
 //! 3. Memory is bounded: [`LINES_MAX`] lines of [`LINE_BYTES_MAX`] bytes.
-//! 4. After lines were dropped, the next line that can be written says how many.
+//! 4. After lines were dropped, the next line that can be written reports their number.
 //!
 //! Tests: this file's, and `tests/path/cases/a_log_that_cannot_be_written_stops_nothing.sh`.
 
@@ -19,26 +19,26 @@ use std::time::{Duration, Instant};
 
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Lines that wait to be written: more than an ordinary start writes, so that one that stalls for a
-/// moment loses nothing.
+/// The maximum of waiting lines: more than an ordinary start writes, so that a short stall during
+/// it loses nothing.
 const LINES_MAX: usize = 1024;
 
-/// A line is cut behind this many bytes.
+/// Longer lines are cut after this many bytes.
 const LINE_BYTES_MAX: usize = 8 << 10;
 
-/// How long [`LogWriter::flush`] waits for a reader that has stalled.
+/// How long [`LogWriter::flush`] waits for a stalled reader.
 const FLUSH_WITHIN: Duration = Duration::from_secs(1);
 
-/// The log of this process, once there is one.
+/// The log of this process, if it has one.
 static PROCESS: OnceLock<LogWriter> = OnceLock::new();
 
-/// Lines of the process' log that were dropped since it started: because the queue was full, or
-/// because stderr refused them.
+/// The number of lines of the process' log that were dropped since it started, because the queue
+/// was full or stderr refused them.
 pub fn dropped_lines() -> u64 {
     PROCESS.get().map_or(0, LogWriter::dropped)
 }
 
-/// Writes what the process has logged, before another program takes its place.
+/// Writes the waiting lines of the process' log, before another program replaces it.
 pub(crate) fn flush_log() {
     if let Some(log) = PROCESS.get() {
         log.flush();
@@ -47,11 +47,11 @@ pub(crate) fn flush_log() {
 
 enum Entry {
     Line(Vec<u8>),
-    /// Everything before is to be written, and this is to hear of it.
+    /// Write all earlier entries, then notify this sender.
     Flush(SyncSender<()>),
 }
 
-/// Takes the lines of a log. A handle, for any thread.
+/// Receives the lines of a log. A handle, for any thread.
 #[derive(Debug, Clone)]
 pub struct LogWriter {
     queue: SyncSender<Entry>,
@@ -64,7 +64,7 @@ impl LogWriter {
         PROCESS.get_or_init(|| LogWriter::to(io::stderr())).clone()
     }
 
-    /// A log that is written to `out`. Without a thread to write it, all of its lines are dropped.
+    /// A log that is written to `out`. If its thread cannot be started, all lines are dropped.
     fn to(out: impl Write + Send + 'static) -> LogWriter {
         let (queue, lines) = sync_channel(LINES_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
@@ -73,13 +73,13 @@ impl LogWriter {
         LogWriter { queue, dropped }
     }
 
-    /// Lines that were dropped so far.
+    /// The number of lines that were dropped so far.
     fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits until everything that was logged before is written, but no longer than a second: the
-    /// reader may have stalled.
+    /// Waits until all earlier lines are written, for at most a second: the reader may have
+    /// stalled.
     pub fn flush(&self) {
         let (sender, done) = sync_channel(1);
         let mut entry = Entry::Flush(sender);
@@ -91,13 +91,13 @@ impl LogWriter {
             entry = back;
             thread::sleep(Duration::from_millis(1));
         }
-        // Without an answer there is nothing more to be done.
+        // Without an answer nothing more can be done.
         let _: Result<(), RecvTimeoutError> = done.recv_timeout(end.saturating_duration_since(Instant::now()));
     }
 }
 
 impl Write for LogWriter {
-    /// Takes a line, which the caller gives as a whole. Never waits and never fails.
+    /// Accepts one complete line. Never waits and never fails.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut kept = line[..line.len().min(LINE_BYTES_MAX)].to_vec();
         if kept.len() < line.len() {
@@ -122,7 +122,7 @@ impl<'a> MakeWriter<'a> for LogWriter {
     }
 }
 
-/// Writes lines as they come, until nobody can log any more.
+/// Writes lines as they arrive, until all senders are gone.
 fn write_lines(lines: &Receiver<Entry>, mut out: impl Write, dropped: &AtomicU64) {
     let mut told = 0;
     for entry in lines {
@@ -130,7 +130,7 @@ fn write_lines(lines: &Receiver<Entry>, mut out: impl Write, dropped: &AtomicU64
             Entry::Line(line) => line,
             Entry::Flush(done) => {
                 let _ = out.flush();
-                // Nobody may wait any more.
+                // The caller of `flush` may have stopped waiting.
                 let _ = done.try_send(());
                 continue;
             }
@@ -151,7 +151,7 @@ mod tests {
 
     use super::*;
 
-    /// Something that is written to, and that a test can have stall or fail.
+    /// An output that a test can make stall or fail.
     #[derive(Clone, Default)]
     struct Out(Arc<Mutex<State>>);
 

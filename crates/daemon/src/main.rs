@@ -17,7 +17,7 @@ use runtime::{
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// What is allocated for each operation comes from the shard it is on.
+/// Each operation's memory is allocated from the heap of its shard.
 #[global_allocator]
 static HEAP: ShardHeap = ShardHeap;
 
@@ -58,7 +58,7 @@ struct Line {
     instead: Option<Instead>,
 }
 
-/// What is done instead of running.
+/// Actions other than running the daemon.
 #[derive(Debug, Subcommand)]
 enum Instead {
     /// Write this program's manual page, purlind.8, into a directory
@@ -71,7 +71,7 @@ enum Instead {
 /// Writes the manual page.
 fn write_manual(dir: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(dir)?;
-    // Without the command that wrote it, which nobody who runs the daemon looks for.
+    // Hide the command that writes the page: operators of the daemon do not need it.
     let command = Line::command().mut_subcommand("man", |man| man.hide(true));
     let mut page = Vec::new();
     clap_mangen::Man::new(command).section("8").render(&mut page)?;
@@ -115,15 +115,15 @@ fn main() -> ExitCode {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     let terminal = std::io::IsTerminal::is_terminal(&std::io::stderr());
     let log = LogWriter::stderr();
-    // A line that cannot be written is counted: to complain of it on stderr would fail as well.
+    // A line that cannot be written is counted. An error message on stderr would fail as well.
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(log.clone()).with_ansi(terminal);
     lines.log_internal_errors(false).init();
     if let Err(error) = raise_descriptor_limit() {
         tracing::warn!(%error, "no more descriptors than it was started with");
     }
     give_back_large_memory();
-    // Before there are threads that serve requests: they inherit it. The log's does not need it,
-    // as no request waits for it.
+    // Set this before threads that serve requests start, because they inherit it. The log's thread
+    // does not need it, as no request waits for it.
     if let Err(error) = take_memory_without_io() {
         tracing::debug!(%error, "may wait for its own block devices when memory is short");
     }
@@ -134,8 +134,8 @@ fn main() -> ExitCode {
                 log.flush();
                 return ExitCode::SUCCESS;
             }
-            // Only if neither that program nor this one can be executed it goes on here, with
-            // everything started again.
+            // Returns only if neither that program nor this one can be executed. Then everything is
+            // started again in this process.
             Ok(Some(signals)) => handover.replace(signals),
             Err(error) => {
                 log.flush();
@@ -146,13 +146,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// Says why the daemon ends, if stderr takes it.
+/// Reports on stderr why the daemon ends, if possible.
 fn complain(why: &dyn Display) {
     let _ = writeln!(std::io::stderr(), "purlind: {why}");
 }
 
-/// Runs until it is told to stop; `Some` where another program shall run in its place. Everything
-/// has stopped then, and signals have their default action.
+/// Runs until the daemon is told to stop. Returns `Some` if another program is to replace it. Then
+/// everything has stopped, and signals have their default action.
 fn run(line: &Line, handover: &Arc<Handover>) -> Result<Option<DefaultSignals>, Box<dyn std::error::Error>> {
     let mut config = Config { arena_bytes: line.buffers as usize, passthrough: line.passthrough, ..Config::default() };
     if let Some(Cores(cores)) = &line.cores {
@@ -161,8 +161,8 @@ fn run(line: &Line, handover: &Arc<Handover>) -> Result<Option<DefaultSignals>, 
     let runtime = Runtime::start(config)?;
     let control = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let end = control.block_on(serve(&runtime, line, handover))?;
-    // What tasks still hold, the lock of the state directory for one, goes with them. A drive that
-    // does not answer is not waited for.
+    // This drops the objects that tasks still hold, such as the lock of the state directory. It
+    // does not wait for a drive that does not answer.
     control.shutdown_timeout(Duration::from_secs(1));
     runtime.stop();
     Ok(end)
@@ -195,7 +195,7 @@ async fn serve(
     engine.start_upkeep();
     engine.start_health();
     let (stop, stopping) = watch::channel(false);
-    // Before anybody can ask how it went.
+    // Set the result before a client can ask for it.
     handover.ready();
     let serving = tokio::spawn(server.run(Arc::clone(&engine) as Arc<dyn daemon::http::Control>, stopping));
     tracing::info!(
@@ -217,15 +217,15 @@ async fn serve(
         tracing::info!("stopping");
         handover.stopping();
     }
-    // Nobody listens to a stop that is not heard: then the server has ended by itself.
+    // Without a receiver the server has already ended.
     let _ = stop.send(true);
     serving.await?;
     engine.stop().await;
     if !replaced {
         return Ok(None);
     }
-    // A signal ends the process from now on; one that came before is in the streams when they were
-    // looked at.
+    // From now on a signal ends the process. An earlier one is still in the streams, which are
+    // checked once more.
     let signals = DefaultSignals::set();
     let told = async {
         tokio::select! {

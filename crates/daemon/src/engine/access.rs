@@ -1,5 +1,4 @@
-//! How an export over NVMe/TCP reaches its volume: the states of Asymmetric Namespace Access that
-//! operators choose.
+//! ANA states (Asymmetric Namespace Access) that operators choose for exports over NVMe/TCP.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use super::namespaces::nqn_of;
 use super::{Engine, Group, view};
 use crate::http::{Answer, ControlError};
 
-/// As hosts are told.
+/// The state as hosts are told it.
 pub(super) fn of(record: AnaRecord) -> Access {
     match record {
         AnaRecord::Optimized => Access::Optimized,
@@ -21,7 +20,7 @@ pub(super) fn of(record: AnaRecord) -> Access {
     }
 }
 
-/// As the API shows it.
+/// The state as the API shows it.
 pub(super) fn shown(record: AnaRecord) -> AnaState {
     match record {
         AnaRecord::Optimized => AnaState::Optimized,
@@ -30,7 +29,7 @@ pub(super) fn shown(record: AnaRecord) -> AnaState {
     }
 }
 
-/// As the catalogue keeps it. `None` for what nobody may choose.
+/// The state as the catalogue keeps it. `None` for a state that cannot be chosen.
 fn recorded(state: AnaState) -> Option<AnaRecord> {
     match state {
         AnaState::Optimized => Some(AnaRecord::Optimized),
@@ -40,7 +39,7 @@ fn recorded(state: AnaState) -> Option<AnaRecord> {
     }
 }
 
-/// What whoever closes this way should know.
+/// Warnings for an operator who makes the last reachable address of a volume inaccessible.
 fn warnings(group: &Group, export: &RunningExport, to: AnaRecord) -> Vec<String> {
     let reaches = |other: &&Arc<RunningExport>| {
         let ExportKind::NvmeTcp { ana, .. } = other.record.kind else { return false };
@@ -55,7 +54,7 @@ fn warnings(group: &Group, export: &RunningExport, to: AnaRecord) -> Vec<String>
 }
 
 impl Engine {
-    /// Changes how an export reaches its volume, while hosts are connected.
+    /// Changes the ANA state of an export while hosts are connected.
     pub(super) async fn set_access(&self, id: &str, state: AnaState, dry_run: bool) -> Answer<Changed<Export>> {
         let refuse = |message: String| Err(ControlError::new(ErrorCode::Invalid, message));
         let _one = self.changes.lock().await;
@@ -80,7 +79,7 @@ impl Engine {
         if let ExportKind::NvmeTcp { ana, .. } = &mut record.kind {
             *ana = after;
         }
-        // Recorded before any host goes by it: what they were told outlives a restart.
+        // Record the state before any host acts on it, so that it outlives a restart.
         let stored = record.clone();
         let catalogue = self
             .change_catalogue(&group, |catalogue| {

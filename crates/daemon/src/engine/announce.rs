@@ -1,13 +1,12 @@
-//! Discovery services announced by multicast DNS: NVMe TP 8009 (automated discovery of discovery
+//! Announces discovery services by multicast DNS: NVMe TP 8009 (automated discovery of discovery
 //! controllers), RFC 6762 and 6763.
 //!
 //! Invariants:
-//! - What is announced is listened at, and what is listened at no longer is taken back by a
-//!   goodbye. Only an upgrade says none: the next program listens there at once.
-//! - Loopback addresses are announced on the loopback interface alone, and there only if it was
-//!   named.
-//! - Nothing waits for a network here but [`Announcer::end`], and that for [`GOODBYE_MAX`] at most.
-//!   What goes wrong is logged.
+//! - The daemon listens at every address that it announces. When it stops listening, it sends a
+//!   goodbye. An upgrade sends none: the next program listens there at once.
+//! - Loopback addresses are announced on the loopback interface alone, and only if that interface
+//!   was named.
+//! - Only [`Announcer::end`] waits for a network, for [`GOODBYE_MAX`] at most. Errors are logged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -18,29 +17,29 @@ use std::time::Duration;
 use mdns_sd::{DaemonEvent, IfKind, IfPredicate, ServiceDaemon, ServiceInfo};
 use nvme::{DISCOVERY_NQN, DISCOVERY_SERVICE_TYPE};
 
-/// How long a stop waits until goodbyes are sent.
+/// How long a stop waits for goodbyes to be sent.
 const GOODBYE_MAX: Duration = Duration::from_secs(1);
 
-/// Bytes of a DNS label: RFC 1035, clause 2.3.4.
+/// Maximum bytes of a DNS label: RFC 1035, clause 2.3.4.
 const LABEL_BYTES_MAX: usize = 63;
 
-/// Bytes of an interface's name on Linux (IFNAMSIZ, less the zero).
+/// Maximum bytes of an interface name on Linux (IFNAMSIZ without the terminating zero).
 const INTERFACE_BYTES_MAX: usize = 15;
 
 /// Linux' loopback interface, in every network namespace.
 const LOOPBACK: &str = "lo";
 
-/// The network interfaces on which something is announced.
+/// The network interfaces on which services are announced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Interfaces {
-    /// All but the loopback interface.
+    /// All except the loopback interface.
     All,
-    /// Those of these names, when they are there.
+    /// The interfaces with these names, if they exist.
     Named(BTreeSet<String>),
 }
 
 impl Interfaces {
-    /// Whether an address that an interface has is announced there, to whoever wants to know.
+    /// Whether `address` of `interface` is announced on that interface.
     fn include(&self, interface: &str, address: IpAddr) -> bool {
         match self {
             Interfaces::All => interface != LOOPBACK && !address.is_loopback(),
@@ -52,7 +51,7 @@ impl Interfaces {
 impl FromStr for Interfaces {
     type Err = String;
 
-    /// `all`, or names, separated by commas.
+    /// Parses `all`, or names separated by commas.
     fn from_str(text: &str) -> Result<Interfaces, String> {
         if text == "all" {
             return Ok(Interfaces::All);
@@ -68,22 +67,22 @@ impl FromStr for Interfaces {
     }
 }
 
-/// Announces where discovery services listen.
+/// Announces the addresses where discovery services listen.
 pub(super) struct Announcer {
     daemon: ServiceDaemon,
     interfaces: Interfaces,
-    /// This machine's, as a part of a DNS label.
+    /// The name of this machine, as a part of a DNS label.
     host: String,
-    /// Names of services, by the addresses of exports.
+    /// Service names, by the addresses of exports.
     announced: Mutex<BTreeMap<String, String>>,
 }
 
 impl Announcer {
-    /// Has a thread of its own answer on the interfaces. Nothing is announced yet. To be called
-    /// inside of a tokio runtime.
+    /// Starts a thread that answers on the interfaces. It announces nothing yet. Must be called
+    /// inside a tokio runtime.
     ///
     /// # Errors
-    /// If the thread cannot be started. That a network cannot be used is only logged: it may be,
+    /// If the thread cannot be started. A network that cannot be used is only logged: it may work
     /// later.
     pub fn new(interfaces: Interfaces) -> Result<Announcer, mdns_sd::Error> {
         let daemon = ServiceDaemon::new()?;
@@ -91,7 +90,7 @@ impl Announcer {
         let others = IfPredicate::new(move |interface| !chosen.include(&interface.name, interface.ip()));
         daemon.disable_interface(IfKind::Predicate(others))?;
         let events = daemon.monitor()?;
-        // Ends with the thread.
+        // This task ends with the thread.
         tokio::spawn(async move {
             while let Ok(event) = events.recv_async().await {
                 log(event);
@@ -101,7 +100,8 @@ impl Announcer {
         Ok(Announcer { daemon, interfaces, host: label_part(&host), announced: Mutex::default() })
     }
 
-    /// A discovery service listens there. `address` is what its exports call it.
+    /// Announces a discovery service that listens at `listener`. `address` is the name its exports
+    /// use for that place.
     pub fn announce(&self, address: &str, listener: SocketAddr) {
         let registered = service(&self.host, listener, &self.interfaces).and_then(|service| {
             let name = service.get_fullname().to_owned();
@@ -117,7 +117,7 @@ impl Announcer {
         }
     }
 
-    /// Nobody listens there any more.
+    /// Withdraws the announcement: the daemon no longer listens there.
     pub fn withdraw(&self, address: &str) {
         let name = self.announced.lock().unwrap_or_else(PoisonError::into_inner).remove(address);
         if let Some(Err(error)) = name.map(|name| self.daemon.unregister(&name)) {
@@ -125,10 +125,10 @@ impl Announcer {
         }
     }
 
-    /// Ends the thread. Who has heard of a service is told that it is gone, unless it `stays`.
+    /// Ends the thread. Clients that know of a service are told that it is gone, unless it `stays`.
     pub async fn end(&self, stays: bool) {
         if stays {
-            // Goodbyes are for interfaces that are in use.
+            // Goodbyes are sent only on enabled interfaces, so disable them all.
             let _ = self.daemon.disable_interface(IfKind::All);
         }
         let Ok(ended) = self.daemon.shutdown() else { return };
@@ -138,7 +138,7 @@ impl Announcer {
 
 fn log(event: DaemonEvent) {
     match event {
-        // Each is announced twice.
+        // Each service is announced twice.
         DaemonEvent::Announce(service, at) => tracing::debug!(service, at, "discovery service was announced"),
         DaemonEvent::NameChange(change) => {
             let (service, name) = (change.original, change.new_name);
@@ -149,14 +149,14 @@ fn log(event: DaemonEvent) {
     }
 }
 
-/// What is announced of a listener: PTR, SRV and TXT, and of addresses those that lead there, on
-/// their own interfaces.
+/// The announcement of a listener: PTR, SRV and TXT, and the addresses that lead to it, each on its
+/// own interface.
 fn service(host: &str, listener: SocketAddr, interfaces: &Interfaces) -> Result<ServiceInfo, mdns_sd::Error> {
     let name = label(host, listener);
     // TP 8009, table of TXT keys.
     let text = [("p", "tcp"), ("nqn", DISCOVERY_NQN)];
-    // Each has a host name of its own: it is what addresses belong to, and a goodbye takes them
-    // back.
+    // Each service has its own host name. The addresses belong to that name, and a goodbye
+    // withdraws them.
     let server = format!("{name}.local.");
     let mut service =
         ServiceInfo::new(DISCOVERY_SERVICE_TYPE, &name, &server, "", listener.port(), &text[..])?.enable_addr_auto();
@@ -168,18 +168,18 @@ fn service(host: &str, listener: SocketAddr, interfaces: &Interfaces) -> Result<
     Ok(service)
 }
 
-/// Whether who connects to an address of this machine comes to a listener.
+/// Whether a client that connects to this address of the machine reaches the listener.
 fn leads_to(address: IpAddr, listener: IpAddr) -> bool {
     match listener.to_canonical() {
         IpAddr::V4(any) if any.is_unspecified() => address.is_ipv4(),
-        // Such a socket takes IPv4 as well.
+        // A wildcard IPv6 socket accepts IPv4 as well.
         IpAddr::V6(any) if any.is_unspecified() => true,
         listener => address == listener,
     }
 }
 
-/// The name of a listener's service, and of its host: the same for the same listener, and another
-/// one for each.
+/// The service name of a listener, also used for its host. The same listener always gets the same
+/// name, and different listeners get different ones.
 fn label(host: &str, listener: SocketAddr) -> String {
     let place = match listener.ip() {
         any if any.is_unspecified() => format!("-{}", listener.port()),
@@ -189,7 +189,7 @@ fn label(host: &str, listener: SocketAddr) -> String {
     format!("purlin-{host}{place}")
 }
 
-/// The first part of a host's name, of what a label may have.
+/// The first part of a host name, with the characters that a DNS label may have.
 fn label_part(host: &str) -> String {
     let first = host.trim().split('.').next().unwrap_or_default();
     let fits = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };

@@ -1,8 +1,8 @@
 //! Drives that came while no daemon ran.
 //!
-//! A drive that was there before, and still is, is nothing new: what failed must not be taken back
-//! with each start. So it is remembered what was there. A drive that came, and that no group has,
-//! is not: the next start looks at it again, and offers it again.
+//! A drive that was present before, and still is, is not new: a drive that failed must not be taken
+//! back at each start. So the daemon remembers which drives were present. A new drive that no group
+//! has is not remembered: the next start looks at it and offers it again.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,8 +10,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::Engine;
 use super::identity::{self, Present};
 
-/// The drives that are nothing new, by device, with what they are. `None` until it was looked which
-/// came while no daemon ran: what the last one knew must not be overwritten before.
+/// The drives that are not new: their identities, by device. `None` until the daemon has looked for
+/// drives that came while none ran: before that, the list of the previous daemon must not be
+/// overwritten.
 #[derive(Debug, Default)]
 pub(super) struct Known(Mutex<Option<BTreeMap<(u32, u32), String>>>);
 
@@ -22,17 +23,17 @@ impl Known {
 }
 
 impl Engine {
-    /// Looks at drives that came since a daemon with this state directory ran last. To be called
-    /// once its groups were started.
+    /// Looks for drives that came since a daemon with this state directory last ran. Must be called
+    /// after its groups were started.
     ///
     /// # Errors
-    /// If what is remembered cannot be read.
+    /// If the list of known drives cannot be read.
     pub fn look_at_arrivals(self: &Arc<Self>) -> std::io::Result<()> {
         let remembered = self.memory.load_drives()?;
         let (mut stayed, mut came) = (BTreeMap::new(), Vec::new());
         for present in identity::present() {
             let identity = present.identity();
-            // Where nothing is remembered, nobody has looked before.
+            // Without a remembered list, this is the first look: no drive is new.
             if remembered.as_ref().is_none_or(|known| known.contains(&identity)) {
                 stayed.insert(present.device, identity);
             } else {
@@ -50,7 +51,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Drives are nothing new from now on: groups have them.
+    /// Marks drives as known: groups have them.
     pub(super) fn are_known_now(&self, drives: impl IntoIterator<Item = Present>) {
         let drives = drives.into_iter().map(|present| (present.device, present.identity())).collect::<Vec<_>>();
         let mut is_new = false;
@@ -64,7 +65,7 @@ impl Engine {
         }
     }
 
-    /// A drive went, or one came that nobody has: when it is there at the next start it is new.
+    /// Marks a drive as unknown: it left, or no group has it. It is new if the next start finds it.
     pub(super) fn is_unknown_now(&self, device: (u32, u32)) {
         let was_known = self.known.lock().as_mut().and_then(|known| known.remove(&device)).is_some();
         if was_known {
@@ -72,7 +73,8 @@ impl Engine {
         }
     }
 
-    /// Drives that groups were given since: those that fail are not new either.
+    /// Marks drives as known that groups were given since. A drive that fails in a group is not
+    /// new.
     pub(super) fn know_drives_of_groups(&self) {
         let groups = self.all();
         let has = |present: &Present| groups.iter().any(|group| group.has_device(present.device));

@@ -1,5 +1,5 @@
-//! Starting groups from drives: those that an operator names, and those that the daemon knows or
-//! finds.
+//! Starts groups from drives: drives that an operator names, and drives that the daemon remembers
+//! or finds.
 
 use ::drive::join_all;
 use api::{Changed, ErrorCode, GroupAssemble, GroupStart};
@@ -20,7 +20,7 @@ impl Engine {
         self.assemble_from(taken, warnings, request.name.as_deref(), request.dry_run).await
     }
 
-    /// Starts a group from drives that were opened; `name`: under this name from now on.
+    /// Starts a group from opened drives. With `name`, the group is renamed to it.
     async fn assemble_from(
         &self,
         taken: Vec<Taken>,
@@ -48,8 +48,8 @@ impl Engine {
         Ok(Changed::done(steps, self.look_at_group(&group).await?).with_warnings(warnings))
     }
 
-    /// Opens the drives that an operator named. One that cannot be opened and holds no group, such
-    /// as the system's own among all drives of a machine, is left out with a warning.
+    /// Opens the drives that an operator named. A drive that cannot be opened and holds no group is
+    /// left out with a warning, such as the system drive among all drives of a machine.
     async fn open_members(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
         let (mut taken, mut unopened, mut warnings) = (Vec::new(), Vec::new(), Vec::new());
         for text in texts {
@@ -84,8 +84,8 @@ impl Engine {
         Err(error)
     }
 
-    /// Starts a group by its name: one that was stopped, one that could not be started, or one that
-    /// is found on drives.
+    /// Starts a group by its name: a group that was stopped, could not be started, or is found on
+    /// drives.
     pub(super) async fn start_group_named(&self, name: &str, request: GroupStart) -> Answer<Changed<api::Group>> {
         self.reach_stopped(name).await;
         let _one = self.changes.lock().await;
@@ -101,7 +101,7 @@ impl Engine {
         self.assemble_from(taken, Vec::new(), None, request.dry_run).await
     }
 
-    /// A group that does not run, as the daemon remembers it.
+    /// The remembered drives of a group that does not run.
     fn remembered_group(&self, name: &str) -> Option<Remembered> {
         match self.not_started.named(name) {
             Some(group) => Some(group.remembered),
@@ -109,8 +109,8 @@ impl Engine {
         }
     }
 
-    /// Tries to reach a group's drives on other machines. One that does not answer is a drive that
-    /// is missing.
+    /// Tries to reach the group's drives on other machines. A drive whose machine does not answer
+    /// counts as missing.
     async fn reach_stopped(&self, name: &str) {
         let places = self.remembered_group(name).map_or_else(Vec::new, |remembered| remembered.drives);
         let lookups: Vec<_> =
@@ -120,7 +120,7 @@ impl Engine {
         }
     }
 
-    /// Opens the drives that are remembered of a group, those in memory too.
+    /// Opens the remembered drives of a group, including memory drives.
     async fn open_remembered(&self, remembered: &Remembered, consent: Consent) -> Answer<Vec<Taken>> {
         let mut taken = find::open_all(&self.shards[0], &self.opener, remembered, consent).await.taken;
         for place in remembered.drives.iter().filter(|place| place.is_memory()) {
@@ -135,7 +135,7 @@ impl Engine {
         Ok(taken)
     }
 
-    /// Opens the drives of the one group of this name that is on the block devices of this machine.
+    /// Opens the drives of the only group with this name on the block devices of this machine.
     async fn open_found(&self, name: &str, consent: Consent) -> Answer<Vec<Taken>> {
         let scanned = self.scan_all().await;
         let named: Vec<_> = scanned.groups.into_iter().filter(|group| group.name == name).collect();

@@ -1,11 +1,11 @@
-//! Members on other machines that cannot be reached: how they leave their group, and how they come
-//! back.
+//! Members on other machines that cannot be reached: how they leave their group, and how they
+//! return.
 //!
-//! What events of the kernel are for drives of this machine, looking again and again is for these.
-//! The rules are those of [`super::hotplug`].
+//! Drives of this machine cause kernel events; remote drives are polled instead. The rules are
+//! those of [`super::hotplug`].
 //!
-//! Groups that could not be started are tried again here, too: no event tells that an adapter that
-//! was reset works again.
+//! Groups that could not be started are tried again here, too: no event tells that an adapter works
+//! again after a reset.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,37 +25,37 @@ use super::not_started::NotStarted;
 use super::{Engine, find};
 use crate::http::{Answer, ControlError};
 
-/// How often it is looked.
+/// The polling interval.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// Of these looks, so many go by until one for groups that could not be started.
+/// Groups that could not be started are tried at every fifth poll.
 const ABSENT_EVERY: u64 = 5;
 
-/// A drive that is there, but of no use, is looked at again after this.
+/// A drive that is present but unusable is looked at again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
-/// A group that could not be started though all of its drives are there is tried again after this,
-/// then after twice as long, and so on.
+/// A group that could not be started although all its drives are present is tried again after this
+/// time, then after twice as long, and so on.
 const TRY_AGAIN: Duration = Duration::from_secs(5);
 const TRY_AGAIN_MAX: Duration = Duration::from_secs(300);
 
-/// The last try to start a group that is absent.
+/// The last attempt to start a group.
 #[derive(Debug)]
 struct Try {
-    /// Which of its drives on other machines there were.
+    /// Which of its drives on other machines answered.
     there: Vec<bool>,
     next: Instant,
     wait: Duration,
-    /// What was said of it.
+    /// The last error that was logged.
     told: String,
 }
 
-/// A drive of a group that was out of reach when it was looked for.
+/// A drive of a group that could not be reached when the group looked for it.
 #[derive(Debug, Clone)]
 pub(super) struct Away {
     pub place: Place,
     not_before: Instant,
-    /// What was said of it last.
+    /// The last reason that was logged.
     told: String,
 }
 
@@ -65,16 +65,16 @@ impl Away {
     }
 }
 
-/// What came of looking for a drive.
+/// The result of looking for a drive.
 enum Look {
-    /// It has its place again, or has none any more.
+    /// The drive has its place again, or has lost its place for good.
     Ended,
-    /// Later again.
+    /// Look again later.
     Again { why: String, after: Duration },
 }
 
 impl Engine {
-    /// Looks after drives of other machines from now on, for as long as the engine lives.
+    /// Starts polling for drives of other machines, for as long as the engine lives.
     pub fn start_looking_for_remotes(self: &Arc<Self>) {
         self.start_looking_for_namespaces();
         let engine = Arc::downgrade(self);
@@ -97,8 +97,8 @@ impl Engine {
         });
     }
 
-    /// Members that are out of reach for too long leave. Those that left because of that are let
-    /// go, to be looked for.
+    /// Fails members that were out of reach for too long. Members that already left because of that
+    /// are closed and looked for.
     async fn take_out_lost(&self, group: &Group) -> Answer<()> {
         let remote: Vec<_> = group.drives().iter().flatten().filter(|drive| drive.is_remote()).cloned().collect();
         if remote.is_empty() {
@@ -125,7 +125,7 @@ impl Engine {
                         tracing::debug!(group = group.name, drive = drive.name, %error, "out of reach, and needed");
                     }
                 }
-                // What an operator took out stays out.
+                // A member that an operator took out stays out.
                 Some(member) if !is_live(member.state) && reach.was_lost => {
                     group.let_go(id).await?;
                     group.away().push(Away::new(drive.place()));
@@ -135,7 +135,7 @@ impl Engine {
                     let out = move |array: Array<ShardEnv>| async move {
                         array.fail_member_on(index, id, Cause::OutOfReach).await
                     };
-                    // The member stays: this ends only the copy.
+                    // The member stays. Only the copy ends.
                     let _ = group.lead(out).await?;
                 }
                 _ => {}
@@ -169,10 +169,10 @@ impl Engine {
         }
     }
 
-    /// Looks for one drive, and gives it the place that it had.
+    /// Looks for one drive, and puts it back in its place.
     async fn look_for(&self, group: &Arc<Group>, place: &Place) -> Answer<Look> {
         self.opener.remotes.answers(&place.drive).await?;
-        // Whoever changes something else has to find the drive free.
+        // The lock comes first: another request that changes the group must find the drive free.
         let _one = self.changes.lock().await;
         if self.newcomers.has_ended() {
             return Err(stopping());
@@ -213,8 +213,8 @@ impl Engine {
         Ok(Look::Ended)
     }
 
-    /// Starts groups that could not be started: as soon as more of their drives on other machines
-    /// are there than at the last try, and now and then while all of their drives are there.
+    /// Starts groups that could not be started: at once when more of their drives on other machines
+    /// answer than at the last attempt, and periodically while all their drives are present.
     async fn look_for_absent(&self, tried: &mut BTreeMap<String, Try>) {
         let absent: Vec<Remembered> = self.not_started.list().into_iter().map(|group| group.remembered).collect();
         tried.retain(|uuid, _| absent.iter().any(|absent| absent.uuid == *uuid));
@@ -230,7 +230,7 @@ impl Engine {
             let again = last.filter(is_same).map_or(TRY_AGAIN, |last| TRY_AGAIN_MAX.min(last.wait * 2));
             let told = last.map(|last| last.told.clone()).unwrap_or_default();
             let is_due = match last {
-                // One whose drives are all here was tried when it became absent.
+                // A group with only local drives was already tried when it became absent.
                 None if there.is_empty() => {
                     let next = Instant::now() + TRY_AGAIN;
                     tried.insert(remembered.uuid.clone(), Try { there, next, wait: TRY_AGAIN, told });
@@ -265,7 +265,7 @@ impl Engine {
         self.start_absent_with(remembered, opened).await
     }
 
-    /// Starts a group that was absent with what there is.
+    /// Starts an absent group with the drives that were opened.
     pub(super) async fn start_absent_with(&self, remembered: &Remembered, opened: find::Opened) -> Answer<()> {
         let missing_drives = opened.missing(remembered);
         let group = match self.start_group(opened.taken).await {

@@ -1,4 +1,4 @@
-//! Requests that change something: [`Control`] for the engine.
+//! Requests that change state: [`Control`] for the engine.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use super::group::join_error;
 use super::{Engine, lost, offer, settings, view};
 use crate::http::{Answer, Control, ControlError};
 
-/// A random identity, as of RFC 9562.
+/// A random UUID, as of RFC 9562.
 pub(super) fn new_uuid() -> Answer<Uuid> {
     let mut bytes = [0; 16];
     let read =
@@ -40,8 +40,8 @@ fn create_error(error: &CreateError) -> ControlError {
     ControlError::new(code, error.to_string())
 }
 
-/// Refuses while clients use exports of a group: what they have would be gone. `or` is what else
-/// than disconnecting them helps.
+/// Refuses while clients use exports of a group, because they would lose their volumes. `or` names
+/// the alternative to disconnecting them.
 fn refuse_clients(group: &super::Group, or: &str) -> Answer<()> {
     let used: Vec<(String, usize)> = group
         .exports()
@@ -65,7 +65,7 @@ fn refuse_clients(group: &super::Group, or: &str) -> Answer<()> {
     ))
 }
 
-/// Refuses to take out a member without which its set could not give its data any more.
+/// Refuses to take out a member if its set would lose data without it.
 async fn refuse_loss(group: &super::Group, member: &array::MemberStatus) -> Answer<()> {
     let in_sync = |member: &array::MemberStatus| member.state == format::MemberState::InSync;
     let status = group.status().await?;
@@ -80,7 +80,8 @@ async fn refuse_loss(group: &super::Group, member: &array::MemberStatus) -> Answ
 }
 
 impl Engine {
-    /// Opens and inspects drives for a request. Gives what would be lost on them.
+    /// Opens and inspects drives for a request. Returns the drives, and descriptions of the data
+    /// that would be lost on them.
     async fn take(&self, texts: &[String], consent: Consent) -> Answer<(Vec<Taken>, Vec<String>)> {
         let (mut taken, mut lost) = (Vec::new(), Vec::new());
         for text in texts {
@@ -94,8 +95,8 @@ impl Engine {
         Ok((taken, lost))
     }
 
-    /// Refuses a drive that a running group has, under the name that it has there. Under another
-    /// one the system says that it is in use.
+    /// Refuses a drive that a running group has open under the same name. Under another name,
+    /// opening it fails: the system reports that it is in use.
     fn refuse_own_drive(&self, text: &str) -> Answer<()> {
         let name = drives::name_of(text)?;
         match self.all().iter().find(|group| group.drive_id(&name).is_some()) {
@@ -107,7 +108,7 @@ impl Engine {
         }
     }
 
-    /// A drive that can join a running group, and what is lost on it.
+    /// Opens a drive that can join a running group. Also returns what is lost on it.
     pub(super) async fn take_one(
         &self,
         group: &super::Group,
@@ -192,12 +193,12 @@ impl Control for Engine {
             name: request.name.clone(),
             shape,
             crash_safety: match request.crash_safety {
-                // Unknown ones were refused with the request.
+                // Unknown modes were refused with the request.
                 None | Some(SafetyMode::On | SafetyMode::Unknown) => CrashSafety::On,
                 Some(SafetyMode::Off) => CrashSafety::Off,
                 Some(SafetyMode::Strict) => CrashSafety::Strict,
             },
-            // Where there is no log there are none.
+            // A group without a log has no checksums.
             checksums: request.checksums.unwrap_or(true),
             drives: identities,
             created_unix_s: self.clock.unix_s(),

@@ -1,10 +1,10 @@
-//! The time of day, in seconds since 1970: for what is compared over restarts.
+//! The time of day in seconds since 1970, for times that are compared across restarts.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-/// A clock that tells the time of day. A handle: clones tell the same.
+/// A clock that tells the time of day. A handle: clones share the clock.
 #[derive(Clone)]
 pub struct WallClock(Arc<dyn Fn() -> u64 + Send + Sync>);
 
@@ -14,7 +14,7 @@ impl WallClock {
         WallClock::new(|| SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs()))
     }
 
-    /// A clock that tells what `now` says, in seconds since 1970.
+    /// A clock that returns the result of `now`, in seconds since 1970.
     pub fn new(now: impl Fn() -> u64 + Send + Sync + 'static) -> WallClock {
         WallClock(Arc::new(now))
     }

@@ -1,16 +1,16 @@
-//! Namespaces of other machines as imports: connected, served as block devices, and looked for
-//! while their machine is away.
+//! Imported namespaces of other machines: connected, served as block devices, and looked for while
+//! their machine is away.
 //!
 //! Invariants:
-//! 1. Nobody else here has the namespace: no group, no other import, and not this daemon as its own
-//!    target.
-//! 2. The daemon starts without the other machine. What is asked of a device that was left waits
-//!    until its namespace is found again.
-//! 3. What was asked and is not answered when the daemon ends is asked of the next one, which sends
-//!    nothing before the target executes nothing any more that the one before had sent
+//! 1. An imported namespace has no other user here: no group, no other import, and it is not served
+//!    by this daemon itself.
+//! 2. The daemon starts without the other machine. Requests to a device that a previous daemon left
+//!    wait until its namespace is found again.
+//! 3. Requests that are not answered when the daemon ends are passed to the next daemon. It sends
+//!    nothing until the target no longer executes commands of the previous daemon
 //!    ([`super::remote`]).
-//! 4. A device has the size of its namespace. One that grows over there grows here as soon as all
-//!    shards know.
+//! 4. A device has the size of its namespace. When the namespace grows, the device grows as soon as
+//!    all shards know.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,12 +29,11 @@ use super::served::Served;
 use super::shard;
 use crate::http::{Answer, ControlError};
 
-/// How long a namespace may be out of reach until what is asked of it fails, if nothing is said: as
-/// long as Linux' host waits.
+/// How long a namespace may be out of reach until requests to it fail, if the request does not say.
+/// Linux' host waits as long.
 const LOSS_DEFAULT: Duration = NvmeDrive::LOSS_MAX;
 
-/// How often namespaces that are not connected are looked for, and whether the others have the size
-/// that they had.
+/// How often disconnected namespaces are looked for, and connected ones are checked for a new size.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 fn refuse(code: ErrorCode, message: impl Into<String>) -> ControlError {
@@ -46,8 +45,8 @@ fn parsed(text: &str) -> Answer<NvmeDrive> {
 }
 
 impl Engine {
-    /// Looks for namespaces that were imported and are not connected, and after the size of those
-    /// that are, from now on, for as long as the engine lives.
+    /// Starts looking for imported namespaces that are not connected, and following the size of
+    /// those that are, for as long as the engine lives.
     pub(super) fn start_looking_for_namespaces(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -71,8 +70,8 @@ impl Engine {
         let mut drive = parsed(&request.drive)?;
         drive.loss.get_or_insert(LOSS_DEFAULT);
         self.refuse_itself(&drive)?;
-        // Before the lock for changes: a DNS server or target that does not answer holds up this
-        // request only.
+        // Find the namespace before taking the lock for changes: a DNS server or target that does
+        // not answer then delays only this request.
         let known = self.opener.remotes.find(&drive).await?;
         let _one = self.changes.lock().await;
         let name = match request.name {
@@ -111,7 +110,7 @@ impl Engine {
         Ok(Changed::done(steps, self.shown_import(&import).await).with_warnings(warnings))
     }
 
-    /// Serves a namespace that was taken on all shards. Its exports are not offered yet.
+    /// Serves a connected namespace on all shards. Its exports are not offered yet.
     async fn attach_namespace(
         &self,
         key: shard::GroupKey,
@@ -130,7 +129,7 @@ impl Engine {
         Ok(self.add_import(Import::new(key, remembered, Ok(Source::Namespace(remote)))?))
     }
 
-    /// Connects to a namespace that is remembered, if it is there.
+    /// Connects to a remembered namespace, if it is present.
     async fn look_for_namespace(&self, import: &Arc<Import>) {
         match self.connect_again(import).await {
             Ok(()) => {}
@@ -141,15 +140,15 @@ impl Engine {
         }
     }
 
-    /// Has the device of a namespace follow its size. The kernel may ask for any of it on any
-    /// shard, so the smallest that a shard knows counts.
+    /// Resizes the device of a namespace to the namespace's size. The kernel may ask any shard for
+    /// any block, so the smallest size that a shard knows counts.
     async fn follow_size(&self, import: &Arc<Import>) {
         let key = import.key;
         let mut size_bytes = u64::MAX;
         for handle in &self.shards {
             let known =
                 handle.call(move || async move { shard::namespace(key).map(|namespace| namespace.size_bytes()) });
-            // Neither a shard that stops, nor an import that was forgotten, has one.
+            // A shard that stops has none, nor has an import that was forgotten.
             let Ok(Some(known)) = known.await else { return };
             size_bytes = size_bytes.min(known);
         }
@@ -174,7 +173,7 @@ impl Engine {
         }
     }
 
-    /// It was not forgotten meanwhile, or connected again as another.
+    /// The import was neither forgotten nor replaced by a new connection meanwhile.
     fn is_current(&self, import: &Arc<Import>) -> bool {
         self.find_import(import.name()).is_some_and(|now| Arc::ptr_eq(&now, import))
     }
@@ -203,7 +202,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Who here has a namespace, as words.
+    /// The user of a namespace on this machine, in words.
     pub(super) fn user_of(&self, identity: &str) -> Option<String> {
         for group in self.all() {
             let open = group.drives().iter().flatten().any(|drive| drive.identity.as_deref() == Some(identity));
@@ -221,7 +220,7 @@ impl Engine {
         Some(format!("imported already, as {:?}", import.name()))
     }
 
-    /// Refuses a drive that was opened and is an import, which waits for it at the moment.
+    /// Refuses an opened drive that is also an import, which currently waits for it.
     pub(super) fn refuse_imported(&self, drive: &Taken) -> Answer<()> {
         let is_it =
             |import: &Arc<Import>| import.is_namespace() && Some(&import.remembered.uuid) == drive.identity.as_ref();
@@ -252,8 +251,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Why a namespace cannot be reached now, also one that was not found yet since the daemon was
-    /// started. `None` if it can be, or has no device that something may have been written to.
+    /// The reason why a namespace cannot be reached now, including one that was not found since the
+    /// daemon started. `None` if it can be reached, or has no device that may have been written.
     pub(super) async fn out_of_reach(&self, import: &Import) -> Option<String> {
         if !import.is_namespace() || import.exports().is_empty() {
             return None;

@@ -1,7 +1,7 @@
 //! A namespace of another machine as a block device of this one, on one shard.
 //!
-//! Unlike a member of a group it has the cache of its target: durable is what was flushed, or
-//! written with FUA, as with a drive.
+//! Unlike a member of a group it uses the cache of its target: as with a drive, data are durable
+//! once they were flushed or written with FUA.
 
 use std::rc::Rc;
 
@@ -11,11 +11,10 @@ use runtime::ShardEnv;
 
 use super::remote::Attached;
 
-/// A namespace that is connected on the calling shard. A handle; when the last one is dropped, its
-/// connections are closed.
+/// A namespace that is connected on the calling shard. A handle; dropping the last one closes the
+/// connections.
 ///
-/// Requests have to be multiples of the namespace's blocks, as those of a block device with such
-/// blocks are.
+/// Requests have to be multiples of the namespace's block size, as for any block device.
 #[derive(Clone)]
 pub(super) struct Connected(Rc<Attached>);
 
@@ -32,12 +31,12 @@ impl Connected {
         self.namespace().known()
     }
 
-    /// The ways to it.
+    /// The paths to the namespace.
     pub fn paths(&self) -> Vec<PathStatus> {
         self.namespace().paths()
     }
 
-    /// Disconnects. What was asked and not answered fails.
+    /// Disconnects. Unanswered requests fail.
     pub async fn close(&self) {
         self.namespace().close().await;
     }
@@ -81,7 +80,7 @@ impl Block for Connected {
         self.namespace().flush().await.map_err(|error| error.as_block_error())
     }
 
-    /// What was ever written is not known.
+    /// Everything counts as allocated: the target does not tell which blocks were ever written.
     fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         let size = self.size_bytes();
         if offset.checked_add(len).is_none_or(|end| end > size) {

@@ -1,13 +1,14 @@
 //! Exports as block devices of this machine.
 //!
 //! Invariants:
-//! 1. A device is ours if the kernel keeps our identity with it. Others' devices are never touched.
-//! 2. A device that is in use is not removed: a file system on it would be cut off from its writes.
-//! 3. When the daemon ends, in order or not, devices stay; the next one finds them by number and
-//!    identity.
-//! 4. A device is never larger than what it serves: that grows first, on all shards, and the device
-//!    after it. A daemon that is killed in between leaves a device that is too small, which the
-//!    next one puts right when it takes the device over.
+//! 1. A device belongs to this daemon if the kernel keeps the daemon's identity with it. Other
+//!    devices are never touched.
+//! 2. A device that is in use is not removed: a file system on it would lose its writes.
+//! 3. When the daemon ends, in order or not, its devices stay. The next daemon finds them by number
+//!    and identity.
+//! 4. A device is never larger than the volume or namespace that it serves: that grows first, on
+//!    all shards, then the device. If the daemon is killed in between, the device is too small. The
+//!    next daemon corrects its size when it takes the device over.
 
 use std::fs::{OpenOptions, Permissions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -27,31 +28,31 @@ use crate::http::{Answer, ControlError};
 /// The largest request of a device. The kernel splits larger ones.
 const IO_BYTES_MAX: u32 = 1 << 20;
 
-/// Where the names that stay the same are.
+/// The folder of the stable device names.
 const NAMES: &str = "/dev/purlin";
 
-/// What becomes of a device whose service ends.
+/// How a device's service ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeviceEnd {
-    /// It stays, and what is asked of it waits for the next daemon.
+    /// The device stays, and requests to it wait for the next daemon.
     Stays,
-    /// It goes; refused while it is in use.
+    /// The device is removed. Refused while it is in use.
     Goes,
 }
 
-/// What a device is made of, and what the kernel is told of it. Sizes are in bytes.
+/// The properties of a device, as the kernel is told them. Sizes are in bytes.
 #[derive(Debug, Clone)]
 pub(super) struct Backing {
-    /// Whose export it is; with the export's number it makes the device's identity.
+    /// The owner of the export. Together with the export's number it makes the device's identity.
     pub owner: Uuid,
-    /// What it serves, as shards find it.
+    /// The key under which shards find the served group or import.
     pub key: GroupKey,
     pub volume: u64,
     pub size_bytes: u64,
-    /// What is there as a whole or not at all after a power cut, a power of two: file systems count
-    /// on it.
+    /// The unit that a power cut leaves either old or new, never mixed: file systems rely on it. A
+    /// power of two.
     pub physical_block_bytes: u32,
-    /// A power of two, as the next one.
+    /// A power of two, as is `io_opt_bytes`.
     pub io_min_bytes: u32,
     pub io_opt_bytes: u32,
     pub discard_granularity_bytes: u32,
@@ -60,13 +61,13 @@ pub(super) struct Backing {
 }
 
 impl Backing {
-    /// Of a volume of a group.
+    /// The properties of a volume of a group.
     pub async fn of_volume(group: &Group, volume: u64) -> Answer<Backing> {
         let catalogue = group.catalogue().await?;
         let record = catalogue.volumes.iter().find(|record| record.id == volume);
         let geometry = &group.shared.geometry;
         let (strip, stripe) = (geometry.strip as u32, geometry.stripe_data());
-        // What a discard gives back: whole zones.
+        // A discard gives back whole allocation chunks.
         let zone = stripe * geometry.rows();
         Ok(Backing {
             owner: group.uuid,
@@ -83,8 +84,8 @@ impl Backing {
     }
 }
 
-/// The kernel takes powers of two. Half a stripe would be a lie, so a stripe of another size is not
-/// told.
+/// The optimal request size. The kernel takes only powers of two, and half a stripe would be wrong.
+/// So the strip is reported if the stripe is not a power of two.
 pub(super) fn io_opt_bytes(stripe: u64, strip: u32) -> u32 {
     u32::try_from(stripe).ok().filter(|stripe| stripe.is_power_of_two()).unwrap_or(strip)
 }
@@ -101,12 +102,12 @@ fn node(number: u32) -> String {
     format!("/dev/ublkb{number}")
 }
 
-/// The path of a volume's device that stays the same: `/dev/purlin/GROUP/VOLUME`.
+/// The stable path of a volume's device: `/dev/purlin/GROUP/VOLUME`.
 pub(super) fn stable_path(volume: &str) -> PathBuf {
     Path::new(NAMES).join(volume)
 }
 
-/// What the kernel keeps with the device of an export. Not 0.
+/// The identity that the kernel keeps with the device of an export. Never 0.
 fn identity(owner: &Uuid, export: u64) -> u64 {
     let (half, _) = owner.as_bytes().split_first_chunk::<8>().expect("a UUID has 16 bytes");
     (u64::from_le_bytes(*half) ^ export.rotate_left(32)) | 1
@@ -121,7 +122,7 @@ fn device_error(error: UblkError) -> ControlError {
     ControlError::new(code, error.to_string())
 }
 
-/// Runs commands of the control device, which block.
+/// Runs commands of the control device. They block.
 async fn control<T: Send + 'static>(
     commands: impl FnOnce(&mut UblkControl) -> Result<T, UblkError> + Send + 'static,
 ) -> Answer<T> {
@@ -140,7 +141,7 @@ impl Devices {
             for number in 0.. {
                 match control.find(number) {
                     Ok(None) => return Ok(number),
-                    // Also one that we may not look at is there.
+                    // A device that this process may not look at exists, too.
                     Ok(Some(_)) | Err(UblkError::Os { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -150,7 +151,7 @@ impl Devices {
         .await
     }
 
-    /// Makes the device of an export, or goes on with the one that a daemon before this one left.
+    /// Makes the device of an export, or takes over the one that a previous daemon left.
     pub async fn offer(&self, backing: &Backing, record: &ExportRecord, state: &Arc<ExportState>) -> Answer<()> {
         let spec = self.spec(backing, record, state.name())?;
         let number = spec.number.expect("a record has its number");
@@ -158,8 +159,8 @@ impl Devices {
         let (device, was_there) = control(move |control| {
             match control.find(number)? {
                 Some(found) if found.identity != spec.identity => return Err(UblkError::Taken(number)),
-                // Made by a daemon that was killed before it could start it, or by one that had no
-                // privileges.
+                // The device was made by a daemon that was killed before it started it, or that had
+                // no privileges.
                 Some(found) if found.state == UblkState::Dead => control.delete(number)?,
                 Some(_) => return Ok((control.recover(number)?, true)),
                 None => {}
@@ -187,18 +188,19 @@ impl Devices {
         Ok(())
     }
 
-    /// Whether a device that is there can have another size.
+    /// Whether an existing device can be resized.
     ///
     /// # Errors
-    /// If the kernel has no driver, or it is not for us to ask.
+    /// If the kernel has no driver, or this process may not ask it.
     pub async fn can_resize(&self) -> Answer<bool> {
         control(|control| Ok(control.can_resize())).await
     }
 
-    /// Gives the device of an export, if it is there and ours, the size of what it serves.
+    /// Resizes the device of an export, if it exists and belongs to this daemon, to the size of
+    /// what it serves.
     ///
     /// # Errors
-    /// If the kernel does not do it. Nothing has changed then.
+    /// If the kernel refuses. Nothing has changed then.
     pub async fn resize(&self, backing: &Backing, record: &ExportRecord, name: &str) -> Answer<()> {
         let spec = self.spec(backing, record, name)?;
         let number = spec.number.expect("a record has its number");
@@ -242,8 +244,8 @@ impl Devices {
     /// Serves all queues of a device, and starts it.
     async fn start(&self, device: &UblkDevice, backing: &Backing, state: &Arc<ExportState>) -> Answer<()> {
         for queue in 0..device.queues() {
-            // The kernel spreads its cores over the queues in order, as the shards are spread over
-            // the cores.
+            // The kernel spreads its cores over the queues in order, just as the shards are spread
+            // over the cores.
             let handle = &self.shards[usize::from(queue) % self.shards.len()];
             let (device, state, budget) = (device.clone(), state.clone(), self.budget.clone());
             let (key, volume) = (backing.key, backing.volume);
@@ -263,8 +265,8 @@ impl Devices {
         control(move |control| control.start(&device)).await
     }
 
-    /// Removes the device of an export that is not served: what a daemon before this one left, if
-    /// it is there.
+    /// Removes the device that a previous daemon left of an export that is not served, if it
+    /// exists.
     ///
     /// # Errors
     /// If it is in use, or the kernel does not remove it.
@@ -289,8 +291,8 @@ impl Devices {
     /// Ends a device's service.
     ///
     /// # Errors
-    /// If the device is to go and is in use, or the kernel does not remove it. It is served as
-    /// before if it is in use.
+    /// If the device is to be removed and is in use, or the kernel does not remove it. A device
+    /// that is in use is served as before.
     pub async fn withdraw(&self, number: u32, state: &ExportState, end: DeviceEnd) -> Answer<()> {
         match end {
             DeviceEnd::Stays => {
@@ -300,9 +302,9 @@ impl Devices {
             DeviceEnd::Goes => {
                 refuse_in_use(number, state.name())?;
                 unlink(state.name(), number);
-                // What is under way has to end before the kernel lets go.
+                // Requests in flight have to end before the kernel releases the device.
                 state.hurry();
-                // The kernel asks what it still has to ask, and its queues end by that.
+                // The kernel still sends its outstanding requests; its queues end after them.
                 control(move |control| control.stop(number)).await?;
                 state.stop();
                 state.stopped().await;
@@ -313,17 +315,17 @@ impl Devices {
     }
 }
 
-/// Who uses a device, as words.
+/// The users of a device, in words.
 pub(super) fn users(number: u32, volume: &str) -> Vec<String> {
     let (path, stable) = (node(number), stable_path(volume).display().to_string());
     let Ok(metadata) = std::fs::metadata(&path) else { return Vec::new() };
     let device = metadata.rdev();
-    // As `makedev(3)` of Linux packs it.
+    // The layout of `makedev(3)` on Linux.
     let (major, minor) = ((device >> 8) & 0xfff, (device & 0xff) | ((device >> 12) & 0xfff00));
     let device = format!("{major}:{minor}");
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // proc_pid_mountinfo(5): the third field is the device, the fifth the place; behind the dash
-    // come type and source.
+    // proc_pid_mountinfo(5): the third field is the device, the fifth the mount point. Type and
+    // source follow the dash.
     let mounted = mounts.lines().filter_map(|line| {
         let fields: Vec<&str> = line.split(' ').collect();
         let source = fields.iter().position(|&field| field == "-").and_then(|dash| fields.get(dash + 2));
@@ -336,11 +338,11 @@ pub(super) fn users(number: u32, volume: &str) -> Vec<String> {
     mounted.chain(held).collect()
 }
 
-/// Refuses to remove a device that somebody relies on.
+/// Refuses to remove a device that is in use.
 pub(super) fn refuse_in_use(number: u32, volume: &str) -> Answer<()> {
     let mut users = users(number, volume);
     if users.is_empty() {
-        // Mounts elsewhere and swap claim a device as well.
+        // Mounts in other namespaces and swap claim a device as well.
         let claimed = OpenOptions::new().read(true).custom_flags(libc::O_EXCL).open(node(number));
         if claimed.is_err_and(|error| error.raw_os_error() == Some(libc::EBUSY)) {
             users.push("claimed by the kernel or another process".to_owned());
@@ -355,13 +357,13 @@ pub(super) fn refuse_in_use(number: u32, volume: &str) -> Answer<()> {
     ))
 }
 
-/// Makes the name that stays the same. Without it the device works all the same.
+/// Makes the stable name. Without it the device still works.
 fn link(volume: &str, number: u32) {
     let path = stable_path(volume);
     let make = || {
         for folder in [Path::new(NAMES), path.parent().unwrap_or(Path::new(NAMES))] {
-            // Names are for everybody, whatever this process keeps to itself; who may use a device
-            // the device says.
+            // Every user may look names up, regardless of this process' umask. The device node
+            // itself controls who may use the device.
             std::fs::create_dir_all(folder)?;
             std::fs::set_permissions(folder, Permissions::from_mode(0o755))?;
         }
@@ -376,12 +378,12 @@ fn link(volume: &str, number: u32) {
     }
 }
 
-/// Removes the name, if it is this device's.
+/// Removes the stable name, if it leads to this device.
 pub(super) fn unlink(volume: &str, number: u32) {
     let path = stable_path(volume);
     if std::fs::read_link(&path).is_ok_and(|target| target == Path::new(&node(number))) {
         let _ = std::fs::remove_file(&path);
-        // Only if it was the last of its group.
+        // This succeeds only if it was the last name of its group.
         let _ = path.parent().map(std::fs::remove_dir);
     }
 }

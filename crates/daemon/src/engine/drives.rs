@@ -1,4 +1,4 @@
-//! Opening drives of every kind, and refusing those that hold something.
+//! Opens drives of every kind, and refuses those that hold data.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -15,37 +15,37 @@ use super::identity;
 use super::remote::Remotes;
 use crate::http::{Answer, ControlError};
 
-/// How long a drive is waited for when it is looked at first: as long as one of a running group.
+/// How long the first look at a drive may take: as long as a request of a running group.
 pub(super) const GLANCE_WITHIN: Duration = Duration::from_secs(30);
 
 /// How drives are opened.
 pub(super) struct Opener {
-    /// Those of other machines.
+    /// Opens drives of other machines.
     pub remotes: Remotes,
-    /// Those of this machine: reads and writes of NVMe namespaces pass by the block layer.
+    /// Whether reads and writes of this machine's NVMe namespaces bypass the block layer.
     pub passthrough: bool,
 }
 
-/// How long drives that are in use are waited for when groups are started again, each.
+/// How long a group's start waits for each drive that is in use.
 const LET_GO_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether they are free.
+/// How often a drive that is in use is tried again.
 const LET_GO_LOOK: Duration = Duration::from_millis(20);
 
-/// A drive that was opened for a request. Files that the request made are removed again unless it
-/// is kept.
+/// A drive that was opened for a request. Files that the request made are removed again unless the
+/// drive is kept.
 pub(super) struct Taken {
     pub name: String,
-    /// As a person would write it to open it again.
+    /// The drive in the form that an operator writes to open it again.
     pub text: String,
-    /// What it is under any name, where it says so.
+    /// The drive's identity under any name, if it reports one.
     pub identity: Option<String>,
     pub open: OpenDrive,
     created: Option<PathBuf>,
 }
 
 impl Taken {
-    /// The request succeeded: whatever was made for it stays.
+    /// The request succeeded: files that it made stay.
     pub fn keep(mut self) -> GroupDrive {
         self.created = None;
         let Taken { name, text, identity, open, .. } = &self;
@@ -68,26 +68,26 @@ impl Drop for Taken {
     }
 }
 
-/// What may be done to make a drive fit.
+/// The changes that a request may make to a drive so that it fits.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Consent {
-    /// Files that are not there are made with this size.
+    /// Missing files are made with this size.
     pub create_files_bytes: Option<u64>,
-    /// What a drive holds may be overwritten.
+    /// The content of a drive may be overwritten.
     pub wipe_foreign: bool,
-    /// The request says only what would be done: the drive is read, and nothing about it changes,
-    /// its times included.
+    /// The request only reports what would be done. The drive is read, and nothing about it
+    /// changes, not even its timestamps.
     pub dry_run: bool,
 }
 
 impl Consent {
-    /// To nothing but to use drives as they are, or to look at them.
+    /// Allows only to use drives as they are, or to look at them.
     pub fn none(dry_run: bool) -> Consent {
         Consent { dry_run, ..Consent::default() }
     }
 }
 
-/// The name by which a drive is known, from what a person wrote.
+/// The name of a drive, from the text that an operator wrote.
 pub(super) fn name_of(text: &str) -> Answer<String> {
     let spec: api::DriveSpec = text.parse().map_err(|error: api::AddressError| invalid(error.to_string()))?;
     Ok(spec.name())
@@ -97,7 +97,7 @@ fn invalid(message: String) -> ControlError {
     ControlError::new(ErrorCode::Invalid, message)
 }
 
-/// What a person wrote.
+/// A drive as an operator specified it.
 enum Spec {
     Local(runtime::DriveSpec),
     Remote(NvmeDrive),
@@ -122,7 +122,7 @@ fn spec_of(text: &str) -> Answer<(String, Spec)> {
     Ok((name, Spec::Local(spec)))
 }
 
-/// Opens a drive. One of this machine blocks on the operating system for moments.
+/// Opens a drive. For a drive of this machine, the system calls block for moments.
 pub(super) async fn open(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
     match spec_of(text)? {
         (name, Spec::Local(spec)) if consent.dry_run => open_planned(opener, name, &spec, consent).await,
@@ -157,8 +157,8 @@ async fn open_local(opener: &Opener, name: String, spec: &runtime::DriveSpec, co
     }
 }
 
-/// Opens a drive of this machine for reading. In place of a file that would be made there is one
-/// without a name; where the file system has no such files, it is made and removed.
+/// Opens a drive of this machine for reading. If a file would be made, an unnamed file takes its
+/// place. On a file system without unnamed files, the file is made and removed.
 async fn open_planned(opener: &Opener, name: String, spec: &runtime::DriveSpec, consent: Consent) -> Answer<Taken> {
     let open = match to_create(spec, consent.create_files_bytes) {
         Some((path, bytes)) => match OpenDrive::unnamed_beside(path, bytes) {
@@ -173,7 +173,7 @@ async fn open_planned(opener: &Opener, name: String, spec: &runtime::DriveSpec, 
     Ok(Taken::local(name, spec, open, None))
 }
 
-/// The file that is not there, and the size that it is to have.
+/// The missing file, and the size that it is to have.
 fn to_create(spec: &runtime::DriveSpec, create_files_bytes: Option<u64>) -> Option<(&Path, u64)> {
     match spec {
         runtime::DriveSpec::Path(path) if !path.exists() => Some((path, create_files_bytes?)),
@@ -185,13 +185,14 @@ fn cannot_create(path: &Path, error: &std::io::Error) -> ControlError {
     ControlError::new(code_of(error), format!("cannot create {}: {error}", path.display()))
 }
 
-/// Of a drive that has not answered within [`GLANCE_WITHIN`].
+/// The error for a drive that has not answered within [`GLANCE_WITHIN`].
 pub(super) fn silent() -> ControlError {
     let seconds = GLANCE_WITHIN.as_secs();
     ControlError::new(ErrorCode::Io, format!("the drive has not answered for {seconds} s"))
 }
 
-/// The drive is asked for its format, and may not answer: its adapter is being reset, or it hangs.
+/// Opening asks the drive for its format. The drive may not answer, because its adapter is being
+/// reset or it hangs.
 async fn open_passthrough(spec: runtime::DriveSpec) -> Answer<OpenDrive> {
     let opening = tokio::task::spawn_blocking(move || OpenDrive::open_passthrough(&spec));
     match tokio::time::timeout(GLANCE_WITHIN, opening).await {
@@ -200,7 +201,7 @@ async fn open_passthrough(spec: runtime::DriveSpec) -> Answer<OpenDrive> {
     }
 }
 
-/// Opens a drive of this machine for reading only. Blocks on the operating system for moments.
+/// Opens a drive of this machine for reading only. The system calls block for moments.
 pub(super) fn open_read_only(text: &str) -> Answer<Taken> {
     let (name, Spec::Local(spec)) = spec_of(text)? else {
         return Err(invalid(format!("{text} is a drive of another machine: only drives of this one are read so")));
@@ -211,9 +212,9 @@ pub(super) fn open_read_only(text: &str) -> Answer<Taken> {
     }
 }
 
-/// Opens a drive of a group that is started again. One that is in use is waited for: the kernel
-/// lets go of the drives of a killed daemon only when everything it was given is done, which may be
-/// after the next one began.
+/// Opens a drive of a group that is started again, and waits while it is in use. The kernel
+/// releases the drives of a killed daemon only when all their requests are done, which may be after
+/// the next daemon started.
 pub(super) async fn open_let_go(opener: &Opener, text: &str, consent: Consent) -> Answer<Taken> {
     let began = Instant::now();
     loop {
@@ -225,7 +226,7 @@ pub(super) async fn open_let_go(opener: &Opener, text: &str, consent: Consent) -
     }
 }
 
-/// The same, for reading only.
+/// The same as [`open_let_go`], for reading only.
 pub(super) async fn open_read_only_let_go(text: &str) -> Answer<Taken> {
     let began = Instant::now();
     loop {
@@ -242,13 +243,13 @@ fn is_let_go_soon(opened: &Answer<Taken>, began: Instant) -> bool {
     is_in_use && began.elapsed() < LET_GO_WITHIN
 }
 
-/// Reads what a drive holds. To be called on a shard.
+/// Reads what a drive holds. Must be called on a shard.
 pub(super) async fn probe_open(open: OpenDrive) -> Result<Probe, DriveError> {
     let env = ShardEnv::current();
     probe(&env, &env.attach(&open)).await
 }
 
-/// What the superblock of a drive says.
+/// Reads the superblock of a drive.
 pub(super) async fn superblock_of(shard: &ShardHandle, taken: &Taken) -> Answer<Option<Superblock>> {
     let open = taken.open.clone();
     let found = shard.call(move || async move {
@@ -274,8 +275,8 @@ fn refusal(error: &OpenError) -> ControlError {
     ControlError::new(code, error.to_string())
 }
 
-/// Whether what the system says of a path is for the one who named it to put right, or the drive's
-/// fault.
+/// The code of an operating system error: `Invalid` and the like if the operator can correct the
+/// path, `Io` if the drive failed.
 fn code_of(error: &std::io::Error) -> ErrorCode {
     match error.kind() {
         ErrorKind::NotFound => ErrorCode::DriveNotFound,
@@ -291,8 +292,8 @@ fn code_of(error: &std::io::Error) -> ErrorCode {
     }
 }
 
-/// Refuses a drive that holds something, recognised or not, unless that may be overwritten. Gives
-/// what would be lost.
+/// Refuses a drive that holds data, recognized or not, unless it may be overwritten. Returns
+/// descriptions of what would be lost.
 pub(super) async fn inspect(shard: &ShardHandle, taken: &Taken, consent: Consent) -> Answer<Vec<String>> {
     let open = taken.open.clone();
     let found = shard.call(move || probe_open(open));
@@ -302,7 +303,7 @@ pub(super) async fn inspect(shard: &ShardHandle, taken: &Taken, consent: Consent
     let mut holds: Vec<String> =
         found.foreign.iter().map(|foreign| format!("{} holds {foreign}", taken.name)).collect();
     if let Ok(superblock) = &found.superblock {
-        // Recognised again as a foreign signature, but here its name is known for certain.
+        // It was recognized as a foreign signature as well, but here its name is known for certain.
         holds = vec![format!("{} belongs to the Purlin array {} ({})", taken.name, superblock.name, superblock.array)];
     }
     if holds.is_empty() && !found.starts_blank {

@@ -1,4 +1,4 @@
-//! Exports that run: listeners by address, and what is offered at each.
+//! Running exports: listeners by address, and the volumes offered at each.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -28,23 +28,23 @@ use super::shard::{self, Offer, Offers};
 use crate::handover::Handover;
 use crate::http::{Answer, ControlError};
 
-/// NVMe/TCP queues at one address. An idle one holds some 200 KiB.
+/// The maximum of NVMe/TCP queues at one address. An idle queue holds some 200 KiB.
 const QUEUES_MAX: usize = 4096;
 
-/// Mode of an export's Unix socket: whoever may open it may read and write the volume.
+/// The mode of an export's Unix socket: a process that may open it may read and write the volume.
 const SOCKET_MODE: u32 = 0o600;
 
-/// An export of the catalogue, and how it is doing.
+/// An export of the catalogue, and its state.
 pub(super) struct RunningExport {
     pub record: ExportRecord,
     pub state: Arc<ExportState>,
-    /// Why it is not served, if it is not.
+    /// The reason why it is not served, if it is not.
     pub failure: Option<String>,
 }
 
 impl RunningExport {
-    /// Clients that are connected. Who uses a block device is not one: [`super::devices::users`]
-    /// tells.
+    /// The number of connected clients. Users of a block device are not counted:
+    /// [`super::devices::users`] lists them.
     pub fn clients(&self) -> usize {
         match self.record.kind {
             ExportKind::Nbd { .. } | ExportKind::NvmeTcp { .. } => self.state.connections().len(),
@@ -53,16 +53,16 @@ impl RunningExport {
     }
 }
 
-/// A place where clients are waited for. All exports at one address share its listener.
+/// An address where clients connect. All exports at one address share its listener.
 struct Place {
     serves: Serves,
     /// The names under which its sockets are handed over: one for each address of the host.
     sockets: Vec<String>,
-    /// Says when no more clients are taken there.
+    /// Resolves when no more clients are accepted there.
     ended: oneshot::Receiver<()>,
 }
 
-/// What is spoken at a place, and what is offered there.
+/// The protocol of a place, and what is offered there.
 enum Serves {
     Nbd { offers: Offers, tls: Option<TlsFiles> },
     NvmeTcp(Portal<Served>),
@@ -82,11 +82,11 @@ impl Serves {
 pub(super) struct Listeners {
     shards: Vec<ShardHandle>,
     places: Mutex<BTreeMap<String, Place>>,
-    /// What every portal's discovery log names as well.
+    /// Other discovery services that the discovery log of every portal lists.
     referrals: Mutex<BTreeSet<SocketAddr>>,
     handover: Arc<Handover>,
     names: Arc<Names>,
-    /// Where NVMe/TCP is spoken, it is told to networks, if anybody asked for that.
+    /// Announces the NVMe/TCP addresses on networks, if configured.
     announcer: OnceLock<Announcer>,
     /// Memory for the requests of all clients.
     budget: Arc<Budget>,
@@ -98,7 +98,7 @@ impl Listeners {
         Listeners { shards, places, referrals, handover, names, announcer, budget }
     }
 
-    /// The NVMe hosts that are connected, at all addresses together, by name.
+    /// The connected NVMe hosts by name, with the sums over all addresses.
     pub fn connected_hosts(&self) -> BTreeMap<String, HostConnections> {
         let mut all: BTreeMap<String, HostConnections> = BTreeMap::new();
         for place in self.places().values() {
@@ -112,13 +112,13 @@ impl Listeners {
         all
     }
 
-    /// Announces where NVMe/TCP is spoken from now on.
+    /// Announces NVMe/TCP addresses from now on.
     pub fn announce_with(&self, announcer: Announcer) {
-        // Only the first one counts.
+        // Only the first announcer counts.
         let _ = self.announcer.set(announcer);
     }
 
-    /// Announces nothing any more. What the next program will listen at stays announced.
+    /// Stops announcing. Addresses where the next program will listen stay announced.
     pub async fn end_announcing(&self) {
         if let Some(announcer) = self.announcer.get() {
             announcer.end(self.handover.is_upgrade()).await;
@@ -129,7 +129,7 @@ impl Listeners {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Offers a volume at `address`. `name` is what NBD clients ask for.
+    /// Offers a volume at `address`. NBD clients ask for `name`.
     pub async fn offer(&self, name: &str, address: &str, tls: &Option<TlsFiles>, offer: Offer) -> Answer<()> {
         if let Some(place) = self.places().get(address) {
             let Serves::Nbd { offers, tls: known } = &place.serves else { return Err(other_protocol(address)) };
@@ -177,13 +177,13 @@ impl Listeners {
         self.listen(address, Serves::NvmeTcp(portal), serve).await
     }
 
-    /// Memory for the requests of all clients.
+    /// The memory for the requests of all clients, as the API shows it.
     pub fn buffers(&self) -> Buffers {
         let BudgetStats { size_bytes, held_bytes, waiting } = self.budget.stats();
         Buffers { size_bytes, held_bytes, waiting_count: waiting }
     }
 
-    /// Whether a subsystem is offered by this daemon.
+    /// Whether this daemon offers a subsystem.
     pub fn serves(&self, subsystem: &Nqn) -> bool {
         self.places().values().any(|place| match &place.serves {
             Serves::NvmeTcp(portal) => !portal.nsids(subsystem).is_empty(),
@@ -191,12 +191,12 @@ impl Listeners {
         })
     }
 
-    /// Discovery services that hosts are told of.
+    /// The discovery services to which hosts are referred.
     pub fn referrals(&self) -> BTreeSet<SocketAddr> {
         self.referrals.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tells hosts of these discovery services, at every address.
+    /// Refers hosts to these discovery services, at every address.
     pub fn refer(&self, referrals: BTreeSet<SocketAddr>) {
         *self.referrals.lock().unwrap_or_else(PoisonError::into_inner) = referrals.clone();
         for place in self.places().values() {
@@ -206,7 +206,7 @@ impl Listeners {
         }
     }
 
-    /// Ends what [`Listeners::offer_namespace`] began, and waits until no host uses it.
+    /// Ends what [`Listeners::offer_namespace`] began, and waits until no host uses the namespace.
     pub async fn withdraw_namespace(&self, address: &str, subsystem: &Nqn, nsid: u32, state: &ExportState) {
         let portal = match self.places().get(address).map(|place| &place.serves) {
             Some(Serves::NvmeTcp(portal)) => Some(portal.clone()),
@@ -214,7 +214,7 @@ impl Listeners {
         };
         let empty = portal.as_ref().is_some_and(|portal| portal.remove(subsystem, nsid));
         state.stop();
-        // What is in flight is answered before queues end.
+        // Requests in flight are answered before queues end.
         state.stopped().await;
         if let Some(portal) = portal.filter(|_| empty) {
             portal.close();
@@ -222,35 +222,35 @@ impl Listeners {
         }
     }
 
-    /// Other hosts may use a namespace.
+    /// Sets the hosts that may use a namespace.
     pub fn allow_hosts(&self, address: &str, subsystem: &Nqn, nsid: u32, hosts: Hosts) {
         if let Some(Serves::NvmeTcp(portal)) = self.places().get(address).map(|place| &place.serves) {
             portal.allow(subsystem, nsid, hosts);
         }
     }
 
-    /// A namespace is reached in another way, as its export says.
+    /// Tells hosts that the ANA state of a namespace changed. Its export has the new state.
     pub fn access_changed(&self, address: &str, subsystem: &Nqn, nsid: u32) {
         if let Some(Serves::NvmeTcp(portal)) = self.places().get(address).map(|place| &place.serves) {
             portal.access_changed(subsystem, nsid);
         }
     }
 
-    /// A namespace has another size.
+    /// Tells hosts that a namespace has another size.
     pub fn namespace_resized(&self, address: &str, subsystem: &Nqn, nsid: u32) {
         if let Some(Serves::NvmeTcp(portal)) = self.places().get(address).map(|place| &place.serves) {
             portal.resized(subsystem, nsid);
         }
     }
 
-    /// Takes no more clients, and leaves those that come to whoever takes over the sockets. Exports
-    /// end, and are withdrawn afterwards as ever; until then, who was taken already learns that
-    /// they end, and not that they are unknown.
+    /// Stops accepting clients, and leaves new ones to the process that takes over the sockets.
+    /// Exports are withdrawn afterwards as usual. Until then, clients that are already accepted are
+    /// told that the exports end, not that they are unknown.
     pub async fn let_go(&self) {
         let places = std::mem::take(&mut *self.places());
         for (address, place) in places {
             let left = address.clone();
-            // A shard that has stopped takes no clients, and neither does a server that has ended.
+            // A shard that has stopped accepts no clients, nor does a server that has ended.
             let _ = self.home(&address).call(move || async move { shard::let_go_listener(&left) }).await;
             let _ = place.ended.await;
             match place.serves {
@@ -260,9 +260,9 @@ impl Listeners {
         }
     }
 
-    /// Ends the connections of all NVMe hosts, and lets none in any more, where nobody takes over
-    /// the sockets. Hosts try until the daemon is back, and repeat what was not answered; of a
-    /// namespace that is gone they would tell the program.
+    /// Closes the connections of all NVMe hosts and accepts no more, if no other process takes over
+    /// the sockets. Hosts reconnect until the daemon is back and repeat unanswered commands. If
+    /// they were told that a namespace is gone, they would report errors to the application.
     pub async fn leave_hosts(&self) {
         let portals: Vec<_> = {
             let places = self.places();
@@ -296,7 +296,7 @@ impl Listeners {
         state.stopped().await;
     }
 
-    /// Waits for clients there no more.
+    /// Stops listening at an address.
     async fn close(&self, address: &str) {
         let Some(place) = self.places().remove(address) else { return };
         if let Some(announcer) = self.announcer.get() {
@@ -307,18 +307,18 @@ impl Listeners {
         // A shard that has stopped has closed its listeners.
         let _ = self.home(address).call(move || async move { shard::close_listener(&closed) }).await;
         if let Some(path) = address.strip_prefix("unix:") {
-            // The name is of no use any more; that it is gone already is fine.
+            // The socket file is useless now. It may be gone already.
             let _ = std::fs::remove_file(path);
         }
     }
 
-    /// The shard that waits for clients at an address. Those that come are spread over all shards.
+    /// The shard that accepts clients at an address. The clients are spread over all shards.
     fn home(&self, address: &str) -> &ShardHandle {
         let sum: usize = address.bytes().map(usize::from).sum();
         &self.shards[sum % self.shards.len()]
     }
 
-    /// Waits for clients there, and has `serve` take them.
+    /// Listens at an address, and has `serve` accept the clients.
     async fn listen<F: Future<Output = ()> + 'static>(
         &self,
         address: &str,
@@ -340,7 +340,7 @@ impl Listeners {
             }
             env.spawn(async move {
                 join_all(serving).await;
-                // Nobody waits for a listener that was closed.
+                // The receiver is gone if the listener was closed.
                 let _ = end.send(());
             });
         });
@@ -354,7 +354,7 @@ impl Listeners {
 
     /// The sockets for an address, at least one, and the names under which they are handed over. A
     /// host name such as `localhost` may have several addresses, and clients may choose any of
-    /// them. An address that this machine does not have is left out if it has another one.
+    /// them. Addresses that this machine does not have are left out if another can be bound.
     fn bound(&self, address: &str, name: &str) -> Answer<Vec<(String, Bound)>> {
         let (mut all, mut absent) = (Vec::new(), None);
         for (number, on) in (1..).zip(listen_on(&self.names, address)?) {
@@ -385,7 +385,7 @@ impl Listeners {
     }
 }
 
-/// Whether the machine does not have an address, or no addresses of its kind.
+/// Whether the machine does not have an address, or no addresses of its family.
 fn is_absent(error: &io::Error) -> bool {
     // EAFNOSUPPORT has no name in the standard library.
     const EAFNOSUPPORT: i32 = 97;
@@ -407,7 +407,7 @@ fn other_protocol(address: &str) -> ControlError {
     ControlError::new(ErrorCode::Invalid, format!("another protocol is spoken at {address}: one address has one"))
 }
 
-/// Where an address is here: at least one place. A name was looked up before.
+/// The listening places of an address, at least one. A host name was resolved before.
 fn listen_on(names: &Names, address: &str) -> Answer<Vec<ListenOn>> {
     let parsed: NbdAddress =
         address.parse().map_err(|error: api::AddressError| ControlError::new(ErrorCode::Invalid, error.to_string()))?;
@@ -417,7 +417,7 @@ fn listen_on(names: &Names, address: &str) -> Answer<Vec<ListenOn>> {
     }
 }
 
-/// Says in the log how an export fares, if that has changed. `failure`: why it is not served.
+/// Logs whether an export is served, if that has changed. `failure`: why it is not served.
 pub(super) fn tell(export: &str, before: Option<&str>, failure: Option<&str>) {
     match (before, failure) {
         (Some(_), None) => tracing::info!(export, "export is served now"),
@@ -428,7 +428,7 @@ pub(super) fn tell(export: &str, before: Option<&str>, failure: Option<&str>) {
     }
 }
 
-/// A socket that nobody answers on was left behind by a daemon that is gone.
+/// Removes a socket on which no process answers: a daemon that is gone left it behind.
 fn remove_stale_socket(path: &Path) -> Answer<()> {
     let Ok(metadata) = std::fs::symlink_metadata(path) else { return Ok(()) };
     let taken = |why: &str| Err(ControlError::new(ErrorCode::Invalid, format!("{} {why}", path.display())));

@@ -1,4 +1,4 @@
-//! Finding the drives of a group that is remembered: by what they are, then by where they were.
+//! Finds the drives of a remembered group: by identity first, then by their previous path.
 
 use ::drive::join_all;
 use format::Superblock;
@@ -9,8 +9,8 @@ use super::memory::{Place, Remembered};
 use super::{identity, newcomer};
 use crate::http::{Answer, ControlError};
 
-/// Where a remembered drive is now. More than one path only if several drives say that they are
-/// this one.
+/// The current paths of a remembered drive. Several paths only if several drives report the same
+/// identity.
 fn paths_of(place: &Place, present: &[(identity::Present, Option<String>)]) -> Vec<String> {
     let Some(wanted) = place.identity.as_ref().filter(|_| !place.is_remote()) else { return vec![place.drive.clone()] };
     if identity::of_path(&place.drive).as_ref() == Some(wanted) {
@@ -18,11 +18,12 @@ fn paths_of(place: &Place, present: &[(identity::Present, Option<String>)]) -> V
     }
     let same = present.iter().filter(|(_, identity)| identity.as_ref() == Some(wanted));
     let found: Vec<String> = same.map(|(present, _)| present.path.clone()).collect();
-    // Not there, or it does not say any more what it is: what is on it tells.
+    // The drive is absent, or no longer reports its identity: the superblock at the old path
+    // decides.
     if found.is_empty() { vec![place.drive.clone()] } else { found }
 }
 
-/// The paths under which the drives of a group may be now.
+/// The paths where the drives of a group may be now.
 pub(super) fn locate(remembered: &Remembered) -> Vec<String> {
     let present = identity::present().into_iter().map(|present| {
         let identity = identity::of_path(&present.path);
@@ -32,8 +33,8 @@ pub(super) fn locate(remembered: &Remembered) -> Vec<String> {
     let mut paths: Vec<String> = Vec::new();
     for place in remembered.drives.iter().filter(|place| !place.is_memory()) {
         for path in paths_of(place, &present) {
-            // Two places may lead to one drive: one was found by what it is, the other is where it
-            // was.
+            // Two remembered places may lead to one drive: one by identity, the other by its
+            // previous path.
             let real = std::fs::canonicalize(&path);
             let known = paths.iter().any(|other| {
                 *other == path || (real.is_ok() && std::fs::canonicalize(other).ok() == real.as_ref().ok().cloned())
@@ -46,23 +47,23 @@ pub(super) fn locate(remembered: &Remembered) -> Vec<String> {
     paths
 }
 
-/// Whether there is something in the place of each drive of this machine.
+/// Whether a device or file exists for each drive of this machine.
 pub(super) fn are_there(remembered: &Remembered) -> bool {
     let wanted = remembered.drives.iter().filter(|place| !place.is_memory() && !place.is_remote()).count();
     let exists = |path: &&String| !path.starts_with(api::NVME_TCP) && std::path::Path::new(path).exists();
     locate(remembered).iter().filter(exists).count() >= wanted
 }
 
-/// The drives of a group that is remembered.
+/// The drives of a remembered group.
 pub(super) struct Opened {
-    /// Those that are there.
+    /// The drives that were opened.
     pub taken: Vec<Taken>,
-    /// Drives of other machines that are not.
+    /// Drives of other machines that could not be opened.
     pub away: Vec<Place>,
 }
 
 impl Opened {
-    /// The drives that could not be opened, as they are remembered.
+    /// The drives that could not be opened, by their remembered text.
     pub fn missing(&self, remembered: &Remembered) -> Vec<String> {
         let is_there = |place: &&Place| {
             let is_it = |taken: &Taken| {
@@ -75,8 +76,8 @@ impl Opened {
     }
 }
 
-/// Opens the drives of a group that is remembered, as far as they are there. A drive of another
-/// group is none of them.
+/// Opens the drives of a remembered group, as far as they are present. Drives of another group are
+/// left out.
 pub(super) async fn open_all(
     shard: &ShardHandle,
     opener: &Opener,
@@ -86,7 +87,7 @@ pub(super) async fn open_all(
     let mut opened = Opened { taken: Vec::new(), away: Vec::new() };
     let (far, near): (Vec<String>, Vec<String>) =
         locate(remembered).into_iter().partition(|path| path.starts_with(api::NVME_TCP));
-    // One after the other, those that do not answer would add up.
+    // In sequence, the timeouts of drives that do not answer would add up.
     let glances = join_all(near.iter().map(|path| superblock_at(path.clone()))).await;
     for (path, superblock) in near.into_iter().zip(glances) {
         match superblock {
@@ -94,7 +95,7 @@ pub(super) async fn open_all(
                 tell_other(remembered, &path, &superblock.name);
                 continue;
             }
-            // Whoever opened it would wait, too.
+            // Opening it would wait for it as well.
             Err(silent) => {
                 tell_missing(remembered, &path, &silent);
                 continue;
@@ -106,7 +107,7 @@ pub(super) async fn open_all(
             Err(error) => tell_missing(remembered, &path, &error),
         }
     }
-    // One after the other, those that do not answer would add up.
+    // In sequence, the timeouts of drives that do not answer would add up.
     let far: Vec<_> = far.into_iter().map(|text| open_far(shard, opener, text)).collect();
     let places: Vec<Place> = remembered.drives.iter().filter(|place| place.is_remote()).cloned().collect();
     for (place, found) in places.into_iter().zip(join_all(far).await) {
@@ -128,7 +129,7 @@ pub(super) async fn open_all(
 async fn superblock_at(path: String) -> Answer<Option<Superblock>> {
     let glance = tokio::task::spawn_blocking(move || newcomer::glance(&path).map(|glance| glance.superblock));
     match tokio::time::timeout(GLANCE_WITHIN, glance).await {
-        // Why it cannot be read is said when it is opened.
+        // Opening the drive reports why it cannot be read.
         Ok(glance) => Ok(glance.ok().and_then(Result::ok).and_then(Result::ok)),
         Err(_) => Err(silent()),
     }

@@ -1,4 +1,4 @@
-//! What a scrub found, in terms of drives and volumes.
+//! Scrub findings in terms of drives and volumes.
 
 use api::{PlaceContent, PlaceFault, ScrubPlace, VolumePlace};
 use array::{Fault, Finding, Geometry, GroupStatus};
@@ -6,14 +6,14 @@ use format::Catalogue;
 
 use super::group::Group;
 
-/// The place of a volume that lies at a byte of the group.
+/// The place in a volume of a byte of the group.
 fn volume_at(group: &str, catalogue: &Catalogue, byte: u64) -> Option<VolumePlace> {
     for volume in &catalogue.volumes {
         let mut before = 0;
         for extent in &volume.extents {
             if (extent.start_byte..extent.start_byte + extent.len_bytes).contains(&byte) {
                 let offset_bytes = before + byte - extent.start_byte;
-                // The last block of a volume may be longer than the volume.
+                // The last block of a volume may reach beyond the volume's end.
                 let inside = offset_bytes < volume.size_bytes;
                 return inside.then(|| VolumePlace { volume: format!("{group}/{}", volume.name), offset_bytes });
             }
@@ -23,12 +23,12 @@ fn volume_at(group: &str, catalogue: &Catalogue, byte: u64) -> Option<VolumePlac
     None
 }
 
-/// What a finding concerns, and the bytes of the group that it may have changed.
+/// The content that a finding concerns, and the bytes of the group that it may have changed.
 fn content(geometry: &Geometry, finding: &Finding) -> (PlaceContent, Vec<u64>) {
     let place = geometry.place(finding.offset);
     let role = finding.member.and_then(|member| geometry.role(place.unit, place.x, member));
     match role {
-        // Copies of one strip: whichever is wrong, it is that data.
+        // With mirrors, each copy holds the same data, so any wrong copy concerns that data.
         _ if geometry.data == 1 => (PlaceContent::Data, vec![finding.offset]),
         Some(role) if role < geometry.data => (PlaceContent::Data, vec![finding.offset]),
         Some(_) => (PlaceContent::Parity, Vec::new()),
@@ -64,7 +64,7 @@ pub(super) fn place(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
     }
 }
 
-/// What lies at a place, in words: "tank/db at 4096", "parity", "free space".
+/// The content at a place, in words: "tank/db at 4096", "parity", "free space".
 pub(super) fn words(place: &ScrubPlace) -> String {
     let volumes: Vec<String> = place.volumes.iter().map(|at| format!("{} at {}", at.volume, at.offset_bytes)).collect();
     match place.content {

@@ -1,4 +1,4 @@
-//! A group that runs: its drives, and its objects on every shard.
+//! A running group: its drives, and its objects on every shard.
 
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -25,7 +25,7 @@ use super::upkeep::Upkeep;
 use super::{host_keys, host_tls_keys, identity, offer, settings, told};
 use crate::http::{Answer, ControlError};
 
-/// Bytes that are given back by one request: bounds the memory that its work takes.
+/// The maximum of bytes that one release request gives back, which bounds its memory.
 const RELEASE_STEP_BYTES: u64 = 64 << 20;
 
 /// The smallest blocks that drives and exports have.
@@ -35,32 +35,31 @@ const BLOCK_BYTES_MIN: u32 = 512;
 #[derive(Clone)]
 pub(super) struct GroupDrive {
     pub name: String,
-    /// As a person would write it to open it again.
+    /// The drive in the form that an operator writes to open it again.
     pub text: String,
-    /// What it is under any name, where it says so.
+    /// The drive's identity under any name, if it reports one.
     pub identity: Option<String>,
     pub open: OpenDrive,
 }
 
 impl GroupDrive {
-    /// What is remembered of it.
+    /// The place that is remembered for this drive.
     pub fn place(&self) -> Place {
         Place { drive: self.text.clone(), identity: self.identity.clone() }
     }
 
-    /// A drive of another machine.
+    /// Whether it is a drive of another machine.
     pub fn is_remote(&self) -> bool {
         self.open.kind() == DriveKind::Remote
     }
 
-    /// It was pulled: the kernel has no such device any more.
+    /// Whether the drive was pulled: the kernel no longer has the device.
     pub fn is_gone(&self) -> bool {
         self.open.device_number().is_some_and(|device| !identity::folder_of(device).exists())
     }
 }
 
-/// A running group under the name that it has. Under another name it is another value with the same
-/// body.
+/// A running group under its current name. Under a new name it is another value with the same body.
 pub(super) struct Group {
     pub name: String,
     body: Arc<GroupBody>,
@@ -78,26 +77,26 @@ impl Deref for Group {
 pub(super) struct GroupBody {
     pub key: GroupKey,
     pub uuid: Uuid,
-    /// Its name in the log of what happens to its drives.
+    /// Its name in log messages about its drives.
     logged_name: Arc<RwLock<String>>,
     pub shared: Arc<Shared>,
     pub shards: Vec<ShardHandle>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
-    /// Drives of other machines that are not there now.
+    /// Drives of other machines that cannot be reached now.
     away: Mutex<Vec<Away>>,
-    /// Drives that could not be read or written when the group was started, and were left out
-    /// because of that.
+    /// Drives that were left out at the start of the group because they could not be read or
+    /// written.
     pub left_out: Vec<LeftOut>,
-    /// The file of the memory that outlives a kill.
+    /// The file of the warm-restart state, which outlives a killed daemon.
     kept: PathBuf,
     exports: RwLock<BTreeMap<u64, Arc<RunningExport>>>,
-    /// What all namespaces of a volume have in common, by the volume's identity.
+    /// The state that all namespaces of a volume share, by the volume's identity.
     pub namespaces: Mutex<BTreeMap<u64, Arc<SharedNamespace>>>,
-    /// What limits a volume at all its exports, by the volume's identity.
+    /// The rate limiter of a volume for all its exports, by the volume's identity.
     pub limiters: Mutex<BTreeMap<u64, Arc<Limiter>>>,
     /// Secrets of NVMe hosts, at all addresses.
     pub secrets: HostSecrets,
-    /// Whoever reads the catalogue to write it changed has this.
+    /// A task that reads the catalogue in order to change it holds this lock.
     catalogue_turn: tokio::sync::Mutex<()>,
     pub upkeep: Upkeep,
     pub presence: Mutex<Presence>,
@@ -110,13 +109,13 @@ pub(super) struct LeftOut {
     pub reason: Refusal,
 }
 
-/// What a set of drives turned out to be.
+/// The group that was found on some drives.
 pub(super) struct Found {
     pub assembly: Assembly,
     pub refused: Vec<(String, Refusal)>,
 }
 
-/// Reads what is on some drives, without starting anything.
+/// Reads a group's state from drives, without starting anything.
 pub(super) async fn look(shards: &[ShardHandle], taken: &[Taken]) -> Answer<Found> {
     let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
     let assembly = shards[0].call(move || async move {
@@ -133,8 +132,8 @@ fn not_assemblable(error: AssembleError) -> ControlError {
     ControlError::new(ErrorCode::NotAssemblable, error.to_string())
 }
 
-/// Starts a group on all shards. Drives that are not part of it are let go. What it has in memory
-/// is kept over a kill in the file `kept`.
+/// Starts a group on all shards. Drives that are not part of it are closed. The file `kept`
+/// preserves its warm-restart state if the daemon is killed.
 pub(super) async fn start(
     shards: &[ShardHandle],
     senders: &[MailboxSender<Mail>],
@@ -188,7 +187,7 @@ pub(super) async fn start(
         tell_left_out(drive.as_ref().map_or("unknown", |drive| &drive.name), refusal);
         leave_out(drive, refusal);
     }
-    // Those of other machines are looked for.
+    // Drives of other machines are looked for.
     let away =
         left_out.iter().map(|drive| &drive.place).filter(|place| place.is_remote()).cloned().map(Away::new).collect();
     for (index, handle) in shards.iter().enumerate().skip(1) {
@@ -224,7 +223,7 @@ pub(super) async fn start(
     match group.begin(needs_resync, replayed).await {
         Ok(()) => Ok(group),
         Err(error) => {
-            // As after a kill: the next attempt finds what this one found.
+            // End as after a kill: the next attempt finds the same state as this one.
             if let Err(error) = group.leave_shards(false).await {
                 tracing::error!(group = group.name, %error, "could not be let go of");
             }
@@ -234,7 +233,7 @@ pub(super) async fn start(
 }
 
 impl Group {
-    /// Writes another name to its drives. Gives the group under that name.
+    /// Writes another name to its drives. Returns the group under that name.
     pub async fn renamed(&self, name: &str) -> Answer<Arc<Group>> {
         let new = name.to_owned();
         let done = self.lead(move |array| async move { array.rename(new).await }).await?;
@@ -251,7 +250,7 @@ impl Group {
         self.drives.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drives of other machines that are not there now, and are looked for.
+    /// Drives of other machines that cannot be reached now, and are looked for.
     pub fn away(&self) -> MutexGuard<'_, Vec<Away>> {
         self.away.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -269,15 +268,16 @@ impl Group {
         self.drives().get(usize::from(id.0)).cloned().flatten()
     }
 
-    /// What the drives that are there, spares too, write whole or not at all when the power fails,
-    /// in bytes: 512 to 4096. Decides which blocks can be promised to be whole.
+    /// The largest write in bytes that all present drives, spares included, complete or omit as a
+    /// whole at a power cut: 512 to 4096. It limits the block size that exports can promise to be
+    /// atomic.
     pub fn atomic_bytes(&self) -> u32 {
         let of_drive = |drive: &GroupDrive| drive.open.info().atomic_bytes;
         self.drives().iter().flatten().map(of_drive).min().unwrap_or(BLOCK_BYTES_MIN)
     }
 
-    /// Logs which exports have blocks that a power cut may tear. Their block size stays: clients
-    /// rely on it.
+    /// Logs which exports have blocks that a power cut may tear. Their block size stays, because
+    /// clients rely on it.
     pub fn tell_torn(&self) {
         let atomic_bytes = self.atomic_bytes();
         for running in self.exports().values() {
@@ -294,7 +294,7 @@ impl Group {
         at.map(|index| DriveId(index as u16))
     }
 
-    /// The drive that is this block device, by its numbers.
+    /// The drive with this device number.
     pub fn find_device(&self, device: (u32, u32)) -> Option<(DriveId, GroupDrive)> {
         let drives = self.drives();
         let is = |drive: &&GroupDrive| drive.open.device_number() == Some(device);
@@ -303,12 +303,12 @@ impl Group {
         found.next().map(|(index, drive)| (DriveId(index as u16), drive.clone()))
     }
 
-    /// The group has this block device open.
+    /// Whether the group has this block device open.
     pub fn has_device(&self, device: (u32, u32)) -> bool {
         self.find_device(device).is_some()
     }
 
-    /// Does something with the group on its leading shard.
+    /// Runs `act` with the group on its leading shard.
     pub async fn lead<T, F>(&self, act: impl FnOnce(Array<ShardEnv>) -> F + Send + 'static) -> Answer<T>
     where
         T: Send + 'static,
@@ -324,7 +324,7 @@ impl Group {
         call.await.ok().flatten().ok_or_else(stopping)
     }
 
-    /// Does something on every shard, one after the other.
+    /// Runs `act` on every shard, one after the other.
     pub async fn on_all(&self, act: impl Fn() + Clone + Send + 'static) -> Answer<()> {
         self.await_all(move || {
             act();
@@ -333,7 +333,7 @@ impl Group {
         .await
     }
 
-    /// As [`Group::on_all`], for what takes its time.
+    /// Like [`Group::on_all`], for asynchronous work.
     pub async fn await_all<F: Future<Output = ()> + 'static>(
         &self,
         act: impl Fn() -> F + Clone + Send + 'static,
@@ -352,13 +352,13 @@ impl Group {
         self.lead(|array| async move { array.catalogue() }).await
     }
 
-    /// Tells the engine what an operator chose.
+    /// Applies an operator's settings to the engine.
     pub async fn configure(&self, record: &SettingsRecord) -> Answer<()> {
         let settings = settings::of_engine(record);
         self.lead(move |array| async move { array.configure(settings) }).await
     }
 
-    /// Changes the catalogue, and makes that durable.
+    /// Changes the catalogue, and makes the change durable.
     pub async fn change_catalogue(&self, change: impl FnOnce(&mut Catalogue)) -> Answer<Catalogue> {
         let _turn = self.catalogue_turn.lock().await;
         let mut catalogue = self.catalogue().await?;
@@ -367,7 +367,7 @@ impl Group {
         Ok(catalogue)
     }
 
-    /// As [`Group::change_catalogue`], and leaves nothing of the catalogue before on the drives.
+    /// Like [`Group::change_catalogue`], but leaves nothing of the old catalogue on the drives.
     pub async fn replace_catalogue(&self, change: impl FnOnce(&mut Catalogue)) -> Answer<()> {
         let _turn = self.catalogue_turn.lock().await;
         let mut catalogue = self.catalogue().await?;
@@ -391,7 +391,7 @@ impl Group {
         })
     }
 
-    /// Gives ranges of the group back, whatever is allocated in them.
+    /// Gives ranges of the group back: discards all that is allocated in them.
     pub async fn release(&self, extents: Vec<ExtentRecord>) -> Answer<()> {
         let release = move |array: Array<ShardEnv>| async move {
             for extent in extents {
@@ -427,7 +427,7 @@ impl Group {
         Ok(id)
     }
 
-    /// Lets go of a drive on all shards, which closes it.
+    /// Removes a drive from all shards, which closes it.
     pub async fn let_go(&self, id: DriveId) -> Answer<()> {
         let key = self.key;
         self.on_all(move || shard::uninstall_drive(key, id)).await?;
@@ -437,7 +437,7 @@ impl Group {
         Ok(())
     }
 
-    /// Lets go of drives that were looked at and are not part of the group.
+    /// Closes drives that were looked at and are not part of the group.
     async fn let_go_of_strangers(&self) -> Answer<()> {
         let strangers: Vec<usize> =
             self.drives().iter().enumerate().filter(|(_, drive)| drive.is_none()).map(|(index, _)| index).collect();
@@ -447,8 +447,8 @@ impl Group {
         Ok(())
     }
 
-    /// Lets go of a drive of this name if it has no part in the group any more, so that it can be
-    /// used anew.
+    /// Closes a drive of this name if it no longer belongs to the group, so that it can be used
+    /// again.
     pub async fn let_go_if_unused(&self, name: &str) -> Answer<()> {
         let Some(id) = self.drive_id(name) else { return Ok(()) };
         let status = self.status().await?;
@@ -463,7 +463,7 @@ impl Group {
         self.let_go(id).await
     }
 
-    /// Begins its work, once all shards have it.
+    /// Starts the group's work, after all shards have it.
     async fn begin(&self, needs_resync: bool, replayed: Option<Replayed>) -> Answer<()> {
         let (key, group) = (self.key, &self.name);
         self.let_go_of_strangers().await?;
@@ -496,8 +496,9 @@ impl Group {
         Ok(())
     }
 
-    /// Ends the group on all shards, the leader last, and lets go of its drives. `in_order`: what
-    /// was written is made durable; else nothing is written. Gives why it could not be.
+    /// Ends the group on all shards, the leader last, and closes its drives. If `in_order`, written
+    /// data are made durable. Otherwise nothing is written. Returns the error if they could not be
+    /// made durable.
     async fn leave_shards(&self, in_order: bool) -> Answer<Option<BlockError>> {
         let key = self.key;
         let mut failed = None;
@@ -521,11 +522,11 @@ impl Group {
         Ok(failed)
     }
 
-    /// Stops the group on all shards, the leader last, and lets go of its drives.
+    /// Stops the group on all shards, the leader last, and closes its drives.
     pub async fn stop(&self) -> Answer<()> {
         match self.leave_shards(true).await? {
             None => {
-                // Everything is on the drives. A file that stays counts for nothing.
+                // All data are on the drives. A file that remains has no effect.
                 let _ = std::fs::remove_file(&self.kept);
                 Ok(())
             }
@@ -534,12 +535,12 @@ impl Group {
     }
 }
 
-/// An error of the data path, in the control path's words.
+/// An error of the data path as an error of the API.
 pub(super) fn block_error(group: &str, error: &BlockError) -> ControlError {
     ControlError::new(ErrorCode::Io, format!("the group {group:?}: {error}"))
 }
 
-/// Why a drive cannot join, in the control path's words.
+/// The reason why a drive cannot join, as an error of the API.
 pub(super) fn join_error(group: &str, error: &JoinError) -> ControlError {
     let code = match error {
         JoinError::TooSmall { .. } | JoinError::Sector { .. } => ErrorCode::DriveUnfit,

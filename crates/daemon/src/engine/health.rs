@@ -1,4 +1,4 @@
-//! What drives say about themselves: who they are, and how much life is left in them.
+//! Drive identification and health, as the drives report them.
 //!
 //! Byte offsets are of the NVM Express Base Specification: Identify Controller data structure (CNS
 //! 01h), and SMART / Health Information log (LID 02h).
@@ -18,16 +18,16 @@ use super::group::{Group, GroupDrive};
 use super::{Engine, identity, view};
 use crate::http::{Answer, ControlError};
 
-/// How often the drives of groups are asked.
+/// How often the drives of groups are asked for their health.
 const ASK_EVERY: Duration = Duration::from_secs(60);
 
-/// A drive that does not answer is not waited for longer.
+/// How long a drive may take to answer.
 const ASK_WITHIN: Duration = Duration::from_secs(6);
 
-/// The unit of the data that was read and written: thousands of 512 bytes.
+/// The unit of the read and written data counters: thousands of 512 bytes.
 const DATA_UNIT_BYTES: u64 = 512_000;
 
-/// The zero of Celsius, in the Kelvin that the log counts in.
+/// 0 °C in Kelvin, the unit of the log.
 const ZERO_CELSIUS_K: i32 = 273;
 
 /// The bits of the critical warning, from the lowest.
@@ -40,7 +40,7 @@ const CRITICAL: [&str; 6] = [
     "its persistent memory region takes no more writes or is unreliable",
 ];
 
-/// Who a drive says that it is.
+/// The identification that a drive reports.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Who {
     serial: Option<String>,
@@ -48,7 +48,7 @@ struct Who {
     firmware: Option<String>,
 }
 
-/// Text of an identify structure: ASCII, filled up with blanks.
+/// Text of an identify structure: ASCII, padded with blanks.
 fn text(bytes: &[u8]) -> Option<String> {
     let text: String =
         bytes.iter().take_while(|byte| **byte != 0).map(|byte| char::from(*byte)).filter(|c| !c.is_control()).collect();
@@ -75,7 +75,7 @@ fn health(log: &[u8]) -> Option<DriveHealth> {
     let set = CRITICAL.iter().enumerate().filter(|(bit, _)| log[0] & (1 << bit) != 0);
     let mut warnings: Vec<String> = set.map(|(_, words)| (*words).to_owned()).collect();
     let (spare, threshold, used) = (log[3], log[4], log[5]);
-    // Some drives say it with the bit, some with the numbers.
+    // Some drives report this by the bit, others only by the numbers.
     if spare < threshold && log[0] & 1 == 0 {
         warnings.push(CRITICAL[0].to_owned());
     }
@@ -84,7 +84,7 @@ fn health(log: &[u8]) -> Option<DriveHealth> {
     }
     Some(DriveHealth {
         critical_warning: u32::from(log[0]),
-        // 0: not said.
+        // 0: not reported.
         temperature_c: (kelvin > 0).then_some(kelvin - ZERO_CELSIUS_K),
         used_percent: u32::from(used),
         spare_percent: u32::from(spare),
@@ -98,7 +98,7 @@ fn health(log: &[u8]) -> Option<DriveHealth> {
     })
 }
 
-/// Asks a drive through a descriptor of its own, which claims nothing: its group may let go of it
+/// Asks a drive through a separate descriptor. It claims nothing, so the group may close the drive
 /// meanwhile. Blocks the calling thread.
 fn ask(device: (u32, u32)) -> Option<(Who, Option<DriveHealth>)> {
     let file = File::open(identity::path_of(device)?).ok()?;
@@ -110,7 +110,7 @@ fn ask(device: (u32, u32)) -> Option<(Who, Option<DriveHealth>)> {
     Some((who.unwrap_or_default(), nvme_health(file.as_fd()).ok().and_then(|bytes| health(&bytes))))
 }
 
-/// The same from a task; nothing from a drive that does not answer.
+/// The same from a task. Empty if the drive does not answer in time.
 async fn answer(device: Option<(u32, u32)>) -> (Who, Option<DriveHealth>) {
     let Some(device) = device else { return (Who::default(), None) };
     let asking = tokio::task::spawn_blocking(move || ask(device));
@@ -126,7 +126,7 @@ impl Healths {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).get(&device).cloned()
     }
 
-    /// Says which warnings are new.
+    /// Stores a report and returns the warnings that are new.
     fn set(&self, device: (u32, u32), health: DriveHealth) -> Vec<String> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let warnings = health.warnings.clone();
@@ -136,7 +136,8 @@ impl Healths {
 }
 
 impl Engine {
-    /// Asks the drives of all groups how they are once a minute, for as long as the engine lives.
+    /// Asks the drives of all groups for their health once a minute, for as long as the engine
+    /// lives.
     pub fn start_health(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -164,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// What the drives of a group warned of.
+    /// The current warnings of the drives of a group.
     pub(super) fn drive_warnings(&self, group: &Group, status: &GroupStatus) -> Vec<String> {
         let members =
             status.members.iter().filter_map(|member| Some((format!("member {}", member.member.0), member.drive?)));
@@ -181,8 +182,7 @@ impl Engine {
         warnings.collect()
     }
 
-    /// The last health reports of drives of groups, by their names. Asks
-    /// none.
+    /// The last health reports of drives of groups, by drive name. Does not ask the drives.
     pub(super) fn look_at_healths(&self) -> BTreeMap<String, DriveHealth> {
         let mut healths = BTreeMap::new();
         for group in self.all() {
@@ -192,7 +192,7 @@ impl Engine {
         healths
     }
 
-    /// Everything that is known of one drive.
+    /// All known details of one drive.
     pub(super) async fn look_at_drive(&self, name: &str) -> Answer<DriveDetails> {
         let device = std::fs::canonicalize(name)
             .ok()
@@ -216,7 +216,7 @@ impl Engine {
     }
 }
 
-/// What the drive says counts before what the kernel says about it.
+/// Values that the drive reports take precedence over those of the kernel.
 fn details(
     drive: api::Drive,
     identity: Option<String>,

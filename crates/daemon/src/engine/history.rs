@@ -1,10 +1,10 @@
 //! Histories of NVM subsystems, for the Persistent Event Log of their hosts.
 //!
 //! Invariants:
-//! 1. What an operator has changed is in the state directory before that is answered; what hosts
-//!    have done a second or so later.
-//! 2. A history that cannot be read or written stops nothing: it is said in the log, and begins
-//!    anew or goes on in memory.
+//! 1. A change by an operator is in the state directory before its request is answered. Events of
+//!    hosts are written about a second later.
+//! 2. A history that cannot be read or written stops nothing. The daemon logs the error, and the
+//!    history starts empty or continues in memory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -19,10 +19,10 @@ use serde::{Deserialize, Serialize};
 use super::memory::replace;
 use super::{Engine, Group};
 
-/// How long the power was on is saved this often at least: what a kill costs of it.
+/// The power-on time is saved at least this often. A killed daemon loses up to this much of it.
 const SAVE_EVERY: Duration = Duration::from_secs(3600);
 
-/// A history as it is kept.
+/// The file format of a history.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
@@ -102,7 +102,7 @@ impl From<Document> for SavedHistory {
     }
 }
 
-/// The histories of all subsystems that are served, and where they are kept.
+/// The histories of all served subsystems, and the folder where they are stored.
 pub(super) struct Histories {
     folder: PathBuf,
     all: Mutex<BTreeMap<String, Kept>>,
@@ -118,7 +118,7 @@ impl Histories {
         Histories { folder: state.to_owned(), all: Mutex::default() }
     }
 
-    /// Also held while a file is written, so that none is replaced by an older one.
+    /// The lock is also held while a file is written, so that no older version replaces it.
     fn all(&self) -> MutexGuard<'_, BTreeMap<String, Kept>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -150,8 +150,8 @@ impl Histories {
         }
     }
 
-    /// The history of a group's subsystem, or of the shared drives'. Its power goes on if it is
-    /// not.
+    /// The history of a group's subsystem, or of the shared drives' subsystem. Powers the subsystem
+    /// on if it is off.
     pub fn of(&self, subsystem: &Uuid) -> SubsystemHistory {
         let subsystem = subsystem.to_string();
         let mut all = self.all();
@@ -165,7 +165,7 @@ impl Histories {
         history
     }
 
-    /// Notes what an operator has done to a subsystem.
+    /// Records what an operator did to a subsystem.
     pub fn note(&self, subsystem: &Uuid, what: Happening) {
         self.of(subsystem).note(what);
         let subsystem = subsystem.to_string();
@@ -174,7 +174,7 @@ impl Histories {
         }
     }
 
-    /// Saves what is not saved yet.
+    /// Saves histories that have unsaved events, or were saved more than [`SAVE_EVERY`] ago.
     pub fn keep(&self) {
         for (subsystem, kept) in self.all().iter_mut() {
             if kept.history.take_unsaved() || kept.saved.elapsed() >= SAVE_EVERY {
@@ -183,7 +183,7 @@ impl Histories {
         }
     }
 
-    /// A subsystem is served no longer: its power goes off.
+    /// Records that a subsystem is no longer served, as a power-off.
     pub fn power_off(&self, subsystem: &Uuid) {
         let subsystem = subsystem.to_string();
         let mut all = self.all();
@@ -192,17 +192,17 @@ impl Histories {
         }
     }
 
-    /// A subsystem that is not served is gone for good.
+    /// Deletes the history of a subsystem that no longer exists.
     pub fn forget(&self, subsystem: &str) {
         let _all = self.all();
-        // It may never have been one.
+        // The file may never have existed.
         let _ = std::fs::remove_file(self.file(subsystem));
     }
 }
 
 impl Engine {
-    /// Notes that a volume has become a namespace by an export, or is one no longer: its first one
-    /// came, or its last one went.
+    /// Records that a volume became a namespace with its first NVMe/TCP export, or ceased to be one
+    /// with its last.
     pub(super) fn note_namespace(&self, group: &Group, export: &ExportRecord, volume: &VolumeRecord, created: bool) {
         let ExportKind::NvmeTcp { nsid, block_bytes, hosts, .. } = &export.kind else { return };
         let is_another = |other: &ExportRecord| {
@@ -238,7 +238,7 @@ mod tests {
         histories.note(&subsystem, change);
         let reset = Happening::ControllerReset { cntlid: 1, port: 2, power_cycles: 3, power_on_ms: 4 };
         histories.of(&subsystem).note(reset);
-        // As a kill would leave it.
+        // The state that a killed daemon would leave.
         assert_eq!(histories.load(&subsystem.to_string()).history.noted(), 2);
         histories.keep();
         let saved = histories.of(&subsystem).saved();

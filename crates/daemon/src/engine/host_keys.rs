@@ -1,4 +1,4 @@
-//! Secrets of NVMe hosts: as they are recorded, and where queues ask for them.
+//! Secrets of NVMe hosts: their records, and the tables that queues look them up in.
 
 use api::{Changed, DhGroup, ErrorCode, HostKey, HostKeySet};
 use export::{HostSecret, HostSecrets};
@@ -9,13 +9,13 @@ use super::Engine;
 use super::keyring::Keys;
 use crate::http::{Answer, ControlError};
 
-/// What is told of a secret.
+/// The details of a secret that the API shows.
 pub(super) fn told(group: Option<&str>, record: &SecretRecord) -> HostKey {
     let dh_group = DhGroup::ALL.get(usize::from(record.dh_group)).copied().unwrap_or(DhGroup::Unknown);
     HostKey { group: group.map(str::to_owned), mutual: record.controller_secret.is_some(), dh_group }
 }
 
-/// The secrets of a record.
+/// Parses the secrets of a record.
 fn read(record: &SecretRecord) -> Result<HostSecret, String> {
     let parsed = |text: &String, whose: &str| {
         text.parse::<Secret>().map_err(|error| format!("the secret of {whose} cannot be used: {error}"))
@@ -30,13 +30,13 @@ fn read(record: &SecretRecord) -> Result<HostSecret, String> {
     Ok(HostSecret { host, controller, group })
 }
 
-/// Takes over what is recorded at a place, which `of` names.
+/// Loads the recorded secrets of a keyring, which `of` names.
 pub(super) fn load(secrets: &HostSecrets, of: &str, records: &[SecretRecord]) {
     for record in records {
         match read(record) {
             Ok(secret) => secrets.set(&record.host, Some(secret)),
             Err(error) => {
-                // Nobody gets in by a name alone that was to need more.
+                // Lock the host out: it was to authenticate, so its name alone must not suffice.
                 secrets.lock_out(&record.host);
                 tracing::error!(of, host = record.host, error, "a host is locked out until it has another secret");
             }
@@ -45,7 +45,7 @@ pub(super) fn load(secrets: &HostSecrets, of: &str, records: &[SecretRecord]) {
 }
 
 impl Engine {
-    /// From its next authentication on, a host has to prove itself with these secrets.
+    /// Sets a host's secrets, which count from its next authentication on.
     pub(super) async fn set_host_key(
         &self,
         group: Option<&str>,
@@ -80,7 +80,7 @@ impl Engine {
         Ok(Changed::done(vec![step], told(keyring.group(), &record)))
     }
 
-    /// A host needs no secret any more.
+    /// Removes a host's secret: its name suffices from now on.
     pub(super) async fn remove_host_key(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostKey>> {
         let _one = self.changes.lock().await;
         let keyring = self.keyring(group)?;

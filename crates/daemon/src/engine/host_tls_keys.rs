@@ -1,4 +1,4 @@
-//! Keys of TLS of NVMe hosts: as they are recorded, and where connections ask for them.
+//! TLS keys of NVMe hosts: their records, and the tables that connections look them up in.
 
 use api::{Changed, ErrorCode, HostTlsKey, HostTlsKeySet};
 use export::HostSecrets;
@@ -10,7 +10,7 @@ use super::Engine;
 use super::keyring::Keys;
 use crate::http::{Answer, ControlError};
 
-/// What is told of a host's keys.
+/// The details of a host's keys that the API shows.
 pub(super) fn told(group: Option<&str>, record: &TlsKeyRecord) -> HostTlsKey {
     HostTlsKey { group: group.map(str::to_owned), key_count: record.keys.len() as u32 }
 }
@@ -19,8 +19,8 @@ fn read(text: &str, host: &str) -> Result<TlsKey, String> {
     text.parse().map_err(|error| format!("the key of the host {host} cannot be used: {error}"))
 }
 
-/// A host's keys, the newest first; behind those of the specification those of an old libnvme,
-/// which have other names. One that is not transformed for the host is the same for both, and has
+/// A host's keys, the newest first. The keys of the specification precede those of an old libnvme,
+/// which have other names. A key that is not transformed for the host is the same in both, and has
 /// one name.
 fn counting(record: &TlsKeyRecord) -> impl Iterator<Item = Result<TlsKey, String>> {
     let others = record.old_libnvme_keys.iter().filter(|text| !record.keys.contains(text));
@@ -28,20 +28,20 @@ fn counting(record: &TlsKeyRecord) -> impl Iterator<Item = Result<TlsKey, String
     record.keys.iter().map(|text| read(text, &record.host)).chain(old)
 }
 
-/// Takes over what is recorded at a place, which `of` names.
+/// Loads the recorded keys of a keyring, which `of` names.
 pub(super) fn load(secrets: &HostSecrets, of: &str, records: &[TlsKeyRecord]) {
     for record in records {
         let (keys, broken): (Vec<_>, Vec<_>) = counting(record).partition(Result::is_ok);
         for error in broken.into_iter().filter_map(Result::err) {
             tracing::error!(of, host = record.host, error, "a key of TLS does not count");
         }
-        // Without any that counts nobody gets in: not in the clear either.
+        // If no key is usable, the host is locked out, also without TLS.
         secrets.set_tls(&record.host, Some(keys.into_iter().flatten().collect()));
     }
 }
 
 impl Engine {
-    /// From its next connection on, a host has to use TLS with this key.
+    /// Sets a host's TLS key. The host has to use it from its next connection on.
     pub(super) async fn set_host_tls_key(
         &self,
         group: Option<&str>,
@@ -52,14 +52,14 @@ impl Engine {
         let keyring = self.keyring(group)?;
         let refuse = |message: String| ControlError::new(ErrorCode::Invalid, message);
         let nqn: Nqn = host.parse().map_err(|error: nvme::NqnError| refuse(error.to_string()))?;
-        // What is kept is of no use for another host.
+        // Store the retained form of the key: it is of no use for another host.
         let configured = read(&request.key, host).map_err(refuse)?;
         let key = configured.retained(&nqn);
         let of_old_libnvme = configured.of_old_libnvme().retained(&nqn);
         let kept = if request.keep_old { Some(self.keys(&keyring).await?) } else { None };
         let before = kept.as_ref().and_then(|kept| kept.tls_keys.iter().find(|known| known.host == host));
         let new = (key.text().to_string(), of_old_libnvme.text().to_string());
-        // Both forms of a key come and go together.
+        // Both forms of a key are added and removed together.
         let kept = before.and_then(|known| {
             let at = known.keys.iter().position(|key| *key != new.0)?;
             let old = known.old_libnvme_keys.get(at).unwrap_or(&known.keys[at]);
@@ -84,7 +84,7 @@ impl Engine {
         Ok(Changed::done(vec![step], told(keyring.group(), &record)))
     }
 
-    /// A host needs no TLS any more.
+    /// Removes a host's TLS keys: it may connect without TLS from now on.
     pub(super) async fn remove_host_tls_key(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostTlsKey>> {
         let _one = self.changes.lock().await;
         let keyring = self.keyring(group)?;

@@ -1,4 +1,4 @@
-//! NVMe hosts: who may use which export, and who does.
+//! NVMe hosts: which exports they may use, and which they do use.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,19 +11,19 @@ use super::exports::RunningExport;
 use super::{Engine, host_keys, host_tls_keys, limits, view};
 use crate::http::{Answer, ControlError};
 
-/// Of an export's record, which hosts may use it.
+/// The hosts that an export's record allows.
 pub(super) fn hosts_of(names: &Option<Vec<String>>) -> Hosts {
     names.as_ref().map_or(Hosts::Any, |names| Hosts::Only(names.iter().cloned().collect()))
 }
 
-/// What hosts are let in to.
+/// The object that hosts are allowed to use.
 #[derive(Clone, Copy)]
 pub(super) enum Offered<'a> {
     Export(&'a str),
     Share(&'a str),
 }
 
-/// The hosts that may use something once a host is let in or put out, and the sentence for people.
+/// The allowed hosts after a host is added or removed, and a sentence that describes the change.
 pub(super) fn hosts_after(
     of: Offered<'_>,
     hosts: &Option<Vec<String>>,
@@ -60,7 +60,7 @@ pub(super) fn hosts_after(
     Ok((names, step))
 }
 
-/// What a host has done, all exports and shared drives together.
+/// The activity of a host, summed over all exports and shared drives.
 #[derive(Default)]
 struct Sum {
     connected: HostConnections,
@@ -160,7 +160,7 @@ impl Engine {
         Ok(sums.into_iter().map(host).collect())
     }
 
-    /// Lets a host use an export, or takes that back.
+    /// Allows a host to use an export, or revokes that.
     pub(super) async fn set_host(&self, id: &str, host: &str, allow: bool) -> Answer<Changed<Export>> {
         let _one = self.changes.lock().await;
         let (group, running) = self.find_export(id)?;
@@ -173,7 +173,8 @@ impl Engine {
         if let ExportKind::NvmeTcp { hosts, .. } = &mut record.kind {
             *hosts = Some(names);
         }
-        // Whoever gets in gets in when it is recorded, and whoever is put out is out then.
+        // The change takes effect after it is recorded: an allowed host gets in, a denied host is
+        // out.
         let stored = record.clone();
         let catalogue = self
             .change_catalogue(&group, |catalogue| {

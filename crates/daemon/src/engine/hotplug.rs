@@ -1,14 +1,14 @@
-//! Drives that come and go while the daemon runs.
+//! Drives that are plugged in and pulled while the daemon runs.
 //!
 //! Rules:
-//! 1. A drive that goes is taken out of its group at once, if the group can do without it.
-//! 2. A drive that comes is used by itself only for the place that it had: its group lists it there
-//!    as lost, nobody has taken the place, and the group has written at least as late as the drive
-//!    was written. Everything else is told, and left as it is.
-//! 3. A drive is not claimed before its superblock says that it is one of ours.
-//! 4. A group that could not be started is, as soon as its drives are there.
-//! 5. What this daemon serves itself is never read: a daemon that is killed while it waits for its
-//!    own answer cannot end.
+//! 1. A drive that is pulled is taken out of its group at once, if the group can do without it.
+//! 2. A new drive is used automatically only in its previous place: its group lists it there as
+//!    lost, no other drive has the place, and the group's epoch is at least the drive's. All other
+//!    drives are only reported.
+//! 3. A drive is not claimed before its superblock says that it belongs to Purlin.
+//! 4. A group that could not be started is started as soon as its drives are present.
+//! 5. The daemon never reads a device that it serves itself: a daemon that is killed while it waits
+//!    for its own answer cannot end.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -30,30 +30,30 @@ use super::uevent::{Action, Uevent};
 use super::{Engine, find};
 use crate::http::{Answer, ControlError};
 
-/// How often it is looked which drives there are, should an event have been lost.
+/// How often the present drives are listed, in case an event was lost.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
-/// The same where there are no events.
+/// The same interval where there are no events.
 const LOOK_EVERY_ALONE: Duration = Duration::from_secs(5);
 
-/// For so long a drive that comes is looked at again if it cannot be read or claimed yet, or others
-/// of its group are on the way.
+/// How long a new drive is looked at again if it cannot be read or claimed yet, or other drives of
+/// its group are still coming.
 const SETTLE_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long between two looks.
+/// The time between two looks.
 const SETTLE_LOOK: Duration = Duration::from_millis(250);
 
-/// A drive that cannot be read within this is told about and left alone.
+/// A drive that cannot be read within this time is reported and left alone.
 const GLANCE_WITHIN: Duration = Duration::from_secs(10);
 
-/// What came of a look at a drive.
+/// The result of a look at a drive.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// A group has it.
+    /// A group has the drive.
     Used,
-    /// Nobody has it.
+    /// The drive is in no group.
     Known(Found),
-    /// It may look otherwise in a moment; if not, this.
+    /// The result may change in a moment. The text is the result if it does not.
     NotYet(String),
 }
 
@@ -61,13 +61,13 @@ fn unused(why: impl Into<String>) -> Outcome {
     Outcome::Known(Found::Unused(why.into()))
 }
 
-/// The drives there are, and what tells about changes.
+/// The present drives, and the source of events about changes.
 struct Watch {
     socket: Option<AsyncFd<UeventSocket>>,
     there: BTreeMap<String, Present>,
 }
 
-/// A change of what is there.
+/// A change of the present drives.
 #[derive(Debug, PartialEq, Eq)]
 enum Change {
     Came(Present),
@@ -76,7 +76,8 @@ enum Change {
 
 impl Watch {
     fn begin() -> Watch {
-        // First the socket: what comes between the two is seen twice, not never.
+        // The socket comes first: a drive that comes between the two calls is seen twice, not
+        // missed.
         #[expect(
             deprecated,
             reason = "its successor is unsafe code; this descriptor is the socket's own, and stays the same"
@@ -88,7 +89,7 @@ impl Watch {
         Watch { socket: socket.ok(), there: by_path(identity::present()) }
     }
 
-    /// What has changed, as soon as something may have.
+    /// Waits for possible changes, and returns those that happened.
     async fn next(&mut self) -> Vec<Change> {
         let Some(socket) = &self.socket else {
             tokio::time::sleep(LOOK_EVERY_ALONE).await;
@@ -104,7 +105,7 @@ impl Watch {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    // ENOBUFS: so many at once that some were lost.
+                    // ENOBUFS: some of too many events were lost.
                     tracing::debug!(%error, "events of drives were lost");
                     lost = true;
                     break;
@@ -151,7 +152,7 @@ fn by_path(present: Vec<Present>) -> BTreeMap<String, Present> {
 }
 
 impl Engine {
-    /// Follows which drives come and go from now on, for as long as the engine lives.
+    /// Starts following which drives come and go, for as long as the engine lives.
     pub fn start_hotplug(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         let mut watch = Watch::begin();
@@ -160,7 +161,7 @@ impl Engine {
                 let changes = watch.next().await;
                 let Some(engine) = engine.upgrade() else { return };
                 for change in changes {
-                    // Each by itself: one drive that hangs holds up no other.
+                    // Each change has its own task: one drive that hangs delays no other.
                     let engine = engine.clone();
                     match change {
                         Change::Came(present) => drop(tokio::spawn(async move { engine.drive_came(&present).await })),
@@ -171,7 +172,7 @@ impl Engine {
         });
     }
 
-    /// A drive was pulled: its groups go on without it.
+    /// Handles a pulled drive: its groups continue without it.
     async fn drive_went(&self, device: (u32, u32)) {
         self.newcomers.forget(device);
         self.is_unknown_now(device);
@@ -200,14 +201,14 @@ impl Engine {
         failed.map_err(|error| join_error(&group.name, &error))
     }
 
-    /// A drive came: looks at it until it is clear what it is.
+    /// Handles a new drive: looks at it until its state is clear.
     pub(super) async fn drive_came(&self, present: &Present) {
         let began = Instant::now();
         let path = &present.path;
         loop {
             let last = began.elapsed() >= SETTLE_WITHIN;
             let outcome = self.settle(present, last).await;
-            // Another one, or none, is there under this name by now: its own event tells.
+            // By now the name has another device or none, which has its own event.
             if identity::look(path.trim_start_matches("/dev/")).as_ref() != Some(present) {
                 self.newcomers.forget(present.device);
                 return;
@@ -244,7 +245,7 @@ impl Engine {
         }
     }
 
-    /// Says in the log what could be done for groups that lack a member.
+    /// Logs which drives could help groups that lack a member.
     async fn tell_offers(&self) {
         for group in self.all() {
             if let Ok(status) = group.status().await {
@@ -255,7 +256,7 @@ impl Engine {
         }
     }
 
-    /// One look at a drive that came, and what follows from it. Gives its size too, where it can be
+    /// Looks once at a new drive and acts on what it finds. Also returns its size if it can be
     /// read.
     async fn settle(&self, present: &Present, last: bool) -> Answer<(Outcome, Option<u64>)> {
         if self.is_shared(present.device) || self.shared_came(present).await? {
@@ -280,17 +281,17 @@ impl Engine {
         Ok((outcome, size_bytes))
     }
 
-    /// Whether a device is a namespace that a host on this machine has from this daemon.
+    /// Whether a device is a namespace that this machine uses as a host of this daemon.
     pub(super) fn serves_itself(&self, device: (u32, u32)) -> bool {
         let subsystem = identity::subsystem_of(&identity::folder_of(device)).and_then(|nqn| nqn.parse().ok());
         subsystem.is_some_and(|subsystem| self.listeners.serves(&subsystem))
     }
 
-    /// A drive with a superblock.
+    /// Handles a drive with a superblock.
     async fn settle_ours(&self, present: &Present, own: &Superblock, last: bool) -> Answer<Outcome> {
         if let Some(absent) = self.not_started.of_uuid(&own.array.to_string()) {
             let drives: Vec<String> = absent.remembered.drives.into_iter().map(|place| place.drive).collect();
-            // What cannot be reached is missing.
+            // A machine that cannot be reached counts as missing.
             let _ = self.opener.remotes.try_all(&drives).await;
         }
         let _one = self.changes.lock().await;
@@ -311,7 +312,7 @@ impl Engine {
         Ok(unused(format!("belongs to the Purlin array {} ({uuid}), which does not run here", own.name)))
     }
 
-    /// The place that a drive of a running group had, if it is still free.
+    /// The previous place of a drive of a running group, if it is still free.
     pub(super) async fn place_of(&self, group: &Group, own: &Superblock) -> Answer<Result<MemberStatus, Outcome>> {
         let (name, status) = (&group.name, group.status().await?);
         let (epoch, newest) = (own.epoch, status.superblock.epoch);
@@ -331,7 +332,7 @@ impl Engine {
                     "has the identity of member {slot} of the group {name:?}: one is a copy"
                 ))));
             };
-            // It came faster than its going was noticed.
+            // The drive came back before its removal was noticed.
             let index = member.member;
             let failed =
                 group.lead(move |array| async move { array.fail_member_on(index, id, Cause::Pulled).await }).await?;
@@ -345,7 +346,7 @@ impl Engine {
         Ok(Ok(member.clone()))
     }
 
-    /// A drive of a running group: into the place that it had, if it is still free.
+    /// Puts a drive of a running group into its previous place, if it is still free.
     async fn take_back(&self, group: &Arc<Group>, present: &Present, own: &Superblock) -> Answer<Outcome> {
         let member = match self.place_of(group, own).await? {
             Ok(member) => member,
@@ -370,7 +371,7 @@ impl Engine {
         Ok(Outcome::Used)
     }
 
-    /// Opens a drive, whose superblock has to be what it was at a glance.
+    /// Opens a drive. Its superblock has to be the same as at the first look.
     async fn claim(&self, group: &Group, path: &str, own: &Superblock) -> Answer<Taken> {
         group.let_go_if_unused(path).await?;
         let taken = drives::open(&self.opener, path, Consent::default()).await?;
@@ -384,8 +385,8 @@ impl Engine {
         }
     }
 
-    /// A drive of a group that could not be started. It is, once all of its drives are there, or no
-    /// more are coming.
+    /// Starts a group that could not be started, once all of its drives are present or no more are
+    /// coming.
     async fn start_absent(&self, present: &Present, own: &Superblock, last: bool) -> Answer<Outcome> {
         let uuid = own.array.to_string();
         let place = Place { drive: present.path.clone(), identity: identity::of_path(&present.path) };
@@ -418,7 +419,7 @@ pub(super) fn is_live(state: MemberState) -> bool {
     matches!(state, MemberState::InSync | MemberState::Rebuilding)
 }
 
-/// A drive without a superblock that could be used.
+/// Classifies a drive without a usable superblock.
 fn of_a_stranger(seen: &Glance, error: &SuperblockError) -> Outcome {
     if seen.empty {
         return Outcome::Known(Found::Empty);

@@ -1,5 +1,5 @@
-//! What a block device is, whatever its name is now: its world-wide name, or its model and serial
-//! number.
+//! The identity of a block device, regardless of its current name: its world-wide name, or its
+//! model and serial number.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,43 +13,43 @@ pub(super) struct Present {
     pub path: String,
     /// Major and minor number.
     pub device: (u32, u32),
-    /// Which disk in this place and of this name it is: the kernel counts them (`diskseq`), where
-    /// it is new enough.
+    /// The kernel's sequence number (`diskseq`), which tells successive disks with this name apart.
+    /// Empty on older kernels.
     pub sequence: String,
 }
 
 impl Present {
-    /// What it is under any name; where it does not say, its name.
+    /// The identity under any name. If the device reports none, its path.
     pub fn identity(&self) -> String {
         of_path(&self.path).unwrap_or_else(|| self.path.clone())
     }
 }
 
-/// The text of an attribute, without blanks around it; `None` if there is none or it is empty.
+/// The text of an attribute, trimmed; `None` if it is missing or empty.
 fn attribute(folder: &Path, name: &str) -> Option<String> {
     let text = fs::read_to_string(folder.join(name)).ok()?;
-    // Serial numbers are filled up with blanks or zero bytes.
+    // Serial numbers are padded with blanks or zero bytes.
     let text = text.trim_matches(|letter: char| letter.is_whitespace() || letter == '\0');
     (!text.is_empty()).then(|| text.to_owned())
 }
 
-/// The attributes of a device by its name below `/dev`.
+/// The sysfs folder of a device by its name below `/dev`.
 fn folder(name: &str) -> PathBuf {
     Path::new(BLOCK_CLASS).join(name.replace('/', "!"))
 }
 
-/// The attributes of a device by its numbers.
+/// The sysfs folder of a device by its numbers.
 pub(super) fn folder_of(device: (u32, u32)) -> PathBuf {
     PathBuf::from(format!("/sys/dev/block/{}:{}", device.0, device.1))
 }
 
-/// The path in `/dev` of a device by its numbers, if it is there.
+/// The path in `/dev` of a device by its numbers, if it exists.
 pub(super) fn path_of(device: (u32, u32)) -> Option<String> {
     let said = attribute(&folder_of(device), "uevent")?;
     said.lines().find_map(|line| line.strip_prefix("DEVNAME=")).map(|name| format!("/dev/{name}"))
 }
 
-/// The whole disk's attributes, and the partition's number for a part of one.
+/// The sysfs folder of the whole disk, and the partition's number for a partition.
 fn disk(folder: &Path) -> (PathBuf, Option<String>) {
     match attribute(folder, "partition") {
         Some(number) => (folder.join(".."), Some(number)),
@@ -57,8 +57,8 @@ fn disk(folder: &Path) -> (PathBuf, Option<String>) {
     }
 }
 
-/// A drive that can be pulled, or a partition of one: not something that a program or the kernel
-/// makes of others.
+/// Whether it is a drive that can be pulled, or a partition of one, and not a device that a program
+/// or the kernel builds from others.
 fn is_hardware(folder: &Path) -> bool {
     disk(folder).0.join("device").exists()
 }
@@ -68,8 +68,8 @@ pub(super) fn of_disk(folder: &Path, name: &str) -> Option<String> {
     attribute(&disk(folder).0, name)
 }
 
-/// What the device with these attributes is, in words that survive another name and another slot.
-/// `None` where the device says nothing.
+/// The identity of the device with this sysfs folder, which does not change with its name or slot.
+/// `None` if the device reports nothing.
 pub(super) fn of(folder: &Path) -> Option<String> {
     let (disk, partition) = disk(folder);
     let named = attribute(&disk, "wwid").or_else(|| attribute(&disk, "device/wwid"));
@@ -84,8 +84,7 @@ pub(super) fn of(folder: &Path) -> Option<String> {
     })
 }
 
-/// The model and serial number of the disk, as its label has them. `None` where the kernel knows
-/// neither.
+/// The model and serial number of the disk, as on its label. `None` if the kernel knows neither.
 pub(super) fn label(folder: &Path) -> Option<String> {
     let disk = disk(folder).0;
     let model = attribute(&disk, "device/model");
@@ -95,25 +94,25 @@ pub(super) fn label(folder: &Path) -> Option<String> {
     (!said.is_empty()).then(|| said.join(", "))
 }
 
-/// What the device is that a path leads to now, as [`of`] says it.
+/// The identity of the device that a path leads to now, as [`of`] returns it.
 pub(super) fn of_path(path: &str) -> Option<String> {
     let real = fs::canonicalize(path).ok()?;
     of(&folder(real.strip_prefix("/dev").ok()?.to_str()?))
 }
 
-/// The NQN of the subsystem that an NVMe namespace is of, local or of another machine.
+/// The NQN of the subsystem of an NVMe namespace, local or on another machine.
 pub(super) fn subsystem_of(folder: &Path) -> Option<String> {
     of_disk(folder, "device/subsysnqn")
 }
 
-/// All block devices that could be pulled.
+/// All block devices that can be pulled.
 pub(super) fn present() -> Vec<Present> {
     let Ok(entries) = fs::read_dir(BLOCK_CLASS) else { return Vec::new() };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     names.filter_map(|name| look(&name.replace('!', "/"))).collect()
 }
 
-/// A block device by its name below `/dev`, if it is there and could be pulled.
+/// A block device by its name below `/dev`, if it exists and can be pulled.
 pub(super) fn look(name: &str) -> Option<Present> {
     let folder = folder(name);
     if !is_hardware(&folder) {

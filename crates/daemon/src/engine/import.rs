@@ -25,20 +25,20 @@ use super::shard::{self, GroupKey};
 use super::view;
 use crate::http::Answer;
 
-/// The one volume of an import: by name, which says what it is of, and by number.
+/// The only volume of an import: its names, which tell the type of the import, and its number.
 const MD_VOLUME: &str = "md";
 const NAMESPACE_VOLUME: &str = "nvme";
 pub(super) const VOLUME_ID: u64 = 0;
 
-/// What the state directory has of an import. Nothing of it can be on the drives.
+/// The record of an import in the state directory. None of it can be on the drives.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RememberedImport {
     pub name: String,
-    /// The array, as mdadm writes it; or what a namespace says that it is.
+    /// The UUID of the array, as mdadm writes it; or the identity that a namespace reports.
     pub uuid: String,
-    /// What its block devices are known by, a UUID; `None` where it was imported before there were
-    /// any.
+    /// The UUID that identifies its block devices; `None` if it was imported by a version without
+    /// block devices.
     #[serde(default)]
     pub owner: Option<String>,
     pub drives: Vec<String>,
@@ -46,12 +46,12 @@ pub(super) struct RememberedImport {
     /// The number of the next export.
     pub next_id: u64,
     pub exports: Vec<ExportRecord>,
-    /// Of a namespace of another machine, which is the one drive then.
+    /// Set for a namespace of another machine. `drives` has one entry then.
     #[serde(default)]
     pub namespace: Option<RememberedNamespace>,
 }
 
-/// What is remembered of a namespace besides.
+/// Additional data about a namespace.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RememberedNamespace {
@@ -66,7 +66,7 @@ pub(super) struct ImportDrive {
     pub open: OpenDrive,
 }
 
-/// What an import is served from.
+/// The source from which an import is served.
 pub(super) enum Source {
     Md(Box<Running>),
     Namespace(Arc<Remote>),
@@ -76,30 +76,30 @@ pub(super) enum Source {
 pub(super) struct Running {
     pub array: MdArray,
     pub size_bytes: u64,
-    /// Data of a row of chunks.
+    /// The data bytes of a row of chunks.
     pub stripe_bytes: u64,
     pub drives: Vec<ImportDrive>,
 }
 
-/// An import: read, or with the reason why it is not.
+/// An import: running, or with the reason why it is not.
 pub(super) struct Import {
     pub key: GroupKey,
-    /// Its exports are listed in `exports`.
+    /// The current exports are not here, but in `exports`.
     pub remembered: RememberedImport,
-    /// What its block devices are known by.
+    /// Identifies its block devices.
     pub owner: Uuid,
     pub running: Result<Source, String>,
-    /// Of what is served; of a namespace as all shards know it.
+    /// The size of what is served. For a namespace, the size that all shards know.
     size_bytes: AtomicU64,
-    /// Why it could not be connected last.
+    /// The reason why the last attempt to connect failed.
     noted: Mutex<String>,
     exports: RwLock<BTreeMap<u64, Arc<RunningExport>>>,
     next_id: RwLock<u64>,
 }
 
 impl Import {
-    /// An import of what is remembered, without exports yet. What its block devices are known by is
-    /// made here, where there is nothing yet.
+    /// Makes an import from its record, without exports yet. Generates an `owner` if the record has
+    /// none.
     ///
     /// # Errors
     /// If there are no random numbers.
@@ -120,12 +120,12 @@ impl Import {
         &self.remembered.name
     }
 
-    /// It is a namespace of another machine.
+    /// Whether it is a namespace of another machine.
     pub fn is_namespace(&self) -> bool {
         self.remembered.namespace.is_some()
     }
 
-    /// The name of its volume in it.
+    /// The name of its volume within the import.
     pub fn volume_part(&self) -> &'static str {
         if self.is_namespace() { NAMESPACE_VOLUME } else { MD_VOLUME }
     }
@@ -135,24 +135,24 @@ impl Import {
         format!("{}/{}", self.name(), self.volume_part())
     }
 
-    /// How large what it serves is; 0 while it serves nothing.
+    /// The size of what it serves; 0 while it serves nothing.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes.load(Ordering::Relaxed)
     }
 
-    /// A namespace has another size, and all shards know it.
+    /// Sets the new size of a namespace, after all shards know it.
     pub fn set_size_bytes(&self, size_bytes: u64) {
         self.size_bytes.store(size_bytes, Ordering::Relaxed);
     }
 
-    /// Why it is not served; `None` if it is.
+    /// The reason why it is not served; `None` if it is.
     pub fn reason(&self) -> Option<String> {
         let reason = self.running.as_ref().err()?;
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         Some(if noted.is_empty() { reason.clone() } else { format!("out of reach: {noted}") })
     }
 
-    /// Notes why it could not be connected. Says whether that is news.
+    /// Records why it could not be connected. Returns whether the reason is new.
     pub fn note(&self, why: &str) -> bool {
         let mut noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner);
         let is_news = *noted != why;
@@ -160,7 +160,7 @@ impl Import {
         is_news
     }
 
-    /// What an export is called.
+    /// The identifier of an export.
     pub fn export_id(&self, id: u64) -> String {
         format!("{}-{id}", self.name())
     }
@@ -180,8 +180,8 @@ impl Import {
         *next - 1
     }
 
-    /// What a block device is made of, and the size of its blocks that its programs know; `None`
-    /// while it is not served.
+    /// The properties of a block device of this import, and the block size that its users know;
+    /// `None` while it is not served.
     pub fn backing(&self) -> Option<(Backing, u32)> {
         let backing = Backing {
             owner: self.owner,
@@ -198,8 +198,8 @@ impl Import {
         let (backing, block_bytes) = match self.running.as_ref().ok()? {
             Source::Md(running) => {
                 let sectors = running.drives.iter().map(|drive| drive.open.info().sector_bytes);
-                // As md has it: a file system that was made for smaller blocks cannot be mounted on
-                // larger ones.
+                // The block size of md: a file system that was made for smaller blocks cannot be
+                // mounted on larger ones.
                 let block_bytes = sectors.max().unwrap_or(BLOCK as u32);
                 let chunk = running.array.chunk_bytes.and_then(|chunk| u32::try_from(chunk).ok());
                 let io_min_bytes = chunk.filter(|chunk| chunk.is_power_of_two()).unwrap_or(BLOCK as u32);
@@ -224,18 +224,18 @@ impl Import {
         Some((Backing { physical_block_bytes: block, discard_granularity_bytes: block, ..backing }, block_bytes))
     }
 
-    /// What is there as a whole or not at all after a power cut, in bytes: a block of the
-    /// namespace. `None` of an array, which is not written, and while it is not served.
+    /// The bytes that a power cut leaves either old or new, never mixed: a block of the namespace.
+    /// `None` for an array, which is not written, and while it is not served.
     pub fn atomic_bytes(&self) -> Option<u32> {
         self.backing().filter(|_| self.is_namespace()).map(|(_, block_bytes)| block_bytes)
     }
 
-    /// Nothing may be written: to an array never, to a namespace if it says so.
+    /// Whether writes are refused: always for an array, for a namespace if it says so.
     pub fn is_read_only(&self) -> bool {
         self.known().is_none_or(|known| known.info().read_only)
     }
 
-    /// What is to be remembered now.
+    /// The current record for the state directory.
     pub fn to_remember(&self) -> RememberedImport {
         RememberedImport {
             next_id: *self.next_id.read().unwrap_or_else(PoisonError::into_inner),
@@ -264,7 +264,7 @@ impl Import {
         }
     }
 
-    /// What a namespace said of itself, while it is connected.
+    /// The properties that a namespace reported, while it is connected.
     fn known(&self) -> Option<&Known> {
         match &self.running {
             Ok(Source::Namespace(remote)) => Some(remote.known()),
@@ -284,7 +284,7 @@ impl Import {
         }
     }
 
-    /// As the API shows it. `paths`: the ways to a namespace.
+    /// The import as the API shows it. `paths`: the paths to a namespace.
     pub fn shown(&self, paths: &[PathStatus]) -> api::Import {
         let health = self.health(paths);
         let out_of_reach = || {
@@ -371,17 +371,18 @@ impl Import {
 /// An array on some drives.
 pub(super) struct Found {
     pub shown: MdArray,
-    /// Members by slot, as indices of the drives that were looked at; and what makes them an array.
+    /// The data to read the array from, and its members by slot, as indices of the drives looked
+    /// at.
     pub assembly: Result<(Assembly, Vec<Option<usize>>), Refusal>,
 }
 
-/// What some drives hold.
+/// The arrays and other content on some drives.
 pub(super) struct Looked {
     pub arrays: Vec<Found>,
     pub others: Vec<DriveReason>,
 }
 
-/// Reads what is on some drives, without starting anything.
+/// Reads the contents of some drives, without starting anything.
 pub(super) async fn look(shard: &ShardHandle, taken: &[Taken], allow_inconsistent: bool) -> Answer<Looked> {
     let opens: Vec<OpenDrive> = taken.iter().map(|taken| taken.open.clone()).collect();
     let examining = shard.call(move || async move {
@@ -408,7 +409,7 @@ pub(super) async fn look(shard: &ShardHandle, taken: &[Taken], allow_inconsisten
     Ok(Looked { arrays: md::sets(&candidates).into_iter().map(array).collect(), others })
 }
 
-/// What is on a drive, or why it is no member.
+/// The md member on a drive, or why there is none.
 async fn examine(open: &OpenDrive) -> Result<Candidate, String> {
     let env = ShardEnv::current();
     let drive = env.attach(open);
@@ -421,7 +422,7 @@ async fn examine(open: &OpenDrive) -> Result<Candidate, String> {
         && !probe.foreign.is_empty()
     {
         let holds: Vec<String> = probe.foreign.iter().map(Foreign::to_string).collect();
-        // Arrays of md too, of other metadata.
+        // These are also arrays of md, with other metadata.
         let array = |foreign: &Foreign| {
             matches!(foreign.what, "Linux md 0.90 member" | "DDF RAID member" | "Intel Matrix RAID member")
         };
@@ -465,7 +466,7 @@ fn found_array(assessment: Assessment, drives: &[usize], taken: &[Taken]) -> Fou
     Found { shown, assembly: assembly.map(|assembly| (assembly, places)) }
 }
 
-/// Starts reading an array on all shards. Drives that are not part of it are let go.
+/// Starts reading an array on all shards. Drives that are not part of it are closed.
 pub(super) async fn start(
     shards: &[ShardHandle],
     key: GroupKey,
@@ -481,7 +482,7 @@ pub(super) async fn start(
     let drives: Vec<ImportDrive> = places.iter().enumerate().filter_map(member).collect();
     let (size_bytes, stripe_bytes) =
         (assembly.geometry.sectors() * SECTOR, assembly.geometry.stripe_sectors() * SECTOR);
-    // By candidate, as the assembly counts them.
+    // By candidate number, as the assembly counts them.
     let opens: BTreeMap<usize, OpenDrive> = assembly
         .members
         .iter()

@@ -1,4 +1,4 @@
-//! Requests about imports, and what becomes of imports over restarts.
+//! Requests about imports, and their restart with the daemon.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -21,8 +21,8 @@ use super::shard::Offer;
 use super::{Engine, offer, view};
 use crate::http::{Answer, ControlError};
 
-/// Requests to a namespace that are not answered so long after the daemon was told to stop are left
-/// to the next one.
+/// How long a stopping daemon waits for unanswered requests to a namespace. It leaves the rest to
+/// the next daemon.
 const LEAVE_WITHIN: Duration = Duration::from_secs(5);
 
 /// All imports by name.
@@ -32,17 +32,17 @@ fn refuse(code: ErrorCode, message: impl Into<String>) -> ControlError {
     ControlError::new(code, message)
 }
 
-/// How an array is called in a sentence.
+/// The name of an array in a sentence.
 fn named(array: &MdArray) -> String {
     format!("{:?} ({})", array.name, array.uuid)
 }
 
-/// What is said of drives that are not read.
+/// The reasons why drives are not read, as text.
 fn said(reasons: &[DriveReason]) -> Vec<String> {
     reasons.iter().map(|DriveReason { drive, reason }| format!("{drive}: {reason}")).collect()
 }
 
-/// The array that a request means.
+/// Selects the array that a request names.
 fn choose<'a>(looked: &'a Looked, wanted: Option<&str>) -> Answer<&'a Found> {
     let short = |array: &MdArray| array.name.rsplit(':').next().map(str::to_owned);
     let fits = |found: &&Found| {
@@ -73,7 +73,7 @@ fn choose<'a>(looked: &'a Looked, wanted: Option<&str>) -> Answer<&'a Found> {
     }
 }
 
-/// Why an array is not read, with what can be done.
+/// The reason why an array is not read, with possible remedies.
 fn not_read(found: &Found, refusal: &md::Refusal) -> String {
     let mut sentence = format!("the array {} is not read: {refusal}", named(&found.shown));
     if matches!(refusal, md::Refusal::DirtyDegraded { .. }) {
@@ -85,7 +85,7 @@ fn not_read(found: &Found, refusal: &md::Refusal) -> String {
     sentence
 }
 
-/// What the caller should know of an array that is read.
+/// Warnings for the caller about an array that is read.
 fn warnings(found: &Found, allow_inconsistent: bool) -> Vec<String> {
     let array = &found.shown;
     let mut warnings: Vec<String> = said(&array.left_out).iter().map(|said| format!("left out: {said}")).collect();
@@ -102,7 +102,7 @@ fn warnings(found: &Found, allow_inconsistent: bool) -> Vec<String> {
     warnings
 }
 
-/// A name for an import: the array's without the machine before it.
+/// A name for an import: the array's name without the machine's name before it.
 fn name_of(request: &ImportMd, array: &MdArray) -> Answer<String> {
     if let Some(name) = &request.name {
         return Ok(name.clone());
@@ -117,12 +117,12 @@ fn name_of(request: &ImportMd, array: &MdArray) -> Answer<String> {
     Ok(name)
 }
 
-/// What a request comes to.
+/// The decisions for an import request.
 struct Plan<'a> {
     name: String,
     found: &'a Found,
     assembly: md::Assembly,
-    /// By slot, as indices of the drives that were looked at.
+    /// Members by slot, as indices of the drives looked at.
     places: Vec<Option<usize>>,
 }
 
@@ -139,7 +139,7 @@ impl Engine {
         self.find_import(name).ok_or_else(|| refuse(ErrorCode::ImportNotFound, format!("there is no import {name:?}")))
     }
 
-    /// The import of a volume's name, if that is one of an import.
+    /// The import that a volume name belongs to, if any.
     pub(super) fn import_of(&self, volume: &VolumeName) -> Option<Answer<Arc<Import>>> {
         let import = self.find_import(&volume.group)?;
         if volume.volume == import.volume_part() {
@@ -160,7 +160,7 @@ impl Engine {
 
     pub(super) async fn shown_import(&self, import: &Import) -> Shown {
         let key = import.key;
-        // Each shard has its own ways; they lead to the same places.
+        // Each shard has its own connections to the same addresses; those of one shard are shown.
         let paths =
             self.shards[0].call(move || async move { shard::namespace(key).map(|connected| connected.paths()) });
         import.shown(&paths.await.ok().flatten().unwrap_or_default())
@@ -225,7 +225,7 @@ impl Engine {
         Ok(answer(Some(import.shown(&[]))))
     }
 
-    /// Which array it is, what it is to be called, and what is read.
+    /// Selects the array to read and its name.
     fn plan_import<'a>(&self, request: &ImportMd, looked: &'a Looked) -> Answer<Plan<'a>> {
         let found = choose(looked, request.array.as_deref())?;
         let (assembly, places) = match &found.assembly {
@@ -268,7 +268,7 @@ impl Engine {
             return Ok(Changed::planned(steps));
         }
         if self.out_of_reach(&import).await.is_some() {
-            // What was asked and cannot be answered fails, or the kernel would wait for it.
+            // Fail the unanswered requests, or the kernel would wait for them.
             let key = import.key;
             for handle in &self.shards {
                 let _ = handle.call(move || async move { shard::disconnect(key) }).await;
@@ -284,8 +284,8 @@ impl Engine {
         Ok(Changed::gone(steps))
     }
 
-    /// Refuses to remove the block device of a namespace that cannot be reached: what was written
-    /// to it may not be there yet.
+    /// Refuses to remove the block device of a namespace that cannot be reached: data written to it
+    /// may not have arrived yet.
     async fn refuse_out_of_reach(&self, import: &Import) -> Answer<()> {
         let Some(why) = self.out_of_reach(import).await else { return Ok(()) };
         let name = import.name();
@@ -297,11 +297,10 @@ impl Engine {
         ))
     }
 
-    /// Ends the exports of an import, and lets go of its drives.
+    /// Ends the exports of an import, and closes its drives.
     ///
     /// # Errors
-    /// If a block device cannot be removed. The import goes on then, with the exports that were not
-    /// ended yet.
+    /// If a block device cannot be removed. The import continues then, with the remaining exports.
     async fn stop_import(&self, import: &Import, device: DeviceEnd) -> Answer<()> {
         let exports: Vec<_> = import.exports().values().cloned().collect();
         for export in exports {
@@ -309,16 +308,16 @@ impl Engine {
         }
         let key = import.key;
         for handle in &self.shards {
-            // A shard that has stopped has let go of everything.
+            // A shard that has stopped has released everything.
             let _ = handle.call(move || async move { shard::remove_import(key) }).await;
         }
         Ok(())
     }
 
-    /// Ends all imports, as far as this process goes. Block devices stay.
+    /// Ends all imports in this process. Block devices stay.
     pub(super) async fn stop_imports(&self) {
         for import in self.all_imports() {
-            // Nothing is asked of a device that stays.
+            // A device that stays may be in use: that is no error.
             if let Err(error) = self.stop_import(&import, DeviceEnd::Stays).await {
                 tracing::error!(import = import.name(), %error, "could not be stopped in order");
             }
@@ -333,12 +332,12 @@ impl Engine {
         }
     }
 
-    /// Starts every import that is remembered, as far as its drives are there, with its exports.
+    /// Starts every remembered import whose drives are present, with its exports.
     pub(super) async fn start_remembered_imports(&self) -> std::io::Result<()> {
         for remembered in self.memory.load_imports()? {
             let key = self.new_key();
             let running = match &remembered.namespace {
-                // Its machine may be away; it is looked for meanwhile.
+                // Its machine may be unreachable. The daemon looks for it meanwhile.
                 Some(_) => Err("out of reach: not connected yet".to_owned()),
                 None => {
                     let running = self.start_remembered_import(key, &remembered).await;
@@ -386,7 +385,7 @@ impl Engine {
             .map_err(|error| error.message)
     }
 
-    /// Serves an export of an import. What cannot be served is listed with the reason.
+    /// Serves an export of an import. An export that cannot be served is listed with the reason.
     pub(super) async fn offer_import(&self, import: &Import, record: ExportRecord) -> Arc<RunningExport> {
         let name = import.volume_name();
         let state = ExportState::new(&name, "", record.kind.read_only());
@@ -411,7 +410,7 @@ impl Engine {
         running
     }
 
-    /// Ends an export's service. A block device goes, or stays for the next daemon.
+    /// Ends an export's service. A block device is removed, or stays for the next daemon.
     async fn withdraw_from_import(&self, import: &Import, running: &RunningExport, device: DeviceEnd) -> Answer<()> {
         let record = &running.record;
         match (&record.kind, &running.failure) {
@@ -424,8 +423,8 @@ impl Engine {
             (ExportKind::Ublk { number, .. }, None) => {
                 self.devices.withdraw(*number, &running.state, device).await?;
             }
-            // What is asked of a device that was left waits for ever, if nobody can read the
-            // import.
+            // Requests to a device that a previous daemon left would wait for ever if the import
+            // stays unreadable.
             (ExportKind::Ublk { .. }, Some(_)) if device == DeviceEnd::Goes => {
                 self.devices.discard(&import.owner, record, running.state.name()).await?;
             }
@@ -436,7 +435,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Offers an import's volume: for reading, whatever was asked for. The caller holds `changes`.
+    /// Exports an import's volume; read-only if the import is, regardless of the request. The
+    /// caller holds `changes`.
     pub(super) async fn export_import(
         &self,
         import: &Import,

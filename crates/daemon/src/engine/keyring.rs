@@ -1,5 +1,5 @@
-//! Where the secrets and keys of NVMe hosts lie: those for a group's exports in the group's
-//! catalogue, those for the drives that this machine shares in its state directory.
+//! The places of secrets and keys of NVMe hosts. Those for a group's exports are in the group's
+//! catalogue, those for this machine's shared drives in its state directory.
 
 use std::fmt;
 use std::mem::take;
@@ -11,18 +11,18 @@ use format::{SecretRecord, TlsKeyRecord};
 use super::{Engine, Group};
 use crate::http::Answer;
 
-/// The records of all hosts at one place, each list by host.
+/// The records of all hosts in one place. Each list is sorted by host.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Keys {
     pub secrets: Vec<SecretRecord>,
     pub tls_keys: Vec<TlsKeyRecord>,
 }
 
-/// One such place.
+/// A place of secrets and keys.
 pub(super) enum Keyring {
-    /// What counts for the exports of a group.
+    /// Applies to the exports of a group.
     Group(Arc<Group>),
-    /// What counts for all shared drives: they are one subsystem.
+    /// Applies to all shared drives, which are one subsystem.
     Shares,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Keyring {
 }
 
 impl Keyring {
-    /// The group, if it is one's.
+    /// The name of the group, if it is a group's keyring.
     pub fn group(&self) -> Option<&str> {
         match self {
             Keyring::Group(group) => Some(&group.name),
@@ -46,12 +46,12 @@ impl Keyring {
 }
 
 impl Engine {
-    /// A group's place, or that of the shared drives.
+    /// The keyring of a group, or of the shared drives.
     pub(super) fn keyring(&self, group: Option<&str>) -> Answer<Keyring> {
         group.map_or(Ok(Keyring::Shares), |group| self.find(group).map(Keyring::Group))
     }
 
-    /// What lies there.
+    /// The records of a keyring.
     pub(super) async fn keys(&self, keyring: &Keyring) -> Answer<Keys> {
         match keyring {
             Keyring::Shares => Ok(self.shares.keys()),
@@ -62,10 +62,10 @@ impl Engine {
         }
     }
 
-    /// Changes what lies there. What connections ask is not changed yet.
+    /// Changes the records of a keyring. The table that connections look up is not changed yet.
     pub(super) async fn change_keys(&self, keyring: &Keyring, change: impl FnOnce(&mut Keys)) -> Answer<()> {
         let Keyring::Group(group) = keyring else { return self.shares.change_keys(change) };
-        // An old secret does not stay in the other copy of the catalogue.
+        // Replacing removes an old secret from the other copy of the catalogue, too.
         let changed = group.replace_catalogue(|catalogue| {
             let mut keys = Keys { secrets: take(&mut catalogue.secrets), tls_keys: take(&mut catalogue.tls_keys) };
             change(&mut keys);
@@ -74,7 +74,7 @@ impl Engine {
         changed.await
     }
 
-    /// What connections ask.
+    /// The table that connections look up.
     pub(super) fn asked<'a>(&'a self, keyring: &'a Keyring) -> &'a HostSecrets {
         match keyring {
             Keyring::Group(group) => &group.secrets,

@@ -1,5 +1,5 @@
-//! How fast volumes may be used, and hosts may use exports: in the catalogue, and where requests
-//! pass.
+//! Rate limits of volumes, and of hosts at exports: their records in the catalogue, and the
+//! limiters that requests pass.
 
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
@@ -13,20 +13,20 @@ use format::{Catalogue, ExportKind, LimitOf, LimitRecord};
 use super::{Engine, Group, view};
 use crate::http::{Answer, ControlError};
 
-/// Requests that hosts commonly have under way on one queue.
+/// The requests that a host commonly has in flight on one queue.
 const QUEUE_DEPTH: u64 = 128;
 
-/// Bytes of a request that is not a small one.
+/// The bytes of a typical large request.
 const REQUEST_BYTES: u64 = 128 << 10;
 
-/// When Linux's NVMe host gives up on a request, unless somebody chose otherwise.
+/// The request timeout of Linux' NVMe host by default.
 const HOST_TIMEOUT_S: u64 = 30;
 
 fn limit(record: &LimitRecord) -> Limit {
     Limit { iops: record.iops, bytes_per_s: record.bytes_per_s, burst_ms: record.burst_ms }
 }
 
-/// As the API shows it.
+/// A limit as the API shows it.
 pub(super) fn shown(limit: Limit, waits: Waits) -> api::Limit {
     api::Limit {
         iops: limit.iops,
@@ -40,7 +40,7 @@ pub(super) fn shown(limit: Limit, waits: Waits) -> api::Limit {
 
 /// The limit after a request; `None` if nothing is limited.
 fn updated(before: Option<Limit>, update: &LimitUpdate) -> Option<Limit> {
-    // 0 says off.
+    // 0 means off.
     let chosen = |asked: Option<u64>, before| asked.map_or(before, |value| Some(value).filter(|&value| value > 0));
     let after = Limit {
         iops: chosen(update.iops, before.and_then(|limit| limit.iops)),
@@ -59,7 +59,7 @@ fn words(limit: &Limit) -> String {
     format!("{} a second, and what {burst} allow at once", rates.join(" and "))
 }
 
-/// What whoever chose this limit should know.
+/// Warnings about a limit that may make hosts time out.
 fn warnings(limit: Option<Limit>) -> Vec<String> {
     let Some(limit) = limit else { return Vec::new() };
     let iops_s = limit.iops.map_or(0, |iops| QUEUE_DEPTH / iops);
@@ -76,7 +76,7 @@ fn warnings(limit: Option<Limit>) -> Vec<String> {
     )]
 }
 
-/// A change of one limit that was asked for.
+/// A requested change of one limit.
 struct Change {
     steps: Vec<String>,
     warnings: Vec<String>,
@@ -84,7 +84,7 @@ struct Change {
 }
 
 impl Change {
-    /// `what` is the volume or host, as in "let ... use".
+    /// `what` is the volume or host, as in "limit ... to".
     fn of(catalogue: &Catalogue, of: &LimitOf, update: &LimitUpdate, what: &str) -> Answer<Change> {
         let before = catalogue.limits.iter().find(|record| record.of == *of).map(limit);
         let after = updated(before, update);
@@ -100,7 +100,7 @@ impl Change {
         Ok(Change { steps, warnings: warnings(after), after })
     }
 
-    /// Writes it down.
+    /// Records the limit in the catalogue.
     fn record(&self, of: LimitOf, catalogue: &mut Catalogue) {
         catalogue.limits.retain(|record| record.of != of);
         let record = |Limit { iops, bytes_per_s, burst_ms }| LimitRecord { of, iops, bytes_per_s, burst_ms };
@@ -109,13 +109,13 @@ impl Change {
 }
 
 impl Group {
-    /// What limits a volume at all its exports.
+    /// The rate limiter of a volume, for all its exports.
     pub(super) fn limiter(&self, volume: u64) -> Arc<Limiter> {
         let mut limiters = self.limiters.lock().unwrap_or_else(PoisonError::into_inner);
         limiters.entry(volume).or_default().clone()
     }
 
-    /// Has the limits of the catalogue hold for volumes.
+    /// Applies the limits of the catalogue to volumes.
     pub(super) fn limit_volumes(&self, catalogue: &Catalogue) {
         for record in &catalogue.limits {
             if let LimitOf::Volume(volume) = record.of {
@@ -124,7 +124,7 @@ impl Group {
         }
     }
 
-    /// Forgets what limited a volume: it was deleted.
+    /// Removes the limiter of a volume that was deleted.
     pub(super) fn forget_limiter(&self, volume: u64) {
         self.limiters.lock().unwrap_or_else(PoisonError::into_inner).remove(&volume);
     }
@@ -140,7 +140,7 @@ pub(super) fn of_hosts(catalogue: &Catalogue, id: u64) -> Vec<(String, Limit)> {
 }
 
 impl Engine {
-    /// Changes how fast a volume may be used.
+    /// Changes the limit of a volume.
     pub(super) async fn limit_volume(&self, name: &VolumeName, update: LimitUpdate) -> Answer<Changed<Volume>> {
         let _one = self.changes.lock().await;
         let (group, record) = self.find_volume(name).await?;
@@ -158,7 +158,7 @@ impl Engine {
         Ok(Changed::done(change.steps, volume).with_warnings(change.warnings))
     }
 
-    /// Changes how fast a host may use an export.
+    /// Changes the limit of a host at an export.
     pub(super) async fn limit_host(&self, id: &str, host: &str, update: LimitUpdate) -> Answer<Changed<Export>> {
         let refuse = |message: String| Err(ControlError::new(ErrorCode::Invalid, message));
         let _one = self.changes.lock().await;

@@ -1,4 +1,4 @@
-//! Requests that only look.
+//! Read-only requests.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::view::{self, Moment};
 use crate::http::{Answer, ControlError};
 
 impl Engine {
-    /// The shards' own time, which jobs are measured in.
+    /// The shards' monotonic time, in which jobs are measured.
     async fn shard_now(&self) -> Answer<u64> {
         self.shards[0].call(|| async { ShardEnv::current().now() }).await.map_err(|_| stopping())
     }
@@ -106,14 +106,14 @@ impl Engine {
         Ok(drives)
     }
 
-    /// What the drives of a group warn of, and which drives could help it.
+    /// The warnings of a group's drives, and the drives that could help the group.
     fn told_by_drives(&self, group: &Group, status: &array::GroupStatus) -> Vec<String> {
         let mut told = self.drive_warnings(group, status);
         told.extend(self.offers_for(group, status));
         told
     }
 
-    /// New drives that could take the place of a lost member of the group.
+    /// Offers of unassigned drives that could take the place of a lost member of the group.
     pub(super) fn offers_for(&self, group: &Group, status: &array::GroupStatus) -> Vec<String> {
         newcomer::offers(group, status, &self.newcomers.list(&self.all()))
     }
@@ -164,7 +164,7 @@ impl Engine {
     }
 }
 
-/// Memory of this process that is in RAM; 0 where the system does not say.
+/// The resident memory of this process in bytes; 0 if the system does not tell.
 fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! What a change destroys, in sentences for its plan: the command shows them before it asks.
+//! Data that a change destroys, in sentences for its plan: the command shows them before it asks.
 
 use format::Catalogue;
 use runtime::OpenDrive;
@@ -6,15 +6,15 @@ use runtime::OpenDrive;
 use super::drives::Taken;
 use super::{Group, identity, offer, view};
 
-/// A drive as its label says it: "/dev/nvme0n1 (Model X, serial S1)". Files and drives of other
-/// machines have their name alone.
+/// A drive with the text of its label: "/dev/nvme0n1 (Model X, serial S1)". Files and drives of
+/// other machines have only their name.
 pub(super) fn described(name: &str, open: &OpenDrive) -> String {
     let said = open.device_number().and_then(|device| identity::label(&identity::folder_of(device)));
     said.map_or_else(|| name.to_owned(), |said| format!("{name} ({said})"))
 }
 
-/// One sentence for each drive that is overwritten. `holds`: what was recognised on all of them, as
-/// [`super::drives::inspect`] says it.
+/// One sentence for each drive that is overwritten. `holds`: the content recognized on all of them,
+/// as [`super::drives::inspect`] returns it.
 pub(super) fn overwritten(taken: &[Taken], holds: &[String]) -> Vec<String> {
     let sentence = |drive: &Taken| {
         let own: Vec<&str> = holds.iter().filter_map(|said| said.strip_prefix(&format!("{} ", drive.name))).collect();

@@ -1,7 +1,9 @@
-//! What the daemon remembers of its groups between runs: which drives to look at. Only a help: the
-//! truth is on the drives, and `purlin group assemble` needs nothing else. And all of its imports,
-//! of which nothing can be on the drives, and of its referrals, which are this machine's and no
-//! group's.
+//! The state directory: what the daemon remembers between runs.
+//!
+//! Of groups it only remembers where to look for drives. That is a hint: the drives hold the truth,
+//! and `purlin group assemble` works without it. Of imports it remembers everything, because none
+//! of that can be on their drives. Referrals are here as well, because they belong to this machine
+//! and not to a group.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions, Permissions};
@@ -16,13 +18,13 @@ use serde::{Deserialize, Serialize};
 use super::import::RememberedImport;
 use super::replace::Replacing;
 
-/// Ending of the files that keep what groups have in memory.
+/// The extension of the files with the warm-restart state of groups.
 const KEPT: &str = "kept";
 
-/// Who may read a document of the state directory: its user.
+/// The mode of a document of the state directory: only its user may read it.
 const PRIVATE: u32 = 0o600;
 
-/// Who may look into a state directory that the daemon makes: its user.
+/// The mode of a state directory that the daemon makes: only its user may enter it.
 const PRIVATE_FOLDER: u32 = 0o700;
 
 /// A group and where its drives were.
@@ -34,13 +36,13 @@ pub(super) struct Remembered {
     pub drives: Vec<Place>,
 }
 
-/// Where a drive was, and what it is.
+/// The path and identity of a drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "WrittenPlace")]
 pub(super) struct Place {
-    /// As a person would write it.
+    /// The drive in the form that an operator writes.
     pub drive: String,
-    /// What it is under any name; `None` where it does not say.
+    /// The identity under any name; `None` if the drive reports none.
     pub identity: Option<String>,
 }
 
@@ -49,7 +51,7 @@ impl Place {
         self.drive.starts_with("mem:")
     }
 
-    /// Whether the other is the same drive: by what they are, else by where they were.
+    /// Whether the other is the same drive: by identity if both have one, else by path.
     pub fn is_same(&self, other: &Place) -> bool {
         match (&self.identity, &other.identity) {
             (Some(this), Some(that)) => this == that,
@@ -57,13 +59,13 @@ impl Place {
         }
     }
 
-    /// A drive of another machine.
+    /// Whether it is a drive of another machine.
     pub fn is_remote(&self) -> bool {
         self.drive.starts_with(api::NVME_TCP)
     }
 }
 
-/// A place as it is written now, or as it was before drives had identities.
+/// A place in the current file format, or in the format before drives had identities.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum WrittenPlace {
@@ -119,7 +121,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Opens a directory, making it if it is not there.
+    /// Opens a directory and makes it if it does not exist.
     pub fn open(directory: &Path) -> io::Result<Memory> {
         fs::DirBuilder::new().recursive(true).mode(PRIVATE_FOLDER).create(directory)?;
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(directory.join("lock"))?;
@@ -133,18 +135,18 @@ impl Memory {
         Ok(Memory { path: directory.join("groups.json"), _lock: lock })
     }
 
-    /// The file that keeps what a group has in memory over a kill.
+    /// The file with the warm-restart state of a group.
     pub fn kept_path(&self, group: &format::Uuid) -> PathBuf {
         self.path.with_file_name(format!("{group}.{KEPT}"))
     }
 
-    /// What was remembered; nothing if nothing was. It is a hint: without it groups have to be
-    /// assembled by hand.
+    /// The remembered groups; empty if none were saved. This is a hint: without it groups have to
+    /// be assembled by hand.
     pub fn load(&self) -> io::Result<Vec<Remembered>> {
         Ok(read_hint::<Document>(&self.path, "groups have to be started by hand: purlin group assemble")?.groups)
     }
 
-    /// Replaces what is remembered: all of it or nothing.
+    /// Replaces the remembered groups atomically.
     pub fn save(&self, groups: Vec<Remembered>) -> io::Result<()> {
         replace(&self.path, &serde_json::to_vec_pretty(&Document { groups })?)
     }
@@ -153,13 +155,13 @@ impl Memory {
         self.path.with_file_name("stopped.json")
     }
 
-    /// The groups that were stopped on request. It is a hint.
+    /// The groups that were stopped on request. This is a hint.
     pub fn load_stopped(&self) -> io::Result<Vec<Remembered>> {
         let then = "groups that were stopped have to be started by hand: purlin group assemble";
         Ok(read_hint::<Document>(&self.stopped_path(), then)?.groups)
     }
 
-    /// Replaces the groups that were stopped: all or nothing.
+    /// Replaces the groups that were stopped, atomically.
     pub fn save_stopped(&self, groups: Vec<Remembered>) -> io::Result<()> {
         replace(&self.stopped_path(), &serde_json::to_vec_pretty(&Document { groups })?)
     }
@@ -168,14 +170,14 @@ impl Memory {
         self.path.with_file_name("drives.json")
     }
 
-    /// What the drives were that were there and nothing new; `None` if that was never written. It
-    /// is a hint.
+    /// The identities of the drives that are not new; `None` if that was never written. This is a
+    /// hint.
     pub fn load_drives(&self) -> io::Result<Option<BTreeSet<String>>> {
         let document: DrivesDocument = read_hint(&self.drives_path(), "no drive counts as new at this start")?;
         Ok(document.drives)
     }
 
-    /// Replaces the drives that are nothing new: all or nothing.
+    /// Replaces the drives that are not new, atomically.
     pub fn save_drives(&self, drives: BTreeSet<String>) -> io::Result<()> {
         let document = DrivesDocument { drives: Some(drives) };
         replace(&self.drives_path(), &serde_json::to_vec_pretty(&document)?)
@@ -185,13 +187,13 @@ impl Memory {
         self.path.with_file_name("replacements.json")
     }
 
-    /// The members that were being copied to other drives. It is a hint.
+    /// The members that were being copied to other drives. This is a hint.
     pub fn load_replacements(&self) -> io::Result<Vec<Replacing>> {
         let then = "members that were being copied to other drives are not: purlin drive replace";
         Ok(read_hint::<ReplacementsDocument>(&self.replacements_path(), then)?.replacements)
     }
 
-    /// Replaces the members that are being copied: all or nothing.
+    /// Replaces the members that are being copied, atomically.
     pub fn save_replacements(&self, replacements: Vec<Replacing>) -> io::Result<()> {
         replace(&self.replacements_path(), &serde_json::to_vec_pretty(&ReplacementsDocument { replacements })?)
     }
@@ -200,13 +202,13 @@ impl Memory {
         self.path.with_file_name("imports.json")
     }
 
-    /// The imports that were remembered. All that is known of them is here.
+    /// The remembered imports. Everything that is known of them is here.
     pub fn load_imports(&self) -> io::Result<Vec<RememberedImport>> {
         let document: ImportsDocument = read(&self.imports_path(), "the imports that it lists are imported again")?;
         Ok(document.imports)
     }
 
-    /// Replaces the imports that are remembered: all or nothing.
+    /// Replaces the remembered imports, atomically.
     pub fn save_imports(&self, imports: Vec<RememberedImport>) -> io::Result<()> {
         replace(&self.imports_path(), &serde_json::to_vec_pretty(&ImportsDocument { imports })?)
     }
@@ -215,24 +217,24 @@ impl Memory {
         self.path.with_file_name("referrals.json")
     }
 
-    /// The discovery services that NVMe hosts are told of.
+    /// The discovery services to which NVMe hosts are referred.
     pub fn load_referrals(&self) -> io::Result<BTreeSet<SocketAddr>> {
         let document: ReferralsDocument = read(&self.referrals_path(), "the referrals that it lists are added again")?;
         Ok(document.referrals)
     }
 
-    /// Replaces the referrals that are remembered: all or nothing.
+    /// Replaces the remembered referrals, atomically.
     pub fn save_referrals(&self, referrals: &BTreeSet<SocketAddr>) -> io::Result<()> {
         let document = ReferralsDocument { referrals: referrals.clone() };
         replace(&self.referrals_path(), &serde_json::to_vec_pretty(&document)?)
     }
 }
 
-/// A document of the state directory that nothing else can tell; an empty one if it was never
-/// written. `then` is what has to be done where it is moved away.
+/// Reads a document of the state directory that has no other source; empty if it was never written.
+/// `then` is what the operator has to do after moving it away.
 ///
 /// # Errors
-/// If it is there and cannot be read: the message names the file and the way out.
+/// If it exists and cannot be read: the message names the file and the way out.
 pub(super) fn read<T: Default + DeserializeOwned>(path: &Path, then: &str) -> io::Result<T> {
     parse(path).map_err(|error| {
         let file = path.display();
@@ -243,11 +245,11 @@ pub(super) fn read<T: Default + DeserializeOwned>(path: &Path, then: &str) -> io
     })
 }
 
-/// A document of the state directory that only helps. One that cannot be read is put aside, with a
-/// warning, and counts as never written: `then` is what that costs.
+/// Reads a document of the state directory that is only a hint. If it cannot be read, it is renamed
+/// with a warning, and counts as never written. `then` is the consequence.
 ///
 /// # Errors
-/// If it can neither be read nor put aside: it would be overwritten.
+/// If it can neither be read nor renamed: it would be overwritten.
 fn read_hint<T: Default + DeserializeOwned>(path: &Path, then: &str) -> io::Result<T> {
     parse(path).or_else(|error| {
         let aside = path.with_extension("unreadable");
@@ -266,12 +268,12 @@ fn parse<T: Default + DeserializeOwned>(path: &Path) -> io::Result<T> {
     }
 }
 
-/// Replaces a file of the state directory: all of it or nothing. Secrets may be in it: only the
-/// daemon's user reads it.
+/// Replaces a file of the state directory atomically. Only the daemon's user may read it: it may
+/// hold secrets.
 pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let fresh = path.with_extension("new");
     let mut file = OpenOptions::new().create(true).truncate(true).write(true).mode(PRIVATE).open(&fresh)?;
-    // One that was left behind may be anybody's to read.
+    // A file that was left behind may be readable by everyone.
     file.set_permissions(Permissions::from_mode(PRIVATE))?;
     file.write_all(bytes)?;
     file.sync_all()?;

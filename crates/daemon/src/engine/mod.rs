@@ -1,13 +1,13 @@
-//! What the daemon does: groups on shards, their volumes and exports, changed one request at a
+//! The engine of the daemon: groups on shards, their volumes and exports, changed one request at a
 //! time.
 //!
 //! Invariants:
-//! 1. One change at a time (`changes`). Looking never waits for a change, so that a hanging drive
-//!    hides nothing.
-//! 2. A change is checked whole before anything is written. What it writes last makes it true: the
-//!    superblocks of a new group, the catalogue of a volume or export.
-//! 3. What is on the drives counts. The state directory only remembers where to look for drives; of
-//!    imports, whose drives are not written to, it has everything.
+//! 1. Only one change runs at a time (`changes`). Read-only requests never wait for a change, so a
+//!    hanging drive hides nothing.
+//! 2. A change is checked completely before anything is written. Its last write makes it effective:
+//!    the superblocks of a new group, the catalogue of a volume or export.
+//! 3. The drives hold the truth. The state directory only remembers where to look for drives. Of
+//!    imports it holds everything, because their drives are not written.
 
 mod access;
 mod announce;
@@ -108,7 +108,7 @@ use stopped::Stopped;
 pub use announce::Interfaces;
 pub use clock::WallClock;
 
-/// How long the start of a group waits for the host names of its exports, for all of them together.
+/// How long the start of a group waits for all host names of its exports together.
 const NAMES_WITHIN: Duration = Duration::from_secs(1);
 
 /// The daemon's objects, over the shards of a runtime.
@@ -116,7 +116,7 @@ pub struct Engine {
     shards: Vec<ShardHandle>,
     senders: Vec<MailboxSender<Mail>>,
     groups: RwLock<BTreeMap<String, Arc<Group>>>,
-    /// Groups that are remembered and could not be started.
+    /// Remembered groups that could not be started.
     not_started: AllNotStarted,
     /// Groups that were stopped on request.
     stopped: Stopped,
@@ -141,7 +141,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine on the shards of `runtime`, with what `state` remembers. Nothing is started yet.
+    /// Makes an engine on the shards of `runtime`, with the state directory `state`. Nothing is
+    /// started yet.
     ///
     /// # Errors
     /// If the state directory cannot be used, or another daemon uses it.
@@ -149,7 +150,7 @@ impl Engine {
         Engine::with_clock(runtime, state, WallClock::system()).await
     }
 
-    /// As [`Engine::new`], with another time of day.
+    /// Like [`Engine::new`], with another clock.
     ///
     /// # Errors
     /// As for [`Engine::new`].
@@ -157,7 +158,7 @@ impl Engine {
         Engine::with_handover(runtime, state, clock, Arc::new(Handover::alone())).await
     }
 
-    /// As [`Engine::with_clock`], with sockets from the process before and for the next one.
+    /// Like [`Engine::with_clock`], with sockets from the previous process and for the next one.
     ///
     /// # Errors
     /// As for [`Engine::new`].
@@ -210,14 +211,13 @@ impl Engine {
         }))
     }
 
-    /// Starts every group and every import that is remembered, as far as its drives are there, with
-    /// its exports.
+    /// Starts every remembered group and import whose drives are present, with its exports.
     ///
     /// # Errors
-    /// If what is remembered cannot be read.
+    /// If the state directory cannot be read.
     pub async fn start_remembered(self: &Arc<Self>) -> std::io::Result<()> {
         self.look_up_remembered().await?;
-        // Drives that come meanwhile wait until it is known what was missing.
+        // Drives that come meanwhile wait until the missing drives are known.
         let _one = self.changes.lock().await;
         let mut all_there = true;
         for remembered in self.memory.load()? {
@@ -241,7 +241,8 @@ impl Engine {
                 }
             }
         }
-        // Under the names that they have now; of a drive that is away it stays known what it is.
+        // Save the current device paths. If a drive is missing, keep its remembered path and
+        // identity.
         if all_there {
             self.remember();
         }
@@ -249,8 +250,8 @@ impl Engine {
         self.start_remembered_imports().await
     }
 
-    /// Announces by multicast DNS, from now on, where discovery services of NVMe/TCP listen. To be
-    /// called before anything is started. That it cannot be done stops nothing else: it is logged.
+    /// Starts announcing by multicast DNS where discovery services of NVMe/TCP listen. Must be
+    /// called before anything is started. A failure is only logged.
     pub fn start_announcing(&self, interfaces: Interfaces) {
         match Announcer::new(interfaces) {
             Ok(announcer) => self.listeners.announce_with(announcer),
@@ -274,7 +275,7 @@ impl Engine {
         });
     }
 
-    /// Has units of groups owned by the shards that should, for as long as the engine lives.
+    /// Balances the ownership of stripe groups over the shards, for as long as the engine lives.
     pub fn start_balancing(self: &Arc<Self>) {
         if self.shards.len() == 1 {
             return;
@@ -292,8 +293,8 @@ impl Engine {
         });
     }
 
-    /// Ends all exports and stops all groups in order. Where sockets are handed over, they listen
-    /// on. Block devices stay, and what is asked of them waits for the next daemon.
+    /// Ends all exports and stops all groups in order. Sockets that are handed over keep listening.
+    /// Block devices stay, and requests to them wait for the next daemon.
     pub async fn stop(&self) {
         let _one = self.changes.lock().await;
         self.newcomers.end();
@@ -303,7 +304,7 @@ impl Engine {
             self.listeners.leave_hosts().await;
         }
         for group in self.all() {
-            // Nothing is asked of a device that stays.
+            // A device that stays may be in use: that is no error.
             if let Err(error) = self.stop_group(&group, DeviceEnd::Stays).await {
                 tracing::error!(group = group.name, %error, "could not be stopped in order");
             }
@@ -363,8 +364,8 @@ impl Engine {
         self.start_found(taken, found, None).await
     }
 
-    /// Refuses to start a group that runs already, or whose name another one has; `name`: the one
-    /// that it is to have.
+    /// Refuses to start a group that runs already, or whose name is taken. `name`: its new name, if
+    /// it gets one.
     fn check_startable(&self, found: &group::Found, name: Option<&str>) -> Answer<()> {
         let superblock = &found.assembly.superblock;
         if let Some(group) = self.all().iter().find(|group| group.uuid == superblock.array) {
@@ -372,7 +373,7 @@ impl Engine {
             return Err(ControlError::new(ErrorCode::GroupExists, message));
         }
         let (name, uuid) = (name.unwrap_or(&superblock.name), superblock.array.to_string());
-        // Its own name is not taken by what could not be started of it before.
+        // The group's own entry among those not started does not count as taken.
         if self.not_started.named(name).is_some_and(|group| group.remembered.uuid == uuid) {
             return Ok(());
         }
@@ -382,8 +383,8 @@ impl Engine {
         })
     }
 
-    /// As [`Engine::start_group`], once the drives were looked at; `new_name`: under this name from
-    /// now on.
+    /// Like [`Engine::start_group`], after the drives were looked at. `new_name`: the group is
+    /// renamed to it.
     async fn start_found(&self, taken: Vec<Taken>, found: group::Found, new_name: Option<&str>) -> Answer<Arc<Group>> {
         self.check_startable(&found, new_name)?;
         let uuid = found.assembly.superblock.array;
@@ -405,17 +406,17 @@ impl Engine {
             return Err(error);
         }
         self.groups.write().unwrap_or_else(PoisonError::into_inner).insert(group.name.clone(), group.clone());
-        // It is no longer tried again.
+        // The group is no longer tried again.
         self.not_started.forget(&uuid.to_string());
         self.stopped.forget(&uuid.to_string(), &self.memory);
         Ok(group)
     }
 
-    /// Serves what is exported of a group.
+    /// Serves the exports of a group.
     async fn serve_group(&self, group: &Arc<Group>) -> Answer<()> {
         let catalogue = group.catalogue().await?;
         group.limit_volumes(&catalogue);
-        // Host names that a DNS server does not answer for must not hold up the start.
+        // Host names for which a DNS server does not answer must not delay the start.
         let until = Instant::now() + NAMES_WITHIN;
         for record in catalogue.exports {
             let left = until.saturating_duration_since(Instant::now());
@@ -428,13 +429,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Serves an export of the catalogue. What cannot be served now is listed with the reason, and
-    /// tried again.
+    /// Serves an export of the catalogue. If it cannot be served now, it is listed with the reason
+    /// and tried again.
     async fn start_export(&self, group: &Arc<Group>, record: ExportRecord) -> Answer<Arc<RunningExport>> {
         self.note_export(group, record, Ok(())).await
     }
 
-    /// As [`Engine::start_export`], unless it is known already why it cannot be served.
+    /// Like [`Engine::start_export`]. If `known` is an error, the export is only listed with it.
     async fn note_export(
         &self,
         group: &Arc<Group>,
@@ -469,16 +470,16 @@ impl Engine {
         Ok(running)
     }
 
-    /// Ends an export's service; its clients lose their connections. A block device goes, or stays
-    /// for the next daemon.
+    /// Ends an export's service; its clients lose their connections. A block device is removed, or
+    /// stays for the next daemon.
     async fn end_export(&self, group: &Group, running: &RunningExport, device: DeviceEnd) -> Answer<()> {
         let record = &running.record;
         match (&record.kind, &running.failure) {
             (ExportKind::Nbd { address, .. }, None) => self.listeners.withdraw(address, &running.state).await,
             (ExportKind::Ublk { number, .. }, None) => self.devices.withdraw(*number, &running.state, device).await?,
             (ExportKind::NvmeTcp { .. }, None) => self.withdraw_namespace(group, record, &running.state).await,
-            // What is asked of a device that was left waits for ever where nobody serves it any
-            // more.
+            // Requests to a device that a previous daemon left would wait for ever if the device is
+            // not served again.
             (ExportKind::Ublk { .. }, Some(_)) if device == DeviceEnd::Goes => {
                 self.devices.discard(&group.uuid, record, running.state.name()).await?;
             }
@@ -491,8 +492,7 @@ impl Engine {
     /// Ends the service of all exports of a group and stops it.
     ///
     /// # Errors
-    /// If a block device cannot be removed. The group goes on then, with the exports that were not
-    /// ended yet.
+    /// If a block device cannot be removed. The group continues then, with the remaining exports.
     async fn stop_group(&self, group: &Arc<Group>, device: DeviceEnd) -> Answer<()> {
         let exports: Vec<_> = group.exports().values().cloned().collect();
         for export in exports {
@@ -510,7 +510,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Remembers where the drives of all groups are. Gives a warning if it cannot.
+    /// Saves where the drives of all groups are. Returns a warning if that fails.
     fn remember(&self) -> Vec<String> {
         let mut groups: Vec<Remembered> = self.all().iter().map(|group| remembered(group)).collect();
         let known: Vec<String> = groups.iter().map(|group| group.uuid.clone()).collect();
@@ -528,7 +528,8 @@ impl Engine {
 fn remembered(group: &Group) -> Remembered {
     let mut drives: Vec<Place> = group.drives().iter().flatten().map(GroupDrive::place).collect();
     drives.extend(group.away().iter().map(|away| away.place.clone()));
-    // They may answer at the next start. Those of other machines are away, or back.
+    // Local drives that were left out may answer at the next start. Remote ones are in `away` or
+    // back.
     for LeftOut { place, .. } in group.left_out.iter().filter(|left_out| !left_out.place.is_remote()) {
         if !drives.iter().any(|known| known.is_same(place)) {
             drives.push(place.clone());

@@ -4,8 +4,9 @@
 //! 1. A lookup ends after [`LOOK_UP_WITHIN`]. A DNS server that does not answer delays only the
 //!    request that names the host.
 //! 2. A change looks its names up before it takes the lock for changes, and reads the answers from
-//!    here while it holds the lock. The one lookup under the lock is at the start of a group, whose
-//!    catalogue names the addresses of its exports; it ends after a second (`Engine::serve_group`).
+//!    here while it holds the lock. The only lookup under the lock happens at the start of a group,
+//!    whose catalogue names the addresses of its exports. It ends after a second
+//!    (`Engine::serve_group`).
 //!
 //! `tests/engine/names.rs` checks both with a DNS server that does not answer.
 
@@ -23,7 +24,7 @@ use crate::http::{Answer, ControlError};
 /// A host name without an answer after this time counts as unknown.
 pub(super) const LOOK_UP_WITHIN: Duration = Duration::from_secs(5);
 
-/// Names that are kept. The oldest answer makes room for a new one.
+/// The maximum of stored names. The oldest answer makes room for a new one.
 const NAMES_MAX: usize = 1024;
 
 /// The addresses of a host, and when they were looked up.
@@ -110,8 +111,8 @@ impl Names {
         Ok(())
     }
 
-    /// Looks up the hosts of drives as people write them, all at once. Text that is no drive of
-    /// another machine has none: opening it says what is wrong with it.
+    /// Looks up the hosts of drives as operators write them, all at once. Text that does not name a
+    /// drive of another machine is skipped: opening it reports the error.
     ///
     /// # Errors
     /// One of them is not known.
@@ -121,14 +122,14 @@ impl Names {
         join_all(all.collect::<Vec<_>>()).await.into_iter().collect()
     }
 
-    /// Looks up the host of an export's address, if it has one.
+    /// Looks up the host of an export's address, if it names one.
     ///
     /// # Errors
     /// It is not known.
     pub async fn look_up_export(&self, address: &str, within: Duration) -> Answer<()> {
         match address.parse() {
             Ok(NbdAddress::Tcp { host, .. }) => self.look_up(&host, within).await,
-            // Sockets' paths and block devices name no host; what is wrong is said where it is
+            // Socket paths and block devices name no host. Errors are reported where the address is
             // used.
             Ok(NbdAddress::Unix(_)) | Err(_) => Ok(()),
         }
@@ -136,9 +137,9 @@ impl Names {
 }
 
 impl Engine {
-    /// Looks up all hosts that the state directory names, and tries to reach the drives there, at
-    /// once, before the start takes the lock for changes. What is not found or reached is tried
-    /// again with its drive or export.
+    /// Looks up all hosts that the state directory names, and tries to reach the drives there, all
+    /// at once. This happens before the start takes the lock for changes. Hosts that are not found
+    /// or reached are tried again with their drive or export.
     pub(super) async fn look_up_remembered(&self) -> std::io::Result<()> {
         let groups = self.memory.load()?;
         let imports = self.memory.load_imports()?;

@@ -1,4 +1,4 @@
-//! Volumes as namespaces for NVMe hosts: which subsystem, which number, which identity.
+//! Volumes as namespaces for NVMe hosts: their subsystem, number and identity.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use super::{Engine, Group};
 use super::{access, shard};
 use crate::http::{Answer, ControlError};
 
-/// The name of a group's subsystem: all its volumes are namespaces of one.
+/// The NQN of a group's subsystem. All its volumes are namespaces of one subsystem.
 pub(super) fn nqn_of(group: &Uuid) -> Nqn {
     Nqn::of_uuid(group.as_bytes())
 }
 
 fn subsystem_of(group: &Group) -> Subsystem {
-    // SN has 20 characters; the first of a UUID are as good as any.
+    // SN has 20 characters. The first 20 digits of the UUID are used.
     let serial = group.uuid.to_string().chars().filter(|char| *char != '-').take(20).collect();
     Subsystem { nqn: nqn_of(&group.uuid), serial, firmware: env!("CARGO_PKG_VERSION").to_owned() }
 }
 
-/// A namespace's UUID, always the same for a volume: its group's, with the volume's number in it.
+/// A namespace's UUID, constant for a volume: its group's UUID combined with the volume's number.
 /// Version 8, "vendor-specific" (RFC 9562, clause 5.8).
 fn uuid_of(group: &Uuid, volume: u64) -> [u8; 16] {
     let mut bytes = *group.as_bytes();
@@ -38,7 +38,7 @@ fn uuid_of(group: &Uuid, volume: u64) -> [u8; 16] {
 }
 
 impl Engine {
-    /// The record of a volume that is to be a namespace, and the sentence for people.
+    /// The export record of a volume that becomes a namespace, and a sentence that describes it.
     pub(super) fn namespace(
         group: &Group,
         record: &VolumeRecord,
@@ -64,7 +64,8 @@ impl Engine {
                 ));
             }
         }
-        // Everywhere the same, so that hosts see one namespace on several paths.
+        // The number is the same at all addresses, so that hosts see one namespace on several
+        // paths.
         let nsid = match (own, asked.nsid) {
             (Some((own, _)), Some(asked)) if own != asked => {
                 let message =
@@ -138,7 +139,7 @@ impl Engine {
         }
     }
 
-    /// Other hosts may use an export.
+    /// Sets the hosts that may use an export.
     pub(super) fn allow_hosts(&self, group: &Group, record: &ExportRecord) {
         if let ExportKind::NvmeTcp { address, nsid, hosts, .. } = &record.kind {
             self.listeners.allow_hosts(address, &nqn_of(&group.uuid), *nsid, hosts_of(hosts));

@@ -1,5 +1,5 @@
-//! Drives that came while the daemon runs, and that no group has: what is on them, without changing
-//! or claiming them.
+//! Unassigned drives: drives that came while the daemon runs and that no group has. Their content
+//! is read without changing or claiming them.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -14,22 +14,22 @@ use format::{BLOCK, MemberState, Superblock, SuperblockError, newest, superblock
 
 use super::group::Group;
 
-/// A drive that returns to its group this often within [`RETURNS_WITHIN`] is left alone from then
-/// on: a loose cable would keep its group busy for ever.
+/// A drive that has returned to its group this often within [`RETURNS_WITHIN`] is left alone: a
+/// loose cable would keep its group busy for ever.
 const RETURNS_MAX: usize = 5;
 const RETURNS_WITHIN: Duration = Duration::from_secs(3600);
 
-/// What a drive holds, at a glance.
+/// The content of a drive, as far as its two ends show.
 #[derive(Debug)]
 pub(super) struct Glance {
     pub size_bytes: u64,
     pub superblock: Result<Superblock, SuperblockError>,
     pub foreign: Vec<Foreign>,
-    /// Both ends hold nothing but zeroes.
+    /// Both ends hold only zeroes.
     pub empty: bool,
 }
 
-/// Reads both ends of a drive. Does not claim it: whoever wants to mount it at this moment can.
+/// Reads both ends of a drive. Does not claim it: another program can mount it meanwhile.
 pub(super) fn glance(path: &str) -> io::Result<Glance> {
     let mut file = File::open(path)?;
     let size_bytes = file.seek(SeekFrom::End(0))?;
@@ -51,16 +51,16 @@ pub(super) fn glance(path: &str) -> io::Result<Glance> {
     })
 }
 
-/// What is known of a drive that no group has.
+/// The state of a drive that no group has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Found {
     /// It can be used: both ends are empty.
     Empty,
-    /// Why it is not used.
+    /// The reason why it is not used.
     Unused(String),
 }
 
-/// A drive that came, and that no group has.
+/// An unassigned drive: it came, and no group has it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Newcomer {
     pub device: (u32, u32),
@@ -71,7 +71,7 @@ pub(super) struct Newcomer {
 }
 
 impl Newcomer {
-    /// What there is to say about it.
+    /// The drive's state as text.
     pub fn note(&self) -> String {
         match &self.found {
             Found::Empty => "new and empty".to_owned(),
@@ -80,11 +80,11 @@ impl Newcomer {
     }
 }
 
-/// All of them, by device.
+/// All unassigned drives, by device.
 #[derive(Debug, Default)]
 pub(super) struct Newcomers {
     there: Mutex<BTreeMap<(u32, u32), Newcomer>>,
-    /// When which drive returned to its group.
+    /// When each drive returned to its group.
     returned: Mutex<BTreeMap<String, Vec<Instant>>>,
     ended: AtomicBool,
 }
@@ -94,7 +94,7 @@ impl Newcomers {
         self.there.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Says no if the same was known of it.
+    /// Stores a drive. Returns false if the same was known of it.
     pub fn note(&self, newcomer: Newcomer) -> bool {
         self.there().insert(newcomer.device, newcomer.clone()) != Some(newcomer)
     }
@@ -103,14 +103,14 @@ impl Newcomers {
         self.there().remove(&device);
     }
 
-    /// Those that no group has meanwhile.
+    /// The drives that still are in no group.
     pub fn list(&self, groups: &[std::sync::Arc<Group>]) -> Vec<Newcomer> {
         let mut there = self.there();
         there.retain(|device, _| !groups.iter().any(|group| group.has_device(*device)));
         there.values().cloned().collect()
     }
 
-    /// Counts a return of a drive. Says no if it has returned too often.
+    /// Counts a return of a drive. Returns false if it has returned too often.
     pub fn may_return(&self, identity: &str) -> bool {
         let mut returned = self.returned.lock().unwrap_or_else(PoisonError::into_inner);
         let times = returned.entry(identity.to_owned()).or_default();
@@ -132,7 +132,7 @@ impl Newcomers {
     }
 }
 
-/// What an operator could do for a group that lacks a member and has no spare.
+/// Commands that an operator could run for a group that lacks a member and has no spare.
 pub(super) fn offers(group: &Group, status: &GroupStatus, newcomers: &[Newcomer]) -> Vec<String> {
     let lost = |state| matches!(state, MemberState::Faulty | MemberState::Missing);
     let Some(member) = status.members.iter().find(|member| lost(member.state)) else { return Vec::new() };

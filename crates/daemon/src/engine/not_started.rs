@@ -1,6 +1,6 @@
-//! Groups that the daemon had and could not start: shown with the reason, kept from others who want
-//! their names, tried again by [`super::hotplug`] and [`super::away`], and forgotten when an
-//! operator says so.
+//! Groups that the daemon knows and could not start. They are shown with the reason, and their
+//! names stay reserved. [`super::hotplug`] and [`super::away`] try them again. An operator can have
+//! them forgotten.
 
 use std::sync::{PoisonError, RwLock};
 
@@ -14,9 +14,9 @@ use crate::http::{Answer, ControlError};
 #[derive(Debug, Clone)]
 pub(super) struct NotStarted {
     pub remembered: Remembered,
-    /// Why the last attempt failed.
+    /// The reason why the last attempt failed.
     pub reason: String,
-    /// Its drives that could not be opened then.
+    /// The drives that could not be opened in that attempt.
     pub missing_drives: Vec<String>,
 }
 
@@ -40,27 +40,27 @@ impl NotStarted {
     }
 }
 
-/// All of them.
+/// All groups that could not be started.
 #[derive(Debug, Default)]
 pub(super) struct AllNotStarted(RwLock<Vec<NotStarted>>);
 
 impl AllNotStarted {
-    /// All of them, as they are now.
+    /// A copy of the list.
     pub fn list(&self) -> Vec<NotStarted> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The one with this name.
+    /// The group with this name.
     pub fn named(&self, name: &str) -> Option<NotStarted> {
         self.list().into_iter().find(|group| group.remembered.name == name)
     }
 
-    /// The one with this identity.
+    /// The group with this UUID.
     pub fn of_uuid(&self, uuid: &str) -> Option<NotStarted> {
         self.list().into_iter().find(|group| group.remembered.uuid == uuid)
     }
 
-    /// A group could not be started, for the first time or again.
+    /// Stores a group that could not be started, for the first time or again.
     pub fn note(&self, group: NotStarted) {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         all.retain(|known| known.remembered.uuid != group.remembered.uuid);
@@ -68,7 +68,7 @@ impl AllNotStarted {
         all.sort_by(|one, other| one.remembered.name.cmp(&other.remembered.name));
     }
 
-    /// Changes what is remembered of a group, if it is there.
+    /// Changes the record of a group, if it is listed.
     pub fn change(&self, uuid: &str, change: impl FnOnce(&mut Remembered)) -> Option<Remembered> {
         let mut all = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let group = all.iter_mut().find(|group| group.remembered.uuid == uuid)?;
@@ -76,7 +76,7 @@ impl AllNotStarted {
         Some(group.remembered.clone())
     }
 
-    /// A group runs now, or is given up.
+    /// Removes a group that runs now, or is given up.
     pub fn forget(&self, uuid: &str) {
         self.0.write().unwrap_or_else(PoisonError::into_inner).retain(|group| group.remembered.uuid != uuid);
     }
@@ -87,7 +87,7 @@ impl Engine {
         self.not_started.list().iter().map(NotStarted::view).collect()
     }
 
-    /// What is said of a group of this name that is not started, instead of that there is none.
+    /// The error for a request that names a group which is not started.
     pub(super) fn not_started_error(&self, name: &str) -> Option<ControlError> {
         let GroupNotStarted { reason, next_step, .. } = self.not_started.named(name)?.view();
         let message = format!("the group {name:?} is not started: {reason}; {next_step}");

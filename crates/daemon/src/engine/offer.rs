@@ -1,4 +1,4 @@
-//! Offering volumes to clients, and ending that.
+//! Creates and deletes exports.
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ pub(super) fn end_step(id: &str, kind: &ExportKind) -> String {
     }
 }
 
-/// What a power cut may do to the blocks of an export over drives that write `atomic_bytes` at
-/// once, if they are larger.
+/// A warning that a power cut may tear the blocks of an export, if they are larger than
+/// `atomic_bytes`, which the drives write at once.
 pub(super) fn torn(kind: &ExportKind, atomic_bytes: u32) -> Option<String> {
     let (ExportKind::Ublk { block_bytes, read_only, .. } | ExportKind::NvmeTcp { block_bytes, read_only, .. }) = kind
     else {
@@ -37,7 +37,7 @@ pub(super) fn torn(kind: &ExportKind, atomic_bytes: u32) -> Option<String> {
     })
 }
 
-/// Refuses if one of these block devices is in use: its programs would be cut off.
+/// Refuses if one of these block devices is in use: its users would lose it.
 pub(super) fn refuse_used_devices<'a>(exports: impl Iterator<Item = &'a Arc<RunningExport>>) -> Answer<()> {
     for running in exports {
         if let (ExportKind::Ublk { number, .. }, None) = (&running.record.kind, &running.failure) {
@@ -70,7 +70,7 @@ impl Engine {
             }
         };
         let export = ExportRecord { id: group.catalogue().await?.next_id, volume: record.id, kind };
-        // It has to be served before it is recorded: a record that never worked would be of no use.
+        // Serve the export before recording it: a record that never worked would be useless.
         let running = self.start_export(&group, export.clone()).await?;
         if let Some(failure) = &running.failure {
             let failure = failure.clone();
@@ -136,8 +136,8 @@ impl Engine {
         Ok((kind, device_step(&volume.to_string(), number)))
     }
 
-    /// The device that a volume with these exports is to become. `block_bytes`: of its blocks,
-    /// where nothing else is asked for.
+    /// The device for a volume with these exports. `block_bytes`: its block size, unless the
+    /// request says otherwise.
     pub(super) async fn device_of(
         &self,
         exports: &[Arc<RunningExport>],
@@ -156,7 +156,7 @@ impl Engine {
         let number = match asked.number {
             Some(number) => number,
             None => {
-                // Also not that of a group or an import whose device could not be made.
+                // Skip also the numbers of exports whose device could not be made.
                 let exports = self.all_exports();
                 let taken: Vec<String> = exports.iter().map(|running| running.record.kind.address()).collect();
                 let free = self.devices.free_number().await?;
@@ -176,7 +176,7 @@ impl Engine {
     pub(super) fn refuse_own_device(&self, text: &str) -> Answer<()> {
         let Ok(path) = std::fs::canonicalize(text) else { return Ok(()) };
         let Some(rest) = path.to_str().and_then(|path| path.strip_prefix("/dev/ublkb")) else { return Ok(()) };
-        // Without the number of a partition.
+        // Without the partition number.
         let node = format!("/dev/ublkb{}", rest.split('p').next().unwrap_or(rest));
         let own = self.all_exports().into_iter().find(|running| running.record.kind.address() == node);
         own.map_or(Ok(()), |own| {
@@ -202,8 +202,8 @@ impl Engine {
             return Ok(ended);
         }
         let (group, running) = self.find_export(id)?;
-        // A device that cannot go keeps its record; clients of sockets lose theirs after the
-        // record.
+        // A device that cannot be removed keeps its record, so it ends first. Other exports end
+        // after their record is deleted.
         let step = end_step(id, &running.record.kind);
         if matches!(running.record.kind, ExportKind::Ublk { .. }) {
             self.end_export(&group, &running, DeviceEnd::Goes).await?;

@@ -1,9 +1,10 @@
-//! Which shards own the units of each group: as few as its load needs, where its writes come from.
+//! Chooses the shards that own the stripe groups of each drive group: as few as its load needs,
+//! close to its writes.
 //!
-//! One shard gathers what several would do each on its own, and needs no messages for what comes to
-//! it (`array::ownership`). So a group is owned by one shard to begin with, and by twice as many
-//! whenever those that own it have no time left while others do. It follows its clients when they
-//! are elsewhere.
+//! One shard merges work that several would do separately, and needs no messages for requests that
+//! arrive there (`array::ownership`). So a drive group starts with one owner. The number of owners
+//! doubles while all of them are busy and other shards are not. The ownership follows the clients
+//! when their writes arrive on another shard.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,43 +18,43 @@ use super::group::Group;
 use super::sampler::thread_times;
 use super::shard::GroupKey;
 
-/// How often groups are looked at that are written to.
+/// How often groups with writes are looked at.
 pub(super) const PERIOD: Duration = Duration::from_millis(250);
 
-/// Others at every so many looks: a rebuild, too, may need more than one shard.
+/// Groups without writes are looked at every fourth time: a rebuild may need several shards, too.
 const QUIET_LOOKS: u32 = 4;
 
-/// Looks that have to agree that there are too few owners, or others.
+/// The looks that have to agree before owners are added or moved.
 const AGREE: u32 = 2;
-/// Looks that have to agree that there are too many.
+/// The looks that have to agree before owners are removed.
 const AGREE_LESS: u32 = 8;
-/// Looks after a change that see what that changed.
+/// The looks that are skipped after a change, until its effect shows.
 const REST: u32 = 4;
 
-/// From this share of its core on that a shard works it has no time left.
+/// A shard that works for this share of its core's time counts as busy.
 const FULL: f64 = 0.85;
-/// Fewer owners shall have no more to do than this.
+/// Owners are removed only if the rest would work for at most this share of the time on average.
 const LIGHT: f64 = 0.4;
-/// A core has time to give if it is idle for this share.
+/// A core can take more work if it is idle for this share of the time.
 const FREE: f64 = 0.5;
-/// Writes of a look from which it can be told where they come from.
+/// The writes between two looks from which their origin can be told.
 const WRITES_MIN: u64 = 16;
 
-/// Bytes of a group that follow one another and have one owner: the large requests of most clients
-/// come to one or two. What they write is next to each other on the members, so that the kernel
-/// merges it, and needs one frame of the log.
+/// Consecutive bytes of a group with the same owner, so that large client requests go to one or two
+/// shards. An owner's writes are then adjacent on the members: the kernel merges them, and they
+/// need one frame of the log.
 const RUN_BYTES: u64 = 1 << 20;
 
-/// What the shards and their cores did between two looks, as shares of the time.
+/// The activity of shards and their cores between two looks, as shares of the time.
 #[derive(Debug, Clone, PartialEq)]
 struct Seen {
-    /// What the shard worked, by shard.
+    /// The share in which the shard worked, by shard.
     busy: Vec<f64>,
-    /// What nobody used of its core, by shard.
+    /// The share in which the shard's core was idle, by shard.
     free: Vec<f64>,
 }
 
-/// What the looks at a group have agreed on so far.
+/// How many successive looks at a group agreed on each change.
 #[derive(Debug, Default)]
 struct Habits {
     full: u32,
@@ -63,8 +64,8 @@ struct Habits {
 }
 
 impl Habits {
-    /// One more look: `writes` came to the shards. Says who should own the group's units, if
-    /// others.
+    /// Adds a look, in which `writes` arrived at each shard. Returns the new owners, if they should
+    /// change.
     fn look(&mut self, owners: Owners, writes: &[u64], seen: &Seen) -> Option<Owners> {
         if self.rest > 0 {
             self.rest -= 1;
@@ -97,11 +98,11 @@ impl Habits {
     }
 }
 
-/// Time of the shards' threads, and of their cores, since some moment.
+/// Times of the shards' threads and cores at one moment.
 struct Reading {
     at: Instant,
     worked: Vec<Duration>,
-    /// Ticks of the system in which a core was idle, and all.
+    /// System ticks of each core: idle ones, and all.
     cores: BTreeMap<usize, (u64, u64)>,
 }
 
@@ -127,18 +128,18 @@ impl Reading {
         };
         Seen {
             busy: busy.map(|(now, then)| now.saturating_sub(*then).as_secs_f64() / elapsed).collect(),
-            // What is not known has no time to give.
+            // A core without a reading counts as not idle.
             free: shards.iter().map(|shard| free(shard).unwrap_or(0.0)).collect(),
         }
     }
 }
 
-/// By core, the ticks in which it was idle, and all of them (proc_stat(5)).
+/// Idle and total ticks by core (proc_stat(5)).
 fn core_times(stat: &str) -> BTreeMap<usize, (u64, u64)> {
     let core = |line: &str| {
         let mut words = line.split_whitespace();
         let core = words.next()?.strip_prefix("cpu")?.parse().ok()?;
-        // The times of guests are in those of users already.
+        // Guest ticks are contained in user ticks already.
         let ticks: Vec<u64> = words.take(8).map_while(|word| word.parse().ok()).collect();
         let idle = ticks.get(3)? + ticks.get(4)?;
         Some((core, (idle, ticks.iter().sum())))
@@ -146,7 +147,7 @@ fn core_times(stat: &str) -> BTreeMap<usize, (u64, u64)> {
     stat.lines().filter_map(core).collect()
 }
 
-/// A group as the looks know it.
+/// A group's state between two looks.
 struct Known {
     owners: Owners,
     writes: Vec<u64>,
@@ -154,7 +155,7 @@ struct Known {
     change: Option<(Owners, JoinHandle<bool>)>,
 }
 
-/// Looks at groups again and again, and has their units owned by whom they should.
+/// Looks at groups periodically and changes the owners of their stripe groups.
 #[derive(Default)]
 pub(super) struct Balance {
     groups: BTreeMap<GroupKey, Known>,
@@ -194,8 +195,8 @@ impl Balance {
 }
 
 impl Known {
-    /// A group that has just been started: its shards own it in common, and one of them is to.
-    /// Groups are spread.
+    /// Adds a group that was just started. At first all shards own it together. It is given to one
+    /// of them, so that groups are spread over the shards.
     fn new(group: &Arc<Group>, shards: usize, writes: &[u64]) -> Known {
         let geometry = &group.shared.geometry;
         let run = RUN_BYTES.div_ceil(geometry.unit * geometry.data as u64);
@@ -217,7 +218,7 @@ impl Known {
         self.change = Some((next, change));
     }
 
-    /// Takes note of a change that has come to its end.
+    /// Applies a change that has ended.
     async fn ended(&mut self) {
         if let Some((next, change)) = self.change.take_if(|(_, change)| change.is_finished())
             && change.await.unwrap_or(false)
@@ -237,7 +238,7 @@ mod tests {
         Seen { busy: busy.to_vec(), free: free.to_vec() }
     }
 
-    /// The first change that so many looks in a row ask for, and after how many.
+    /// The first change that equal looks in a row ask for, and how many it takes.
     fn asked(owners: Owners, writes: [u64; 4], seen: &Seen, looks: usize) -> Option<(usize, Owners)> {
         let mut habits = Habits::default();
         (1..=looks).find_map(|look| Some((look, habits.look(owners, &writes, seen)?)))

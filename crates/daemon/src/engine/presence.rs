@@ -1,7 +1,7 @@
 //! Whether members answer, also those that a group cannot do without.
 //!
 //! A member that fails leaves its group, and the status shows it. A member that the group needs
-//! keeps its place, because without it no data could be read. So each member is read every ten
+//! keeps its place, because without it no data could be read. So each member is asked every ten
 //! seconds, and a group is degraded or failed when members do not answer.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use runtime::{DriveKind, ShardEnv};
 use super::Engine;
 use super::group::{Group, GroupDrive};
 
-/// How often members are asked: a read of 4 KiB each.
+/// How often members are asked: by a read of 4 KiB, or for a remote drive by its connection.
 const ASK_EVERY: Duration = Duration::from_secs(10);
 
 /// As long as a group waits for a member that answers nothing.
@@ -28,12 +28,12 @@ const READ_BYTES: usize = 4096;
 /// Drives that do not answer, and why.
 pub(super) type Silent = BTreeMap<DriveId, String>;
 
-/// What is known of a group's drives, spares too.
+/// The known state of a group's drives, including spares.
 #[derive(Debug, Default)]
 pub(super) struct Presence {
-    /// Those that have not answered yet, since when.
+    /// Drives that have not answered yet, and since when.
     asked: BTreeMap<DriveId, Instant>,
-    /// Those that do not answer, and why.
+    /// Drives that do not answer, and why.
     silent: Silent,
 }
 
@@ -42,12 +42,12 @@ impl Group {
         self.presence.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The drives that did not answer when they were asked last, and why.
+    /// The drives that did not answer the last request, and why.
     pub fn silent(&self) -> Silent {
         self.presence().silent.clone()
     }
 
-    /// Notes how a drive answered, and logs it if that has changed.
+    /// Records a drive's answer, and logs it if it differs from the one before.
     fn note_presence(&self, id: DriveId, drive: &str, failure: Option<String>) {
         let mut presence = self.presence();
         let before = match &failure {
@@ -63,7 +63,7 @@ impl Group {
 }
 
 impl Engine {
-    /// Asks the drives of all groups from now on, for as long as the engine lives.
+    /// Starts asking the drives of all groups, for as long as the engine lives.
     pub fn start_asking_members(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -75,7 +75,7 @@ impl Engine {
         });
     }
 
-    /// Asks every drive that has answered what it was asked before.
+    /// Asks every drive that has answered its previous request.
     fn ask_members(&self, group: &Arc<Group>) {
         let drives: BTreeMap<DriveId, GroupDrive> = {
             let drives = group.drives();
@@ -90,7 +90,7 @@ impl Engine {
         };
         for (id, drive) in drives {
             if drive.is_remote() {
-                // What is asked of it waits until it is back.
+                // A read would wait until the drive is back, so ask for its connection instead.
                 let reach = drive.identity.as_deref().map(|identity| self.opener.remotes.reach(identity));
                 let is_lost = reach.is_some_and(|reach| reach.is_lost);
                 group.note_presence(id, &drive.name, is_lost.then(|| "it is out of reach".to_owned()));

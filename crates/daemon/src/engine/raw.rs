@@ -1,14 +1,14 @@
-//! A drive as it is, served to hosts.
+//! A shared drive, served to hosts without a group.
 //!
-//! A host whose connection ended sends again what was not answered, by another one, while the drive
-//! may still be executing the first copy. A drive has no order of what it executes together, so
-//! changes that overlap wait for each other here, across connections and shards.
+//! A host whose connection ended repeats unanswered commands on another connection, while the drive
+//! may still be executing the first copy. A drive does not order concurrent commands. So
+//! overlapping changes wait for each other here, across connections and shards.
 
 use std::sync::Arc;
 
 use drive::{Block, BlockError, Buf, BufMut, Drive, DriveError, Extent, Order, Segments, WriteZeroes};
 
-/// A drive on one shard, without anything between it and its clients. A handle.
+/// A drive on one shard, with no layer between it and its clients. A handle.
 ///
 /// Requests have to be multiples of the drive's sectors, as those of NVMe hosts are.
 #[derive(Clone)]
@@ -18,8 +18,8 @@ pub(super) struct Raw {
     pub order: Arc<Order>,
 }
 
-/// In the words of a volume. A host sees a medium that cannot be read or written, whatever is wrong
-/// with the drive: its own redundancy is to help.
+/// Converts an error to that of a volume. A host sees an unreadable or unwritable medium for every
+/// fault of the drive, so that its own redundancy takes over.
 pub(super) fn error(error: DriveError) -> BlockError {
     match error {
         DriveError::OutOfRange { offset, len, size } => BlockError::OutOfRange { offset, len, size },
@@ -74,7 +74,7 @@ impl Block for Raw {
         self.drive.flush().await.map_err(error)
     }
 
-    /// What was ever written is not known.
+    /// Everything counts as allocated: the drive does not tell which blocks were ever written.
     fn extents(&self, offset: u64, len: u64) -> Result<Vec<Extent>, BlockError> {
         self.drive.info().check(offset, 0).map_err(error)?;
         Ok(vec![Extent { len, allocated: true }])

@@ -1,4 +1,4 @@
-//! Other discovery services that NVMe hosts are told of.
+//! Referrals: other discovery services that NVMe hosts are told of.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -8,7 +8,7 @@ use api::{Changed, ErrorCode, Referral};
 use super::Engine;
 use crate::http::{Answer, ControlError};
 
-/// Referrals at most: a discovery log stays within some 128 KiB.
+/// The maximum of referrals. It keeps a discovery log within some 128 KiB.
 const REFERRALS_MAX: usize = 128;
 
 fn shown(address: SocketAddr) -> Referral {
@@ -21,7 +21,7 @@ impl Engine {
         self.listeners.referrals().into_iter().map(shown).collect()
     }
 
-    /// Tells hosts of another discovery service.
+    /// Adds a referral to another discovery service.
     pub(super) async fn add_referral(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
         let _one = self.changes.lock().await;
         let mut referrals = self.listeners.referrals();
@@ -38,7 +38,7 @@ impl Engine {
         Ok(Changed::done(vec![format!("refer NVMe hosts to {address}")], shown(address)))
     }
 
-    /// Tells hosts of another discovery service no longer.
+    /// Removes a referral.
     pub(super) async fn remove_referral(&self, address: SocketAddr) -> Answer<Changed<Referral>> {
         let _one = self.changes.lock().await;
         let mut referrals = self.listeners.referrals();
@@ -51,7 +51,7 @@ impl Engine {
         Ok(Changed::gone(vec![format!("refer NVMe hosts to {address} no longer")]))
     }
 
-    /// Remembers them first: what hosts were told stays so.
+    /// Saves the referrals before hosts are told, so that a restart does not lose them.
     fn set_referrals(&self, referrals: BTreeSet<SocketAddr>) -> Answer<()> {
         self.memory.save_referrals(&referrals).map_err(|error| {
             ControlError::new(ErrorCode::Io, format!("the state directory cannot be written: {error}"))

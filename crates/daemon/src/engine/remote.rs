@@ -1,12 +1,11 @@
 //! Drives of other machines: NVMe/TCP namespaces as drives of this daemon.
 //!
 //! Invariants:
-//! 1. This daemon has a namespace open once, whatever its address is: it goes by what the namespace
-//!    says it is.
-//! 2. A namespace is opened only when nothing executes any more that this daemon, or a killed one
-//!    before it with the same state directory, had sent to it: a late write would be taken for a
-//!    new one.
-//! 3. What was answered is durable (`initiator::Namespace` as a drive).
+//! 1. This daemon opens a namespace only once, under whichever address. It is recognized by the
+//!    identity that it reports.
+//! 2. A namespace is opened only when its target no longer executes commands of this daemon, or of
+//!    a killed daemon with the same state directory: a late write could overwrite a newer one.
+//! 3. Answered writes are durable (`initiator::Namespace` as a drive).
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -35,38 +34,39 @@ use super::drives::stopping;
 use super::names::Names;
 use crate::http::{Answer, ControlError};
 
-/// A target ends a connection that it has not heard of for so long. A drive that may be out of
-/// reach for less has less.
+/// The longest keep-alive timeout: a target closes a connection on which it received nothing for
+/// this long. The timeout is shorter for a drive with a short loss timeout.
 const KEEP_ALIVE_MAX: Duration = Duration::from_secs(5);
 
-/// However a target keeps time, it executes nothing any more after this of what was sent before.
+/// After this time no target executes earlier commands any more, however it measures time.
 const QUIET_MAX: Duration = quiet_time(KEEP_ALIVE_MAX, true);
 
-/// How long a connect may take.
+/// The timeout of a connect.
 const CONNECT_WITHIN: Duration = Duration::from_secs(5);
 
-/// A command that is not answered within this is aborted, and soon after its connection given up.
+/// A command that is not answered within this time is aborted. Soon after, its connection is
+/// closed.
 const COMMAND_WITHIN: Duration = Duration::from_secs(10);
 
-/// Bytes of a file that is read for a secret, at most: none has more than 103.
+/// The maximum bytes that are read from a secret's file. No secret has more than 103.
 const SECRET_BYTES_MAX: u64 = 4096;
 
-/// How often it is looked whether a drive is free.
+/// How often a drive in use is checked for being free.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// The file that says that drives of other machines are in use. It outlives a daemon that is
+/// The file that records that drives of other machines are in use. It remains after a daemon is
 /// killed.
 const MARK: &str = "remote-drives";
 
-/// The file that has this machine's name, if the system has none.
+/// The file with this machine's host NQN, if the system has none.
 const NAME: &str = "hostnqn";
 
-/// How a namespace that is in use is.
+/// The state of a namespace that is in use.
 #[derive(Debug, Default)]
 struct Use {
-    /// Nobody has it any more: its connections are being closed.
+    /// It has no user any more: its connections are being closed.
     closing: AtomicBool,
-    /// Shards that cannot reach it, for longer than it may be.
+    /// The number of shards that cannot reach it, for longer than its loss timeout.
     out_of_reach: AtomicUsize,
     /// It was out of reach at some time.
     was_out_of_reach: AtomicBool,
@@ -85,40 +85,39 @@ pub(super) struct Remotes {
     names: Arc<Names>,
     folder: PathBuf,
     shared: Arc<Shared>,
-    /// Until then a daemon that was killed may be heard by targets.
+    /// Before this time targets may still execute commands of a killed daemon.
     quiet_from: Instant,
-    /// Drives that could not be reached when it was tried last, as they are written, with the
-    /// reason.
+    /// The drives that the last attempt could not reach, by their text, with the reason.
     unreached: Mutex<BTreeMap<String, (ControlError, Instant)>>,
 }
 
-/// For how long a drive that could not be reached counts as such: whoever opens it with the lock
-/// for changes does not wait for it once more.
+/// How long a drive counts as unreachable after a failed attempt. Opening it under the lock for
+/// changes fails at once then, instead of waiting again.
 const UNREACHED_FOR: Duration = Duration::from_secs(10);
 
 /// Whether a drive can be reached.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Reach {
-    /// It is out of reach, for longer than it may be.
+    /// It has been out of reach for longer than its loss timeout.
     pub is_lost: bool,
-    /// It was, since it was opened.
+    /// It was lost at some time since it was opened.
     pub was_lost: bool,
 }
 
-/// A namespace in use. Free when the last one is dropped.
+/// A namespace in use. It is free after the last claim is dropped.
 struct Claim {
     shared: Arc<Shared>,
     identity: String,
     how: Arc<Use>,
 }
 
-/// A namespace that was found and taken: what a drive is opened as.
+/// A namespace that was found and claimed, ready to be opened as a drive.
 pub(super) struct Remote {
     known: Known,
     claim: Arc<Claim>,
 }
 
-/// The namespace on a shard, with connections of its own.
+/// The namespace on one shard, with its own connections.
 pub(super) struct Attached {
     env: ShardEnv,
     namespace: Namespace<ShardEnv>,
@@ -136,7 +135,7 @@ impl Drop for Claim {
         let mut used = self.shared.used();
         used.remove(&self.identity);
         if used.is_empty() {
-            // One that stays makes the next daemon wait for nothing.
+            // If it cannot be removed, the next daemon waits unnecessarily.
             let _ = std::fs::remove_file(&self.shared.mark);
         }
     }
@@ -149,7 +148,7 @@ impl Drop for Remote {
 }
 
 impl Remote {
-    /// What it said of itself.
+    /// The properties that the namespace reported.
     pub fn known(&self) -> &Known {
         &self.known
     }
@@ -160,7 +159,7 @@ impl Remote {
         Attached { env: env.clone(), namespace, claim: self.claim.clone() }
     }
 
-    /// As a block device on the calling shard.
+    /// Serves it as a block device on the calling shard.
     pub fn connected(&self, env: &ShardEnv) -> Connected {
         Connected::new(self.attached(env))
     }
@@ -178,7 +177,7 @@ impl Attached {
     }
 }
 
-/// Notes when the drive is out of reach, and when it is there again, until it is closed.
+/// Tracks whether the drive is in reach, until it is closed.
 async fn watch(namespace: Namespace<ShardEnv>, how: Arc<Use>) {
     while !namespace.is_closed() {
         namespace.until(true).await;
@@ -229,8 +228,8 @@ impl Drive for Attached {
 }
 
 impl Remotes {
-    /// With the state directory, in which it is noted that such drives are in use. Connections are
-    /// tried from `shard`.
+    /// `state` is the state directory, which records that remote drives are in use. `shard` makes
+    /// the connection attempts.
     pub fn new(shard: ShardHandle, names: Arc<Names>, state: &Path) -> Remotes {
         let mark = state.join(MARK);
         let quiet_from = Instant::now() + if mark.exists() { QUIET_MAX } else { Duration::ZERO };
@@ -238,9 +237,9 @@ impl Remotes {
         Remotes { shard, names, folder: state.to_owned(), shared, quiet_from, unreached: Mutex::default() }
     }
 
-    /// Connects to a drive, and takes it. Gives what it is, too: the same under every address. Its
-    /// hosts were looked up before ([`Names::look_up_drive`]), since the caller holds the lock for
-    /// changes.
+    /// Connects to a drive, and claims it. Also returns its identity, which is the same under every
+    /// address. The caller holds the lock for changes, so its hosts have to be looked up before
+    /// ([`Names::look_up_drive`]).
     ///
     /// # Errors
     /// It cannot be reached or used, or is in use already.
@@ -259,8 +258,8 @@ impl Remotes {
         Ok((OpenDrive::remote(info, Box::new(remote)), identity))
     }
 
-    /// Connects to a namespace and disconnects again, when nothing executes any more that a killed
-    /// daemon had sent. It is not taken.
+    /// Connects to a namespace and disconnects again, after waiting until the commands of a killed
+    /// daemon are no longer executed. Does not claim it.
     ///
     /// # Errors
     /// It cannot be reached or used.
@@ -269,13 +268,13 @@ impl Remotes {
         self.find_known(drive).await
     }
 
-    /// As [`Remotes::find`], once the hosts were looked up.
+    /// Like [`Remotes::find`], after the hosts were looked up.
     async fn find_known(&self, drive: &NvmeDrive) -> Answer<Known> {
         tokio::time::sleep_until(self.quiet_from.into()).await;
         self.look(drive, &drive.name()).await
     }
 
-    /// Takes a namespace that was found.
+    /// Claims a namespace that was found.
     ///
     /// # Errors
     /// It is in use already.
@@ -284,10 +283,10 @@ impl Remotes {
         Ok(Remote { known, claim })
     }
 
-    /// Whether a drive can be reached, as far as a connection tells. It is not taken.
+    /// Whether a connection to a drive succeeds. Does not claim it.
     ///
     /// # Errors
-    /// Why not.
+    /// The reason why it cannot be reached.
     pub async fn answers(&self, text: &str) -> Answer<()> {
         let invalid = |error: api::AddressError| ControlError::new(ErrorCode::Invalid, error.to_string());
         let drive: NvmeDrive = text.parse().map_err(invalid)?;
@@ -295,12 +294,12 @@ impl Remotes {
         self.try_to_reach(&drive).await
     }
 
-    /// Connects to the drives among those that a person wrote that are on other machines, all at
-    /// once. To be called before the lock for changes is taken: opening them is quick afterwards,
-    /// whether they can be reached or not.
+    /// Connects to those of the drives that are on other machines, all at once. Must be called
+    /// before the lock for changes is taken: opening the drives is quick afterwards, whether they
+    /// can be reached or not.
     ///
     /// # Errors
-    /// A host is not known. That a drive cannot be reached is the error of opening it.
+    /// A host is not known. A drive that cannot be reached is reported when it is opened.
     pub async fn try_all(&self, texts: &[String]) -> Answer<()> {
         self.names.look_up_drives(texts).await?;
         let drives: Vec<NvmeDrive> = texts.iter().filter_map(|text| text.parse().ok()).collect();
@@ -325,7 +324,7 @@ impl Remotes {
         lately.map(|(error, _)| error.clone())
     }
 
-    /// Connects, and disconnects again. The hosts were looked up before.
+    /// Connects, and disconnects again. The hosts have to be looked up before.
     async fn look(&self, drive: &NvmeDrive, name: &str) -> Answer<Known> {
         let mut addresses = Vec::new();
         for target in &drive.addresses {
@@ -345,7 +344,7 @@ impl Remotes {
         let options = Options {
             credentials: own_secret.map(|host| Credentials { host, controller }),
             tls: drive.tls_key.as_deref().map(|file| tls_key(name, file)).transpose()?,
-            // A header that arrives damaged could lead a write astray.
+            // A damaged header could send a write to a wrong place.
             digests: Digests { header: true, data: true },
             keep_alive,
             connect_timeout: CONNECT_WITHIN,
@@ -390,7 +389,7 @@ impl Remotes {
         })
     }
 
-    /// Takes a namespace; one that is being closed is waited for.
+    /// Claims a namespace. Waits while it is being closed.
     async fn claim(&self, name: &str, identity: &str) -> Answer<Arc<Claim>> {
         let until = Instant::now() + QUIET_MAX + CONNECT_WITHIN;
         loop {
@@ -424,7 +423,7 @@ impl Remotes {
         }
     }
 
-    /// How a drive that is open is reached, by its identity.
+    /// The reachability of an open drive, by its identity.
     pub fn reach(&self, identity: &str) -> Reach {
         let used = self.shared.used();
         let Some(how) = used.get(identity) else { return Reach::default() };
@@ -434,7 +433,7 @@ impl Remotes {
         }
     }
 
-    /// Waits until everything that was dropped is closed, or has had time enough for it.
+    /// Waits until all dropped namespaces are closed, or had enough time for it.
     pub async fn closed(&self) {
         let until = Instant::now() + QUIET_MAX + CONNECT_WITHIN;
         while !self.shared.used().is_empty() && Instant::now() < until {
@@ -443,12 +442,12 @@ impl Remotes {
     }
 }
 
-/// Reads a secret. What the file holds is not told.
+/// Reads a secret. Errors do not quote the content of the file.
 fn secret(name: &str, file: &Path) -> Answer<Secret> {
     parsed(name, file, "secret")
 }
 
-/// Reads a key of TLS the same way.
+/// Reads a TLS key the same way.
 fn tls_key(name: &str, file: &Path) -> Answer<TlsKey> {
     parsed(name, file, "key of TLS")
 }
@@ -462,22 +461,22 @@ fn parsed<T: FromStr<Err: Display>>(name: &str, file: &Path, what: &str) -> Answ
     parsed.map_err(|error| invalid(format!("{} holds no {what} of an NVMe host: {error}", file.display())))
 }
 
-/// Whether a connection in the clear was refused since it was one, as far as the target's discovery
-/// log says so.
+/// Whether a connection was refused because it did not use TLS, as far as the target's discovery
+/// log tells.
 async fn wants_tls(env: &ShardEnv, error: &ConnectError, options: Options) -> bool {
     let ConnectError::Refused { address, source: HostError::Failed { .. } } = error else { return false };
     let Ok(discovery) = DISCOVERY_NQN.parse() else { return false };
     if options.tls.is_some() {
         return false;
     }
-    // What it says decides over no more than how an error reads.
+    // The log is only used for the text of an error.
     let asked = Options { subsystem: discovery, ..options.clone() };
     let found = discover(env, address, &asked).await;
     let entries = found.map(|found| found.entries).unwrap_or_default();
     entries.iter().any(|entry| entry.subsystem == options.subsystem && entry.needs_secure_channel)
 }
 
-/// Notes that drives of other machines are in use, before the first of them is.
+/// Records that drives of other machines are in use, before the first one is.
 fn mark(path: &Path) -> std::io::Result<()> {
     File::create(path)?.sync_all()?;
     File::open(path.parent().unwrap_or(Path::new("/")))?.sync_all()

@@ -1,14 +1,13 @@
-//! Other names for groups and volumes while they run.
+//! Renames groups and volumes while they run.
 //!
 //! A group's name is in its superblocks, a volume's in the catalogue. Clients know volumes in three
 //! ways:
-//! - NVMe hosts by numbers that stay the same (UUIDs of the group and the volume): they notice
-//!   nothing.
-//! - Block devices of this machine stay, and what is asked of them waits for a moment. Their link
-//!   below `/dev/purlin` has the new name.
-//! - NBD clients by name. A connection could go on, but a client that connects again would not find
-//!   its volume. So a rename is refused while NBD clients are connected, unless it is forced, which
-//!   ends their connections.
+//! - NVMe hosts use constant numbers (UUIDs of the group and the volume): they notice nothing.
+//! - Block devices of this machine stay, and requests to them wait for a moment. Their link below
+//!   `/dev/purlin` gets the new name.
+//! - NBD clients use the name. A connection could continue, but a client that reconnects would not
+//!   find its volume. So a rename is refused while NBD clients are connected. If it is forced,
+//!   their connections are closed.
 
 use std::sync::{Arc, PoisonError};
 
@@ -94,7 +93,7 @@ impl Engine {
         Ok(Changed::done(steps, self.look_at_volume(&group, &record).await?))
     }
 
-    /// Serves exports whose volumes have other names now under these. NVMe hosts know theirs by
+    /// Restarts exports under the new names of their volumes. NVMe hosts are not affected: they use
     /// numbers.
     async fn offer_under_new_names(&self, group: &Arc<Group>, exports: &[Arc<RunningExport>]) -> Answer<()> {
         for running in exports {
@@ -110,12 +109,12 @@ impl Engine {
     }
 }
 
-/// The name in its group of the volume that an export was started for.
+/// The name, within its group, of the volume that an export was started for.
 fn volume_of(running: &RunningExport) -> &str {
     running.state.name().split_once('/').map_or("", |(_, volume)| volume)
 }
 
-/// How clients of an export know its volume under the new name; nothing where they need no name.
+/// How clients of an export find its volume under the new name; empty if they need no name.
 fn known_as(running: &RunningExport, volume: &VolumeName) -> String {
     match &running.record.kind {
         ExportKind::Nbd { address, .. } => format!(", which NBD clients find at {address} as \"{volume}\""),

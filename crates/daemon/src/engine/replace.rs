@@ -1,8 +1,8 @@
-//! Members that get another drive: those that are lost, and those that work and are copied first.
+//! Puts other drives in the places of members. A lost member is rebuilt; a working one is copied.
 //!
-//! To the array, the drive that a working member is copied to is a spare until it takes the place,
-//! and a copy ends with the group. So what is to be copied is remembered in the state directory, as
-//! a hint: after a restart the copy starts again.
+//! While a working member is copied, its new drive is a spare to the array, and the copy ends with
+//! the group. So the state directory records the copy as a hint, and the copy starts again after a
+//! restart.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -23,22 +23,22 @@ use crate::http::Answer;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Replacing {
-    /// Identity of the group.
+    /// The UUID of the group.
     group: String,
     slot: u32,
     old: Option<Place>,
     new: Place,
-    /// This process has begun to copy.
+    /// This process has started the copy.
     #[serde(skip)]
     begun: bool,
 }
 
-/// All of them.
+/// All copies of members.
 #[derive(Debug, Default)]
 pub(super) struct Replacements(Mutex<Vec<Replacing>>);
 
 impl Replacements {
-    /// Those that a daemon with this state directory had not ended.
+    /// The copies that a previous daemon with this state directory had not finished.
     pub fn load(memory: &Memory) -> std::io::Result<Replacements> {
         Ok(Replacements(Mutex::new(memory.load_replacements()?)))
     }
@@ -59,11 +59,11 @@ impl Replacements {
     }
 }
 
-/// What a member gets.
+/// The drive that a member gets.
 enum New {
     /// A drive that is no part of the group.
     Taken(Taken),
-    /// One of its spares.
+    /// One of the group's spares.
     Spare(DriveId),
 }
 
@@ -112,7 +112,7 @@ impl Engine {
         Ok(Changed::done(steps, self.look_at_group(&group).await?))
     }
 
-    /// The drive that a request names, what it is called, and what is lost on it.
+    /// The drive that a request names, its name in sentences, and what is lost on it.
     async fn new_drive(&self, group: &Group, request: &MemberReplace) -> Answer<(New, String, Vec<String>)> {
         let name = drives::name_of(&request.with)?;
         if let Some(id) = group.drive_id(&name)
@@ -130,8 +130,8 @@ impl Engine {
         Ok((New::Taken(taken), name, steps))
     }
 
-    /// Puts a drive in the place of a member. Of one that is lost, it lets go of the drive that was
-    /// there; one that works is copied first.
+    /// Puts a drive in the place of a member. If the member is lost, its old drive is closed. If it
+    /// works, it is copied first.
     pub(super) async fn put_in_place(group: &Group, member: &MemberStatus, taken: Taken) -> Answer<DriveId> {
         let (id, identity) = (group.take_in(taken).await?, new_uuid()?);
         let (index, was_lost) = (member.member, member.state != MemberState::InSync);
@@ -157,8 +157,8 @@ impl Engine {
         given.map_err(|error| join_error(&group.name, &error))
     }
 
-    /// Looks how far the copies are: lets go of drives that were replaced, and begins again what a
-    /// restart ended.
+    /// Checks the progress of the copies: closes drives that were replaced, and restarts copies
+    /// that a restart of the daemon ended.
     pub(super) async fn look_after_replacements(&self) {
         let all = self.replacements.lock().clone();
         for replacing in all {
@@ -175,7 +175,7 @@ impl Engine {
         }
     }
 
-    /// Says no if there is nothing more to look after.
+    /// Returns false if the copy needs no more attention.
     async fn look_after_replacement(&self, group: &Group, replacing: &Replacing) -> Answer<bool> {
         let _one = self.changes.lock().await;
         let status = group.status().await?;

@@ -1,5 +1,5 @@
-//! Reservations of NVMe hosts: one state for each volume, at all addresses, and what of it lies in
-//! the catalogue.
+//! Reservations of NVMe hosts: one state for each volume at all addresses, and its record in the
+//! catalogue.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError};
@@ -13,15 +13,15 @@ use super::Group;
 use crate::http::Answer;
 
 impl Group {
-    /// What all namespaces of a volume have in common. It lives as long as the group runs, or until
-    /// the volume is deleted.
+    /// The state that all namespaces of a volume share. It exists as long as the group runs, or
+    /// until the volume is deleted.
     pub(super) async fn shared_namespace(self: &Arc<Self>, volume: u64) -> Answer<Arc<SharedNamespace>> {
         let known = |group: &Group| group.namespaces().get(&volume).cloned();
         if let Some(known) = known(self) {
             return Ok(known);
         }
         let saved = self.catalogue().await?.reservations.into_iter().find(|record| record.volume == volume);
-        // What the catalogue lets in is sound.
+        // The catalogue accepts only valid reservations.
         let saved = saved.as_ref().and_then(restored).unwrap_or_default();
         let shared = SharedNamespace::new(saved, self.keeps_reservations(volume));
         Ok(self.namespaces().entry(volume).or_insert(shared).clone())
@@ -47,7 +47,7 @@ impl Group {
         })
     }
 
-    /// What is registered and reserved of a volume; `None` if nothing is.
+    /// The registrations and the reservation of a volume; `None` without registrants.
     pub(super) fn reservation(&self, volume: u64) -> Option<Reservation> {
         let shared = self.namespaces().get(&volume).cloned()?;
         let reservations = shared.reservations();
@@ -64,13 +64,13 @@ impl Group {
         (!shown.registrants.is_empty()).then_some(shown)
     }
 
-    /// Forgets what namespaces of a volume had in common: it was deleted.
+    /// Drops the shared state of the namespaces of a deleted volume.
     pub(super) fn forget_namespace(&self, volume: u64) {
         self.namespaces().remove(&volume);
     }
 
     fn namespaces(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<SharedNamespace>>> {
-        // Nothing panics while the lock is held.
+        // No code panics while it holds the lock.
         self.namespaces.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,8 +1,8 @@
-//! Exports and shared drives that could not be served when they should have been: their address was
-//! not there yet, or another program had it.
+//! Retries exports and shared drives that could not be served, because their address did not exist
+//! yet or another program used it.
 //!
-//! They are tried again for as long as they are wanted. Block devices are not: what is missing
-//! there does not come by itself.
+//! They are retried until they are served or deleted. Block devices are not retried: their
+//! obstacles do not vanish on their own.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,10 +13,10 @@ use super::Engine;
 use super::exports::RunningExport;
 use super::names::LOOK_UP_WITHIN;
 
-/// How often they are tried.
+/// The time between attempts.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// Those of `exports` that are to be tried again.
+/// The exports that have to be retried.
 fn unserved<'a>(exports: impl Iterator<Item = &'a Arc<RunningExport>>) -> Vec<Arc<RunningExport>> {
     let is_due = |running: &&Arc<RunningExport>| {
         running.failure.is_some() && !matches!(running.record.kind, ExportKind::Ublk { .. })
@@ -25,7 +25,7 @@ fn unserved<'a>(exports: impl Iterator<Item = &'a Arc<RunningExport>>) -> Vec<Ar
 }
 
 impl Engine {
-    /// Tries again to serve exports and shared drives that could not be served, for as long as the
+    /// Starts retrying exports and shared drives that could not be served, for as long as the
     /// engine lives.
     pub fn start_retrying_exports(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
@@ -43,8 +43,8 @@ impl Engine {
         for group in self.all() {
             let due = unserved(group.exports().values());
             for running in due {
-                // Looked up before the lock is taken: a DNS server that does not answer must not
-                // hold up changes.
+                // Look up the name before taking the lock: a DNS server that does not answer must
+                // not delay changes.
                 if self.names.look_up_export(&running.record.kind.address(), LOOK_UP_WITHIN).await.is_err() {
                     continue;
                 }

@@ -1,4 +1,4 @@
-//! The load of the last seconds, from counters that only grow.
+//! The load of the last second, from counters that only grow.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,10 +11,10 @@ use runtime::ShardHandle;
 
 use super::view;
 
-/// How often the counters are looked at.
+/// How often the counters are sampled.
 pub(super) const PERIOD: Duration = Duration::from_secs(1);
 
-/// The last two looks at each group, and at the time that shards spent on their cores.
+/// The last two samples of each group, and of the CPU time of the shards.
 #[derive(Default)]
 pub(super) struct Sampler {
     groups: Mutex<BTreeMap<String, Samples>>,
@@ -42,7 +42,7 @@ impl Sampler {
         }
     }
 
-    /// Looks at the time that the shards' threads have had.
+    /// Samples the CPU time of the shards' threads.
     pub fn sample_shards(&self) {
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
@@ -58,7 +58,7 @@ impl Sampler {
         }
     }
 
-    /// Share of its core that a shard used between the last two looks.
+    /// The percentage of its core that a shard used between the last two samples.
     pub fn busy_percent(&self, shard: &ShardHandle) -> f64 {
         let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         shards.get(&shard.index()).map_or(0.0, |(_, _, percent)| *percent)
@@ -68,7 +68,7 @@ impl Sampler {
         self.lock().remove(group);
     }
 
-    /// The load between the last two looks; nothing before there were two.
+    /// The load between the last two samples; zero before there are two.
     pub fn load(&self, group: &str) -> Load {
         let groups = self.lock();
         let Some(Samples { before: Some((then, before)), last: (now, after) }) = groups.get(group) else {
@@ -78,8 +78,7 @@ impl Sampler {
     }
 }
 
-/// Time on a core that each shard's thread has had, as the system counts it (proc_pid_schedstat:
-/// nanoseconds).
+/// The CPU time of each shard's thread (proc_pid_schedstat: nanoseconds).
 pub(super) fn thread_times() -> Vec<(usize, Duration)> {
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
     let time = |task: std::fs::DirEntry| {

@@ -1,4 +1,4 @@
-//! Which groups are on drives, whether they run or not. Drives are read, and neither claimed nor
+//! Lists the groups that are on drives, running or not. Drives are read, but neither claimed nor
 //! written.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use crate::http::Answer;
 pub(super) enum Seen {
     /// A superblock of a group.
     Member { superblock: Box<Superblock>, size_bytes: u64 },
-    /// Something else, or it could not be read.
+    /// Other content, or the drive could not be read.
     Other(String),
 }
 
@@ -29,7 +29,7 @@ struct Candidate {
 }
 
 impl Engine {
-    /// Which groups are on drives: on those that are named, or on all.
+    /// Lists the groups on the named drives, or on all drives.
     pub(super) async fn scan_drives(&self, request: GroupScan) -> Answer<api::Scanned> {
         if request.drives.is_empty() {
             return Ok(self.scan_all().await);
@@ -37,10 +37,9 @@ impl Engine {
         Ok(self.scan(request.drives).await)
     }
 
-    /// Looks at all block devices of this machine, and where drives of groups were that the daemon
-    /// knows.
+    /// Looks at all block devices of this machine, and at the known places of drives of groups.
     pub(super) async fn scan_all(&self) -> api::Scanned {
-        // Its own volumes are never read: the daemon would wait for its own answer.
+        // The daemon never reads its own volumes: it would wait for its own answer.
         let others = identity::present().into_iter().filter(|present| !self.serves_itself(present.device));
         let mut texts: Vec<String> = others.map(|present| present.path).collect();
         let mut add = |text: String| {
@@ -63,7 +62,7 @@ impl Engine {
     }
 
     async fn scan(&self, texts: Vec<String>) -> api::Scanned {
-        // One after the other, those that do not answer would add up.
+        // In sequence, the timeouts of drives that do not answer would add up.
         let seen = join_all(texts.iter().map(|text| self.see(text))).await;
         let mut found: BTreeMap<Uuid, Vec<Candidate>> = BTreeMap::new();
         let mut others = Vec::new();
@@ -87,8 +86,8 @@ impl Engine {
             Ok(name) => name,
             Err(error) => return Seen::Other(error.message),
         };
-        // A drive that a group has open is read by that: neither memory nor another machine's has a
-        // path.
+        // A drive that a group has open is read through the group, because memory and remote drives
+        // have no path.
         let open = self.all().iter().find_map(|group| {
             let drive = group.drive_id(&name).and_then(|id| group.drive(id))?;
             Some(drive.open)
@@ -123,7 +122,7 @@ impl Engine {
         }
     }
 
-    /// Reads a drive of another machine, over a connection of its own.
+    /// Reads a drive of another machine over a separate connection.
     async fn see_far(&self, text: &str) -> Seen {
         let opened = async {
             self.names.look_up_drives(&[text.to_owned()]).await?;
@@ -188,7 +187,7 @@ impl Engine {
     }
 }
 
-/// Whether all members of an assembly are there.
+/// Whether all members of an assembly are present.
 fn state_of(assembly: &Assembly, name: &impl Fn(usize) -> String) -> (ScannedState, Vec<String>) {
     let mut reasons: Vec<String> = assembly.missing().map(|place| format!("member {place} is missing")).collect();
     let state = if reasons.is_empty() { ScannedState::Optimal } else { ScannedState::Degraded };

@@ -1,14 +1,14 @@
-//! When a group is to be scrubbed, and what keeps it from it.
+//! When a group is due for a scrub, and what delays it.
 //!
 //! Rules:
-//! 1. The interval counts from the end of the last scrub that went through; from the making of the
-//!    group, where there was none; from the moment one was stopped by request.
-//! 2. Groups are spread: each starts up to a tenth of the interval early, by its identity. Never
-//!    later than asked for.
-//! 3. A moment that lies in the future is a clock that was wrong: the scrub is due at once, which
-//!    sets it right.
-//! 4. A scrub starts only where all members are in sync, with no rebuild or resync: else much could
-//!    not be compared.
+//! 1. The interval counts from the end of the last complete scrub. Without one, it counts from the
+//!    creation of the group. If a scrub was stopped on request, it counts from that moment.
+//! 2. Groups are spread: each starts up to a tenth of the interval early, depending on its UUID,
+//!    and never late.
+//! 3. A recorded time in the future was written with a wrong clock. The scrub is due at once, which
+//!    corrects the record.
+//! 4. A scrub starts only when all members are in sync, without a rebuild or resync. Otherwise much
+//!    could not be compared.
 
 use api::{LastScrub, ScrubSchedule};
 use array::{GroupStatus, JobKind, JobState, JobStatus};
@@ -18,13 +18,13 @@ use super::group::Group;
 use super::upkeep;
 use super::view::Moment;
 
-/// How far a clock may be put back before a recorded moment counts as wrong.
+/// How far a clock may be set back before a recorded time counts as wrong.
 const CLOCK_SLACK_S: u64 = 24 * 3600;
 
-/// The part of the interval that starts are spread over: one in this many.
+/// Starts are spread over this fraction of the interval: one tenth.
 const SPREAD: u64 = 10;
 
-/// When the next scrub of a group is due, in seconds since 1970. In the past where it is overdue.
+/// When the next scrub of a group is due, in seconds since 1970. In the past if it is overdue.
 pub(super) fn due_unix_s(
     status: &GroupStatus,
     settings: &SettingsRecord,
@@ -40,7 +40,7 @@ pub(super) fn due_unix_s(
     Some(from.saturating_add(every - early_s(&status.superblock.array, every)))
 }
 
-/// How much before its interval is over a group is scrubbed.
+/// How long before the end of its interval a group is scrubbed.
 fn early_s(array: &Uuid, every: u64) -> u64 {
     let [a, b, c, d, ..] = *array.as_bytes();
     u64::from(u32::from_le_bytes([a, b, c, d])) % (every / SPREAD).max(1)
@@ -50,7 +50,7 @@ pub(super) fn is_open(job: &JobStatus) -> bool {
     job.ended.is_none()
 }
 
-/// The rebuild or resync that a scrub makes room for, in words.
+/// The rebuild or resync that a scrub has to wait for, in words.
 pub(super) fn more_urgent(status: &GroupStatus) -> Option<String> {
     status.jobs.iter().filter(|job| is_open(job)).find_map(|job| match job.kind {
         JobKind::Rebuild(member) => Some(format!("slot {} is being rebuilt", member.0)),
@@ -60,7 +60,7 @@ pub(super) fn more_urgent(status: &GroupStatus) -> Option<String> {
     })
 }
 
-/// Why no scrub can begin, in words.
+/// The reason why no scrub can start, in words.
 pub(super) fn obstacle(status: &GroupStatus) -> Option<String> {
     let lost = status.members.iter().find(|member| member.state != MemberState::InSync);
     let lost = lost.map(|member| match member.state {
@@ -70,12 +70,12 @@ pub(super) fn obstacle(status: &GroupStatus) -> Option<String> {
     more_urgent(status).or(lost)
 }
 
-/// When a group was and will be scrubbed, as the API shows it.
+/// The last and next scrub of a group, as the API shows them.
 pub(super) fn shown(group: &Group, status: &GroupStatus, catalogue: &Catalogue, moment: &Moment) -> ScrubSchedule {
     let scrub = status.jobs.iter().rfind(|job| job.kind == JobKind::Scrub);
     let open = scrub.filter(|job| is_open(job));
     let mut record = catalogue.scrub.clone();
-    // One that ended a moment ago, which nobody has noted yet.
+    // A scrub that ended a moment ago may not be recorded yet.
     if let Some(job) = scrub.filter(|job| job.state == JobState::Done && !group.upkeep.has_recorded(job.id)) {
         let ago_s = moment.shard_ns.saturating_sub(job.ended.unwrap_or(moment.shard_ns)) / 1_000_000_000;
         record.last = Some(upkeep::end_of(job, moment.unix_s.saturating_sub(ago_s)));

@@ -9,15 +9,14 @@ use super::group::Group;
 use super::{Engine, schedule};
 use crate::http::{Answer, ControlError};
 
-/// How long a scrub that was stopped is waited for.
+/// How long to wait for the end of a scrub that was stopped.
 const STOP_WITHIN: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether it has ended.
+/// How often its end is checked.
 const STOP_LOOK: Duration = Duration::from_millis(10);
 
 impl Engine {
-    /// Does what a request asks of a group's scrub. What was done is on the members when this
-    /// returns.
+    /// Executes a scrub request. Its effect is recorded on the members when this returns.
     pub(super) async fn change_scrub(&self, group: &Group, request: ScrubRequest) -> Answer<Scrub> {
         match request.action {
             ScrubAction::Status => {}
@@ -33,8 +32,8 @@ impl Engine {
     }
 
     async fn start_scrub(&self, group: &Group, repair: bool) -> Answer<()> {
-        // The end of the one before is noted first, and one that was interrupted is there to be
-        // refused for.
+        // First record the end of the previous scrub, and resume an interrupted one, so that this
+        // request is refused because of it.
         self.look_after(group).await?;
         let mode = if repair { ScrubMode::Repair } else { ScrubMode::Report };
         let status = group.status().await?;
@@ -55,7 +54,7 @@ impl Engine {
     async fn pause_scrub(&self, group: &Group) -> Answer<()> {
         self.look_after(group).await?;
         let _one = self.changes.lock().await;
-        // One that makes room for a rebuild is paused already: now it stays so.
+        // A scrub that makes room for a rebuild is paused already. Now it stays paused.
         let paused = group.upkeep.let_go() || group.lead(|array| async move { array.pause_scrub() }).await?;
         if !paused {
             let there = group.lead(|array| async move { array.scrub_progress() }).await?;
@@ -87,7 +86,7 @@ impl Engine {
         let _one = self.changes.lock().await;
         let status = group.status().await?;
         let running = group.lead(|array| async move { array.stop_scrub() }).await?;
-        // One that was interrupted and has not been taken up has no job.
+        // A scrub that was interrupted and not resumed has no job.
         let interrupted = group.catalogue().await?.scrub.current.is_some();
         if !running && !interrupted {
             return Err(refusal(group, "is not being scrubbed"));
@@ -97,7 +96,7 @@ impl Engine {
         self.note_stop(group).await?;
         let Some(job) = status.jobs.iter().rfind(|job| job.kind == JobKind::Scrub) else { return Ok(()) };
         group.upkeep.record(job.id);
-        // What is shown of it next is that it was stopped. It ends with the stripes that it is at.
+        // The API shows the stop from now on. The job ends after the stripes that it is working on.
         let ended = async {
             loop {
                 let is_open = |other: &array::JobStatus| other.id == job.id && schedule::is_open(other);

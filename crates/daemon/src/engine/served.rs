@@ -1,5 +1,5 @@
-//! What this daemon serves: a volume of a group, an import, a drive as it is, or a namespace of
-//! another machine.
+//! A block device that this daemon serves: a volume of a group, an import, a shared drive, or a
+//! namespace of another machine.
 
 use drive::{Block, BlockError, Buf, BufMut, Extent, View, WriteZeroes};
 use runtime::ShardEnv;

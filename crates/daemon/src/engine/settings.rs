@@ -1,4 +1,4 @@
-//! A group's settings between the API, the catalogue and the engine.
+//! Converts a group's settings between the API, the catalogue and the engine.
 
 use std::time::Duration;
 
@@ -6,12 +6,12 @@ use api::{GroupSettings, GroupUpdate, format_duration};
 use array::{GroupStatus, Settings};
 use format::SettingsRecord;
 
-/// What the engine is told.
+/// The settings for the engine.
 pub(super) fn of_engine(record: &SettingsRecord) -> Settings {
     Settings { client_p99: record.client_p99_us.map(|us| us.saturating_mul(1000)), retire_slow: record.retire_slow }
 }
 
-/// What the API shows.
+/// The settings for the API.
 pub(super) fn shown(record: &SettingsRecord) -> GroupSettings {
     let SettingsRecord { client_p99_us, retire_slow, scrub_every_s } = *record;
     GroupSettings { client_p99_us, retire_slow, scrub_every_s }
@@ -19,7 +19,7 @@ pub(super) fn shown(record: &SettingsRecord) -> GroupSettings {
 
 /// The settings after a request.
 pub(super) fn updated(record: &SettingsRecord, update: &GroupUpdate) -> SettingsRecord {
-    // 0 says off.
+    // 0 means off.
     let chosen = |asked: Option<u64>, before| asked.map_or(before, |value| Some(value).filter(|&value| value > 0));
     SettingsRecord {
         client_p99_us: chosen(update.client_p99_us, record.client_p99_us),
@@ -28,7 +28,7 @@ pub(super) fn updated(record: &SettingsRecord, update: &GroupUpdate) -> Settings
     }
 }
 
-/// What a request changes, a sentence each; nothing where all is so already.
+/// The changes of a request, one sentence each; empty if nothing changes.
 pub(super) fn steps(before: &SettingsRecord, after: &SettingsRecord) -> Vec<String> {
     let mut steps = Vec::new();
     if before.client_p99_us != after.client_p99_us {
@@ -53,7 +53,7 @@ pub(super) fn steps(before: &SettingsRecord, after: &SettingsRecord) -> Vec<Stri
     steps
 }
 
-/// What whoever chose these should know.
+/// Warnings about the chosen settings.
 pub(super) fn warnings(record: &SettingsRecord, status: &GroupStatus) -> Vec<String> {
     let mut warnings = Vec::new();
     if record.retire_slow && status.spares.is_empty() {

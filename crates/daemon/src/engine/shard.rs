@@ -1,7 +1,7 @@
-//! What a shard holds of the daemon's objects.
+//! The objects of the daemon on one shard.
 //!
-//! A group has an `Array` on every shard, a volume a `Direct`; none of them may leave its thread.
-//! Here they are found by numbers that may.
+//! Each shard has an `Array` of every group and a `Direct` of every volume. They cannot leave their
+//! thread, so other threads refer to them by number.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use super::connected::Connected;
 use super::raw::Raw;
 use super::served::Served;
 
-/// A group within this process. Never used again.
+/// Identifies a group or import within this process. Never reused.
 pub(super) type GroupKey = u64;
 
 /// A message between the shards of a group.
@@ -30,7 +30,7 @@ struct Objects {
     volumes: BTreeMap<(GroupKey, u64), Direct<ShardEnv>>,
     imports: BTreeMap<GroupKey, Served>,
     shared: BTreeMap<u32, Raw>,
-    /// By address; a host name may have several.
+    /// By address; a host name may have several listeners.
     listeners: BTreeMap<String, Vec<Closer>>,
 }
 
@@ -38,13 +38,13 @@ thread_local! {
     static OBJECTS: RefCell<Objects> = RefCell::default();
 }
 
-/// Hands the mail that arrives for this shard to its groups, until all senders are gone.
+/// Delivers the messages for this shard to its groups, until all senders are gone.
 pub(super) fn start_post(env: &ShardEnv, mut mailbox: Mailbox<Mail>) {
     env.spawn(async move {
         let mut batch = Vec::new();
         while mailbox.recv_batch(&mut batch).await {
             for (key, message) in batch.drain(..) {
-                // A group that was stopped meanwhile has no use for its mail.
+                // Messages for a group that was stopped meanwhile are dropped.
                 if let Some(array) = group(key) {
                     array.deliver(message);
                 }
@@ -53,7 +53,7 @@ pub(super) fn start_post(env: &ShardEnv, mut mailbox: Mailbox<Mail>) {
     });
 }
 
-/// The way from one shard of a group to the others.
+/// Sends messages from one shard of a group to the others.
 pub(super) struct Post {
     pub key: GroupKey,
     pub senders: Vec<MailboxSender<Mail>>,
@@ -61,7 +61,7 @@ pub(super) struct Post {
 
 impl Peers for Post {
     fn send(&self, to: usize, message: Message) {
-        // The other end is gone only while the process ends.
+        // The receiver is gone only while the process ends.
         let _ = self.senders[to].send((self.key, message));
     }
 }
@@ -80,13 +80,13 @@ pub(super) fn group(key: GroupKey) -> Option<Array<ShardEnv>> {
     OBJECTS.with_borrow(|objects| objects.groups.get(&key).cloned())
 }
 
-/// Forgets a group and its volumes. Requests under way keep what they need.
+/// Removes a group and its volumes. Requests in flight keep the objects that they need.
 pub(super) fn remove_group(key: GroupKey) {
     let gone = OBJECTS.with_borrow_mut(|objects| {
         let volumes: Vec<_> = objects.volumes.extract_if(.., |(group, _), _| *group == key).collect();
         (objects.groups.remove(&key), volumes)
     });
-    // Dropped outside of the borrow: the last handle of a drive closes it.
+    // Dropped outside the borrow: dropping the last handle of a drive closes it.
     drop(gone);
 }
 
@@ -102,8 +102,8 @@ pub(super) fn uninstall_drive(key: GroupKey, id: DriveId) {
     }
 }
 
-/// Adds a volume, or lets one lie elsewhere; then no request goes to where it was any more when
-/// this returns.
+/// Adds a volume, or changes its size and extents. When this returns, no request uses the old
+/// extents any more.
 pub(super) async fn set_volume(key: GroupKey, record: format::VolumeRecord) {
     let Some(array) = group(key) else { return };
     let known = OBJECTS.with_borrow(|objects| objects.volumes.get(&(key, record.id)).cloned());
@@ -116,7 +116,7 @@ pub(super) async fn set_volume(key: GroupKey, record: format::VolumeRecord) {
     }
 }
 
-/// Takes a volume away. No request goes to where it was any more when this returns.
+/// Removes a volume. When this returns, no request uses its extents any more.
 pub(super) async fn remove_volume(key: GroupKey, id: u64) {
     let gone = OBJECTS.with_borrow_mut(|objects| objects.volumes.remove(&(key, id)));
     if let Some(volume) = gone {
@@ -124,7 +124,7 @@ pub(super) async fn remove_volume(key: GroupKey, id: u64) {
     }
 }
 
-/// A volume of a group, or of an import, on the calling shard.
+/// A volume of a group or import on the calling shard.
 pub(super) fn served(key: GroupKey, id: u64) -> Option<Served> {
     OBJECTS.with_borrow(|objects| {
         let volume = objects.volumes.get(&(key, id)).cloned().map(Served::Volume);
@@ -132,12 +132,12 @@ pub(super) fn served(key: GroupKey, id: u64) -> Option<Served> {
     })
 }
 
-/// `import`: an array, or a namespace.
+/// `import`: an array or a namespace.
 pub(super) fn add_import(key: GroupKey, import: Served) {
     OBJECTS.with_borrow_mut(|objects| objects.imports.insert(key, import));
 }
 
-/// A namespace that is imported, on the calling shard.
+/// An imported namespace on the calling shard.
 pub(super) fn namespace(key: GroupKey) -> Option<Connected> {
     match OBJECTS.with_borrow(|objects| objects.imports.get(&key).cloned()) {
         Some(Served::Namespace(namespace)) => Some(namespace),
@@ -147,18 +147,18 @@ pub(super) fn namespace(key: GroupKey) -> Option<Connected> {
 
 pub(super) fn remove_import(key: GroupKey) {
     let gone = OBJECTS.with_borrow_mut(|objects| objects.imports.remove(&key));
-    // Dropped outside of the borrow, as a group's drives are.
+    // Dropped outside the borrow, like the drives of a group.
     drop(gone);
 }
 
-/// Disconnects a namespace that is imported: what was asked and not answered fails.
+/// Disconnects an imported namespace: unanswered requests fail.
 pub(super) fn disconnect(key: GroupKey) {
     if let Some(connected) = namespace(key) {
         ShardEnv::current().spawn(async move { connected.close().await });
     }
 }
 
-/// `order`: of changes, for all shards.
+/// `order` orders changes across all shards.
 pub(super) fn add_shared_drive(nsid: u32, drive: Drive, order: Arc<Order>) {
     let before = OBJECTS.with_borrow_mut(|objects| objects.shared.insert(nsid, Raw { drive, order }));
     drop(before);
@@ -166,7 +166,7 @@ pub(super) fn add_shared_drive(nsid: u32, drive: Drive, order: Arc<Order>) {
 
 pub(super) fn remove_shared_drive(nsid: u32) {
     let gone = OBJECTS.with_borrow_mut(|objects| objects.shared.remove(&nsid));
-    // Dropped outside of the borrow, as a group's drives are.
+    // Dropped outside the borrow, like the drives of a group.
     drop(gone);
 }
 
@@ -184,13 +184,13 @@ pub(super) fn close_listener(address: &str) {
     closers.into_iter().flatten().for_each(|closer| closer.close());
 }
 
-/// The socket listens on, for others.
+/// Stops accepting here. The socket keeps listening for another process.
 pub(super) fn let_go_listener(address: &str) {
     let closers = OBJECTS.with_borrow_mut(|objects| objects.listeners.remove(address));
     closers.into_iter().flatten().for_each(|closer| closer.let_go());
 }
 
-/// The exports that are offered at one address, by name.
+/// The exports at one address, by name.
 #[derive(Clone, Default)]
 pub(super) struct Offers(Arc<Mutex<BTreeMap<String, Offer>>>);
 
@@ -203,7 +203,7 @@ pub(super) struct Offer {
 
 impl Offers {
     fn with<T>(&self, act: impl FnOnce(&mut BTreeMap<String, Offer>) -> T) -> T {
-        // Nothing panics while the lock is held.
+        // No code panics while it holds the lock.
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -219,7 +219,7 @@ impl Offers {
         self.with(|offers| offers.is_empty())
     }
 
-    /// Ends all of them, for somebody else to serve.
+    /// Ends all exports so that another process can serve them.
     pub fn hand_over(&self) {
         self.with(|offers| offers.values().for_each(|offer| offer.state.hand_over()));
     }

@@ -1,11 +1,12 @@
-//! Drives of this machine for others: each is a namespace, as it is, without a group.
+//! Shared drives: drives of this machine that other machines use. Each is a namespace without a
+//! group.
 //!
 //! Invariants:
-//! 1. A shared drive is claimed, as a group's are: nobody else on this machine uses it.
-//! 2. All of this daemon's shared drives are namespaces of one subsystem, under numbers and UUIDs
-//!    that a drive keeps for as long as it is shared, wherever it is plugged in.
-//! 3. What is shared is in the state directory before anybody may use it, with the reservations
-//!    that hosts want kept, and the secrets and keys of hosts. Those are for all shared drives.
+//! 1. A shared drive is claimed, like a group's drive: no other program on this machine uses it.
+//! 2. All shared drives of this daemon are namespaces of one subsystem. A drive keeps its number
+//!    and UUID for as long as it is shared, wherever it is plugged in.
+//! 3. A share is in the state directory before a host may use it. So are persistent reservations,
+//!    and the secrets and keys of hosts, which apply to all shared drives.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,22 +32,22 @@ use super::reservations::{recorded, restored};
 use super::{Engine, exports, find, host_keys, host_tls_keys, shard, view};
 use crate::http::{Answer, ControlError};
 
-/// What is remembered of a shared drive.
+/// The record of a shared drive.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Record {
-    /// Number of the namespace.
+    /// The number of the namespace.
     nsid: u32,
     place: Place,
-    /// Of the namespace.
+    /// The UUID of the namespace.
     uuid: String,
     address: String,
-    /// Who may use it; nobody named means anybody.
+    /// The hosts that may use it; `None` for any host.
     hosts: Option<Vec<String>>,
     reservations: Option<Reserved>,
 }
 
-/// Reservations as they are kept: those of a volume's record.
+/// The file format of reservations, with the fields of a volume's record.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Reserved {
@@ -58,14 +59,14 @@ struct Reserved {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Document {
-    /// Of the subsystem.
+    /// The UUID of the subsystem.
     uuid: String,
     shares: Vec<Record>,
-    /// Of hosts, in the clear. An older daemon refuses a document that has them: it would let in
-    /// whoever says their names.
+    /// Secrets of hosts, in plain text. An older daemon refuses a document with them: it would let
+    /// in every host that presents such a name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     secrets: Vec<SecretRecord>,
-    /// The same, of TLS.
+    /// TLS keys of hosts, likewise.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     tls_keys: Vec<TlsKeyRecord>,
 }
@@ -77,7 +78,7 @@ struct Running {
     open: Option<OpenDrive>,
     state: Arc<ExportState>,
     shared: Arc<SharedNamespace>,
-    /// Why it is not served, if it is not.
+    /// The reason why it is not served, if it is not.
     failure: Option<String>,
 }
 
@@ -85,7 +86,7 @@ struct Running {
 pub(super) struct Shares {
     file: PathBuf,
     all: Mutex<State>,
-    /// What connections ask.
+    /// The table that connections look up.
     secrets: HostSecrets,
 }
 
@@ -130,7 +131,7 @@ impl Shares {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes down what is shared.
+    /// Saves the list of shared drives.
     fn save(&self) -> Answer<()> {
         let document = {
             let all = self.all();
@@ -150,24 +151,23 @@ impl Shares {
         if !self.file.try_exists()? {
             return Ok(None);
         }
-        // Empty, it is no document: that is an error here, and no absence.
+        // An empty file is an error here, unlike a missing one.
         let document: Option<Document> = read(&self.file, "the drives that it lists are shared again")?;
         Ok(document)
     }
 
-    /// The drives that were shared when the daemon ended, and the addresses where they were
-    /// offered.
+    /// The drives that were shared when the daemon ended, and their addresses.
     pub fn remembered_places(&self) -> std::io::Result<(Vec<String>, Vec<String>)> {
         let records = self.load()?.map(|document| document.shares).unwrap_or_default();
         Ok(records.into_iter().map(|record| (record.place.drive, record.address)).unzip())
     }
 
-    /// Secrets and keys of hosts.
+    /// The secrets and keys of hosts.
     pub fn keys(&self) -> Keys {
         self.all().keys.clone()
     }
 
-    /// All shared drives, and who has used them.
+    /// All shared drives, and the hosts that have used them.
     pub fn used(&self) -> Vec<Used> {
         let used = |running: &Running| Used {
             id: id_of(running.record.nsid),
@@ -178,12 +178,12 @@ impl Shares {
         self.all().running.values().map(used).collect()
     }
 
-    /// What connections ask.
+    /// The table that connections look up.
     pub fn secrets(&self) -> &HostSecrets {
         &self.secrets
     }
 
-    /// Changes secrets and keys, on the disk too.
+    /// Changes secrets and keys, also in the file.
     pub fn change_keys(&self, change: impl FnOnce(&mut Keys)) -> Answer<()> {
         self.uuid()?;
         let before = self.keys();
@@ -191,7 +191,7 @@ impl Shares {
         self.save().inspect_err(|_| self.all().keys = before)
     }
 
-    /// Who may use a drive, and where it is offered.
+    /// The number of a drive, the hosts that may use it, and its address.
     fn hosts(&self, id: &str) -> Answer<(u32, Option<Vec<String>>, String)> {
         let all = self.all();
         let found = all.running.values().map(|running| &running.record).find(|record| id_of(record.nsid) == id);
@@ -199,7 +199,7 @@ impl Shares {
         Ok((found.nsid, found.hosts.clone(), found.address.clone()))
     }
 
-    /// Other hosts may use a drive, on the disk too.
+    /// Sets the hosts that may use a drive, also in the file.
     fn set_hosts(&self, nsid: u32, hosts: Option<Vec<String>>) -> Answer<()> {
         let swap =
             |hosts| self.all().running.get_mut(&nsid).map(|share| std::mem::replace(&mut share.record.hosts, hosts));
@@ -207,12 +207,12 @@ impl Shares {
         self.save().inspect_err(|_| drop(swap(before)))
     }
 
-    /// The subsystem's UUID, if there is one.
+    /// The subsystem's UUID, if it has one.
     pub fn known_uuid(&self) -> Option<Uuid> {
         self.all().uuid
     }
 
-    /// The subsystem's UUID, which is made with the first drive or key.
+    /// The subsystem's UUID. It is made with the first drive or key.
     fn uuid(&self) -> Answer<Uuid> {
         let mut all = self.all();
         let uuid = all.uuid.map_or_else(new_uuid, Ok)?;
@@ -252,17 +252,16 @@ fn shown(uuid: &Uuid, running: &Running, keys: &Keys) -> Share {
     }
 }
 
-/// A shared drive, and what hosts have done with it.
+/// A shared drive, and the activity of its hosts.
 pub(super) struct Used {
     pub id: String,
     pub drive: String,
-    /// Who may use it; `None` is any host.
+    /// The hosts that may use it; `None` for any host.
     pub hosts: Option<Vec<String>>,
     pub used: BTreeMap<String, HostUse>,
 }
 
-/// An address that others can use: one that means all of this machine's is named by the machine's
-/// name.
+/// An address for other machines: a wildcard address is replaced by the machine's name.
 fn reachable(address: &str) -> String {
     let Some((host, port)) = address.rsplit_once(':') else { return address.to_owned() };
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -326,7 +325,7 @@ impl Engine {
             }
         }
         if let Err(error) = done {
-            // All or nothing.
+            // All drives are shared, or none.
             for nsid in &new {
                 self.withdraw_share(&uuid, *nsid).await;
                 self.shares.all().running.remove(nsid);
@@ -354,13 +353,14 @@ impl Engine {
         Ok(Changed::gone(vec![format!("offer the drive {} no longer; hosts lose it", known.drive)]))
     }
 
-    /// Lets a host use a shared drive, or takes that back.
+    /// Allows a host to use a shared drive, or revokes that.
     pub(super) async fn set_share_host(&self, id: &str, host: &str, allow: bool) -> Answer<Changed<Share>> {
         let _one = self.changes.lock().await;
         let (nsid, hosts, address) = self.shares.hosts(id)?;
         let (names, step) = hosts_after(Offered::Share(id), &hosts, host, allow)?;
         let hosts = Some(names);
-        // Whoever gets in gets in when it is recorded, and whoever is put out is out then.
+        // The change takes effect after it is recorded: an allowed host gets in, a denied host is
+        // out.
         self.shares.set_hosts(nsid, hosts.clone())?;
         self.listeners.allow_hosts(&address, &nqn_of(&self.shares.uuid()?), nsid, hosts_of(&hosts));
         tracing::info!(share = id, host, allow, "hosts changed");
@@ -368,9 +368,9 @@ impl Engine {
         Ok(Changed::done(vec![step], share))
     }
 
-    /// Notes that a drive has become a namespace, or is one no longer.
+    /// Records in the history that a drive became a namespace, or ceased to be one.
     fn note_share(&self, uuid: &Uuid, share: &Share, created: bool) {
-        // Of a drive that is not there nobody knows more.
+        // The size of an absent drive is unknown.
         let (size_bytes, block_bytes) = (share.size_bytes.unwrap_or(0), share.sector_bytes.unwrap_or(512));
         let what = Happening::NamespaceChange {
             created,
@@ -382,7 +382,7 @@ impl Engine {
         self.histories.note(uuid, what);
     }
 
-    /// Knows of a drive, which is there or not.
+    /// Adds a shared drive, present or not.
     fn add_share(&self, record: Record, drive: Answer<Taken>) {
         let saved = record.reservations.clone().and_then(Reserved::restored).unwrap_or_default();
         let shared = SharedNamespace::new(saved, self.keeps_share_reservations(record.nsid));
@@ -412,7 +412,7 @@ impl Engine {
         })
     }
 
-    /// Serves a drive that is open.
+    /// Serves an open drive.
     async fn offer_share(&self, uuid: &Uuid, nsid: u32) -> Answer<()> {
         let history = self.histories.of(uuid);
         let (open, offer, address) = {
@@ -456,16 +456,16 @@ impl Engine {
         };
         self.listeners.withdraw_namespace(&address, &nqn_of(uuid), nsid, &state).await;
         for handle in &self.shards {
-            // A shard that has stopped has let go of everything.
+            // A shard that has stopped has released everything.
             let _ = handle.call(move || async move { shard::remove_shared_drive(nsid) }).await;
         }
     }
 
-    /// Shares again what was shared when the daemon ended, as far as it is there.
+    /// Shares the drives again that were shared when the daemon ended, if they are present.
     pub(super) async fn start_remembered_shares(&self) -> std::io::Result<()> {
         let Some(Document { uuid, shares, secrets, tls_keys }) = self.shares.load()? else { return Ok(()) };
         let uuid: Uuid = uuid.parse().map_err(|_| std::io::Error::other("shares.json: its uuid is none"))?;
-        // Before anybody is served.
+        // Load the keys before any drive is served.
         host_keys::load(&self.shares.secrets, "the shared drives", &secrets);
         host_tls_keys::load(&self.shares.secrets, "the shared drives", &tls_keys);
         {
@@ -484,8 +484,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Serves a drive, or notes why not. A drive whose address is not there is tried again
-    /// ([`super::retry`]).
+    /// Serves a drive, or records why that failed. If its address does not exist yet, it is tried
+    /// again ([`super::retry`]).
     async fn serve_share(&self, uuid: &Uuid, nsid: u32) {
         let offered = self.offer_share(uuid, nsid).await;
         let mut all = self.shares.all();
@@ -495,7 +495,7 @@ impl Engine {
         running.failure = failure;
     }
 
-    /// Tries again to offer drives that are there and are not offered.
+    /// Tries again to offer drives that are present and not offered.
     pub(super) async fn retry_shares(&self) {
         let due: Vec<(u32, String)> = {
             let all = self.shares.all();
@@ -513,7 +513,7 @@ impl Engine {
             }
             let uuid = {
                 let all = self.shares.all();
-                // It may have been pulled, or be shared no longer, or be another one by now.
+                // Meanwhile it may have been pulled, unshared, or replaced by another share.
                 let is_due = |running: &Running| {
                     running.open.is_some() && running.failure.is_some() && running.record.address == address
                 };
@@ -537,7 +537,7 @@ impl Engine {
         self.histories.power_off(&uuid);
     }
 
-    /// A drive was pulled: hosts are told that it is gone.
+    /// Handles a pulled drive: hosts are told that it is gone.
     pub(super) async fn shared_went(&self, device: (u32, u32)) {
         let _one = self.changes.lock().await;
         let found = {
@@ -556,7 +556,7 @@ impl Engine {
         }
     }
 
-    /// A drive came: one that is to be shared is.
+    /// Handles a new drive: serves it if it is to be shared.
     pub(super) async fn shared_came(&self, present: &Present) -> Answer<bool> {
         let _one = self.changes.lock().await;
         let identity = super::identity::of_path(&present.path);
@@ -581,7 +581,7 @@ impl Engine {
         Ok(true)
     }
 
-    /// As drives that the daemon has.
+    /// The shared drives, as drives of the API.
     pub(super) fn shared_drives(&self) -> Vec<api::Drive> {
         let all = self.shares.all();
         let shown = |running: &Running| {
@@ -601,7 +601,7 @@ impl Engine {
     }
 }
 
-/// Where a drive is now, by what it is.
+/// The current path of a drive, found by its identity.
 fn where_it_is(place: &Place) -> String {
     let alone = Remembered { name: String::new(), uuid: String::new(), drives: vec![place.clone()] };
     let found = find::locate(&alone);

@@ -1,32 +1,32 @@
-//! Groups that an operator stopped: where their drives were, so that `purlin group start` needs
-//! their names only. It is a hint, and kept in the state directory; a daemon that starts leaves
-//! these groups stopped.
+//! Groups that an operator stopped. The state directory records where their drives were, as a hint,
+//! so that `purlin group start` needs only the name. A daemon that starts leaves these groups
+//! stopped.
 
 use std::sync::{PoisonError, RwLock};
 
 use super::memory::{Memory, Remembered};
 
-/// All of them.
+/// All stopped groups.
 #[derive(Debug, Default)]
 pub(super) struct Stopped(RwLock<Vec<Remembered>>);
 
 impl Stopped {
-    /// Those that a daemon with this state directory stopped.
+    /// The groups that a daemon with this state directory stopped.
     pub fn load(memory: &Memory) -> std::io::Result<Stopped> {
         Ok(Stopped(RwLock::new(memory.load_stopped()?)))
     }
 
-    /// All of them, as they are now.
+    /// A copy of the list.
     pub fn list(&self) -> Vec<Remembered> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The one with this name that was stopped last.
+    /// The group with this name that was stopped last.
     pub fn named(&self, name: &str) -> Option<Remembered> {
         self.list().into_iter().rfind(|group| group.name == name)
     }
 
-    /// A group was stopped.
+    /// Adds a group that was stopped.
     pub fn note(&self, group: Remembered, memory: &Memory) {
         self.change(memory, |all| {
             all.retain(|known| known.uuid != group.uuid);
@@ -34,7 +34,7 @@ impl Stopped {
         });
     }
 
-    /// A group runs now, or was deleted.
+    /// Removes a group that runs now, or was deleted.
     pub fn forget(&self, uuid: &str, memory: &Memory) {
         self.change(memory, |all| all.retain(|group| group.uuid != uuid));
     }

@@ -1,8 +1,8 @@
-//! What a group tells of its drives, in the log: a drive that left with the reason why, and what
-//! was noticed of one that stays.
+//! The event log of a group's drives: drives that left with the reason, and events of drives that
+//! stay.
 //!
-//! A bad drive can fail thousands of operations a second. Of what repeats, one line for each drive
-//! and kind of event is written in [`EVERY`], with how often it has happened since the last one.
+//! A bad drive can fail thousands of operations per second. So a rate limiter writes one line for
+//! each drive and kind of event per [`EVERY`], with the count since the last line.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -13,10 +13,10 @@ use array::{Cause, DriveId, Event};
 
 use super::group::GroupDrive;
 
-/// How often at most the same is said of a drive.
+/// The minimum time between equal lines about a drive.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Something that is said seldom, and how often it has happened since.
+/// A rate limiter: when an event was last logged, and how often it happened since.
 #[derive(Debug, Default)]
 struct Seldom {
     said: Option<Instant>,
@@ -24,7 +24,7 @@ struct Seldom {
 }
 
 impl Seldom {
-    /// It has happened. `Some` if that is to be said: how often, since it was said last.
+    /// Counts an event. `Some` if it is to be logged: the count since the last line.
     fn happened(&mut self, now: Instant) -> Option<u64> {
         self.count += 1;
         if self.said.is_some_and(|said| now.duration_since(said) < EVERY) {
@@ -35,7 +35,7 @@ impl Seldom {
     }
 }
 
-/// What repeats.
+/// The kinds of events that repeat.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Repeated {
     Needed,
@@ -44,15 +44,15 @@ enum Repeated {
     Healed,
 }
 
-/// The log of one group.
+/// The event log of one group.
 struct Log {
-    /// The name that it has now.
+    /// Its current name.
     group: Arc<RwLock<String>>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
     seldom: RefCell<BTreeMap<(DriveId, Repeated), Seldom>>,
 }
 
-/// Says in the log what happened to which drive.
+/// Makes the function that logs the events of a group's drives.
 pub(super) fn log_events(
     group: Arc<RwLock<String>>,
     drives: Arc<RwLock<Vec<Option<GroupDrive>>>>,
@@ -68,7 +68,7 @@ impl Log {
         name.unwrap_or_else(|| "unknown".into())
     }
 
-    /// How often it has happened, if that is to be said now.
+    /// The count of an event, if it is to be logged now.
     fn times(&self, drive: DriveId, what: Repeated) -> Option<u64> {
         self.seldom.borrow_mut().entry((drive, what)).or_default().happened(Instant::now())
     }

@@ -1,9 +1,9 @@
-//! The kernel's sentences about block devices that come and go.
+//! The kernel's events about block devices that come and go.
 //!
-//! A uevent is `ACTION@PATH` and then lines `KEY=VALUE`, each with a zero byte behind it
+//! A uevent is `ACTION@PATH`, followed by fields `KEY=VALUE`. Each ends with a zero byte
 //! (lib/kobject_uevent.c of Linux).
 
-/// What happened to a block device.
+/// The change of a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Action {
     /// It came.
@@ -12,7 +12,7 @@ pub(super) enum Action {
     Remove,
 }
 
-/// A block device came or went.
+/// An event of a block device that came or went.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Uevent {
     pub action: Action,
@@ -23,10 +23,10 @@ pub(super) struct Uevent {
 }
 
 impl Uevent {
-    /// Reads a message. `None`: about something else, or not understood.
+    /// Parses a message. `None` if it is about something else, or malformed.
     pub fn parse(bytes: &[u8]) -> Option<Uevent> {
         let mut lines = bytes.split(|&byte| byte == 0);
-        // udev's messages to its own listeners begin otherwise.
+        // udev's messages to its own listeners begin differently.
         if !lines.next()?.contains(&b'@') {
             return None;
         }
@@ -55,7 +55,7 @@ impl Uevent {
     }
 }
 
-/// A name that leads nowhere else.
+/// Whether the name stays below `/dev`.
 fn is_below_dev(name: &str) -> bool {
     !name.is_empty() && name.split('/').all(|part| !matches!(part, "" | "." | ".."))
 }

@@ -1,4 +1,4 @@
-//! Whether another program may take the daemon's place.
+//! Checks whether another program may replace the running daemon.
 
 use api::{Changed, ErrorCode, Upgrade, UpgradeRequest};
 
@@ -6,7 +6,7 @@ use super::Engine;
 use crate::http::{Answer, ControlError};
 
 impl Engine {
-    /// Plans an upgrade: refused where it would lose data.
+    /// Plans an upgrade. Refused if it would lose data.
     pub(super) async fn plan_upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>> {
         let _one = self.changes.lock().await;
         let in_memory =

@@ -1,11 +1,10 @@
-//! Looking after groups: scrubs that start when they are due, keep their place over a restart, make
-//! room for rebuilds, and tell what they found.
+//! Maintenance of groups: scrubs that start when due, continue after a restart, pause for rebuilds,
+//! and log their findings.
 //!
 //! Invariants:
-//! 1. What a scrub put right before its noted place is durable before the note is.
-//! 2. That a scrub was started, paused, resumed or stopped is on the members before the request is
-//!    answered.
-//! 3. Of all groups, one scrub at a time starts by itself.
+//! 1. Repairs before a scrub's recorded place are durable before the place is recorded.
+//! 2. The start, pause, resume or stop of a scrub is on the members before its request is answered.
+//! 3. Over all groups, only one scrub at a time starts automatically.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,19 +17,20 @@ use super::group::{Group, block_error};
 use super::{Engine, findings, schedule};
 use crate::http::Answer;
 
-/// How often groups are looked after.
+/// The maintenance interval.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// A running scrub's place is noted this often: what is compared twice after a crash.
+/// A running scrub's place is recorded this often. After a crash, up to this much is compared
+/// again.
 const NOTE_EVERY: Duration = Duration::from_secs(60);
 
-/// It is noted this often while it finds something.
+/// The place is recorded this often while the scrub finds something.
 const NOTE_FINDINGS_EVERY: Duration = Duration::from_secs(10);
 
-/// A scrub that failed is not tried again before this is over.
+/// How long after a failed scrub the next one starts automatically, at the earliest.
 const RETRY_AFTER_S: u64 = 24 * 3600;
 
-/// What is remembered of a group's scrubs between two looks.
+/// The maintenance state of a group between two looks.
 #[derive(Debug, Default)]
 pub(super) struct Upkeep(Mutex<State>);
 
@@ -38,15 +38,15 @@ pub(super) struct Upkeep(Mutex<State>);
 struct State {
     /// The last job whose end is in the catalogue.
     recorded: u64,
-    /// A job, and how many of its findings were told.
+    /// A job, and how many of its findings were logged.
     told: (u64, usize),
-    /// When the place was noted.
+    /// When the place was recorded.
     noted: Option<Instant>,
-    /// The scrub is paused for a rebuild, by us.
+    /// The maintenance paused the scrub for a rebuild.
     held: bool,
-    /// A scrub is at work.
+    /// A scrub is running.
     working: bool,
-    /// The last one failed: none starts by itself before this.
+    /// The last scrub failed: none starts automatically before this time.
     not_before_unix_s: u64,
 }
 
@@ -55,27 +55,27 @@ impl Upkeep {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The scrub is paused to make room, and goes on by itself.
+    /// Whether the scrub was paused for a rebuild, and resumes automatically.
     pub fn is_held(&self) -> bool {
         self.lock().held
     }
 
-    /// An operator has taken over from whoever held the scrub.
+    /// Ends the automatic pause: an operator took control. Returns whether there was one.
     pub fn let_go(&self) -> bool {
         std::mem::take(&mut self.lock().held)
     }
 
-    /// The end of this job is in the catalogue.
+    /// Whether the end of this job is in the catalogue.
     pub fn has_recorded(&self, job: u64) -> bool {
         self.lock().recorded >= job
     }
 
-    /// The end of this job needs no more noting.
+    /// Marks the end of this job as recorded.
     pub fn record(&self, job: u64) {
         self.lock().recorded = job;
     }
 
-    /// No scrub starts by itself before this moment, since the last one failed; in seconds
+    /// No scrub starts automatically before this time, because the last one failed; in seconds
     /// since 1970.
     pub fn not_before_unix_s(&self) -> u64 {
         self.lock().not_before_unix_s
@@ -132,14 +132,14 @@ fn progress(point: &ScrubPoint) -> ScrubProgress {
     }
 }
 
-/// What the catalogue says of a scrub that went through.
+/// The catalogue's record of a complete scrub.
 pub(super) fn end_of(job: &JobStatus, ended_unix_s: u64) -> ScrubEnd {
     let (found, repaired, unchecked) = (job.found, job.repaired, job.unchecked);
     ScrubEnd { ended_unix_s, repair: job.repairs, found, repaired, unchecked }
 }
 
 impl Engine {
-    /// Looks after all groups once a second, for as long as the engine lives.
+    /// Maintains all groups once a second, for as long as the engine lives.
     pub fn start_upkeep(self: &Arc<Self>) {
         let engine = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -154,9 +154,9 @@ impl Engine {
         });
     }
 
-    /// Looks after every group once: notes how far scrubs are, takes up those that were
-    /// interrupted, tells what they found, and starts one that is due. And copies of members to
-    /// other drives.
+    /// Maintains every group once: records the progress of scrubs, resumes interrupted ones, logs
+    /// their findings, and starts one that is due. Also maintains the copies of members to other
+    /// drives.
     pub async fn look_after_groups(&self) {
         self.look_after_replacements().await;
         let mut due: Vec<(u64, Arc<Group>)> = Vec::new();
@@ -164,7 +164,7 @@ impl Engine {
             match self.look_after(&group).await {
                 Ok(Some(since)) => due.push((since, group)),
                 Ok(None) => {}
-                // A group that is being stopped has nobody who answers.
+                // A group that is being stopped does not answer.
                 Err(error) => tracing::debug!(group = group.name, %error, "not looked after"),
             }
         }
@@ -183,7 +183,8 @@ impl Engine {
         }
     }
 
-    /// Starts a scrub that is noted before it begins. Says no if there is one, or a resync.
+    /// Records a scrub in the catalogue, then starts it. Returns false if a scrub or resync exists
+    /// already.
     pub(super) async fn begin_scrub(&self, group: &Group, mode: ScrubMode) -> Answer<bool> {
         let _one = self.changes.lock().await;
         if group.catalogue().await?.scrub.current.is_some() {
@@ -210,12 +211,12 @@ impl Engine {
         Ok(started)
     }
 
-    /// A group that is being scrubbed.
+    /// The group that is being scrubbed, if any.
     pub(super) fn scrubbed_now(&self) -> Option<String> {
         self.all().iter().find(|group| group.upkeep.is_working()).map(|group| group.name.clone())
     }
 
-    /// Looks after a group. Says since when a scrub is due, if it could begin.
+    /// Maintains a group. Returns since when a scrub is due, if it could start.
     pub(super) async fn look_after(&self, group: &Group) -> Answer<Option<u64>> {
         let look = Look::at(group).await?;
         if look.status.superblock.is_read_only() {
@@ -243,7 +244,7 @@ impl Engine {
         }
     }
 
-    /// Takes up a scrub that was interrupted, or says since when one is due.
+    /// Resumes a scrub that was interrupted, or returns since when one is due.
     async fn begin(&self, group: &Group, look: &Look, now: u64) -> Answer<Option<u64>> {
         let scrub = &look.catalogue.scrub;
         let is_open = |job: &JobStatus| job.kind == JobKind::Scrub && schedule::is_open(job);
@@ -259,10 +260,11 @@ impl Engine {
         Ok(due.filter(is_due).filter(|_| schedule::obstacle(&look.status).is_none()))
     }
 
-    /// Takes up a scrub that was interrupted. One that is not paused lets what is more urgent pass.
+    /// Resumes a scrub that was interrupted. Unless it is paused, it waits for more urgent jobs.
     async fn take_up(&self, group: &Group, is_urgent: bool) -> Answer<()> {
         let _one = self.changes.lock().await;
-        // Looked at again: it may be starting, or have been stopped, before this one's turn.
+        // Read the record again under the lock: the scrub may be starting, or may have been
+        // stopped.
         let Some(point) = group.catalogue().await?.scrub.current else { return Ok(()) };
         if is_urgent && !point.paused {
             return Ok(());
@@ -276,7 +278,7 @@ impl Engine {
         Ok(())
     }
 
-    /// A scrub rests while a member is being filled, and goes on afterwards.
+    /// Pauses the scrub while a member is being filled, and resumes it afterwards.
     async fn make_room(&self, group: &Group, status: &GroupStatus, progress: &ScrubProgress) -> Answer<()> {
         let urgent = schedule::more_urgent(status);
         let acts = if urgent.is_some() { !progress.paused } else { group.upkeep.is_held() };
@@ -299,7 +301,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes the place of a scrub where that is worth it.
+    /// Records the place of a scrub if it is due.
     async fn note_place(&self, group: &Group, look: &Look, progress: &ScrubProgress) -> Answer<()> {
         let (held, noted) = {
             let mut state = group.upkeep.lock();
@@ -324,10 +326,10 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes how far a scrub is, now. With the lock of changes held.
+    /// Records the progress of a scrub now. The caller holds the lock for changes.
     ///
     /// # Errors
-    /// If the members do not take it; then the last note stays.
+    /// If the members cannot store it. The last record stays then.
     pub(super) async fn note_scrub(&self, group: &Group) -> Answer<()> {
         let found = group
             .lead(|array: Array<ShardEnv>| async move {
@@ -348,11 +350,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes how far a scrub is, or how it ended: a group is about to be stopped. With the lock of
-    /// changes held.
+    /// Records the progress or the end of a scrub before its group is stopped. The caller holds the
+    /// lock for changes.
     ///
     /// # Errors
-    /// As [`Engine::note_scrub`].
+    /// As for [`Engine::note_scrub`].
     pub(super) async fn note_scrub_at_stop(&self, group: &Group) -> Answer<()> {
         let look = Look::at(group).await?;
         match look.scrub() {
@@ -361,13 +363,13 @@ impl Engine {
         }
     }
 
-    /// Notes that a scrub ended.
+    /// Records that a scrub ended.
     async fn note_end(&self, group: &Group, job: &JobStatus, now: u64) -> Answer<()> {
         let _one = self.changes.lock().await;
         self.note_end_held(group, job, now).await
     }
 
-    /// As [`Engine::note_end`], with the lock of changes held.
+    /// Like [`Engine::note_end`]. The caller holds the lock for changes.
     async fn note_end_held(&self, group: &Group, job: &JobStatus, now: u64) -> Answer<()> {
         if group.upkeep.has_recorded(job.id) {
             return Ok(()); // Somebody else has, while this one waited.
@@ -394,7 +396,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Notes that a scrub was stopped by request. With the lock of changes held.
+    /// Records that a scrub was stopped on request. The caller holds the lock for changes.
     pub(super) async fn note_stop(&self, group: &Group) -> Answer<()> {
         let now = self.clock.unix_s();
         self.change_catalogue(group, |catalogue| {
@@ -405,7 +407,7 @@ impl Engine {
         .map(|_| ())
     }
 
-    /// Says in the log what was found since the last look, each place once.
+    /// Logs the findings since the last look, each place once.
     fn tell_findings(&self, group: &Group, look: &Look) {
         let Some(job) = look.scrub() else { return };
         let told = {

@@ -1,4 +1,4 @@
-//! From the engine's state to what the API shows.
+//! Converts the engine's state to that of the API.
 
 use api::{
     Checksums, CrashSafety, DriveKind, DriveRole, DriveState, ErrorCounts, GroupHealth, IoCounters, JobKind, JobState,
@@ -44,7 +44,7 @@ fn member_state(member: &MemberStatus, silent: &Silent) -> api::MemberState {
     }
 }
 
-/// What may happen in a crash.
+/// The crash safety of a group, with a note about the effects of a crash.
 pub(super) fn crash_safety(superblock: &Superblock) -> CrashSafety {
     let shape = &superblock.shape;
     let (mode, closed, note) = match superblock.crash_safety {
@@ -73,7 +73,7 @@ pub(super) fn crash_safety(superblock: &Superblock) -> CrashSafety {
     CrashSafety { mode, write_hole_closed: closed, note: note.into() }
 }
 
-/// Whether blocks are verified.
+/// Whether blocks are verified by checksums.
 pub(super) fn checksums(superblock: &Superblock) -> Checksums {
     let enabled = superblock.layout.checksums.is_some();
     let note = match enabled {
@@ -84,7 +84,7 @@ pub(super) fn checksums(superblock: &Superblock) -> Checksums {
     Checksums { enabled, note: note.into() }
 }
 
-/// Members of the worst set that are not in sync, or do not answer.
+/// The number of members in the worst set that are not in sync, or do not answer.
 fn lost(status: &GroupStatus, silent: &Silent) -> usize {
     let per_set = status.superblock.shape.members_per_set();
     let is_lost = |member: &&MemberStatus| member_state(member, silent) != api::MemberState::InSync;
@@ -148,7 +148,7 @@ fn warnings(status: &GroupStatus, silent: &Silent, last: Option<&LastScrub>, nam
     warnings
 }
 
-/// A job at the shards' time `now`. A scrub that is paused to make room waits for `waits_for`.
+/// A job at the shards' time `now`. A scrub that is paused for a rebuild waits for `waits_for`.
 fn job(
     job: &JobStatus,
     now: u64,
@@ -200,7 +200,7 @@ fn job(
     }
 }
 
-/// Bytes that volumes have, and bytes that new ones may have.
+/// The space of a group, and the extents that volumes have.
 pub(super) fn space(group: &Group, catalogue: &Catalogue) -> (volume::Space, Vec<format::ExtentRecord>) {
     let geometry = &group.shared.geometry;
     let space = volume::Space {
@@ -210,10 +210,10 @@ pub(super) fn space(group: &Group, catalogue: &Catalogue) -> (volume::Space, Vec
     (space, catalogue.volumes.iter().flat_map(|volume| volume.extents.iter().copied()).collect())
 }
 
-/// The moment that a group is looked at.
+/// The time at which a group is looked at.
 #[derive(Debug, Clone)]
 pub(super) struct Moment {
-    /// The shards' own time, which jobs are measured in.
+    /// The shards' monotonic time, in which jobs are measured.
     pub shard_ns: u64,
     /// Seconds since 1970.
     pub unix_s: u64,
@@ -291,7 +291,7 @@ pub(super) fn group(group: &Group, status: &GroupStatus, catalogue: &Catalogue, 
     }
 }
 
-/// What the clients of all exports of a group did.
+/// The counters of all exports of a group together.
 pub(super) fn group_counters(group: &Group) -> Counters {
     let mut sum = Counters::default();
     for export in group.exports().values() {
@@ -312,7 +312,7 @@ pub(super) fn io(counters: &Counters) -> IoCounters {
     }
 }
 
-/// The load between two looks at the counters, `window_s` seconds apart.
+/// The load between two readings of the counters, `window_s` seconds apart.
 pub(super) fn load(before: &Counters, after: &Counters, window_s: f64) -> Load {
     let side = |kind: Kind, bytes: u64| {
         let latencies = after.latency_us.of(kind).iter().zip(before.latency_us.of(kind));
@@ -331,7 +331,7 @@ pub(super) fn load(before: &Counters, after: &Counters, window_s: f64) -> Load {
     }
 }
 
-/// Percentiles since counting began.
+/// Latency percentiles since counting began.
 pub(super) fn latency_of(counters: &Counters, kind: Kind) -> Option<LatencyUs> {
     latency(counters.latency_us.of(kind), bucket_end_us)
 }
@@ -341,7 +341,7 @@ fn bucket_end_us(bucket: usize) -> f64 {
     (1u64 << bucket) as f64
 }
 
-/// Percentiles of a histogram whose buckets end at `bound`: what they are at most.
+/// Percentiles of a histogram whose buckets end at `bound`, rounded up to the ends of buckets.
 fn latency(histogram: &[u64], bound: impl Fn(usize) -> f64) -> Option<LatencyUs> {
     let total: u64 = histogram.iter().sum();
     let last = histogram.iter().rposition(|&count| count > 0)?;
@@ -380,7 +380,7 @@ pub(super) fn drive(group: &Group, status: &GroupStatus, id: array::DriveId, dri
     }
 }
 
-/// A drive that belongs to nothing, as far as it is known here.
+/// A drive outside of any group, as far as it is known here.
 pub(super) fn opened(name: &str, open: &OpenDrive) -> api::Drive {
     let stats = open.stats();
     // Bucket i of a drive's histogram ends below 2^(i + 1) nanoseconds.
@@ -407,7 +407,7 @@ pub(super) fn opened(name: &str, open: &OpenDrive) -> api::Drive {
             flush_count: stats.flushes,
             discard_count: stats.discards + stats.zeroes,
         },
-        // Of a drive that is in no slot it is not known what failed.
+        // The kind of an error is not known for a drive outside of a slot.
         errors: ErrorCounts { other_count: stats.errors, ..ErrorCounts::default() },
         read_latency_us: latency(&stats.read_latency, bound),
         write_latency_us: latency(&stats.write_latency, bound),
@@ -415,7 +415,7 @@ pub(super) fn opened(name: &str, open: &OpenDrive) -> api::Drive {
     }
 }
 
-/// How reads and writes of a drive pass by the block layer, if it was opened so that they would.
+/// The passthrough state of a drive, if it was opened to bypass the block layer.
 pub(super) fn passthrough(open: &OpenDrive) -> Option<api::DrivePassthrough> {
     let (node, refusal) = (open.passthrough().map(str::to_owned), open.no_passthrough().map(str::to_owned));
     (node.is_some() || refusal.is_some()).then(|| {
@@ -424,7 +424,7 @@ pub(super) fn passthrough(open: &OpenDrive) -> Option<api::DrivePassthrough> {
     })
 }
 
-/// A drive that came and that no group has.
+/// An unassigned drive: it came, and no group has it.
 pub(super) fn newcomer(newcomer: &Newcomer) -> api::Drive {
     api::Drive {
         name: newcomer.path.clone(),
@@ -466,7 +466,7 @@ pub(super) fn volume(group: &Group, record: &format::VolumeRecord, used_bytes: u
     }
 }
 
-/// How an export is called: unique in the daemon, and the same after a restart.
+/// The identifier of an export: unique in the daemon, and the same after a restart.
 pub(super) fn export_id(group: &Group, id: u64) -> String {
     format!("{}-{id}", group.name)
 }
@@ -492,8 +492,8 @@ pub(super) fn export(group: &Group, catalogue: &Catalogue, running: &RunningExpo
     export
 }
 
-/// The export `id` of the volume `name`, of a group or an import, whose drives write `atomic_bytes`
-/// at once.
+/// The export `id` of the volume `name`, which belongs to a group or an import. Its drives write
+/// `atomic_bytes` at once.
 pub(super) fn export_of(id: &str, name: String, running: &RunningExport, atomic_bytes: Option<u32>) -> api::Export {
     let kind = &running.record.kind;
     let address = kind.address();
@@ -511,7 +511,7 @@ pub(super) fn export_of(id: &str, name: String, running: &RunningExport, atomic_
             let uri = devices::stable_path(&name).display().to_string();
             (api::Protocol::Ublk, uri, devices::users(*number, &name).len())
         }
-        // Its name is the group's.
+        // The URI needs the group's NQN, which the caller adds.
         ExportKind::NvmeTcp { .. } => (api::Protocol::NvmeTcp, String::new(), running.state.connections().len()),
     };
     let tls = if let ExportKind::Nbd { tls, .. } = kind { tls.as_ref() } else { None };

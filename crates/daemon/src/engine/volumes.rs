@@ -1,4 +1,4 @@
-//! Volumes of groups: made, resized, deleted.
+//! Creates, resizes and deletes volumes of groups.
 
 use api::{Changed, ErrorCode, Volume, VolumeCreate, VolumeName, VolumeUpdate, format_bytes, volume_bytes};
 use format::{ExportKind, ExportRecord, ExtentRecord, LimitOf, VolumeKind, VolumeRecord};
@@ -38,7 +38,7 @@ impl Engine {
             created_unix_s: self.clock.unix_s(),
             extents,
         };
-        // What a volume that was deleted in a crash may have left there.
+        // A volume whose deletion a crash interrupted may have left data there.
         group.release(record.extents.clone()).await?;
         let added = record.clone();
         self.change_catalogue(&group, |catalogue| {
@@ -134,7 +134,7 @@ impl Engine {
         ))
     }
 
-    /// Tells the kernel that a volume that is a block device has another size.
+    /// Tells the kernel the new size of a volume that is a block device.
     async fn tell_device(&self, group: &Group, name: &VolumeName, device: &ExportRecord) -> Answer<()> {
         let backing = Backing::of_volume(group, device.volume).await?;
         self.devices.resize(&backing, device, &name.to_string()).await
@@ -170,7 +170,7 @@ impl Engine {
     }
 }
 
-/// What of `new` lies beyond `old`: an extent that grew in place is there with its new part only.
+/// The parts of `new` beyond `old`. Of an extent that grew in place, only the new part.
 fn beyond(new: &[ExtentRecord], old: &[ExtentRecord]) -> Vec<ExtentRecord> {
     let part = |extent: &ExtentRecord| match old.iter().find(|other| other.start_byte == extent.start_byte) {
         Some(other) => ExtentRecord {

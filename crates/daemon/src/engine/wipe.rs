@@ -1,5 +1,4 @@
-//! Taking a group's mark off drives: of one that a group gave up, or that came from another
-//! machine.
+//! Erases superblocks: of drives that a group gave up, or that came from another machine.
 
 use api::{Changed, DriveWipe, ErrorCode, WipedDrive};
 use array::erase;

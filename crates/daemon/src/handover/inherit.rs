@@ -1,5 +1,5 @@
-//! What a process is started with: sockets by name (sd_listen_fds(3)), and what the process before
-//! has to say.
+//! The environment that a process is started with: sockets by name (sd_listen_fds(3)), and the
+//! message of the previous process.
 
 use std::fmt::Write;
 use std::fs;
@@ -9,7 +9,7 @@ use runtime::ListenOn;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Number of descriptors that are passed, from descriptor 3 on.
+/// The number of passed descriptors, which start at 3.
 pub(super) const LISTEN_FDS: &str = "LISTEN_FDS";
 /// The process that they are for.
 pub(super) const LISTEN_PID: &str = "LISTEN_PID";
@@ -18,30 +18,31 @@ pub(super) const LISTEN_FDNAMES: &str = "LISTEN_FDNAMES";
 /// An [`Arrival`] as JSON.
 pub(super) const UPGRADE: &str = "PURLIN_UPGRADE";
 
-/// More descriptors than this are not believed: it is a common limit of open files.
+/// A larger number of descriptors is refused: it is a common limit of open files.
 const COUNT_MAX: usize = 1024;
 
-/// Longest name of a descriptor (`FDNAME=` of sd_notify(3)).
+/// The longest name of a descriptor (`FDNAME=` of sd_notify(3)).
 const NAME_CHARS_MAX: usize = 255;
 
-/// Why the environment makes no sense.
+/// The reason why the environment is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub(super) enum InheritError {
-    /// Nothing is known of the descriptors.
+    /// The number of descriptors is unknown.
     #[error("LISTEN_FDS={0:?} is not a number of sockets")]
     Count(String),
-    /// There are descriptors, and which is which cannot be told.
+    /// There are descriptors, but their names do not match their number.
     #[error("LISTEN_FDNAMES has {names} names for {count} sockets")]
     Names {
-        /// Descriptors.
+        /// The number of descriptors.
         count: usize,
-        /// Names.
+        /// The number of names.
         names: usize,
     },
 }
 
-/// The names of the descriptors 3, 4, ... that were passed to the process `pid`, by values of the
-/// environment. None where they are for another process: whoever got them did not clean up.
+/// The names of the descriptors 3, 4, ... that were passed to the process `pid`, from the values of
+/// environment variables. Empty if they are for another process, which did not clear its
+/// environment.
 pub(super) fn names(
     pid: u32,
     listen_pid: Option<&str>,
@@ -52,16 +53,16 @@ pub(super) fn names(
     if for_pid.parse() != Ok(pid) {
         return Ok(Vec::new());
     }
-    // A sign is no digit: parse alone would take +1.
+    // `parse` would accept a sign, such as +1.
     let digits = !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit());
     let number = Some(count).filter(|_| digits).and_then(|count| count.parse().ok());
     let Some(number) = number.filter(|&number| number <= COUNT_MAX) else {
         return Err(InheritError::Count(count.to_owned()));
     };
     let names: Vec<String> = match listen_fdnames {
-        // What sd_listen_fds_with_names(3) calls them.
+        // The name that sd_listen_fds_with_names(3) uses.
         None => vec!["unknown".to_owned(); number],
-        // One socket without a name is what an empty text says, and no socket as well.
+        // An empty text can mean one socket without a name, or no socket.
         Some("") if number == 0 => Vec::new(),
         Some(names) => names.split(':').map(str::to_owned).collect(),
     };
@@ -71,34 +72,33 @@ pub(super) fn names(
     Ok(names)
 }
 
-/// What the process before says of an upgrade. Later versions may say more.
+/// The message of the previous process about an upgrade. Later versions may add fields.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Arrival {
-    /// The process: it stays the same.
+    /// The process ID, which stays the same.
     pub pid: u32,
-    /// When the daemon stopped taking connections, in microseconds of `CLOCK_MONOTONIC`.
+    /// When the daemon stopped accepting connections, in microseconds of `CLOCK_MONOTONIC`.
     pub since_us: u64,
-    /// Its version.
+    /// The version of the previous process.
     pub from_version: String,
     /// The program that was to be executed.
     pub program: String,
-    /// It could not be: the program before was executed again.
+    /// Set if it could not be executed: the previous program was executed again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<Failed>,
 }
 
-/// Why a process is not the program that was to take its place.
+/// The reason why the process is not the program that was to replace it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Failed {
-    /// A sentence.
+    /// The reason as a sentence.
     pub message: String,
     /// That program's version.
     pub to_version: Option<String>,
 }
 
 impl Arrival {
-    /// Reads what the environment says; `None` where that is nothing, or was said to another
-    /// process.
+    /// Parses the environment variable; `None` if it is missing, malformed, or for another process.
     pub fn parse(pid: u32, text: Option<&str>) -> Option<Arrival> {
         let arrival: Arrival = match serde_json::from_str(text?) {
             Ok(arrival) => arrival,
@@ -111,13 +111,13 @@ impl Arrival {
     }
 }
 
-/// The name that the descriptor of a socket gets, `None` where none can be given: the socket's own
-/// name, and for a Unix socket which file it was bound to. A file of this path that was made since
-/// is not that one, though the path is the same.
+/// The descriptor name of a socket, `None` if it cannot have one. It consists of the socket's own
+/// name and, for a Unix socket, the identity of its file. A later file with the same path gets
+/// another name.
 pub(super) fn descriptor_name(socket: &str, on: &ListenOn) -> Option<String> {
     let mut name = encoded(socket);
     if let ListenOn::Unix { path, .. } = on {
-        // The modification time sets apart a file that got the inode of one that was removed.
+        // The modification time distinguishes a new file that reuses the inode of a removed one.
         let file = fs::symlink_metadata(path).ok()?;
         let modified_ns = i128::from(file.mtime()) * 1_000_000_000 + i128::from(file.mtime_nsec());
         write!(name, "@{:x}-{:x}-{modified_ns:x}", file.dev(), file.ino()).expect("a string takes everything");
@@ -125,7 +125,7 @@ pub(super) fn descriptor_name(socket: &str, on: &ListenOn) -> Option<String> {
     Some(name).filter(|name| name.len() <= NAME_CHARS_MAX)
 }
 
-/// A name as descriptors may have it: in ASCII, without colons, and without the sign that
+/// Encodes a name for descriptors: in ASCII, without colons, and without the sign that
 /// [`descriptor_name`] adds.
 pub(super) fn encoded(name: &str) -> String {
     let mut text = String::new();
@@ -211,7 +211,7 @@ mod tests {
         assert!(before.starts_with("api@"), "{before}");
         assert_eq!(descriptor_name("api", &on).unwrap(), before);
         fs::remove_file(&path).unwrap();
-        // A file system may give the same inode again, but not at the same time.
+        // A file system may reuse the inode, but not with the same time.
         std::thread::sleep(std::time::Duration::from_millis(20));
         let second = UnixListener::bind(&path).unwrap();
         assert_ne!(descriptor_name("api", &on).unwrap(), before);

@@ -1,4 +1,4 @@
-//! The service manager: it is told how the daemon is (sd_notify(3)), and keeps sockets over a
+//! The service manager: the daemon tells it its state (sd_notify(3)), and it keeps sockets across a
 //! restart.
 
 use std::ffi::OsStr;
@@ -10,18 +10,18 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use runtime::send_with_descriptor;
 
-/// Where the service manager takes messages.
+/// The variable with the address to which the service manager's messages go.
 pub(super) const NOTIFY_SOCKET: &str = "NOTIFY_SOCKET";
 
-/// A service manager that wants to be told.
+/// A connection to the service manager.
 #[derive(Debug)]
 pub(super) struct Manager(UnixDatagram);
 
 impl Manager {
-    /// The service manager behind an address: a path, or with `@` in front an abstract name.
+    /// Connects to the service manager at an address: a path, or an abstract name after `@`.
     ///
     /// # Errors
-    /// Where nobody takes messages there, or the address is of another kind.
+    /// If no process receives messages there, or the address is of another kind.
     pub fn connect(address: &OsStr) -> io::Result<Manager> {
         let address = match address.as_bytes() {
             [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
@@ -33,14 +33,14 @@ impl Manager {
         Ok(Manager(socket))
     }
 
-    /// Sends assignments, one a line.
+    /// Sends assignments, one per line.
     pub fn tell(&self, lines: &str) {
         if let Err(error) = self.0.send(lines.as_bytes()) {
             tracing::warn!(%error, "the service manager does not take a message");
         }
     }
 
-    /// Has a socket kept over a restart.
+    /// Has the service manager keep a socket across a restart.
     pub fn store(&self, name: &str, socket: BorrowedFd<'_>) {
         let message = format!("FDSTORE=1\nFDNAME={name}");
         if let Err(error) = send_with_descriptor(self.0.as_fd(), message.as_bytes(), socket) {
@@ -48,7 +48,7 @@ impl Manager {
         }
     }
 
-    /// Has it closed.
+    /// Has the service manager close a socket.
     pub fn remove(&self, name: &str) {
         self.tell(&format!("FDSTOREREMOVE=1\nFDNAME={name}"));
     }

@@ -1,23 +1,23 @@
-//! Replacing the daemon while clients keep coming: its listening sockets go from one process to the
-//! next.
+//! Replaces the daemon while clients keep connecting: its listening sockets pass from one process
+//! to the next.
 //!
 //! ```text
-//!              upgrade                                     restart by a service manager
-//!   old: stops groups, keeps sockets                old: stores sockets when they are bound (FDSTORE=1)
-//!        executes the program, same pid                  stops groups, ends
-//!   new: takes sockets by name (LISTEN_FDS)         new: takes sockets by name (LISTEN_FDS)
-//!        starts groups, serves                           starts groups, serves
+//!              upgrade                              restart by a service manager
+//!   old: stops groups, keeps sockets         old: stores sockets when they are bound (FDSTORE=1)
+//!        executes the program, same pid           stops groups, ends
+//!   new: takes sockets by name (LISTEN_FDS)  new: takes sockets by name (LISTEN_FDS)
+//!        starts groups, serves                    starts groups, serves
 //! ```
 //!
 //! Invariants:
-//! 1. A socket that listens is held here under a name, from the moment when it is bound until
-//!    nobody shall come there any more. So it listens on while its listener is gone, and whoever
-//!    connects waits.
-//! 2. A socket that was given is used only if its name, type and address, and the file of a Unix
-//!    socket, are those that are asked for. If not it is shut down, for those who wait there would
-//!    wait for ever.
-//! 3. Nothing is stopped for a program that cannot take over, as far as that can be known. If it
-//!    cannot be executed in the end, this one is executed again.
+//! 1. A listening socket is held here under a name, from its bind until clients are no longer
+//!    wanted there. So it keeps listening while its listener is gone, and clients that connect
+//!    wait.
+//! 2. A passed socket is used only if its name, type, address and, for a Unix socket, its file
+//!    match the request. Otherwise it is shut down, because clients that wait there would wait for
+//!    ever.
+//! 3. Nothing is stopped for a program that cannot take over, as far as that can be checked. If its
+//!    execution fails in the end, this program is executed again.
 
 mod inherit;
 mod manager;
@@ -41,37 +41,37 @@ use crate::log_writer::flush_log;
 use inherit::{Arrival, Failed, InheritError, LISTEN_FDNAMES, LISTEN_FDS, LISTEN_PID, UPGRADE};
 use manager::{Manager, NOTIFY_SOCKET};
 
-/// Version of this program.
+/// The version of this program.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// What this process got from the one before and leaves to the next.
+/// The state that this process received from the previous one and passes to the next.
 pub struct Handover {
     sockets: Mutex<Sockets>,
     upgrade: Mutex<Upgrade>,
-    /// When the upgrade stopped taking connections, in microseconds of `CLOCK_MONOTONIC`.
+    /// When the upgrade stopped accepting connections, in microseconds of `CLOCK_MONOTONIC`.
     since_us: Mutex<Option<u64>>,
-    /// Somebody asked for an upgrade.
+    /// Notified when an upgrade is requested.
     asked: Notify,
     manager: Option<Manager>,
-    /// Where this program was started from.
+    /// The path from which this program was started.
     program: PathBuf,
 }
 
 #[derive(Default)]
 struct Sockets {
-    /// Given and not taken yet, with the names of their descriptors.
+    /// Passed and not taken yet, with the names of their descriptors.
     given: Vec<(String, OwnedFd)>,
     /// In use, by their own names, with the names of their descriptors.
     held: BTreeMap<String, (Option<String>, OwnedFd)>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing panics while a lock is held.
+    // No code panics while it holds a lock.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Handover {
-    /// Of a process that was given nothing, and has no service manager.
+    /// The state of a process that was passed nothing, and has no service manager.
     pub fn alone() -> Handover {
         Handover {
             sockets: Mutex::default(),
@@ -83,7 +83,7 @@ impl Handover {
         }
     }
 
-    /// What this process was started with, as its environment says it.
+    /// The state that was passed to this process in its environment.
     pub fn inherited() -> Handover {
         let variable = |name: &str| env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         let pid = std::process::id();
@@ -125,7 +125,7 @@ impl Handover {
         }
     }
 
-    /// The socket of this name, if it was given and is what is asked for.
+    /// The socket of this name, if it was passed and matches the request.
     pub fn take(&self, socket: &str, on: &ListenOn) -> Option<Bound> {
         let name = inherit::descriptor_name(socket, on)?;
         loop {
@@ -150,7 +150,7 @@ impl Handover {
         }
     }
 
-    /// Keeps a socket that was bound under a name, for whoever comes next.
+    /// Holds a bound socket under a name, for the next process.
     pub fn hold(&self, socket: &str, bound: &Bound) {
         let second = match bound.as_fd().try_clone_to_owned() {
             Ok(second) => second,
@@ -168,7 +168,7 @@ impl Handover {
         lock(&self.sockets).held.insert(socket.to_owned(), (name, second));
     }
 
-    /// Nobody shall come there any more.
+    /// Stops holding a socket: clients are no longer wanted there.
     pub fn forget(&self, socket: &str) {
         let held = lock(&self.sockets).held.remove(socket);
         if let (Some(manager), Some((Some(name), _))) = (&self.manager, held) {
@@ -176,13 +176,13 @@ impl Handover {
         }
     }
 
-    /// Closes what was given and is of no use, once all that is served now has been started.
+    /// Closes passed sockets that are not used. Called after all listeners were started.
     pub fn drop_unused(&self) {
         let unused = std::mem::take(&mut lock(&self.sockets).given);
         for (name, fd) in unused {
             tracing::info!(name, "a socket that was passed is not used, and closed");
             self.unstore(&name);
-            // One that has the name of another may be the same socket.
+            // A socket with the same name as a held one may be the same socket.
             let is_used = lock(&self.sockets).held.values().any(|(held, _)| held.as_ref() == Some(&name));
             if !is_used {
                 shut(fd);
@@ -190,7 +190,7 @@ impl Handover {
         }
     }
 
-    /// Has the service manager close what it has under a name, but for a socket that is in use.
+    /// Has the service manager close its sockets of a name, except one that is in use.
     fn unstore(&self, name: &str) {
         let Some(manager) = &self.manager else { return };
         manager.remove(name);
@@ -199,25 +199,25 @@ impl Handover {
         }
     }
 
-    /// Whether sockets outlive what is served now: they listen on, and their files stay.
+    /// Whether sockets outlive the current service: they keep listening, and their files stay.
     pub fn keeps(&self) -> bool {
         self.manager.is_some() || self.is_upgrade()
     }
 
-    /// Whether what is served now ends because another program takes this one's place.
+    /// Whether the service ends because another program replaces this one.
     pub fn is_upgrade(&self) -> bool {
         lock(&self.upgrade).state == UpgradeState::Running
     }
 
-    /// How an upgrade stands.
+    /// The state of the upgrade.
     pub fn upgrade(&self) -> Upgrade {
         lock(&self.upgrade).clone()
     }
 
-    /// Has the daemon replaced by a program, once it was looked at.
+    /// Plans the replacement of the daemon by a program, after checking it.
     ///
     /// # Errors
-    /// If the program cannot take over, or an upgrade is under way.
+    /// If the program cannot take over, or an upgrade is in progress.
     pub async fn plan(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>> {
         let program = request.program.map_or_else(|| self.program.clone(), PathBuf::from);
         let checked = program.clone();
@@ -252,21 +252,21 @@ impl Handover {
         Ok(Changed::done(steps, upgrade.clone()))
     }
 
-    /// Waits for an upgrade that is asked for.
+    /// Waits until an upgrade is requested.
     pub async fn asked(&self) {
         self.asked.notified().await;
     }
 
-    /// From now on nobody is served.
+    /// Starts the pause of an upgrade: from now on no client is served.
     pub fn begin(&self) {
         let now_us = monotonic_us();
         *lock(&self.since_us) = Some(now_us);
         self.tell(&format!("RELOADING=1\nMONOTONIC_USEC={now_us}"));
     }
 
-    /// Executes the program that was planned, in the place of this process, and if that fails this
-    /// program again. Returns only if that fails, too: then the sockets are there to be taken
-    /// again. To be called when everything has stopped.
+    /// Executes the planned program in place of this process, or this program again if that fails.
+    /// Returns only if both fail: then the sockets can be taken again. Must be called after
+    /// everything has stopped.
     pub fn replace(&self, signals: DefaultSignals) {
         let upgrade = self.upgrade();
         let program = upgrade.program.unwrap_or_default();
@@ -283,8 +283,8 @@ impl Handover {
         lock(&self.upgrade).message = Some(message);
     }
 
-    /// Executes a program with sockets, and with what it has to know of the upgrade to `program`.
-    /// Returns only if that fails, with the reason.
+    /// Executes a program with sockets and with the message about the upgrade to `program`. Returns
+    /// only if that fails, with the reason.
     fn execute(
         &self,
         mut command: Command,
@@ -308,7 +308,7 @@ impl Handover {
         replace_process(command, &descriptors)
     }
 
-    /// Everything is served: an upgrade, if there was one, is over.
+    /// Reports that everything is served. This ends an upgrade.
     pub fn ready(&self) {
         if let Some(since_us) = lock(&self.since_us).take() {
             let pause_us = monotonic_us().saturating_sub(since_us);
@@ -321,7 +321,7 @@ impl Handover {
         self.tell("READY=1");
     }
 
-    /// The daemon ends.
+    /// Reports that the daemon ends.
     pub fn stopping(&self) {
         self.tell("STOPPING=1");
     }
@@ -333,9 +333,9 @@ impl Handover {
     }
 }
 
-/// Ends a listening socket for all who have it, and for those who wait there.
+/// Shuts a listening socket down for all processes that have it, and for clients that wait there.
 fn shut(fd: OwnedFd) {
     let socket = TcpStream::from(fd);
-    // It may be no socket at all, or not one that listens.
+    // It may not be a socket, or not a listening one.
     let _: io::Result<()> = socket.shutdown(Shutdown::Both);
 }

@@ -1,4 +1,4 @@
-//! The program that is to take the daemon's place: which one it is, and whether it may.
+//! The program that is to replace the daemon: its path, and whether it may do so.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -17,21 +17,21 @@ use super::inherit::{LISTEN_FDNAMES, LISTEN_FDS, LISTEN_PID, UPGRADE};
 use super::manager::NOTIFY_SOCKET;
 use crate::http::{Answer, ControlError};
 
-/// A program that has not said its version by then is not the right one. Saying it takes
-/// milliseconds; a busy machine takes longer.
+/// A program that has not printed its version within this time is not the right one. Printing it
+/// takes milliseconds, but longer on a busy machine.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// How often it is looked whether it has ended.
+/// How often to check whether it has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Longest answer that is read: a version takes a line.
+/// The longest answer that is read. A version takes a line.
 const ANSWER_BYTES_MAX: usize = 256;
 
-/// The file that this process runs, whatever lies under its name by now, and though it may have no
-/// name any more.
+/// The file that this process runs, even if its path leads to another file by now, or it was
+/// deleted.
 const OWN_FILE: &str = "/proc/self/exe";
 
-/// The path by which this process was started. What `/proc/self/exe` says would not do: it follows
+/// The path by which this process was started. `/proc/self/exe` does not tell it: that resolves
 /// links, and sticks to a file that was replaced.
 pub(super) fn own_path() -> PathBuf {
     let resolved = std::env::current_exe().unwrap_or_else(|_| PathBuf::from(OWN_FILE));
@@ -47,15 +47,15 @@ fn called_path() -> Option<PathBuf> {
     std::env::args_os().next().and_then(|name| path_of(&name, std::env::var_os("PATH").as_deref()))
 }
 
-/// What executes this program again, which was started from `path`.
+/// A command that executes this program again, which was started from `path`.
 pub(super) fn again(path: &Path) -> Command {
     let mut command = Command::new(OWN_FILE);
     command.arg0(path);
     command
 }
 
-/// As [`own_path`], in a process that [`again`] has made: what lies there may be another program.
-/// It is shown under its name again, as which the kernel has taken the last part of [`OWN_FILE`].
+/// Like [`own_path`], in a process that [`again`] made: its path may lead to another program. Also
+/// restores the process name, because the kernel has taken the last part of [`OWN_FILE`] for it.
 pub(super) fn own_path_again() -> PathBuf {
     let path = called_path().unwrap_or_else(own_path);
     if let Some(name) = path.file_name()
@@ -66,7 +66,7 @@ pub(super) fn own_path_again() -> PathBuf {
     path
 }
 
-/// The path of a program that was called by `name`, as a shell finds it.
+/// The path of a program that was called by `name`, found like a shell does.
 fn path_of(name: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     if Path::new(name).components().count() > 1 {
         return std::path::absolute(name).ok();
@@ -75,8 +75,8 @@ fn path_of(name: &OsStr, path: Option<&OsStr>) -> Option<PathBuf> {
     std::path::absolute(found).ok()
 }
 
-/// Checks that a program can take the daemon's place, by its file and by what it answers to
-/// `--version`. Gives its version. Blocks.
+/// Checks that a program can replace the daemon: its file, and its answer to `--version`. Returns
+/// its version. Blocks.
 pub(super) fn check(program: &Path) -> Answer<String> {
     let refuse =
         |code, why: String| Err(ControlError::new(code, format!("cannot upgrade to {}: {why}", program.display())));
@@ -91,7 +91,8 @@ pub(super) fn check(program: &Path) -> Answer<String> {
     if mode & 0o111 == 0 {
         return refuse(ErrorCode::Invalid, "it is not executable".to_owned());
     }
-    // It gets all rights that the daemon has. The metadata of a process say whose it is.
+    // The program gets all rights of the daemon. The owner of `/proc/self` is the user of this
+    // process.
     let own = match fs::metadata("/proc/self") {
         Ok(own) => own,
         Err(error) => return refuse(ErrorCode::Io, format!("cannot tell who runs this: {error}")),
@@ -117,21 +118,22 @@ pub(super) fn check(program: &Path) -> Answer<String> {
     }
 }
 
-/// The version in what `--version` prints: `purlind 1.2.3`.
+/// The version in the output of `--version`: `purlind 1.2.3`.
 fn version(answer: &str) -> Option<&str> {
     let version = answer.strip_suffix('\n').unwrap_or(answer).strip_prefix("purlind ")?;
     let known = |c: char| c.is_ascii_alphanumeric() || ".-+".contains(c);
     (version.starts_with(|c: char| c.is_ascii_digit()) && version.chars().all(known)).then_some(version)
 }
 
-/// What a program says to `--version`.
+/// The output of a program for `--version`.
 fn asked(program: &Path) -> Result<String, String> {
     let broken = |error: io::Error| format!("its answer cannot be read: {error}");
     let (mut ours, theirs) = UnixStream::pair().map_err(broken)?;
     ours.set_nonblocking(true).map_err(broken)?;
     let mut command = Command::new(program);
     command.arg("--version").stdin(Stdio::null()).stdout(OwnedFd::from(theirs)).stderr(Stdio::null());
-    // It is only asked: nothing of what this process was given is for it.
+    // The program only prints its version, so it must not get anything that was passed to this
+    // process.
     for name in [LISTEN_FDS, LISTEN_PID, LISTEN_FDNAMES, UPGRADE, NOTIFY_SOCKET] {
         command.env_remove(name);
     }
@@ -155,8 +157,8 @@ fn asked(program: &Path) -> Result<String, String> {
     if !status.success() {
         return Err(format!("it does not answer --version: {status}"));
     }
-    // What it wrote waits in the socket. A child of its own may hold the other end, hence no
-    // reading to the end.
+    // Its output waits in the socket. Do not read to the end: a child of the program may hold the
+    // other end open.
     let mut answer = [0; ANSWER_BYTES_MAX];
     let len = match ours.read(&mut answer) {
         Ok(len) => len,
@@ -214,7 +216,7 @@ mod tests {
             error.strip_prefix(&format!("cannot upgrade to {}: ", path.display())).expect("it is named").to_owned()
         };
         assert_eq!(check(&script("good", 0o755, "echo purlind 9.8.7")).unwrap(), "9.8.7");
-        // What it leaves behind holds its output open, and says nothing.
+        // Its child holds its output open, and writes nothing.
         assert_eq!(
             check(&script("parent", 0o755, "sleep 60 & echo $! >\"$0.child\"; echo purlind 9.8.7")).unwrap(),
             "9.8.7"

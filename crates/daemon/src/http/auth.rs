@@ -1,4 +1,4 @@
-//! Bearer tokens: who may use the API over TCP.
+//! Bearer tokens: they authorize clients of the API over TCP.
 
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
@@ -18,10 +18,10 @@ use thiserror::Error;
 use super::control::ControlError;
 use super::seats::Seat;
 
-/// The shortest token: 32 characters of hexadecimal are 128 bits, beyond guessing.
+/// The shortest token: 32 characters of hexadecimal are 128 bits, too many to guess.
 pub const TOKEN_CHARS_MIN: usize = 32;
 
-/// Why a token file cannot be used.
+/// The reason why a token file cannot be used.
 #[derive(Debug, Error)]
 pub enum TokenError {
     /// It could not be read.
@@ -29,10 +29,10 @@ pub enum TokenError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
-    /// Others than its owner can read it.
+    /// Users other than its owner can read it.
     #[error("the token file {} can be read by others (mode {mode:o}): make it 600", path.display())]
     Readable {
         /// The file.
@@ -40,7 +40,7 @@ pub enum TokenError {
         /// Its permission bits.
         mode: u32,
     },
-    /// A token that could be guessed, or that no header can carry.
+    /// A token that could be guessed, or that a header cannot carry.
     #[error(
         "line {line} of the token file {} is no token: use at least {TOKEN_CHARS_MIN} visible characters without spaces",
         path.display()
@@ -51,7 +51,7 @@ pub enum TokenError {
         /// The line, from 1.
         line: usize,
     },
-    /// Nobody could come in.
+    /// The file has no token, so no client could be authorized.
     #[error("the token file {} holds no token", path.display())]
     Empty {
         /// The file.
@@ -59,7 +59,7 @@ pub enum TokenError {
     },
 }
 
-/// The tokens that the daemon takes.
+/// The tokens that the daemon accepts.
 #[derive(Clone)]
 pub struct Tokens(Vec<String>);
 
@@ -71,8 +71,7 @@ impl std::fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// Reads a file with one token a line; empty lines and lines that begin with `#` are passed
-    /// over.
+    /// Reads a file with one token per line. Empty lines and lines that start with `#` are skipped.
     ///
     /// # Errors
     /// [`TokenError`]; a file that others can read is refused.
@@ -88,7 +87,7 @@ impl Tokens {
         Tokens::parse(&text, path)
     }
 
-    /// What a token file says. `path` is for the errors only.
+    /// Parses a token file. `path` is only for the errors.
     ///
     /// # Errors
     /// [`TokenError::Weak`] and [`TokenError::Empty`].
@@ -110,7 +109,7 @@ impl Tokens {
         Ok(Tokens(tokens))
     }
 
-    /// Whether `token` is one of them, in a time that tells nothing but its length.
+    /// Whether `token` is one of them. The time that this takes reveals only its length.
     pub fn accept(&self, token: &str) -> bool {
         let mut found = Choice::from(0);
         for known in &self.0 {
@@ -120,13 +119,13 @@ impl Tokens {
     }
 }
 
-/// `routes` for those who have one of `tokens`: nothing is routed without.
+/// Protects `routes`: no request is routed without one of `tokens`.
 pub fn guarded(routes: Router, tokens: Arc<Tokens>) -> Router {
     routes.layer(from_fn_with_state(tokens, require_token))
 }
 
-/// Lets a request pass if it carries `Authorization: Bearer TOKEN` (RFC 6750, 2.1) with a known
-/// token. Otherwise it is the connection's last one.
+/// Forwards a request that carries `Authorization: Bearer TOKEN` (RFC 6750, 2.1) with a known
+/// token. Any other request is the last one of its connection.
 async fn require_token(State(tokens): State<Arc<Tokens>>, request: Request, next: Next) -> Response {
     let given = request.headers().get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(|value| {
         let (scheme, token) = value.split_once(' ')?;

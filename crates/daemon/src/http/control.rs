@@ -1,4 +1,4 @@
-//! What the daemon can do: the seam between its HTTP side and its engine.
+//! The interface between the daemon's HTTP side and its engine.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -16,19 +16,19 @@ use thiserror::Error;
 
 use super::metrics::metrics_text;
 
-/// Why the daemon refused or failed: a code for programs, which decides the HTTP status, and one
-/// sentence for people.
+/// The reason why the daemon refused or failed: a code for programs, which decides the HTTP status,
+/// and one sentence for people.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("{message}")]
 pub struct ControlError {
-    /// Decide by this.
+    /// Programs decide by this code.
     pub code: ErrorCode,
-    /// One sentence without a full stop, that names what was refused and why.
+    /// One sentence without a full stop. It names the refused object and the reason.
     pub message: String,
 }
 
 impl ControlError {
-    /// An error with this code and sentence.
+    /// Makes an error from a code and a sentence.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> ControlError {
         ControlError { code, message: message.into() }
     }
@@ -79,13 +79,13 @@ impl From<api::Invalid> for ControlError {
     }
 }
 
-/// What an operation answers.
+/// The answer of an operation.
 pub type Answer<T> = Result<T, ControlError>;
 
 /// Refuses unless `confirm` names the object that would lose data.
 ///
 /// # Errors
-/// [`ErrorCode::ConfirmationNeeded`], with a sentence that says what would be lost.
+/// [`ErrorCode::ConfirmationNeeded`], with a sentence about the data that would be lost.
 pub fn require_confirmation(name: &str, what_is_lost: &str, confirm: Option<&str>) -> Answer<()> {
     if confirm == Some(name) {
         return Ok(());
@@ -96,36 +96,36 @@ pub fn require_confirmation(name: &str, what_is_lost: &str, confirm: Option<&str
     ))
 }
 
-/// What the daemon can do.
+/// The operations of the daemon.
 ///
-/// The routes have checked every request with its `validate`, and the confirmation of every
-/// deletion, before a method is called; only a shrinking [`Control::volume_resize`] must ask by
-/// itself, with [`require_confirmation`].
+/// Before a method is called, the routes have checked the request with its `validate`, and the
+/// confirmation of every deletion. Only a shrinking [`Control::volume_resize`] has to check the
+/// confirmation itself, with [`require_confirmation`].
 ///
-/// A method is never dropped half way. Methods that start long operations return at once; those are
-/// followed through the jobs of [`Control::group`]. With `dry_run` a method checks all it can,
-/// changes nothing, and answers [`Changed::planned`]. A refused method has changed nothing.
+/// A method is never dropped halfway. Methods that start long operations return at once; the jobs
+/// of [`Control::group`] show the progress. With `dry_run` a method checks all it can, changes
+/// nothing, and answers [`Changed::planned`]. A refused method has changed nothing.
 #[async_trait]
 pub trait Control: Send + Sync + 'static {
-    /// One screen of everything.
+    /// An overview of everything on one screen.
     async fn status(&self) -> Answer<Status>;
 
-    /// All groups that run, by name.
+    /// All running groups, by name.
     async fn groups(&self) -> Answer<Vec<Group>>;
     /// Groups that could not be started.
     async fn groups_not_started(&self) -> Answer<Vec<GroupNotStarted>>;
     /// One group.
     async fn group(&self, group: &str) -> Answer<Group>;
-    /// Makes a group of drives, usable at once. `shape` is what its level, drives and numbers
-    /// amount to.
+    /// Creates a group of drives, usable at once. `shape` results from its level, drives and
+    /// numbers.
     async fn group_create(&self, request: GroupCreate, shape: Shape) -> Answer<Changed<Group>>;
     /// Starts a group from its drives.
     async fn group_assemble(&self, request: GroupAssemble) -> Answer<Changed<Group>>;
-    /// Starts a group by its name, from drives that are known or found.
+    /// Starts a group by its name, from known or found drives.
     async fn group_start(&self, group: &str, request: GroupStart) -> Answer<Changed<Group>>;
-    /// Which groups are on drives. Changes nothing.
+    /// Lists the groups on drives. Changes nothing.
     async fn group_scan(&self, request: GroupScan) -> Answer<Scanned>;
-    /// Gives a running group another name.
+    /// Renames a running group.
     async fn group_rename(&self, group: &str, request: Rename) -> Answer<Changed<Group>>;
     /// Stops using a group's drives.
     async fn group_stop(&self, group: &str, request: GroupStop) -> Answer<Changed<Group>>;
@@ -135,49 +135,49 @@ pub trait Control: Send + Sync + 'static {
     async fn group_delete(&self, group: &str, dry_run: bool) -> Answer<Changed<Group>>;
     /// Changes settings of a running group.
     async fn group_update(&self, group: &str, request: GroupUpdate) -> Answer<Changed<Group>>;
-    /// Starts, pauses, resumes, stops or asks for a scrub.
+    /// Starts, pauses, resumes or stops a scrub, or returns its state.
     async fn scrub(&self, group: &str, request: ScrubRequest) -> Answer<Scrub>;
 
     /// All imports, by name.
     async fn imports(&self) -> Answer<Vec<Import>>;
     /// One import.
     async fn import(&self, import: &str) -> Answer<Import>;
-    /// Finds the md array on some drives and reads it. A dry run says what is there, also where
+    /// Finds the md array on some drives and reads it. A dry run lists what is found, even if
     /// nothing can be read.
     async fn import_md(&self, request: ImportMd) -> Answer<Imported>;
     /// Connects to a namespace of another machine.
     async fn import_nvme(&self, request: ImportNvme) -> Answer<Changed<Import>>;
-    /// Lets go of an import's drives, which stay as they are.
+    /// Releases an import's drives, which stay as they are.
     async fn import_forget(&self, import: &str, request: ImportForget) -> Answer<Changed<Import>>;
 
     /// All drives.
     async fn drives(&self) -> Answer<Vec<Drive>>;
-    /// One drive, asked how it is.
+    /// One drive, with its current health.
     async fn drive(&self, drive: &str) -> Answer<DriveDetails>;
-    /// The last health reports of drives, by their names. Asks none.
+    /// The last health reports of drives, by drive name. Does not ask the drives.
     async fn drive_healths(&self) -> Answer<BTreeMap<String, DriveHealth>>;
     /// Stops using a member.
     async fn member_fail(&self, group: &str, slot: u32, request: MemberFail) -> Answer<Changed<Group>>;
-    /// Puts another drive in a slot and rebuilds onto it.
+    /// Puts another drive in a slot: it is rebuilt, or copied first from a working member.
     async fn member_replace(&self, group: &str, slot: u32, request: MemberReplace) -> Answer<Changed<Group>>;
     /// Erases the superblocks of a drive that no running group has.
     async fn drive_wipe(&self, drive: &str, request: DriveWipe) -> Answer<Changed<WipedDrive>>;
     /// Adds a hot spare.
     async fn spare_add(&self, group: &str, request: SpareAdd) -> Answer<Changed<Group>>;
-    /// Takes a hot spare away.
+    /// Removes a hot spare.
     async fn spare_remove(&self, group: &str, drive: &str, dry_run: bool) -> Answer<Changed<Group>>;
 
     /// All volumes, by full name.
     async fn volumes(&self) -> Answer<Vec<Volume>>;
     /// One volume.
     async fn volume(&self, name: &VolumeName) -> Answer<Volume>;
-    /// Makes a volume, usable at once; it reads as zeroes.
+    /// Creates a volume, usable at once. It reads as zeroes.
     async fn volume_create(&self, request: VolumeCreate) -> Answer<Changed<Volume>>;
     /// Grows or shrinks a volume. Shrinking needs confirmation unless it is a dry run.
     async fn volume_resize(&self, name: &VolumeName, request: VolumeUpdate) -> Answer<Changed<Volume>>;
-    /// Changes how fast a volume may be used, all its exports together.
+    /// Changes the rate limit of a volume, for all its exports together.
     async fn volume_limit(&self, name: &VolumeName, request: LimitUpdate) -> Answer<Changed<Volume>>;
-    /// Gives a volume another name in its group.
+    /// Renames a volume within its group.
     async fn volume_rename(&self, name: &VolumeName, request: Rename) -> Answer<Changed<Volume>>;
     /// Destroys a volume. Refused while it is exported.
     async fn volume_delete(&self, name: &VolumeName, dry_run: bool) -> Answer<Changed<Volume>>;
@@ -200,53 +200,54 @@ pub trait Control: Send + Sync + 'static {
     /// use.
     async fn export_delete(&self, id: &str) -> Answer<Changed<Export>>;
 
-    /// NVMe hosts that exports name, or that have used one, by name.
+    /// NVMe hosts that exports or shared drives name, that are connected or have used one, or that
+    /// have a secret or a key, by name.
     async fn hosts(&self) -> Answer<Vec<Host>>;
 
     /// The drives that other machines may use, by number.
     async fn shares(&self) -> Answer<Vec<Share>>;
 
-    /// Offers drives, as they are, to other machines: all or none.
+    /// Shares drives with other machines, all or none.
     async fn share_create(&self, request: ShareCreate) -> Answer<Changed<ShareList>>;
 
-    /// Offers a drive no longer.
+    /// Stops sharing a drive.
     async fn share_delete(&self, id: &str) -> Answer<Changed<Share>>;
 
-    /// Lets an NVMe host use a shared drive.
+    /// Allows an NVMe host to use a shared drive.
     async fn share_host_allow(&self, id: &str, host: &str) -> Answer<Changed<Share>>;
 
-    /// Lets an NVMe host use a shared drive no longer. It loses the namespace at once.
+    /// Denies an NVMe host a shared drive. It loses the namespace at once.
     async fn share_host_deny(&self, id: &str, host: &str) -> Answer<Changed<Share>>;
 
     /// Changes an export while clients are connected.
     async fn export_set(&self, id: &str, request: ExportUpdate) -> Answer<Changed<Export>>;
 
-    /// Lets an NVMe host use an export.
+    /// Allows an NVMe host to use an export.
     async fn host_allow(&self, id: &str, host: &str) -> Answer<Changed<Export>>;
 
-    /// Lets an NVMe host use an export no longer. It loses the namespace at once.
+    /// Denies an NVMe host an export. It loses the namespace at once.
     async fn host_deny(&self, id: &str, host: &str) -> Answer<Changed<Export>>;
 
-    /// Changes how fast an NVMe host may use an export, all its queues together.
+    /// Changes the rate limit of an NVMe host at an export, for all its queues together.
     async fn host_limit(&self, id: &str, host: &str, request: LimitUpdate) -> Answer<Changed<Export>>;
 
-    /// Other discovery services that NVMe hosts are told of, by address.
+    /// The referrals to other discovery services, by address.
     async fn referrals(&self) -> Answer<Vec<Referral>>;
 
-    /// Tells NVMe hosts of another discovery service.
+    /// Adds a referral to another discovery service.
     async fn referral_add(&self, address: SocketAddr) -> Answer<Changed<Referral>>;
 
-    /// Tells NVMe hosts of another discovery service no longer.
+    /// Removes a referral to another discovery service.
     async fn referral_remove(&self, address: SocketAddr) -> Answer<Changed<Referral>>;
 
-    /// From its next authentication on, an NVMe host has to prove itself with these secrets: for
-    /// the exports of a group, or for the shared drives.
+    /// Sets the secrets of an NVMe host, which count from its next authentication on: for the
+    /// exports of a group, or for the shared drives.
     async fn host_key_set(&self, group: Option<&str>, host: &str, request: HostKeySet) -> Answer<Changed<HostKey>>;
 
-    /// An NVMe host is let in by its name alone from now on.
+    /// Removes the secrets of an NVMe host. Its name suffices from now on.
     async fn host_key_remove(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostKey>>;
 
-    /// From its next connection on, an NVMe host has to use TLS with this key.
+    /// Sets the TLS key of an NVMe host, which it has to use from its next connection on.
     async fn host_tls_key_set(
         &self,
         group: Option<&str>,
@@ -254,12 +255,12 @@ pub trait Control: Send + Sync + 'static {
         request: HostTlsKeySet,
     ) -> Answer<Changed<HostTlsKey>>;
 
-    /// An NVMe host needs no TLS any more.
+    /// Removes the TLS keys of an NVMe host. It may connect without TLS from now on.
     async fn host_tls_key_remove(&self, group: Option<&str>, host: &str) -> Answer<Changed<HostTlsKey>>;
 
     /// Has the daemon replaced by another program, soon after the answer.
     async fn upgrade(&self, request: UpgradeRequest) -> Answer<Changed<Upgrade>>;
-    /// How the upgrade stands that is under way, or that this daemon came from.
+    /// The state of the upgrade in progress, or of the one that started this daemon.
     async fn upgrade_state(&self) -> Answer<Upgrade>;
 
     /// All metrics, in OpenMetrics text.

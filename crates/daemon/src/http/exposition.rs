@@ -1,13 +1,13 @@
-//! The two texts in which Prometheus reads metrics, and which of them a client wants.
+//! The two text formats in which Prometheus reads metrics, and the choice between them.
 //!
-//! - OpenMetrics 1.0: counters are announced without `_total`, units have a line, the text ends
-//!   with `# EOF`.
-//! - The text format 0.0.4, which is older: counters are announced by the name that their samples
-//!   have, `_total` included.
+//! - OpenMetrics 1.0: counters are declared without `_total`, units have a line, the text ends with
+//!   `# EOF`.
+//! - The older text format 0.0.4: counters are declared by the names of their samples, `_total`
+//!   included.
 
 use std::collections::BTreeSet;
 
-/// A format.
+/// A text format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Exposition {
     OpenMetrics,
@@ -15,8 +15,8 @@ pub(super) enum Exposition {
 }
 
 impl Exposition {
-    /// The format that a client wants by its `Accept` (RFC 9110, 12.5.1). OpenMetrics, unless it
-    /// prefers the other one.
+    /// The format that a client prefers according to its `Accept` header (RFC 9110, 12.5.1).
+    /// OpenMetrics unless the other is preferred.
     pub fn wanted(accept: &str) -> Exposition {
         let quality = |media: &str| {
             let ranges = accept.split(',').filter_map(|range| {
@@ -38,7 +38,7 @@ impl Exposition {
         }
     }
 
-    /// OpenMetrics text in this format.
+    /// Converts OpenMetrics text to this format.
     pub fn of(self, open_metrics: String) -> String {
         match self {
             Exposition::OpenMetrics => open_metrics,

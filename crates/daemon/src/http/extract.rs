@@ -1,4 +1,4 @@
-//! Requests taken apart, with refusals in the API's own words.
+//! Extracts the parts of requests. Refusals use the API's errors.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,15 @@ use serde::de::DeserializeOwned;
 use super::control::ControlError;
 use super::seats::Seat;
 
-/// The largest request body: a group of 64 members and 64 spares with the longest paths stays below
+/// The largest request body. A group of 64 members and 64 spares with the longest paths stays below
 /// it.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// A client that has not sent its request's body by then has stalled.
+/// A client that has not sent its request's body within this time has stalled.
 const BODY_WITHIN: Duration = Duration::from_secs(30);
 
-/// Takes in a request's body before anything is done, so that a client that stalls holds up nothing
-/// but its connection.
+/// Reads a request's complete body before the request is served. So a client that stalls delays
+/// only its own connection.
 pub(super) async fn whole(request: Request, next: Next) -> Response {
     let (parts, body) = request.into_parts();
     let seat = parts.extensions.get::<Arc<Seat>>().cloned();
@@ -40,14 +40,14 @@ pub(super) async fn whole(request: Request, next: Next) -> Response {
     response
 }
 
-/// A whole body, if it comes in time and is not too long.
+/// A complete body, if it arrives in time and is not too long.
 async fn take_in(body: body::Body, within: Duration) -> Result<body::Bytes, ControlError> {
     let bytes = tokio::time::timeout(within, body::to_bytes(body, BODY_BYTES_MAX)).await.map_err(|_| {
         let message = format!("the rest of the request did not come within {} s", within.as_secs());
         ControlError::new(ErrorCode::BadRequest, message)
     })?;
     bytes.map_err(|error| {
-        // The limit's error type is not public; its text is the only sign.
+        // The limit's error type is not public; only its text identifies it.
         if error.to_string().contains("length limit") {
             ControlError::new(ErrorCode::TooLarge, format!("the request is larger than {BODY_BYTES_MAX} bytes"))
         } else {
@@ -56,7 +56,7 @@ async fn take_in(body: body::Body, within: Duration) -> Result<body::Bytes, Cont
     })
 }
 
-/// A JSON body. An empty one reads as `{}`, so that verbs without options need no body.
+/// A JSON body. An empty one is read as `{}`, so that requests without options need no body.
 #[derive(Debug)]
 pub(super) struct Body<T>(pub(super) T);
 
@@ -64,7 +64,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     type Rejection = ControlError;
 
     async fn from_request(request: Request, _: &S) -> Result<Body<T>, ControlError> {
-        // In memory already: see `whole`.
+        // The body is already in memory: see `whole`.
         let bytes = body::to_bytes(request.into_body(), BODY_BYTES_MAX).await.map_err(|error| {
             ControlError::new(ErrorCode::BadRequest, format!("the request could not be read: {error}"))
         })?;
@@ -75,7 +75,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
     }
 }
 
-/// The query's parameters; unknown ones are refused.
+/// The query parameters. Unknown ones are refused.
 #[derive(Debug)]
 pub(super) struct Params<T>(pub(super) T);
 
@@ -90,7 +90,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for Params<T> {
     }
 }
 
-/// The path's segments.
+/// The path segments.
 #[derive(Debug)]
 pub(super) struct Segments<T>(pub(super) T);
 

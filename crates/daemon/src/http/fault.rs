@@ -1,4 +1,4 @@
-//! Errors as HTTP answers.
+//! Converts errors to HTTP answers.
 
 use api::{ErrorBody, ErrorCode, ErrorDetail, visible};
 use axum::Json;
@@ -10,7 +10,7 @@ use super::control::ControlError;
 impl IntoResponse for ControlError {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.code.status()).expect("every error code has a valid HTTP status");
-        // It may quote what the client sent, and ends up on terminals and in logs.
+        // The message may quote client input, and it ends up on terminals and in logs.
         let message = visible(&self.message).into_owned();
         let body = ErrorBody { error: ErrorDetail { code: self.code, message } };
         let mut response = (status, Json(body)).into_response();

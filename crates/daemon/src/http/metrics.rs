@@ -1,7 +1,7 @@
-//! What the daemon knows, in OpenMetrics text.
+//! The metrics of the daemon, as OpenMetrics text.
 //!
 //! Names follow the conventions of Prometheus: base units (bytes, seconds), `_total` for counters,
-//! one label per thing that is told apart. `docs/api/metrics.md` lists them.
+//! one label for each property that distinguishes samples. `docs/api/metrics.md` lists them.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -131,7 +131,7 @@ struct HostExportLabels {
     export: String,
 }
 
-/// What there is of each limit.
+/// The metrics of each rate limit.
 struct LimitFamilies<L> {
     iops: Family<L, Gauge>,
     bytes: Family<L, Gauge>,
@@ -141,7 +141,7 @@ struct LimitFamilies<L> {
 }
 
 impl<L: Clone + Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static> LimitFamilies<L> {
-    /// `of` is what is limited, as a part of names; `whose` the same for people.
+    /// `of` is the limited object, as a part of names; `whose` is the same for people.
     fn new(registry: &mut Registry, of: &str, whose: &str) -> LimitFamilies<L> {
         let name = |what: &str| format!("{of}_limit_{what}");
         let iops = format!("Requests for each second that {whose} may have");
@@ -171,7 +171,7 @@ impl<L: Clone + Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static> Limi
     }
 }
 
-/// Registers a family and hands it back to be filled.
+/// Registers a family and returns it to be filled.
 fn family<L, M>(registry: &mut Registry, name: &str, help: &str, unit: Option<Unit>) -> Family<L, M>
 where
     L: Clone + Debug + Hash + Eq + EncodeLabelSet + Send + Sync + 'static,
@@ -185,17 +185,17 @@ where
     family
 }
 
-/// The unit of shares: Prometheus' name for it is in the singular.
+/// The unit of ratios. Prometheus uses the singular.
 fn ratio() -> Unit {
     Unit::Other("ratio".to_owned())
 }
 
-/// A gauge of a byte count. Counts beyond 2^63 don't exist: sizes are file offsets.
+/// The value of a gauge. Byte counts beyond 2^63 do not exist, because sizes are file offsets.
 fn gauge_value(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
-/// Everything that is known, in OpenMetrics 1.0 text.
+/// All metrics, as OpenMetrics 1.0 text.
 pub fn metrics_text(
     status: &Status,
     groups: &[Group],
@@ -434,7 +434,7 @@ fn volume_metrics(registry: &mut Registry, volumes: &[Volume]) {
     }
 }
 
-/// Health reports of drives. A drive without one has none of these metrics.
+/// Metrics from the health reports of drives. A drive without a report has none.
 fn health_metrics(registry: &mut Registry, drives: &[Drive], healths: &BTreeMap<String, DriveHealth>) {
     let celsius = Some(Unit::Celsius);
     let temperature: Family<DriveLabels, Gauge> =

@@ -1,13 +1,12 @@
 //! The daemon's HTTP side: routes, listeners and metrics over a [`Control`].
 //!
-//! - [`Control`]: what the daemon can do; the seam to the engine.
-//! - [`router`]: every route of the API over a `Control`; its OpenAPI document is [`document`].
-//! - [`Server`]: the Unix socket, and TCP with TLS and tokens where asked; configured by
-//!   [`HttpOptions`].
-//! - [`metrics_text`]: what the daemon knows, as Prometheus reads it.
+//! - [`Control`]: the operations of the daemon; the interface to the engine.
+//! - [`router`]: all routes of the API over a `Control`; its OpenAPI document is [`document`].
+//! - [`Server`]: the Unix socket, and TCP with TLS and tokens if configured by [`HttpOptions`].
+//! - [`metrics_text`]: the metrics of the daemon, as Prometheus reads them.
 //!
-//! An operation that was begun is carried through even when its client goes away: each runs in a
-//! task of its own.
+//! An operation that was started is completed even if its client disconnects: each runs in its own
+//! task.
 
 mod auth;
 mod control;

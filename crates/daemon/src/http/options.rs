@@ -1,4 +1,4 @@
-//! Where the daemon listens for HTTP, as told on its command line.
+//! The HTTP listeners of the daemon, from its command line.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -26,41 +26,41 @@ pub struct HttpOptions {
     pub http_token_file: Option<PathBuf>,
 }
 
-/// What is needed to serve the API over TCP: never without TLS, never without tokens.
+/// The settings to serve the API over TCP: never without TLS, never without tokens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TcpOptions {
-    /// Where to listen.
+    /// The address to listen on.
     pub address: SocketAddr,
     /// Certificate chain, in PEM.
     pub cert: PathBuf,
     /// Private key, in PEM.
     pub key: PathBuf,
-    /// Bearer tokens, one a line.
+    /// Bearer tokens, one per line.
     pub token_file: PathBuf,
 }
 
-/// Why the options make no sense together.
+/// The reason why the options contradict each other.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum OptionsError {
-    /// TCP without all that guards it.
+    /// TCP without TLS or tokens.
     #[error("--http {address} needs {missing} too: the API is not served over TCP without TLS and tokens")]
     Unguarded {
-        /// Where it was to listen.
+        /// The requested address.
         address: SocketAddr,
         /// The options that are missing.
         missing: String,
     },
-    /// An option of TCP without TCP.
+    /// An option that needs TCP, without TCP.
     #[error("{0} makes sense only with --http")]
     WithoutHttp(&'static str),
 }
 
 impl HttpOptions {
-    /// What to serve over TCP; `None` for nothing.
+    /// The settings for TCP; `None` if it is not served.
     ///
     /// # Errors
-    /// [`OptionsError`] when TCP was asked for without TLS or tokens, loopback included: other
-    /// users of the machine reach loopback too.
+    /// [`OptionsError`] if TCP was requested without TLS or tokens, even on loopback: other users
+    /// of the machine reach loopback too.
     pub fn tcp(&self) -> Result<Option<TcpOptions>, OptionsError> {
         let guards = [
             ("--http-tls-cert", &self.http_tls_cert),

@@ -1,8 +1,7 @@
 //! Every route, over a [`Control`].
 //!
-//! Invariant: the router is built from the OpenAPI document, so a route that is served is
-//! documented and the other way round; a handler that is missing on either side is a panic at
-//! start.
+//! Invariant: the router is built from the OpenAPI document, so every served route is documented
+//! and vice versa. A handler that is missing on either side is a panic at start.
 
 mod answers;
 mod names;
@@ -30,14 +29,14 @@ use super::control::{Answer, Control, ControlError, require_confirmation};
 use super::exposition::Exposition;
 use super::extract::{Body, Params, Segments, whole};
 use super::shape::shape;
-// What `utoipa::path` makes beside each handler has a name that only a glob finds.
+// `utoipa::path` generates items beside each handler whose names only a glob import finds.
 use answers::Answers;
 use names::*;
 use nvme::*;
 
 type Shared = Arc<dyn Control>;
 
-/// Carries an operation through even if its client goes away and the handler's future is dropped.
+/// Completes an operation even if its client disconnects and the handler's future is dropped.
 async fn carried<T: Send + 'static>(operation: impl Future<Output = Answer<T>> + Send + 'static) -> Answer<T> {
     tokio::spawn(operation).await.unwrap_or_else(|error| {
         tracing::error!(%error, "an operation of the API broke down");
@@ -45,7 +44,7 @@ async fn carried<T: Send + 'static>(operation: impl Future<Output = Answer<T>> +
     })
 }
 
-/// The answer to a request that makes something: 201 when it was made, 200 after a dry run.
+/// The answer to a request that creates an object: 201 if it was created, 200 after a dry run.
 fn created<T: serde::Serialize>(changed: Changed<T>) -> Response {
     let status = if changed.dry_run { StatusCode::OK } else { StatusCode::CREATED };
     (status, Json(changed)).into_response()
@@ -454,7 +453,7 @@ async fn openapi() -> Json<utoipa::openapi::OpenApi> {
     Json(document())
 }
 
-/// The one list of handlers: makes the document, and finds the handler of an operation in it.
+/// The only list of handlers. It makes the document, and finds the handler of an operation in it.
 macro_rules! handlers {
     ($($handler:ident),* $(,)?) => {
         #[derive(OpenApi)]
@@ -467,7 +466,7 @@ macro_rules! handlers {
         )]
         struct Document;
 
-        /// The handler of this name, for one method.
+        /// The handler with this name, for one method.
         fn handler(operation_id: &str, method: MethodFilter) -> Option<MethodRouter<Shared>> {
             match operation_id {
                 $(stringify!($handler) => Some(on(method, $handler)),)*
@@ -541,7 +540,7 @@ handlers!(
     openapi,
 );
 
-/// Names the bearer token that TCP asks for.
+/// Adds the bearer token that TCP requires to the document.
 struct Token;
 
 impl Modify for Token {
@@ -559,10 +558,10 @@ pub fn document() -> utoipa::openapi::OpenApi {
     Document::openapi()
 }
 
-/// Every route over `control`. Unknown routes and methods answer in the API's own words.
+/// All routes over `control`. Unknown routes and methods are answered with the API's errors.
 ///
 /// # Panics
-/// When a documented operation has no handler, which a test excludes.
+/// If a documented operation has no handler, which a test excludes.
 pub fn router(control: Arc<dyn Control>) -> Router {
     let mut router = Router::new();
     for (path, item) in document().paths.paths {

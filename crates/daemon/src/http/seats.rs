@@ -1,11 +1,11 @@
-//! Places for connections at a listener, and which connection ends when a new one needs a place.
+//! Connection slots of a listener, and the choice of the connection that is closed for a new one.
 //!
 //! Invariants:
-//! - A newcomer is kept out only while every place is taken by a request that is being carried out.
-//! - A connection is ended for a newcomer only while it waits for its client: for a handshake, a
-//!   header, a body, or for taking an answer.
-//! - Of those, clients that have shown no token go first: they cannot keep out clients that have
-//!   one.
+//! - A new connection waits only while every slot serves a request.
+//! - A connection is closed for a new one only while it waits for its client: for a handshake, a
+//!   header, a body, or the reading of an answer.
+//! - Among those, clients that have not presented a token are closed first. They cannot keep out
+//!   clients that have one.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -14,19 +14,19 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
-/// The places at one listener.
+/// The connection slots of one listener.
 #[derive(Debug)]
 pub(super) struct Seats {
     max: usize,
     table: Mutex<Table>,
-    /// A place has become free, or a connection waits for its client again.
+    /// A slot became free, or a connection waits for its client again.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     taken: BTreeMap<u64, Taken>,
-    /// Number of the next connection, and of the next time that one begins to wait.
+    /// The next number, for a connection or for the time when one starts to wait.
     next: u64,
 }
 
@@ -40,16 +40,16 @@ struct Taken {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    /// For its client, since so many others began to.
+    /// It waits for its client, since this tick.
     Waits(u64),
-    /// A request is being carried out.
+    /// A request is being served.
     Serves,
-    /// It has to go.
+    /// It has to be closed.
     Leaves,
 }
 
-/// The network that a client connects from: an IPv4 address, or the first 64 bits of an IPv6
-/// address, because one client can have every address below them.
+/// The network of a client: an IPv4 address, or the first 64 bits of an IPv6 address, because one
+/// client can have every address below them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Peer([u8; 8]);
 
@@ -65,7 +65,7 @@ impl From<IpAddr> for Peer {
     }
 }
 
-/// The place of a connection; free when this is dropped.
+/// The slot of a connection. It is freed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Seat {
     seats: Arc<Seats>,
@@ -74,24 +74,24 @@ pub(super) struct Seat {
 }
 
 impl Seats {
-    /// So many places.
+    /// Makes `max` slots.
     pub fn new(max: usize) -> Arc<Seats> {
         Arc::new(Seats { max, table: Mutex::default(), changed: Notify::new() })
     }
 
-    /// A place for a connection from `peer`, as soon as there is one. To be waited for by one task
-    /// at a time.
+    /// A slot for a connection from `peer`, as soon as one is free. Only one task may wait at a
+    /// time.
     pub async fn seat(self: &Arc<Seats>, peer: Option<Peer>) -> Seat {
         loop {
             if let Some(seat) = self.try_seat(peer) {
                 return seat;
             }
-            // A change since the look above has left a permit.
+            // A change since the attempt above has left a permit.
             self.changed.notified().await;
         }
     }
 
-    /// A place, if one is free; otherwise has a connection go, if one may.
+    /// A slot, if one is free. Otherwise asks a connection to close, if one may.
     fn try_seat(self: &Arc<Seats>, peer: Option<Peer>) -> Option<Seat> {
         let mut table = self.table();
         if table.taken.len() < self.max {
@@ -105,7 +105,7 @@ impl Seats {
         None
     }
 
-    /// Nothing panics while the lock is held.
+    /// No code panics while it holds the lock.
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,9 +117,9 @@ impl Table {
         self.next
     }
 
-    /// Has one connection go that waits for its client, unless one is going already: a stranger
-    /// rather than one that has shown a token, of the peer with most of them, the one that has
-    /// waited longest.
+    /// Asks one connection that waits for its client to close, unless one is closing already. It
+    /// prefers connections without a token, then the peer with the most connections, then the one
+    /// that has waited longest.
     fn make_room(&mut self) {
         if self.taken.values().any(|taken| taken.state == State::Leaves) {
             return;
@@ -137,18 +137,18 @@ impl Table {
 }
 
 impl Seat {
-    /// Returns when the connection has to go.
+    /// Returns when the connection has to close.
     pub async fn is_needed(&self) {
         self.leave.notified().await;
     }
 
-    /// The client has shown a token.
+    /// Records that the client has presented a token.
     pub fn is_known(&self) {
         self.change(|taken, _| taken.is_known = true);
     }
 
-    /// A whole request has come. False if the connection has to go, and the request must not be
-    /// begun.
+    /// Records that a complete request has arrived. Returns false if the connection has to close,
+    /// and the request must not be started.
     pub fn serves(&self) -> bool {
         self.change(|taken, _| {
             let goes = taken.state == State::Leaves;
@@ -159,7 +159,7 @@ impl Seat {
         })
     }
 
-    /// The request has its answer.
+    /// Records that the request was answered.
     pub fn waits(&self) {
         self.change(|taken, now| taken.state = State::Waits(now));
         self.seats.changed.notify_one();
@@ -183,7 +183,7 @@ impl Drop for Seat {
 mod tests {
     use super::*;
 
-    /// The numbers of those of `seats` that have to go.
+    /// The numbers of the `seats` that have to close.
     fn leaving(seats: &Arc<Seats>) -> Vec<u64> {
         let table = seats.table();
         table.taken.iter().filter(|(_, taken)| taken.state == State::Leaves).map(|(number, _)| *number).collect()

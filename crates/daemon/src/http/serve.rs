@@ -43,33 +43,33 @@ use super::seats::{Peer, Seat, Seats};
 use super::tls::{TlsError, server_config};
 use crate::handover::Handover;
 
-/// Mode of the Unix socket: whoever may open it may do everything.
+/// The mode of the Unix socket: a process that may open it has full access.
 const SOCKET_MODE: u32 = 0o600;
 /// The names under which the sockets are handed over.
 const UNIX_NAME: &str = "api";
 const TCP_NAME: &str = "api-tcp";
 
-/// Connections served at once on each listener: far more than people and their tools need, far
-/// fewer than file descriptors.
+/// The maximum of connections on each listener: far more than people and their tools need, far
+/// fewer than the available file descriptors.
 const CONNECTIONS_MAX: usize = 128;
-/// A client that has not sent its headers by then has stalled.
+/// A client that has not sent its headers within this time has stalled.
 const HEADERS_WITHIN: Duration = Duration::from_secs(30);
-/// A client that came just before a stop, and has sent nothing by then, has nothing to ask.
+/// When the daemon stops, a new client that sends nothing within this time is disconnected.
 const FIRST_WITHIN: Duration = Duration::from_millis(500);
-/// A client that has not finished its TLS handshake by then has stalled.
+/// A client that has not finished its TLS handshake within this time has stalled.
 const HANDSHAKE_WITHIN: Duration = Duration::from_secs(10);
 /// How long running requests may take to end when the daemon stops.
 const DRAIN_WITHIN: Duration = Duration::from_secs(5);
-/// After a failed accept (out of file descriptors) the next try waits this long.
+/// After a failed accept (out of file descriptors) the next attempt waits this long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Why the API cannot be served.
+/// The reason why the API cannot be served.
 #[derive(Debug, Error)]
 pub enum ServeError {
     /// Another daemon answers on the socket.
     #[error("another daemon listens on {}", .0.display())]
     Taken(PathBuf),
-    /// Something that is not a socket has the socket's name.
+    /// The socket's path exists and is not a socket.
     #[error("{} is there and is not a socket", .0.display())]
     NotASocket(PathBuf),
     /// The Unix socket could not be made.
@@ -77,7 +77,7 @@ pub enum ServeError {
     Unix {
         /// The socket.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The TCP address could not be bound.
@@ -85,28 +85,28 @@ pub enum ServeError {
     Tcp {
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
-    /// Options that make no sense together.
+    /// Options that contradict each other.
     #[error(transparent)]
     Options(#[from] OptionsError),
-    /// Certificate or key.
+    /// The certificate or key.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Tokens.
+    /// The token file.
     #[error(transparent)]
     Token(#[from] TokenError),
 }
 
-/// TCP with all that guards it.
+/// A TCP listener with its TLS settings and tokens.
 struct Guarded {
     listener: TcpListener,
     acceptor: TlsAcceptor,
     tokens: Arc<Tokens>,
 }
 
-/// The API's listeners, bound and not yet served.
+/// The API's listeners, bound but not yet served.
 pub struct Server {
     unix: UnixListener,
     socket: PathBuf,
@@ -115,18 +115,18 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds what `options` ask for. A socket left behind by a daemon that is gone is replaced.
+    /// Binds the sockets of `options`. A socket that a dead daemon left behind is replaced.
     ///
     /// # Errors
     /// [`ServeError`], each with a sentence that names the address or file.
     ///
     /// # Panics
-    /// Outside of a tokio runtime.
+    /// Outside a tokio runtime.
     pub async fn bind(options: &HttpOptions) -> Result<Server, ServeError> {
         Server::take_over(options, Arc::new(Handover::alone())).await
     }
 
-    /// As [`Server::bind`], with the sockets that the process before left, and for the next one.
+    /// Like [`Server::bind`], with the sockets of the previous process, and for the next one.
     ///
     /// # Errors
     /// As for [`Server::bind`].
@@ -134,8 +134,7 @@ impl Server {
     /// # Panics
     /// As for [`Server::bind`].
     pub async fn take_over(options: &HttpOptions, handover: Arc<Handover>) -> Result<Server, ServeError> {
-        // What can be refused by looking comes first, so that a refused daemon leaves no socket
-        // behind.
+        // Do checks without side effects first, so that a refused daemon leaves no socket behind.
         let tcp = match options.tcp()? {
             Some(tcp) => Some(bind_tcp(&tcp, &handover)?),
             None => None,
@@ -144,13 +143,13 @@ impl Server {
         Ok(Server { unix, socket: options.socket.clone(), tcp, handover })
     }
 
-    /// The TCP address in use, with its port where port 0 was asked for.
+    /// The TCP address in use. If port 0 was requested, it has the actual port.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
         self.tcp.as_ref().and_then(|tcp| tcp.listener.local_addr().ok())
     }
 
-    /// Serves `control` until `stop` says true or its sender is gone, lets running requests end,
-    /// and removes the socket, unless it is handed over.
+    /// Serves `control` until `stop` is true or its sender is gone. Then it lets running requests
+    /// end and removes the socket, unless it is handed over.
     pub async fn run(self, control: Arc<dyn Control>, stop: watch::Receiver<bool>) {
         let routes = router(control);
         let unix = serve_unix(self.unix, routes.clone(), stop.clone());
@@ -173,7 +172,7 @@ impl Server {
 
 fn bind_unix(path: &Path, handover: &Handover) -> Result<UnixListener, ServeError> {
     let fail = |source| ServeError::Unix { path: path.to_owned(), source };
-    // The name that the kernel knows is the one that was bound.
+    // The path that the kernel knows is the one that was bound.
     let on = ListenOn::Unix { path: path.to_owned(), mode: SOCKET_MODE };
     let bound = match handover.take(UNIX_NAME, &on) {
         Some(bound) => bound,
@@ -238,15 +237,15 @@ async fn serve_tcp(guarded: Guarded, routes: Router, stop: watch::Receiver<bool>
     serve(listener, handshake, routes, stop).await;
 }
 
-/// Something that takes connections.
+/// A listener that accepts connections.
 trait Accept {
-    /// A connection as it comes, before any handshake.
+    /// A new connection, before any handshake.
     type Raw: Send + 'static;
 
     /// The next connection.
     fn next(&self) -> impl Future<Output = io::Result<Self::Raw>> + Send;
 
-    /// Whom it comes from, where that may be several.
+    /// The client's network, if clients can come from several.
     fn peer(raw: &Self::Raw) -> Option<Peer>;
 }
 
@@ -274,7 +273,7 @@ impl Accept for TcpListener {
     }
 }
 
-/// Accepts connections and serves each in a task, until told to stop; then waits for the running
+/// Accepts connections and serves each in a task. When told to stop, it waits for the running
 /// requests.
 async fn serve<Listener: Accept, Ready, Handshake>(
     listener: Listener,
@@ -323,9 +322,9 @@ async fn serve<Listener: Accept, Ready, Handshake>(
     }
 }
 
-/// Serves one connection to its end. What goes wrong there ends that connection only. A client that
-/// came just before a stop has its first request served: to be told that nothing was sent is no use
-/// to it.
+/// Serves one connection to its end. An error ends only this connection. If the client connected
+/// just before a stop, its first request is still served, because an error would not help the
+/// client.
 async fn converse(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     routes: Router,
@@ -335,7 +334,7 @@ async fn converse(
 ) {
     let mut stream = BufReader::new(stream);
     let stopped = async {
-        // Without a sender it has stopped, too.
+        // A missing sender means stop, too.
         let _ = stop.wait_for(|stop| *stop).await;
         tokio::time::sleep(FIRST_WITHIN).await;
     };
@@ -354,7 +353,7 @@ async fn converse(
         routes.call(request)
     });
     let mut connection = connection(stream, service);
-    // Reads what has come, so that a stop finds a request under way and waits for its answer.
+    // Read what has arrived, so that a stop finds a request in progress and waits for its answer.
     let ended = poll_fn(|context| match Pin::new(&mut connection).poll(context) {
         Poll::Ready(result) => Poll::Ready(Some(result)),
         Poll::Pending => Poll::Ready(None),
@@ -381,13 +380,13 @@ where
         .serve_connection(TokioIo::new(stream), service)
 }
 
-/// Serves one connection to its end, as the listeners do: for those who have a stream of their own.
+/// Serves one connection to its end, for a caller that has its own stream.
 ///
 /// # Errors
-/// What was wrong with what the client sent, or with the stream.
+/// An error in the client's data, or of the stream.
 ///
 /// # Panics
-/// Outside of a tokio runtime with time.
+/// Outside a tokio runtime with time.
 pub async fn serve_connection(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     routes: Router,

@@ -1,4 +1,4 @@
-//! From the numbers of a request to the shape of a group.
+//! Converts the numbers of a request to the shape of a group.
 
 use std::fmt::Display;
 
@@ -7,7 +7,7 @@ use format::{DEFAULT_STRIP_BYTES, Level, Shape};
 
 use super::control::{Answer, ControlError};
 
-/// The level by its number on drives.
+/// The level as the on-disk format knows it.
 fn level(level: api::Level) -> Answer<Level> {
     Ok(match level {
         api::Level::Raid0 => Level::Raid0,
@@ -29,10 +29,10 @@ fn level(level: api::Level) -> Answer<Level> {
     })
 }
 
-/// The shape that a request asks for, with the format's rules and defaults.
+/// The shape that a request specifies, with the format's rules and defaults.
 ///
 /// # Errors
-/// [`ErrorCode::Invalid`], with the sentence of the rule that is broken.
+/// [`ErrorCode::Invalid`], with the sentence of the violated rule.
 pub(super) fn shape(request: &GroupCreate) -> Answer<Shape> {
     Shape::new(
         level(request.level)?,
@@ -45,7 +45,7 @@ pub(super) fn shape(request: &GroupCreate) -> Answer<Shape> {
     .map_err(|error| ControlError::new(ErrorCode::Invalid, error.to_string()))
 }
 
-/// A number in the width that the format has for it; what does not fit is beyond every rule.
+/// A number in the width that the format uses. A number that does not fit violates every rule.
 fn narrow<Wide: Copy + Display, Narrow: TryFrom<Wide>>(what: &str, number: Wide) -> Answer<Narrow> {
     Narrow::try_from(number)
         .map_err(|_| ControlError::new(ErrorCode::Invalid, format!("the {what} {number} is far too large")))

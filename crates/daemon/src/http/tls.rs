@@ -8,7 +8,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem};
 use thiserror::Error;
 
-/// Why certificate and key cannot be used.
+/// The reason why certificate and key cannot be used.
 #[derive(Debug, Error)]
 pub enum TlsError {
     /// A file could not be read, or is not PEM.
@@ -18,20 +18,20 @@ pub enum TlsError {
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: pem::Error,
     },
     /// The file holds no certificate.
     #[error("there is no certificate in {}", .0.display())]
     NoCertificate(PathBuf),
-    /// They don't go together.
+    /// Certificate and key do not match.
     #[error("certificate {} and key {} cannot be used: {source}", cert.display(), key.display())]
     Unusable {
         /// The certificate's file.
         cert: PathBuf,
         /// The key's file.
         key: PathBuf,
-        /// Why.
+        /// The reason.
         source: rustls::Error,
     },
 }
@@ -50,7 +50,7 @@ pub(super) fn server_config(cert: &Path, key: &Path) -> Result<Arc<ServerConfig>
         path: key.to_owned(),
         source,
     })?;
-    // Named, not taken from a process-wide default that another crate could change.
+    // The provider is explicit, because another crate could change the process-wide default.
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

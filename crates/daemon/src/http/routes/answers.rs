@@ -1,11 +1,11 @@
-//! Additions to the document for the answers of all handlers.
+//! Additions to the OpenAPI document for the answers of all handlers.
 
 use utoipa::Modify;
 use utoipa::openapi::path::{Operation, PathItem};
 use utoipa::openapi::schema::{ObjectBuilder, OneOfBuilder, SchemaType, Type};
 use utoipa::openapi::{OpenApi, Ref, RefOr, Schema};
 
-/// Describes every answer, and says that the object of a change may be `null`.
+/// Describes every answer, and declares that the object of a change may be `null`.
 pub(super) struct Answers;
 
 impl Modify for Answers {

@@ -1,5 +1,5 @@
-//! Groups by their names: finding them on drives, starting them, other names for them and their
-//! volumes, and drives that are to belong to no group.
+//! Routes to find, start and rename groups, rename volumes, and erase drives that are to belong to
+//! no group.
 
 use api::{
     Changed, DriveWipe, ErrorBody, Group, GroupScan, GroupStart, Rename, Scanned, Volume, VolumeName, WipedDrive,

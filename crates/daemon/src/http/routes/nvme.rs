@@ -1,5 +1,4 @@
-//! What NVMe hosts may use: hosts, their secrets and limits, referrals, and drives for other
-//! machines.
+//! Routes about NVMe: hosts, their secrets and limits, referrals, and shared drives.
 
 use api::{
     Changed, ErrorBody, Export, ExportUpdate, HostKey, HostKeySet, HostList, HostTlsKey, HostTlsKeySet, LimitUpdate,
