@@ -1,19 +1,19 @@
-//! The allocation map in memory: one bit per zone, shared by all shards.
+//! The allocation map in memory: one bit per allocation chunk, shared by all shards.
 //!
 //! Invariants:
-//! 1. A zone's bit is changed only by the shard that owns its unit, under the unit's lock. Anyone
-//!    may read it.
-//! 2. A bit is set only after the zone's strips are on their drives, all of them; until then the
-//!    zone reads as zeroes.
-//! 3. A block of bits that differs from its copy on the members is dirty. Blocks are written by the
-//!    leader only, and only after a flush that followed the snapshot, so that no bit is durable
-//!    before the data it stands for.
+//! 1. A chunk's bit is changed only by the shard that owns the chunk's stripe group, under the lock
+//!    of that stripe group. Any shard may read it.
+//! 2. A bit is set only after all strips of the chunk are on their drives. Until then the chunk
+//!    reads as zeroes.
+//! 3. A block of bits that differs from its copy on the members is dirty. Only the leader writes
+//!    blocks, and only after a flush that followed the snapshot. So no bit is durable before the
+//!    data it stands for.
 //! 4. A bit that was cleared but is still set on the members must not be set again before the
-//!    clearing is durable: else a crash in the middle of the second first write would show a
-//!    half-written zone. `cleared` remembers it.
-//! 5. From the change of a bit until that is durable, its block is dirty or being saved: whoever
-//!    promises durability waits for the leader, also if somebody else's request has taken the block
-//!    already.
+//!    clearing is durable. Otherwise a crash in the middle of the second first write would show a
+//!    half-written chunk. `cleared` remembers such bits.
+//! 5. From the change of a bit until the change is durable, its block is dirty or being saved. A
+//!    task that promises durability waits for the leader, also if another request has taken the
+//!    block already.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,13 +32,13 @@ const _: () = assert!(MAP_PAYLOAD_BYTES.is_multiple_of(8), "a block is whole wor
 pub struct AllocationMap {
     words: Box<[AtomicU64]>,
     dirty: BlockSet,
-    /// Taken by a snapshot that is not durable yet. Changed by the leader only.
+    /// Blocks taken by a snapshot that is not durable yet. Only the leader changes this set.
     saving: BlockSet,
     cleared: BlockSet,
-    /// As `saving`, for clearings.
+    /// Like `saving`, for clearings.
     saving_cleared: BlockSet,
     zone_count: u64,
-    /// Where changes are made too, to outlive the process.
+    /// Memory that outlives the process. Every change is made there too.
     kept: Option<KeptGroup>,
     allocated: AtomicU64,
     clear_count: AtomicU64,
@@ -46,17 +46,17 @@ pub struct AllocationMap {
     newly_set: AtomicU64,
 }
 
-/// A block's bits, as they were when it was taken for writing.
+/// The bits of a block at the time it was taken for writing.
 #[derive(Debug)]
 pub struct Snapshot {
-    /// Which block.
+    /// Number of the block.
     pub block: u64,
     /// Its bits.
     pub bits: Box<[u8; MAP_PAYLOAD_BYTES]>,
 }
 
 impl AllocationMap {
-    /// A map of `zone_count` zones, none of them allocated.
+    /// A map of `zone_count` allocation chunks, none of them allocated.
     pub fn new(zone_count: u64) -> Self {
         let blocks = zone_count.div_ceil(ZONES_PER_BLOCK);
         AllocationMap {
@@ -73,12 +73,12 @@ impl AllocationMap {
         }
     }
 
-    /// Blocks of the map.
+    /// Number of blocks of the map.
     pub fn block_count(&self) -> u64 {
         (self.words.len() / WORDS_PER_BLOCK) as u64
     }
 
-    /// Takes over a block as it was read from a member. Bits past the last zone are ignored.
+    /// Takes over a block as read from a member. Bits past the last allocation chunk are ignored.
     pub fn load(&self, block: u64, bits: &[u8; MAP_PAYLOAD_BYTES]) {
         let first = block as usize * WORDS_PER_BLOCK;
         let mut added = 0;
@@ -96,14 +96,15 @@ impl AllocationMap {
         self.allocated.fetch_add(added, Ordering::Relaxed);
     }
 
-    /// Makes every change in kept memory too, from now on. The superblocks have `epoch`.
+    /// Mirrors every change in the warm-restart memory from now on. The superblocks have `epoch`.
     pub(crate) fn keep(&mut self, kept: KeptGroup, array: &Uuid, epoch: u64) {
         kept.begin(array, epoch, &self.words);
         self.kept = Some(kept);
     }
 
-    /// As [`AllocationMap::keep`], after a crash, with memory that holds the map as it was then:
-    /// takes over what is in it. Gives the zones that are set there and were not so far.
+    /// Like [`AllocationMap::keep`], but after a crash, with memory that holds the map as it was
+    /// then. Takes over its content. Returns the allocation chunks that are set there and were not
+    /// set here.
     pub(crate) fn keep_on(&mut self, kept: KeptGroup) -> Vec<u64> {
         let mut new = Vec::new();
         for (index, (word, kept)) in self.words.iter().zip(kept.bits()).enumerate() {
@@ -126,23 +127,23 @@ impl AllocationMap {
         new
     }
 
-    /// The kept copy, if there is one.
+    /// The copy in the warm-restart memory, if there is one.
     pub(crate) fn kept(&self) -> Option<&KeptGroup> {
         self.kept.as_ref()
     }
 
-    /// Zones that were set since the last snapshot, roughly.
+    /// Approximate number of allocation chunks that were set since the last snapshot.
     pub fn newly_set(&self) -> u64 {
         self.newly_set.load(Ordering::Relaxed)
     }
 
-    /// The zone was written.
+    /// Whether the allocation chunk was written.
     #[inline]
     pub fn get(&self, zone: u64) -> bool {
         self.words[(zone / 64) as usize].load(Ordering::Acquire) & (1 << (zone % 64)) != 0
     }
 
-    /// Notes that a zone's strips are on their drives.
+    /// Notes that the strips of an allocation chunk are on their drives.
     pub fn set(&self, zone: u64) {
         assert!(zone < self.zone_count, "zone {zone} of {}", self.zone_count);
         let bit = 1 << (zone % 64);
@@ -154,7 +155,7 @@ impl AllocationMap {
         }
     }
 
-    /// Gives a zone back: from now on it reads as zeroes.
+    /// Frees an allocation chunk: it reads as zeroes from now on.
     pub fn clear(&self, zone: u64) {
         assert!(zone < self.zone_count, "zone {zone} of {}", self.zone_count);
         let bit = 1 << (zone % 64);
@@ -162,43 +163,43 @@ impl AllocationMap {
             self.kept.iter().for_each(|kept| kept.clear(zone));
             self.clear_count.fetch_add(1, Ordering::AcqRel);
             self.allocated.fetch_sub(1, Ordering::Relaxed);
-            // After the bit: a snapshot that takes the mark also sees the bit. Before the dirty
-            // mark: one is due then.
+            // After the bit: a snapshot that takes this mark also sees the bit. Before the dirty
+            // mark: so a snapshot still follows.
             self.cleared.insert(zone / ZONES_PER_BLOCK);
             self.dirty.insert(zone / ZONES_PER_BLOCK);
         }
     }
 
-    /// A clearing near this zone is not durable yet (invariant 4).
+    /// Whether a clearing in this chunk's block is not durable yet (invariant 4).
     pub fn clear_is_pending(&self, zone: u64) -> bool {
-        // In the order in which a snapshot moves them.
+        // In the order in which a snapshot moves the marks.
         self.cleared.contains(zone / ZONES_PER_BLOCK) || self.saving_cleared.contains(zone / ZONES_PER_BLOCK)
     }
 
-    /// Counts clearings. A reader that finds it changed may have read a drive that was forgetting
-    /// the range.
+    /// Number of clearings. If it changed during a read, the drive may have been discarding the
+    /// range while it was read.
     #[inline]
     pub fn clear_count(&self) -> u64 {
         self.clear_count.load(Ordering::Acquire)
     }
 
-    /// Zones that are allocated.
+    /// Number of allocated chunks.
     pub fn allocated(&self) -> u64 {
         self.allocated.load(Ordering::Relaxed)
     }
 
-    /// Something may differ from the copies on the members.
+    /// Whether any block may differ from its copies on the members.
     pub fn is_dirty(&self) -> bool {
         BlockSet::any_of(&self.dirty, &self.saving)
     }
 
-    /// The block that holds this zone's bit may differ from its copies on the members.
+    /// Whether the block with this chunk's bit may differ from its copies on the members.
     pub fn zone_is_dirty(&self, zone: u64) -> bool {
         self.dirty.contains(zone / ZONES_PER_BLOCK) || self.saving.contains(zone / ZONES_PER_BLOCK)
     }
 
-    /// Takes every dirty block, to be saved: [`AllocationMap::persisted`] or
-    /// [`AllocationMap::retry`] has to follow for each before the next snapshot.
+    /// Takes every dirty block, to be saved. For each block, [`AllocationMap::persisted`] or
+    /// [`AllocationMap::retry`] has to follow before the next snapshot.
     pub fn snapshot(&self) -> Vec<Snapshot> {
         self.newly_set.store(0, Ordering::Relaxed);
         let blocks = self.dirty.move_to(&self.saving);
@@ -219,20 +220,20 @@ impl AllocationMap {
         blocks.into_iter().map(copy).collect()
     }
 
-    /// The snapshot is durable, and the clearings that it shows. What came later has marked its
-    /// block again.
+    /// The snapshot of the block and its clearings are durable. Later changes have marked the block
+    /// again.
     pub fn persisted(&self, block: u64) {
         self.saving_cleared.remove(block);
         self.saving.remove(block);
     }
 
-    /// The block is to be written again: a member without a copy is about to join.
+    /// Marks a block to be written again, because a member without a copy is about to join.
     pub fn mark_dirty(&self, block: u64) {
         self.dirty.insert(block);
     }
 
-    /// The snapshot could not be written everywhere: the block is dirty still, and its clearings
-    /// are pending.
+    /// The snapshot could not be written to all members. The block stays dirty, and its clearings
+    /// stay pending.
     pub fn retry(&self, block: u64) {
         if self.saving_cleared.contains(block) {
             self.cleared.insert(block);
@@ -242,12 +243,12 @@ impl AllocationMap {
         self.saving.remove(block);
     }
 
-    /// The first allocated zone from `zone` on.
+    /// The first allocated chunk from `zone` on.
     pub fn next_allocated(&self, zone: u64) -> Option<u64> {
         self.next_allocated_in(zone..u64::MAX)
     }
 
-    /// The first allocated zone of a range, or maybe one behind it within the same word.
+    /// The first allocated chunk of a range, or possibly a later one within the same word.
     pub fn next_allocated_in(&self, zones: Range<u64>) -> Option<u64> {
         let zone = zones.start;
         let mut index = (zone / 64) as usize;

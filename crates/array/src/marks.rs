@@ -12,13 +12,13 @@ impl BlockSet {
         BlockSet((0..count.div_ceil(64)).map(|_| AtomicU64::new(0)).collect())
     }
 
-    /// Says whether it was not there.
+    /// Returns whether the block was not in the set.
     pub fn insert(&self, block: u64) -> bool {
         let bit = 1 << (block % 64);
         self.0[(block / 64) as usize].fetch_or(bit, Ordering::AcqRel) & bit == 0
     }
 
-    /// Says whether it was there.
+    /// Returns whether the block was in the set.
     pub fn remove(&self, block: u64) -> bool {
         let bit = 1 << (block % 64);
         self.0[(block / 64) as usize].fetch_and(!bit, Ordering::AcqRel) & bit != 0
@@ -28,15 +28,15 @@ impl BlockSet {
         self.0[(block / 64) as usize].load(Ordering::Acquire) & (1 << (block % 64)) != 0
     }
 
-    /// One of two sets has a member. Word by word, first `from`, then `to`: what is moved from one
-    /// to the other meanwhile is seen.
+    /// Whether any of two sets has an element. Reads word by word, first `from`, then `to`, so it
+    /// sees an element that is moved from one to the other meanwhile.
     pub fn any_of(from: &BlockSet, to: &BlockSet) -> bool {
         let marked =
             |(from, to): (&AtomicU64, &AtomicU64)| from.load(Ordering::Acquire) != 0 || to.load(Ordering::Acquire) != 0;
         from.0.iter().zip(&to.0).any(marked)
     }
 
-    /// The members of either of two sets, in order; as for [`BlockSet::any_of`].
+    /// The elements of both sets, in order. Reads them like [`BlockSet::any_of`].
     pub fn all_of(from: &BlockSet, to: &BlockSet) -> Vec<u64> {
         let mut blocks = Vec::new();
         for (index, (from, to)) in from.0.iter().zip(&to.0).enumerate() {
@@ -45,7 +45,7 @@ impl BlockSet {
         blocks
     }
 
-    /// Removes every mark.
+    /// Removes every element.
     pub fn clear(&self) {
         self.0
             .iter()
@@ -53,12 +53,12 @@ impl BlockSet {
             .for_each(|word| word.store(0, Ordering::Release));
     }
 
-    /// How many there are.
+    /// Number of elements.
     pub fn len(&self) -> u64 {
         self.0.iter().map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum()
     }
 
-    /// The first one from `block` on.
+    /// The first element from `block` on.
     pub fn next(&self, block: u64) -> Option<u64> {
         let mut mask = u64::MAX << (block % 64);
         for (index, word) in self.0.iter().enumerate().skip((block / 64) as usize) {
@@ -71,7 +71,7 @@ impl BlockSet {
         None
     }
 
-    /// Moves every mark; each is in one of the sets at any time.
+    /// Moves every element to `other`. Each is in at least one of the sets at any time.
     pub fn move_to(&self, other: &BlockSet) -> Vec<u64> {
         let mut blocks = Vec::new();
         for (index, (word, other)) in self.0.iter().zip(&other.0).enumerate() {

@@ -1,4 +1,4 @@
-//! Operations on one member: retried, and what happens when they keep failing.
+//! Operations on one member: retries, and the handling of persistent failures.
 
 use std::rc::Rc;
 
@@ -14,20 +14,20 @@ use crate::shared::DriveId;
 use crate::unit::StripView;
 
 /// Attempts at an operation before the member counts as faulty. A drive that reports an error has
-/// retried inside for seconds already; the second attempt is for errors of the path to it.
+/// already retried internally for seconds. The second attempt is for errors of the path to it.
 const ATTEMPTS: usize = 2;
 
-/// A read that did not work out.
+/// Why a read failed.
 pub(crate) enum ReadFailure {
     /// This range is unreadable; the member stays.
     Unreadable,
-    /// The member is faulty now, and the superblocks say so.
+    /// The member is now faulty, and the superblocks say so.
     Faulty,
 }
 
 impl<E: Env> Inner<E> {
-    /// Reads from a member that the row's view shows as good. Bytes that do not fit their checksums
-    /// count as unreadable.
+    /// Reads from a member whose strip is good in this view. Bytes that do not match their
+    /// checksums count as unreadable.
     pub async fn read_member(
         self: &Rc<Self>,
         view: &StripView<E::Drive>,
@@ -70,12 +70,11 @@ impl<E: Env> Inner<E> {
         Err(ReadFailure::Unreadable)
     }
 
-    /// Writes to a member. On failure the member is faulty, and the superblocks say so, before this
-    /// returns false.
+    /// Writes to a member. If the write fails, the member is marked faulty and the superblocks say
+    /// so before this returns false.
     ///
     /// # Errors
-    /// [`BlockError::Lost`] if the group cannot do without the member; [`BlockError::NoSpace`]
-    /// likewise.
+    /// [`BlockError::Lost`] or [`BlockError::NoSpace`] if the group cannot do without the member.
     pub fn write_member<'a>(
         self: &'a Rc<Self>,
         view: &'a StripView<E::Drive>,
@@ -89,8 +88,8 @@ impl<E: Env> Inner<E> {
         self.write_strip(view.member, view.id, drive, offset, data, fua)
     }
 
-    /// As [`Inner::write_member`], at a byte of the drive's data region, and on its replacement
-    /// too. Notes the checksums.
+    /// Like [`Inner::write_member`], at an offset in the drive's data region, and on the member's
+    /// replacement too. Updates the checksums.
     pub async fn write_strip(
         self: &Rc<Self>,
         member: MemberIndex,
@@ -102,12 +101,12 @@ impl<E: Env> Inner<E> {
     ) -> Result<bool, BlockError> {
         match self.shared.replacement_of(member, id) {
             None => self.write_one(member, id, drive, offset, data, fua).await,
-            // Boxed: rare, and a part of each unit's task.
+            // Boxed: this is rare, and the future is part of the task of each stripe group.
             Some(other) => Box::pin(self.write_both(member, (id, drive), other, offset, (data, fua))).await,
         }
     }
 
-    /// As [`Inner::write_strip`], to this drive only.
+    /// Like [`Inner::write_strip`], but to this drive only.
     pub async fn write_one(
         self: &Rc<Self>,
         member: MemberIndex,
@@ -131,7 +130,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// As [`Inner::write_member`], at any byte of the drive.
+    /// Like [`Inner::write_member`], at any offset of the drive.
     pub async fn write_drive(
         self: &Rc<Self>,
         member: MemberIndex,
@@ -155,7 +154,7 @@ impl<E: Env> Inner<E> {
         self.fail_or_refuse(member, id, last).await.map(|()| false)
     }
 
-    /// Whether an operation that failed is not tried again. Counts and tells the retry if it is.
+    /// Whether a failed operation is not retried. Counts and reports the retry if there is one.
     fn is_final(self: &Rc<Self>, member: MemberIndex, id: DriveId, attempt: usize, failure: &Failure) -> bool {
         let is_final = attempt == ATTEMPTS || matches!(failure.error, DriveError::Gone);
         if !is_final {
@@ -165,21 +164,21 @@ impl<E: Env> Inner<E> {
         is_final
     }
 
-    /// Counts a failed operation of a drive as its member's, if it is in the place: a replacement
-    /// is not.
+    /// Counts a failed operation of a drive for its member, if the drive is in the member's slot. A
+    /// replacement is not.
     pub fn count_error(&self, member: MemberIndex, id: DriveId, failed: Failed) {
         if self.shared.slot(member).drive == id {
             self.shared.count_error(member, failed);
         }
     }
 
-    /// Marks a member faulty, on all shards and in the superblocks. Says no if the group cannot do
-    /// without it: then the member stays, and operations on it fail one by one.
+    /// Marks a member faulty, on all shards and in the superblocks. Returns false if the group
+    /// cannot do without it. The member then stays, and operations on it fail one by one.
     pub async fn fail(self: &Rc<Self>, member: MemberIndex, drive: DriveId, cause: Cause) -> bool {
         matches!(self.on_leader(Request::Fail(member, drive, cause)).await, Ok(Outcome::Accepted(true)))
     }
 
-    /// As [`Inner::fail`], for an operation that cannot be left out.
+    /// Like [`Inner::fail`], for an operation that cannot be skipped.
     pub async fn fail_or_refuse(
         self: &Rc<Self>,
         member: MemberIndex,

@@ -1,4 +1,4 @@
-//! Which drives make up a group: what an operator, or who watches the drives, may change of that.
+//! Changes of the drives of a group, by an operator or by the task that watches the drives.
 
 use drive::{BlockError, Drive, Env};
 use format::{MemberState, Uuid};
@@ -8,7 +8,7 @@ use crate::cause::Cause;
 use crate::geometry::MemberIndex;
 use crate::shared::DriveId;
 
-/// Why a drive cannot take a member's place or wait for one.
+/// Why a drive cannot become a member or a spare.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JoinError {
     /// Smaller than the members' regions.
@@ -16,7 +16,7 @@ pub enum JoinError {
     TooSmall {
         /// Bytes needed.
         need: u64,
-        /// Bytes there are.
+        /// Bytes that the drive has.
         have: u64,
     },
     /// Its logical blocks are larger than those the group was made for.
@@ -24,16 +24,16 @@ pub enum JoinError {
     Sector {
         /// Largest logical block size that works.
         need: u64,
-        /// The drive's.
+        /// Block size of the drive.
         have: u32,
     },
-    /// There is no such place.
+    /// The group has no such member.
     #[error("the group has no member {0}: members are numbered from 0")]
     NoMember(u16),
-    /// The place is being rebuilt on another drive.
+    /// The member is being rebuilt on another drive.
     #[error("member {0} is being rebuilt already")]
     Busy(u16),
-    /// Another member, or this one, is being replaced.
+    /// This member or another one is being replaced.
     #[error("member {0} is being replaced already: one at a time")]
     Replacing(u16),
     /// No more spares can be listed.
@@ -42,7 +42,7 @@ pub enum JoinError {
     /// Not a spare of this group.
     #[error("the drive is not a spare of this group")]
     NotASpare,
-    /// The level has nothing to rebuild from.
+    /// The RAID level has no redundancy to rebuild from.
     #[error("this level has no redundancy: a lost member cannot be rebuilt")]
     NoRedundancy,
     /// The superblocks could not be written.
@@ -51,8 +51,8 @@ pub enum JoinError {
 }
 
 impl<E: Env> Array<E> {
-    /// Puts an installed drive in the place of a member, and begins to fill it. Leader only. A
-    /// member that works stays until its content has been copied, and leaves then: the group has
+    /// Puts an installed drive in the slot of a member and begins to fill it. Leader only. A
+    /// working member stays until its content has been copied, and leaves then. So the group has
     /// its full redundancy all the time.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl<E: Env> Array<E> {
             .await
     }
 
-    /// As [`Array::replace`], with a drive that is one of the spares.
+    /// Like [`Array::replace`], with one of the spares.
     ///
     /// # Errors
     /// [`JoinError`]; nothing has changed then.
@@ -108,8 +108,8 @@ impl<E: Env> Array<E> {
             .await
     }
 
-    /// Lets an installed drive wait to replace a member. Leader only. It is put to use at once if
-    /// one is needed.
+    /// Adds an installed drive as a hot spare. Leader only. If a member needs a drive, the spare is
+    /// used at once.
     ///
     /// # Errors
     /// [`JoinError`]; nothing has changed then.
@@ -134,7 +134,7 @@ impl<E: Env> Array<E> {
             .await
     }
 
-    /// Lets go of a spare. Leader only. Its superblocks are left for the caller to erase.
+    /// Removes a spare. Leader only. The caller has to erase its superblocks.
     ///
     /// # Errors
     /// [`JoinError::NotASpare`].
@@ -154,15 +154,14 @@ impl<E: Env> Array<E> {
             .await
     }
 
-    /// Gives the group another name, in the superblocks of all members and spares. Leader only. A
-    /// crash on the way leaves some drives with the new superblock, which is the newer one and
-    /// counts.
+    /// Renames the group in the superblocks of all members and spares. Leader only. After a crash
+    /// on the way some drives have the new superblock. It is the newer one, so it counts.
     ///
     /// # Errors
-    /// [`BlockError`] if no member took it: the group keeps its name then.
+    /// [`BlockError`] if no member took the new superblock. The group then keeps its name.
     ///
     /// # Panics
-    /// If it is not a name, see [`format::check_name`].
+    /// If `name` is not valid, see [`format::check_name`].
     pub async fn rename(&self, name: String) -> Result<(), BlockError> {
         assert!(format::check_name(&name).is_ok(), "names are checked before they get here");
         let inner = self.0.clone();
@@ -180,8 +179,8 @@ impl<E: Env> Array<E> {
             .await
     }
 
-    /// Takes a member out of service as if it had failed, because an operator says so. Leader only.
-    /// One that is missing is waited for no longer: a spare takes its place.
+    /// Takes a member out of service at the operator's request, as if it had failed. Leader only. A
+    /// missing member is no longer waited for: a spare takes its place.
     ///
     /// # Errors
     /// [`JoinError::NoMember`]; [`BlockError::Lost`] if the group cannot do without it.
@@ -196,8 +195,8 @@ impl<E: Env> Array<E> {
         self.fail_member_on(member, slot.drive, Cause::Operator).await
     }
 
-    /// As [`Array::fail_member`], for this cause, if the member is still on the drive: who looked
-    /// at the drive may be late, and a spare may have taken its place.
+    /// Like [`Array::fail_member`] with this cause, if the member is still on the drive. The caller
+    /// may have looked at the drive some time ago, and a spare may have taken its place since.
     ///
     /// # Errors
     /// As for [`Array::fail_member`].

@@ -1,19 +1,21 @@
-//! Writes that came to no end, since more members failed at the same time than the group can do
-//! without.
+//! Incomplete writes: writes that failed on more members than the group can do without.
 //!
-//! All members may fail and be back a moment later: an adapter is reset, a path fails over. What
-//! was being overwritten then is old on some of them and new on others. Its request has failed, but
-//! the group goes on with all of its members, so no recovery puts the stripe right, and as soon as
-//! one of them is lost, blocks that nobody was writing would be computed from a mixture.
+//! All members may fail and be back a moment later, for example after an adapter reset or a path
+//! failover. The strips of a write that was under way are then old on some members and new on
+//! others. The request has failed, but the group goes on with all of its members, so no recovery
+//! puts the stripe right. As soon as one member is lost, blocks that were not being written would
+//! be computed from a mix of old and new strips.
 //!
-//! So what was to be written is kept in memory, and its record in the log stays open, until it is
-//! written again: before anything is computed from other strips of these columns, before their
-//! zones are written, before the unit is rebuilt or scrubbed, and by itself after a while. While
-//! that does not work, strips that can be read are read, and all else of these columns is an error.
+//! So the data of the write is kept in memory, and its record in the log stays open, until the
+//! write is repeated. That happens before anything is computed from other strips of these columns,
+//! before their allocation chunks are written, before the stripe group is rebuilt or scrubbed, and
+//! by itself after a while. While the retry fails, strips that can be read are read, and all else
+//! in these columns is an error.
 //!
-//! What is kept is bounded: with [`KEPT_MAX`] of them sets that have some take no further writes. A
-//! group without syndromes computes nothing from other strips, but checksums of blocks that were
-//! written in part; with so many it leaves those as they are.
+//! The number of incomplete writes is bounded. With [`KEPT_MAX`] of them, sets that have some take
+//! no further writes. A group without parity computes nothing from other strips, but it has to
+//! compute checksums of blocks that were written in part. Beyond the bound it leaves those as they
+//! are.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -34,18 +36,17 @@ use crate::ranges::Range;
 use crate::record::{Logged, Overwritten};
 use crate::write::StripWrite;
 
-/// How soon they are written again while nobody asks for their units. Each time without success
-/// doubles it.
+/// Pause before the first retry while no request needs the stripe groups. Each failure doubles it.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
 
-/// How long it takes at most until they are tried again.
+/// Longest pause between retries.
 const AGAIN_MAX: Duration = Duration::from_secs(60);
 
-/// So many are kept for each shard, with their records open: half of what may be open at the same
-/// time.
+/// Most incomplete writes that each shard keeps with their records open: half of the records that
+/// may be open at the same time.
 const KEPT_MAX: usize = OPEN_MAX / 2;
 
-/// A component whose strips are old or new.
+/// A component whose strips are old on some members and new on others.
 struct Unended {
     unit: UnitIndex,
     columns: Range,
@@ -54,7 +55,7 @@ struct Unended {
 }
 
 impl Unended {
-    /// Shares a block with these columns, which has one checksum.
+    /// Whether it shares a block, and so a checksum, with these columns.
     fn meets(&self, unit: UnitIndex, columns: Range) -> bool {
         let block = BLOCK as u64;
         let blocks = |range: Range| Range::new(range.start / block, range.end.div_ceil(block));
@@ -64,43 +65,43 @@ impl Unended {
 
 impl Drop for Unended {
     fn drop(&mut self) {
-        // The group was let go before it could be ended: whoever takes it over finds the record
-        // open.
+        // The group was released before the write could be repeated. The next start finds the
+        // record open.
         if let Some((open, _)) = self.record.take() {
             open.leave_open();
         }
     }
 }
 
-/// The writes of a shard that came to no end.
+/// The incomplete writes of a shard.
 #[derive(Default)]
 pub(crate) struct UnendedWrites {
     all: RefCell<Vec<Rc<Unended>>>,
-    /// One mends at a time.
+    /// One retry runs at a time.
     turn: Turnstile,
     looking: Cell<bool>,
 }
 
 impl UnendedWrites {
-    /// There are none.
+    /// Whether there are none.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.all.borrow().is_empty()
     }
 
-    /// Some lie in these columns: nothing may be computed from them.
+    /// Whether some lie in these columns. If so, nothing may be computed from the columns.
     #[inline]
     pub fn are_in(&self, unit: UnitIndex, columns: Range) -> bool {
         !self.is_empty() && self.all.borrow().iter().any(|unended| unended.meets(unit, columns))
     }
 
-    /// Some hold records open.
+    /// Whether some hold records open.
     pub fn have_records(&self) -> bool {
         self.all.borrow().iter().any(|unended| unended.record.borrow().is_some())
     }
 
-    /// The log needs the room of their records, and members take flushes but not these writes: what
-    /// they protect is in memory alone from now on.
+    /// Releases the records. The log needs their space, and members take flushes but not these
+    /// writes. From now on the data that the records protect is only in memory.
     pub fn give_up_records(&self) {
         for unended in &*self.all.borrow() {
             drop(unended.record.take());
@@ -113,7 +114,7 @@ impl UnendedWrites {
 }
 
 impl<E: Env> Inner<E> {
-    /// Keeps what was to be written, to be written again.
+    /// Keeps the data of an incomplete write, to write it again.
     pub fn keep_unended(self: &Rc<Self>, unit: UnitIndex, columns: Range, writes: Vec<StripWrite>, logged: Logged) {
         let kept = self.unended.all.borrow().len();
         let redundant = self.shared.geometry.syndromes > 0;
@@ -121,8 +122,8 @@ impl<E: Env> Inner<E> {
             return;
         }
         let record = match logged {
-            // Those that were under way when it became full. Other sets need what may still be
-            // open.
+            // Writes that were under way when the limit was reached. Other sets need the rest of
+            // the capacity for open records.
             Logged::Durable(..) if kept >= KEPT_MAX || !self.shared.questions.is_roomy() => None,
             Logged::Durable(open, overwritten) => Some((open, overwritten)),
             Logged::Nothing | Logged::Again => None,
@@ -148,15 +149,14 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// What has to be written again before this is done with the unit.
+    /// Repeats the incomplete writes that have to be done before `op` runs on the stripe group.
     ///
     /// # Errors
-    /// [`BlockError`] as for a write: that did not work, and what is asked for cannot do without
-    /// it.
+    /// [`BlockError`] as for a write, if the retry failed and `op` cannot do without it.
     pub async fn mend_before(self: &Rc<Self>, unit: UnitIndex, op: &Op) -> Result<(), BlockError> {
         match op {
-            // Reads look themselves whether they need it. A zone that is trimmed was given back, by
-            // a write.
+            // Reads check themselves whether they need a retry. A chunk that is trimmed was freed
+            // by a write.
             Op::Read { .. } | Op::Trim { .. } | Op::Nothing => Ok(()),
             Op::Rebuild { .. } | Op::Scrub { .. } => self.mend(|other| other == unit).await,
             Op::Write { pieces, .. } => {
@@ -173,19 +173,19 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// A write would touch zones in which some lie.
+    /// Whether a write would touch allocation chunks that have incomplete writes.
     fn are_unended_in_zones(&self, unit: UnitIndex, pieces: &Pieces) -> bool {
         let zone = self.shared.geometry.zone;
         let zones = |range: Range| Range::new(range.start / zone * zone, range.end.div_ceil(zone) * zone);
         pieces.iter().any(|piece| self.unended.are_in(unit, zones(piece.range)))
     }
 
-    /// Writes again what came to no end, of the units that `which` chooses, all together.
+    /// Repeats the incomplete writes of the stripe groups that `which` chooses, all together.
     ///
-    /// Nothing else is under way in these columns: whatever needs them waits for this first.
+    /// Nothing else is under way in these columns: operations that need them wait for this first.
     ///
     /// # Errors
-    /// [`BlockError`] as for a write, of the first of them that did not work.
+    /// [`BlockError`] as for a write, of the first one that failed.
     pub async fn mend(self: &Rc<Self>, which: impl Fn(UnitIndex) -> bool) -> Result<(), BlockError> {
         if self.unended.is_empty() {
             return Ok(());
@@ -202,7 +202,8 @@ impl<E: Env> Inner<E> {
 
     async fn write_again(self: &Rc<Self>, unended: &Rc<Unended>) -> Result<(), BlockError> {
         let view = self.view(unended.unit, unended.columns.start, &[]);
-        // Without those that have left meanwhile, the others are as after a write without them.
+        // Members that have left meanwhile are skipped. The others are then as after a write
+        // without them.
         let there = unended.writes.iter().filter(|write| view.0[write.role].strip != Strip::Lost);
         let there: Vec<StripWrite> = there.cloned().collect();
         let failed = self.write_strips(unended.unit, &view, &there, false).await?;

@@ -1,7 +1,7 @@
-//! What shards of a group say to each other.
+//! Messages between the shards of a group.
 //!
-//! A write goes to the shard that owns its unit, a change of the group's state goes to the leader
-//! (shard 0), and each request is answered by one reply. Messages may arrive in any order.
+//! A write goes to the shard that owns its stripe group, and a change of the group's state goes to
+//! the leader (shard 0). Each request is answered by one reply. Messages may arrive in any order.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,8 @@ use crate::scrub::{ScrubMode, ScrubReport};
 use crate::shared::DriveId;
 use crate::status::Event;
 
-/// The way to the other shards. The environment delivers what is sent by [`crate::Array::deliver`]
-/// on the shard `to`.
+/// The channel to the other shards. The environment delivers each message by
+/// [`crate::Array::deliver`] on the shard `to`.
 pub trait Peers {
     /// Sends without waiting.
     fn send(&self, to: usize, message: Message);
@@ -47,46 +47,47 @@ pub(crate) enum Body {
     Reply(Result<Outcome, BlockError>),
 }
 
-/// What another shard is asked for.
+/// A request to another shard.
 #[derive(Debug)]
 pub(crate) enum Request {
-    /// Of a unit's owner.
+    /// To the owner of a stripe group: run an operation on it.
     Unit(UnitIndex, Op),
-    /// Of the leader: make the map durable, and all data it stands for.
+    /// To the leader: make the map durable, and all data it stands for.
     Persist,
-    /// Of any shard: wait until no record of its log is open.
+    /// To any shard: wait until no record of its log is open.
     Settle,
-    /// Of any shard: flush, and make durable that what was written to its units before needs no
-    /// recovery.
+    /// To any shard: flush, and write a checkpoint record. It says durably that earlier writes to
+    /// its stripe groups need no recovery.
     Seal,
-    /// The same, also where a recovery could do without being told.
+    /// The same, also where a recovery could do without the checkpoint record.
     SealAll,
-    /// As [`Request::Seal`], without members that are leaving, for a leader who is changing the
-    /// group's state and can hear of no failure in another way than by the answer.
+    /// Like [`Request::Seal`], without members that are leaving. For a leader that is changing the
+    /// group's state: it can learn of a failure only from the answer.
     SealQuietly,
-    /// Of the leader: make the list of lost blocks durable without those in a range of the group,
-    /// which were written and are durable.
+    /// To the leader: make the list of lost blocks durable without those in a range of the group.
+    /// The range was written and is durable.
     SaveLost {
         offset: u64,
         len: u64,
     },
-    /// Of the leader: the superblocks shall say that the group is being written to.
+    /// To the leader: note in the superblocks that the group is being written to.
     MarkDirty,
-    /// Of any shard: wait until what is queued for its units now has been done.
+    /// To any shard: wait until all work that is now queued for its stripe groups is done.
     Barrier,
-    /// Of any shard, one after the other while units change their owners: begin no work on units;
-    /// wait until none is under way; take what it owns from now on; and begin work again.
+    /// To any shard, one after the other while the owners change: begin no work on stripe groups
+    /// (`Close`), wait until none is under way (`Quiet`), take over the new stripe groups (`Own`),
+    /// and begin work again (`Open`).
     Close,
     Quiet,
     Own(Owners, RebuiltAhead),
     Open,
-    /// Of the leader: this drive failed in this place, because of this.
+    /// To the leader: this drive of this member failed, with this cause.
     Fail(MemberIndex, DriveId, Cause),
-    /// Of the leader: its listener is to hear of this.
+    /// To the leader: pass this event to its listener.
     Tell(Event),
-    /// Of the leader: this drive has not answered within the time limit.
+    /// To the leader: this drive has not answered within the time limit.
     Silent(MemberIndex, DriveId),
-    /// Of the leader: reads of this drive are late.
+    /// To the leader: reads of this drive are late.
     Slow(MemberIndex, DriveId),
 }
 
@@ -98,26 +99,26 @@ pub(crate) struct Piece {
     pub content: Content,
 }
 
-/// Units that are rebuilt on a drive although the rebuild has not come to them.
+/// Stripe groups that are already rebuilt on a drive although the rebuild has not reached them.
 pub(crate) type RebuiltAhead = BTreeSet<(DriveId, UnitIndex)>;
 
 pub(crate) type Pieces = SmallVec<[Piece; 1]>;
 
-/// Work on a unit, under its lock.
+/// Work on a stripe group, under its lock.
 #[derive(Debug)]
 pub(crate) enum Op {
-    /// Fill the buffer from whole sectors of a data strip; `without` asking its member, if that is
-    /// possible.
+    /// Fill the buffer from whole sectors of a data strip. With `without`, the member is not read
+    /// if that is possible.
     Read { role: Role, x: u64, buf: BufMut, without: bool },
     /// Change some columns.
     Write { pieces: Pieces, fua: bool },
-    /// Compute what a member holds of this unit, and write it there.
+    /// Compute the content of a member in this stripe group, and write it there.
     Rebuild { member: MemberIndex },
-    /// Compare data and syndromes.
+    /// Compare data and parity.
     Scrub { mode: ScrubMode },
-    /// Wait for whatever came before.
+    /// Wait for all earlier work.
     Nothing,
-    /// Tell the drives that a zone is no longer needed, if that is still so.
+    /// Discard an allocation chunk on the drives, if it is still free.
     Trim { zone: Range },
 }
 
@@ -130,11 +131,11 @@ pub(crate) enum Outcome {
     },
     Scrubbed(ScrubReport),
     Accepted(bool),
-    /// What the shard knows of its units that their next owners have to know; or something is under
-    /// way.
+    /// State of the shard's stripe groups that their next owners need. `None`: work is still under
+    /// way, or incomplete writes are left.
     Quiet(Option<RebuiltAhead>),
-    /// These members would have had to make something durable, and could not: then nothing is
-    /// sealed.
+    /// These members had something to make durable, and could not. No checkpoint record is written
+    /// then.
     Sealed {
         failed: Vec<(MemberIndex, DriveId, Failure)>,
     },

@@ -1,17 +1,17 @@
-//! What members that left do not have: a drive that comes back gets that and no more.
+//! The dirty regions of members that left: a drive that comes back gets those and no more.
 //!
-//! Kept in memory only, by unit, for as long as the group runs. After a restart, or a crash of the
-//! group, a drive that comes back is filled like a new one.
+//! They are kept in memory only, by stripe group, for as long as the group runs. After a restart,
+//! or a crash of the group, a drive that comes back is filled like a new one.
 //!
 //! Invariants:
-//! 1. A unit that was written and that some member may not have on its medium is in `touched` or
-//!    `flushing`: it enters before its write is acknowledged, and leaves only after a flush of all
-//!    members that began after the write had ended.
-//! 2. What `touched` and `flushing` hold when a member leaves, it counts as having missed, and
-//!    every unit that is written while it is away. So its drive has all other units as they are,
-//!    whatever its cache lost.
-//! 3. A unit is taken from what a returning member missed only under the unit's lock, once it is
-//!    written there.
+//! 1. A stripe group that was written, and that some member may not have on its medium, is in
+//!    `touched` or `flushing`. It enters before its write is acknowledged. It leaves only after a
+//!    flush of all members that began after the write had ended.
+//! 2. When a member leaves, all of `touched` and `flushing` counts as missed by it, and so does
+//!    every stripe group that is written while it is away. So its drive has all other stripe groups
+//!    as they are, even if its cache lost data.
+//! 3. A stripe group is removed from the dirty regions of a returning member only under its lock,
+//!    after it was written there.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering, fence};
@@ -20,11 +20,11 @@ use crate::geometry::{Geometry, MemberIndex, UnitIndex};
 use crate::marks::BlockSet;
 use crate::shared::DriveId;
 
-/// The member is there, or nothing is known of what it missed.
+/// The member is present, or its dirty regions are unknown.
 const UNKNOWN: u32 = 0;
-/// The member is away; what is written is noted.
+/// The member is away. Writes are noted.
 const AWAY: u32 = 1;
-/// From here on: the drive that came back, and this.
+/// First value for a drive that came back: this plus the number of the drive.
 const BACK: u32 = 2;
 
 #[derive(Debug, Default)]
@@ -33,24 +33,25 @@ struct Absence {
     units: OnceLock<BlockSet>,
 }
 
-/// Of all members.
+/// Dirty regions of all members.
 #[derive(Debug)]
 pub(crate) struct Missed {
     unit_count: u64,
-    /// Of the group's shape: units take turns in the sets, which have this many members each.
+    /// Shape of the group: stripe groups are dealt to the sets in turn, and each set has `strips`
+    /// members.
     sets: u64,
     strips: usize,
     touched: BlockSet,
     flushing: BlockSet,
-    /// Somebody's flush has taken `flushing`.
+    /// A flush has taken `flushing`.
     flush_under_way: AtomicBool,
     members: Box<[Absence]>,
-    /// Members that are away.
+    /// Number of members that are away.
     away: AtomicUsize,
 }
 
 impl Missed {
-    /// For a group whose members are there, or were not when it was assembled.
+    /// For a group whose members are present, or were missing when it was assembled.
     pub fn new(geometry: &Geometry) -> Self {
         let (unit_count, sets, strips, members) =
             (geometry.unit_count(), geometry.sets, geometry.strips(), geometry.members());
@@ -66,15 +67,15 @@ impl Missed {
         }
     }
 
-    /// A unit is being written, or has been. To be called before its strips are written, and again
-    /// before the write is acknowledged: in between a flush may begin, or a member leave.
+    /// A stripe group is being written, or has been. Call this before its strips are written, and
+    /// again before the write is acknowledged. In between a flush may begin or a member may leave.
     #[inline]
     pub fn note(&self, unit: UnitIndex) {
         if !self.touched.contains(unit.0) {
             self.touched.insert(unit.0);
         }
-        // Whoever takes the marks of a member that leaves has said before that it is away: one of
-        // the two sees the other.
+        // [`Missed::leave`] first marks the member as away, then takes the marks. So either it sees
+        // this mark, or this task sees that the member is away.
         fence(Ordering::SeqCst);
         if self.away.load(Ordering::SeqCst) > 0 {
             self.note_for_the_absent(unit);
@@ -90,13 +91,14 @@ impl Missed {
         }
     }
 
-    /// A unit's content stays what it was, and is written anew to a member that lacks it.
+    /// The content of a stripe group stays the same, and is written again to a member that lacks
+    /// it.
     pub fn note_restored(&self, unit: UnitIndex) {
         self.touched.insert(unit.0);
     }
 
-    /// A flush of all members begins. Says no if another one is under way that takes care of the
-    /// marks.
+    /// A flush of all members begins. Returns false if another flush is under way, which takes care
+    /// of the marks.
     pub fn flush_begins(&self) -> bool {
         let mine = !self.flush_under_way.swap(true, Ordering::SeqCst);
         if mine {
@@ -105,7 +107,7 @@ impl Missed {
         mine
     }
 
-    /// It has ended; `whole` if all members that are there have done it.
+    /// The flush has ended. `whole`: all members that are present have done it.
     pub fn flush_ended(&self, whole: bool) {
         if whole {
             self.flushing.clear();
@@ -115,8 +117,8 @@ impl Missed {
         self.flush_under_way.store(false, Ordering::SeqCst);
     }
 
-    /// A member that had everything, or was getting what it missed, has left. To be called once all
-    /// shards leave it out of what they begin.
+    /// A member that had all its data, or was getting its dirty regions, has left. Call this once
+    /// all shards skip it in new operations.
     pub fn leave(&self, member: MemberIndex) {
         let absence = &self.members[usize::from(member.0)];
         let units = absence.units.get_or_init(|| BlockSet::new(self.unit_count as usize));
@@ -125,7 +127,8 @@ impl Missed {
         }
         fence(Ordering::SeqCst);
         let set = (usize::from(member.0) / self.strips) as u64;
-        // In the order in which a flush moves them, and a flush that failed moves them back.
+        // In the order in which a flush moves the marks, and in which a failed flush moves them
+        // back.
         for _ in 0..2 {
             let marked = BlockSet::all_of(&self.touched, &self.flushing);
             marked.into_iter().filter(|unit| unit % self.sets == set).for_each(|unit| {
@@ -134,7 +137,8 @@ impl Missed {
         }
     }
 
-    /// A member that is away lacks a unit that it did not miss: its drive will be another one.
+    /// A member that is away lacks a stripe group that it did not miss, because it will be on
+    /// another drive.
     pub fn add(&self, member: MemberIndex, unit: UnitIndex) {
         let absence = &self.members[usize::from(member.0)];
         if let Some(units) = absence.units.get() {
@@ -142,7 +146,7 @@ impl Missed {
         }
     }
 
-    /// Nothing is known of what a member missed, or it is whole again.
+    /// The dirty regions of a member are unknown from now on, or it has all its data again.
     pub fn forget(&self, member: MemberIndex) {
         let absence = &self.members[usize::from(member.0)];
         if absence.state.swap(UNKNOWN, Ordering::SeqCst) == AWAY {
@@ -153,14 +157,14 @@ impl Missed {
         }
     }
 
-    /// What the member missed is known.
+    /// Whether the dirty regions of the member are known.
     pub fn is_known(&self, member: MemberIndex) -> bool {
         self.members[usize::from(member.0)].state.load(Ordering::SeqCst) == AWAY
     }
 
-    /// The member's drive has come back, as `drive`: what it did not miss counts as whole from now
-    /// on. To be called once the member's slot has the drive: whoever leaves it out until then has
-    /// noted that it missed that.
+    /// The member's drive has come back, as `drive`. Stripe groups outside its dirty regions count
+    /// as whole from now on. Call this once the member's slot has the drive. Writes that skipped
+    /// the drive until then have noted that it missed them.
     pub fn come_back(&self, member: MemberIndex, drive: DriveId) {
         let absence = &self.members[usize::from(member.0)];
         if absence.state.swap(BACK + u32::from(drive.0), Ordering::SeqCst) == AWAY {
@@ -174,20 +178,20 @@ impl Missed {
         absence.units.get()
     }
 
-    /// The drive came back, and has what the unit should hold there.
+    /// Whether the drive came back and has its data of the stripe group.
     pub fn has_unit(&self, drive: DriveId, unit: UnitIndex) -> bool {
         self.of_drive(drive).is_some_and(|units| !units.contains(unit.0))
     }
 
-    /// The drive came back and got the unit.
+    /// The drive came back and got the stripe group.
     pub fn got(&self, drive: DriveId, unit: UnitIndex) {
         if let Some(units) = self.of_drive(drive) {
             units.remove(unit.0);
         }
     }
 
-    /// The first unit from `unit` on that a drive lacks which came back; the unit itself for any
-    /// other drive.
+    /// The first stripe group from `unit` on that a returned drive lacks. For any other drive:
+    /// `unit` itself.
     pub fn next(&self, drive: DriveId, unit: UnitIndex) -> Option<UnitIndex> {
         match self.of_drive(drive) {
             Some(units) => units.next(unit.0).map(UnitIndex),
@@ -195,7 +199,7 @@ impl Missed {
         }
     }
 
-    /// Units that a drive lacks which came back. `None`: another drive.
+    /// Number of stripe groups that a returned drive lacks. `None` for any other drive.
     pub fn count(&self, drive: DriveId) -> Option<u64> {
         self.of_drive(drive).map(BlockSet::len)
     }

@@ -1,13 +1,15 @@
-//! What a shard thinks of its drives: when a read is late, who is slow, and whom reads go around.
+//! A shard's view of its drives: when a read is late, which drives are slow, and which ones reads
+//! avoid.
 //!
-//! - The *bound* of a drive is [`LATE_FACTOR`] times the time in which 19 of 20 reads of a length
-//!   are answered, by that drive or by a typical one of the group, whichever is faster: a drive
-//!   that is always slow has no excuse, and where all are slow the bound moves.
-//! - A drive's *score* is the share of late reads among its last ones. Above a half, while a
-//!   typical drive's is below an eighth, it is slow.
-//! - Reads go around a slow drive as far as redundancy goes, and as long as the others keep up:
-//!   when a quarter of a typical drive's reads is late, the slow one has to take its part.
-//! - Probes ask an avoided drive whether it is well again.
+//! - The *bound* of a drive is [`LATE_FACTOR`] times the 95th percentile of the time of reads of a
+//!   length. The percentile is that of the drive or of a typical drive of the group, the lower one
+//!   of the two. So a drive that is always slow gets no higher bound, and where all are slow the
+//!   bound rises.
+//! - The *score* of a drive is the share of late reads among its last ones. A drive is slow if its
+//!   score is above a half while that of a typical drive is below an eighth.
+//! - Reads avoid a slow drive as far as redundancy allows, and as long as the others keep up. When
+//!   a quarter of the reads of a typical drive are late, the slow one has to take its share.
+//! - Probes check whether an avoided drive has recovered.
 
 use drive::Nanos;
 use format::MemberState;
@@ -17,58 +19,59 @@ use crate::latency::CLASSES;
 use crate::shared::{DriveId, Slot};
 use crate::watch::{Kind, Watch};
 
-/// A bound is never lower: below this, what is late is rather this shard than a drive.
+/// The lowest bound. A read that is late below this is delayed by this shard rather than by a
+/// drive.
 const BOUND_MIN: Nanos = 500_000;
 
-/// The bound before there are figures.
+/// The bound before there are measurements.
 const BOUND_UNKNOWN: Nanos = 50_000_000;
 
-/// Of the reads, as many are answered within the time that bounds are made of.
+/// The percentile that bounds are made of, in per mille.
 const BOUND_PER_MILLE: u64 = 950;
 
-/// A read is late after this many times that.
+/// A read is late after this many times the percentile.
 const LATE_FACTOR: u64 = 2;
 
-/// A drive's score is the share of late reads among its last ones, of this.
+/// The score of a drive whose last reads were all late.
 const SCORE_ONE: u32 = 4096;
-/// How many reads that are.
+/// Number of last reads that the score covers.
 const SCORE_READS: u32 = 32;
 
-/// Probes that a slow drive has to answer in time, one after the other, to be called well again.
+/// Probes in a row that a slow drive has to answer in time to count as recovered.
 const PROBES_GOOD: u32 = 16;
 /// The time between probes.
 const PROBE_EVERY: Nanos = 10_000_000;
 
-/// How long a drive is slow before the leader hears of it, and how often then: a pause for cleaning
-/// up is no news.
+/// How long a drive is slow before the leader is told, and the interval of further notices. A pause
+/// for garbage collection is not reported.
 const NOTICE_EVERY: Nanos = 1_000_000_000;
 
-/// What a shard thinks of a drive.
+/// A shard's view of a drive.
 #[derive(Clone)]
 pub(crate) struct Opinion {
     pub bounds: [Nanos; CLASSES],
-    /// Reads that were answered in time since the last look, and that were found late.
+    /// Reads answered in time since the last check, and reads found late.
     in_time: u32,
     late: u32,
     score: u32,
     slow: bool,
-    /// Since when.
+    /// Start of the slow period.
     slow_since: Nanos,
-    /// Reads go around it.
+    /// Whether reads avoid it.
     pub avoided: bool,
-    /// It was read, or would have been, since the last notice.
+    /// Whether it was read, or would have been, since the last notice.
     wanted: bool,
     noticed: Nanos,
     probes_good: u32,
     probing: bool,
     probed: Nanos,
-    /// It has answered something since the last look.
+    /// Whether it has answered an operation since the last check.
     pub answered: bool,
-    /// When the newest operation began that it has answered.
+    /// Start time of the newest operation that it has answered.
     pub newest_answered: Nanos,
-    /// When the leader was asked to give it up.
+    /// When the leader was asked to give the drive up.
     pub asked: Option<Nanos>,
-    /// The group cannot do without it.
+    /// Whether the group cannot do without it.
     pub needed: bool,
 }
 
@@ -96,8 +99,8 @@ impl Default for Opinion {
 }
 
 impl Opinion {
-    /// The drive has answered an operation, with success or not. `since`: when that began, or 0
-    /// where it was not looked at yet.
+    /// The drive has answered an operation, with success or not. `since`: start time of the
+    /// operation, or 0 if it was not checked yet.
     pub fn note_answer(&mut self, since: Nanos) {
         self.answered = true;
         self.newest_answered = self.newest_answered.max(since);
@@ -117,7 +120,7 @@ impl Opinion {
         }
     }
 
-    /// Takes what came since the last look into the score.
+    /// Adds the reads since the last check to the score.
     fn rate(&mut self) {
         let reads = self.in_time + self.late;
         if let Some(late) = (SCORE_ONE * self.late).checked_div(reads) {
@@ -136,7 +139,7 @@ impl Opinion {
         }
     }
 
-    /// The leader has to hear that the drive is slow.
+    /// Whether to tell the leader that the drive is slow.
     fn is_news(&mut self, now: Nanos) -> bool {
         let last = self.noticed.max(self.slow_since);
         let is_news = self.wanted && now.saturating_sub(last) >= NOTICE_EVERY;
@@ -147,7 +150,7 @@ impl Opinion {
     }
 }
 
-/// By drive. Places without a drive have none: their number stands for no drive, and is large.
+/// By drive. Slots without a drive have no entry: their number stands for no drive, and is large.
 #[derive(Default)]
 pub(crate) struct Opinions(Vec<Opinion>);
 
@@ -167,20 +170,19 @@ impl Opinions {
 }
 
 impl Watch {
-    /// Reads go around this drive.
+    /// Whether reads avoid this drive.
     #[inline]
     pub fn avoids(&self, drive: DriveId) -> bool {
         self.any_avoided.get() && self.opinion(drive, |opinion| opinion.avoided)
     }
 
-    /// Some drive is avoided.
+    /// Whether some drive is avoided.
     #[inline]
     pub fn avoids_any(&self) -> bool {
         self.any_avoided.get()
     }
 
-    /// A read goes around a drive that is avoided. Says whether a probe is due, which is then under
-    /// way.
+    /// A read avoids this drive. Returns whether a probe is due, which then counts as under way.
     pub fn goes_around(&self, drive: DriveId) -> bool {
         let now = self.looked.get();
         self.opinion(drive, |opinion| {
@@ -198,7 +200,7 @@ impl Watch {
         self.opinion(drive, |opinion| opinion.probing = false);
     }
 
-    /// Takes the bounds from the distributions.
+    /// Computes the bounds from the latency distributions.
     pub fn measure(&self) {
         let shared = &self.shared;
         let latencies = &self.latencies[self.shard];
@@ -211,7 +213,7 @@ impl Watch {
             let own: Vec<(DriveId, Nanos)> = shared.slots().filter_map(own).collect();
             let mut sorted: Vec<Nanos> = own.iter().map(|(_, own)| *own).collect();
             sorted.sort_unstable();
-            // The lower of two: the other copy of a mirror is the measure of a slow one.
+            // The lower median: in a mirror of two, the fast copy is the measure of the slow one.
             let Some(&typical) = sorted.get(sorted.len().saturating_sub(1) / 2) else { continue };
             for (_, slot) in shared.slots().filter(|(_, slot)| slot.state == MemberState::InSync) {
                 let own = own.iter().find(|(drive, _)| *drive == slot.drive).map_or(typical, |(_, own)| *own);
@@ -221,7 +223,8 @@ impl Watch {
         }
     }
 
-    /// Who is slow, and whom reads can go around. Gives those that the leader has to hear of.
+    /// Finds the slow drives, and those that reads can avoid. Returns those to report to the
+    /// leader.
     pub fn judge(&self, now: Nanos) -> Vec<(MemberIndex, DriveId)> {
         let shared = &self.shared;
         let mut opinions = self.opinions.borrow_mut();
@@ -235,7 +238,7 @@ impl Watch {
             scores.push(opinions.of(slot.drive).score);
         }
         scores.sort_unstable();
-        // The lower of two, as with bounds.
+        // The lower median, as with bounds.
         let typical = scores.get(scores.len().saturating_sub(1) / 2).copied().unwrap_or(0);
         let may_avoid = self.may_hedge() && shared.settings.avoiding() && typical < SCORE_ONE / 4;
         let mut notices = Vec::new();

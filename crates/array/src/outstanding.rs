@@ -1,16 +1,14 @@
-//! How much a shard has asked of one drive at a time, bounded by the rate at which the drive
-//! serves.
+//! How much one shard may have outstanding at one drive, bounded by the drive's throughput.
 //!
-//! A drive that gets all that there is at once keeps it in a queue of its own, where the last
-//! operation waits for minutes. The kernel, or the machine behind a remote drive, gives an
-//! operation up after 30 s or so, and reports that the drive has failed. So a shard asks a drive
-//! for as much as the drive serves in [`HORIZON`], and the rest waits here. With a drive of 1
-//! MiB/s, 64 MiB of writes are asked for 8 MiB at a time, and no write waits for longer than 8 s in
-//! the drive.
+//! A drive that gets all pending operations at once keeps them in its own queue, where the last one
+//! waits for minutes. The kernel, or the machine behind a remote drive, gives an operation up after
+//! 30 s or so, and reports that the drive has failed. So a shard issues only as much as the drive
+//! serves in [`HORIZON`], and the rest waits here. For example, 64 MiB of writes go to a drive of 1
+//! MiB/s in portions of 8 MiB, and no write waits for longer than 8 s in the drive.
 //!
-//! - A bound follows what the drive has answered lately ([`MEASURE_EVERY`]). It is never below a
+//! - A bound follows the recent throughput of the drive ([`MEASURE_EVERY`]). It is never below a
 //!   few MiB, which no fast drive has outstanding for long.
-//! - Operations wait in order. One that is larger than the bound goes when nothing else is
+//! - Operations wait in order. One that is larger than the bound is issued when nothing else is
 //!   outstanding.
 //! - An operation that its drive has done when it is first polled is not counted.
 
@@ -22,25 +20,25 @@ use std::task::{Context, Poll, Waker};
 
 use drive::Nanos;
 
-/// A drive may have so much outstanding as it serves in this time.
+/// A drive may have as much outstanding as it serves in this time.
 const HORIZON: Nanos = 2_000_000_000;
 
-/// How often bounds are set anew.
+/// How often bounds are updated.
 pub(crate) const MEASURE_EVERY: Nanos = 200_000_000;
 
-/// The least bound in bytes, of all shards together.
+/// The lowest bound in bytes, of all shards together.
 const BOUND_BYTES_MIN: u64 = 8 << 20;
 
-/// The least bound in bytes of one shard.
+/// The lowest bound in bytes of one shard.
 const SHARD_BOUND_BYTES_MIN: u64 = 1 << 20;
 
-/// What one drive was asked and has not answered, by one shard.
+/// The operations that one shard has outstanding at one drive.
 #[derive(Debug)]
 pub(crate) struct Outstanding {
     bytes: Cell<u64>,
     bound_bytes: Cell<u64>,
     bound_bytes_min: u64,
-    /// Answered since the bound was set.
+    /// Bytes answered since the bound was set.
     answered_bytes: Cell<u64>,
     line: RefCell<VecDeque<Rc<Waiter>>>,
 }
@@ -52,7 +50,7 @@ struct Waiter {
     waker: RefCell<Option<Waker>>,
 }
 
-/// An operation among those of its drive, until this is dropped.
+/// The place of an operation among those of its drive. Dropping it frees the place.
 #[derive(Debug)]
 pub(crate) struct Turn {
     drive: Rc<Outstanding>,
@@ -62,14 +60,14 @@ pub(crate) struct Turn {
 
 #[derive(Debug)]
 enum State {
-    /// Its drive was not asked yet, or has answered at once.
+    /// The operation was not issued yet, or the drive has answered at once.
     New,
     Waiting(Rc<Waiter>),
     Counted,
 }
 
 impl Outstanding {
-    /// Of a drive, for one of so many shards.
+    /// Creates the accounting of a drive for one of `shards` shards.
     pub fn new(shards: usize) -> Rc<Outstanding> {
         let bound_bytes_min = (BOUND_BYTES_MIN / shards as u64).max(SHARD_BOUND_BYTES_MIN);
         Rc::new(Outstanding {
@@ -81,7 +79,7 @@ impl Outstanding {
         })
     }
 
-    /// An operation of so many bytes.
+    /// Creates the place of an operation of this many bytes.
     #[inline]
     pub fn turn(self: &Rc<Self>, bytes: u64) -> Turn {
         Turn { drive: self.clone(), bytes, state: State::New }
@@ -98,7 +96,7 @@ impl Outstanding {
         outstanding == 0 || outstanding + bytes <= self.bound_bytes.get()
     }
 
-    /// Sets the bound by what was answered in a time.
+    /// Sets the bound from the bytes answered in the last `nanos`.
     pub fn measure(&self, nanos: Nanos) {
         let answered = self.answered_bytes.replace(0);
         let served = u128::from(answered) * u128::from(HORIZON) / u128::from(nanos.max(1));
@@ -112,7 +110,7 @@ impl Outstanding {
         self.serve();
     }
 
-    /// Lets operations go that wait, as far as they fit.
+    /// Admits waiting operations as far as they fit.
     #[inline]
     fn serve(&self) {
         if self.line.borrow().is_empty() {
@@ -133,7 +131,7 @@ impl Outstanding {
 }
 
 impl Turn {
-    /// To be asked before the drive is asked: whether it may be.
+    /// Call this before the operation is issued. Ready once it may be.
     #[inline]
     pub fn poll_admitted(&mut self, context: &Context<'_>) -> Poll<()> {
         if matches!(self.state, State::New) {
@@ -155,12 +153,12 @@ impl Turn {
         Poll::Ready(())
     }
 
-    /// Returns when the drive may be asked.
+    /// Returns when the operation may be issued.
     pub async fn admitted(&mut self) {
         poll_fn(|context| self.poll_admitted(context)).await;
     }
 
-    /// The drive was asked, and has not answered at once.
+    /// The operation was issued, and the drive has not answered at once.
     #[inline]
     pub fn asked(&mut self) {
         if matches!(self.state, State::New) {
@@ -204,7 +202,7 @@ mod tests {
         turn.poll_admitted(&Context::from_waker(Waker::noop()))
     }
 
-    /// An operation that was asked of its drive, or waits.
+    /// An operation that was issued, or waits.
     fn begin(drive: &Rc<Outstanding>, bytes: u64) -> Turn {
         let mut turn = drive.turn(bytes);
         if poll(&mut turn).is_ready() {
@@ -222,7 +220,7 @@ mod tests {
         drive.answered_bytes.set(20 * MIB);
         drive.measure(MEASURE_EVERY);
         assert_eq!((drive.bound_bytes.get(), drive.bytes.get()), (200 * MIB, 64 * MIB));
-        // 1 MiB/s: the least bound, until all but so much is answered.
+        // 1 MiB/s: the lowest bound, until all but that much is answered.
         drive.answered_bytes.set(MIB / 5);
         drive.measure(MEASURE_EVERY);
         assert!(drive.must_wait(1));
@@ -256,7 +254,7 @@ mod tests {
         drop(gone);
         drop(first);
         assert_eq!(drive.bytes.get(), MIB);
-        // It was admitted, and is dropped before it has asked its drive.
+        // It was admitted, and is dropped before it is issued.
         drop(admitted);
         assert_eq!(drive.bytes.get(), 0);
         assert!(drive.line.borrow().is_empty());

@@ -1,5 +1,5 @@
-//! What the writes of one batch leave in a unit: for each data strip the newest bytes of every
-//! column they touch.
+//! The result of a batch of writes to a stripe group: for each data strip the newest bytes of every
+//! column that they touch.
 
 use drive::Buf;
 use smallvec::SmallVec;
@@ -12,7 +12,7 @@ use crate::ranges::{Range, Ranges};
 pub enum Content {
     /// These bytes.
     Data(Buf),
-    /// Zeroes. The space may be given back unless `keep`.
+    /// Zeroes. The space may be freed unless `keep`.
     Zero {
         /// The space stays allocated.
         keep: bool,
@@ -24,25 +24,25 @@ pub enum Content {
 pub struct Patch {
     /// The columns.
     pub range: Range,
-    /// What they hold from now on.
+    /// The new content.
     pub content: Content,
 }
 
-/// The patches of a unit.
+/// The patches of a stripe group.
 #[derive(Debug, Default)]
 pub struct Overlay {
-    /// By data strip and columns, disjoint. One piece of memory: most writes have few, and all of
-    /// them have one.
+    /// Sorted by data strip and columns, disjoint. A single allocation: most writes have few
+    /// patches, and all writes have at least one.
     patches: Vec<(Role, Patch)>,
 }
 
 impl Overlay {
-    /// Nothing changes. There is room for some patches.
+    /// No patches, with room for some.
     pub fn with_capacity(patches: usize) -> Self {
         Overlay { patches: Vec::with_capacity(patches) }
     }
 
-    /// Adds a patch over whatever was there.
+    /// Adds a patch over earlier ones.
     pub fn add(&mut self, role: Role, patch: Patch) {
         let follows = |(last, old): &(Role, Patch)| (*last, old.range.end) <= (role, patch.range.start);
         if self.patches.last().is_none_or(follows) {
@@ -54,7 +54,7 @@ impl Overlay {
         self.patches.insert(at, (role, patch));
     }
 
-    /// Forgets what was to happen to some columns of a strip.
+    /// Removes the patches of some columns of a strip.
     pub fn remove(&mut self, role: Role, range: Range) {
         let touched = self.touching(role, range);
         let parts = |(_, patch): &(Role, Patch)| {
@@ -66,12 +66,12 @@ impl Overlay {
         self.patches.splice(touched, left);
     }
 
-    /// Nothing changes.
+    /// Whether there are no patches.
     pub fn is_empty(&self) -> bool {
         self.patches.is_empty()
     }
 
-    /// The patches of a strip that touch some columns, as indices.
+    /// The indices of a strip's patches that touch some columns.
     fn touching(&self, role: Role, within: Range) -> std::ops::Range<usize> {
         if within.is_empty() {
             return 0..0;
@@ -88,13 +88,13 @@ impl Overlay {
         touching.iter().map(move |(_, patch)| patch.clip(patch.range.intersect(within)))
     }
 
-    /// Some columns of a strip are touched.
+    /// Whether some columns of a strip are touched.
     pub fn touches(&self, role: Role, within: Range) -> bool {
         !self.touching(role, within).is_empty()
     }
 
-    /// All that touches some columns of a strip is zeroes, whose space may be given back if
-    /// `or_kept` is not set.
+    /// Whether all patches of some columns of a strip are zeroes. Unless `or_kept` is set, only
+    /// zeroes whose space may be freed count.
     pub fn is_zero(&self, role: Role, within: Range, or_kept: bool) -> bool {
         let touching = &self.patches[self.touching(role, within)];
         touching.iter().all(|(_, patch)| matches!(patch.content, Content::Zero { keep } if or_kept || !keep))
@@ -118,7 +118,7 @@ impl Overlay {
         ranges
     }
 
-    /// The sectors that a strip's patches cover whole.
+    /// The sectors that a strip's patches cover entirely.
     pub fn full(&self, role: Role, within: Range, geometry: &Geometry) -> Ranges {
         let mut ranges = Ranges::new();
         for range in self.covered(role, within).iter() {

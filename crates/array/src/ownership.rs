@@ -1,19 +1,20 @@
-//! Which shards own a group's units: few where few can do the work, so that more of it comes
-//! together.
+//! Assignment of a group's stripe groups to shards. Few shards own them where few can do the work,
+//! so that more of it is batched.
 //!
-//! Writes that one shard has at the same time share a frame of the log and a flush; a request that
-//! another shard owns costs two messages. So the units of a group are owned by as many shards as
-//! its load needs, next to where the requests come from ([`Owners`]). Who runs the group knows
-//! both, and says so ([`Array::own`]).
+//! Writes that one shard has at the same time share a frame of the log and a flush. A request that
+//! another shard owns costs two messages. So the stripe groups are owned by as many shards as the
+//! load needs, next to the shards where the requests arrive ([`Owners`]). The daemon knows both,
+//! and sets the owners ([`Array::own`]).
 //!
-//! How units change their owners:
-//! 1. Every shard closes its gate: no work on a unit is begun. What is under way ends, within a
-//!    bound, or all stays as it was.
-//! 2. Everything is flushed and sealed: of no record of the logs anything is needed any more.
-//! 3. The superblocks say the next generation of the log, so that a recovery does not see those
-//!    records: the new logs lie over them, in other parts of the region. A crash before finds the
-//!    old generation, with everything settled; a crash after it finds the new one, with nothing in
-//!    it.
+//! How stripe groups change their owners:
+//! 1. Every shard closes its gate, and begins no work on stripe groups. Work that is under way ends
+//!    within a bounded time, or else nothing changes.
+//! 2. Everything is flushed, and a checkpoint record is written. From then on no record of the logs
+//!    is needed.
+//! 3. The superblocks get the next generation of the log, so that a recovery ignores the old
+//!    records. The new logs use the same region, but divide it into other parts. A crash before
+//!    this step finds the old generation, with all records completed. A crash after it finds the
+//!    new generation, with no records.
 //! 4. Every shard takes its new log, and then every shard opens its gate.
 
 use std::rc::Rc;
@@ -27,32 +28,32 @@ use crate::geometry::UnitIndex;
 use crate::log::Log;
 use crate::message::{Outcome, RebuiltAhead, Request};
 
-/// The shards that own the units of a group: `count` of them from `first` on, and from shard 0 on
-/// after the last. Runs of units are dealt to them in turn.
+/// The shards that own the stripe groups: `count` shards from `first` on, continuing at shard 0
+/// after the last. Runs of stripe groups are dealt to them in turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Owners {
-    /// The shard that owns the first unit.
+    /// The shard that owns the first stripe group.
     pub first: usize,
-    /// How many, at least one. Of small drives, whose log has room for fewer streams, so many as it
-    /// has room for.
+    /// Number of owners, at least one. On small drives it is limited by the number of streams that
+    /// the log has room for.
     pub count: usize,
-    /// Units that follow one another and have the same owner, at least one. Large requests stay
+    /// Number of consecutive stripe groups with the same owner, at least one. Large requests stay
     /// together if a run has about as many bytes.
     pub run: u64,
 }
 
 impl Owners {
-    /// All shards, from the leader on, unit by unit.
+    /// All shards, from the leader on, one stripe group each in turn.
     pub fn all(shards: usize) -> Owners {
         Owners { first: 0, count: shards, run: 1 }
     }
 
-    /// They, in the order of the runs that they own, of `shards`.
+    /// The owning shards, in the order of their runs. `shards`: number of all shards.
     pub fn among(self, shards: usize) -> impl Iterator<Item = usize> {
         (0..self.count).map(move |index| (self.first + index) % shards)
     }
 
-    /// The shard that owns a unit, of `shards`.
+    /// The shard that owns a stripe group. `shards`: number of all shards.
     #[inline]
     fn of(self, unit: UnitIndex, shards: usize) -> usize {
         let index = if self.count == 1 { 0 } else { (unit.0 / self.run % self.count as u64) as usize };
@@ -60,36 +61,37 @@ impl Owners {
         if shard < shards { shard } else { shard - shards }
     }
 
-    /// Which of the owners a shard is, of `shards`.
+    /// Position of a shard among the owners. `shards`: number of all shards.
     fn index(self, shard: usize, shards: usize) -> Option<usize> {
         let index = (shard + shards - self.first) % shards;
         (index < self.count).then_some(index)
     }
 }
 
-/// How often it is looked whether what is under way has ended.
+/// Interval of the checks whether work under way has ended.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// How often at most, while requests wait: a drive that takes long is not waited for.
+/// Most checks while requests wait. A drive that takes longer is not waited for.
 const LOOKS_MAX: usize = 300;
 
 impl<E: Env> Array<E> {
-    /// Which shards own the units now.
+    /// The shards that own the stripe groups now.
     pub fn owners(&self) -> Owners {
         self.0.owners.get()
     }
 
-    /// Has units owned by these shards from now on. Leader only. Requests wait meanwhile, for two
-    /// flushes of the members and the time in which what is under way ends.
+    /// Assigns the stripe groups to these shards. Leader only. Requests wait meanwhile: for two
+    /// flushes of the members, and until work under way has ended.
     ///
-    /// Says whether they are: no if something takes too long, or if the group has to be put in
-    /// order first. Then they are owned as before.
+    /// Returns whether they own them now. False if something takes too long, or if another
+    /// condition has to be resolved first, such as incomplete writes or a superblock mismatch. The
+    /// owners are then the same as before.
     ///
     /// # Errors
     /// [`BlockError`] if the members cannot be flushed.
     ///
     /// # Panics
-    /// If there are no such shards, or runs are empty.
+    /// If a shard does not exist, or if runs are empty.
     pub async fn own(&self, owners: Owners) -> Result<bool, BlockError> {
         let shards = self.0.shards;
         let exist = owners.first < shards && (1..=shards).contains(&owners.count);
@@ -100,13 +102,13 @@ impl<E: Env> Array<E> {
 }
 
 impl<E: Env> Inner<E> {
-    /// The shard that owns a unit.
+    /// The shard that owns a stripe group.
     #[inline]
     pub fn owner(&self, unit: UnitIndex) -> usize {
         self.owners.get().of(unit, self.shards)
     }
 
-    /// The log of this shard, if it owns units and the group has one.
+    /// The log of this shard, if it owns stripe groups and the group has a log.
     #[inline]
     pub fn log(&self) -> Option<Rc<Log>> {
         self.log.borrow().clone()
@@ -121,7 +123,7 @@ impl<E: Env> Inner<E> {
         if self.shared.is_stopped() || self.leader().superblock.borrow().is_read_only() {
             return Ok(false);
         }
-        // Little is left to be done while requests wait.
+        // So that little is left to flush while requests wait.
         self.flush().await?;
         self.on_all(|| Request::Close).await?;
         let given = self.give_quiet_units_to(owners).await;
@@ -139,10 +141,10 @@ impl<E: Env> Inner<E> {
         }
         self.dawdle("nothing is under way, and units have their owners").await;
         self.flush().await?;
-        // Who has it may wait for what waits for this.
+        // The holder may wait for something that waits for this task.
         let Some(_turn) = self.leader().state_lock.try_enter() else { return Ok(false) };
-        // While superblocks may say what is not so, the logs hold what they might come to say
-        // again.
+        // During a superblock mismatch the logs hold records of the state that the superblocks may
+        // return to.
         if self.shared.is_stopped() || self.shared.is_astray() {
             return Ok(false);
         }
@@ -150,7 +152,7 @@ impl<E: Env> Inner<E> {
         if self.shared.has_log() && self.shared.is_announced() {
             let generation = self.leader().superblock.borrow().log_generation + 1;
             self.leader().superblock.borrow_mut().log_generation = generation;
-            // Without success nothing is written before superblocks say it.
+            // If this fails, nothing is written until superblocks have the generation.
             committed = self.commit(self.state()).await;
             self.dawdle("the next generation of the log is announced, and nobody has it").await;
             self.shared.log_generation.store(generation, Ordering::Release);
@@ -160,7 +162,7 @@ impl<E: Env> Inner<E> {
         committed.map(|()| true)
     }
 
-    /// So many of these shards as there is room for in the log.
+    /// Limits the number of owners to the streams that the log has room for.
     pub fn fitting(&self, wanted: Owners) -> Owners {
         match self.shared.has_log() {
             true => Owners { count: format::log::ring_count(&self.shared.layout, wanted.count), ..wanted },
@@ -183,16 +185,16 @@ impl<E: Env> Inner<E> {
             self.gate.waiting.borrow_mut().push(sender);
             let _ = receiver.await;
         }
-        // The barrier of a stop has not seen what waited here.
+        // The barrier of a stop has not seen requests that waited here.
         if self.shared.is_stopped() { Err(BlockError::Stopped) } else { Ok(()) }
     }
 
-    /// Begins no work on units, whoever owns them.
+    /// Begins no more work on stripe groups, also of other owners.
     pub fn close_gate(&self) {
         self.gate.closed.set(true);
     }
 
-    /// Begins work on units again.
+    /// Begins work on stripe groups again.
     pub fn open_gate(&self) {
         self.gate.closed.set(false);
         for waiter in self.gate.waiting.take() {
@@ -200,9 +202,10 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Waits until no work on units is under way that this shard does, or has asked another one
-    /// for. With all gates closed. Gives what only it knows of its units; nothing if that takes too
-    /// long, or if writes that came to no end are to be repeated by this shard.
+    /// Waits until this shard has no work on stripe groups under way, and none requested from
+    /// another shard. All gates must be closed. Returns the state of its stripe groups that only
+    /// this shard knows. `None` if that takes too long, or if this shard has incomplete writes to
+    /// repeat.
     pub async fn falls_quiet(&self) -> Option<RebuiltAhead> {
         for _ in 0..LOOKS_MAX {
             if self.units.borrow().is_empty() && self.gate.asked.get() == 0 {
@@ -213,8 +216,8 @@ impl<E: Env> Inner<E> {
         None
     }
 
-    /// Takes what this shard owns from now on, with what is known of it. With all gates closed,
-    /// nothing under way, and everything flushed and sealed.
+    /// Sets the owners, and takes over what is known of this shard's stripe groups. All gates must
+    /// be closed, nothing under way, everything flushed, and a checkpoint record written.
     pub async fn own(&self, owners: Owners, ahead: RebuiltAhead) {
         let before = self.log();
         if let Some(log) = &before {
@@ -226,7 +229,7 @@ impl<E: Env> Inner<E> {
         self.log.replace(self.new_log());
     }
 
-    /// An empty log for what this shard owns.
+    /// An empty log for the stripe groups that this shard owns.
     pub fn new_log(&self) -> Option<Rc<Log>> {
         let owners = self.owners.get();
         let stream = owners.index(self.shard, self.shards).filter(|_| self.shared.has_log())?;

@@ -1,73 +1,73 @@
-//! The cheapest way to write a component: a run of columns of one stripe. Pure, and counted in
-//! drive operations.
+//! The cheapest way to write a component: a run of columns of one stripe. Pure functions; the cost
+//! is counted in drive operations.
 //!
 //! | way | reads | right when |
 //! |---|---|---|
 //! | full stripe | nothing | every strip is covered |
 //! | reconstruct-write | what the writes do not cover | most of the stripe is written |
-//! | read-modify-write | the old bytes and old syndromes of what is written | little of it is written |
+//! | read-modify-write | the old data and parity of the writes | little of it is written |
 //! | restore | `k` strips, to compute what is lost | an unreadable strip is needed |
 //!
-//! A full-stripe write is a reconstruct-write that has nothing to read. All of them write the same:
-//! the touched sectors of every data strip that can take them, and every syndrome that can take it.
+//! A full-stripe write is a reconstruct-write with nothing to read. All ways write the same: the
+//! touched sectors of every data strip that takes writes, and every parity strip that takes writes.
 
 use smallvec::SmallVec;
 
 use crate::geometry::Role;
 use crate::ranges::{Range, Ranges};
 
-/// What a strip is good for in this operation.
+/// How an operation can use a strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strip {
     /// It can be read and written.
     Good,
-    /// It failed to be read here, but its member takes writes: restore it and write it back.
+    /// Reading it failed here, but its member takes writes: restore it and write it back.
     Unreadable,
-    /// Its member is gone, or has not been rebuilt so far.
+    /// Its member is gone, or has not been rebuilt this far.
     Lost,
 }
 
-/// How the new syndromes come to be.
+/// How the new parity is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
-    /// From the old ones and the difference of old and new data.
+    /// From the old parity and the difference of old and new data.
     ReadModifyWrite,
-    /// From the whole stripe: what is written, and the rest as read.
+    /// From the whole stripe: the written data, and the rest as read.
     ReconstructWrite,
     /// From the whole stripe, restored from `k` readable strips first.
     Restore,
-    /// There are none to compute: only the sectors that are written in part are read.
+    /// There is no parity to compute. Only the sectors that are written in part are read.
     NoSyndromes,
 }
 
 /// Columns of strips to read.
 pub type StripReads = SmallVec<[(Role, Range); 8]>;
 
-/// What to read, and what to do with it.
+/// The reads of a component, and the way to use them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// How.
+    /// The way.
     pub way: Way,
-    /// What each strip is read for.
+    /// The columns to read, by strip.
     pub reads: StripReads,
 }
 
 /// A component to write.
 #[derive(Debug)]
 pub struct Question<'a> {
-    /// Data strips.
+    /// Number of data strips.
     pub data: usize,
-    /// All strips, by role.
+    /// State of all strips, by role.
     pub strips: &'a [Strip],
     /// The columns.
     pub columns: Range,
     /// The sectors that are touched, by data strip.
     pub touched: &'a [Ranges],
-    /// The sectors that are covered whole, by data strip.
+    /// The sectors that are covered entirely, by data strip.
     pub full: &'a [Ranges],
 }
 
-/// Finds the cheapest way, or says how many strips are lost if there is none.
+/// Finds the cheapest way. If there is none, the error is the number of lost strips.
 pub fn choose(question: &Question<'_>) -> Result<Plan, usize> {
     let Question { data, strips, columns, touched, full } = *question;
     let syndromes = strips.len() - data;
@@ -82,7 +82,7 @@ pub fn choose(question: &Question<'_>) -> Result<Plan, usize> {
         });
         return Ok(Plan { way: Way::NoSyndromes, reads: edges.collect() });
     }
-    // An unreadable strip is healed on the way, which takes the whole stripe.
+    // An unreadable strip is healed in passing, which needs the whole stripe.
     let candidates = if strips.contains(&Strip::Unreadable) {
         [None, None, restore(question)]
     } else {

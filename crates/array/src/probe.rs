@@ -1,4 +1,4 @@
-//! What is on a drive.
+//! Finds out what is on a drive.
 
 use drive::{BufMut, Drive, DriveError, Env};
 use format::foreign::{self, Foreign};
@@ -7,19 +7,18 @@ use format::{BLOCK, Superblock, SuperblockError, newest, superblock_offsets};
 use crate::bounded::Bounded;
 use crate::leader::read_retried;
 
-/// What a drive holds.
+/// The content of a drive.
 #[derive(Debug, Clone)]
 pub struct Probe {
     /// Its Purlin superblock, or why there is none to use.
     pub superblock: Result<Superblock, SuperblockError>,
     /// File systems, partition tables and other arrays found on it.
     pub foreign: Vec<Foreign>,
-    /// Its first block has only zeroes, as that of a drive that was never used or was erased.
+    /// Whether its first block has only zeroes, like that of a drive that is new or was erased.
     pub starts_blank: bool,
 }
 
-/// Reads the places of a drive where something would show what it holds: a mebibyte at both its
-/// ends.
+/// Reads the places of a drive that show its content: one MiB at each end.
 ///
 /// # Errors
 /// [`DriveError`] if both ends of the drive cannot be read; [`DriveError::Silent`] if it does not
@@ -42,14 +41,14 @@ pub async fn read_superblock<E: Env>(
     superblock_on(&Bounded::new(env, drive)).await
 }
 
-/// As [`read_superblock`], of a drive that is used further.
+/// Like [`read_superblock`], of a drive that is used further.
 pub(crate) async fn superblock_on<E: Env>(
     drive: &Bounded<'_, E>,
 ) -> Result<Result<Superblock, SuperblockError>, DriveError> {
     let Some([head_at, tail_at]) = superblock_offsets(drive.info().size_bytes) else {
         return Ok(Err(SuperblockError::NotPurlin));
     };
-    // One copy alone may be the one that a crash tore.
+    // A single copy may be the one that a crash tore.
     let head = read_retried(drive, head_at, || BufMut::zeroed(BLOCK)).await;
     let tail = read_retried(drive, tail_at, || BufMut::zeroed(BLOCK)).await;
     if let (Err(error), Err(_)) = (&head, &tail) {
@@ -62,7 +61,7 @@ pub(crate) async fn superblock_on<E: Env>(
     Ok(newest(&bytes(&head), &bytes(&tail)).map(|copies| copies.superblock))
 }
 
-/// Where the two copies of a drive's superblock lie.
+/// The offsets of the two copies of a drive's superblock.
 ///
 /// # Errors
 /// [`DriveError::OutOfRange`] if the drive is too small for two.
@@ -71,7 +70,7 @@ pub(crate) fn superblock_places<D: Drive>(drive: &D) -> Result<[u64; 2], DriveEr
     superblock_offsets(size).ok_or(DriveError::OutOfRange { offset: 0, len: 2 * BLOCK as u64, size })
 }
 
-/// Looks for what other programs leave on a drive.
+/// Looks for signatures of other programs on a drive.
 ///
 /// # Errors
 /// [`DriveError::Silent`].
@@ -79,7 +78,7 @@ pub(crate) async fn foreign_on<E: Env>(drive: &Bounded<'_, E>) -> Result<Vec<For
     inspect(drive).await.map(|(foreign, _)| foreign)
 }
 
-/// As [`foreign_on`], and whether the first block of the drive has only zeroes.
+/// Like [`foreign_on`], and returns whether the first block has only zeroes.
 async fn inspect<E: Env>(drive: &Bounded<'_, E>) -> Result<(Vec<Foreign>, bool), DriveError> {
     let size = drive.info().size_bytes;
     let sector = u64::from(drive.info().sector_bytes);
@@ -90,7 +89,7 @@ async fn inspect<E: Env>(drive: &Bounded<'_, E>) -> Result<(Vec<Foreign>, bool),
     drive.silence().map_or_else(|| Ok((foreign::inspect(&head, &tail, size), starts_blank)), Err)
 }
 
-/// Reads a range; what of it cannot be read shows nothing.
+/// Reads a range. Blocks that cannot be read are zero.
 async fn read_in_parts<D: Drive>(drive: &D, offset: u64, len: u64) -> BufMut {
     if let Ok(whole) = drive.read(offset, BufMut::zeroed(len as usize)).await {
         return whole;

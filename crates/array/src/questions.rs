@@ -1,10 +1,12 @@
-//! How much a power cut may make unknown: no more than the list of lost blocks has room for.
+//! Limits how much a power cut may make indeterminate: no more than the list of lost blocks has
+//! room for.
 //!
-//! A record that overwrites several strips of a row leaves a question open until a seal answers it,
-//! or, if it has checksums, until its strips are durable. If a power cut takes members along, each
-//! such question may end as a range of lost blocks. So the records of all shards together leave no
-//! more of them open than the list has room for: from [`SEALED_FROM`] on the group is flushed and
-//! sealed in the background, and who finds no room waits for that.
+//! A record that overwrites several strips of a stripe leaves an indeterminate range. A checkpoint
+//! record resolves it. If the record has checksums, it is resolved once the strips are durable. If
+//! members are lost in a power cut, each such range may become a range of lost blocks. So the
+//! records of all shards together leave no more of them than the list has room for. From
+//! [`SEALED_FROM`] on the group is flushed in the background and a checkpoint record is written. A
+//! write that finds no room waits for that.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,40 +20,40 @@ use crate::array::Inner;
 use crate::log::Log;
 use crate::shared::Shared;
 
-/// Open questions from which on the group is flushed and sealed, so that there is room before it is
-/// needed.
+/// Indeterminate ranges from which on the group is flushed and a checkpoint record is written, so
+/// that there is room before it is needed.
 const SEALED_FROM: usize = 192;
 
-/// A record counts for no more than this: it must find room beside others.
+/// A record counts for no more than this, so that it finds room beside others.
 const OF_RECORD_MAX: usize = LOST_RANGES_MAX / 2;
 
-/// How often a write that found no room looks again.
+/// How often a write that found no room checks again.
 const LOOK: Duration = Duration::from_micros(100);
 
-/// The open questions of a group, as its shards share them.
+/// The indeterminate ranges of a group, shared by its shards.
 #[derive(Debug, Default)]
 pub(crate) struct Questions {
     open: AtomicUsize,
-    /// Some shard flushes and seals in the background.
+    /// A shard flushes and writes a checkpoint record in the background.
     answering: AtomicBool,
 }
 
 impl Questions {
-    /// Counts `count` more where that leaves no more than `most`, or where there are no others.
-    /// Gives how many there are then.
+    /// Counts `count` more if that leaves no more than `most`, or if there are no others. Returns
+    /// the new total.
     fn try_open(&self, count: usize, most: usize) -> Option<usize> {
         let fits = |open: usize| (open == 0 || open + count <= most).then_some(open + count);
         self.open.fetch_update(Ordering::AcqRel, Ordering::Acquire, fits).ok().map(|before| before + count)
     }
 
-    /// There is room for any record beside those that are open, should none of them be answered for
-    /// long.
+    /// Whether there is room for any record beside the ranges that are open, even if none of them
+    /// is resolved for long.
     pub fn is_roomy(&self) -> bool {
         self.open.load(Ordering::Acquire) <= LOST_RANGES_MAX - OF_RECORD_MAX
     }
 }
 
-/// The questions that one record leaves open. Answered when this is dropped.
+/// The indeterminate ranges that one record leaves. Resolved when this is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenQuestions {
     shared: Arc<Shared>,
@@ -65,14 +67,14 @@ impl Drop for OpenQuestions {
 }
 
 impl<E: Env> Inner<E> {
-    /// Returns once a record may leave so many questions open.
+    /// Returns once a record may leave this many indeterminate ranges.
     ///
     /// # Errors
-    /// [`BlockError`] if there is no room, and the group cannot be flushed and sealed to make some.
+    /// [`BlockError`] if there is no room, and the group cannot be flushed to make some.
     pub async fn open_questions(self: &Rc<Self>, log: &Log, count: usize) -> Result<OpenQuestions, BlockError> {
         let count = count.min(OF_RECORD_MAX);
         let questions = &self.shared.questions;
-        // In order of arrival, so that one with many is not passed by those with few.
+        // In order of arrival, so that records with few ranges do not overtake one with many.
         let _turn = log.asks.enter().await;
         loop {
             let most = LOST_RANGES_MAX.saturating_sub(self.shared.lost.listed());
@@ -90,33 +92,33 @@ impl<E: Env> Inner<E> {
                     return Ok(OpenQuestions { shared: self.shared.clone(), count });
                 }
             }
-            // What is open belongs to writes that are under way, or another shard is at it.
+            // The open ranges belong to writes under way, or another shard is flushing.
             self.env.sleep(LOOK).await;
         }
     }
 
-    /// Returns once nobody flushes and seals the group in the background, of a group that takes no
-    /// more requests: nothing may be written after it was stopped.
+    /// Returns once no shard flushes the group in the background. For a group that takes no more
+    /// requests: nothing may be written after it was stopped.
     pub async fn answered(&self) {
         while self.shared.questions.answering.load(Ordering::Acquire) {
             self.env.sleep(LOOK).await;
         }
     }
 
-    /// Flushes and seals the group in the background.
+    /// Flushes the group and writes a checkpoint record in the background.
     fn answer_soon(self: &Rc<Self>) {
         if self.shared.questions.answering.load(Ordering::Acquire) {
             return;
         }
         let inner = self.clone();
         self.env.spawn(async move {
-            // Without success the next one that needs room sees why.
+            // If this fails, the next write that needs room sees the error.
             inner.in_background(async || inner.flush().await).await;
         });
     }
 
-    /// Does something that a stop of the group waits for ([`Inner::answered`]). `None` if the group
-    /// was stopped, or somebody is at it.
+    /// Does background work that a stop of the group waits for ([`Inner::answered`]). `None` if the
+    /// group was stopped, or if other background work is under way.
     pub async fn in_background<T>(&self, work: impl AsyncFnOnce() -> T) -> Option<T> {
         let questions = &self.shared.questions;
         if questions.answering.swap(true, Ordering::AcqRel) {

@@ -12,7 +12,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Two parts of whole blocks, unless it is no longer than one.
+    /// Two parts of whole blocks, about equal. `None` if the range is no longer than a block.
     pub fn halves(self) -> Option<[Range; 2]> {
         let block = format::BLOCK as u64;
         let middle = (self.start + self.len() / 2).next_multiple_of(block);
@@ -30,7 +30,7 @@ impl Range {
         self.end - self.start
     }
 
-    /// No columns.
+    /// Whether it has no columns.
     pub fn is_empty(&self) -> bool {
         self.start == self.end
     }
@@ -41,7 +41,7 @@ impl Range {
         Range::new(start, self.end.min(other.end).max(start))
     }
 
-    /// All columns of `other` are in this range.
+    /// Whether all columns of `other` are in this range.
     pub fn contains(&self, other: Range) -> bool {
         self.start <= other.start && other.end <= self.end
     }
@@ -62,7 +62,7 @@ impl Ranges {
         Ranges::default()
     }
 
-    /// Adds a range; what overlaps or touches becomes one.
+    /// Adds a range. Ranges that overlap or touch become one.
     pub fn add(&mut self, range: Range) {
         if range.is_empty() {
             return;
@@ -90,12 +90,12 @@ impl Ranges {
         self.0.iter().copied()
     }
 
-    /// No columns.
+    /// Whether there are no columns.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What of `within` is not covered.
+    /// The parts of `within` that are not covered.
     pub fn gaps(&self, within: Range) -> Ranges {
         let mut gaps = Ranges::new();
         let mut at = within.start;
@@ -115,7 +115,7 @@ impl Ranges {
         gaps
     }
 
-    /// What of this lies in `within`.
+    /// The parts that lie in `within`.
     pub fn clip(&self, within: Range) -> Ranges {
         let clipped = self.iter().map(|range| range.intersect(within));
         Ranges(clipped.filter(|range| !range.is_empty()).collect())

@@ -1,5 +1,6 @@
-//! Reading. A healthy read goes from where it arrived straight to the member; only what cannot be
-//! had that way goes to the unit's owner, who computes it from the other strips under the lock.
+//! Reading. A healthy read goes directly from the shard where it arrived to the member. Otherwise
+//! the read goes to the owner of the stripe group, which computes the data from the other strips
+//! under the lock.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -26,14 +27,14 @@ enum Source {
     Hole,
     /// From this drive, which holds the strip of this role.
     Drive(DriveId, Role),
-    /// Likewise, but the drive is slow: rather from the others.
+    /// Likewise, but the drive is slow: preferably from the other members.
     Around(DriveId, Role),
-    /// Only by the unit's owner.
+    /// Only by the owner of the stripe group.
     Owner,
 }
 
 impl<E: Env> Array<E> {
-    /// Fills the whole of `buf` from `offset` and gives it back.
+    /// Fills the whole of `buf` from `offset` and returns it.
     ///
     /// # Errors
     /// [`BlockError`].
@@ -75,8 +76,8 @@ impl<E: Env> Array<E> {
 
 impl<E: Env> Array<E> {
     /// Fills the whole of `buf` from `offset` at once, if it is whole sectors and the drives have
-    /// them without waiting. False says that [`Array::read`] has to do it, or to say what is wrong;
-    /// then `buf` holds anything.
+    /// them without waiting. If this returns false, the caller has to use [`Array::read`], which
+    /// also reports errors. The content of `buf` is then undefined.
     #[inline]
     pub fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
         self.now(offset, buf.len() as u64, |inner, parts| {
@@ -90,10 +91,10 @@ impl<E: Env> Array<E> {
         .is_some()
     }
 
-    /// Has `look` see the bytes from `offset` on where they are, strip after strip, if they are
-    /// whole sectors, the drives are memory, and the group keeps no checksums: those would have to
-    /// be compared before, with what others may overwrite meanwhile. `None` says that it was not
-    /// called.
+    /// Calls `look` with the bytes from `offset` on in place, strip after strip. This works if they
+    /// are whole sectors, the drives are memory, and the group keeps no checksums. Checksums would
+    /// have to be compared before, with bytes that others may overwrite meanwhile. `None`: `look`
+    /// was not called.
     #[inline]
     pub fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T> {
         self.now(offset, len as u64, |inner, parts| match parts {
@@ -106,8 +107,8 @@ impl<E: Env> Array<E> {
         })
     }
 
-    /// Has `read` read at once, if it can, what lies in these parts of strips, each of so many
-    /// bytes.
+    /// Splits the range into parts of strips, each with its length, and calls `read` to read them
+    /// at once if it can.
     #[inline]
     fn now<T>(
         &self,
@@ -143,7 +144,7 @@ impl<E: Env> Array<E> {
 }
 
 impl<E: Env> Inner<E> {
-    /// One buffer from pieces in order: without copying if they are the parts of one still. A piece
+    /// Joins pieces in order to one buffer, without copying if they still are parts of one. A piece
     /// whose first read failed came back in memory of its own.
     fn put_together(&self, pieces: Vec<BufMut>, len: usize) -> BufMut {
         let mut runs: Vec<BufMut> = Vec::with_capacity(1);
@@ -184,10 +185,10 @@ impl<E: Env> Inner<E> {
         Ok(buf)
     }
 
-    /// Reads whole sectors of one strip, if their drive can without waiting: what a future costs to
-    /// make and to move is a good part of what a read of memory costs. Nothing if it cannot. The
-    /// error is the role of the strip whose drive could not read, or gave what is damaged or being
-    /// overwritten.
+    /// Reads whole sectors of one strip, if their drive can without waiting. Creating and moving a
+    /// future is a good part of the cost of a read from memory. `None` if the drive cannot. The
+    /// error is the role of the strip whose drive failed to read, or gave data that is damaged or
+    /// being overwritten.
     #[inline]
     fn read_now(self: &Rc<Self>, place: &Place, buf: &mut [u8]) -> Option<Result<(), Role>> {
         let shared = &self.shared;
@@ -203,14 +204,13 @@ impl<E: Env> Inner<E> {
         if drive.unwatched().read_now(offset, buf)?.is_err() {
             return Some(Err(role));
         }
-        // As in `read_sectors`: a zone that was given back meanwhile is looked at again.
+        // As in `read_sectors`: a chunk that was freed meanwhile is checked again.
         let genuine = self.is_genuine_now(id, offset, buf)?;
         (shared.map.clear_count() == cleared).then_some(if genuine { Ok(()) } else { Err(role) })
     }
 
-    /// Has `look` see whole sectors of a strip where they are. What is given back, or written
-    /// again, while somebody looks, may be seen as it was or as it is then, as by a read that is as
-    /// long under way.
+    /// Calls `look` with whole sectors of a strip in place. Sectors that are freed or written
+    /// during the call may be seen in the old or the new state, as by a read that takes as long.
     #[inline]
     fn view_part<T>(self: &Rc<Self>, (place, len): (Place, usize), look: impl FnOnce(View<'_>) -> T) -> Option<T> {
         let shared = &self.shared;
@@ -224,7 +224,7 @@ impl<E: Env> Inner<E> {
         drive.view_now(shared.geometry.member_offset(place.unit, place.x), len, look)
     }
 
-    /// The same of several strips, behind what was `seen`.
+    /// The same for several strips, appended to `seen`.
     fn view_parts<T>(
         self: &Rc<Self>,
         parts: &[(Place, usize)],
@@ -263,12 +263,12 @@ impl<E: Env> Inner<E> {
                     false => None,
                 };
                 let mut read = pin!(drive.read(offset, buf));
-                // A zone that was given back meanwhile may have been forgotten by its drive at any
-                // time: look again.
+                // The drive may have discarded a chunk that was freed meanwhile at any time: check
+                // again.
                 let is_current =
                     || shared.map.clear_count() == cleared && !self.env.trouble("a healthy read looks again");
                 let result = match poll_fn(|context| Poll::Ready(read.as_mut().poll(context))).await {
-                    // What is done at once needs no watch, and is not moved once more.
+                    // A read that is done at once needs no watch, and is not moved once more.
                     Poll::Ready(Ok(read)) if shared.checksums.is_none() && is_current() => return Ok(read),
                     Poll::Ready(result) => result,
                     Poll::Pending => {
@@ -299,8 +299,8 @@ impl<E: Env> Inner<E> {
                         genuine = Err(error);
                     }
                 }
-                // Damaged, or being overwritten: under the lock the owner sees which of them. What
-                // could not be read it reads again, and heals the copy that failed.
+                // Damaged, or being overwritten: under the lock the owner sees which. If the read
+                // failed, the owner repeats it and heals the failed copy.
                 role = if matches!(genuine, Ok(true)) { role } else { source };
             }
             Source::Around(id, role) => {
@@ -311,12 +311,12 @@ impl<E: Env> Inner<E> {
             }
             Source::Owner => {}
         }
-        // Boxed like all that is rare here: each read moves a future as large as the largest of its
+        // Boxed like all rare paths here: each read moves a future as large as the largest of its
         // parts.
         Box::pin(self.ask_owner(unit, role, x, buf)).await
     }
 
-    /// Has whole sectors of a strip read by the unit's owner, under the lock.
+    /// Lets the owner of the stripe group read whole sectors of a strip, under the lock.
     async fn ask_owner(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -345,9 +345,9 @@ impl<E: Env> Inner<E> {
         if !allocated {
             return Source::Hole;
         }
-        // A mirror's copies serve in turn, by place, so that a stream stays with one drive for a
-        // while. After a crash they may differ, and the resync takes the first for the truth: so do
-        // all reads until then.
+        // A mirror's copies serve in turn, by address, so that a stream stays with one drive for a
+        // while. After a crash the copies may differ, and the resync takes the first as correct. So
+        // all reads use the first until then.
         let role = if geometry.data == 1 && geometry.syndromes > 0 && !shared.is_resync_due() {
             let turn = (unit.0 * geometry.unit + range.start) / MIRROR_TURN_BYTES % geometry.strips() as u64;
             if self.watch.avoids_any() { self.steer(unit, range.start, turn as usize) } else { turn as usize }
@@ -368,8 +368,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Reads whole sectors of a data strip under the unit's lock, computing what cannot be read,
-    /// and writing it back where only the medium failed.
+    /// Reads whole sectors of a data strip under the lock. Computes sectors that cannot be read,
+    /// and writes them back if only the medium failed.
     pub async fn read_locked(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -389,7 +389,7 @@ impl<E: Env> Inner<E> {
         Ok(buf)
     }
 
-    /// The columns of a range that lie in allocated zones.
+    /// The columns of a range that lie in allocated chunks.
     pub fn allocated(&self, unit: UnitIndex, range: Range) -> Ranges {
         let geometry = &self.shared.geometry;
         let mut allocated = Ranges::new();
@@ -421,7 +421,7 @@ impl<E: Env> Inner<E> {
             }
             let mut mixture = Ok(());
             if self.unended.are_in(unit, columns) {
-                // Afterwards what was overwritten in part can be read as well.
+                // After the retry the columns that were overwritten in part can be read as well.
                 mixture = Box::pin(self.mend(|other| other == unit)).await;
                 if mixture.is_ok() {
                     unreadable.clear();
@@ -429,7 +429,7 @@ impl<E: Env> Inner<E> {
                 }
             }
             if mixture.is_err() || view.lost() > survives {
-                // Other strips may be unreadable, or old and new, in other places.
+                // Other strips may be unreadable, or part of an incomplete write, in other places.
                 let is_elsewhere = mixture.is_err() || !unreadable.is_empty();
                 if let Some(halves) = columns.halves().filter(|_| is_elsewhere) {
                     let mut whole = self.env.alloc(columns.len() as usize);
@@ -469,5 +469,5 @@ impl<E: Env> Inner<E> {
     }
 }
 
-/// How much of a mirror is read from one copy before the next takes its turn.
+/// How much of a mirror is read from one copy before the next one takes over.
 const MIRROR_TURN_BYTES: u64 = 256 << 10;

@@ -1,15 +1,15 @@
-//! Filling a drive that took a member's place.
+//! Rebuild: fills a drive that took a member's slot.
 //!
-//! Only units with allocated zones are gone through, in order. Units below
-//! [`crate::Shared::rebuilt`] are whole on the new drive; a unit's owner knows also those above
-//! that are. Each unit is done under its lock:
-//! - what is written to a unit before its turn leaves the new drive out; what is written after goes
-//!   there too;
-//! - the first write to a unit that had no allocated zone goes to the new drive as well, and makes
-//!   the unit whole there: such units are passed over.
+//! A rebuild goes through the stripe groups with allocated chunks, in order. Stripe groups below
+//! [`crate::Shared::rebuilt`] are whole on the new drive. The owner of a stripe group also knows of
+//! whole ones above that. Each stripe group is rebuilt under its lock:
+//! - a write to a stripe group before its turn skips the new drive, and a later write goes there
+//!   too;
+//! - the first write to a stripe group without allocated chunks goes to the new drive as well, and
+//!   makes it whole there. Such stripe groups are skipped.
 //!
-//! Before the first unit is looked at, everything that began under the old state has to end (the
-//! barrier), or a first write that left the new drive out could be passed over.
+//! Before the first stripe group is checked, everything that began under the old state has to end
+//! (the barrier). Otherwise a first write that skipped the new drive could be missed.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -32,28 +32,29 @@ use crate::scrub::ScrubMode;
 use crate::shared::{DriveId, Slot};
 use crate::status::{Event, JobKind, JobState};
 
-/// A rebuild that stopped since too little could be read is begun again after this.
+/// A rebuild that stopped because too little could be read is restarted after this.
 const REBUILD_AGAIN: Duration = Duration::from_secs(30);
 
-/// How often the superblocks note how far a rebuild is: what is done again after a crash.
+/// How often the superblocks record the progress of a rebuild. Later work is repeated after a
+/// crash.
 const CHECKPOINT_NANOS: Nanos = 10_000_000_000;
 
-/// How long spares wait for members that were missing when the group was started: drives, and other
-/// machines, may come up one after the other, and a member that comes back gets what it missed
-/// instead of everything.
+/// How long spares wait for members that were missing when the group was started. Drives and other
+/// machines may come up one after the other, and a member that comes back gets only its dirty
+/// regions.
 const MISSING_GRACE: Duration = Duration::from_secs(60);
 
-/// How a drive gets what a member should hold.
+/// How a drive gets the data of its member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fill {
-    /// It is in the member's place, and its strips are computed from the others.
+    /// It is in the member's slot, and its strips are computed from the others.
     Rebuild,
-    /// It is the replacement of a member that works, whose strips are copied.
+    /// It is the replacement of a working member, whose strips are copied.
     Copy,
 }
 
 impl<E: Env> Inner<E> {
-    /// Gives the places of lost members to spares, as long as there are some, and fills them.
+    /// Puts spares into the slots of lost members, as long as there are spares, and fills them.
     pub fn start_repair(self: &Rc<Self>) {
         let inner = self.clone();
         self.env.spawn(async move {
@@ -71,7 +72,7 @@ impl<E: Env> Inner<E> {
                 let Some(spare) = inner.heir(member).or_else(|| inner.fitting_spare()) else { return };
                 match inner.take_place(member, spare, true).await {
                     Ok(()) => inner.start_rebuild(member),
-                    // Whoever was in the way, or a spare that failed, is gone at the next look.
+                    // The conflict, or the spare that failed, is gone at the next check.
                     Err(_) if inner.leader().spares.borrow().contains(&spare) && inner.is_lost(member) => return,
                     Err(_) => {}
                 }
@@ -79,18 +80,18 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// Gives the places of members that were missing when the group was started to spares, now.
+    /// Replaces members that were missing when the group was started by spares, now.
     pub fn replace_missing(self: &Rc<Self>) {
         self.leader().missing_waited_for.set(true);
         self.start_repair();
     }
 
-    /// As [`Inner::replace_missing`], once those members have been waited for.
+    /// Like [`Inner::replace_missing`], after the wait for those members.
     fn replace_missing_later(self: &Rc<Self>) {
         if !self.shared.slots().any(|(_, slot)| slot.state == MemberState::Missing) {
             return;
         }
-        // A group that is stopped meanwhile is not held.
+        // Holds no reference to a group that is stopped meanwhile.
         let (inner, env) = (Rc::downgrade(self), self.env.clone());
         self.env.spawn(async move {
             env.sleep(MISSING_GRACE).await;
@@ -100,12 +101,12 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// The replacement of a member that has failed: it has the most of what was there.
+    /// The replacement of a member that has failed: it has most of the member's data.
     fn heir(&self, member: MemberIndex) -> Option<DriveId> {
         self.shared.replacement().filter(|&(replaced, _)| replaced == member).map(|(_, drive)| drive)
     }
 
-    /// A spare that could take a member's place.
+    /// A spare that can replace a member.
     pub fn fitting_spare(&self) -> Option<DriveId> {
         let is_free = |spare: DriveId| self.shared.replacement().is_none_or(|(_, drive)| drive != spare);
         let fits = |spare: &DriveId| is_free(*spare) && self.drive(*spare).is_some() && self.check_fits(*spare).is_ok();
@@ -121,7 +122,7 @@ impl<E: Env> Inner<E> {
         self.env.spawn(async move { inner.rebuild(member).await });
     }
 
-    /// Continues what a restart interrupted: first the rebuild that has a checkpoint.
+    /// Continues the rebuilds that a restart interrupted: first the one with a checkpoint.
     pub fn resume_jobs(self: &Rc<Self>) {
         let checkpoint = self.leader().superblock.borrow().rebuild;
         let mut filling: Vec<(MemberIndex, Slot)> =
@@ -130,7 +131,8 @@ impl<E: Env> Inner<E> {
         filling.sort_by_key(|&(member, _)| !has_checkpoint(member));
         for (member, slot) in filling {
             if has_checkpoint(member) {
-                // Before the first write: what is whole on the drive must not miss it.
+                // Before the first write: writes to the part that is whole on the drive must go
+                // there too.
                 self.shared.set_rebuilt(slot.drive, self.checkpoint_of(member));
             }
             self.start_rebuild(member);
@@ -139,7 +141,7 @@ impl<E: Env> Inner<E> {
         self.replace_missing_later();
     }
 
-    /// Units below this one are whole on a member that is being filled, as its superblocks say.
+    /// By the superblocks, stripe groups below this one are whole on a member that is being filled.
     fn checkpoint_of(&self, member: MemberIndex) -> UnitIndex {
         let geometry = &self.shared.geometry;
         let checkpoint = self.leader().superblock.borrow().rebuild.filter(|rebuild| rebuild.member == member.0);
@@ -147,22 +149,22 @@ impl<E: Env> Inner<E> {
         UnitIndex(checkpoint.map_or(0, |rebuild| rebuild.next_zone / zones_per_band * geometry.sets))
     }
 
-    /// The superblocks' entry for a rebuild that has come to this unit.
+    /// The superblocks' entry for a rebuild that has reached this stripe group.
     fn checkpoint_at(&self, member: MemberIndex, unit: UnitIndex) -> Rebuild {
         let geometry = &self.shared.geometry;
         Rebuild { member: member.0, next_zone: unit.0 / geometry.sets * geometry.zones_per_unit() * geometry.sets }
     }
 
-    /// What the superblocks should say of a rebuild when the group is stopped: everything that is
-    /// marked as rebuilt is durable.
+    /// The superblocks' entry for a rebuild when the group is stopped. Everything that is marked as
+    /// rebuilt is durable by then.
     pub fn final_checkpoint(&self, slots: &[Slot]) -> Option<Rebuild> {
         let filling = slots.iter().enumerate().filter(|(_, slot)| slot.state == MemberState::Rebuilding);
         let come = filling.map(|(index, slot)| (MemberIndex(index as u16), self.shared.rebuilt(slot.drive)));
         come.filter(|(_, unit)| unit.0 > 0).map(|(member, unit)| self.checkpoint_at(member, unit)).next()
     }
 
-    /// Takes back a checkpoint of another member. Only the member whose turn it is takes part in
-    /// what is written, so what the other one had becomes stale.
+    /// Removes a checkpoint of another member. Only the member whose turn it is takes part in
+    /// writes, so the data of the other one becomes stale.
     async fn forget_other_checkpoint(self: &Rc<Self>, member: MemberIndex) -> Result<(), BlockError> {
         let _turn = self.leader().state_lock.enter().await;
         let state = self.state();
@@ -213,8 +215,8 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Erases map, log and catalogue of a drive that was a member before: what it missed could look
-    /// newer than what the others have.
+    /// Erases map, log and catalogue of a drive that was a member before. They could look newer
+    /// than those of the other members.
     pub async fn forget_structures(&self, drive: DriveId) -> Result<(), Failure> {
         let drive = self.drive(drive).ok_or_else(|| Failure::write(0, DriveError::Gone))?;
         let layout = &self.leader().layout;
@@ -225,7 +227,7 @@ impl<E: Env> Inner<E> {
         drive.flush().await.map_err(Failure::flush)
     }
 
-    /// Fills a member from where its last checkpoint says to the end.
+    /// Fills a member from its last checkpoint to the end.
     async fn rebuild(self: Rc<Self>, member: MemberIndex) {
         let leader = self.leader();
         let _turn = leader.rebuild_lock.enter().await;
@@ -246,14 +248,14 @@ impl<E: Env> Inner<E> {
             Ok(()) => self.finish_filling(Fill::Rebuild, member, slot.drive).await,
             Err(error) => Err(error),
         };
-        // The mark stays. If the rebuild stopped, the units below it go on being written, as the
-        // checkpoint says they are.
+        // The mark stays. If the rebuild stopped, writes to the stripe groups below it continue, as
+        // the checkpoint says.
         let failed = result.as_ref().err().map(ToString::to_string);
         job.end(self.env.now(), failed.map_or(JobState::Done, JobState::Failed));
         match result {
             Ok(()) => {
                 (leader.listener)(Event::RebuildFinished { member, drive: slot.drive });
-                // What could not be compared without this member can be now.
+                // Stripes that could not be compared without this member can be compared now.
                 if self.shared.is_resync_due() {
                     Array(self.clone()).start_scrub(ScrubMode::Resync);
                 }
@@ -266,8 +268,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Tries again to fill a member whose rebuild has stopped: the others may have been out of
-    /// reach for a moment.
+    /// Retries a rebuild that has stopped: the other members may have been unreachable for a
+    /// moment.
     fn rebuild_later(self: &Rc<Self>, member: MemberIndex, drive: DriveId) {
         let inner = self.clone();
         self.env.spawn(async move {
@@ -290,8 +292,8 @@ impl<E: Env> Inner<E> {
         self.fill_units(Fill::Rebuild, job, (member, drive), start).await.map(drop)
     }
 
-    /// Fills the drive in a member's place, or copies to its replacement, from this unit on. Says
-    /// no if a copy ended early to let a rebuild go before.
+    /// Fills the drive in a member's slot, or copies to its replacement, from this stripe group on.
+    /// Returns false if a copy ended early to let a rebuild run first.
     pub async fn fill_units(
         self: &Rc<Self>,
         fill: Fill,
@@ -335,7 +337,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// The drive is still what a rebuild or a copy fills.
+    /// Whether the drive is still the target of a rebuild or copy.
     fn goes_on(&self, fill: Fill, member: MemberIndex, drive: DriveId) -> bool {
         match fill {
             Fill::Rebuild => self.shared.slot(member) == Slot { drive, state: MemberState::Rebuilding },
@@ -343,19 +345,19 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Starts work on a unit now; the answer can be waited for later.
+    /// Starts work on a stripe group now. The caller can wait for the answer later.
     pub fn fly(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Receiver<Result<Outcome, BlockError>> {
         let (sender, receiver) = oneshot();
         let inner = self.clone();
         self.env.spawn(async move {
-            // The barrier of a stop does not see what comes after it.
+            // The barrier of a stop does not see work that comes after it.
             let stopped = inner.shared.is_stopped();
             sender.send(if stopped { Err(BlockError::Stopped) } else { inner.on_owner(unit, op).await });
         });
         receiver
     }
 
-    /// Notes in the superblocks how far the rebuild is.
+    /// Records the progress of the rebuild in the superblocks.
     async fn checkpoint(
         self: &Rc<Self>,
         member: MemberIndex,
@@ -372,8 +374,8 @@ impl<E: Env> Inner<E> {
         self.commit(state).await
     }
 
-    /// Everything is on the new drive: gives it its copies of map and catalogue, and makes it a
-    /// member like the others.
+    /// All data is on the new drive. Writes its copies of map and catalogue, and makes it a regular
+    /// member.
     pub async fn finish_filling(
         self: &Rc<Self>,
         fill: Fill,
@@ -386,8 +388,8 @@ impl<E: Env> Inner<E> {
         if self.leader().lost_version.get().is_any() {
             self.save_lost(None).await?;
         }
-        // Records that begin before the superblocks change do not count on the new drive: they end
-        // and are durable first.
+        // Records that begin before the superblocks change do not count on the new drive. They have
+        // to end and be durable first.
         self.shared.hold(true);
         let result = self.call_in_sync(fill, member, drive).await;
         self.shared.hold(false);
@@ -398,9 +400,9 @@ impl<E: Env> Inner<E> {
         if self.shared.has_log() {
             let settled = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Settle))).await;
             settled.into_iter().try_for_each(|settled| settled.map(drop))?;
-            // Of a record that began while this member was leaving it has no part, though it was
-            // still in sync then: once it is so again, a recovery would count on a base syndrome
-            // that nobody has.
+            // The member has no part of a record that began while it was leaving, although it was
+            // still in sync then. Once it is in sync again, a recovery would expect partial parity
+            // that no member has.
             self.forget_logs().await?;
         }
         let _turn = self.leader().state_lock.enter().await;
@@ -412,7 +414,7 @@ impl<E: Env> Inner<E> {
             Fill::Copy => state.spares.retain(|&spare| spare != drive),
             Fill::Rebuild => {
                 state.rebuild = None;
-                // From the first look of any shard at the new state all units have to count as
+                // From the moment any shard sees the new state, all stripe groups have to count as
                 // rebuilt.
                 self.shared.set_rebuilt(drive, UnitIndex(self.shared.geometry.unit_count()));
             }
@@ -425,7 +427,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Computes what a member holds of a unit and writes it there. Under the unit's lock.
+    /// Computes a member's data of a stripe group and writes it there. Under the lock.
     pub async fn rebuild_unit(self: &Rc<Self>, unit: UnitIndex, member: MemberIndex) -> Result<u64, BlockError> {
         let geometry = &self.shared.geometry;
         let slot = self.shared.slot(member);
@@ -451,7 +453,8 @@ impl<E: Env> Inner<E> {
         Ok(bytes)
     }
 
-    /// What a drive missed that came back, at most; `None` for others, which are filled.
+    /// Bytes of the dirty regions of a returned drive, at most. `None` for others, which are
+    /// filled.
     fn missed_bytes(&self, drive: DriveId) -> Option<u64> {
         self.shared.missed.count(drive).map(|units| units * self.shared.geometry.unit)
     }
@@ -469,7 +472,7 @@ impl<E: Env> Inner<E> {
         let mut unreadable: Vec<Role> = Vec::new();
         let strip = loop {
             let view = self.view(unit, columns.start, &unreadable);
-            // Only where the member itself is being replaced.
+            // Only if the member itself is being replaced.
             if view.0[role].strip == Strip::Good {
                 match self.read_member(&view.0[role], unit, columns.start, columns.len() as usize).await {
                     Ok(strip) => break strip,
@@ -511,7 +514,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// The unit is whole on the drive that is being rebuilt. Under the unit's lock.
+    /// Notes that the stripe group is whole on the drive that is being rebuilt. Under the lock.
     pub fn note_rebuilt(&self, unit: UnitIndex, drive: DriveId) {
         if self.shared.missed.count(drive).is_some() {
             self.shared.missed.got(drive, unit);
@@ -519,7 +522,8 @@ impl<E: Env> Inner<E> {
         }
         let mut ahead = self.rebuilt_ahead.borrow_mut();
         if ahead.len() >= self.ahead_limit.get() {
-            // Several drives may be waiting to be filled: each keeps what is still ahead of it.
+            // Several drives may be waiting to be filled. Each keeps the entries that are still
+            // ahead of it.
             let filling = |(_, slot): (MemberIndex, Slot)| slot.state == MemberState::Rebuilding;
             let filling: Vec<DriveId> =
                 self.shared.slots().filter(|&pair| filling(pair)).map(|(_, slot)| slot.drive).collect();
@@ -529,12 +533,12 @@ impl<E: Env> Inner<E> {
         ahead.insert((drive, unit));
     }
 
-    /// Waits until everything that is queued for units of this shard now has been done.
+    /// Waits until all work that is now queued for stripe groups of this shard is done.
     pub async fn barrier(self: &Rc<Self>) {
         let units = self.units.borrow().units();
         join_all(units.into_iter().map(|unit| self.enqueue(unit, Op::Nothing))).await;
     }
 }
 
-/// Units noted as rebuilt ahead before those that have been passed are forgotten.
+/// Entries of stripe groups rebuilt ahead, before those that the rebuild has passed are removed.
 pub(crate) const AHEAD_MIN: usize = 4096;

@@ -1,4 +1,4 @@
-//! What the log has to know of a component that is about to be written.
+//! Builds the log record of a component that is about to be written.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -19,40 +19,40 @@ use crate::shared::DriveId;
 use crate::unit::{RowView, StripView};
 use crate::write::StripWrite;
 
-/// How often a write looks whether the end of a rebuild still holds it.
+/// How often a write checks whether the end of a rebuild still blocks it.
 const HOLD_LOOK: Duration = Duration::from_micros(100);
 
-/// How often a write looks whether it is clear who leaves.
+/// How often a write checks whether a suspect member has been declared faulty or cleared.
 const DECISION_LOOK: Duration = Duration::from_millis(1);
 
 /// The members whose strips a record says are overwritten in place.
 pub(crate) type Overwritten = SmallVec<[(MemberIndex, DriveId); 4]>;
 
-/// The base syndromes of a record.
+/// The partial parity of a record.
 pub(crate) type Bases = SmallVec<[Buf; 4]>;
 
-/// What a component changes.
+/// The changes of a component.
 pub(crate) struct Change<'a> {
     pub overlay: &'a Overlay,
     pub columns: Range,
     pub writes: &'a [StripWrite],
-    /// With the bases, the syndromes are not among the writes: see [`Inner::changes_alone`].
+    /// If `bases` is set, the parity is not among the writes: see [`Inner::changes_alone`].
     pub bases: &'a [Buf],
     pub fua: bool,
 }
 
-/// What a component's record says, once it is durable.
+/// The result of logging a component.
 pub(crate) enum Logged {
-    /// There is nothing to log: no redundancy is at stake, or the group keeps no log.
+    /// Nothing was logged: no redundancy is at stake, or the group keeps no log.
     Nothing,
-    /// The strips may be overwritten.
+    /// The record is durable, so the strips may be overwritten.
     Durable(Open, Overwritten),
     /// A member left: plan again.
     Again,
 }
 
 impl<E: Env> Inner<E> {
-    /// Logs what is about to be written to a stripe that was written before.
+    /// Logs a write to a stripe that was written before.
     pub async fn log_component(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -65,14 +65,14 @@ impl<E: Env> Inner<E> {
         let trusted = self.trusted(view);
         let holders = trusted & !geometry.data_strips();
         let filling = view.0[geometry.data..].iter().any(|strip| strip.strip != Strip::Lost);
-        // If all members with syndromes are lost in a crash, all data strips are there, and
-        // checksums that are behind: one of them tells where. If the syndromes that are left lie on
-        // drives that are being filled, which a recovery does not read, but makes right, it tells
-        // that these have to be computed anew.
+        // If a crash costs all parity members, all data strips are present, but checksums may be
+        // stale. So one data member also stores the record, which names the ranges. The remaining
+        // parity may lie on drives that are being filled, which a recovery makes right but does not
+        // read. The record then says that this parity has to be computed again.
         let mut wants_witness = self.shared.checksums.is_some() || (holders == 0 && filling);
         let witnesses = trusted & geometry.data_strips();
         if holders == 0 && (!wants_witness || witnesses == 0) {
-            // Whole records lie with data strips as well, which are written without a word now.
+            // Data members may hold older whole records of these strips: no new one is written.
             if self.shared.crash_safety == CrashSafety::Strict {
                 Box::pin(self.void_records(unit, columns)).await?;
             }
@@ -84,7 +84,7 @@ impl<E: Env> Inner<E> {
             return Ok(Logged::Again);
         }
         while log.conflicts(unit, &entries, geometry.data) {
-            // Boxed, as all that is rare here: this is a part of each unit's task.
+            // Boxed, like all rare paths here: the future is part of the task of each stripe group.
             Box::pin(self.flush_row_or_all(log, unit, columns)).await?;
         }
         let changed = entries.iter().fold(0, |bits, entry| bits | entry.overwritten);
@@ -94,9 +94,9 @@ impl<E: Env> Inner<E> {
         };
         let several = |entry: &Entry| geometry.data > 1 && is_open_question(entry);
         let whole = self.shared.crash_safety == CrashSafety::Strict && entries.iter().any(several);
-        // An older whole record of these columns may lie in the log, with data strips too. If every
-        // syndrome is lost in a crash, this one must still be found, or that one would be rolled
-        // forward over it: as many may be lost as there are syndromes, so one holder more survives.
+        // The log may hold an older whole record of these columns, on data members too. If a crash
+        // costs all parity, this one must still be found, or the older one would be rolled forward
+        // over it. At most as many members as parity strips are lost, so an extra holder survives.
         wants_witness |= log.has_whole(unit);
         let witness = |role: Role| (role, view.0[role].member, view.0[role].id);
         let witnesses = match wants_witness && !whole {
@@ -128,7 +128,7 @@ impl<E: Env> Inner<E> {
             return Ok(Logged::Again);
         }
         if self.shared.is_held() {
-            // A rebuild is ending: what is planned now must know its drive.
+            // A rebuild is ending. The plan must include its drive.
             drop(turn);
             while self.shared.is_held() {
                 self.env.sleep(HOLD_LOOK).await;
@@ -149,9 +149,10 @@ impl<E: Env> Inner<E> {
         })
     }
 
-    /// The data strip that alone changes, over all of a component's columns, and is overwritten in
-    /// place. The payloads of its record are the syndromes without it, whole: these are computed
-    /// first, and become the new ones once the record is durable, in the same memory.
+    /// Returns the data strip that alone changes, over all columns of a component, and is
+    /// overwritten in place. The payloads of its record are the entire parity without that strip.
+    /// They are computed first, and become the new parity in the same memory once the record is
+    /// durable.
     pub fn changes_alone(&self, view: &RowView<E::Drive>, columns: Range, touched: &[Ranges]) -> Option<Role> {
         let _ = self.log()?;
         let mut changing = touched.iter().enumerate().filter(|(_, touched)| !touched.is_empty());
@@ -160,35 +161,37 @@ impl<E: Env> Inner<E> {
         (is_in_place && touched.gaps(columns).is_empty()).then_some(role)
     }
 
-    /// The record of a write to all data strips, over all of its columns, says nothing of the
-    /// syndromes: they need not be computed before it is logged.
+    /// Whether the record contains nothing of the parity, because the write covers all data strips
+    /// over all columns. The parity then need not be computed before the record is logged.
     pub fn record_leaves_out_syndromes(&self, view: &RowView<E::Drive>, fua: bool) -> bool {
         let in_place = good(view) & self.trusted(view);
         let data = self.shared.geometry.data_strips();
         !fua && self.shared.crash_safety != CrashSafety::Strict && in_place & data == data
     }
 
-    /// Waits until it is clear whether members of the unit's set leave that are about to. A record
-    /// cannot be right for both: it would take what they hold for lost, and others may be lost in a
-    /// crash that comes before it is clear, or if they stay.
+    /// Waits until no member of the set is suspect any more: each has been declared faulty, or
+    /// stays. A record cannot be right for both cases. It would take the contents of a suspect
+    /// member for lost, and others may be lost in a crash before the decision, or if the member
+    /// stays.
     async fn until_decided(&self, unit: UnitIndex) {
         while self.shared.is_any_doubted_in(self.shared.geometry.set(unit)) {
             self.env.sleep(DECISION_LOOK).await;
         }
     }
 
-    /// Ranges that a power cut may make unknown of an entry that leaves a question open: as many
-    /// strips as may be lost.
+    /// Number of ranges that a power cut may make indeterminate through this entry: as many as
+    /// strips that may be lost.
     fn questions_of(&self, entry: &Entry) -> usize {
         self.shared.geometry.syndromes.min(entry.overwritten.count_ones() as usize)
     }
 
-    /// Older records of a unit must not be applied to columns that are about to be written without
-    /// a record: zones that are written for the first time again.
+    /// Writes a record that voids older records of a stripe group. They must not be applied to
+    /// columns that are about to be written without a record: chunks that are again written for the
+    /// first time.
     pub async fn void_records(self: &Rc<Self>, unit: UnitIndex, zone: Range) -> Result<(), BlockError> {
         let Some(log) = &self.log() else { return Ok(()) };
         while log.has(unit) {
-            // The syndromes, and so the holders, are on other members in each row.
+            // Parity, and so the record holders, are on other members in each stripe.
             let rows = self.shared.geometry.row_ranges().map(|row| row.intersect(zone));
             let void = |columns| self.void_row(log, unit, columns);
             let voided = join_all(rows.filter(|columns| !columns.is_empty()).map(void)).await;
@@ -199,7 +202,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Voids older records of columns of one row. False: a member left meanwhile.
+    /// Voids older records of columns of one stripe. Returns false if a member left meanwhile.
     async fn void_row(self: &Rc<Self>, log: &Rc<Log>, unit: UnitIndex, columns: Range) -> Result<bool, BlockError> {
         let turn = log.turn().await;
         if self.shared.is_any_doubted_in(self.shared.geometry.set(unit)) {
@@ -214,7 +217,7 @@ impl<E: Env> Inner<E> {
         let in_sync = self.in_sync(&view);
         let trusted = self.trusted(&view);
         let holders = trusted & !geometry.data_strips();
-        // Records may lie with data strips, too.
+        // Data members may hold records, too.
         let count = match self.shared.crash_safety {
             CrashSafety::Strict => geometry.data,
             _ => usize::from(self.shared.checksums.is_some() || holders == 0),
@@ -238,12 +241,12 @@ impl<E: Env> Inner<E> {
             shares,
             witnesses: Witnesses::new(),
         };
-        // Settled at once: nothing is overwritten, and what it voids leaves the rings before it
-        // does.
+        // Completed at once: it overwrites nothing, and the records that it voids are reclaimed
+        // before it is.
         Ok(matches!(self.append(log, record, turn).await?, Appended::Durable(_)))
     }
 
-    /// Strips whose members the superblocks call in sync.
+    /// Strips whose members are in sync by the superblocks.
     fn in_sync(&self, view: &RowView<E::Drive>) -> u64 {
         bits(view, |strip| {
             let slot = self.shared.slot(strip.member);
@@ -251,27 +254,27 @@ impl<E: Env> Inner<E> {
         })
     }
 
-    /// Strips that a recovery would take as it finds them.
+    /// Strips that a recovery would trust as it finds them.
     fn trusted(&self, view: &RowView<E::Drive>) -> u64 {
         let is_trusted =
             |strip: &StripView<E::Drive>| strip.strip != Strip::Lost && self.is_settled_member(strip.member, strip.id);
         bits(view, is_trusted)
     }
 
-    /// The member is in sync, and nobody is about to say that it is not.
+    /// Whether the member is in sync and not suspect.
     fn is_settled_member(&self, member: MemberIndex, drive: DriveId) -> bool {
-        // The doubt is published before the flush that precedes the change of the slot, so it is
-        // looked at last.
+        // A member becomes suspect before the flush that precedes the change of its slot. So the
+        // suspect flag is checked last.
         let slot = self.shared.slot(member);
         slot.state == MemberState::InSync && slot.drive == drive && !self.shared.is_doubted(member)
     }
 
-    /// A strip was overwritten that a recovery would now count as lost.
+    /// Whether a strip was overwritten that a recovery would now count as lost.
     pub fn has_lost_any(&self, overwritten: &Overwritten) -> bool {
         !overwritten.iter().all(|&(member, drive)| self.is_settled_member(member, drive))
     }
 
-    /// The columns that change, cut where other strips begin or end to change.
+    /// The columns that change, cut where a strip begins or ends to change.
     fn entries(
         &self,
         overlay: &Overlay,
@@ -293,15 +296,15 @@ impl<E: Env> Inner<E> {
             return smallvec![entry(columns, 1, 0)];
         }
         let lost = bits(view, |strip| strip.strip == Strip::Lost) & geometry.data_strips();
-        // What is written to strips that nobody has goes into the syndromes alone.
+        // Writes to lost strips go into the parity alone.
         let of_lost = those(lost, |role| overlay.touches(role, columns));
         let of_data = || writes.iter().filter(|write| write.role < geometry.data);
         let written = of_data().fold(of_lost, |bits, write| bits | 1 << write.role);
-        // A strip that could not be read is restated: what it held is in the syndromes alone. Not
-        // where these are too few, since more strips are on members that a recovery does not
-        // believe: its own member may be back in a moment, and tells. And a whole record has what
-        // it holds: it takes none of the syndromes then, which strips that are lost in a crash may
-        // need.
+        // A strip that could not be read is carried in parity: its old content is only in the
+        // parity. There are two exceptions. First, there may be too little parity, because more
+        // strips are on members that a recovery does not trust. Then the strip's own member tells
+        // its content, and it may be back in a moment. Second, a whole record has the strip's new
+        // content. So it needs no parity, which strips that are lost in a crash may need.
         let good = good(view);
         let to_solve = ((written & !good) | !trusted) & geometry.data_strips();
         let syndromes = trusted & !geometry.data_strips();
@@ -348,7 +351,7 @@ impl<E: Env> Inner<E> {
         entries
     }
 
-    /// What a strip holds afterwards, entry after entry; zeroes where nothing is written to it.
+    /// New content of a strip, entry after entry. Zeroes where nothing is written to it.
     fn new_content(&self, role: Role, entries: &[Entry], writes: &[StripWrite]) -> Buf {
         let mut content = self.env.alloc(entries.iter().map(|entry| entry.len as usize).sum());
         content.fill(0);
@@ -364,8 +367,8 @@ impl<E: Env> Inner<E> {
         content.freeze()
     }
 
-    /// The payloads by syndrome, and the checksums of the entries that need them: of a write that
-    /// is to be durable when it is answered, no seal follows that would say that it is.
+    /// The payloads by parity strip. Also sets the checksums of the entries that need them: no
+    /// checkpoint record follows a durable write to say that its strips are written.
     fn base_syndromes(&self, columns: Range, entries: &mut [Entry], writes: &[StripWrite], durable: bool) -> Bases {
         let geometry = &self.shared.geometry;
         let with_base = |entry: &&Entry| entry.has_base(geometry.data);
@@ -386,7 +389,7 @@ impl<E: Env> Inner<E> {
                 for (index, base) in bases.iter_mut().enumerate() {
                     match syndrome(geometry.data + index) {
                         Some(write) => copy_of(write, range, &mut base[into.clone()]),
-                        // Not written, since it is lost; nobody will read what is computed here.
+                        // Not written, because it is lost. The value computed here is never read.
                         None => base[into.clone()].fill(0),
                     }
                 }
@@ -416,12 +419,12 @@ impl<E: Env> Inner<E> {
     }
 }
 
-/// The strips of a row that are such, a bit each.
+/// The strips of a stripe with this property, one bit each.
 fn bits<D>(view: &RowView<D>, is_such: impl Fn(&StripView<D>) -> bool) -> u64 {
     view.0.iter().enumerate().fold(0, |bits, (role, strip)| bits | u64::from(is_such(strip)) << role)
 }
 
-/// Those of some strips that are such.
+/// Those of some strips with this property.
 fn those(strips: u64, is_such: impl Fn(Role) -> bool) -> u64 {
     roles(strips).fold(0, |bits, role| bits | u64::from(is_such(role)) << role)
 }
@@ -431,21 +434,21 @@ fn good<D>(view: &RowView<D>) -> u64 {
     bits(view, |strip| strip.strip == Strip::Good)
 }
 
-/// If an overwritten strip of this entry is lost, its base syndromes alone do not say what it was.
+/// If an overwritten strip of this entry is lost, the partial parity alone cannot tell its content.
 fn is_open_question(entry: &Entry) -> bool {
     let count = entry.overwritten.count_ones();
     count > 1 || (count == 1 && entry.restated != 0)
 }
 
 impl StripWrite {
-    /// The columns it writes.
+    /// The columns of this write.
     pub fn range(&self) -> Range {
         Range::new(self.x, self.x + self.data.iter().map(|data| data.len() as u64).sum::<u64>())
     }
 }
 
-/// What is written to a strip within some columns, in order of address, with the column of each
-/// slice.
+/// The slices that are written to a strip within some columns, in order of address, each with its
+/// column.
 fn slices(writes: &[StripWrite], role: Role, within: Range) -> impl Iterator<Item = (u64, &[u8])> {
     let writes = writes.iter().filter(move |write| write.role == role);
     writes.flat_map(move |write| slices_of(&write.data, write.x, within))

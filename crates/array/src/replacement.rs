@@ -1,20 +1,21 @@
-//! Replacing a member that works, without a moment of less redundancy.
+//! Replaces a working member without a loss of redundancy at any time.
 //!
 //! The *replacement* of a member is a drive that its content is copied to. The member stays in
 //! sync, and all reads go to it.
 //! 1. The replacement is a spare in the superblocks: a crash costs the copy, and nothing else.
-//! 2. From then on everything that is written to the member's data region goes to the replacement
-//!    too, under the same lock of the unit. Flushes, checksums, and the structures of the group go
-//!    to both.
-//! 3. Once all writes that began before have ended, a job copies what is allocated, unit after
-//!    unit, each under its lock. A strip that the member cannot give is computed from the others.
-//! 4. At the end the records of the log are settled and everything is flushed. One epoch of the
-//!    superblocks then gives the member's place to the replacement: an assembly finds either drive,
-//!    and both have everything.
+//! 2. From then on every write to the member's data region goes to the replacement too, under the
+//!    same lock of the stripe group. Flushes, checksums, and the structures of the group go to
+//!    both.
+//! 3. Once all writes that began before have ended, a job copies the allocated data, one stripe
+//!    group after the other, each under its lock. A strip that the member cannot read is computed
+//!    from the others.
+//! 4. At the end the records of the log are completed and everything is flushed. One epoch of the
+//!    superblocks then gives the member's slot to the replacement. An assembly finds either drive,
+//!    and both have all data.
 //!
-//! A replacement that fails is dropped, and the group is as it was. If the member fails, the
-//! replacement takes its place as a drive that comes back: what had been copied counts as whole,
-//! but for what was not flushed by then ([`crate::missed`]).
+//! A replacement that fails is dropped, and the group is as before. If the member fails, the
+//! replacement takes its slot as a drive that comes back: copied data counts as whole, except for
+//! data that was not flushed by then ([`crate::missed`]).
 //!
 //! Example: 4+2, member 3 is replaced. A write of 4 KiB to its strip is three drive operations, on
 //! member 3, P and Q, and a fourth on the replacement. The tests are
@@ -39,17 +40,17 @@ use crate::rebuild::Fill;
 use crate::shared::{DriveId, Shared, Slot};
 use crate::status::{Event, JobKind, JobState};
 
-/// How often a copy looks whether the rebuilds have ended that go before it.
+/// How often a copy checks whether the rebuilds that run before it have ended.
 const REBUILD_LOOK: Duration = Duration::from_secs(1);
 
-/// Units that are noted before others have their turn.
+/// Stripe groups that are noted before other tasks get a turn.
 const NOTED_AT_ONCE: u64 = 4096;
 
-/// Bits of the member in [`Shared::replacement`]; the drive, plus one, has the rest.
+/// Bits of the member in [`Shared::replacement`]. The other bits are the drive plus one.
 const MEMBER_BITS: u32 = 16;
 
 impl Shared {
-    /// The drive that a member's content is being copied to, and that member.
+    /// The member whose content is being copied, and the drive that it is copied to.
     pub(crate) fn replacement(&self) -> Option<(MemberIndex, DriveId)> {
         let packed = self.replacement.load(Ordering::SeqCst);
         let drive = (packed >> MEMBER_BITS).checked_sub(1)?;
@@ -62,22 +63,22 @@ impl Shared {
         self.replacement.store(packed, Ordering::SeqCst);
     }
 
-    /// The drive that also gets what is written to this one in the member's place. Also after the
-    /// replacement took the place: a write that began before then has the old drive, and must not
-    /// be lost.
+    /// The drive that also gets the writes to `drive` in the member's slot. Also after the
+    /// replacement took the slot: a write that began before has the old drive, and must not be
+    /// lost.
     pub(crate) fn replacement_of(&self, member: MemberIndex, drive: DriveId) -> Option<DriveId> {
         let (replaced, replacement) = self.replacement()?;
         (replaced == member && replacement != drive).then_some(replacement)
     }
 
-    /// The drive is the replacement of a member that works.
+    /// Whether the drive is the replacement of a working member.
     pub(crate) fn is_replacement(&self, drive: DriveId) -> bool {
         let member = self.replacement().filter(|&(_, replacement)| replacement == drive).map(|(member, _)| member);
         member.is_some_and(|member| self.slot(member).drive != drive)
     }
 
-    /// The member whose strips a drive holds: it is in the place, or is the replacement of the
-    /// drive there.
+    /// The member whose strips a drive holds: the drive is in its slot, or is the replacement of
+    /// the drive there.
     pub(crate) fn held_by(&self, drive: DriveId) -> Option<MemberIndex> {
         let replaced = || self.replacement().filter(|&(_, replacement)| replacement == drive).map(|(member, _)| member);
         self.member_of(drive).or_else(replaced)
@@ -85,7 +86,7 @@ impl Shared {
 }
 
 impl<E: Env> Inner<E> {
-    /// The drives that hold what a member holds: the one in its place, unless that is lost, and its
+    /// The drives with a member's content: the one in its slot, unless it is lost, and its
     /// replacement.
     pub fn drives_of(
         &self,
@@ -97,7 +98,7 @@ impl<E: Env> Inner<E> {
         ids.filter_map(move |id| Some((member, id, self.drive(id)?)))
     }
 
-    /// Makes an installed drive the replacement of a member that works, and begins to copy. Leader
+    /// Makes an installed drive the replacement of a working member, and begins to copy. Leader
     /// only.
     pub async fn begin_replacement(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> Result<(), JoinError> {
         let leader = self.leader();
@@ -131,13 +132,13 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Copies a member to its replacement, and gives that the place.
+    /// Copies a member to its replacement, which then gets the slot.
     async fn replace(self: Rc<Self>, job: &Rc<Job>, member: MemberIndex, drive: DriveId) {
         let result = self.copy_and_switch(job, member, drive).await;
         let listener = &self.leader().listener;
         match result {
             Ok(()) => {
-                // Writes that have the old drive go to both until they have ended.
+                // Writes that hold the old drive go to both until they have ended.
                 self.barrier_everywhere().await;
                 self.shared.set_replacement(None);
                 job.end(self.env.now(), JobState::Done);
@@ -151,7 +152,7 @@ impl<E: Env> Inner<E> {
                     () => error.to_string(),
                 };
                 if self.is_copying(member, drive) {
-                    // A spare like any other from now on.
+                    // It is a regular spare from now on.
                     self.shared.set_replacement(None);
                     self.start_repair();
                 }
@@ -169,7 +170,7 @@ impl<E: Env> Inner<E> {
     ) -> Result<(), BlockError> {
         self.barrier_everywhere().await;
         loop {
-            // One rebuild or copy at a time; a rebuild brings back redundancy, and goes before.
+            // One rebuild or copy at a time. A rebuild restores redundancy, so it goes first.
             let turn = self.leader().rebuild_lock.enter().await;
             if !self.is_rebuild_due() {
                 let from = self.leader().copied.get();
@@ -185,7 +186,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Some member is to be rebuilt.
+    /// Whether any member is to be rebuilt.
     pub fn is_rebuild_due(&self) -> bool {
         self.shared.slots().any(|(_, slot)| slot.state == MemberState::Rebuilding)
     }
@@ -195,30 +196,30 @@ impl<E: Env> Inner<E> {
         join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::Barrier))).await;
     }
 
-    /// The drive is still the replacement of the member, which works.
+    /// Whether the drive is still the replacement of the member, and the member works.
     pub fn is_copying(&self, member: MemberIndex, drive: DriveId) -> bool {
         let slot = self.shared.slot(member);
         self.shared.replacement() == Some((member, drive)) && slot.state == MemberState::InSync && slot.drive != drive
     }
 
-    /// A drive that does not hold what its member holds is a replacement no more. To be called with
-    /// the state lock held; says no if the drive is none. What waits for this may be acknowledged
-    /// without the drive afterwards.
+    /// Drops a replacement that lacks some of its member's content. Call this with the state lock
+    /// held. Returns false if the drive is no replacement. Operations that wait for this may be
+    /// acknowledged without the drive afterwards.
     pub async fn drop_replacement(self: &Rc<Self>, drive: DriveId, cause: Cause) -> bool {
         if !self.shared.is_replacement(drive) {
             return false;
         }
-        // No superblock says more of it than that it is a spare.
+        // In the superblocks it is just a spare.
         self.shared.set_replacement(None);
         let mut state = self.state();
         state.spares.retain(|&spare| spare != drive);
         state.news.push(Event::SpareFailed { drive, cause });
-        // Without success it stays a spare until something else tells that it is none.
+        // If this fails, it stays a spare until a later change of state removes it.
         let _ = self.commit(state).await;
         true
     }
 
-    /// As [`Shared::set_replacement`] should be for a state that is about to be true.
+    /// The value of [`Shared::set_replacement`] for a state that is about to be committed.
     pub fn replacement_in(&self, state: &GroupState) -> Option<(MemberIndex, DriveId)> {
         self.shared.replacement().filter(|&(member, drive)| {
             let has_place = state.slots[usize::from(member.0)] == Slot { drive, state: MemberState::InSync };
@@ -226,8 +227,9 @@ impl<E: Env> Inner<E> {
         })
     }
 
-    /// A drive that was to take the place of a member that works did not take its superblock: the
-    /// state has the old drive again, which has everything. Says no if it is another drive.
+    /// Puts the old drive, which has all data, back into a state. For a replacement that was to
+    /// take the slot of a working member and did not take its superblock. Returns false if the
+    /// drive is no such replacement.
     pub fn put_back(&self, state: &mut GroupState, member: MemberIndex, drive: DriveId) -> bool {
         if !self.is_copying(member, drive) {
             return false;
@@ -236,8 +238,8 @@ impl<E: Env> Inner<E> {
         true
     }
 
-    /// The drive is the replacement of a member that has failed since. What had not been copied to
-    /// it counts as missed.
+    /// Whether the drive is the replacement of a member that has failed since. Notes the stripe
+    /// groups that had not been copied as missed.
     pub async fn inherits(&self, member: MemberIndex, drive: DriveId) -> bool {
         if self.shared.replacement() != Some((member, drive)) || !self.shared.missed.is_known(member) {
             return false;
@@ -256,8 +258,8 @@ impl<E: Env> Inner<E> {
         true
     }
 
-    /// Writes to a member and to its replacement. On failure of the member it is faulty, and the
-    /// superblocks say so, before this returns false; a replacement that fails is dropped before
+    /// Writes to a member and to its replacement. If the member fails, it is marked faulty and the
+    /// superblocks say so before this returns false. If the replacement fails, it is dropped before
     /// this returns.
     pub async fn write_both(
         self: &Rc<Self>,
@@ -273,7 +275,7 @@ impl<E: Env> Inner<E> {
         let write = |(id, drive)| self.write_one(member, id, drive, offset, data, fua);
         let mut written = join_all(writes.map(write)).await.into_iter();
         let (own, copy) = (written.next().unwrap_or(Ok(false)), written.next().unwrap_or(Ok(false)));
-        // The replacement may have taken the place meanwhile: then its copy is what counts.
+        // The replacement may have taken the slot meanwhile. Then its result counts.
         let has_place = self.shared.slot(member) == Slot { drive: replacement, state: MemberState::InSync };
         if has_place && copy == Ok(true) { copy } else { own }
     }

@@ -1,8 +1,8 @@
-//! Replaying the log after a crash: puts every stripe right whose writing was interrupted, before
-//! anybody reads.
+//! Replays the log after a crash: puts every stripe right whose write was interrupted, before any
+//! read.
 //!
 //! `docs/format/log.md`, "Recovery", has the rules. Nothing here has to be atomic: every step can
-//! be done again.
+//! be repeated.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -22,26 +22,26 @@ use crate::replay_log::Record;
 use crate::resum::Resums;
 use crate::shared::Shared;
 
-/// Units that are put right at the same time: a drive answers many as fast as one, and every answer
-/// looks after all of them.
+/// Stripe groups that are recovered at the same time. A drive answers many operations as fast as
+/// one, and every answer polls all of them.
 const UNITS_AT_ONCE: usize = 16;
 
-/// Bytes of the strips of these units. A single one may have more.
+/// Bytes of the strips of these stripe groups. A single one may have more.
 const BYTES_AT_ONCE: u64 = 16 << 20;
 
-/// What a replay did.
+/// The result of a replay.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Replayed {
     /// Records that were applied, as a whole or in part.
     pub records: u64,
-    /// Bytes on each member that were gone through.
+    /// Bytes of each member that were processed.
     pub bytes: u64,
-    /// Bytes of the group whose content nobody knows any more.
+    /// Bytes of the group whose content is unknown.
     pub lost: u64,
     /// Records whose parts contradict each other. No crash leaves one: the log was damaged or
-    /// forged. They are not applied, so what they name may be inconsistent.
+    /// forged. They are not applied, so their ranges may be inconsistent.
     pub contradictory: u64,
-    /// Members that failed meanwhile.
+    /// Members that failed during the replay.
     pub failed: Vec<MemberIndex>,
 }
 
@@ -49,23 +49,23 @@ pub struct Replayed {
 pub(crate) struct Row {
     /// By role; `None` if it could not be read or its member is not in sync.
     pub strips: Vec<Option<BufMut>>,
-    /// By role: read, but not to be believed.
+    /// By role: read, but not trusted.
     pub doubtful: Vec<Option<BufMut>>,
 }
 
-/// A member's drive and state, if it is there.
+/// A member's drive and state, if it is present.
 pub(crate) type Present<'a, D> = Option<(&'a D, MemberState)>;
 
-/// What a record has to say that no newer one does.
+/// The pieces of a record that no newer record covers.
 struct Work {
     record: Record,
     pieces: Vec<Piece>,
 }
 
 struct Piece {
-    /// Of the record's entries.
+    /// Index among the record's entries.
     entry: usize,
-    /// Of the entry in the payloads.
+    /// Offset of the entry in the payloads.
     offset: usize,
     columns: Range,
 }
@@ -79,34 +79,32 @@ pub(crate) struct Replay<'a, E: Env> {
     pub members: RefCell<Vec<Present<'a, Bounded<'a, E>>>>,
     /// The list of lost blocks, as the members have it.
     pub lost: RefCell<LostBlocks>,
-    /// Held by whoever changes the list.
+    /// Held by a task that changes the list.
     pub listing: Turnstile,
     /// Checksums of the columns that were being written.
     pub resums: Resums,
-    /// After a kill: what the log was in memory.
+    /// After a killed daemon: the in-memory state of the log.
     pub kept: Option<KeptGroup>,
-    /// The superblock with which members that are not there were left behind, from before the first
-    /// drive has it.
+    /// The superblock that marks absent members as missing. Set before the first drive gets it.
     pub announced: &'a RefCell<Option<Superblock>>,
-    /// The runs that it names.
+    /// The runs that this superblock names.
     pub runs: Runs,
 }
 
 impl<'a, E: Env> Replay<'a, E> {
-    /// Replays the whole log and makes the result durable. Of `new_zones` the map on the members
-    /// does not know: their checksums were not saved.
+    /// Replays the whole log and makes the result durable. `new_zones`: allocation chunks that are
+    /// not in the map on the members. Their checksums were not saved.
     ///
     /// # Errors
-    /// [`BlockError`] if more members fail than the level survives: what was done can be done
-    /// again.
+    /// [`BlockError`] if more members fail than the level survives. All steps can then be repeated.
     pub async fn run(&self, new_zones: &[u64]) -> Result<Replayed, BlockError> {
         let before = self.live();
         let resum = async |&zone: &u64| self.resum_zone(zone).await;
         let zones = all_of(self.units_at_once(self.shared.geometry.zone), new_zones.iter(), resum).await?;
         let mut done = Replayed { bytes: zones.iter().sum(), ..Replayed::default() };
         let mut records = self.records().await?;
-        // Before any is applied: of a member that fails meanwhile nobody could tell any more that
-        // it lacks its part.
+        // Before any record is applied: if a member failed meanwhile, nothing would show any more
+        // that it lacks its part.
         records.retain(|_, record| self.is_complete(record));
         if !records.is_empty() {
             self.leave_behind().await?;
@@ -136,12 +134,12 @@ impl<'a, E: Env> Replay<'a, E> {
         Ok(done)
     }
 
-    /// Lets the superblocks say which members have no part in this, before anything is applied: of
-    /// one that is back after another crash the log would say that records were not complete that
-    /// had been applied without it.
+    /// Marks absent members as missing in the superblocks, before any record is applied. Without
+    /// that, a member that is back after another crash would make records look incomplete that had
+    /// been applied without it.
     ///
     /// # Errors
-    /// [`BlockError`] if members do not take it that the group cannot do without.
+    /// [`BlockError`] if members that the group cannot do without do not take it.
     async fn leave_behind(&self) -> Result<(), BlockError> {
         let mut next = self.superblock.clone();
         for (entry, present) in next.members.iter_mut().zip(&*self.members.borrow()) {
@@ -172,7 +170,7 @@ impl<'a, E: Env> Replay<'a, E> {
         Ok(())
     }
 
-    /// What has to be done by unit: each column once, by its newest record. `records`: in their
+    /// The work by stripe group: each column once, by its newest record. `records` are in their
     /// order.
     fn by_unit(&self, records: impl DoubleEndedIterator<Item = Record>) -> Vec<Vec<Work>> {
         let mut units: BTreeMap<UnitIndex, (Ranges, Vec<Work>)> = BTreeMap::new();
@@ -184,8 +182,8 @@ impl<'a, E: Env> Replay<'a, E> {
                 let range = Range::new(said.x, said.x + u64::from(said.len));
                 let open = covered.gaps(range);
                 covered.add(range);
-                // A contradictory record changes nothing, and older ones must not undo what it
-                // announced.
+                // A contradictory record changes nothing. Older records must not be applied to its
+                // columns either.
                 let applies = !said.is_void() && !record.contradictory;
                 for open in open.iter().filter(|_| applies) {
                     let allocated = self.allocated(record.unit, open);
@@ -201,8 +199,8 @@ impl<'a, E: Env> Replay<'a, E> {
         units.into_values().map(|(_, works)| works).filter(|works| !works.is_empty()).collect()
     }
 
-    /// Units that fit into the memory that a replay takes. `len`: columns of the longest piece, or
-    /// more.
+    /// Number of stripe groups that fit into the memory of a replay. `len`: columns of the longest
+    /// piece, or more.
     fn units_at_once(&self, len: u64) -> usize {
         let row = self.shared.geometry.strips() as u64 * len.max(1);
         (BYTES_AT_ONCE / row).clamp(1, UNITS_AT_ONCE as u64) as usize
@@ -220,20 +218,20 @@ impl<'a, E: Env> Replay<'a, E> {
         Ok(done)
     }
 
-    /// A member's drive, if it is there and in the state that is asked for, or any.
+    /// A member's drive, if it is present and in the wanted state, or in any state.
     pub fn drive(&self, member: MemberIndex, wanted: Option<MemberState>) -> Option<&'a Bounded<'a, E>> {
         let (drive, state) = self.members.borrow()[usize::from(member.0)]?;
         wanted.is_none_or(|wanted| wanted == state).then_some(drive)
     }
 
-    /// The members that are there, whatever they are worth.
+    /// The members that are present, in any state.
     pub fn live(&self) -> Vec<(MemberIndex, &'a Bounded<'a, E>)> {
         let count = self.members.borrow().len() as u16;
         (0..count).map(MemberIndex).filter_map(|member| Some((member, self.drive(member, None)?))).collect()
     }
 
-    /// Goes on without a member that failed. One that the group cannot do without stays: what
-    /// others who are at work cannot read of it must not look lost to them.
+    /// Goes on without a member that failed. A member that the group cannot do without stays: data
+    /// that concurrent tasks cannot read from it must not look lost to them.
     ///
     /// # Errors
     /// [`BlockError::Lost`] if the group cannot do without it.
@@ -251,7 +249,7 @@ impl<'a, E: Env> Replay<'a, E> {
         Ok(())
     }
 
-    /// Writes to a member, twice if need be. Without success the member is given up.
+    /// Writes to a member, with one retry. If that fails, the member is given up.
     pub async fn write(&self, member: MemberIndex, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
         let Some(drive) = self.drive(member, None) else { return Ok(()) };
         match write_retried(drive, offset, data, fua).await {
@@ -260,8 +258,9 @@ impl<'a, E: Env> Replay<'a, E> {
         }
     }
 
-    /// Every holder that is there has its part: if not, the record was never complete, and nothing
-    /// was overwritten. And no member has been filled since: else the record is long done with.
+    /// Whether every holder that is present has its part. If not, the record was never complete,
+    /// and nothing was overwritten. Also false if a member was filled since: the record was then
+    /// completed long ago.
     fn is_complete(&self, record: &Record) -> bool {
         let geometry = &self.shared.geometry;
         let x = record.entries.first().map_or(0, |entry| entry.x);
@@ -332,7 +331,7 @@ impl<'a, E: Env> Replay<'a, E> {
         self.write_row(record.unit, columns, row).await
     }
 
-    /// Of these strips nobody knows what they hold: from now on zeroes, and listed as lost.
+    /// The content of these strips is unknown: they become zeroes, and are listed as lost.
     async fn call_lost(
         &self,
         unit: UnitIndex,
@@ -347,7 +346,7 @@ impl<'a, E: Env> Replay<'a, E> {
         let range = |&role: &Role| (self.shared.geometry.offset(unit, role, columns.start), columns.len());
         let ranges: Vec<(u64, u64)> = unknown.iter().map(range).collect();
         done.lost += ranges.iter().map(|(_, len)| len).sum::<u64>();
-        // Before the syndromes say that these strips are zero.
+        // Before the parity says that these strips are zero.
         self.list_lost(ranges).await?;
         for role in unknown {
             let mut zeroes = self.env.alloc(columns.len() as usize);
@@ -357,7 +356,7 @@ impl<'a, E: Env> Replay<'a, E> {
         Ok(())
     }
 
-    /// Writes the new content of a whole record, and what follows from it.
+    /// Writes the new content of a whole record, and the parity and lost strips computed from it.
     async fn roll_forward(
         &self,
         record: &Record,
@@ -390,7 +389,7 @@ impl<'a, E: Env> Replay<'a, E> {
                 self.call_lost(record.unit, &mut row, unknown, columns, done).await?;
             }
         }
-        // What the syndromes are on their drives, not what they should be.
+        // The parity as it is on the drives, not as it should be.
         for role in data..strips {
             row.strips[role] = row.doubtful[role].take();
         }
@@ -412,8 +411,8 @@ impl<'a, E: Env> Replay<'a, E> {
         Ok(())
     }
 
-    /// Computes the data strips that are missing from what is there, which agrees. Leaves the row
-    /// as it is if that is too little.
+    /// Computes the missing data strips from the strips that are present, which agree. Leaves the
+    /// stripe as it is if too few are present.
     fn fill(&self, row: &mut Row, columns: Range) {
         let geometry = &self.shared.geometry;
         let syndromes: Vec<Role> =
@@ -426,8 +425,9 @@ impl<'a, E: Env> Replay<'a, E> {
         }
     }
 
-    /// Reads a stripe's strips. Those that are restated, unless that is `settled`, or damaged are
-    /// doubtful; the checksums of what the record changes may be behind and say nothing.
+    /// Reads a stripe's strips. Damaged strips are doubtful, and so are strips carried in parity
+    /// unless the record is completed (`settled`). The checksums of columns that the record changes
+    /// may be stale, so they are ignored.
     ///
     /// # Errors
     /// [`BlockError`] if members turn out to be gone and the group cannot do without them.
@@ -446,8 +446,8 @@ impl<'a, E: Env> Replay<'a, E> {
         for (role, strip) in strips.iter_mut().enumerate() {
             let (member, drive) = in_sync(role);
             if strip.is_none() && drive.is_some() {
-                // Sectors that cannot be read are one thing; a drive that is gone, or was for a
-                // moment, must not make blocks count as lost that are there.
+                // A bad sector is no reason to give up the member. But a drive that is gone, or was
+                // for a moment, must not make blocks count as lost that are present.
                 self.look_after(member).await?;
                 *strip = read(role).await;
             }
@@ -468,7 +468,7 @@ impl<'a, E: Env> Replay<'a, E> {
         Ok(Row { strips, doubtful })
     }
 
-    /// Gives a member up of which not even a superblock can be read any more.
+    /// Gives up a member if not even a superblock can be read from it any more.
     ///
     /// # Errors
     /// [`BlockError`] if the group cannot do without it.
@@ -482,7 +482,7 @@ impl<'a, E: Env> Replay<'a, E> {
         self.give_up(member)
     }
 
-    /// Data strips that are not overwritten, from base syndromes.
+    /// Computes data strips that are not overwritten from partial parity.
     fn by_bases(
         &self,
         row: &Row,
@@ -502,7 +502,7 @@ impl<'a, E: Env> Replay<'a, E> {
         self.solve(wanted, source, len)
     }
 
-    /// Data strips from others and these syndromes.
+    /// Computes data strips from other data strips and these parity strips.
     fn by_syndromes(&self, row: &Row, wanted: &[Role], syndromes: &[Role], columns: Range) -> Option<Vec<BufMut>> {
         let data = self.shared.geometry.data;
         let source = |role: Role| {
@@ -512,7 +512,7 @@ impl<'a, E: Env> Replay<'a, E> {
         self.solve(wanted, source, columns.len() as usize)
     }
 
-    /// Strips from those that `source` gives. `None` if those are too few.
+    /// Computes strips from those that `source` gives. `None` if those are too few.
     pub fn solve<'b>(
         &self,
         wanted: &[Role],
@@ -527,8 +527,8 @@ impl<'a, E: Env> Replay<'a, E> {
         Some(out)
     }
 
-    /// Computes the overwritten strips that are not there, or not as they were to be, from those
-    /// and the syndromes that are. Leaves the row as it is if that is too little.
+    /// Computes overwritten strips that are missing or do not match the record, from the strips and
+    /// parity that match. Leaves the stripe as it is if those are too few.
     fn complete(&self, row: &mut Row, entry: &Entry, piece_bytes: u64, columns: Range) {
         let data = self.shared.geometry.data;
         let right = self.as_announced(row, entry, piece_bytes, columns);
@@ -550,8 +550,8 @@ impl<'a, E: Env> Replay<'a, E> {
         }
     }
 
-    /// Which overwritten strips and syndromes fit the checksums of an entry: as they were to be.
-    /// None of an entry without.
+    /// Which overwritten strips and parity strips match the checksums of an entry, so that they are
+    /// new. None if the entry has no checksums.
     fn as_announced(&self, row: &Row, entry: &Entry, piece_bytes: u64, columns: Range) -> Vec<bool> {
         let geometry = &self.shared.geometry;
         let (data, strips) = (geometry.data, geometry.strips());
@@ -572,8 +572,8 @@ impl<'a, E: Env> Replay<'a, E> {
         right
     }
 
-    /// Writes syndromes and restated strips where they are not what they should be, and what
-    /// members that are being filled should have.
+    /// Writes parity and strips carried in parity where they differ from what they should be, and
+    /// the data of members that are being filled.
     async fn write_row(&self, unit: UnitIndex, columns: Range, row: Row) -> Result<(), BlockError> {
         let geometry = &self.shared.geometry;
         let Row { strips, doubtful } = row;
@@ -595,8 +595,8 @@ impl<'a, E: Env> Replay<'a, E> {
                 let differs = match before {
                     _ if self.drive(member, Some(MemberState::Rebuilding)).is_some() => true,
                     Some(before) => *before != *strip,
-                    // A data strip as it was read, or a strip that could not be: what is written
-                    // there heals it.
+                    // A data strip as it was read, or a strip that could not be read: writing it
+                    // heals it.
                     None => role >= geometry.data,
                 };
                 self.note_sums(member, offset, &strip).await?;
@@ -606,7 +606,7 @@ impl<'a, E: Env> Replay<'a, E> {
     }
 }
 
-/// Beyond redundancy what could be read is the best there is. Gives the strips that could not.
+/// Beyond redundancy the strips that could be read are the best there is. Returns the others.
 fn take_doubtful(row: &mut Row, roles: Vec<Role>) -> Vec<Role> {
     for &role in &roles {
         row.strips[role] = row.doubtful[role].take();
@@ -614,7 +614,7 @@ fn take_doubtful(row: &mut Row, roles: Vec<Role>) -> Vec<Role> {
     roles.into_iter().filter(|&role| row.strips[role].is_none()).collect()
 }
 
-/// Works on so many items at the same time, and begins no more after an error.
+/// Works on `at_once` items at the same time, and begins no more after an error.
 async fn all_of<T, R>(
     at_once: usize,
     items: impl Iterator<Item = T>,
@@ -634,7 +634,7 @@ async fn all_of<T, R>(
     Ok(results.into_inner())
 }
 
-/// The members of an assembled group as a replay sees them.
+/// The members of an assembled group, for a replay.
 pub(crate) fn members<'a, D>(
     superblock: &Superblock,
     places: &[Option<usize>],

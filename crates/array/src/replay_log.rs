@@ -1,8 +1,8 @@
-//! What the members' logs say after a crash: the records that count, without their payloads.
+//! Reads the members' logs after a crash: returns the records that count, without their payloads.
 //!
-//! A log can have 64 MiB on each of many members, and most of what lies in it is older than it
-//! matters. So it is gone through in windows, a few members at a time; of each frame only what it
-//! says is kept, and where its payloads lie. A payload is read again when its record is applied.
+//! A log can have 64 MiB on each of many members, and most of it is too old to matter. So it is
+//! read in windows, a few members at a time. Of each frame only its description is kept, and the
+//! location of its payloads. A payload is read again when its record is applied.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry as Slot;
@@ -15,35 +15,35 @@ use crate::bounded::Bounded;
 use crate::geometry::{MemberIndex, Role, UnitIndex};
 use crate::replay::Replay;
 
-/// How much of a log is read by one operation at most.
+/// Most bytes of a log that one operation reads.
 const WINDOW_BYTES_MAX: u64 = 1 << 20;
 
-/// Members whose logs are read at the same time: with [`WINDOW_BYTES_MAX`] and the largest frame,
-/// the memory that it takes.
+/// Members whose logs are read at the same time. With [`WINDOW_BYTES_MAX`] and the largest frame
+/// this bounds the memory.
 const MEMBERS_AT_ONCE: usize = 4;
 
-/// A record, put together from the parts that were found.
+/// A record, assembled from the parts that were found.
 pub(crate) struct Record {
     pub unit: UnitIndex,
     pub holders: u64,
     pub in_sync: u64,
     pub entries: Vec<Entry>,
     pub whole: bool,
-    /// Its strips are as they were to be, data and syndromes.
+    /// Completed: its strips are written, data and parity.
     pub settled: bool,
     /// Columns of one checksum.
     pub piece_bytes: u64,
-    /// Its parts differ in what they say of the record, which no crash can leave.
+    /// Its parts disagree about the record, which no crash can cause.
     pub contradictory: bool,
-    /// Where the payloads lie, by role: the parts that were found.
+    /// Locations of the payloads, by role, of the parts that were found.
     pub found: BTreeMap<Role, Payload>,
     /// Payloads by role, once they were fetched.
     pub parts: BTreeMap<Role, Vec<u8>>,
 }
 
 impl Record {
-    /// Adds the part of a further member. All parts of a record say the same, but for their
-    /// payloads. If this one does not, the record is contradictory: its payloads do not fit its
+    /// Adds the part of a further member. All parts of a record are the same except for their
+    /// payloads. If this one differs, the record is contradictory: its payloads do not fit its
     /// entries, so none of it can be applied.
     fn add(&mut self, part: &Part, piece_bytes: u32, role: Role, payload: Payload) {
         let same = self.unit.0 == part.unit
@@ -57,21 +57,22 @@ impl Record {
     }
 }
 
-/// Where a payload lies.
+/// Location of a payload.
 #[derive(Clone, Copy)]
 pub(crate) struct Payload {
     member: MemberIndex,
-    /// Byte on the member.
+    /// Offset on the member.
     offset: u64,
     len: u64,
-    /// CRC-32C: what is read the second time is what the frame's checksum was over.
+    /// CRC-32C: makes sure that the second read returns the bytes that the frame's checksum
+    /// covered.
     crc32c: u32,
 }
 
 /// A frame without the bytes of its payloads.
 struct Found {
     frame: Frame,
-    /// Of each part.
+    /// One for each part.
     payloads: Vec<Payload>,
 }
 
@@ -82,23 +83,23 @@ struct Window<'a, E: Env> {
     region: Region,
     step: u64,
     held: Vec<u8>,
-    /// Byte on the drive of the first that is held.
+    /// Offset on the drive of the first byte that is held.
     start: u64,
-    /// All of it could be read so far.
+    /// Whether all of it could be read so far.
     readable: bool,
-    /// What the last piece was read into.
+    /// Buffer of the last read, for reuse.
     buffer: Option<BufMut>,
 }
 
 impl<'a, E: Env> Window<'a, E> {
     fn new(env: &'a E, drive: &'a Bounded<'a, E>, region: Region) -> Self {
-        // Small logs in several steps too, so that a frame across two windows is nothing special.
+        // Small logs in several steps too, so that frames across two windows are common.
         let step = (region.len / 8 / BLOCK as u64 * BLOCK as u64).clamp(BLOCK as u64, WINDOW_BYTES_MAX);
         Window { env, drive, region, step, held: Vec::new(), start: region.offset, readable: true, buffer: None }
     }
 
-    /// `len` bytes from `offset` on, which lie in the region. What is before them is let go. What
-    /// cannot be read is zero.
+    /// Returns `len` bytes from `offset` on, which lie in the region. Releases earlier bytes. Bytes
+    /// that cannot be read are zero.
     async fn bytes(&mut self, offset: u64, len: u64) -> &[u8] {
         let passed = (offset - self.start).min(self.held.len() as u64);
         if offset + len > self.start + self.held.len() as u64 {
@@ -155,7 +156,7 @@ impl<E: Env> Replay<'_, E> {
                 for Found { frame, payloads } in frames {
                     let tails = tails.entry(frame.head.stream).or_default();
                     match tails.last_mut() {
-                        // Most frames only move the tail on.
+                        // Most frames only advance the tail.
                         Some((tail, exceptions)) if exceptions.is_empty() && frame.exceptions.is_empty() => {
                             *tail = frame.head.tail.max(*tail);
                         }
@@ -170,11 +171,12 @@ impl<E: Env> Replay<'_, E> {
                     silent.push(member);
                 }
             }
-            // What is done with needs no memory any more. Later members may say so of more.
+            // Records that need no recovery are removed from memory. The logs of later members may
+            // name more of them.
             records.retain(|(stream, sequence), _| !is_done(&tails, *stream, *sequence));
         }
-        // What could not be read may have been written all the same: the silence of these members
-        // says nothing.
+        // Parts that could not be read may still have been written. So a part that is missing on
+        // these members says nothing.
         for record in records.values_mut() {
             let x = record.entries.first().map_or(0, |entry| entry.x);
             let excused = (0..geometry.strips()).filter(|&role| {
@@ -228,12 +230,12 @@ impl<E: Env> Replay<'_, E> {
         }
     }
 
-    /// An entry is of whole sectors, as everything that is logged is.
+    /// Whether an entry consists of whole sectors, like everything that is logged.
     fn is_aligned(&self, entry: &Entry) -> bool {
         (entry.x | u64::from(entry.len)) & (self.shared.geometry.sector - 1) == 0
     }
 
-    /// The valid frames in a member's log, and whether all of it could be read. None of a member
+    /// The valid frames in a member's log, and whether all of it could be read. `None` for a member
     /// that is not in sync.
     async fn scan(&self, member: MemberIndex) -> Option<(Vec<Found>, bool)> {
         let drive = self.drive(member, Some(MemberState::InSync))?;
@@ -264,8 +266,8 @@ impl<E: Env> Replay<'_, E> {
         Some((found, window.readable))
     }
 
-    /// Reads the payloads of a record. One that cannot be read again is left out, as if its member
-    /// were missing.
+    /// Reads the payloads of a record. A payload that cannot be read again is left out, as if its
+    /// member were missing.
     ///
     /// # Errors
     /// [`BlockError`] if members turn out to be gone and the group cannot do without them.
@@ -273,8 +275,8 @@ impl<E: Env> Replay<'_, E> {
         let fetched = join_all(record.found.iter().map(|(&role, payload)| async move {
             let mut bytes = self.payload(payload).await;
             if bytes.is_none() {
-                // Sectors that cannot be read are one thing; a drive that is gone, or was for a
-                // moment, must not make blocks count as lost.
+                // A bad sector is no reason to give up the member. But a drive that is gone, or was
+                // for a moment, must not make blocks count as lost.
                 self.look_after(payload.member).await?;
                 bytes = self.payload(payload).await;
             }
@@ -301,7 +303,7 @@ impl<E: Env> Replay<'_, E> {
     }
 }
 
-/// A frame of the stream says that the record needs no recovery.
+/// Whether a frame of the stream says that the record needs no recovery.
 fn is_done(tails: &BTreeMap<u32, Vec<(u64, Vec<u64>)>>, stream: u32, sequence: u64) -> bool {
     let done = |(tail, exceptions): &(u64, Vec<u64>)| sequence < *tail && !exceptions.contains(&sequence);
     tails.get(&stream).is_some_and(|tails| tails.iter().any(done))

@@ -1,5 +1,5 @@
-//! Checksums during the replay of the log: read to know which strips to believe, and computed anew
-//! for the columns that were being written.
+//! Checksums during the replay of the log: read to find the strips to trust, and computed again for
+//! the columns that were being written.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,32 +16,32 @@ use crate::lock::Turnstile;
 use crate::replay::Replay;
 use crate::verify::{read_sums, sums_of};
 
-/// Blocks of sums in memory, before those that changed are written and all are forgotten.
+/// Most blocks of checksums in memory. Then changed blocks are written, and all blocks are dropped.
 const BLOCKS_MAX: usize = 4096;
 
-/// A block of sums, and whether it changed.
+/// A block of checksums, and whether it changed.
 type Sums = (Vec<u8>, bool);
 
-/// Blocks of sums in memory, for a replay.
+/// Blocks of checksums in memory, for a replay.
 #[derive(Default)]
 pub(crate) struct Resums {
-    /// By member and number.
+    /// By member and block number.
     blocks: RefCell<BTreeMap<(MemberIndex, u64), Sums>>,
-    /// How often blocks were forgotten: what was read from drives before may be from before they
-    /// were written.
+    /// How often blocks were dropped. Blocks that were read from drives before that may be older
+    /// than the blocks that were written.
     forgotten: Cell<u64>,
-    /// Held by whoever writes them.
+    /// Held by a task that writes them.
     saving: Turnstile,
 }
 
 impl<E: Env> Replay<'_, E> {
-    /// The bytes are what the member was last given there, as far as its sums tell. Right for
-    /// strips that no record names there. What cannot be read is not believed.
+    /// Whether the bytes are the ones last written to the member there, by its checksums. Valid for
+    /// strips that no record names there. Bytes without readable checksums count as not genuine.
     pub async fn is_genuine(&self, member: MemberIndex, drive: &Bounded<'_, E>, offset: u64, bytes: &[u8]) -> bool {
         self.genuine_blocks(member, drive, offset, bytes).await.into_iter().all(|is_genuine| is_genuine)
     }
 
-    /// As [`Replay::is_genuine`], of each block
+    /// Like [`Replay::is_genuine`], for each block
     /// ([`Geometry::sector`](crate::geometry::Geometry::sector)).
     pub async fn genuine_blocks(
         &self,
@@ -62,7 +62,7 @@ impl<E: Env> Replay<'_, E> {
         sums_of(bytes).iter().zip(sums).map(|(sum, bytes)| sum.to_le_bytes() == bytes).collect()
     }
 
-    /// Notes what a member holds from a byte of its data region on.
+    /// Updates the checksums of a member for bytes from an offset of its data region on.
     ///
     /// # Errors
     /// [`BlockError`] if the member failed and the group cannot do without it.
@@ -86,8 +86,8 @@ impl<E: Env> Replay<'_, E> {
         Ok(())
     }
 
-    /// Computes the checksums of a zone anew, from what its members hold. Gives the bytes on each
-    /// of them. What cannot be read keeps the sums it has.
+    /// Computes the checksums of an allocation chunk again from the data on its members. Returns
+    /// the bytes on each of them. Blocks that cannot be read keep their checksums.
     ///
     /// # Errors
     /// As for [`Replay::note_sums`].
@@ -109,7 +109,8 @@ impl<E: Env> Replay<'_, E> {
         Ok(columns.len())
     }
 
-    /// What a member holds from a byte on, in pieces with their places, as far as it can be read.
+    /// Reads a member from an offset on. Returns pieces with their offsets, as far as they can be
+    /// read.
     ///
     /// # Errors
     /// [`BlockError`] if the member is gone and the group cannot do without it.
@@ -122,8 +123,8 @@ impl<E: Env> Replay<'_, E> {
         for at in (offset..offset + len).step_by(BLOCK) {
             let mut piece = drive.read(at, self.env.alloc(BLOCK)).await;
             if piece.is_err() {
-                // Sectors that cannot be read are one thing; a drive that is gone, or was for a
-                // moment, is no reason to keep sums that are wrong.
+                // A bad sector keeps its checksum. But a drive that is gone, or was for a moment,
+                // is no reason to keep wrong checksums.
                 self.look_after(member).await?;
                 if self.drive(member, None).is_none() {
                     break;
@@ -135,7 +136,7 @@ impl<E: Env> Replay<'_, E> {
         Ok(pieces)
     }
 
-    /// Writes the blocks of sums that changed.
+    /// Writes the blocks of checksums that changed.
     ///
     /// # Errors
     /// As for [`Replay::note_sums`].
@@ -144,11 +145,11 @@ impl<E: Env> Replay<'_, E> {
         self.write_changed().await
     }
 
-    /// If there are so many, writes those that changed, and forgets all that did not change again
+    /// With `most` blocks or more, writes the changed ones, and drops all that did not change again
     /// meanwhile.
     async fn make_room(&self, most: usize) -> Result<(), BlockError> {
         let _turn = self.resums.saving.enter().await;
-        // Who had the turn before may have wanted the same.
+        // The previous holder of the lock may have made room already.
         if self.resums.blocks.borrow().len() >= most {
             self.write_changed().await?;
             self.resums.blocks.borrow_mut().retain(|_, (_, changed)| *changed);
@@ -159,7 +160,7 @@ impl<E: Env> Replay<'_, E> {
 
     async fn write_changed(&self) -> Result<(), BlockError> {
         let Some(region) = self.superblock.layout.checksums else { return Ok(()) };
-        // By member, each of which writes one after the other.
+        // By member. Each member writes its blocks one after the other.
         let mut taken: BTreeMap<MemberIndex, Vec<(u64, BufMut)>> = BTreeMap::new();
         for (&(member, block), (sums, changed)) in self.resums.blocks.borrow_mut().iter_mut() {
             if mem::take(changed) {
@@ -187,7 +188,8 @@ impl<E: Env> Replay<'_, E> {
             let know = (&self.superblock.layout, &self.shared.geometry, &self.shared.map);
             let (mut sums, mut computed) = read_sums(self.env, drive, &region, know, member, block).await?;
             if computed {
-                // Of a drive that was gone for a moment, they would replace those that are right.
+                // If the drive was gone for a moment, computed checksums would replace correct
+                // ones.
                 self.look_after(member).await.map_err(|_| DriveError::Gone)?;
                 (sums, computed) = read_sums(self.env, drive, &region, know, member, block).await?;
             }

@@ -1,4 +1,4 @@
-//! Comparing what the strips of a stripe say, and naming the one that is wrong.
+//! Scrub: compares the strips of a stripe, and finds the one that is wrong.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -16,57 +16,57 @@ use crate::scrub_job::ScrubProgress;
 use crate::status::{Event, JobKind, JobState};
 use crate::unit::RowView;
 
-/// The finest place a finding names, in bytes of a strip.
+/// The resolution of findings, in bytes of a strip.
 const FINDING_BYTES: u64 = 4096;
 
-/// Passes over a row whose strips turn out to be unreadable: a drive that takes writes and still
-/// cannot be read would hold up the scrub for ever.
+/// Most passes over a stripe whose strips turn out to be unreadable. Without a limit, a drive that
+/// takes writes and still cannot be read would hold up the scrub forever.
 const HEALS_MAX: usize = 4;
 
-/// What is done about a difference.
+/// The reaction to a difference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScrubMode {
-    /// It is reported. Only what the medium does not give back is computed from the other strips
-    /// and written again.
+    /// Differences are reported. Only blocks that cannot be read from the medium are computed from
+    /// the other strips and written again.
     Report,
-    /// The wrong strip is computed from the others, where the syndromes can name it. Else it is
-    /// only reported: nobody can tell which side is right.
+    /// The wrong strip is computed from the others, if parity can identify it. Otherwise it is only
+    /// reported, because either side may be right.
     Repair,
-    /// The syndromes are made to fit the data. Right only after a crash, when the syndromes of
-    /// writes that were under way are known to be behind.
+    /// Parity is made to fit the data. Correct only after a crash, when the parity of writes that
+    /// were under way is known to be stale.
     Resync,
 }
 
-/// What is wrong with a block.
+/// The kind of error in a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It is not what was written there: its checksum says so.
+    /// The block is not what was written there: its checksum does not match.
     Damaged,
-    /// The medium does not give it back.
+    /// It cannot be read from the medium.
     Unreadable,
-    /// It fits the other strips, and its checksum does not fit it.
+    /// The block fits the other strips, but its checksum does not match.
     Checksum,
-    /// The strips of the stripe contradict each other, and no checksum says which is wrong.
+    /// The strips of the stripe contradict each other, and no checksum shows which is wrong.
     Contradiction,
 }
 
-/// A place where something is wrong.
+/// A place with an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Finding {
-    /// The first group byte of the stripe's part that disagrees; for a data strip that is named,
-    /// its own.
+    /// Offset in the group of the first byte of the part of the stripe that disagrees. If a data
+    /// strip was identified as wrong: of that strip.
     pub offset: u64,
-    /// The member with the wrong strip, if checksums or syndromes name it.
+    /// The member with the wrong strip, if checksums or parity identify it.
     pub member: Option<MemberIndex>,
-    /// Where on each member, in bytes.
+    /// Offset on each member, in bytes.
     pub member_offset: u64,
-    /// What is wrong.
+    /// The kind of error.
     pub fault: Fault,
-    /// It was put right.
+    /// Whether it was repaired.
     pub repaired: bool,
 }
 
-/// What became of a unit.
+/// The result of a scrub of one stripe group.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ScrubReport {
     /// Bytes of each member that were compared.
@@ -80,16 +80,17 @@ pub struct ScrubReport {
 type Strips = Vec<(Role, Range, BufMut)>;
 
 impl<E: Env> Array<E> {
-    /// Begins to compare everything that was written. Leader only. Says no if a scrub is under way.
+    /// Begins to compare all data that was written. Leader only. Returns false if a scrub is under
+    /// way.
     pub fn start_scrub(&self, mode: ScrubMode) -> bool {
         self.start_scrub_at(mode, None)
     }
 
-    /// Begins at a place, or at the start.
+    /// Begins at a given place, or at the start.
     pub(crate) fn start_scrub_at(&self, mode: ScrubMode, from: Option<&ScrubProgress>) -> bool {
         let inner = self.0.clone();
         let jobs = inner.leader().jobs.borrow();
-        // A resync may not wait for an operator who comes back to a scrub.
+        // A resync must not wait for an operator to resume a paused scrub.
         let in_the_way = |job: &Rc<Job>| mode != ScrubMode::Resync || !job.is_parked();
         let busy = |job: &Rc<Job>| {
             !matches!(job.kind, JobKind::Rebuild(_) | JobKind::Replace(_))
@@ -130,7 +131,7 @@ impl<E: Env> Inner<E> {
             }
         };
         let result = match result {
-            // What was put right stays right: a crash after the end of a scrub is no way back.
+            // So that repairs last: a crash after the end of a scrub does not undo them.
             Ok(()) => self.forget_logs().await,
             failed => failed,
         };
@@ -149,9 +150,9 @@ impl<E: Env> Inner<E> {
         job.end(self.env.now(), state);
     }
 
-    /// Flushes, and tells the members that nothing that was logged so far is needed any more. A
-    /// frame that a drive lost without a word would show only in a recovery, and there an older
-    /// record of the same blocks would count in its place.
+    /// Flushes, and writes checkpoint records that say that no earlier record is needed. If a drive
+    /// silently lost a frame, it would show only in a recovery. There an older record of the same
+    /// blocks would be used in its place.
     pub(crate) async fn forget_logs(self: &Rc<Self>) -> Result<(), BlockError> {
         let sealed = join_all((0..self.shards).map(|shard| self.on_shard(shard, Request::SealAll))).await;
         sealed.into_iter().try_for_each(|sealed| sealed.map(|_| ()))
@@ -195,7 +196,7 @@ impl<E: Env> Inner<E> {
         findings.extend(report.findings.into_iter().take(room));
     }
 
-    /// Compares a unit's strips, under its lock.
+    /// Compares the strips of a stripe group, under its lock.
     pub async fn scrub_unit(self: &Rc<Self>, unit: UnitIndex, mode: ScrubMode) -> Result<ScrubReport, BlockError> {
         let mut report = ScrubReport::default();
         self.check_saved_sums(unit, mode, &mut report).await;
@@ -217,7 +218,8 @@ impl<E: Env> Inner<E> {
         Ok(report)
     }
 
-    /// All strips of a row, healed where the medium failed, or nothing if strips are lost.
+    /// Reads all strips of a stripe, and heals them where the medium failed. `None` if strips are
+    /// lost.
     async fn read_row(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -232,7 +234,7 @@ impl<E: Env> Inner<E> {
             }
             match self.read_strips(unit, &view, &reads).await {
                 Ok(strips) => return Ok(Some((view, strips))),
-                // Each pass heals what it found, or loses a member.
+                // Each pass heals the strips that it found unreadable, or loses a member.
                 Err(unreadable) => match self.heal(unit, columns, unreadable).await {
                     Err(BlockError::Lost { .. }) => return Ok(None),
                     healed => healed?,
@@ -275,7 +277,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Writes a strip that was found wrong or unreadable. Says no if its member failed meanwhile.
+    /// Writes a strip that was found wrong or unreadable. Returns false if its member failed
+    /// meanwhile.
     pub async fn put_right(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -358,7 +361,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// A strip as the others say it should be.
+    /// Computes a strip from the others.
     fn recompute(&self, role: Role, parts: &[&[u8]]) -> Buf {
         let decoder = self.decoder(&[role]);
         let sources: Vec<&[u8]> = decoder.sources().iter().map(|&source| parts[source]).collect();

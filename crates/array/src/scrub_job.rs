@@ -1,10 +1,9 @@
-//! A scrub as its operator sees it: paused, resumed, stopped, and taken up again by the next
-//! assembly.
+//! Control of a scrub by the operator: pause, resume, stop, and continuation by the next assembly.
 //!
-//! A pause ends the scrub's task and keeps its place, so that a paused scrub costs nothing and
-//! needs nobody to wake it. The place is the first unit whose report has not been noted. Units
-//! after it may have been compared already: they are compared again, and what was put right there
-//! meanwhile is not counted.
+//! A pause ends the scrub's task and keeps its position. So a paused scrub costs nothing, and no
+//! task has to wake it. The position is the first stripe group whose report has not been noted.
+//! Stripe groups after it may have been compared already. They are compared again, and their
+//! earlier repairs are not counted.
 
 use std::rc::Rc;
 
@@ -16,28 +15,28 @@ use crate::job::Job;
 use crate::scrub::ScrubMode;
 use crate::status::{JobKind, JobState};
 
-/// How far a scrub is, for whoever keeps it over a restart.
+/// Progress of a scrub, for the daemon to keep over a restart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ScrubProgress {
-    /// What it does about differences: report or repair.
+    /// The reaction to differences: report or repair.
     pub mode: ScrubMode,
-    /// It waits for somebody who lets it go on.
+    /// Whether it waits for an operator to resume it.
     pub paused: bool,
-    /// The first byte of the group that lies in a unit it has not compared; the group's size if
-    /// there is none.
+    /// Offset in the group of the first byte in a stripe group that was not compared yet. The
+    /// group's size if there is none.
     pub next_byte: u64,
-    /// Bytes of members gone through.
+    /// Bytes of members that were compared.
     pub done_bytes: u64,
-    /// Places where data and syndromes disagreed.
+    /// Places where data and parity disagreed.
     pub found: u64,
-    /// Of those, how many were put right.
+    /// Number of those that were repaired.
     pub repaired: u64,
     /// Ranges that could not be compared.
     pub unchecked: u64,
 }
 
 impl Job {
-    /// It holds its place, and its task has ended.
+    /// Whether it is paused, and its task has ended.
     pub fn is_parked(&self) -> bool {
         *self.state.borrow() == JobState::Paused
     }
@@ -52,13 +51,13 @@ impl Job {
 }
 
 impl<E: Env> Array<E> {
-    /// Takes up a scrub that was interrupted, paused or not. Leader only. Says no if there is a
-    /// scrub or a resync.
+    /// Continues a scrub that was interrupted, paused or not. Leader only. Returns false if there
+    /// is a scrub or a resync.
     pub fn continue_scrub(&self, progress: &ScrubProgress) -> bool {
         self.start_scrub_at(progress.mode, Some(progress))
     }
 
-    /// How far the scrub is that is under way or paused, and not being stopped. Leader only.
+    /// Progress of the scrub that is under way or paused, and not being stopped. Leader only.
     pub fn scrub_progress(&self) -> Option<ScrubProgress> {
         let job = self.0.open_scrub().filter(|job| !job.canceled.get())?;
         let geometry = &self.0.shared.geometry;
@@ -75,15 +74,14 @@ impl<E: Env> Array<E> {
         })
     }
 
-    /// Lets the scrub hold its place once what it has in flight is done. Leader only. Says no if
-    /// none is at work.
+    /// Pauses the scrub once its operations in flight are done. Leader only. Returns false if none
+    /// is running.
     pub fn pause_scrub(&self) -> bool {
         self.0.open_scrub().is_some_and(|job| !job.held.replace(true))
     }
 
-    /// Lets a paused scrub go on. Leader only. Says no if none is paused, or if a resync is under
-    /// way: until that has been everywhere, a scrub would take syndromes that are behind for wrong
-    /// data.
+    /// Resumes a paused scrub. Leader only. Returns false if none is paused, or if a resync is
+    /// under way. Until the resync has ended, a scrub would mistake stale parity for wrong data.
     pub fn resume_scrub(&self) -> bool {
         let resyncs = |job: &Rc<Job>| job.kind == JobKind::Resync && job.ended.get().is_none();
         if self.0.leader().jobs.borrow().iter().any(resyncs) {
@@ -98,7 +96,7 @@ impl<E: Env> Array<E> {
         true
     }
 
-    /// Ends a scrub that is under way or paused. Leader only. Says no if there is none.
+    /// Ends a scrub that is under way or paused. Leader only. Returns false if there is none.
     pub fn stop_scrub(&self) -> bool {
         let Some(job) = self.0.open_scrub() else { return false };
         job.canceled.set(true);
@@ -116,7 +114,7 @@ impl<E: Env> Inner<E> {
         jobs.iter().find(|job| job.kind == JobKind::Scrub && job.ended.get().is_none()).cloned()
     }
 
-    /// Puts a new scrub where an earlier one was.
+    /// Sets a new scrub to the position and counts of an earlier one.
     pub(crate) fn take_up(&self, job: &Job, from: &ScrubProgress) {
         let geometry = &self.shared.geometry;
         let is_left = from.next_byte < geometry.capacity();

@@ -1,5 +1,5 @@
-//! What an operator may change while a group runs. Nothing of it is on the members: who runs the
-//! group says it again after each assembly.
+//! Settings that an operator may change while a group runs. They are not stored on the members: the
+//! daemon sets them again after each assembly.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -7,12 +7,12 @@ use drive::{Env, Nanos};
 
 use crate::array::Array;
 
-/// How a group behaves, beyond what its format says.
+/// Behavior of a group beyond its on-disk format.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// Background work keeps the 99th percentile of users' latency below this.
+    /// Background work keeps the 99th percentile of clients' latency below this.
     pub client_p99: Option<Nanos>,
-    /// A member that stays far slower than the others gives its place to a spare.
+    /// A member that stays far slower than the others is replaced by a spare.
     pub retire_slow: bool,
 }
 
@@ -28,8 +28,8 @@ pub(crate) struct SharedSettings {
     unavoided: AtomicBool,
 }
 
-/// How long an operation of a drive is waited for. Long enough for a drive that retries inside, or
-/// a path that fails over; Linux waits as long for NVMe.
+/// Time limit of a drive operation. Long enough for a drive that retries internally, or for a path
+/// failover. Linux uses the same limit for NVMe.
 pub(crate) const TIME_LIMIT: Nanos = 30_000_000_000;
 
 impl SharedSettings {
@@ -41,7 +41,7 @@ impl SharedSettings {
         }
     }
 
-    /// How long an operation of a drive is waited for.
+    /// Time limit of a drive operation.
     pub fn time_limit(&self) -> Nanos {
         match self.time_limit.load(Ordering::Relaxed) {
             0 => TIME_LIMIT,
@@ -49,12 +49,12 @@ impl SharedSettings {
         }
     }
 
-    /// Slow reads are hedged.
+    /// Whether slow reads are hedged.
     pub fn hedging(&self) -> bool {
         !self.unhedged.load(Ordering::Relaxed)
     }
 
-    /// Reads go around slow drives.
+    /// Whether reads avoid slow drives.
     pub fn avoiding(&self) -> bool {
         !self.unavoided.load(Ordering::Relaxed)
     }
@@ -66,13 +66,12 @@ impl SharedSettings {
 }
 
 impl<E: Env> Array<E> {
-    /// Changes the group's settings, on all shards. On any shard.
+    /// Changes the group's settings on all shards. May be called on any shard.
     pub fn configure(&self, settings: Settings) {
         self.0.shared.settings.set(settings);
     }
 
-    /// Changes how long an operation of a drive is waited for before the drive counts as failed. 30
-    /// s from the start.
+    /// Sets how long a drive operation may take before the drive counts as failed. Default: 30 s.
     ///
     /// # Panics
     /// If `limit` is 0.
@@ -81,19 +80,19 @@ impl<E: Env> Array<E> {
         self.0.shared.settings.time_limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Switches the hedging of slow reads, so that a test of it can fail.
+    /// Switches hedging of slow reads, so that a test of it can fail.
     #[doc(hidden)]
     pub fn set_hedging(&self, on: bool) {
         self.0.shared.settings.unhedged.store(!on, Ordering::Relaxed);
     }
 
-    /// Switches whether reads go around slow drives, so that a test of it can fail.
+    /// Switches avoidance of slow drives, so that a test of it can fail.
     #[doc(hidden)]
     pub fn set_avoidance(&self, on: bool) {
         self.0.shared.settings.unavoided.store(!on, Ordering::Relaxed);
     }
 
-    /// The settings now.
+    /// The current settings.
     pub fn settings(&self) -> Settings {
         self.0.shared.settings.get()
     }

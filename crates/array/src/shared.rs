@@ -1,8 +1,8 @@
-//! What all shards of a group see: geometry, code, map, and the state of the members.
+//! State that all shards of a group share: geometry, code, map, and the state of the members.
 //!
-//! Everything that changes is an atomic with one writer: the map's bits have the owner of the unit,
-//! the rest has the leader (shard 0). Readers act on what they saw and are corrected by the owner's
-//! lock where it matters.
+//! All mutable state is atomic with one writer. For the map's bits that is the owner of the stripe
+//! group, for the rest it is the leader (shard 0). Readers act on the values they saw, and the
+//! owner's lock corrects them where it matters.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -19,12 +19,12 @@ use crate::questions::Questions;
 use crate::settings::SharedSettings;
 use crate::verify::Checksums;
 
-/// A drive as the shards of a group know it: the index of its handle, the same on every shard,
-/// never used again.
+/// Number of a drive within the group: the index of its handle. It is the same on every shard, and
+/// never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DriveId(pub u16);
 
-/// What is in a member's place.
+/// A member's drive and state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slot {
     /// The drive. Meaningless while the member is missing.
@@ -33,26 +33,26 @@ pub struct Slot {
     pub state: MemberState,
 }
 
-/// Bits of the unit's number in [`Shared::rebuilt`]; the rest is the drive's. 2^48 units of 4 KiB
-/// are an exbibyte.
+/// Bits of the number of a stripe group in [`Shared::rebuilt`]. The other bits are the drive's
+/// number. 2^48 stripe groups of 4 KiB are an exbibyte.
 const REBUILT_UNIT_BITS: u32 = 48;
 
-/// What a group has done since it was assembled.
+/// Statistics of a group since it was assembled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Reads by users.
+    /// Reads by clients.
     pub reads: u64,
-    /// Writes by users.
+    /// Writes by clients.
     pub writes: u64,
     /// Strips that were computed from others to serve a read.
     pub reconstructed: u64,
     /// Unreadable strips that were written back.
     pub healed: u64,
-    /// Reads that a member did not answer in time, so that the others were asked as well.
+    /// Reads that a member did not answer in time, so that the other members were read as well.
     pub hedged: u64,
-    /// Of those, how many the others answered first.
+    /// Number of those that the other members answered first.
     pub hedges_won: u64,
-    /// Reads that went to the others at once, since the member is slow.
+    /// Reads that went to the other members at once, because the member is slow.
     pub avoided: u64,
 }
 
@@ -67,16 +67,17 @@ pub(crate) struct Counters {
     pub hedged: Counter,
     pub hedges_won: Counter,
     pub avoided: Counter,
-    /// The shard's log has records that want a seal.
+    /// The shard's log has records that need a checkpoint record.
     pub unsealed: AtomicBool,
-    /// Records of the shard's log below this one are settled.
+    /// Records of the shard's log below this one are completed.
     pub settled: AtomicU64,
-    /// The most of `settled` when a flush of all members began, on any shard, that has succeeded.
+    /// The highest value of `settled` at the start of a successful flush of all members by any
+    /// shard.
     pub flushed: AtomicU64,
 }
 
-/// A number that one shard counts and all may read: no locked instruction on the way of every
-/// request.
+/// A number that one shard counts and all may read. It needs no locked instruction in the path of
+/// every request.
 #[derive(Debug, Default)]
 pub(crate) struct Counter(AtomicU64);
 
@@ -102,27 +103,27 @@ impl Counter {
 pub struct Shared {
     /// The array's identity.
     pub array: Uuid,
-    /// Where everything lies.
+    /// Where the data lies on the members.
     pub geometry: Geometry,
-    /// Which zones were written.
+    /// Allocation chunks that were written.
     pub map: AllocationMap,
-    /// What a crash may cost.
+    /// Data that a crash may cost.
     pub crash_safety: CrashSafety,
     pub(crate) layout: Layout,
-    /// What the members' blocks should be, if the group keeps that.
+    /// Checksums of the members' blocks, if the group keeps them.
     pub(crate) checksums: Option<Checksums>,
-    /// Of the log's frames that are written now.
+    /// Generation of the log's frames that are written now.
     pub(crate) log_generation: AtomicU64,
     /// Blocks that were lost in crashes.
     pub lost: LostRanges,
-    /// What a power cut could add to them.
+    /// Number of ranges that a power cut could add to `lost`.
     pub(crate) questions: Questions,
     pub(crate) code: gf::Code,
     pub(crate) settings: SharedSettings,
-    /// What members that left do not have.
+    /// Dirty regions of members that left.
     pub(crate) missed: Missed,
-    /// Members that are about to be called faulty, a bit each: completed writes are being made
-    /// durable without them.
+    /// Suspect members, one bit each: they are about to be declared faulty, and completed writes
+    /// are being made durable without them.
     doubted: AtomicU64,
     /// A rebuild is ending: no record may begin before the superblocks say so.
     held: AtomicBool,
@@ -133,27 +134,26 @@ pub struct Shared {
     /// See [`Shared::replacement`].
     pub(crate) replacement: AtomicU32,
     clean: AtomicBool,
-    /// The superblocks show what this assembly found, and that it writes.
+    /// The superblocks show the members that this assembly found, and that it writes.
     announced: AtomicBool,
-    /// Some member may hold a superblock that is newer than what the group does.
+    /// Some member may hold a superblock that is newer than the group's state.
     astray: AtomicBool,
-    /// Copies and syndromes may be behind, until the resync after a crash has been everywhere.
+    /// Copies and parity may be stale until the resync after a crash has covered everything.
     resync_due: AtomicBool,
     stopped: AtomicBool,
-    /// Writes of all shards that came to no end: their stripes are in no order that the log does
-    /// not know.
+    /// Number of incomplete writes of all shards. Their stripes are inconsistent in ways that the
+    /// log may not know.
     pub(crate) unended: AtomicU64,
-    /// Somebody flushes in the background, so that there is room in the logs of all shards.
+    /// A shard flushes in the background to make room in the logs of all shards.
     pub(crate) retiring: AtomicBool,
     next_drive: AtomicU32,
-    /// By shard. Made when the first shard takes the group, since the assembly does not know how
-    /// many there are.
+    /// By shard. Created when the first shard takes the group, because the assembly does not know
+    /// the number of shards.
     counters: OnceLock<Arc<[Counters]>>,
     pub(crate) latencies: Latencies,
-    /// By member, and at last for a replacement: the drive that is given up there, and one; or 0.
+    /// By member, and last for a replacement: the drive that is given up there plus one, or 0.
     pub(crate) given_up: Box<[AtomicU32]>,
-    /// By member, and at last for a replacement: when a shard last saw that its drive had answered
-    /// anything.
+    /// By member, and last for a replacement: when a shard last saw an answer of its drive.
     pub(crate) answered: Box<[AtomicU64]>,
 }
 
@@ -196,23 +196,23 @@ impl Shared {
         }
     }
 
-    /// The group has a log.
+    /// Whether the group has a log.
     pub(crate) fn has_log(&self) -> bool {
         self.crash_safety != CrashSafety::Off
     }
 
-    /// The counters of all shards, each to be written by its shard only.
+    /// The counters of all shards. Each is written by its shard only.
     pub(crate) fn counters(&self, shards: usize) -> Arc<[Counters]> {
         self.counters.get_or_init(|| (0..shards).map(|_| Counters::default()).collect()).clone()
     }
 
-    /// A shard's log has records that want a seal.
+    /// Whether a shard's log has records that need a checkpoint record.
     pub(crate) fn is_unsealed(&self, shard: usize) -> bool {
         let counters = self.counters.get().and_then(|shards| shards.get(shard));
         counters.is_some_and(|counters| counters.unsealed.load(Ordering::SeqCst))
     }
 
-    /// What all shards have done together.
+    /// The statistics of all shards together.
     pub fn counts(&self) -> Counts {
         let mut sum = Counts::default();
         for counters in self.counters.get().into_iter().flat_map(|shards| &**shards) {
@@ -227,18 +227,18 @@ impl Shared {
         sum
     }
 
-    /// Writes by users since the group was assembled, by the shard they came to.
+    /// Writes by clients since the group was assembled, by the shard where they arrived.
     pub fn writes_by_shard(&self) -> Vec<u64> {
         self.counters.get().into_iter().flat_map(|shards| &**shards).map(|shard| shard.writes.get()).collect()
     }
 
-    /// What is in a member's place now.
+    /// The current drive and state of a member.
     #[inline]
     pub fn slot(&self, member: MemberIndex) -> Slot {
         Slot::unpack(self.slots[usize::from(member.0)].load(Ordering::Acquire))
     }
 
-    /// All places, in order.
+    /// All slots, in order.
     pub fn slots(&self) -> impl Iterator<Item = (MemberIndex, Slot)> + '_ {
         (0..self.slots.len() as u16).map(|index| (MemberIndex(index), self.slot(MemberIndex(index))))
     }
@@ -247,7 +247,7 @@ impl Shared {
         self.slots[usize::from(member.0)].store(slot.pack(), Ordering::Release);
     }
 
-    /// Members of the unit's set that hold nothing or not everything.
+    /// Number of members of a set that have lost some or all of their data.
     pub fn lost_in_set(&self, set: u64) -> usize {
         let strips = self.geometry.strips();
         let first = set as usize * strips;
@@ -255,7 +255,7 @@ impl Shared {
         (first..first + strips).filter(|&index| !in_sync(index)).count()
     }
 
-    /// Units below this one are whole on a drive that is being filled.
+    /// Stripe groups below this one are whole on a drive that is being filled.
     #[inline]
     pub fn rebuilt(&self, drive: DriveId) -> UnitIndex {
         let mark = self.rebuilt.load(Ordering::Acquire);
@@ -277,7 +277,7 @@ impl Shared {
         self.errors[usize::from(member.0)].count(failed);
     }
 
-    /// Reads of a member since the group was assembled that gave other bytes than were written
+    /// Reads of a member since the group was assembled that returned other bytes than were written
     /// there.
     pub fn damaged(&self, member: MemberIndex) -> u64 {
         self.damaged[usize::from(member.0)].load(Ordering::Relaxed)
@@ -287,7 +287,7 @@ impl Shared {
         self.damaged[usize::from(member.0)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The superblocks say that nothing was written since the last orderly stop.
+    /// Whether the superblocks say that nothing was written since the last orderly stop.
     pub fn is_clean(&self) -> bool {
         self.clean.load(Ordering::Acquire)
     }
@@ -296,8 +296,8 @@ impl Shared {
         self.clean.store(clean, Ordering::Release);
     }
 
-    /// The superblocks say which members this assembly found and that it writes: nothing is written
-    /// before.
+    /// Whether the superblocks show the members that this assembly found, and that it writes.
+    /// Nothing is written before that.
     #[inline]
     pub(crate) fn is_announced(&self) -> bool {
         self.announced.load(Ordering::Acquire)
@@ -307,19 +307,19 @@ impl Shared {
         self.announced.store(announced, Ordering::Release);
     }
 
-    /// Some member may hold a superblock that is newer than what the group does, and would be
-    /// believed after a crash.
+    /// Whether some member may hold a superblock that is newer than the group's state. After a
+    /// crash that superblock would be trusted.
     pub(crate) fn is_astray(&self) -> bool {
         self.astray.load(Ordering::Acquire)
     }
 
-    /// Says whether it was so before.
+    /// Returns the previous value.
     pub(crate) fn set_astray(&self, astray: bool) -> bool {
         self.astray.swap(astray, Ordering::AcqRel)
     }
 
-    /// The strips of a stripe may contradict each other, since a crash interrupted their writing
-    /// and the resync has not been everywhere.
+    /// Whether the strips of a stripe may contradict each other, because a crash interrupted their
+    /// writes and the resync has not covered everything.
     #[inline]
     pub(crate) fn is_resync_due(&self) -> bool {
         self.resync_due.load(Ordering::Acquire)
@@ -329,31 +329,31 @@ impl Shared {
         self.resync_due.store(due, Ordering::Release);
     }
 
-    /// The member is about to be called faulty.
+    /// Whether the member is suspect: about to be declared faulty.
     pub(crate) fn is_doubted(&self, member: MemberIndex) -> bool {
-        // In one order with the flush that follows the doubt: whoever does not see it was done
-        // before that flush.
+        // Sequentially consistent with the flush that follows the change to suspect: a task that
+        // does not see it was done before that flush.
         self.doubted.load(Ordering::SeqCst) >> member.0 & 1 == 1
     }
 
-    /// Some member is.
+    /// Whether any member is suspect.
     pub(crate) fn is_any_doubted(&self) -> bool {
         self.doubted.load(Ordering::SeqCst) != 0
     }
 
-    /// Some member of a set is.
+    /// Whether any member of a set is suspect.
     pub(crate) fn is_any_doubted_in(&self, set: u64) -> bool {
         let strips = self.geometry.strips() as u64;
         let members = u64::MAX >> (u64::BITS as u64 - strips) << (set * strips);
         self.doubted.load(Ordering::SeqCst) & members != 0
     }
 
-    /// Members in sync that nobody is about to call faulty.
+    /// Members in sync that are not suspect.
     pub(crate) fn staying(&self) -> impl Iterator<Item = (MemberIndex, Slot)> {
         self.slots().filter(|(member, slot)| slot.state == MemberState::InSync && !self.is_doubted(*member))
     }
 
-    /// No record of the log may begin now.
+    /// Whether records of the log must not begin now.
     pub(crate) fn is_held(&self) -> bool {
         self.held.load(Ordering::SeqCst)
     }
@@ -370,7 +370,7 @@ impl Shared {
         self.doubted.store(0, Ordering::SeqCst);
     }
 
-    /// The group takes no more requests.
+    /// Whether the group takes no more requests.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
@@ -379,7 +379,7 @@ impl Shared {
         self.stopped.store(true, Ordering::Release);
     }
 
-    /// A new drive's index. Its handle is to be installed on every shard before the leader hears of
+    /// Number for a new drive. Its handle must be installed on every shard before the leader uses
     /// it.
     pub fn new_drive(&self) -> DriveId {
         DriveId(self.next_drive.fetch_add(1, Ordering::Relaxed) as u16)

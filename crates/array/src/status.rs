@@ -1,4 +1,4 @@
-//! What a group tells about itself.
+//! Status and events of a group.
 
 use drive::{BlockError, Env, Nanos};
 use format::{Catalogue, MemberState, Superblock, Uuid};
@@ -12,229 +12,230 @@ use crate::ownership::Owners;
 use crate::scrub::Finding;
 use crate::shared::{DriveId, Slot};
 
-/// Something happened to a drive or a job. Told once, when it happens.
+/// An event of a drive or a job. Reported once, when it happens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A member failed or was taken out, and the group goes on without it.
+    /// A member failed or was removed, and the group goes on without it.
     MemberFailed {
-        /// Its place.
+        /// The member.
         member: MemberIndex,
-        /// The drive that was there.
+        /// The drive that was in its slot.
         drive: DriveId,
-        /// Why.
+        /// The cause.
         cause: Cause,
     },
-    /// A member failed an operation, but the group cannot do without it: it stays, and that
+    /// A member failed an operation, but the group cannot do without it. The member stays, and that
     /// operation failed.
     MemberNeeded {
-        /// Its place.
+        /// The member.
         member: MemberIndex,
-        /// The drive there.
+        /// The drive in its slot.
         drive: DriveId,
         /// Why it should have left.
         cause: Cause,
     },
-    /// A member's reads have been far slower than the others' again and again. It stays. Told once,
-    /// until it has been well for a minute.
+    /// A member's reads have been far slower than the others' repeatedly. It stays. Reported once,
+    /// until it has been normal for a minute.
     MemberSlow {
-        /// Its place.
+        /// The member.
         member: MemberIndex,
-        /// The drive there.
+        /// The drive in its slot.
         drive: DriveId,
     },
-    /// A member that stayed slow is taken out of service for a spare, as
-    /// [`crate::Settings::retire_slow`] asks. [`Event::MemberFailed`] and [`Event::RebuildStarted`]
+    /// A member that stayed slow is replaced by a spare, because of
+    /// [`crate::Settings::retire_slow`]. [`Event::MemberFailed`] and [`Event::RebuildStarted`]
     /// follow.
     MemberRetired {
-        /// Its place.
+        /// The member.
         member: MemberIndex,
-        /// The drive that was there.
+        /// The drive that was in its slot.
         drive: DriveId,
     },
-    /// A spare failed and is a spare no more.
+    /// A spare failed and is no spare any more.
     SpareFailed {
         /// The drive.
         drive: DriveId,
-        /// Why.
+        /// The cause.
         cause: Cause,
     },
-    /// An operation on a member failed, and is tried again. Told each time.
+    /// An operation on a member failed, and is retried. Reported each time.
     Retried {
-        /// Its place.
+        /// The member.
         member: MemberIndex,
-        /// The drive there.
+        /// The drive in its slot.
         drive: DriveId,
-        /// What failed.
+        /// The failed operation.
         failure: Failure,
     },
-    /// Bytes of a member are damaged, or cannot be read: they are computed from the other members.
-    /// Told each time.
+    /// Bytes of a member are damaged or unreadable. They are computed from the other members.
+    /// Reported each time.
     BytesFlawed {
-        /// Its place.
+        /// The member.
         member: MemberIndex,
-        /// The drive there.
+        /// The drive in its slot.
         drive: DriveId,
-        /// Where on the drive, in bytes.
+        /// Offset on the drive, in bytes.
         offset: u64,
-        /// Length of what was read, in bytes.
+        /// Length of the read, in bytes.
         len: u64,
-        /// What is wrong.
+        /// The kind of error.
         flaw: Flaw,
     },
-    /// Such bytes were computed from the other members and written back. Told each time.
+    /// Such bytes were computed from the other members and written back. Reported each time.
     BytesHealed {
-        /// Its place.
+        /// The member.
         member: MemberIndex,
-        /// The drive there.
+        /// The drive in its slot.
         drive: DriveId,
-        /// Where on the drive, in bytes.
+        /// Offset on the drive, in bytes.
         offset: u64,
         /// Length in bytes.
         len: u64,
     },
-    /// A drive took a member's place and is being filled.
+    /// A drive took a member's slot and is being filled.
     RebuildStarted {
-        /// The place.
+        /// The member.
         member: MemberIndex,
         /// The new drive.
         drive: DriveId,
-        /// The drive was there before, and gets only what it missed: this many bytes at most.
+        /// Set if the drive was there before and gets only its dirty regions: this many bytes at
+        /// most.
         missed_bytes: Option<u64>,
     },
-    /// The member is whole again.
+    /// The member has all its data again.
     RebuildFinished {
-        /// The place.
+        /// The member.
         member: MemberIndex,
         /// Its drive.
         drive: DriveId,
     },
-    /// The rebuild ended before its end.
+    /// The rebuild stopped before it was complete.
     RebuildStopped {
-        /// The place.
+        /// The member.
         member: MemberIndex,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A member that works is being copied to another drive.
+    /// A working member is being copied to another drive.
     ReplaceStarted {
-        /// The place.
+        /// The member.
         member: MemberIndex,
         /// The new drive.
         drive: DriveId,
     },
-    /// The copy took the member's place: the drive that was there is no part of the group any more.
+    /// The copy took the member's slot. The old drive is no longer part of the group.
     Replaced {
-        /// The place.
+        /// The member.
         member: MemberIndex,
         /// The new drive.
         drive: DriveId,
     },
-    /// The copy ended before its end. If the member failed, the new drive takes its place and is
-    /// filled with the rest; else the member stays.
+    /// The copy stopped before it was complete. If the member failed, the new drive takes its slot
+    /// and the rest is rebuilt. Otherwise the member stays.
     ReplaceStopped {
-        /// The place.
+        /// The member.
         member: MemberIndex,
         /// The new drive.
         drive: DriveId,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// A scrub or resync has gone through the whole group.
+    /// A scrub or resync has covered the whole group.
     ScrubFinished {
-        /// Places where data and syndromes disagreed.
+        /// Places where data and parity disagreed.
         found: u64,
-        /// Of those, how many were put right.
+        /// Number of those that were repaired.
         repaired: u64,
     },
 }
 
-/// What a job does.
+/// The kind of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobKind {
     /// Fills a member.
     Rebuild(MemberIndex),
-    /// Copies a member that works to another drive.
+    /// Copies a working member to another drive.
     Replace(MemberIndex),
-    /// Compares data and syndromes.
+    /// Compares data and parity.
     Scrub,
-    /// Makes syndromes fit the data after a crash.
+    /// Makes parity fit the data after a crash.
     Resync,
 }
 
-/// How a job stands.
+/// The state of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JobState {
     /// At work.
     Running,
-    /// Holds its place until somebody lets it go on; scrubs only.
+    /// Waits for an operator to resume it. Scrubs only.
     Paused,
-    /// Ended by request.
+    /// Ended on request.
     Stopped,
-    /// Ended early, for this reason.
+    /// Failed, for this reason.
     Failed(String),
-    /// Ended well.
+    /// Ended successfully.
     Done,
 }
 
-/// How far a job is.
+/// The progress of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct JobStatus {
-    /// Identity within the group, since it was assembled.
+    /// Number within the group, since it was assembled.
     pub id: u64,
-    /// What it does.
+    /// The kind of job.
     pub kind: JobKind,
-    /// Bytes of members gone through.
+    /// Bytes of members that were processed.
     pub done_bytes: u64,
-    /// Bytes of members to go through in all. Grows when more is written meanwhile.
+    /// Bytes of members to process in total. Grows when more is written meanwhile.
     pub total_bytes: u64,
     /// When it began or was resumed.
     pub started: Nanos,
     /// When it ended.
     pub ended: Option<Nanos>,
-    /// How it stands.
+    /// Its state.
     pub state: JobState,
-    /// Bytes per second over the last seconds.
+    /// Bytes per second over the last few seconds.
     pub bytes_per_s: u64,
-    /// It puts right what it can.
+    /// Whether it repairs the errors that it can repair.
     pub repairs: bool,
-    /// Places where data and syndromes disagreed.
+    /// Places where data and parity disagreed.
     pub found: u64,
-    /// Of those, how many were put right.
+    /// Number of those that were repaired.
     pub repaired: u64,
-    /// Stripes that could not be compared, because strips of them are lost.
+    /// Stripes that could not be compared because some of their strips are lost.
     pub unchecked: u64,
-    /// The first of the places found.
+    /// The first errors found.
     pub findings: Vec<Finding>,
 }
 
 /// A member, as the leader sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberStatus {
-    /// Its place.
+    /// The member.
     pub member: MemberIndex,
-    /// The drive there, if there is one.
+    /// The drive in its slot, if there is one.
     pub drive: Option<DriveId>,
-    /// Who that is, or was.
+    /// Identity of the current or last drive.
     pub uuid: Uuid,
     /// Its state.
     pub state: MemberState,
     /// Failed operations since the group was assembled.
     pub errors: MemberErrors,
-    /// Blocks that came back as other bytes than were written, since the group was assembled.
+    /// Blocks that were read with other content than was written, since the group was assembled.
     pub damaged: u64,
-    /// It was reported as slow ([`Event::MemberSlow`]), and has been slow within the last minute.
+    /// Whether it was reported as slow ([`Event::MemberSlow`]), and has been slow within the last
+    /// minute.
     pub slow: bool,
-    /// How long its last reads took, once there were some.
+    /// Latency of its recent reads, once there were some.
     pub read_latency: Option<ReadLatency>,
 }
 
-/// How long reads of up to 16 KiB took, as far as they were measured, at most an eighth too high.
-/// Old ones fade.
+/// Latency of sampled reads of up to 16 KiB, at most an eighth too high. Old samples fade.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReadLatency {
-    /// Half of them took no longer.
+    /// The median.
     pub p50: Nanos,
-    /// Of 100, 99 took no longer.
+    /// The 99th percentile.
     pub p99: Nanos,
 }
 
@@ -250,28 +251,28 @@ pub struct GroupStatus {
     /// The member that is being copied to another drive, and that drive, which is one of the
     /// spares.
     pub replacement: Option<(MemberIndex, DriveId)>,
-    /// User bytes in zones that are allocated.
+    /// Bytes of user data in allocated chunks.
     pub allocated_bytes: u64,
-    /// User bytes in all.
+    /// Bytes of user data in total.
     pub capacity_bytes: u64,
-    /// Blocks that were lost in crashes, and not written since: offsets in the group and lengths,
-    /// in bytes.
+    /// Blocks that were lost in crashes, and not written since: offset in the group and length, in
+    /// bytes.
     pub lost: Vec<(u64, u64)>,
     /// Running jobs, and the last one that ended.
     pub jobs: Vec<JobStatus>,
-    /// Who owns the units.
+    /// The shards that own the stripe groups.
     pub owners: Owners,
 }
 
 impl GroupStatus {
-    /// The spares that wait for a member to fail.
+    /// The spares that are not in use as a replacement.
     pub fn free_spares(&self) -> impl Iterator<Item = &DriveId> {
         self.spares.iter().filter(|spare| self.replacement.is_none_or(|(_, drive)| drive != **spare))
     }
 }
 
 impl<E: Env> Array<E> {
-    /// How the group is. Leader only.
+    /// The status of the group. Leader only.
     pub fn status(&self) -> GroupStatus {
         let (inner, leader) = (&self.0, self.0.leader());
         let superblock = leader.superblock.borrow().clone();
@@ -299,15 +300,15 @@ impl<E: Env> Array<E> {
         }
     }
 
-    /// Members of any set are missing or do not hold everything yet, or blocks were lost in a crash
-    /// and not written since. On any shard.
+    /// Whether any member is missing or lacks some of its data, or blocks were lost in a crash and
+    /// not written since. May be called on any shard.
     pub fn is_degraded(&self) -> bool {
         let shared = &self.0.shared;
         shared.slots().any(|(_, slot)| slot.state != MemberState::InSync) || !shared.lost.is_empty()
     }
 
-    /// Bytes of a range that are in allocated zones. Lets others have their turn while it counts;
-    /// if the group is stopped meanwhile, what it has counted so far.
+    /// Bytes of a range that are in allocated chunks. Yields to other tasks while it counts. If the
+    /// group is stopped meanwhile, returns the count so far.
     ///
     /// # Panics
     /// If the range reaches past the end of the group.
@@ -332,12 +333,12 @@ impl<E: Env> Array<E> {
         self.0.leader().catalogue.borrow().clone()
     }
 
-    /// Replaces the volumes and exports of the group, durably. Leader only. The caller lets one
-    /// change at a time through.
+    /// Replaces the volumes and exports of the group, durably. Leader only. The caller must make
+    /// one change at a time.
     ///
     /// # Errors
     /// [`BlockError::NoSpace`] if they do not fit on the members; other errors as for writes. The
-    /// old ones stay.
+    /// old catalogue stays.
     ///
     /// # Panics
     /// If the catalogue breaks its invariants.
@@ -349,8 +350,8 @@ impl<E: Env> Array<E> {
         self.0.to_the_end(async move { inner.save_catalogue(Some(catalogue), Leaves::Older).await }).await
     }
 
-    /// As [`Array::set_catalogue`], and leaves nothing of earlier catalogues on the members: a
-    /// secret that was taken out is gone from them.
+    /// Like [`Array::set_catalogue`], and leaves nothing of earlier catalogues on the members. A
+    /// secret that was removed is then gone from them.
     ///
     /// # Errors
     /// As for [`Array::set_catalogue`].

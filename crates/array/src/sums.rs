@@ -1,18 +1,18 @@
 //! The members' checksums in memory: a table of their blocks that all shards share without locks.
 //!
-//! A block of sums has a place (*way*) in the one set that its key leads to. Each way goes
+//! A block of checksums has a place (*way*) in the one set that its key maps to. Each way goes
 //! `empty -> loading -> ready -> loading -> ...`.
 //!
 //! Invariants:
-//! 1. At most one way is ready for a key. Whoever finds another one with the key of its own loading
-//!    way gives up its own.
-//! 2. Sums change, and a way is marked dirty, only while the way is pinned; a pinned way stays what
-//!    it is. Nobody holds a pin across an `await`.
-//! 3. A way that is dirty or being saved is not given to another key: its sums are newer than those
-//!    on the member.
-//! 4. A reader that finds the version as it was before it read has read sums of its key.
-//! 5. From the change of a sum until that is on the member, its way is dirty or being saved:
-//!    whoever promises durability waits for both.
+//! 1. At most one way is ready for a key. A task that finds another way with the key that it is
+//!    loading gives up its own way.
+//! 2. Checksums change, and a way is marked dirty, only while the way is pinned. A pinned way keeps
+//!    its key. No task holds a pin across an `await`.
+//! 3. A way that is dirty or being saved is not given to another key: its checksums are newer than
+//!    those on the member.
+//! 4. A reader that finds the version unchanged after it read has read checksums of its key.
+//! 5. From the change of a checksum until it is on the member, its way is dirty or being saved. A
+//!    task that promises durability waits for both.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
@@ -23,31 +23,31 @@ use format::sums::{SUMS_PER_BLOCK, sum_block_count};
 use crate::marks::BlockSet;
 use crate::shared::DriveId;
 
-/// Ways of a set: how many blocks that lead to the same set can be in memory at the same time.
+/// Ways of a set: blocks that map to the same set and can be in memory at the same time.
 const WAYS: usize = 8;
 
-/// Most blocks of sums in memory: 64 MiB, for 64 GiB of the members.
+/// Most blocks of checksums in memory: 64 MiB, for 64 GiB of the members.
 const BLOCKS_MAX: u64 = 16384;
 
-/// Blocks of sums that are not on the members, before they are saved in the background: 16 MiB for
-/// a flush to write. A table without room for all sums has four times as many.
+/// Blocks of checksums that are not on the members, before they are saved in the background: 16 MiB
+/// for a flush to write. A table without room for all checksums has four times as many blocks.
 const DIRTY_MAX: usize = BLOCKS_MAX as usize / 4;
 
-/// The way holds the sums of its key.
+/// The way holds the checksums of its key.
 const READY: u32 = 1 << 31;
 /// The way is being filled.
 const LOADING: u32 = 1 << 30;
-/// The rest of the state counts pins.
+/// The other bits of the state count pins.
 const PINS: u32 = LOADING - 1;
 
-/// Which block of sums: of a drive, counted from the start of its checksum region.
+/// A block of checksums: its drive, and its number in the drive's checksum region.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SumKey {
     pub drive: DriveId,
     pub block: u64,
 }
 
-/// Bits of the block's number in a tag: 2^44 blocks of sums stand for more data than a member can
+/// Bits of the block's number in a tag. 2^44 blocks of checksums cover more data than a member can
 /// have.
 const BLOCK_BITS: u32 = 44;
 
@@ -63,7 +63,7 @@ impl SumKey {
     }
 }
 
-/// The tags of a set, in one cache line: a search of the set is one access to memory.
+/// The tags of a set, in one cache line: a search of the set is one memory access.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct Tags([AtomicU64; WAYS]);
@@ -74,24 +74,24 @@ struct Way {
     state: AtomicU32,
     /// Counts changes of the key.
     version: AtomicU32,
-    /// Used since the search for room last came by.
+    /// Used since the last search for a free way.
     used: AtomicBool,
     sums: OnceLock<Box<[AtomicU32]>>,
 }
 
-/// What [`SumTable::claim`] found.
+/// The result of [`SumTable::claim`].
 pub(crate) enum Claim<'a> {
-    /// The block is there.
+    /// The block is in memory.
     Ready,
-    /// The caller is to fill it.
+    /// The caller has to fill it.
     Mine(Loading<'a>),
-    /// Somebody else fills it.
+    /// Another task fills it.
     Busy,
-    /// All ways of the set hold what is not on the members yet.
+    /// No way of the set is free: all hold unsaved checksums, or are in use.
     Full,
 }
 
-/// A way that is being filled. Dropped before it is filled, it is empty again.
+/// A way that is being filled. If it is dropped before that, it is empty again.
 pub(crate) struct Loading<'a> {
     table: &'a SumTable,
     way: usize,
@@ -105,13 +105,13 @@ pub(crate) struct SumTable {
     members: u64,
     dirty: BlockSet,
     saving: BlockSet,
-    /// Dirty ways, roughly.
+    /// Approximate number of dirty ways.
     dirty_count: AtomicUsize,
 }
 
 impl SumTable {
-    /// A table for members with `data_bytes` of data each: room for all of their sums, or for as
-    /// many as are kept in memory at most.
+    /// Creates a table for members with `data_bytes` of data each. It has room for all of their
+    /// checksums, up to the memory limit.
     pub fn new(members: usize, data_bytes: u64) -> SumTable {
         let all = sum_block_count(data_bytes) * members as u64;
         SumTable::with_sets((all.min(BLOCKS_MAX) as usize).div_ceil(WAYS).next_power_of_two(), members)
@@ -129,8 +129,8 @@ impl SumTable {
         }
     }
 
-    /// Goes through all sets before it comes to the first again, block by block of all members: a
-    /// table that has room for all blocks has room in each set.
+    /// Distributes the blocks of all members over the sets in turn, block by block. So a table with
+    /// room for all blocks has room in each set.
     #[inline]
     fn set_of(&self, tag: u64) -> std::ops::Range<usize> {
         let SumKey { drive, block } = SumKey::from_tag(tag);
@@ -154,8 +154,8 @@ impl SumTable {
         self.tags[first / WAYS].0.iter().enumerate().find_map(is_it)
     }
 
-    /// The block is in memory now, or somebody is at loading it. If it is there, the sums from
-    /// entry `first` on come into the cache, and nobody waits for that.
+    /// Whether the block is in memory or being loaded. If it is in memory, prefetches the checksums
+    /// from entry `first` on into the cache, without waiting.
     #[inline]
     pub fn expects(&self, key: SumKey, first: usize) -> bool {
         let tag = key.tag();
@@ -170,7 +170,7 @@ impl SumTable {
         }
     }
 
-    /// Reads sums from entry `first` on. Says no if the block is not in memory.
+    /// Reads checksums from entry `first` on. Returns false if the block is not in memory.
     #[inline]
     pub fn get(&self, key: SumKey, first: usize, out: &mut [u32]) -> bool {
         let tag = key.tag();
@@ -189,8 +189,8 @@ impl SumTable {
         still && way.version.load(Ordering::Relaxed) == version
     }
 
-    /// Changes sums from entry `first` on, and marks them as not yet on the member. Says no if the
-    /// block is not in memory.
+    /// Changes checksums from entry `first` on, and marks them as not yet on the member. Returns
+    /// false if the block is not in memory.
     pub fn set(&self, key: SumKey, first: usize, new: impl Iterator<Item = u32>) -> bool {
         let tag = key.tag();
         let Some(index) = self.find(tag) else { return false };
@@ -211,7 +211,7 @@ impl SumTable {
         is_it
     }
 
-    /// A block of sums as it is in memory, if it is there and should be on the member just so.
+    /// A copy of a block of checksums in memory, if the member should have the same content.
     pub fn saved_copy(&self, key: SumKey) -> Option<Vec<u8>> {
         let way = self.find(key.tag())?;
         let mut sums = vec![0; SUMS_PER_BLOCK as usize];
@@ -219,7 +219,7 @@ impl SumTable {
         is_whole.then(|| sums.iter().flat_map(|sum| sum.to_le_bytes()).collect())
     }
 
-    /// Looks for a way to load a block into.
+    /// Finds a way to load a block into.
     pub fn claim(&self, key: SumKey) -> Claim<'_> {
         let tag = key.tag();
         let set = self.set_of(tag);
@@ -234,7 +234,7 @@ impl SumTable {
         self.ways[way].version.fetch_add(1, Ordering::SeqCst);
         self.tag(way).store(tag, Ordering::SeqCst);
         fence(Ordering::SeqCst);
-        // Whoever else loads the same block now sees this one, or is seen.
+        // Another task that loads the same block sees this way, or this task sees its way.
         if self.has_tag(&set, tag, Some(way)) { Claim::Busy } else { Claim::Mine(loading) }
     }
 
@@ -246,8 +246,8 @@ impl SumTable {
         set.clone().any(|way| Some(way) != but && is_it(way))
     }
 
-    /// Takes a way of the set that is empty, or that holds nothing new: of those the first that was
-    /// not used lately.
+    /// Takes a way of the set that is empty, or that holds nothing unsaved. Of those it takes the
+    /// first that was not used recently.
     fn vacate(&self, set: &std::ops::Range<usize>) -> Option<usize> {
         let empty = |&way: &usize| self.change(way, 0, LOADING);
         if let Some(way) = set.clone().find(empty) {
@@ -259,7 +259,7 @@ impl SumTable {
                     continue;
                 }
                 if self.change(way, READY, LOADING) {
-                    // Somebody may have changed it between the look and the change.
+                    // Another task may have changed it between the check and the exchange.
                     if !self.is_unsaved(way) {
                         return Some(way);
                     }
@@ -270,7 +270,7 @@ impl SumTable {
         None
     }
 
-    /// Lets a block go, if it is on the member as it is here and nobody is at it.
+    /// Drops a block from memory, if it is saved on the member and no task has pinned it.
     pub fn forget(&self, key: SumKey) {
         let Some(way) = self.find(key.tag()) else { return };
         if self.is_unsaved(way) || !self.change(way, READY, LOADING) {
@@ -289,42 +289,42 @@ impl SumTable {
         self.dirty.contains(way as u64) || self.saving.contains(way as u64)
     }
 
-    /// Changes a state that nobody has pinned.
+    /// Changes the state of a way that is not pinned.
     fn change(&self, way: usize, from: u32, to: u32) -> bool {
         self.ways[way].state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
 
-    /// So much is dirty that it should be saved before a flush has to wait for more, and before
-    /// room is needed.
+    /// Whether so many blocks are dirty that they should be saved now: before a flush has to wait
+    /// for more, and before room is needed.
     pub fn is_filling(&self) -> bool {
         self.dirty_len() > DIRTY_MAX
     }
 
-    /// Blocks of sums that are to be saved, roughly.
+    /// Approximate number of blocks of checksums to save.
     pub fn dirty_len(&self) -> usize {
         self.dirty_count.load(Ordering::Relaxed)
     }
 
-    /// Sums were changed that may not be on the members.
+    /// Whether changed checksums may be missing on the members.
     pub fn is_dirty(&self) -> bool {
         BlockSet::any_of(&self.dirty, &self.saving)
     }
 
-    /// The ways that may hold what is not on the member of a block: none if it is not in memory.
+    /// The ways that may hold unsaved checksums of a block. None if the block is not in memory.
     pub fn ways_of(&self, key: SumKey) -> impl Iterator<Item = usize> {
         let tag = key.tag();
-        // Whether it is ready does not matter: who looks for room takes that back for a moment of a
-        // way that is dirty, too.
+        // Ready or not does not matter: a search for a free way clears the ready bit for a moment,
+        // even of a dirty way.
         self.set_of(tag).filter(move |&way| self.tag(way).load(Ordering::SeqCst) == tag)
     }
 
-    /// The ways that hold what may not be on the members.
+    /// The ways that may hold checksums that are not on the members.
     pub fn unsaved(&self) -> Vec<usize> {
         BlockSet::all_of(&self.dirty, &self.saving).into_iter().map(|way| way as usize).collect()
     }
 
-    /// A member does not hold what it should: the block is to be saved again. Says no if it is not
-    /// in memory.
+    /// Marks a block to be saved again, because the member has wrong content. Returns false if the
+    /// block is not in memory.
     pub fn save_again(&self, key: SumKey) -> bool {
         self.set(key, 0, std::iter::empty())
     }
@@ -339,24 +339,24 @@ impl SumTable {
             return Save::Clean;
         }
         self.dirty_count.fetch_sub(1, Ordering::Relaxed);
-        // It stays what it is as long as it is being saved. Whoever changes a sum from now on marks
-        // it again.
+        // The way keeps its key as long as it is being saved. A task that changes a checksum from
+        // now on marks it dirty again.
         let key = SumKey::from_tag(self.tag(way).load(Ordering::Acquire));
         Save::Mine(Saving { table: self, way, saved: false, key })
     }
 }
 
-/// What [`SumTable::save`] found.
+/// The result of [`SumTable::save`].
 pub(crate) enum Save<'a> {
     /// Nothing is to be saved.
     Clean,
-    /// Somebody else saves what may be older.
+    /// Another task saves it, possibly in an older state.
     Busy,
-    /// The caller is to write it to the member.
+    /// The caller has to write it to the member.
     Mine(Saving<'a>),
 }
 
-/// A block of sums that is being saved. Dropped before it is said to be, it is to be saved again.
+/// A block that is being saved. If it is dropped before [`Saving::saved`], it is dirty again.
 pub(crate) struct Saving<'a> {
     table: &'a SumTable,
     way: usize,
@@ -365,7 +365,7 @@ pub(crate) struct Saving<'a> {
 }
 
 impl Saving<'_> {
-    /// The sums as they are to be written, into a block of bytes.
+    /// Copies the checksums to write into a block of bytes.
     pub fn copy_to(&self, bytes: &mut [u8]) {
         let sums = self.table.ways[self.way].sums.get().expect("a dirty way has sums");
         for (bytes, sum) in bytes.as_chunks_mut().0.iter_mut().zip(sums) {
@@ -373,7 +373,7 @@ impl Saving<'_> {
         }
     }
 
-    /// It is on the member, or nobody needs it any more.
+    /// The block is on the member, or is not needed any more.
     pub fn saved(mut self) {
         self.saved = true;
     }
@@ -389,7 +389,7 @@ impl Drop for Saving<'_> {
 }
 
 impl Loading<'_> {
-    /// Makes the block known. If the sums were computed and not read, they are to be saved.
+    /// Makes the block available. Checksums that were computed and not read have to be saved.
     pub fn fill(self, sums: &[u8], computed: bool) {
         assert_eq!(sums.len(), BLOCK, "a whole block of sums");
         let way = &self.table.ways[self.way];
@@ -410,7 +410,7 @@ impl Drop for Loading<'_> {
     fn drop(&mut self) {
         let way = &self.table.ways[self.way];
         self.table.tag(self.way).store(0, Ordering::SeqCst);
-        // Pins of those who came too late may still be there.
+        // Pins of tasks that came too late may still be there.
         way.state.fetch_and(PINS, Ordering::SeqCst);
     }
 }

@@ -1,9 +1,9 @@
-//! The lock of a unit, and what is done under it.
+//! The lock of a stripe group, and the work done under it.
 //!
-//! Work on a unit waits in a queue that one task empties. Whatever is there when the task comes is
-//! taken together: writes that lie next to each other become one, up to a full stripe. The task
-//! starts at the end of the turn in which the first work came, so everything that arrived together
-//! is there, and work that is alone waits for nothing.
+//! Work on a stripe group waits in a queue that one task empties. The task takes all waiting work
+//! together. Writes that lie next to each other become one, up to a full stripe. The task starts at
+//! the end of the turn in which the first work arrived. So it sees everything that arrived
+//! together, and single work waits for nothing.
 
 use std::rc::Rc;
 
@@ -21,24 +21,24 @@ use format::MemberState;
 
 type Waiter = Sender<Result<Outcome, BlockError>>;
 
-/// Work that waits for a unit.
+/// Work that waits for a stripe group.
 #[derive(Default)]
 pub(crate) struct UnitQueue {
     waiting: Vec<(Op, Waiter)>,
 }
 
-/// A strip of a row, as an operation under the lock may use it.
+/// A strip of a stripe, and how an operation under the lock may use it.
 pub(crate) struct StripView<D> {
     pub strip: Strip,
     pub member: MemberIndex,
     pub id: DriveId,
-    /// There unless the strip is lost; with a lost strip, a drive that is being filled and has not
-    /// come to this unit.
+    /// Set unless the strip is lost. For a lost strip it may be a drive that is being filled and
+    /// has not reached this stripe group.
     pub drive: Option<Handle<D>>,
 }
 
-/// All strips of a row, by role. The drives are those at the time of the look: a member that is
-/// replaced meanwhile is not mistaken for its successor.
+/// All strips of a stripe, by role. The drives are those at the time of the view, so a member that
+/// is replaced meanwhile is not mistaken for its successor.
 pub(crate) struct RowView<D>(pub SmallVec<[StripView<D>; 12]>);
 
 impl<D> RowView<D> {
@@ -53,7 +53,7 @@ impl<D> RowView<D> {
 }
 
 impl<E: Env> Inner<E> {
-    /// Queues work, and has the unit's task started at the end of the turn if there is none.
+    /// Queues work. If the stripe group has no task, starts one at the end of the turn.
     pub fn push(self: &Rc<Self>, unit: UnitIndex, op: Op, waiter: Waiter) {
         let mut units = self.units.borrow_mut();
         if let Some(queue) = units.get_mut(unit) {
@@ -77,7 +77,7 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// Does the work of a unit until none is left.
+    /// Does the work of a stripe group until none is left.
     async fn work(self: Rc<Self>, unit: UnitIndex) {
         while let Some(batch) = self.take(unit) {
             self.dawdle("a batch waits with the lock held").await;
@@ -85,8 +85,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Everything that waits for the unit. With nothing left the queue is gone, and its task has to
-    /// end.
+    /// Takes everything that waits for the stripe group. If nothing is left, removes the queue, and
+    /// the task has to end.
     fn take(&self, unit: UnitIndex) -> Option<Vec<(Op, Waiter)>> {
         let mut units = self.units.borrow_mut();
         let queue = units.get_mut(unit).expect("a queue lives as long as its task");
@@ -97,9 +97,9 @@ impl<E: Env> Inner<E> {
         Some(std::mem::take(&mut queue.waiting))
     }
 
-    /// Does a batch in order of arrival; runs of writes as one, runs of reads together. What is
-    /// large and rare is boxed: this is a part of each unit's task, which is made and moved for
-    /// nearly every write.
+    /// Does a batch in order of arrival: consecutive writes as one, consecutive reads together.
+    /// Futures that are large and rare are boxed, because this one is part of each stripe group's
+    /// task, which is created and moved for nearly every write.
     async fn run(self: &Rc<Self>, unit: UnitIndex, batch: Vec<(Op, Waiter)>) {
         let mut writes: Vec<(Pieces, bool)> = Vec::new();
         let mut writers: Vec<Waiter> = Vec::new();
@@ -136,7 +136,7 @@ impl<E: Env> Inner<E> {
                 Op::Scrub { mode } => {
                     let scrubbed = Box::pin(self.scrub_unit(unit, mode)).await;
                     if mode != ScrubMode::Report {
-                        // What was put right is another content than a member had that is away.
+                        // A repair changes content that an absent member has in its old state.
                         self.shared.missed.note(unit);
                     }
                     waiter.send(scrubbed.map(Outcome::Scrubbed));
@@ -169,12 +169,12 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// What the strips of a row are good for now. `unreadable` failed to be read in this operation.
+    /// The state of the strips of a stripe. `unreadable` failed to be read in this operation.
     pub fn view(&self, unit: UnitIndex, x: u64, unreadable: &[Role]) -> RowView<E::Drive> {
         RowView((0..self.shared.geometry.strips()).map(|role| self.look(unit, x, role, unreadable)).collect())
     }
 
-    /// As [`Inner::view`], one strip.
+    /// Like [`Inner::view`], for one strip.
     pub fn look(&self, unit: UnitIndex, x: u64, role: Role, unreadable: &[Role]) -> StripView<E::Drive> {
         let shared = &self.shared;
         let member = shared.geometry.member(unit, x, role);
@@ -185,8 +185,7 @@ impl<E: Env> Inner<E> {
                 MemberState::Rebuilding => self.is_rebuilt(unit, slot.drive),
                 MemberState::Missing | MemberState::Faulty => break (false, None),
             };
-            // The mark may have been taken back because the rebuild ended: then the slot says so
-            // now.
+            // The mark may have been reset because the rebuild ended. The slot then says so now.
             let now_there = shared.slot(member);
             if now_there == slot {
                 break (usable, self.drive(slot.drive));
@@ -201,8 +200,8 @@ impl<E: Env> Inner<E> {
         StripView { strip, member, id: slot.drive, drive }
     }
 
-    /// The unit is whole on the drive that is being rebuilt. Exact under the unit's lock; elsewhere
-    /// it may say no for a unit that just became whole.
+    /// Whether the stripe group is whole on the drive that is being rebuilt. Exact under the lock.
+    /// Elsewhere it may be false for a stripe group that just became whole.
     pub fn is_rebuilt(&self, unit: UnitIndex, drive: DriveId) -> bool {
         unit < self.shared.rebuilt(drive)
             || self.rebuilt_ahead.borrow().contains(&(drive, unit))

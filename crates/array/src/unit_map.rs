@@ -1,8 +1,8 @@
-//! A map from units, for what is looked up with every write.
+//! A map from stripe groups, for data that is looked up with every write.
 //!
-//! A hash table with linear probing, in which a removal moves up what it would cut off, so that
-//! nothing slows down with time. The hash is the same in every run, and nothing can be seen of the
-//! order: the same seed gives the same run.
+//! A hash table with linear probing. A removal moves later entries up so that they are still found,
+//! so nothing slows down with time. The hash is the same in every run, and the order of the entries
+//! is not visible: the same seed gives the same run.
 
 use crate::geometry::UnitIndex;
 
@@ -10,7 +10,7 @@ use crate::geometry::UnitIndex;
 const SLOTS_MIN: usize = 16;
 
 pub(crate) struct UnitMap<V> {
-    /// None, or a power of two; at least one in four is empty.
+    /// Empty, or a power of two of slots; at least one in four is empty.
     slots: Vec<Option<(UnitIndex, V)>>,
     len: usize,
 }
@@ -22,7 +22,7 @@ impl<V> Default for UnitMap<V> {
 }
 
 impl<V> UnitMap<V> {
-    /// A map with room for so many units.
+    /// A map with room for this many stripe groups.
     fn with_room(len: usize) -> Self {
         let slots = if len == 0 { 0 } else { (len + len / 2).next_power_of_two().max(SLOTS_MIN) };
         UnitMap { slots: (0..slots).map(|_| None).collect(), len: 0 }
@@ -32,11 +32,11 @@ impl<V> UnitMap<V> {
         self.len == 0
     }
 
-    /// Where the search for a unit begins. There are slots.
+    /// The slot where the search for a stripe group begins. The table must have slots.
     #[inline]
     fn home(&self, unit: UnitIndex) -> usize {
-        // Units that are used together are often neighbours: their bits are spread by the golden
-        // ratio (Knuth, 6.4).
+        // Stripe groups that are used together are often neighbors: the golden ratio spreads their
+        // bits (Knuth, 6.4).
         (unit.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (64 - self.slots.len().trailing_zeros())) as usize
     }
 
@@ -45,7 +45,7 @@ impl<V> UnitMap<V> {
         (slot + 1) & (self.slots.len() - 1)
     }
 
-    /// The slot of a unit, or the empty one where it would be. There are slots.
+    /// The slot of a stripe group, or the empty slot where it would be. The table must have slots.
     #[inline]
     fn find(&self, unit: UnitIndex) -> usize {
         let mut slot = self.home(unit);
@@ -70,7 +70,7 @@ impl<V> UnitMap<V> {
         self.slots[slot].as_mut().map(|(_, value)| value)
     }
 
-    /// The value of a unit, which is made if there is none.
+    /// The value of a stripe group, created if there is none.
     pub fn or_default(&mut self, unit: UnitIndex) -> &mut V
     where
         V: Default,
@@ -95,7 +95,7 @@ impl<V> UnitMap<V> {
         self.len -= 1;
         let mut slot = self.next(hole);
         while let Some((other, _)) = &self.slots[slot] {
-            // What would no longer be found behind the hole moves into it.
+            // An entry that would no longer be found behind the hole moves into it.
             let from_home = slot.wrapping_sub(self.home(*other)) & (self.slots.len() - 1);
             let from_hole = slot.wrapping_sub(hole) & (self.slots.len() - 1);
             if from_home >= from_hole {
@@ -107,7 +107,7 @@ impl<V> UnitMap<V> {
         Some(value)
     }
 
-    /// Keeps those that `keeps`, and only the memory that they need.
+    /// Keeps the entries for which `keeps` returns true, and only the memory that they need.
     pub fn retain(&mut self, mut keeps: impl FnMut(&mut V) -> bool) {
         for slot in &mut self.slots {
             if slot.as_mut().is_some_and(|(_, value)| !keeps(value)) {
@@ -115,13 +115,13 @@ impl<V> UnitMap<V> {
                 self.len -= 1;
             }
         }
-        // What is left may lie behind holes now.
+        // The remaining entries may lie behind holes now.
         let old = std::mem::take(self);
         *self = UnitMap::with_room(old.len);
         self.take_over(old);
     }
 
-    /// Moves everything of another map here, where there is room and none of its units.
+    /// Moves all entries of another map here. There must be room, and none of its stripe groups.
     fn take_over(&mut self, old: UnitMap<V>) {
         self.len += old.len;
         for entry in old.slots.into_iter().flatten() {
@@ -130,7 +130,7 @@ impl<V> UnitMap<V> {
         }
     }
 
-    /// All units, in order.
+    /// All stripe groups, in order.
     pub fn units(&self) -> Vec<UnitIndex> {
         let mut units: Vec<UnitIndex> = self.slots.iter().flatten().map(|(unit, _)| *unit).collect();
         units.sort_unstable();

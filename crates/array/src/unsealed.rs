@@ -1,19 +1,19 @@
-//! Which records of a log leave a question open, with nothing on the members that says that it is
-//! settled.
+//! Records of a log that leave an indeterminate range while nothing on the members says that they
+//! are completed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use crate::questions::OpenQuestions;
 
-/// Sequences of such records. Those that were retired may be many, and are kept as a range in which
-/// each may be one of them: what is sealed twice does no harm.
+/// Sequences of such records. The reclaimed ones may be many, so they are kept as a range in which
+/// each may be one of them. Naming a record in two checkpoint records does no harm.
 #[derive(Debug, Default)]
 pub(crate) struct Unsealed {
     retired: Option<RangeInclusive<u64>>,
-    /// All above the range.
+    /// All are above the range.
     others: BTreeSet<u64>,
-    /// What they leave open, retired or not.
+    /// The indeterminate ranges of the records, reclaimed or not.
     questions: BTreeMap<u64, OpenQuestions>,
 }
 
@@ -23,19 +23,19 @@ impl Unsealed {
         self.others.insert(sequence);
     }
 
-    /// What a record leaves open is counted until it is sealed.
+    /// The indeterminate ranges of a record count until a checkpoint record covers it.
     pub fn leave_open(&mut self, sequence: u64, questions: OpenQuestions) {
         self.questions.insert(sequence, questions);
     }
 
-    /// The next seal is for everything that is settled.
+    /// The next checkpoint record is for all completed records.
     pub fn add_all(&mut self) {
         // Lower than any record.
         let last = self.retired.as_ref().map_or(0, |retired| *retired.end());
         self.retired = Some(0..=last);
     }
 
-    /// Records below are retired.
+    /// Records below `below` are reclaimed.
     pub fn retire(&mut self, below: u64) {
         let others = self.others.split_off(&below);
         let retired = std::mem::replace(&mut self.others, others);
@@ -49,7 +49,7 @@ impl Unsealed {
         self.retired.is_none() && self.others.is_empty()
     }
 
-    /// There may be one below `below` that is none of `open`, which is sorted.
+    /// Whether there may be a record below `below` that is not in `open`, which is sorted.
     pub fn has_settled(&self, below: u64, open: &[u64]) -> bool {
         let is_settled = |sequence: &u64| open.binary_search(sequence).is_err();
         let of_range = |retired: &RangeInclusive<u64>| {
@@ -60,7 +60,8 @@ impl Unsealed {
         self.retired.as_ref().is_some_and(of_range) || self.others.range(..below).any(is_settled)
     }
 
-    /// A seal says that those below `tail` are settled, but for `exceptions`, which are sorted.
+    /// A checkpoint record says that records below `tail` are completed, except `exceptions`, which
+    /// are sorted.
     pub fn seal(&mut self, tail: u64, exceptions: &[u64]) {
         let is_left = |retired: &RangeInclusive<u64>| {
             *retired.end() >= tail || exceptions.iter().any(|sequence| retired.contains(sequence))

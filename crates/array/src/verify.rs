@@ -1,14 +1,15 @@
-//! Checksums on the way of reads and writes: what a member gives is compared with its sums, what it
-//! is given changes them.
+//! Checksums in the path of reads and writes. Data read from a member is compared with its
+//! checksums, and data written to it updates them.
 //!
-//! Under a unit's lock the sums in memory are those of what lies on the members, so what does not
-//! match is damaged. Without the lock a write may be under way, and whoever finds a difference
-//! looks again under the lock.
+//! Under the lock of a stripe group the checksums in memory are those of the data on the members,
+//! so data that does not match is damaged. Without the lock a write may be under way, so a reader
+//! that finds a difference checks again under the lock.
 //!
-//! The sums on the members may be behind or ahead of the data, but only where a record of the log
-//! that needs recovery says which columns were being written, or in a zone that the allocation map
-//! does not have yet: the sums are durable before a record is retired, and before the map is. A
-//! recovery computes those of its records' columns anew.
+//! The checksums on the members may be behind or ahead of the data in two cases only: where a
+//! record of the log that needs recovery names the columns that were being written, and in a chunk
+//! that the allocation map does not have yet. This holds because checksums are durable before a
+//! record is reclaimed, and before the map is. A recovery computes the checksums of its records'
+//! columns again.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -29,22 +30,22 @@ use crate::scrub::{Fault, Finding, ScrubMode, ScrubReport};
 use crate::shared::{DriveId, Shared};
 use crate::sums::{Claim, Save, Saving, SumKey, SumTable};
 
-/// How long a task waits before it looks whether another one has loaded or saved the block of sums
-/// that it needs: twice as long after each look, from this on and up to a limit.
+/// How long a task waits before it checks whether another one has loaded or saved the block of
+/// checksums that it needs. Doubles after each check, from `LOOK` up to `LOOK_MAX`.
 const LOOK: Duration = Duration::from_micros(20);
 const LOOK_MAX: Duration = Duration::from_millis(10);
 
-/// Blocks of sums that are written at the same time: those that lie one behind the other in one
+/// Blocks of checksums that are written at the same time. Adjacent blocks are written in one
 /// operation.
 const SAVES_AT_ONCE: usize = 64;
 
-/// How much data is read at once where sums have to be computed from it.
+/// How much data is read at once to compute checksums from it.
 const READ_BYTES: u64 = 256 << 10;
 
-/// Sums of a strip's blocks, in order: without an allocation for those of a strip of 64 KiB.
+/// Checksums of a strip's blocks, in order. Those of a strip of 64 KiB need no allocation.
 pub(crate) type Sums = SmallVec<[u32; 16]>;
 
-/// I/O error, as Linux numbers it.
+/// I/O error, by its number in Linux.
 const EIO: i32 = 5;
 
 /// The checksums of a group.
@@ -61,7 +62,7 @@ impl Checksums {
     }
 }
 
-/// The sums of the blocks of some bytes.
+/// The checksums of the blocks of some bytes.
 #[inline]
 pub(crate) fn sums_of(bytes: &[u8]) -> Sums {
     let mut sums = Sums::from_elem(0, bytes.len() / BLOCK);
@@ -69,27 +70,28 @@ pub(crate) fn sums_of(bytes: &[u8]) -> Sums {
     sums
 }
 
-/// A member that could not take its sums.
+/// A member that could not take its checksums.
 pub(crate) type Unsaved = (MemberIndex, DriveId, Failure);
 
 impl<E: Env> Inner<E> {
-    /// Where the sums of a byte of a drive's data region are: their block, and the number of the
-    /// first in it.
+    /// The place of the checksums for an offset in a drive's data region: their block, and the
+    /// index of the first one in it.
     #[inline]
     fn sum_key(&self, id: DriveId, offset: u64) -> (SumKey, usize) {
         let (block, first) = sum_place(&self.shared.layout, offset);
         (SumKey { drive: id, block }, first)
     }
 
-    /// Where on a member the sums of a byte of its data region are, for who could not read them.
+    /// Offset on a member of the checksums for an offset in its data region, to report that they
+    /// could not be read.
     pub fn sums_offset(&self, offset: u64) -> u64 {
         let checksums = self.shared.checksums.as_ref();
         let (block, _) = sum_place(&self.shared.layout, offset);
         checksums.map_or(offset, |checksums| sum_block_offset(&checksums.region, block))
     }
 
-    /// The sums of a place of a drive will be needed: has them brought nearer while its bytes are
-    /// read, from the member or only into the processor's cache.
+    /// The checksums of a place of a drive will be needed. Loads them from the member, or only into
+    /// the processor's cache, while its data is read.
     #[inline]
     pub fn expect_sums(self: &Rc<Self>, id: DriveId, offset: u64) {
         let Some(checksums) = &self.shared.checksums else { return };
@@ -98,17 +100,17 @@ impl<E: Env> Inner<E> {
             let inner = self.clone();
             self.env.spawn(async move {
                 let checksums = inner.shared.checksums.as_ref().expect("it was there");
-                // Without success whoever needs them sees it.
+                // If this fails, the task that needs them sees the error.
                 let _ = inner.load_sums(checksums, key).await;
             });
         }
     }
 
-    /// The bytes of a drive from a byte of its data region on are what was last written there, as
-    /// far as the sums tell.
+    /// Whether the bytes from an offset of a drive's data region on are those last written there,
+    /// by the checksums.
     ///
     /// # Errors
-    /// [`DriveError`] if the sums cannot be known.
+    /// [`DriveError`] if the checksums cannot be determined.
     #[inline]
     pub async fn is_genuine(self: &Rc<Self>, id: DriveId, offset: u64, bytes: &[u8]) -> Result<bool, DriveError> {
         if self.shared.checksums.is_none() {
@@ -118,7 +120,7 @@ impl<E: Env> Inner<E> {
         Ok(sums_of(bytes) == sums)
     }
 
-    /// The sums of a place of a drive are in memory, if there are any, and brought nearer.
+    /// Whether the checksums of a place of a drive are in memory, or not needed. Prefetches them.
     #[inline]
     pub fn has_sums(&self, id: DriveId, offset: u64) -> bool {
         self.shared.checksums.as_ref().is_none_or(|checksums| {
@@ -127,7 +129,7 @@ impl<E: Env> Inner<E> {
         })
     }
 
-    /// As [`Inner::is_genuine`], from sums that are in memory. Nothing if they are not.
+    /// Like [`Inner::is_genuine`], with checksums in memory. `None` if they are not there.
     #[inline]
     pub fn is_genuine_now(&self, id: DriveId, offset: u64, bytes: &[u8]) -> Option<bool> {
         let Some(checksums) = &self.shared.checksums else { return Some(true) };
@@ -137,10 +139,10 @@ impl<E: Env> Inner<E> {
         there.then(|| sums_of(bytes) == sums)
     }
 
-    /// The sums of some blocks from a byte of a drive's data region on.
+    /// The checksums of some blocks from an offset of a drive's data region on.
     ///
     /// # Errors
-    /// [`DriveError`] if they cannot be known.
+    /// [`DriveError`] if they cannot be determined.
     #[inline]
     pub async fn sums_at(self: &Rc<Self>, id: DriveId, offset: u64, blocks: usize) -> Result<Sums, DriveError> {
         let checksums = self.shared.checksums.as_ref().expect("only asked for where there are some");
@@ -155,10 +157,11 @@ impl<E: Env> Inner<E> {
         Ok(sums)
     }
 
-    /// Notes the sums of what was written to a drive. Under the unit's lock.
+    /// Updates the checksums of data that was written to a drive. Under the lock of the stripe
+    /// group.
     ///
     /// # Errors
-    /// [`DriveError`] if the drive cannot be read where its sums are.
+    /// [`DriveError`] if the drive's checksums cannot be read.
     pub async fn note_sums(self: &Rc<Self>, id: DriveId, offset: u64, data: &[Buf]) -> Result<(), DriveError> {
         let Some(checksums) = &self.shared.checksums else { return Ok(()) };
         let (key, first) = self.sum_key(id, offset);
@@ -175,7 +178,7 @@ impl<E: Env> Inner<E> {
         if filling && !self.saving_sums.replace(true) {
             let inner = self.clone();
             self.env.spawn(async move {
-                // Whoever needs them to be durable sees what the group could not do without.
+                // A task that needs them durable sees the members that the group cannot do without.
                 let _ = inner.save_sums_or_fail().await;
                 inner.saving_sums.set(false);
             });
@@ -183,7 +186,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Sees to it that a block of sums is in memory, at least for a moment.
+    /// Brings a block of checksums into memory, at least for a moment.
     async fn load_sums(self: &Rc<Self>, checksums: &Checksums, key: SumKey) -> Result<(), DriveError> {
         let mut look = LOOK;
         let loading = loop {
@@ -195,8 +198,8 @@ impl<E: Env> Inner<E> {
                     if Box::pin(self.save_sums_or_fail()).await.is_err() {
                         return Err(DriveError::Os { operation: "saving checksums", errno: EIO });
                     }
-                    // Nothing may have been saved: all ways are being loaded, or saved by somebody
-                    // else.
+                    // Possibly nothing was saved, because other tasks are loading or saving all
+                    // ways.
                     self.env.sleep(look).await;
                 }
             }
@@ -211,7 +214,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Whether a block of sums is on its drive as it is in memory. Yes, too, if it is being
+    /// Whether a block of checksums on its drive is the same as in memory. Also true if it is being
     /// changed.
     ///
     /// # Errors
@@ -225,8 +228,8 @@ impl<E: Env> Inner<E> {
         Ok(*found == *before || checksums.table.saved_copy(key).is_none_or(|after| after != before))
     }
 
-    /// For the first unit of a scrub that is covered by a block of sums: compares that block, on
-    /// each member, with what is in memory. Who loads it later would believe what is on the member.
+    /// For the first stripe group of a scrub that a block of checksums covers: compares that block,
+    /// on each member, with the one in memory. A later load would trust the block on the member.
     pub async fn check_saved_sums(self: &Rc<Self>, unit: UnitIndex, mode: ScrubMode, report: &mut ScrubReport) {
         let (shared, geometry) = (&self.shared, &self.shared.geometry);
         let Some(checksums) = &shared.checksums else { return };
@@ -261,15 +264,15 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Writes to the members, those of `wanted`, what was changed before the call. Names those that
-    /// did not take it.
+    /// Writes checksums that were changed before the call to the members that `wanted` selects.
+    /// Returns the members that did not take them.
     pub async fn save_sums(&self, wanted: impl Fn(MemberIndex) -> bool) -> Vec<Unsaved> {
         let Some(checksums) = &self.shared.checksums else { return Vec::new() };
         let left = if checksums.table.is_dirty() { checksums.table.unsaved() } else { Vec::new() };
         self.save_ways(checksums, left, wanted).await
     }
 
-    /// As [`Inner::save_sums`], these ways of the table.
+    /// Like [`Inner::save_sums`], for these ways of the table.
     async fn save_ways(
         &self,
         checksums: &Checksums,
@@ -292,7 +295,7 @@ impl<E: Env> Inner<E> {
                 let saves = runs(mine).into_iter().map(|run| self.save_run(checksums, run, &wanted));
                 failed.extend(join_all(saves).await.into_iter().filter_map(Result::err));
                 if ways.len() == SAVES_AT_ONCE {
-                    // Where operations are done at once, others get their turn.
+                    // Where operations are done at once, other tasks get a turn.
                     self.env.turn_end().await;
                 }
             }
@@ -305,7 +308,7 @@ impl<E: Env> Inner<E> {
         failed
     }
 
-    /// Writes blocks of sums that lie one behind the other.
+    /// Writes adjacent blocks of checksums.
     async fn save_run(
         &self,
         checksums: &Checksums,
@@ -313,7 +316,7 @@ impl<E: Env> Inner<E> {
         wanted: impl Fn(MemberIndex) -> bool,
     ) -> Result<(), Unsaved> {
         let SumKey { drive: id, block } = run[0].key;
-        // Of a drive that left the group nothing is needed any more.
+        // The checksums of a drive that left the group are not needed any more.
         if let (Some(member), Some(drive)) = (self.shared.held_by(id), self.drive(id)) {
             if !wanted(member) {
                 return Ok(()); // They stay as unsaved as they were.
@@ -331,7 +334,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// As [`Inner::save_sums`]; members that did not take them leave the group.
+    /// Like [`Inner::save_sums`]. Members that did not take their checksums leave the group.
     ///
     /// # Errors
     /// [`BlockError`] if the group cannot do without one of them.
@@ -340,7 +343,7 @@ impl<E: Env> Inner<E> {
         self.fail_unsaved(unsaved).await
     }
 
-    /// As [`Inner::save_sums_or_fail`], of columns of a unit on some members.
+    /// Like [`Inner::save_sums_or_fail`], for columns of a stripe group on some members.
     pub async fn save_sums_of(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -362,14 +365,14 @@ impl<E: Env> Inner<E> {
     async fn fail_unsaved(self: &Rc<Self>, unsaved: Vec<Unsaved>) -> Result<(), BlockError> {
         for (member, id, failure) in unsaved {
             self.count_error(member, id, Failed::Write);
-            // In a box, since the leader flushes on its way to a new state.
+            // Boxed, because the leader flushes while it changes the state.
             Box::pin(self.fail_or_refuse(member, id, failure)).await?;
         }
         Ok(())
     }
 }
 
-/// Blocks that lie one behind the other on a drive, together.
+/// Groups blocks that are adjacent on a drive.
 fn runs(mut blocks: Vec<Saving<'_>>) -> Vec<Vec<Saving<'_>>> {
     blocks.sort_unstable_by_key(|saving| saving.key);
     let mut runs: Vec<Vec<Saving<'_>>> = Vec::new();
@@ -383,11 +386,12 @@ fn runs(mut blocks: Vec<Saving<'_>>) -> Vec<Vec<Saving<'_>>> {
     runs
 }
 
-/// A block of sums of a member; and whether the medium could not give it, and it was computed.
+/// Reads a block of checksums of a member. Also returns whether it was computed because the medium
+/// could not read it.
 ///
 /// # Errors
-/// [`DriveError`], but for those of the medium: while the way to the drive fails nothing is known
-/// of it, least of all that blocks have no right content.
+/// [`DriveError`], except for those of the medium. While the path to the drive fails, nothing is
+/// known of the drive, least of all that its blocks have no right content.
 pub(crate) async fn read_sums<E: Env>(
     env: &E,
     drive: &impl Drive,
@@ -396,8 +400,8 @@ pub(crate) async fn read_sums<E: Env>(
     member: MemberIndex,
     block: u64,
 ) -> Result<(Vec<u8>, bool), DriveError> {
-    // Sums that are computed say nothing of what was damaged before: an error of the path must not
-    // cost them.
+    // Computed checksums cannot show earlier damage. So an error of the path must not lead to
+    // computed ones.
     let offset = sum_block_offset(region, block);
     let read = async || read_retried(drive, offset, || env.alloc(BLOCK)).await;
     let error = match read().await {
@@ -405,8 +409,8 @@ pub(crate) async fn read_sums<E: Env>(
         Err(error @ DriveError::Media { .. }) => error,
         Err(error) => return Err(error),
     };
-    // To the kernel an error of the path is one of the medium, too. It is one if something else can
-    // be read before and afterwards.
+    // The kernel reports errors of the path as medium errors, too. It is a medium error if other
+    // blocks can be read before and afterwards.
     if !answers(env, drive).await {
         return Err(error);
     }
@@ -419,7 +423,7 @@ pub(crate) async fn read_sums<E: Env>(
     if answers(env, drive).await { Ok((sums, true)) } else { Err(error) }
 }
 
-/// One of the superblocks can be read.
+/// Whether one of the superblocks can be read.
 async fn answers<E: Env>(env: &E, drive: &impl Drive) -> bool {
     for offset in superblock_offsets(drive.info().size_bytes).into_iter().flatten() {
         if drive.read(offset, env.alloc(BLOCK)).await.is_ok() {
@@ -429,9 +433,9 @@ async fn answers<E: Env>(env: &E, drive: &impl Drive) -> bool {
     false
 }
 
-/// A block of sums that could not be read, from the data as it is: what can be read of it is
-/// believed, since the drive's word is all there is; a block that its medium cannot give gets a sum
-/// that is wrong for any but one content in 2^32.
+/// Computes a block of checksums that could not be read from the data as it is. Readable data is
+/// trusted, because there is nothing else to compare it with. A block that its medium cannot read
+/// gets a checksum that is wrong for all but one content in 2^32.
 ///
 /// # Errors
 /// As for [`read_sums`].

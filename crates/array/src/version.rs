@@ -1,11 +1,11 @@
 //! The versions of a structure that has two slots on every member, written in turn.
 
-/// Which version of such a structure is durable, and which was begun last. Version `n` lies in slot
+/// The durable version of such a structure, and the version begun last. Version `n` lies in slot
 /// `n mod 2`.
 ///
-/// The slot of the version that is durable is not written before a newer one is: an attempt that
-/// failed may be in no more than the caches of some members, and what a power cut tears then must
-/// be its slot again.
+/// The slot of the durable version is not written before a newer version is durable. A failed
+/// attempt may be only in the caches of some members. So the next attempt must use the same slot
+/// again, which a power cut may tear.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Version {
     durable: u64,
@@ -13,24 +13,24 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// The version that was found on the members; 0 if there was none.
+    /// The version that was found on the members, or 0 if there was none.
     pub fn found(sequence: u64) -> Version {
         Version { durable: sequence, begun: sequence }
     }
 
-    /// There is one, or some attempt to write one.
+    /// Whether there is a version, or an attempt to write one.
     pub fn is_any(self) -> bool {
         self.begun > 0
     }
 
-    /// Begins the next version: above all there were, in the slot that does not hold the durable
-    /// one.
+    /// Begins the next version: higher than all earlier ones, in the slot that does not hold the
+    /// durable one.
     pub fn begin(&mut self) -> u64 {
         self.begun += 1 + (self.begun - self.durable) % 2;
         self.begun
     }
 
-    /// The version that was begun last is durable on all members.
+    /// The version begun last is durable on all members.
     pub fn end(&mut self) {
         self.durable = self.begun;
     }

@@ -1,28 +1,30 @@
-//! One shard's watch over what its drives have not answered yet.
+//! One shard's watch over the operations that its drives have not answered yet.
 //!
-//! An operation that is not done when it is first polled is entered in a table. While there are
-//! any, a task looks at the table every [`TICK`]: no operation has a timer of its own, and one that
-//! is done at once costs nothing.
+//! An operation that is not done when it is first polled enters the in-flight table. While the
+//! table is not empty, a task checks it every [`TICK`]. So no operation has a timer of its own, and
+//! one that is done at once costs nothing.
 //!
-//! - A read that a user waits for is *late* when its drive should have answered: past
-//!   [`LATE_FACTOR`] times the time in which 19 of 20 reads of its length are answered, by that
-//!   drive or by a typical one of the group, whichever is faster. A late read is hedged
-//!   ([`crate::hedge`]) if there is a token for it: [`READS_PER_HEDGE`] reads earn one.
-//! - A drive most of whose reads are late is *slow*. Reads go around it, without tokens, as far as
-//!   redundancy goes; now and then a probe asks whether it is well again. Slow is relative: where
-//!   all drives are, the bound moves.
-//! - An operation is *lost* when it has had no answer for the group's time limit, and its drive has
-//!   answered nothing at all for as long, or has answered one that began a time limit later. A
-//!   drive that is only busy answers in turn: operations in its queue are waited for. A member
-//!   that loses an operation is given up ([`crate::ailing`]). If the group cannot do without the
-//!   member, reads and flushes fail, and writes are waited for: one that came to the drive after
-//!   its failure was told could undo a later one.
+//! - A read that a client waits for is *late* after [`LATE_FACTOR`] times the 95th percentile of
+//!   the time of reads of its length. The percentile is that of the drive or of a typical drive of
+//!   the group, the lower one of the two. A late read is hedged ([`crate::hedge`]) if there is a
+//!   token for it: [`READS_PER_HEDGE`] reads earn one.
+//! - A drive is *slow* if most of its reads are late. Reads avoid it, without tokens, as far as
+//!   redundancy allows. Now and then a probe checks whether it has recovered. Slow is relative:
+//!   where all drives are slow, the bound rises.
+//! - An operation is *lost* when it has had no answer for the group's time limit, and one of two
+//!   conditions holds: its drive has answered nothing at all for as long, or it has answered an
+//!   operation that began a time limit later. A drive that is only busy answers in turn, so
+//!   operations in its queue are waited for. A member that loses an operation is given up
+//!   ([`crate::ailing`]). If the group cannot do without the member, reads and flushes fail, and
+//!   writes are waited for: a write that reached the drive after its failure was reported could
+//!   undo a later one.
 //!
 //! Invariants:
-//! 1. A flight is in the table from its first `Pending` to its end, and its waker with it.
-//! 2. Only samples count for distributions, late ones too: else slow reads would weigh more than
-//!    others.
-//! 3. What is late counts when that is seen: nobody may be there when it is answered.
+//! 1. An operation is in the table from its first `Pending` to its end, and so is its waker.
+//! 2. Only samples count for distributions, late ones too. Otherwise slow reads would count more
+//!    than others.
+//! 3. A late operation counts when the check finds it, because its task may be gone when it is
+//!    answered.
 
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
@@ -39,38 +41,38 @@ use crate::opinion::{Opinion, Opinions};
 use crate::outstanding::{self, Outstanding};
 use crate::shared::{DriveId, Shared};
 
-/// How often the table is looked at. At 4000 looks a second a shard spends less than a hundredth of
-/// its time on it.
+/// How often the table is checked. At 4000 checks per second a shard spends less than 1 % of its
+/// time on them.
 const TICK: Duration = Duration::from_micros(250);
 
-/// How often, when nothing in the table can become late: what is waited for are time limits of
-/// seconds.
+/// The interval when nothing in the table can become late. Only time limits of seconds are pending
+/// then.
 const REST_TICK: Duration = Duration::from_millis(50);
 
-/// Reads whose times are taken, for each look. Bounds what the clock costs; where there are fewer
-/// reads, all are.
+/// Reads that are timed, for each check. Bounds the cost of the clock. If there are fewer reads,
+/// all are timed.
 const SAMPLES: u32 = 8;
 
-/// How often bounds are taken from the distributions.
+/// How often bounds are computed from the distributions.
 const MEASURE_EVERY: Nanos = 20_000_000;
 
-/// Reads that pay for a hedge: hedges are at most a twentieth of the reads.
+/// Reads that earn a hedge: at most a twentieth of the reads are hedged.
 const READS_PER_HEDGE: u64 = 20;
 
-/// Hedges that can be saved up for a bad moment.
+/// Hedges that can be saved up for a burst.
 const HEDGES_SAVED: u64 = 32;
 
-/// What is in flight.
+/// The kind of an operation in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// A read that a user waits for, of a class of lengths. It may be hedged.
+    /// A read that a client waits for, with its length class. It may be hedged.
     Direct(u8),
     /// A read of the engine.
     Read(u8),
-    /// A read that nobody waits for.
+    /// A read that no request waits for.
     Probe(u8),
     Flush,
-    /// Whatever changes the drive.
+    /// Any operation that changes the drive.
     Change,
 }
 
@@ -84,11 +86,11 @@ impl Kind {
     }
 }
 
-/// What an operation is to know.
+/// A message to an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Notice {
     None,
-    /// Ask somebody else, and take whoever answers first.
+    /// Read from the other members too, and take the first answer.
     Late,
     /// There will be no answer.
     Expired,
@@ -97,13 +99,13 @@ pub(crate) enum Notice {
 struct Entry {
     drive: DriveId,
     kind: Kind,
-    /// When it began; for one that is no sample, when it was first looked at; 0 until then.
+    /// Start time. For an operation that is not sampled: time of its first check, or 0 before that.
     since: Nanos,
     sampled: bool,
-    /// It has taken longer than it should, which was noted.
+    /// It has taken longer than it should, and that was counted.
     late: bool,
     notice: Notice,
-    /// `None`: the place is free.
+    /// `None`: the entry is free.
     waker: Option<Waker>,
 }
 
@@ -133,22 +135,22 @@ pub(crate) struct Watch {
     table: RefCell<Table>,
     pub opinions: RefCell<Opinions>,
     pace: Cell<Pace>,
-    /// Of the task that looks: an older one ends.
+    /// Number of the task that checks the table. Older tasks end.
     generation: Cell<u64>,
-    /// Something was entered since the last look.
+    /// An operation was entered since the last check.
     entered: Cell<bool>,
     pub looked: Cell<Nanos>,
     measured: Cell<Nanos>,
     samples: Cell<u32>,
     user_samples: Cell<u32>,
     pub any_avoided: Cell<bool>,
-    /// A look is under way at what a member did not answer in time.
+    /// A check is under way whether a member can read the data that it did not return in time.
     pub looking: Cell<bool>,
-    /// What each drive was asked and has not answered, by the number of the drive.
+    /// Operations outstanding at each drive, by the number of the drive.
     outstanding: RefCell<Vec<Rc<Outstanding>>>,
     bounded: Cell<Nanos>,
     shards: usize,
-    /// In reads: a hedge costs [`READS_PER_HEDGE`].
+    /// Unit: reads. A hedge costs [`READS_PER_HEDGE`].
     saved: Cell<u64>,
     reads_seen: Cell<u64>,
 }
@@ -162,7 +164,7 @@ pub(crate) struct Flight<'a> {
 }
 
 impl Flight<'_> {
-    /// To be asked at each poll that finds the operation pending.
+    /// Call this at each poll that finds the operation pending.
     #[inline]
     pub fn look(&mut self, context: &Context<'_>) -> Notice {
         let Some(place) = self.place else {
@@ -196,7 +198,7 @@ impl Drop for Flight<'_> {
 }
 
 impl Watch {
-    /// The watch of the shard whose `inner` this will be.
+    /// Creates the watch of the shard that `inner` will be.
     pub fn new<E: Env>(inner: Weak<Inner<E>>, env: &E, shared: &Arc<Shared>, shard: usize, shards: usize) -> Rc<Watch> {
         let (clock, starter) = (env.clone(), env.clone());
         Rc::new(Watch {
@@ -205,7 +207,7 @@ impl Watch {
             latencies: shared.latencies(shards),
             now: Box::new(move || clock.now()),
             start: Box::new(move || {
-                // Without a shard its operations' futures are being dropped.
+                // If the shard is gone, the futures of its operations are being dropped.
                 if let Some(shard) = inner.upgrade() {
                     let generation = shard.watch.begin_task();
                     starter.spawn(keep_watch(inner.clone(), starter.clone(), generation));
@@ -236,7 +238,7 @@ impl Watch {
         self.generation.get()
     }
 
-    /// Begins to watch an operation. It costs nothing before the first [`Flight::look`].
+    /// Begins to watch an operation. This costs nothing before the first [`Flight::look`].
     #[inline]
     pub fn flight(&self, drive: DriveId, kind: Kind) -> Flight<'_> {
         Flight { watch: self, drive, kind, place: None }
@@ -307,7 +309,7 @@ impl Watch {
         change(self.opinions.borrow_mut().of(drive))
     }
 
-    /// What a drive was asked and has not answered.
+    /// The operations outstanding at a drive.
     pub fn outstanding(&self, drive: DriveId) -> Rc<Outstanding> {
         let mut all = self.outstanding.borrow_mut();
         while all.len() <= usize::from(drive.0) {
@@ -316,14 +318,14 @@ impl Watch {
         all[usize::from(drive.0)].clone()
     }
 
-    /// Bounds what is asked of drives by what they have answered lately.
+    /// Bounds the outstanding operations of drives by their recent throughput.
     fn bound_outstanding(&self, now: Nanos) {
         let nanos = now.saturating_sub(self.bounded.replace(now));
-        // Serving wakes tasks and calls nothing that is here.
+        // Admission wakes tasks, and calls nothing in this file.
         self.outstanding.borrow().iter().for_each(|drive| drive.measure(nanos));
     }
 
-    /// When a user's request began, if it is one of those that are measured.
+    /// Start time of a client's request, if it is sampled.
     #[inline]
     pub fn user_begins(&self) -> Nanos {
         match self.user_samples.get() {
@@ -335,12 +337,12 @@ impl Watch {
         }
     }
 
-    /// One that was to be measured was none: another one will be.
+    /// Cancels a sample: the fast path was not taken. Another request will be sampled.
     pub fn user_was_none(&self) {
         self.user_samples.set(self.user_samples.get() + 1);
     }
 
-    /// A user's request that is measured ends.
+    /// A sampled client request ends.
     pub fn user_ends(&self, began: Nanos) {
         self.latencies[self.shard].users.add((self.now)().saturating_sub(began));
     }
@@ -361,18 +363,18 @@ impl Watch {
     }
 }
 
-/// What one look at the table found.
+/// The result of one check of the table.
 #[derive(Default)]
 struct Found {
     wakers: Vec<Waker>,
     /// Drives that have not answered within the time limit.
     silent: Vec<DriveId>,
-    /// Something may become late soon, or is late and not hedged yet.
+    /// An operation may become late soon, or is late and not hedged yet.
     hurry: bool,
 }
 
 impl Watch {
-    /// Looks at everything in flight: what is late, and what is over.
+    /// Checks everything in flight for late and lost operations.
     fn look_over(&self, now: Nanos) -> Found {
         let mut found = Found::default();
         let limit = self.shared.settings.time_limit();
@@ -424,7 +426,7 @@ impl Watch {
         found
     }
 
-    /// Lets users' late reads be hedged, as far as there are tokens.
+    /// Starts hedges for clients' late reads, as far as there are tokens.
     fn hedge(&self, found: &mut Found) -> u64 {
         if !self.may_hedge() {
             return 0;
@@ -445,7 +447,7 @@ impl Watch {
         hedged
     }
 
-    /// Other strips can stand in for one that is late.
+    /// Whether other strips can stand in for a late one.
     pub fn may_hedge(&self) -> bool {
         let shared = &self.shared;
         shared.geometry.syndromes > 0 && shared.settings.hedging() && !shared.is_resync_due()
@@ -470,7 +472,7 @@ async fn keep_watch<E: Env>(inner: Weak<Inner<E>>, env: E, generation: u64) {
 }
 
 impl<E: Env> Inner<E> {
-    /// Looks at what is in flight, and says when to look again.
+    /// Checks everything in flight, and returns the time until the next check.
     fn tick(self: &Rc<Self>, generation: u64) -> Option<Duration> {
         let watch = &self.watch;
         if watch.generation.get() != generation {
@@ -498,7 +500,7 @@ impl<E: Env> Inner<E> {
         for (member, drive) in watch.judge(now) {
             let inner = self.clone();
             self.env.spawn(async move {
-                // Whether the leader heard of it shows at the next notice.
+                // If the leader does not hear of it, the next notice repeats it.
                 let _ = inner.on_leader(Request::Slow(member, drive)).await;
             });
         }

@@ -1,11 +1,11 @@
-//! Which content of an overwritten strip a recovery believes.
+//! Majority vote on the content of an overwritten strip during a recovery.
 //!
-//! The record of a write stays in force for a moment after the write was flushed, and a strip that
-//! it names may have rotted since, or a drive may never have written it. So the strip's drive is
-//! one witness of several: each syndrome, less its base, says as well what the strip holds, and
-//! each of them is credible where it fits its own checksum. Of a write that was flushed all that is
-//! credible is new, and what the most say is right; of one that was not, old and new are right
-//! alike.
+//! The record of a write stays in force for a moment after the write was flushed. Meanwhile a strip
+//! that it names may have decayed, or a drive may never have written it. So the strip's drive is
+//! one of several sources. Each parity strip, minus its partial parity, also tells the content of
+//! the strip. A source is credible where it matches its own checksum. If the write was flushed, all
+//! credible sources have the new content, and the majority is right. If it was not flushed, old and
+//! new content are equally right.
 
 use drive::{BlockError, BufMut, Env};
 use format::MemberState;
@@ -15,8 +15,8 @@ use crate::ranges::Range;
 use crate::replay::{Replay, Row};
 
 impl<E: Env> Replay<'_, E> {
-    /// Settles what the only strip holds that an entry overwrites. `bases`: of each syndrome, over
-    /// the columns. Leaves the strip missing where nothing tells.
+    /// Determines the content of the only strip that an entry overwrites. `bases`: of each parity
+    /// strip, over the columns. Leaves the strip missing if there is no source.
     ///
     /// # Errors
     /// [`BlockError`] if members turn out to be gone and the group cannot do without them.
@@ -34,7 +34,7 @@ impl<E: Env> Replay<'_, E> {
         let zeroes = vec![0; columns.len() as usize];
         let mut said: Vec<(Role, BufMut)> = Vec::new();
         for syndrome in data..geometry.strips() {
-            // A mirror's syndromes are copies, and have no bases.
+            // The parity strips of a mirror are copies, and have no partial parity.
             let base = if data == 1 { Some(&zeroes[..]) } else { bases[syndrome - data] };
             let (Some(strip), Some(base)) = (&row.strips[syndrome], base) else { continue };
             let mut change = strip.to_vec();
@@ -78,7 +78,7 @@ impl<E: Env> Replay<'_, E> {
     }
 }
 
-/// What the most say; of as many the first.
+/// The content that most sources agree on. If there is a tie, the first.
 fn most<'a>(said: &[&'a [u8]]) -> &'a [u8] {
     let votes = |says: &[u8]| said.iter().filter(|other| **other == says).count();
     let mut best = said[0];

@@ -1,15 +1,15 @@
-//! Writing a unit, under its lock.
+//! Writes to a stripe group, under its lock.
 //!
-//! 1. Whole zones of zeroes are given back instead of being written.
-//! 2. What is left is cut into components: runs of columns within a row. A component in a zone that
-//!    was never written grows to the zone, with zeroes around the data: it needs no read, and the
-//!    zone's strips agree from the start.
-//! 3. Each component is planned, read for, computed and written on its own, all at the same time.
-//! 4. New zones are entered in the allocation map. That comes last, so that a crash leaves the zone
-//!    as it was.
+//! 1. Whole allocation chunks of zeroes are freed instead of being written.
+//! 2. The rest is cut into components: runs of columns within a stripe. A component in a chunk that
+//!    was never written grows to the whole chunk, with zeroes around the data. So it needs no read,
+//!    and the chunk's strips agree from the start.
+//! 3. Each component is planned, read, computed and written on its own, all at the same time.
+//! 4. New chunks are entered in the allocation map. That comes last, so that a crash leaves the
+//!    chunk as it was.
 //!
-//! Before anything is overwritten, what puts the stripe right after a crash goes to the log
-//! ([`crate::log`]); some of what is written is computed after that (`Left`).
+//! Before anything is overwritten, the log gets a record that puts the stripe right after a crash
+//! ([`crate::log`]). Some of the data to write is computed after that (`Left`).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -30,19 +30,19 @@ use crate::record::{Bases, Change, Logged};
 use crate::shared::DriveId;
 use crate::unit::{RowView, StripView};
 
-/// How long zones that were given back are collected before the drives hear of them.
+/// How long freed chunks are collected before they are discarded on the drives.
 const TRIM_DELAY: Duration = Duration::from_millis(50);
 
-/// Bytes of zones, on each member, that were written for the first time since the map was last made
-/// durable. After a kill their checksums are computed anew, so this bounds how long that takes.
+/// Bytes of chunks, on each member, that were written for the first time since the map was last
+/// made durable. After a killed daemon their checksums are computed again, so this bounds how long
+/// that takes.
 const FRESH_BYTES_MAX: u64 = 1 << 30;
 
-/// A run of columns of one row.
+/// A run of columns of one stripe.
 #[derive(Debug, Clone, Copy)]
 struct Component {
     columns: Range,
-    /// The zone was never written: what is not covered by data is zero, on the drives too
-    /// afterwards.
+    /// The chunk was never written. Columns without data become zero, on the drives too.
     fresh: bool,
 }
 
@@ -60,12 +60,12 @@ pub(crate) type Run = (u64, Buf);
 /// The runs of a strip, in order. Nearly always one.
 pub(crate) type Runs = SmallVec<[Run; 1]>;
 
-/// What of a component is computed when its record is durable.
+/// Work deferred until the log record is durable.
 enum Left {
     Nothing,
-    /// The syndromes, from what all data strips will hold.
+    /// Compute the parity, from the new content of all data strips.
     Syndromes(Vec<Runs>),
-    /// What this strip will hold is missing in the syndromes.
+    /// Add the new content of this strip to the parity.
     Strip(Role, Bases),
 }
 
@@ -107,8 +107,7 @@ impl<E: Env> Inner<E> {
                     }
                 }
             }
-            // Boxed, since most writes of the groups without syndromes do without so large a
-            // future.
+            // Boxed, because most writes of groups without parity do not need such a large future.
             None => Box::pin(self.write_planned(unit, batch, fua)).await?,
         }
         let much = self.shared.map.newly_set() * geometry.zone > FRESH_BYTES_MAX;
@@ -121,9 +120,9 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// A part of a write of a group without syndromes that is one drive operation, whatever else is
-    /// in the unit: whole sectors of one strip, in zones that were written before. Gives the strip,
-    /// its role, the column and the bytes.
+    /// For a group without parity: a part of a write that is a single drive operation, regardless
+    /// of the rest of the stripe group. It covers whole sectors of one strip, in chunks that were
+    /// written before. Returns the strip, its role, the column and the bytes.
     #[inline]
     fn alone<'a>(&self, unit: UnitIndex, piece: &'a Piece) -> Option<(StripView<E::Drive>, Role, u64, &'a Buf)> {
         let geometry = &self.shared.geometry;
@@ -136,20 +135,21 @@ impl<E: Env> Inner<E> {
         Some((view, *role, range.start, data))
     }
 
-    /// Does a write of which each part is one drive operation without waiting for anything, if the
-    /// drives can: what the queue of a unit and its task cost is most of a write to memory. Says
-    /// whether it is done; if not, what is left of it is for the queue. Only for the unit's owner,
-    /// so that no other thread writes there. No lock is needed: the zone was written before, and
-    /// who gives it back, writes it anew or has the drives forget it meanwhile goes by the map.
+    /// Does a write whose parts are single drive operations without waiting, if the drives can. For
+    /// a write to memory, the queue of a stripe group and its task are most of the cost. Returns
+    /// whether it is done. If not, the remaining pieces are for the queue. Only the owner of the
+    /// stripe group may call this, so that no other thread writes there. No lock is needed: the
+    /// chunk was written before, and tasks that free it, write it again or discard it check the
+    /// map.
     #[inline]
     pub fn write_now(&self, unit: UnitIndex, op: &mut Op) -> bool {
         let Op::Write { pieces, fua } = op else { return false };
         let shared = &self.shared;
-        // With FUA the bits of zones have to be durable as well.
+        // With FUA the bits of chunks have to be durable as well.
         if *fua || shared.geometry.syndromes > 0 || shared.checksums.is_some() || !shared.is_announced() {
             return false;
         }
-        // Both drives of a member that is being replaced are written under the unit's lock.
+        // Both drives of a member that is being replaced are written under the lock.
         if shared.replacement().is_some() {
             return false;
         }
@@ -161,13 +161,14 @@ impl<E: Env> Inner<E> {
             let drive = view.drive.as_ref().expect("a strip that is not lost has a drive");
             drive.unwatched().write_now(shared.geometry.member_offset(unit, x), data) == Some(Ok(()))
         };
-        // Not done again: others may have overwritten it, and seen that.
+        // Finished parts are not repeated: others may have overwritten them, and may have read
+        // that.
         let done = pieces.iter().take_while(|piece| is_done(piece)).count();
         pieces.drain(..done);
         pieces.is_empty()
     }
 
-    /// Does a batch of writes as one, of any kind.
+    /// Does a batch of writes of any kind as one.
     async fn write_planned(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -200,8 +201,8 @@ impl<E: Env> Inner<E> {
         for zone in fresh {
             self.shared.map.set(geometry.zone_index(unit, zone.start));
         }
-        // A first write goes to drives that are being filled, too: with nothing else in the unit
-        // they have all of it.
+        // A first write goes to drives that are being filled, too. If the stripe group was empty,
+        // they have all of it now.
         for drive in filling.into_iter().filter(|_| was_empty) {
             self.note_rebuilt(unit, drive);
         }
@@ -215,13 +216,13 @@ impl<E: Env> Inner<E> {
         }
         let inner = self.clone();
         self.env.spawn(async move {
-            // Without success it is as durable as it was, and the next flush says why.
+            // If this fails, the map is as durable as before, and the next flush reports the error.
             let _ = inner.on_leader(Request::Persist).await;
             inner.persisting.set(false);
         });
     }
 
-    /// The drives that are being filled in the unit's set.
+    /// The drives that are being filled in the set of the stripe group.
     fn filling(&self, unit: UnitIndex) -> Vec<DriveId> {
         let strips = self.shared.geometry.strips();
         let set = self.shared.geometry.set(unit) as usize;
@@ -229,8 +230,8 @@ impl<E: Env> Inner<E> {
         members.filter(|slot| slot.state == MemberState::Rebuilding).map(|slot| slot.drive).collect()
     }
 
-    /// Takes zeroes out of the overlay where they need no writing: zones that were never written,
-    /// and zones that they cover whole, which are given back.
+    /// Removes zeroes from the overlay that need no write: chunks that were never written, and
+    /// chunks that zeroes cover entirely, which are freed.
     fn release_zones(self: &Rc<Self>, unit: UnitIndex, overlay: &mut Overlay) {
         let geometry = &self.shared.geometry;
         for zone in geometry.zones() {
@@ -253,7 +254,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// The components of an overlay, and the zones that are written for the first time.
+    /// The components of an overlay, and the chunks that are written for the first time.
     fn components(&self, unit: UnitIndex, overlay: &Overlay) -> (Vec<Component>, Vec<Range>) {
         let geometry = &self.shared.geometry;
         let touches = |columns: Range| (0..geometry.data).any(|role| overlay.touches(role, columns));
@@ -373,8 +374,8 @@ impl<E: Env> Inner<E> {
             }
             match left {
                 Left::Nothing => {}
-                // Now, not before the record: the strips are still in the processor's cache when
-                // they are written.
+                // Now, not before the record: the strips are then still in the processor's cache
+                // when they are written.
                 Left::Syndromes(content) => self.push_whole(&mut writes, &content, columns, is_written),
                 Left::Strip(role, bases) => self.push_completed(&mut writes, role, bases, columns, is_written),
             }
@@ -382,7 +383,7 @@ impl<E: Env> Inner<E> {
             let failed = match self.write_strips(unit, &view, &writes, fua).await {
                 Ok(failed) => failed,
                 Err(error) => {
-                    // The zone of a first write stays unallocated, whatever is there.
+                    // The chunk of a first write stays unallocated, so its content does not matter.
                     if !component.fresh {
                         self.keep_unended(unit, columns, writes, logged);
                     }
@@ -395,8 +396,8 @@ impl<E: Env> Inner<E> {
             if let Logged::Durable(open, overwritten) = logged
                 && self.has_lost_any(&overwritten)
             {
-                // The record names a strip that is lost now: a recovery has to know that the others
-                // are new.
+                // The record names a strip that is lost now. A recovery has to know that the other
+                // strips are new.
                 drop(open);
                 Box::pin(self.flush_and_seal()).await?;
             }
@@ -406,8 +407,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Reads parts of strips together. Whoever cannot be read is named; those whose members are
-    /// faulty by now are not, since the next view shows them as lost.
+    /// Reads parts of strips together. The error names strips that cannot be read. It omits those
+    /// whose members are faulty by now, because the next view shows them as lost.
     pub async fn read_strips(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -435,7 +436,7 @@ impl<E: Env> Inner<E> {
         if failed { Err(unreadable) } else { Ok(good) }
     }
 
-    /// Writes parts of strips together. Names the strips whose members failed.
+    /// Writes parts of strips together. Returns the strips whose members failed.
     pub async fn write_strips(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -453,7 +454,7 @@ impl<E: Env> Inner<E> {
         Ok(failed)
     }
 
-    /// Zones that were given back are trimmed once that is durable.
+    /// Discards a freed chunk on the drives once the change of the map is durable.
     fn trim_later(self: &Rc<Self>, unit: UnitIndex, zone: Range) {
         self.trims.borrow_mut().push((unit, zone));
         if self.trimming.replace(true) {
@@ -479,8 +480,7 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// Tells the drives that a zone is no longer needed, unless it was written again or its
-    /// clearing is not durable.
+    /// Discards a chunk on the drives, unless it was written again or its clearing is not durable.
     pub async fn trim_zone(self: &Rc<Self>, unit: UnitIndex, zone: Range) {
         let geometry = &self.shared.geometry;
         let index = geometry.zone_index(unit, zone.start);
@@ -488,14 +488,14 @@ impl<E: Env> Inner<E> {
             return;
         }
         if self.shared.map.clear_is_pending(index) {
-            // Another clearing near it came meanwhile: the next round may find it durable.
+            // Another chunk near it was cleared meanwhile. The next round may find it durable.
             self.trim_later(unit, zone);
             return;
         }
         let view = self.view(unit, zone.start, &[]);
         let offset = geometry.member_offset(unit, zone.start);
         let drives = view.0.iter().filter_map(|strip| strip.drive.clone()).filter(|drive| drive.info().discards);
-        // A drive that cannot trim keeps its space; a drive that is failing shows it at the next
+        // A drive that cannot discard keeps its space. A drive that is failing shows it at the next
         // write.
         join_all(drives.map(|drive| async move { drive.discard(offset, zone.len()).await })).await;
     }

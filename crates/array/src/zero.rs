@@ -3,15 +3,15 @@
 //! A client may name any length in one request, and sends no data for it. So a request longer than
 //! [`STEP_BYTES`] is done in steps:
 //!
-//! 1. The cost follows what is allocated. Space that was never written reads as zeroes already: it
-//!    is passed over by a look at the allocation map, 64 zones a word.
+//! 1. The cost follows the allocated space. Space that was never written reads as zeroes already.
+//!    It is skipped by a check of the allocation map, 64 chunks per word.
 //! 2. Memory is bounded. One step of a request is under way at a time, and [`STEPS_AT_ONCE`] steps
 //!    of all requests of a shard.
-//! 3. Others have their turn: after each step, and in order of arrival.
+//! 3. Other requests have their turn: after each step, and in order of arrival.
 //!
-//! Example: a 4 GiB discard on an unwritten 4+2 group looks at 512 words of the map, and asks no
-//! drive anything. With one zone allocated in the middle, it does one step, which clears that
-//! zone's bit.
+//! Example: a 4 GiB discard on an unwritten 4+2 group checks 512 words of the map, and does no
+//! drive operation. With one chunk allocated in the middle, it does one step, which clears that
+//! chunk's bit.
 //!
 //! Tests: `sim/tests/engine/fast_zeroes.rs`.
 
@@ -29,8 +29,7 @@ const STEP_BYTES: u64 = 8 << 20;
 pub(crate) const STEPS_AT_ONCE: usize = 4;
 
 impl<E: Env> Array<E> {
-    /// Makes a range read as zeroes. `keep`: what is written stays allocated, and all of it is
-    /// written.
+    /// Makes a range read as zeroes. With `keep`, the whole range is written and stays allocated.
     ///
     /// # Errors
     /// As for [`Array::write`]. The steps before the one that failed are done.
@@ -40,7 +39,7 @@ impl<E: Env> Array<E> {
         if self.step_end(offset, end, keep) == end {
             return self.change(offset, len, fua, |_, _| Content::Zero { keep }).await;
         }
-        // Refused as a whole: a step before must not be done then.
+        // The request is refused as a whole, before any step is done.
         self.0.shared.lost.check_write(offset, len)?;
         let mut at = offset;
         while at < end {
@@ -61,11 +60,11 @@ impl<E: Env> Array<E> {
     }
 
     /// The first byte from `at` on, before `end`, that may have to be zeroed: in a band of stripe
-    /// groups with an allocated zone.
+    /// groups with an allocated chunk.
     fn next_to_zero(&self, at: u64, end: u64) -> u64 {
         let shared = &self.0.shared;
-        // A write that failed half way may still be put right, and allocate its zone. A lost block
-        // is back once it is zeroed.
+        // A failed write may still be retried and allocate its chunk. A lost block is readable
+        // again once it is zeroed.
         if shared.unended.load(Ordering::SeqCst) > 0 || !shared.lost.is_empty() {
             return at;
         }
@@ -73,8 +72,8 @@ impl<E: Env> Array<E> {
         at + self.hole_at(at, unit, end).min(end - at)
     }
 
-    /// Where a step ends that begins at `at`. Zones that are given back must not be cut in two:
-    /// their steps are whole bands.
+    /// The end of a step that begins at `at`. A chunk that is freed must not be cut in two, so its
+    /// steps are whole bands.
     fn step_end(&self, at: u64, end: u64, keep: bool) -> u64 {
         let geometry = &self.0.shared.geometry;
         let grain =
