@@ -1,14 +1,14 @@
-//! Members that are slow for long, and members that do not answer at all: what the leader does
-//! about them.
+//! Fail-slow policy: what the leader does about members that are slow for long, or do not answer at
+//! all.
 //!
 //! Shards tell the leader once a second of each member that they find slow ([`crate::watch`]).
-//! [`SECONDS_REPORTED`] such seconds make a report; [`SECONDS_RETIRED`] take the member out of
-//! service, if that was asked for, a spare is there to take its place, and no other member of its
-//! set is lost. A minute without a slow second wipes the slate.
+//! After [`SECONDS_REPORTED`] such seconds the member is reported. After [`SECONDS_RETIRED`] it is
+//! taken out of service, if that is enabled, a spare can take its place, and no other member of its
+//! set is lost. After a minute without a slow second the count starts again.
 //!
-//! A member that has lost an operation ([`crate::watch`]) is *given up* at once: all shards end
-//! what they wait for there, so that nothing, not even the change of the superblocks, waits for it
-//! again. One that the group cannot do without stays.
+//! A member that has lost an operation ([`crate::watch`]) is *given up* at once: all shards end the
+//! operations that wait for it. So nothing waits for it again, not even the change of the
+//! superblocks. A member that the group cannot do without stays.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -24,7 +24,7 @@ use crate::geometry::MemberIndex;
 use crate::shared::{DriveId, Shared, Slot};
 use crate::status::Event;
 
-/// Slow seconds before somebody hears of them: a garbage collection is no news.
+/// Slow seconds before a member is reported: a drive's garbage collection is not worth an event.
 const SECONDS_REPORTED: u32 = 5;
 
 /// Slow seconds before a member is retired: rebuilding costs more than a bad half minute.
@@ -32,10 +32,10 @@ const SECONDS_RETIRED: u32 = 60;
 
 const SECOND_NANOS: Nanos = 1_000_000_000;
 
-/// What is told within this time counts as one second.
+/// Reports within this time after a counted one belong to the same second.
 const SECOND: Nanos = 900_000_000;
 
-/// Time without a slow second after which the past is forgotten.
+/// Time without a slow second after which the count starts again.
 const FORGIVEN_AFTER: Nanos = 60_000_000_000;
 
 /// The slow seconds of a drive.
@@ -46,31 +46,31 @@ pub(crate) struct SlowSeconds {
     reported: bool,
 }
 
-/// The leader's notes.
+/// Slow seconds by drive, as the leader counts them.
 pub(crate) type SlowDrives = BTreeMap<DriveId, SlowSeconds>;
 
 impl Shared {
-    /// The place of a drive that is used.
+    /// The slot of a drive that is in sync or being rebuilt.
     pub(crate) fn member_of(&self, drive: DriveId) -> Option<MemberIndex> {
         let live = |slot: &Slot| matches!(slot.state, MemberState::InSync | MemberState::Rebuilding);
         self.slots().find(|(_, slot)| slot.drive == drive && live(slot)).map(|(member, _)| member)
     }
 
-    /// A shard has seen that a drive has answered something.
+    /// Notes that a shard has seen an answer of the drive, to any operation.
     pub(crate) fn note_answer(&self, drive: DriveId, now: Nanos) {
         if let Some(seat) = self.seat_of(drive) {
             self.answered[seat].fetch_max(now, Ordering::Relaxed);
         }
     }
 
-    /// No shard has seen an answer of a drive for so long. One that has no place any more counts as
-    /// silent.
+    /// Whether no shard has seen an answer of the drive for `limit`. A drive without a slot counts
+    /// as silent.
     pub(crate) fn is_silent_for(&self, drive: DriveId, limit: Nanos, now: Nanos) -> bool {
         let answered = self.seat_of(drive).map(|seat| self.answered[seat].load(Ordering::Relaxed));
         answered.is_none_or(|answered| now.saturating_sub(answered) >= limit)
     }
 
-    /// The drives that nobody waits for any more, which their places may not show yet.
+    /// The drives that are given up: no operation waits for them. Their slots may not show it yet.
     pub(crate) fn given_up(&self) -> Vec<DriveId> {
         let drives = self.given_up.iter().map(|drive| drive.load(Ordering::Acquire));
         drives.filter_map(|drive| drive.checked_sub(1)).map(|drive| DriveId(drive as u16)).collect()
@@ -85,14 +85,14 @@ impl Shared {
         self.given_up[seat].store(mark, Ordering::Release);
     }
 
-    /// Where in the lists by member what is known of a drive stands that is used: a replacement is
-    /// behind all members.
+    /// The index of a used drive in the lists by member (`answered`, `given_up`). The replacement
+    /// comes after all members.
     fn seat_of(&self, drive: DriveId) -> Option<usize> {
         let behind = || self.is_replacement(drive).then_some(self.answered.len() - 1);
         self.member_of(drive).map(|member| usize::from(member.0)).or_else(behind)
     }
 
-    /// A new replacement has answered, and nobody has given it up.
+    /// Notes that a new replacement has answered, and that it is not given up.
     pub(crate) fn welcome_replacement(&self, now: Nanos) {
         let seat = self.answered.len() - 1;
         self.answered[seat].store(now, Ordering::Relaxed);
@@ -101,7 +101,7 @@ impl Shared {
 }
 
 impl<E: Env> Inner<E> {
-    /// A shard found a member slow. Leader only.
+    /// Counts a slow second of a member, as a shard reports it. Leader only.
     pub fn note_slow(self: &Rc<Self>, member: MemberIndex, drive: DriveId) {
         let slot = self.shared.slot(member);
         if slot != (Slot { drive, state: MemberState::InSync }) {
@@ -135,7 +135,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// A member was reported as slow, and has not been well for long.
+    /// Whether the member was reported as slow, and its last slow second is recent.
     pub fn is_slow(&self, drive: DriveId) -> bool {
         let slow = self.leader().slow.borrow();
         let now = self.env.now();
@@ -143,13 +143,13 @@ impl<E: Env> Inner<E> {
         slow.get(&drive).is_some_and(|seconds| seconds.reported && seconds.last.is_some_and(is_recent))
     }
 
-    /// Why a member leaves that is given up.
+    /// The cause for a member that is given up.
     pub fn silent(&self) -> Cause {
         Cause::Silent { seconds: self.shared.settings.time_limit() / SECOND_NANOS }
     }
 
-    /// A member has not answered within the time limit. Says no if the group cannot do without it.
-    /// Leader only.
+    /// Gives up a member that has not answered within the time limit. Returns false if the group
+    /// cannot do without it. Leader only.
     pub fn give_up(self: &Rc<Self>, member: MemberIndex, drive: DriveId) -> bool {
         let shared = &self.shared;
         let slot = shared.slot(member);

@@ -1,4 +1,4 @@
-//! The group as one shard sees it, and the way of a request to the shard that owns its unit.
+//! The group as one shard sees it, and how a request gets to the shard that owns its stripe group.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -27,10 +27,10 @@ use crate::unit_map::UnitMap;
 use crate::watch::Watch;
 use crate::zero::STEPS_AT_ONCE;
 
-/// Steps of one [`Array::extents`] call, each a zone or a hole: a bound on the time it takes.
+/// Most steps of one [`Array::extents`] call, each an allocation chunk or a hole. Bounds its time.
 const EXTENTS_STEPS_MAX: usize = 8192;
 
-/// What [`Inner::dawdle`] waits: longer than a drive takes for an operation.
+/// How long [`Inner::dawdle`] waits: longer than a drive takes for an operation.
 const DAWDLE: Duration = Duration::from_micros(300);
 
 /// A drive group on one shard. A handle: cheap to clone.
@@ -47,65 +47,65 @@ pub(crate) struct Inner<E: Env> {
     pub shared: Arc<Shared>,
     pub shard: usize,
     pub shards: usize,
-    /// Shards that own units.
+    /// Shards that own stripe groups.
     pub owners: Cell<Owners>,
-    /// Closes the write hole.
+    /// The log of this shard. It closes the write hole.
     pub log: RefCell<Option<Rc<Log>>>,
-    /// The first record of the next log of this shard.
+    /// Sequence of the first record of this shard's next log.
     pub log_next: Cell<u64>,
-    /// What work on units passes when it begins.
+    /// Work on stripe groups passes this gate when it begins.
     pub gate: Gate,
     pub peers: Rc<dyn Peers>,
     /// Handles of the drives, by [`DriveId`].
     pub drives: RefCell<Vec<Option<Handle<E::Drive>>>>,
-    /// Keeps watch over what they have not answered.
+    /// Watches the operations that the drives have not answered.
     pub watch: Rc<Watch>,
-    /// Units with work. An entry lives as long as its task.
+    /// Stripe groups with work. An entry lives as long as its task.
     pub units: RefCell<UnitMap<UnitQueue>>,
-    /// Those among them whose task begins at the end of this turn.
+    /// The stripe groups among them whose task begins at the end of this turn.
     pub arrived: RefCell<Vec<UnitIndex>>,
-    /// Units at or above [`Shared::rebuilt`] that are rebuilt on a drive all the same.
+    /// Stripe groups at or above [`Shared::rebuilt`] that are already rebuilt on a drive.
     pub rebuilt_ahead: RefCell<RebuiltAhead>,
-    /// How many of those there may be before the passed ones are forgotten.
+    /// Size of `rebuilt_ahead` from which on entries that the rebuild has passed are removed.
     pub ahead_limit: Cell<usize>,
     /// Decoders by the bit set of lost strips.
     pub decoders: RefCell<BTreeMap<u64, Rc<gf::Decoder>>>,
-    /// Writes that came to no end.
+    /// Incomplete writes.
     pub unended: UnendedWrites,
-    /// Zones that were given back and not yet trimmed.
+    /// Allocation chunks that were freed and not yet trimmed.
     pub trims: RefCell<Vec<(UnitIndex, Range)>>,
     pub trimming: Cell<bool>,
-    /// Lets steps of requests that zero much in, see [`crate::zero`].
+    /// Limits the steps of large zeroing requests that run at the same time, see [`crate::zero`].
     pub zeroing: Turnstile,
-    /// Sums are being saved so that there is room before it is needed.
+    /// Checksums are being saved in the background, so that there is room before it is needed.
     pub saving_sums: Cell<bool>,
-    /// The map is being made durable since much was written for the first time.
+    /// The map is being made durable, because much was written for the first time.
     pub persisting: Cell<bool>,
     /// Only on shard 0.
     pub leader: Option<Leader>,
-    /// Requests of other shards' replies, by token.
+    /// Requests that wait for replies of other shards, by token.
     calls: RefCell<BTreeMap<u64, Call>>,
     next_token: Cell<u64>,
     /// By shard.
     pub counters: Arc<[Counters]>,
-    /// Requests of users in flight on this shard: background work makes room for them.
+    /// Client requests in flight on this shard. Background work makes room for them.
     pub users: Cell<usize>,
 }
 
 /// A request that another shard has not answered.
 struct Call {
     answer: Sender<Result<Outcome, BlockError>>,
-    /// Work on a unit.
+    /// The request is work on a stripe group.
     is_work: bool,
 }
 
-/// Whether this shard begins work on units.
+/// Whether this shard begins work on stripe groups.
 #[derive(Default)]
 pub(crate) struct Gate {
     pub closed: Cell<bool>,
     pub waiting: RefCell<Vec<Sender<()>>>,
-    /// Work that other shards were asked for and have not answered, whether somebody waits for it
-    /// or not.
+    /// Work that other shards were asked for and have not answered. Work that no caller waits for
+    /// any more counts as well.
     pub asked: Cell<usize>,
 }
 
@@ -186,7 +186,7 @@ impl<E: Env> Array<E> {
         self.0.shared.geometry.capacity()
     }
 
-    /// Puts a new drive's handle in its place on this shard. To be done on every shard before the
+    /// Puts a new drive's handle in its place on this shard. Every shard does this before the
     /// leader is asked to use the drive.
     pub fn install(&self, id: DriveId, drive: E::Drive) {
         let mut drives = self.0.drives.borrow_mut();
@@ -197,7 +197,7 @@ impl<E: Env> Array<E> {
         drives[index] = Some(Handle::new(drive, id, self.0.watch.clone()));
     }
 
-    /// Lets go of a drive's handle on this shard.
+    /// Drops a drive's handle on this shard.
     pub fn uninstall(&self, id: DriveId) {
         if let Some(drive) = self.0.drives.borrow_mut().get_mut(usize::from(id.0)) {
             *drive = None;
@@ -207,20 +207,20 @@ impl<E: Env> Array<E> {
     /// Writes `data` at `offset`. With `fua` it is durable when this returns.
     ///
     /// # Errors
-    /// [`BlockError`]; after an error each block of the range has its old or its new content, or is
-    /// unreadable. [`BlockError::NoSpace`] if it would bring back blocks in the middle of lost
-    /// ranges, of which there are too many already ([`Shared::lost`]).
+    /// [`BlockError`]. After an error each block of the range has its old or its new content, or is
+    /// unreadable. [`BlockError::NoSpace`] if the write would make blocks in the middle of lost
+    /// ranges readable, and there are too many lost ranges already ([`Shared::lost`]).
     pub async fn write(&self, offset: u64, data: Buf, fua: bool) -> Result<(), BlockError> {
         self.0.counters().writes.count();
         let len = data.len() as u64;
         self.change(offset, len, fua, |from, len| Content::Data(data.slice(from as usize..(from + len) as usize))).await
     }
 
-    /// Makes a range read as zeroes, giving whole zones back unless they are to be kept.
+    /// Makes a range read as zeroes. Frees whole allocation chunks, unless they are to be kept.
     ///
     /// # Errors
-    /// As for [`Array::write`]; [`BlockError::NotFast`] if only the fast way is wanted and zeroes
-    /// would have to be written.
+    /// As for [`Array::write`]. [`BlockError::NotFast`] if the caller wants only the fast way, and
+    /// zeroes would have to be written.
     pub async fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> Result<(), BlockError> {
         if how.only_fast && (how.keep_allocated || !self.is_fast_to_zero(offset, len)) {
             return Err(BlockError::NotFast);
@@ -228,7 +228,7 @@ impl<E: Env> Array<E> {
         self.zero(offset, len, how.keep_allocated, how.fua).await
     }
 
-    /// Gives a range back: it reads as zeroes afterwards.
+    /// Frees a range: it reads as zeroes afterwards.
     ///
     /// # Errors
     /// As for [`Array::write`].
@@ -236,9 +236,9 @@ impl<E: Env> Array<E> {
         self.zero(offset, len, false, false).await
     }
 
-    /// Which parts of a range are allocated, from `offset` on, adjacent and alternating. Where that
-    /// takes long, the answer ends before the range does; it covers at least one byte of a range
-    /// that has some.
+    /// Which parts of a range are allocated. The extents are adjacent, begin at `offset`, and
+    /// alternate between allocated and not. If that takes long, the answer ends before the range
+    /// does. It covers at least one byte, unless the range is empty.
     ///
     /// # Errors
     /// [`BlockError::OutOfRange`].
@@ -293,8 +293,9 @@ impl<E: Env> Array<E> {
         if self.0.shared.is_stopped() { Err(BlockError::Stopped) } else { Ok(()) }
     }
 
-    /// Bytes from `offset` on, which is in `unit`, up to the next band with an allocated zone, or
-    /// at least to `end`: all of them a hole, if none of this band's zones is allocated; else 0.
+    /// Length of the hole from `offset` on, which lies in `unit`. A band is one stripe group of
+    /// every set. If this band has an allocated chunk, the result is 0. Otherwise the hole ends at
+    /// the next band with one; it reaches at least to `end` if there is none before.
     pub(crate) fn hole_at(&self, offset: u64, unit: UnitIndex, end: u64) -> u64 {
         let geometry = &self.0.shared.geometry;
         let band_zones = geometry.zones_per_unit() * geometry.sets;
@@ -308,8 +309,8 @@ impl<E: Env> Array<E> {
         next.map_or(self.size_bytes(), |next| next * band_bytes) - offset
     }
 
-    /// Whether zeroing a range needs no data to be written: everything is unallocated, or the range
-    /// is made of whole units.
+    /// Whether zeroing a range needs no data to be written: either nothing of it is allocated, or
+    /// it consists of whole bands (one stripe group of every set).
     pub fn is_fast_to_zero(&self, offset: u64, len: u64) -> bool {
         let geometry = &self.0.shared.geometry;
         let stripe = geometry.stripe_data() * geometry.rows() * geometry.sets;
@@ -336,12 +337,12 @@ impl<E: Env> Array<E> {
             let (unit, pieces) = work.swap_remove(0);
             self.0.on_owner(unit, Op::Write { pieces, fua }).await?;
         } else {
-            // All units are on their way before the first is waited for.
+            // All stripe groups are asked before the first answer is waited for.
             let calls = work.into_iter().map(|(unit, pieces)| self.0.on_owner(unit, Op::Write { pieces, fua }));
             join_all(calls).await.into_iter().try_for_each(|reply| reply.map(|_| ()))?;
         }
         if self.0.shared.lost.check_read(offset, len).is_err() {
-            // Durable before the list says that they are back.
+            // The data is durable before the list says that the blocks are readable again.
             self.flush().await?;
             self.0.on_leader(Request::SaveLost { offset, len }).await?;
         }
@@ -349,7 +350,7 @@ impl<E: Env> Array<E> {
     }
 }
 
-/// Counts a request of a user as long as it lives.
+/// Counts a client request as long as it lives.
 pub(crate) struct User<'a> {
     users: &'a Cell<usize>,
     watch: &'a Watch,
@@ -358,7 +359,7 @@ pub(crate) struct User<'a> {
 }
 
 impl User<'_> {
-    /// It was no request: somebody asked whether it could be done at once.
+    /// Cancels the accounting: the fast path was not taken.
     #[inline]
     pub fn was_none(mut self) {
         if std::mem::take(&mut self.began) > 0 {
@@ -384,13 +385,14 @@ impl<E: Env> Inner<E> {
         User { users: &self.users, watch: &self.watch, began: self.watch.user_begins() }
     }
 
-    /// What this shard counts.
+    /// The counters of this shard.
     #[inline]
     pub fn counters(&self) -> &Counters {
         &self.counters[self.shard]
     }
 
-    /// Has work on a unit done by its owner. The work runs to its end even if nobody waits for it.
+    /// Has work on a stripe group done by its owner. The work runs to its end even if the caller
+    /// drops this future.
     pub async fn on_owner(self: &Rc<Self>, unit: UnitIndex, op: Op) -> Result<Outcome, BlockError> {
         if self.gate.closed.get() {
             Box::pin(self.gate_opens()).await?;
@@ -410,11 +412,11 @@ impl<E: Env> Inner<E> {
 
     /// Asks a shard, which may be this one.
     pub async fn on_shard(self: &Rc<Self>, shard: usize, request: Request) -> Result<Outcome, BlockError> {
-        // Boxed: rare, large, and a part of the futures of nearly everything.
+        // Boxed: this future is rare and large, and would be a part of nearly every other one.
         if self.shard == shard { Box::pin(self.serve(request)).await } else { self.ask(shard, request).await }
     }
 
-    /// Waits a moment where that is hardly ever so, in a simulation.
+    /// Sometimes waits a moment in a simulation, at a `place` where production hardly ever waits.
     #[inline]
     pub async fn dawdle(&self, place: &'static str) {
         if self.env.trouble(place) {
@@ -422,8 +424,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Does work that its caller cannot cancel: dropped half way, a change of the group's state
-    /// would leave marks that nobody takes back.
+    /// Runs work to its end even if the caller drops this future. A change of the group's state
+    /// that is dropped half way would leave marks that no other task removes.
     pub async fn to_the_end<T: 'static, X: From<BlockError> + 'static>(
         &self,
         work: impl Future<Output = Result<T, X>> + 'static,
@@ -452,7 +454,7 @@ impl<E: Env> Inner<E> {
             Request::Unit(unit, op) => self.as_owner(unit, op).await,
             Request::Persist => self.persist_map().await.map(|()| Outcome::Done),
             Request::Settle => {
-                // What waits to be written again holds records open.
+                // Incomplete writes keep their records open until they are written again.
                 self.mend(|_| true).await?;
                 if let Some(log) = self.log() {
                     log.settle().await;
@@ -501,7 +503,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Cuts a range into pieces, and collects them by unit.
+    /// Cuts a range into pieces, and collects them by stripe group.
     fn split(&self, offset: u64, len: u64, content: impl Fn(u64, u64) -> Content) -> Vec<(UnitIndex, Pieces)> {
         let geometry = &self.shared.geometry;
         let mut work: Vec<(UnitIndex, Pieces)> = Vec::with_capacity(1);
@@ -511,8 +513,8 @@ impl<E: Env> Inner<E> {
             let step = place.left.min(len - done);
             let piece =
                 Piece { role: place.role, range: Range::new(place.x, place.x + step), content: content(done, step) };
-            // A unit's stripes are at most `rows * sets` stripes apart, so the search from the end
-            // is short.
+            // The stripes of a stripe group are at most `rows * sets` stripes apart, so the search
+            // from the end is short.
             match work.iter_mut().rev().find(|(unit, _)| *unit == place.unit) {
                 Some((_, pieces)) => pieces.push(piece),
                 None => work.push((place.unit, smallvec![piece])),
@@ -527,7 +529,7 @@ impl<E: Env> Inner<E> {
         self.drives.borrow().get(usize::from(id.0)).cloned().flatten()
     }
 
-    /// A drive for who keeps watch himself.
+    /// A drive without its watch, for a caller that keeps watch itself.
     #[inline]
     pub fn unwatched(&self, id: DriveId) -> Option<E::Drive> {
         Some(self.drives.borrow().get(usize::from(id.0))?.as_ref()?.unwatched().clone())

@@ -1,8 +1,8 @@
-//! Finding out what a set of drives is, from the drives alone.
+//! Finds out which group a set of drives is, from the drives alone.
 //!
 //! The superblock with the highest epoch is true. A drive belongs to the group if that superblock
-//! lists it as in sync, being rebuilt, or a spare; whatever else is refused with its reason and
-//! left as it is. No order and no name matters.
+//! lists it as in sync, being rebuilt, or a spare. Every other drive is refused with a reason and
+//! left as it is. Neither the order nor the names of the drives matter.
 
 use drive::{BlockError, Drive, DriveError, Env, join_all};
 use format::{MemberEntry, MemberState, Role, SlotError, Superblock, SuperblockError, Uuid};
@@ -95,8 +95,8 @@ pub enum AssembleError {
         /// Which ones, and why.
         why: String,
     },
-    /// The group was run twice, each time with other members, and nobody can tell which half is
-    /// wanted.
+    /// The group was run twice, each time with other members. Only the operator can tell which half
+    /// is wanted.
     #[error("{drive} went on without {other} while that went on without it: leave out the drives of one half")]
     Divided {
         /// A drive of one half.
@@ -104,11 +104,11 @@ pub enum AssembleError {
         /// One of the other.
         other: String,
     },
-    /// What a crash left could not be put right, or the superblocks could not be written.
+    /// The recovery after a crash failed, or the superblocks could not be written.
     #[error("{0}")]
     Block(BlockError),
-    /// No member can read one of the group's own structures. There may be one all the same: without
-    /// it data would be taken for absent.
+    /// No member can read one of the group's own structures. It may exist all the same, and then
+    /// data would be taken for absent.
     #[error("the {0} cannot be read from any member")]
     Unreadable(&'static str),
     /// Something in the group's own structures is wrong on every member.
@@ -119,12 +119,12 @@ pub enum AssembleError {
     UnknownCatalogue(SlotError),
 }
 
-/// What a set of drives is.
+/// A group, as it was found on a set of drives.
 #[derive(Debug, Clone)]
 pub struct Assembly {
     /// The newest superblock.
     pub superblock: Superblock,
-    /// For each place the index of its drive among those given, if it is there.
+    /// For each slot the index of its drive among those given, if it is there.
     pub members: Vec<Option<usize>>,
     /// Indices of the spares.
     pub spares: Vec<usize>,
@@ -133,7 +133,7 @@ pub struct Assembly {
 }
 
 impl Assembly {
-    /// Places without a usable drive.
+    /// Slots without a usable drive.
     pub fn missing(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.members.len()).filter(|&index| self.members[index].is_none())
     }
@@ -147,7 +147,8 @@ impl Assembly {
 pub async fn assemble<E: Env>(env: &E, drives: &[E::Drive]) -> Result<Assembly, AssembleError> {
     let mut refused: Vec<(usize, Refusal)> = Vec::new();
     let mut found: Vec<(usize, Superblock)> = Vec::new();
-    // One after the other, those that do not answer would add up.
+    // At the same time: one after the other, the time limits of drives that do not answer would add
+    // up.
     for (index, looked) in join_all(drives.iter().map(|drive| look(env, drive))).await.into_iter().enumerate() {
         match looked {
             Ok(superblock) => found.push((index, superblock)),
@@ -158,8 +159,8 @@ pub async fn assemble<E: Env>(env: &E, drives: &[E::Drive]) -> Result<Assembly, 
     judge(found, refused, &name, &|index| drives[index].info().size_bytes)
 }
 
-/// Finds out which group drives are whose superblocks were read, by the index of the drive.
-/// `refused` are the others.
+/// Finds out which group a set of drives is, after their superblocks were read. `found` has the
+/// superblocks by the index of the drive, `refused` the other drives.
 ///
 /// # Errors
 /// [`AssembleError`] if they are not enough of one group.
@@ -210,7 +211,7 @@ pub fn judge(
     Ok(assembly)
 }
 
-/// The superblock of a drive, or what it holds instead.
+/// The superblock of a drive, or why it has none that can be used.
 async fn look<E: Env>(env: &E, drive: &E::Drive) -> Result<Superblock, Refusal> {
     let drive = Bounded::new(env, drive);
     let error = match superblock_on(&drive).await.map_err(Refusal::Drive)? {
@@ -225,9 +226,9 @@ async fn look<E: Env>(env: &E, drive: &E::Drive) -> Result<Superblock, Refusal> 
     Err(if holds.is_empty() { Refusal::NotPurlin } else { Refusal::Foreign(holds.join(", ")) })
 }
 
-/// No drive went on without all of the members that the newest superblock counts on, in another
-/// line of runs. That takes a level that survives the loss of half of its members, two runs with
-/// one half each, and a third with both.
+/// Checks that the drives have one history. Two histories exist if a drive went on without all of
+/// the members that the newest superblock counts on. That takes a level that survives the loss of
+/// half of its members, two runs with one half each, and a third with both.
 fn check_one_line(
     newest: &Superblock,
     found: &[(usize, Superblock)],
@@ -252,7 +253,7 @@ fn check_one_line(
     Ok(())
 }
 
-/// Each set needs as many members in sync as a stripe has data strips.
+/// Checks that each set has as many members in sync as a stripe has data strips.
 pub(crate) fn check_enough(assembly: &Assembly, name: &impl Fn(usize) -> String) -> Result<(), AssembleError> {
     let shape = assembly.superblock.shape;
     let in_sync = |place: &usize| {

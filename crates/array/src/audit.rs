@@ -1,11 +1,11 @@
-//! Scrubbing a stripe whose blocks have checksums. Checksums and syndromes decide together:
+//! Scrub of a stripe whose blocks have checksums. Checksums and parity decide together:
 //!
-//! | checksums | syndromes | verdict |
+//! | checksums | parity | verdict |
 //! |---|---|---|
-//! | all fit | agree | right |
-//! | all fit | disagree | strips contradict each other; two syndromes may name one |
+//! | all fit | agrees | right |
+//! | all fit | disagrees | strips contradict each other; two parity strips may name the wrong one |
 //! | some do not fit, no more than can be computed from the others | the others agree | those strips are wrong; or their checksums, where the computed bytes are what was read |
-//! | some do not fit | the others disagree, or are too few | nobody can tell: nothing is changed |
+//! | some do not fit | the others disagree, or are too few | undecidable: nothing is changed |
 
 use std::rc::Rc;
 
@@ -24,30 +24,30 @@ use crate::verify::sums_of;
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
-/// A block of a strip.
+/// The state of a block of a strip, as a scrub found it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Seen {
     /// As it was written.
     Good,
-    /// Other bytes than were written, or its checksum is wrong.
+    /// It has other bytes than were written, or its checksum is wrong.
     Wrong,
-    /// The medium does not give it back.
+    /// The drive cannot read it.
     Unreadable,
     /// Its member is gone.
     Lost,
 }
 
-/// What could be seen of a strip.
+/// The strips of a stripe, as far as they could be read.
 struct Strips {
-    /// By role; whatever could not be read is zero.
+    /// By role. Bytes that could not be read are zero.
     bytes: Vec<BufMut>,
     /// By role and block.
     seen: Vec<Vec<Seen>>,
 }
 
 impl<E: Env> Inner<E> {
-    /// Compares some columns of a row with their checksums and with each other. Under the unit's
-    /// lock.
+    /// Compares a column range of a stripe with its checksums, and the strips with each other.
+    /// Under the stripe group's lock.
     pub async fn audit(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -78,7 +78,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Decides about the blocks at a column of which some are wrong or unreadable.
+    /// Decides about the blocks at member offset `x`, some of which are wrong or unreadable.
     async fn judge(
         self: &Rc<Self>,
         unit: UnitIndex,
@@ -104,12 +104,12 @@ impl<E: Env> Inner<E> {
                 self.shared.count_damaged(strip.member);
                 self.tell_flaw(strip, offset, BLOCK_BYTES, Flaw::Damaged);
             }
-            // Nobody has to be asked about a block that cannot be read: there is nothing in it to
-            // keep.
+            // A block that cannot be read is repaired in every mode: it has no content that could
+            // be kept.
             let repaired = match right {
                 Some(right) if mode == ScrubMode::Repair || fault == Fault::Unreadable => {
                     let right = BufMut::copy_of(right).freeze();
-                    // Writing it notes its checksum, too.
+                    // The write updates the checksum, too.
                     let written = self.put_right(unit, view, role, x, right).await?;
                     if written && fault != Fault::Checksum {
                         self.tell_healed(strip, unit, x, BLOCK_BYTES);
@@ -129,8 +129,8 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// All strips of a block, with the erased ones computed from the others; nothing if they are
-    /// too many, or if the others contradict each other.
+    /// All strips of a block, with the erased ones computed from the others. `None` if too many are
+    /// erased, or if the others contradict each other.
     fn restore_erased(&self, erased: &[Role], parts: &[&[u8]]) -> Option<Vec<BufMut>> {
         let geometry = &self.shared.geometry;
         if erased.len() > geometry.syndromes {
@@ -149,7 +149,7 @@ impl<E: Env> Inner<E> {
         agree.then_some(whole)
     }
 
-    /// Reads all strips of a row. A member that fails meanwhile counts as lost.
+    /// Reads all strips of a stripe. A member that fails meanwhile counts as lost.
     async fn look_at(self: &Rc<Self>, unit: UnitIndex, columns: Range) -> (RowView<E::Drive>, Strips) {
         let view = self.view(unit, columns.start, &[]);
         let looks = view.0.iter().map(|strip| self.look_at_strip(strip, unit, columns));
@@ -188,7 +188,7 @@ impl<E: Env> Inner<E> {
                     self.fail(strip.member, strip.id, Cause::of(Failure::read(offset, error))).await;
                     return lost(bytes);
                 }
-                // Block by block, to see which.
+                // Read block by block, to find out which are unreadable.
                 let mut unreadable = vec![false; blocks];
                 for (index, unreadable) in unreadable.iter_mut().enumerate() {
                     let block = &mut bytes[index * BLOCK..][..BLOCK];

@@ -1,7 +1,7 @@
-//! A drive while nobody keeps watch over it: before its group runs.
+//! A drive with a time limit for each operation, for use before its group runs.
 //!
-//! Once an operation has had no answer for [`TIME_LIMIT`] the drive is *silent*, and is asked
-//! nothing more: what it was asked may still reach it, so whoever used it has to leave it out. A
+//! Once an operation has had no answer for [`TIME_LIMIT`] the drive is *silent*, and gets no
+//! further operation. Earlier operations may still reach it, so the caller has to leave it out. A
 //! group that runs has [`crate::watch`] for this, without a timer for each operation.
 
 use std::cell::Cell;
@@ -14,10 +14,10 @@ use crate::settings::TIME_LIMIT;
 
 const SECOND: Nanos = 1_000_000_000;
 
-/// What operations of a drive that is silent end with.
+/// The error of every operation on a silent drive.
 const SILENT: DriveError = DriveError::Silent { seconds: (TIME_LIMIT / SECOND) as u32 };
 
-/// A drive none of whose operations takes longer than [`TIME_LIMIT`].
+/// A drive on which no operation takes longer than [`TIME_LIMIT`].
 pub(crate) struct Bounded<'a, E: Env> {
     env: &'a E,
     drive: &'a E::Drive,
@@ -38,7 +38,7 @@ impl<'a, E: Env> Bounded<'a, E> {
         if self.silent.get() {
             return Err(SILENT);
         }
-        // What is done when it is first polled costs no timer.
+        // An operation that is done when it is first polled needs no timer.
         let limit = async { self.env.sleep(Duration::from_nanos(TIME_LIMIT)).await };
         race(operation, limit).await.unwrap_or_else(|| {
             self.silent.set(true);

@@ -1,7 +1,7 @@
-//! Why a drive left its group, and what was noticed of drives that stayed: for people who read the
-//! log.
+//! Why a drive left its group, and which flaws were found on drives that stayed. This is for
+//! operators who read the event log.
 //!
-//! Nothing of this is looked at by the engine, and nothing is done for it where nothing failed.
+//! The engine bases no decision on it, and spends nothing on it where nothing failed.
 
 use std::fmt;
 use std::rc::Rc;
@@ -17,36 +17,36 @@ use crate::status::Event;
 use crate::unit::{RowView, StripView};
 use crate::write::StripWrite;
 
-/// What a drive was asked.
+/// A kind of drive operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// To read.
+    /// A read.
     Read,
-    /// To write, or to make a range read as zeroes.
+    /// A write, or an operation that makes a range read as zeroes.
     Write,
-    /// To make what was written durable.
+    /// A flush.
     Flush,
 }
 
 /// A drive operation that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
-    /// What it was.
+    /// The operation.
     pub operation: Operation,
-    /// Where on the drive it began, in bytes. A flush is of all of it.
+    /// Byte on the drive at which it began. `None` for a flush, which covers the whole drive.
     pub offset: Option<u64>,
-    /// What the drive said.
+    /// The error that the drive returned.
     pub error: DriveError,
 }
 
 /// Why a member or a spare is not in service any more.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// An operation failed, and there was no use in trying again.
+    /// An operation failed, and a retry could not help.
     Failed(Failure),
-    /// An operation failed, and again when it was tried again; this is the last failure.
+    /// An operation failed, and its retry too. This is the last failure.
     KeptFailing(Failure),
-    /// It was told so by an operator.
+    /// An operator ordered it.
     Operator,
     /// It has not answered within the time limit.
     Silent {
@@ -56,20 +56,20 @@ pub enum Cause {
     /// It was far slower than the others for long, and a spare was there
     /// ([`crate::Settings::retire_slow`]).
     Slow,
-    /// It was pulled: the machine has it no more.
+    /// It was pulled: the machine does not have it any more.
     Pulled,
-    /// Of another machine, it was out of reach for longer than is waited for.
+    /// A drive of another machine was out of reach for longer than the group waits.
     OutOfReach,
-    /// It failed while a crash was put right, and had no part in that.
+    /// It failed during the recovery after a crash, which went on without it.
     Recovery,
 }
 
-/// What is wrong with bytes that could not be taken as they were read.
+/// Why bytes cannot be used as they were read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Flaw {
-    /// They are not what was written there: their checksums say so.
+    /// Their checksums show that they are not what was written there.
     Damaged,
-    /// The drive does not give them.
+    /// The drive cannot read them.
     Unreadable(DriveError),
 }
 
@@ -88,7 +88,7 @@ impl Failure {
 }
 
 impl Cause {
-    /// The last failure of an operation that is tried again where that could help.
+    /// The cause for the last failure of an operation that is retried where that could help.
     pub(crate) fn of(failure: Failure) -> Cause {
         match failure.error {
             DriveError::Gone => Cause::Failed(failure),
@@ -142,7 +142,7 @@ impl fmt::Display for Flaw {
 }
 
 impl<E: Env> Inner<E> {
-    /// Lets the leader's listener hear of something. Nobody waits for it.
+    /// Sends an event to the leader's listener, without waiting for it.
     #[cold]
     pub fn tell(self: &Rc<Self>, event: Event) {
         if let Some(leader) = &self.leader {
@@ -150,29 +150,30 @@ impl<E: Env> Inner<E> {
         }
         let inner = self.clone();
         self.env.spawn(async move {
-            // Of a group that is gone nobody wants to know.
+            // An error means that the group is gone. Then the event is of no use.
             let _ = inner.on_leader(Request::Tell(event)).await;
         });
     }
 
-    /// An operation on a member failed, and is tried again.
+    /// Reports that an operation on a member failed, and is tried again.
     pub fn tell_retry(self: &Rc<Self>, member: MemberIndex, drive: DriveId, failure: Failure) {
         self.tell(Event::Retried { member, drive, failure });
     }
 
-    /// Bytes of a member cannot be used.
+    /// Reports that bytes of a member cannot be used.
     pub fn tell_flaw(self: &Rc<Self>, strip: &StripView<E::Drive>, offset: u64, len: u64, flaw: Flaw) {
         self.tell(Event::BytesFlawed { member: strip.member, drive: strip.id, offset, len, flaw });
     }
 
-    /// Bytes of a member that could not be used were computed from the others and written back.
+    /// Reports that bytes of a member that could not be used were computed from the others and
+    /// written back.
     pub fn tell_healed(self: &Rc<Self>, strip: &StripView<E::Drive>, unit: UnitIndex, x: u64, len: u64) {
         let offset = self.shared.geometry.member_offset(unit, x);
         self.tell(Event::BytesHealed { member: strip.member, drive: strip.id, offset, len });
     }
 
     /// As [`Inner::tell_healed`], for a write that found strips unreadable and wrote them as well,
-    /// but those that `failed`.
+    /// except for those that `failed`.
     #[cold]
     pub fn tell_healed_by(
         self: &Rc<Self>,

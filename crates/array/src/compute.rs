@@ -1,5 +1,5 @@
-//! The bytes of a write: from patches and what was read to the new content of every strip that
-//! changes.
+//! The bytes of a write: computes the new content of every strip that changes, from patches and
+//! reads.
 
 use drive::{Buf, BufMut, Env, Segments};
 use smallvec::{SmallVec, smallvec};
@@ -13,16 +13,17 @@ use crate::record::Bases;
 use crate::unit::RowView;
 use crate::write::{Run, Runs, StripWrite};
 
-/// Strips of a row, for which most rows need no memory of their own.
+/// One item per strip of a stripe. Most stripes need no memory on the heap.
 type Strips<T> = SmallVec<[T; 12]>;
 
 type Reads = Vec<(Role, Range, BufMut)>;
 
-/// All syndromes of some columns, or their bases.
+/// All parity of a column range, or its partial parity.
 pub(crate) type Syndromes = SmallVec<[BufMut; 4]>;
 
 impl<E: Env> Inner<E> {
-    /// A zone's first write: everything that is not data is zero, and all strips are written.
+    /// First write to an allocation chunk: all strips are written, with zeroes where there is no
+    /// data.
     pub fn compute_fresh(&self, overlay: &Overlay, columns: Range, view: &RowView<E::Drive>) -> Vec<StripWrite> {
         let geometry = &self.shared.geometry;
         let mut content = Vec::with_capacity(geometry.data);
@@ -64,8 +65,9 @@ impl<E: Env> Inner<E> {
         writes
     }
 
-    /// Reconstruct-write: what is written to the data strips, known over all columns from patches
-    /// and reads. Gives their content, too, from which [`Inner::push_whole`] computes the rest.
+    /// Reconstruct-write: the data strips are known over all columns, from patches and reads.
+    /// Returns the writes of data strips, and the content from which [`Inner::push_whole`] computes
+    /// the parity.
     pub fn compute_whole(
         &self,
         overlay: &Overlay,
@@ -84,8 +86,8 @@ impl<E: Env> Inner<E> {
         (writes, content)
     }
 
-    /// No syndrome can be written: only data, with the sectors at the edges completed from what was
-    /// read.
+    /// Writes data only, because no parity can be written. Sectors at the edges are completed from
+    /// what was read.
     pub fn compute_plain(
         &self,
         overlay: &Overlay,
@@ -100,9 +102,9 @@ impl<E: Env> Inner<E> {
         writes
     }
 
-    /// Read-modify-write: the syndromes change by the difference of old and new data. Gives what is
-    /// written to the data strips, and the syndromes: the new ones, or their bases, from which
-    /// [`Inner::push_completed`] makes them.
+    /// Read-modify-write: parity changes by the difference of old and new data. Returns the writes
+    /// of data strips, and either the new parity or the partial parity, which
+    /// [`Inner::push_completed`] turns into the new parity.
     pub fn compute_modified(
         &self,
         overlay: &Overlay,
@@ -116,7 +118,8 @@ impl<E: Env> Inner<E> {
         for role in geometry.data..geometry.strips() {
             match reads.iter().position(|(read, ..)| *read == role) {
                 Some(index) => syndromes.push(reads.swap_remove(index).2),
-                // Not readable, hence not written either: what is computed into it is thrown away.
+                // This strip cannot be read, so it is not written either. The result in this buffer
+                // is dropped.
                 None => syndromes.push(self.env.alloc(columns.len() as usize)),
             }
         }
@@ -146,7 +149,7 @@ impl<E: Env> Inner<E> {
         (writes, syndromes)
     }
 
-    /// Restore: what is lost is computed from `k` good strips; unreadable strips are written back
+    /// Restore: lost strips are computed from `k` good strips. Unreadable strips are written back
     /// whole.
     pub fn compute_restored(
         &self,
@@ -176,7 +179,7 @@ impl<E: Env> Inner<E> {
         writes
     }
 
-    /// All data strips over some columns, from `k` good strips.
+    /// All data strips of a column range, from `k` good strips.
     pub fn restore_data(&self, columns: Range, view: &RowView<E::Drive>, reads: Reads) -> Vec<BufMut> {
         let lost: Vec<Role> = (0..view.0.len()).filter(|&role| view.0[role].strip != Strip::Good).collect();
         let decoder = self.decoder(&lost);
@@ -194,7 +197,7 @@ impl<E: Env> Inner<E> {
         data.into_iter().map(|strip| strip.expect("a data strip is a source or restored")).collect()
     }
 
-    /// The decoder for some lost strips. Made once.
+    /// The decoder for some lost strips. It is made once, and kept.
     pub fn decoder(&self, lost: &[Role]) -> std::rc::Rc<gf::Decoder> {
         let key = lost.iter().fold(0u64, |key, role| key | 1 << role);
         let make = || {
@@ -203,7 +206,7 @@ impl<E: Env> Inner<E> {
         self.decoders.borrow_mut().entry(key).or_insert_with(make).clone()
     }
 
-    /// The sectors that patches cover whole, as they came, in order.
+    /// The sectors that patches cover completely, in order, in the buffers of the patches.
     fn whole_sectors(&self, overlay: &Overlay, role: Role, columns: Range) -> Runs {
         let geometry = &self.shared.geometry;
         let mut runs = Runs::new();
@@ -216,8 +219,8 @@ impl<E: Env> Inner<E> {
                 };
                 runs.push((patch.range.start, buf));
             }
-            // A drive takes whole sectors from each piece of memory: pieces that meet inside a
-            // sector are copied together.
+            // A drive takes whole sectors from each buffer. So buffers that meet inside a sector
+            // are copied into one.
             let meets_inside = runs[first..].iter().any(|(start, _)| !start.is_multiple_of(geometry.sector));
             if meets_inside {
                 runs.truncate(first);
@@ -229,8 +232,8 @@ impl<E: Env> Inner<E> {
         runs
     }
 
-    /// Patches and reads of every data strip as runs in order. Where a sector is covered in part,
-    /// what was read there is overlaid.
+    /// Patches and reads of every data strip as runs in order. Where patches cover a sector in
+    /// part, they are laid over what was read there.
     fn merge(&self, overlay: &Overlay, columns: Range, reads: Reads) -> Vec<Runs> {
         let data = self.shared.geometry.data;
         let mut content: Vec<Runs> = (0..data).map(|role| self.whole_sectors(overlay, role, columns)).collect();
@@ -244,8 +247,8 @@ impl<E: Env> Inner<E> {
         content
     }
 
-    /// Computes the syndromes of data strips that are known over all columns, for those members
-    /// that take them.
+    /// Computes the parity of data strips that are known over all columns, for the members that
+    /// take it.
     pub fn push_whole(
         &self,
         writes: &mut Vec<StripWrite>,
@@ -255,8 +258,8 @@ impl<E: Env> Inner<E> {
     ) {
         let mut roles = self.shared.geometry.data..self.shared.geometry.strips();
         if self.shared.geometry.data == 1 {
-            // A mirror's syndromes are copies of its one data strip: the same memory goes to every
-            // member.
+            // The parity strips of a mirror are copies of its one data strip: the same memory goes
+            // to every member.
             let mut everything = Ranges::new();
             everything.add(columns);
             for role in roles.filter(|&role| takes(role)) {
@@ -267,8 +270,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// The bases of a record's one strip, which the log is done with, become the new syndromes, for
-    /// those members that take them.
+    /// Turns the partial parity of a record with one strip into the new parity, for the members
+    /// that take it. The log is done with these buffers.
     pub fn push_completed(
         &self,
         writes: &mut Vec<StripWrite>,
@@ -290,7 +293,7 @@ impl<E: Env> Inner<E> {
         self.push_syndromes(writes, syndromes, columns, takes);
     }
 
-    /// The same bytes for changing, copied if somebody still looks at these.
+    /// Makes the bytes writable. Copies them if another owner still uses the buffer.
     fn thaw(&self, buf: Buf) -> BufMut {
         let alone = match self.env.trouble("what was logged is looked at") {
             true => Err(buf),
@@ -303,7 +306,7 @@ impl<E: Env> Inner<E> {
         })
     }
 
-    /// Adds writes of all syndromes over some columns, for those members that take them.
+    /// Adds writes of all parity strips of a column range, for the members that take them.
     pub fn push_syndromes(
         &self,
         writes: &mut Vec<StripWrite>,
@@ -316,14 +319,14 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// The syndromes of data strips that are known over all columns.
+    /// The parity of data strips that are known over all columns.
     pub fn encode(&self, content: &[Runs], columns: Range) -> Syndromes {
         let len = columns.len() as usize;
         let mut syndromes: Syndromes = (0..self.shared.geometry.syndromes).map(|_| self.env.alloc(len)).collect();
         let mut next: Strips<usize> = smallvec![0; content.len()];
         let mut at = columns.start;
         while at < columns.end {
-            // Up to where the first of the strips goes over to another piece of memory.
+            // Up to the first place where one of the strips continues in another buffer.
             let end_of = |role: usize| content[role][next[role]].0 + content[role][next[role]].1.len() as u64;
             let end = (0..content.len()).map(end_of).min().expect("a stripe has data strips");
             let slice = |role: usize| {

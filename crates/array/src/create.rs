@@ -1,4 +1,4 @@
-//! Making a group.
+//! Creates a group.
 
 use drive::{Drive, DriveError, Env, Segments, join_all};
 use format::{
@@ -10,7 +10,8 @@ use thiserror::Error;
 use crate::leader::write_superblock;
 use crate::probe::superblock_places;
 
-/// What a new group is to be. Identities come from outside, since the engine draws no randomness.
+/// The parameters of a new group. Identities come from the caller, since the engine draws no
+/// randomness.
 #[derive(Debug, Clone)]
 pub struct NewGroup {
     /// Identity of the array.
@@ -19,11 +20,10 @@ pub struct NewGroup {
     pub name: String,
     /// How data is spread.
     pub shape: Shape,
-    /// What a crash may cost. Levels without redundancy have nothing to log: for them it is
-    /// [`CrashSafety::Off`] whatever is wanted.
+    /// Crash safety: what a crash may cost. Levels without redundancy have nothing to log: for them
+    /// it is always [`CrashSafety::Off`].
     pub crash_safety: CrashSafety,
-    /// Keep checksums of data and syndromes. They need a log: without one there are none, whatever
-    /// is wanted.
+    /// Keep checksums of data and parity. They need a log: without one this is ignored.
     pub checksums: bool,
     /// Identities of the drives: the members in order, then the spares.
     pub drives: Vec<Uuid>,
@@ -42,7 +42,7 @@ pub enum CreateError {
     Drive {
         /// Its name.
         drive: String,
-        /// What happened.
+        /// The error.
         error: DriveError,
     },
     /// A spare that could not take a member's place.
@@ -60,8 +60,8 @@ pub enum CreateError {
     Invalid(&'static str),
 }
 
-/// From this size on a drive is one that is bought, and replaced by another of its kind some years
-/// later.
+/// A drive of this size or more is a product that is bought, and that is replaced by another of its
+/// kind some years later.
 const MARGIN_FROM_BYTES: u64 = 16 << 30;
 
 /// A thousandth of the drive: at least 16 MiB from [`MARGIN_FROM_BYTES`] on.
@@ -73,7 +73,7 @@ fn margin_bytes(smallest_member_bytes: u64) -> u64 {
     if smallest_member_bytes < MARGIN_FROM_BYTES { 0 } else { smallest_member_bytes / MARGIN_DIVISOR }
 }
 
-/// The superblock a group would have, without touching any drive.
+/// The superblock that a group would have. Touches no drive.
 ///
 /// # Errors
 /// [`CreateError`].
@@ -119,8 +119,8 @@ pub fn plan<D: Drive>(new: &NewGroup, drives: &[D]) -> Result<Superblock, Create
     }
 }
 
-/// Writes a new group to its drives: what they held is lost. The group is complete when this
-/// returns, and there is none if it fails: drives that were written first are not enough to
+/// Writes a new group to its drives: their content is lost. The group is complete when this returns
+/// without an error. After an error there is no group: the drives that were written are too few to
 /// assemble it from, or are erased again.
 ///
 /// # Errors

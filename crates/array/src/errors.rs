@@ -1,8 +1,8 @@
-//! How often operations of a member failed, by what they were.
+//! Counts failed operations of members, by their kind.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What an operation was that failed.
+/// The kind of a failed operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Failed {
     /// A read.
@@ -11,7 +11,7 @@ pub(crate) enum Failed {
     Write,
     /// A flush, a discard, or an answer that never came.
     Other,
-    /// Anything that is tried again.
+    /// An operation that is tried again.
     Retried,
 }
 

@@ -1,4 +1,4 @@
-//! Flush: what was acknowledged becomes durable.
+//! Flush: makes acknowledged writes durable.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::ranges::Range;
 use crate::shared::{DriveId, Slot};
 
 impl<E: Env> Array<E> {
-    /// Makes every request that completed before this call durable, whichever shard it was made on.
+    /// Makes every request durable that completed before this call, on any shard.
     ///
     /// # Errors
     /// [`BlockError`] if more members failed to flush than the level survives.
@@ -31,13 +31,14 @@ impl<E: Env> Array<E> {
 }
 
 impl<E: Env> Inner<E> {
-    /// Makes everything durable that completed before, and seals the logs of all shards.
+    /// Makes everything durable that completed before, and writes checkpoint records to the logs of
+    /// all shards.
     pub async fn flush(self: &Rc<Self>) -> Result<(), BlockError> {
         if self.shared.is_astray() {
             self.on_leader(Request::MarkDirty).await?;
         }
-        // Shards whose logs have to be sealed flush on their own: whoever seals has to have looked
-        // before the flush.
+        // Shards whose logs need a checkpoint record flush on their own: the shard that writes one
+        // has to note its completed records before the flush.
         let others = (0..self.shards).filter(|&shard| shard != self.shard && self.shared.is_unsealed(shard));
         let sealed = join_all(others.map(|shard| self.on_shard(shard, Request::Seal))).await;
         sealed.into_iter().try_for_each(|sealed| sealed.map(|_| ()))?;
@@ -54,8 +55,8 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Flushes every member and replacement, their checksums included, and lets the logs of all
-    /// shards know. Members that cannot flush leave the group.
+    /// Flushes every member and replacement, their checksums included, and informs the logs of all
+    /// shards. Members that cannot flush leave the group.
     pub async fn flush_members(self: &Rc<Self>) -> Result<(), BlockError> {
         let settled: SmallVec<[u64; 16]> =
             self.counters.iter().map(|shard| shard.settled.load(Ordering::Acquire)).collect();
@@ -77,9 +78,10 @@ impl<E: Env> Inner<E> {
         self.flush_slots(self.shared.slots()).await
     }
 
-    /// Makes durable what was written to the row of these columns, as records are computed from it
-    /// that leave other strips as they are: its strips and syndromes, with their checksums. Or
-    /// everything, if that is done soon anyway. Under the unit's lock.
+    /// Makes the writes to the stripe at these columns durable: its strips and parity, with their
+    /// checksums. A record whose partial parity comes from strips that it leaves as they are needs
+    /// them to be durable. Flushes all members instead, if that costs less by now
+    /// ([`Log::may_flush_row`]). Under the stripe group's lock.
     pub async fn flush_row_or_all(
         self: &Rc<Self>,
         log: &Log,
@@ -103,7 +105,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Flushes members, those of them that are there. Those that cannot flush leave the group.
+    /// Flushes those of the members that are present. Members that cannot flush leave the group.
     async fn flush_slots(self: &Rc<Self>, slots: impl Iterator<Item = (MemberIndex, Slot)>) -> Result<(), BlockError> {
         self.dawdle("checksums are saved, and members are not flushed").await;
         let live = slots.flat_map(|pair| self.drives_of(pair));

@@ -1,34 +1,34 @@
-//! Where a byte of the group lies: sets, units, rows, strips, members. Pure arithmetic.
+//! Where a byte of the group is: sets, stripe groups, rows, strips, members. Pure arithmetic.
 //!
 //! ```text
-//! group bytes ── stripes, dealt to the sets in turn ── a stripe: k data strips and m syndromes on n = k + m members
+//! group bytes ── stripes, dealt to the sets in turn
+//! a stripe: k data strips and m parity strips on n = k + m members
 //!
-//!   member space of one set:  | unit 0          | unit 1          | ...
-//!                             | row 0 | row 1 | | row 0 | row 1 | |      a row is the place of one stripe
-//!                             | zone  | zone  | | ...                    a zone has one bit in the allocation map
+//! members of one set:  | stripe group 0    | stripe group 1    | ...
+//!                      | row 0   | row 1   | row 0   | row 1   |  a row is the place of one stripe
+//!                      | chunk   | chunk   | ...                  a chunk has one bit in the map
 //! ```
 //!
-//! A *unit* is what one lock covers: a stripe, or as many stripes of a set as one allocation zone
-//! spans, so that a unit holds whole stripes and whole zones. Inside a unit a column `x` counts the
-//! bytes from its start on each member.
+//! A *stripe group* (`unit`) is what one lock covers: one stripe, or as many stripes of a set as
+//! one allocation chunk (`zone`) spans. So it holds whole stripes and whole chunks. The *member
+//! offset* `x` (column) counts the bytes from the start of the stripe group on each member.
 
 use format::{BLOCK, Layout, Shape};
 
 use crate::ranges::Range;
 
-/// A member's place in the group, from 0.
+/// A member's slot in the group, from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemberIndex(pub u16);
 
-/// A unit of the group: the stripes under one lock. Units of the sets take turns: `band * sets +
-/// set`.
+/// A stripe group: the stripes under one lock. The sets take turns: `band * sets + set`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnitIndex(pub u64);
 
-/// A strip's place in its stripe: data strips are `0..k`, syndromes `k..k + m`.
+/// A strip's place in its stripe: data strips are `0..k`, parity strips are `k..k + m`.
 pub type Role = usize;
 
-/// The strips of a row of which a bit each is set, in order.
+/// The strips of a row whose bits are set, in order.
 pub(crate) fn roles(mut bits: u64) -> impl Iterator<Item = Role> {
     std::iter::from_fn(move || {
         let role = bits.trailing_zeros();
@@ -40,11 +40,11 @@ pub(crate) fn roles(mut bits: u64) -> impl Iterator<Item = Role> {
 /// A run of group bytes within one strip.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
-    /// The unit.
+    /// The stripe group.
     pub unit: UnitIndex,
     /// The data strip.
     pub role: Role,
-    /// The column in the unit.
+    /// The member offset in the stripe group.
     pub x: u64,
     /// Bytes from here to the end of the strip.
     pub left: u64,
@@ -55,26 +55,27 @@ pub struct Place {
 pub struct Geometry {
     /// Data strips of a stripe, `k`. 1 for mirrors.
     pub data: usize,
-    /// Syndromes of a stripe, `m`. Copies less one for mirrors.
+    /// Parity strips of a stripe, `m`. For mirrors the number of copies less one.
     pub syndromes: usize,
-    /// Sets of members; a stripe lies in one of them.
+    /// Sets of members. A stripe lies in one of them.
     pub sets: u64,
     /// Bytes of a strip.
     pub strip: u64,
-    /// Bytes of a unit on each member: the larger of strip and zone.
+    /// Bytes of a stripe group on each member: those of a strip or of an allocation chunk, the
+    /// larger.
     pub unit: u64,
-    /// Bytes of a zone on each member.
+    /// Bytes of an allocation chunk on each member.
     pub zone: u64,
     /// Smallest range a member reads or writes: the largest logical block size of the members, or a
-    /// whole block where blocks have checksums.
+    /// whole block if blocks have checksums.
     pub sector: u64,
     /// Where the data region starts on each member.
     pub data_start: u64,
-    /// Units of one set.
+    /// Stripe groups of one set.
     pub bands: u64,
     strip_shift: u32,
     zone_shift: u32,
-    /// Rows of a unit are `1 << rows_shift`.
+    /// A stripe group has `1 << rows_shift` rows.
     rows_shift: u32,
     stripe_data: u64,
     capacity: u64,
@@ -135,27 +136,27 @@ impl Geometry {
         self.stripe_data
     }
 
-    /// Units of the group.
+    /// Stripe groups of the drive group.
     pub fn unit_count(&self) -> u64 {
         self.bands * self.sets
     }
 
-    /// Zones of the group.
+    /// Allocation chunks of the drive group.
     pub fn zone_count(&self) -> u64 {
         self.unit_count() * self.zones_per_unit()
     }
 
-    /// Rows (stripes) of a unit.
+    /// Rows (stripes) of a stripe group.
     pub fn rows(&self) -> u64 {
         1 << self.rows_shift
     }
 
-    /// Zones of a unit.
+    /// Allocation chunks of a stripe group.
     pub fn zones_per_unit(&self) -> u64 {
         self.unit >> self.zone_shift
     }
 
-    /// Where a group byte lies.
+    /// The place of a group byte.
     #[inline]
     pub fn place(&self, offset: u64) -> Place {
         let stripe = offset / self.stripe_data;
@@ -172,7 +173,7 @@ impl Geometry {
         }
     }
 
-    /// The group byte of a column of a data strip: the inverse of [`Geometry::place`].
+    /// The group byte at a member offset of a data strip: the inverse of [`Geometry::place`].
     pub fn offset(&self, unit: UnitIndex, role: Role, x: u64) -> u64 {
         assert!(role < self.data, "only data strips have group bytes");
         let (band, set) = (unit.0 / self.sets, unit.0 % self.sets);
@@ -180,16 +181,16 @@ impl Geometry {
         (row * self.sets + set) * self.stripe_data + role as u64 * self.strip + x % self.strip
     }
 
-    /// The set of a unit.
+    /// The set of a stripe group.
     pub fn set(&self, unit: UnitIndex) -> u64 {
         unit.0 % self.sets
     }
 
-    /// The member that holds a strip, for the row that column `x` is in.
+    /// The member that holds a strip, in the row of member offset `x`.
     ///
-    /// Parity rotates as in Linux md's left-symmetric layout: P of row `r` is on member `n - 1 - r
-    /// mod n` of the set, the further syndromes and then the data strips follow on the next
-    /// members, around the end. Without syndromes nothing rotates.
+    /// Parity rotates as in Linux md's left-symmetric layout: P of row `r` is on member
+    /// `n - 1 - r mod n` of the set. The other parity strips and then the data strips follow on the
+    /// next members, with wraparound. Without parity nothing rotates.
     #[inline]
     pub fn member(&self, unit: UnitIndex, x: u64, role: Role) -> MemberIndex {
         let strips = self.strips() as u64;
@@ -206,20 +207,20 @@ impl Geometry {
         MemberIndex((set * strips + local) as u16)
     }
 
-    /// The strip that a member holds in the row of column `x`, or `None` if the unit lies in
-    /// another set.
+    /// The strip that a member holds in the row of member offset `x`, or `None` if the stripe group
+    /// lies in another set.
     pub fn role(&self, unit: UnitIndex, x: u64, member: MemberIndex) -> Option<Role> {
         (0..self.strips()).find(|&role| self.member(unit, x, role) == member)
     }
 
-    /// The byte on each member where column `x` of a unit lies.
+    /// The byte on each member at member offset `x` of a stripe group.
     #[inline]
     pub fn member_offset(&self, unit: UnitIndex, x: u64) -> u64 {
         let band = if self.sets == 1 { unit.0 } else { unit.0 / self.sets };
         self.data_start + band * self.unit + x
     }
 
-    /// The zone that column `x` of a unit is in.
+    /// The allocation chunk at member offset `x` of a stripe group.
     #[inline]
     pub fn zone_index(&self, unit: UnitIndex, x: u64) -> u64 {
         if self.unit == self.zone {
@@ -229,26 +230,26 @@ impl Geometry {
         (band * self.zones_per_unit() + (x >> self.zone_shift)) * self.sets + set
     }
 
-    /// The unit and the columns of a zone: the inverse of [`Geometry::zone_index`].
+    /// The stripe group and the columns of a chunk: the inverse of [`Geometry::zone_index`].
     pub fn zone_place(&self, index: u64) -> (UnitIndex, Range) {
         let (row, set) = (index / self.sets, index % self.sets);
         let (band, zone) = (row / self.zones_per_unit(), row % self.zones_per_unit());
         (UnitIndex(band * self.sets + set), Range::new(zone * self.zone, (zone + 1) * self.zone))
     }
 
-    /// The columns of the zones of a unit, in order.
+    /// The columns of the allocation chunks of a stripe group, in order.
     pub fn zones(&self) -> impl Iterator<Item = Range> + use<> {
         let zone = self.zone;
         (0..self.zones_per_unit()).map(move |index| Range::new(index * zone, (index + 1) * zone))
     }
 
-    /// The columns of the row that column `x` of a unit is in.
+    /// The columns of the row at member offset `x` of a stripe group.
     pub fn row_of(&self, x: u64) -> Range {
         let start = x - x % self.strip;
         Range::new(start, start + self.strip)
     }
 
-    /// The columns of the rows of a unit, in order.
+    /// The columns of the rows of a stripe group, in order.
     pub fn row_ranges(&self) -> impl Iterator<Item = Range> + use<> {
         let strip = self.strip;
         (0..self.rows()).map(move |row| Range::new(row * strip, (row + 1) * strip))
@@ -259,7 +260,7 @@ impl Geometry {
         Range::new(range.start & !(self.sector - 1), range.end.next_multiple_of(self.sector))
     }
 
-    /// The whole sectors within the range; empty if there are none.
+    /// The whole sectors within the range. Empty if there are none.
     pub fn inward(&self, range: Range) -> Range {
         let start = range.start.next_multiple_of(self.sector);
         Range::new(start, (range.end & !(self.sector - 1)).max(start))

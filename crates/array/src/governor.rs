@@ -1,11 +1,12 @@
-//! How much of the drives' time background work takes while users are active.
+//! Limits how much of the drives' time background work takes while clients are active.
 //!
-//! Without a target, a fifth. With one, the share follows what users see: every [`STEP`] the 99th
-//! percentile of their requests' times, on all shards, is compared with the target. Above four
-//! fifths of the target the share is halved; below three fifths it grows by a fiftieth. So it hunts
-//! below the target, not around it, and gives way faster than it comes back. The share is both the
-//! part of the time that a job works and the part of its units in flight, since a burst of units
-//! makes a queue however long the rest after it is.
+//! Without a latency target its share is a fifth. With one, the share follows what clients see:
+//! every [`STEP`] the 99th percentile of their requests' times, on all shards, is compared with the
+//! target. Above four fifths of the target the share is halved. Below three fifths it grows by a
+//! fiftieth of the whole time. So the latency stays below the target instead of moving around it,
+//! and the share falls faster than it grows. The share is both the part of the time that a job
+//! works and the part of its stripe groups in flight: a burst of them makes a queue, however long
+//! the rest after it is.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -16,13 +17,13 @@ use crate::array::Inner;
 use crate::job::UNITS_IN_FLIGHT;
 use crate::latency::Figures;
 
-/// Between two looks at users' latency: from a fifth to all takes a second.
+/// Between two looks at client latency. The share grows from a fifth to all in a second.
 const STEP: Nanos = 25_000_000;
 
-/// Requests that make a look worth something: a 99th percentile of fewer is their maximum.
+/// Fewest requests for a look: the 99th percentile of fewer is their maximum.
 const REQUESTS_MIN: u64 = 100;
 
-/// After this time, fewer will do.
+/// After this time, fewer requests will do.
 const STEP_MAX: Nanos = 1_000_000_000;
 
 /// All of the time, in the unit of shares.
@@ -34,7 +35,7 @@ const SHARE_USUAL: u64 = 200;
 /// The smallest share: a rebuild that never ends is a risk of its own.
 const SHARE_MIN: u64 = 5;
 
-/// What the share grows by.
+/// How much the share grows in one step.
 const SHARE_STEP: u64 = 20;
 
 /// Longest rest: past this a job would look as if it hung.
@@ -45,7 +46,7 @@ const REST_MAX: Duration = Duration::from_millis(500);
 pub(crate) struct Governor {
     /// 0: not decided yet.
     share: Cell<u64>,
-    /// Users were active at the last look of a job.
+    /// Clients were active at the last look of a job.
     contended: Cell<bool>,
     stepped: Cell<Nanos>,
     seen: RefCell<Figures>,
@@ -59,7 +60,7 @@ impl Governor {
         }
     }
 
-    /// Users' requests of the last step took this long.
+    /// Adjusts the share: client requests of the last step took this long.
     fn step(&self, target: Nanos, p99: Nanos) {
         let share = self.share();
         let next = if p99 > target / 5 * 4 {
@@ -74,13 +75,13 @@ impl Governor {
 }
 
 impl<E: Env> Inner<E> {
-    /// Requests that users have begun on any shard.
+    /// Requests that clients have begun on any shard.
     pub fn users_begun(&self) -> u64 {
         let counts = self.shared.counts();
         counts.reads + counts.writes
     }
 
-    /// Units that a job may have in flight now.
+    /// Stripe groups that a job may have in flight now.
     pub fn units_in_flight(&self) -> usize {
         let governor = &self.leader().governor;
         if self.shared.settings.get().client_p99.is_none() || !governor.contended.get() {
@@ -89,7 +90,7 @@ impl<E: Env> Inner<E> {
         (UNITS_IN_FLIGHT * governor.share() as usize / WHOLE as usize).max(1)
     }
 
-    /// Rests after work that took since `began`, if users were active meanwhile.
+    /// Rests after work that began at `began`, if clients were active meanwhile.
     pub async fn make_room(&self, began: Nanos, users_begun: u64) {
         let governor = &self.leader().governor;
         let contended = self.users.get() > 0 || self.users_begun() != users_begun;
@@ -119,7 +120,7 @@ impl<E: Env> Inner<E> {
         let figures = self.shared.user_figures();
         let lately = figures.since(&governor.seen.borrow());
         if waited > 2 * STEP_MAX {
-            // What is older says nothing about now: begin with what comes.
+            // Older requests say nothing about now: start again with the next ones.
             governor.stepped.set(now);
             governor.seen.replace(figures);
             return;

@@ -1,5 +1,5 @@
-//! A drive as the engine uses it. All operations of a running group go through here, so that none
-//! is waited for without end, and the reads' times are known.
+//! A drive as the engine uses it. All operations of a running group go through here, so that no
+//! task waits for one without end, and the times of reads are known.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,8 +15,8 @@ use crate::shared::DriveId;
 use crate::watch::{Flight, Kind, Notice, Watch};
 
 /// A drive of the group. An operation that has no answer within the group's time limit ends as
-/// [`DriveError::Gone`] ([`crate::watch`] says which do); the drive keeps its buffers until it has
-/// finished with them.
+/// [`DriveError::Gone`]. [`crate::watch`] says which operations do. The drive keeps its buffers
+/// until it has finished with them.
 #[derive(Clone)]
 pub(crate) struct Handle<D> {
     drive: D,
@@ -35,30 +35,30 @@ impl<D: Drive> Handle<D> {
         self.id
     }
 
-    /// The drive itself, for who keeps watch himself.
+    /// The drive itself, for a caller that keeps watch itself.
     #[inline]
     pub fn unwatched(&self) -> &D {
         &self.drive
     }
 
-    /// A read that finds out how the drive is, and that no user waits for.
+    /// A read that tests how the drive is. No client waits for it.
     pub fn probe(&self, offset: u64, buf: BufMut) -> impl Future<Output = Result<BufMut, DriveError>> {
         let len = buf.len();
         self.run(Kind::Probe(class_of(len)), len as u64, self.drive.read(offset, buf))
     }
 
-    /// A flush that is waited for as a write is, also where the group cannot do without the drive.
+    /// A flush that is waited for as a write is, even if the group cannot do without the drive.
     pub fn flush_patiently(&self) -> impl Future<Output = Result<(), DriveError>> {
         self.run(Kind::Change, 0, self.drive.flush())
     }
 
-    /// Whether an operation that goes to the drive itself has to wait before.
+    /// Whether an operation that bypasses this handle has to wait before it goes to the drive.
     #[inline]
     pub fn must_wait(&self, bytes: u64) -> bool {
         self.outstanding.must_wait(bytes)
     }
 
-    /// An operation that goes to the drive itself, among all that the drive is asked.
+    /// Counts an operation that bypasses this handle among those of the drive.
     #[inline]
     pub fn turn(&self, bytes: u64) -> Turn {
         self.outstanding.turn(bytes)
@@ -71,7 +71,7 @@ impl<D: Drive> Handle<D> {
 
 pin_project! {
     /// An operation under watch. No `async` block: that would have room for the operation twice, as
-    /// it was given and where it is polled, and this is a part of whatever reads and writes.
+    /// it was given and where it is polled, and this is a part of every read and write.
     struct Watched<'a, F> {
         #[pin]
         operation: F,

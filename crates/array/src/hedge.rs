@@ -1,10 +1,10 @@
-//! Hedged reads: what a member does not answer in time is computed from the others, and whoever is
-//! first wins.
+//! Hedged reads: if a member does not answer in time, its strip is computed from the others. The
+//! first result is taken.
 //!
-//! The computing is done by the unit's owner, under the lock, like that of a lost strip; nothing is
-//! written back. Whether the member can read the bytes at all is seen afterwards. Until a resync
-//! after a crash has been everywhere there is none of this: syndromes that are behind would give
-//! bytes that nobody wrote.
+//! The stripe group's owner computes the strip under the lock, like a lost one, and writes nothing
+//! back. A check afterwards shows whether the member can read the bytes at all. After a crash there
+//! are no hedged reads until a resync has covered everything: stale parity would give bytes that
+//! were never written.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -29,11 +29,11 @@ use crate::watch::{Flight, Kind, Notice};
 pub(crate) enum Direct {
     /// The member answered.
     Answered(Result<BufMut, DriveError>),
-    /// The others were faster.
+    /// The other members were faster.
     Restored(BufMut),
 }
 
-/// Where a read outside of the unit's lock goes.
+/// The target of a read outside of the stripe group's lock.
 #[derive(Clone, Copy)]
 pub(crate) struct Spot {
     pub drive: DriveId,
@@ -50,15 +50,15 @@ impl<E: Env> Inner<E> {
         drives.get(usize::from(id.0)).and_then(Option::as_ref).is_some_and(|drive| drive.must_wait(len as u64))
     }
 
-    /// Waits until a drive may be asked for so many bytes. `None` if it was taken out.
+    /// Waits until the drive may be asked for `len` bytes. `None` if the drive was taken out.
     pub async fn admitted(&self, id: DriveId, len: usize) -> Option<Turn> {
         let mut turn = self.drive(id)?.turn(len as u64);
         turn.admitted().await;
         Some(turn)
     }
 
-    /// Waits for a read of a member, outside of the unit's lock, and for the others if that takes
-    /// too long. `turn`: the read had to wait for its drive.
+    /// Waits for a read of a member, outside of the stripe group's lock, and also for the other
+    /// members if that takes too long. `turn` is given if the read had to wait for its drive.
     pub async fn wait_direct(
         self: &Rc<Self>,
         mut read: Pin<&mut impl Future<Output = Result<BufMut, DriveError>>>,
@@ -86,7 +86,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Waits for a member that is late, and for the others.
+    /// Waits for a member that is late, and for the other members.
     async fn race(
         self: &Rc<Self>,
         mut read: Pin<&mut impl Future<Output = Result<BufMut, DriveError>>>,
@@ -127,9 +127,9 @@ impl<E: Env> Inner<E> {
         .await
     }
 
-    /// The others were faster than a member: sees afterwards whether it can read these bytes at
-    /// all. A drive tries for long before it says that it cannot; nobody waits for that, and the
-    /// error would never be counted nor put right. One look at a time for each shard.
+    /// Checks a member that was slower than the others: can it read these bytes at all? A drive
+    /// tries for long before it reports an error. Without this check no task would wait for the
+    /// error, and it would be neither counted nor repaired. Each shard runs one check at a time.
     fn look_afterwards(self: &Rc<Self>, spot: Spot, len: usize, has_failed: bool) {
         let Some(drive) = self.drive(spot.drive) else { return };
         if self.watch.avoids(spot.drive) || self.watch.looking.replace(true) {
@@ -141,16 +141,16 @@ impl<E: Env> Inner<E> {
             let offset = inner.shared.geometry.member_offset(unit, x);
             if has_failed || drive.probe(offset, inner.env.alloc(len)).await.is_err() {
                 let buf = inner.env.alloc(len);
-                // The owner reads it again, and heals it if it fails again. Whoever needs the bytes
-                // has them.
+                // The owner reads the bytes again, and repairs them if that fails again. The client
+                // has its data already.
                 let _ = inner.on_owner(unit, Op::Read { role, x, buf, without: false }).await;
             }
             inner.watch.looking.set(false);
         });
     }
 
-    /// Reads without asking a member that is slow, but for a probe now and then. Nothing if the
-    /// others cannot help.
+    /// Reads without asking a slow member, except for a probe now and then. `None` if the others
+    /// cannot help.
     pub async fn read_around(self: &Rc<Self>, spot: Spot, len: usize) -> Option<BufMut> {
         if let Some(drive) = self.drive(spot.drive) {
             self.goes_around(&drive, self.shared.geometry.member_offset(spot.unit, spot.x), len);
@@ -159,20 +159,19 @@ impl<E: Env> Inner<E> {
         self.restore(spot, len).await.ok()
     }
 
-    /// Counts a read that leaves a slow drive alone, and lets a probe go there if it is time.
+    /// Counts a read that avoids a slow drive, and sends a probe to the drive if one is due.
     fn goes_around(self: &Rc<Self>, drive: &Handle<E::Drive>, offset: u64, len: usize) {
         if self.watch.goes_around(drive.id()) {
             let (inner, drive) = (self.clone(), drive.clone());
             self.env.spawn(async move {
-                // Only the time it takes is of interest; an error shows when somebody needs the
-                // drive.
+                // Only the time of the probe matters. An error shows when the drive is needed.
                 let _ = drive.probe(offset, inner.env.alloc(len)).await;
                 inner.watch.probe_ended(drive.id());
             });
         }
     }
 
-    /// The copy of a mirror to read instead of one on a slow drive.
+    /// The copy of a mirror to read: another one, if this one is on a slow drive.
     pub fn steer(self: &Rc<Self>, unit: UnitIndex, x: u64, role: Role) -> Role {
         let geometry = &self.shared.geometry;
         let drive = |role: Role| {
@@ -221,7 +220,8 @@ impl<E: Env> Inner<E> {
         Ok(buf)
     }
 
-    /// A strip from the others; nothing if too few of those can be read.
+    /// Computes a strip from the others. `None` if too few of them can be read, or if an incomplete
+    /// write meets these columns.
     async fn restore_without(self: &Rc<Self>, unit: UnitIndex, role: Role, columns: Range) -> Option<BufMut> {
         if self.unended.are_in(unit, columns) {
             return None;
@@ -233,7 +233,7 @@ impl<E: Env> Inner<E> {
             return None;
         }
         for other in 0..view.0.len() {
-            // As long as there is a choice, no other slow drive is asked either.
+            // As long as there is a choice, other slow drives are avoided as well.
             if left_out.len() < survives && !left_out.contains(&other) && self.watch.avoids(view.0[other].id) {
                 left_out.push(other);
             }

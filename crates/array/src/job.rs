@@ -1,4 +1,4 @@
-//! Work in the background: what there is, and its progress.
+//! Background jobs and their progress.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -12,28 +12,28 @@ use crate::geometry::UnitIndex;
 use crate::scrub::Finding;
 use crate::status::{JobKind, JobState, JobStatus};
 
-/// Units a job has in flight: enough to keep drives busy, few enough that a user's request finds
-/// them free soon.
+/// Stripe groups a job has in flight: enough to keep drives busy, few enough that a client's
+/// request finds them free soon.
 pub(crate) const UNITS_IN_FLIGHT: usize = 8;
 
-/// Findings that are kept for the report; all of them are counted.
+/// Findings that are kept for the report. All of them are counted.
 pub(crate) const FINDINGS_MAX: usize = 256;
 
-/// Between two marks of how far a job was.
+/// Time between two marks of a job's progress.
 const MARK_STEP: Nanos = 1_000_000_000;
 
-/// So many are kept. A job's rate is taken from the oldest on: work beside users comes in bursts,
-/// of which each alone says little.
+/// Marks that are kept. A job's rate is taken from the oldest on: work beside clients comes in
+/// bursts, and a single burst says little.
 const MARKS: usize = 10;
 
-/// How often a stop looks whether the jobs have ended.
+/// How often a stop checks whether the jobs have ended.
 const END_LOOK: Duration = Duration::from_micros(100);
 
 /// A job and its progress.
 pub(crate) struct Job {
     pub id: u64,
     pub kind: JobKind,
-    /// Puts right what it finds, where it can.
+    /// It repairs what it finds, where it can.
     pub repairs: bool,
     pub started: Nanos,
     pub done_bytes: Cell<u64>,
@@ -44,19 +44,18 @@ pub(crate) struct Job {
     pub repaired: Cell<u64>,
     pub unchecked: Cell<u64>,
     pub findings: RefCell<Vec<Finding>>,
-    /// Somebody wants it to end.
+    /// It was asked to end.
     pub canceled: Cell<bool>,
-    /// Somebody wants it to hold its place. A scrub's task ends then; what it has in flight comes
-    /// first.
+    /// It was asked to pause. A scrub's task ends then, after the work that it has in flight.
     pub held: Cell<bool>,
-    /// All units before this one are done; scrubs only.
+    /// All stripe groups before this one are done. Scrubs only.
     pub next: Cell<UnitIndex>,
-    /// When it was how far, the oldest first. Never empty.
+    /// Marks of time and bytes done, the oldest first. Never empty.
     marks: RefCell<VecDeque<(Nanos, u64)>>,
 }
 
 impl Job {
-    /// Notes that a unit is done.
+    /// Notes that a stripe group is done.
     pub fn advance(&self, now: Nanos, bytes: u64) {
         self.done_bytes.set(self.done_bytes.get() + bytes);
         self.total_bytes.set(self.total_bytes.get().max(self.done_bytes.get()));
@@ -69,7 +68,7 @@ impl Job {
         }
     }
 
-    /// Bytes a second in the last [`MARKS`] steps. While nothing is done, it falls.
+    /// Bytes per second in the last [`MARKS`] steps. It falls while nothing is done.
     fn rate(&self, now: Nanos) -> u64 {
         let (since, done) = *self.marks.borrow().front().expect("there is a mark");
         let span = self.ended.get().unwrap_or(now).saturating_sub(since);
@@ -83,7 +82,7 @@ impl Job {
         self.ended.set(Some(now));
     }
 
-    /// Goes on after a rest: the rate is taken from here on.
+    /// Goes on after a pause: the rate is taken from here on.
     pub fn go_on(&self, now: Nanos) {
         self.state.replace(JobState::Running);
         self.marks.replace(VecDeque::from([(now, self.done_bytes.get())]));
@@ -111,7 +110,7 @@ impl Job {
 }
 
 impl<E: Env> Inner<E> {
-    /// Begins a job. `total_bytes` is what it will go through, as far as that is known.
+    /// Begins a job. `total_bytes` is the amount of its work, as far as that is known.
     pub fn new_job(&self, kind: JobKind, repairs: bool, total_bytes: u64) -> Rc<Job> {
         let leader = self.leader();
         let now = self.env.now();
@@ -139,12 +138,12 @@ impl<E: Env> Inner<E> {
         job
     }
 
-    /// Returns once no job of a group that takes no more requests is at work. Each ends at its next
-    /// unit; one that is past its last unit comes to its end, which is in the superblocks and the
-    /// logs: nothing may be written after the group was stopped.
+    /// Returns once no job of a stopped group is at work. A job ends at its next stripe group. A
+    /// job past its last one comes to its end, which changes superblocks and logs: nothing may be
+    /// written after the group was stopped.
     pub async fn jobs_ended(&self) {
         let Some(leader) = &self.leader else { return };
-        // Also of a rebuild that is no job yet, or whose turn is yet to come.
+        // Also waits for a rebuild that is no job yet, or whose turn is yet to come.
         drop(leader.rebuild_lock.enter().await);
         let is_at_work = |job: &Rc<Job>| job.ended.get().is_none() && !job.is_parked();
         while leader.jobs.borrow().iter().any(is_at_work) {
@@ -152,15 +151,15 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// The first unit at or after `from` that has allocated zones, in one set or in any.
+    /// The first stripe group at or after `from` with an allocated chunk, in one set or in any.
     pub fn next_unit(&self, from: UnitIndex, set: Option<u64>) -> Option<UnitIndex> {
         let geometry = &self.shared.geometry;
         let zones = geometry.zones_per_unit();
         let (mut band, first_set) = (from.0 / geometry.sets, from.0 % geometry.sets);
         let mut zone = band * zones * geometry.sets;
         let mut best: Option<UnitIndex> = None;
-        // A band's zones are dealt to the sets in turn: all of a band has to be seen before its
-        // first unit is known.
+        // The chunks of a band (one stripe group of every set) are dealt to the sets in turn. So
+        // all of them are looked at before the first stripe group of the band is known.
         while let Some(found) = self.shared.map.next_allocated(zone) {
             let found_band = found / geometry.sets / zones;
             if found_band > band {
@@ -181,8 +180,8 @@ impl<E: Env> Inner<E> {
         best
     }
 
-    /// Bytes on one member of a set (or on one member of any set) that are in allocated zones,
-    /// roughly: what a job has before it.
+    /// Roughly the bytes in allocated chunks on one member of a set, or of any set: the work that a
+    /// job has before it.
     pub fn allocated_bytes_per_member(&self) -> u64 {
         self.shared.map.allocated() * self.shared.geometry.zone / self.shared.geometry.sets
     }

@@ -1,21 +1,20 @@
-//! What a group keeps in memory that outlives its process ([`Kept`]), so that a kill costs nothing
-//! that was acknowledged.
+//! Warm-restart state of a group ([`Kept`]): memory that outlives the process, so that a killed
+//! daemon loses nothing that was acknowledged.
 //!
-//! Two things are on the members after a flush only, so a power cut takes them back with everything
-//! that was not flushed. A killed process must not: the kernel and the drives still have what they
-//! were given.
+//! Two things reach the members only with a flush, so a power cut undoes them together with all
+//! writes that were not flushed. A killed process must not undo them: the kernel and the drives
+//! still have the writes.
 //!
 //! - **The allocation map.** Each change of a bit is made here too, at once.
-//! - **Which records of the log are settled**: their strips have been overwritten, so data and
-//!   syndromes agree. Without this a recovery with a member lost could not tell for some records,
-//!   and would have to call acknowledged blocks lost.
+//! - **Which records of the log are completed**: their strips have been overwritten, so data and
+//!   parity agree. Without this a recovery with a lost member could not tell for some records, and
+//!   would have to call acknowledged blocks lost.
 //!
-//! Whoever assembles the group again believes this copy if it is of the run that the superblocks
-//! show.
+//! The next assembly of the group uses this state if it is of the run that the superblocks show.
 //!
-//! Words, in order: the head ([`HEAD_WORDS`]); one bit per zone, 64 in a word; two banks of
-//! streams, for log generations with even and odd numbers, so that those of the last run are known
-//! until the superblocks show the next one.
+//! The words, in order: the head ([`HEAD_WORDS`]); one bit per allocation chunk, 64 in a word; two
+//! banks of log streams, for log generations with even and odd numbers. So the streams of the last
+//! run are known until the superblocks show the next one.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -26,19 +25,20 @@ use format::{Superblock, Uuid};
 
 use crate::geometry::Geometry;
 
-/// Magic, array (two words), zones, the epoch of the superblocks, and the last epoch that they may
-/// have been given since, or 0.
+/// Magic, array (two words), allocation chunks, the epoch of the superblocks, and the last epoch
+/// that they may have been given since, or 0.
 const HEAD_WORDS: usize = 8;
 const ARRAY: usize = 1;
 const ZONES: usize = 3;
 const EPOCH: usize = 4;
 const NEXT_EPOCH: usize = 5;
 
-/// Streams of a log that are kept, in each bank. Records of further ones always count as open.
+/// Streams of a log that are kept, in each bank. Records of further streams always count as open.
 const STREAMS: usize = 64;
-/// Open records of a stream at the same time: a write that would begin a further one waits.
+/// Most records of a stream that are open at the same time. A write that would begin one more
+/// waits.
 pub(crate) const OPEN_MAX: usize = 255;
-/// The generation and the next sequence, and the open records or 0.
+/// The generation, the next sequence, and the open records or 0.
 const STREAM_WORDS: usize = 2 + OPEN_MAX;
 const GENERATION: usize = 0;
 const NEXT: usize = 1;
@@ -47,14 +47,14 @@ const OPEN: usize = 2;
 /// `PurlinK1`.
 const MAGIC: u64 = u64::from_le_bytes(*b"PurlinK1");
 
-/// How many words of memory a group wants to be kept for it.
+/// Words of memory for the warm-restart state of a group.
 pub fn kept_words(superblock: &Superblock) -> usize {
     words_for(zone_count(superblock))
 }
 
-/// How many zones a group's map has.
+/// Allocation chunks of a group.
 pub(crate) fn zone_count(superblock: &Superblock) -> u64 {
-    // Sectors do not change it.
+    // The sector size does not change it.
     Geometry::new(&superblock.shape, &superblock.layout, 512).zone_count()
 }
 
@@ -62,7 +62,7 @@ fn words_for(zone_count: u64) -> usize {
     HEAD_WORDS + zone_count.div_ceil(64) as usize + 2 * STREAMS * STREAM_WORDS
 }
 
-/// What is kept of a group.
+/// The warm-restart state of a group.
 #[derive(Debug, Clone)]
 pub(crate) struct KeptGroup {
     memory: Arc<dyn Kept>,
@@ -70,7 +70,8 @@ pub(crate) struct KeptGroup {
 }
 
 impl KeptGroup {
-    /// What is in this memory, whatever it is worth. None if there is too little of it.
+    /// Uses this memory with its present content, valid or not. `None` if there is too little of
+    /// it.
     pub fn new(memory: Arc<dyn Kept>, zone_count: u64) -> Option<KeptGroup> {
         let has_room = memory.words().len() >= words_for(zone_count);
         has_room.then_some(KeptGroup { memory, zone_count })
@@ -99,7 +100,8 @@ impl KeptGroup {
         Some(KeptStream { kept: self.clone(), generation, stream, free: RefCell::new((0..OPEN_MAX).collect()) })
     }
 
-    /// The record's strips have been overwritten, or never were and never will be.
+    /// Whether the record is completed: its strips have been overwritten, or never were and never
+    /// will be.
     pub fn is_settled(&self, generation: u64, stream: usize, sequence: u64) -> bool {
         let Some(words) = self.stream_words(generation, stream) else { return false };
         let value = |index: usize| words[index].load(Ordering::SeqCst);
@@ -107,7 +109,7 @@ impl KeptGroup {
         value(GENERATION) == generation && sequence < value(NEXT) && !is_open()
     }
 
-    /// It is of the array's last run, and was kept up to its end.
+    /// Whether the state is of the array's last run, and was kept up to the end of it.
     pub fn is_of(&self, array: &Uuid, epoch: u64) -> bool {
         let is = |index: usize, value: u64| self.head(index).load(Ordering::SeqCst) == value;
         let [high, low] = halves(array);
@@ -117,7 +119,8 @@ impl KeptGroup {
         same && epoch != 0 && (known..=known.max(next)).contains(&epoch)
     }
 
-    /// Begins to keep a group whose map has these bits, and of whose log nothing is needed.
+    /// Begins the state of a group whose map has these bits, and whose log has no record that is
+    /// needed.
     pub fn begin(&self, array: &Uuid, epoch: u64, bits: &[AtomicU64]) {
         let set = |index: usize, value: u64| self.head(index).store(value, Ordering::SeqCst);
         set(0, 0);
@@ -130,31 +133,31 @@ impl KeptGroup {
         head.into_iter().for_each(|(index, value)| set(index, value));
     }
 
-    /// The superblocks are about to be given a higher epoch. Until they all have it the one before
-    /// is right as well, and all in between: nobody may be known to have taken those, and somebody
-    /// has.
+    /// Notes that the superblocks are about to be given a higher epoch. Until all have it, the
+    /// epoch before is valid as well, and all in between: a drive may have taken one of those
+    /// without confirming it.
     pub fn expect_epoch(&self, epoch: u64) {
         self.head(NEXT_EPOCH).store(epoch, Ordering::SeqCst);
     }
 
-    /// All superblocks have this epoch now.
+    /// Notes that the superblocks have this epoch now.
     pub fn found_epoch(&self, epoch: u64) {
         self.head(EPOCH).store(epoch, Ordering::SeqCst);
         self.head(NEXT_EPOCH).store(0, Ordering::SeqCst);
     }
 
-    /// Sets a zone's bit.
+    /// Sets a chunk's bit.
     pub fn set(&self, zone: u64) {
         self.bits()[(zone / 64) as usize].fetch_or(1 << (zone % 64), Ordering::SeqCst);
     }
 
-    /// Clears a zone's bit.
+    /// Clears a chunk's bit.
     pub fn clear(&self, zone: u64) {
         self.bits()[(zone / 64) as usize].fetch_and(!(1 << (zone % 64)), Ordering::SeqCst);
     }
 }
 
-/// What is kept of a stream of the log. Its records have numbers above 0.
+/// The warm-restart state of a stream of the log. Its records have numbers above 0.
 #[derive(Debug)]
 pub(crate) struct KeptStream {
     kept: KeptGroup,
@@ -168,19 +171,19 @@ impl KeptStream {
         self.kept.stream_words(self.generation, self.stream).expect("it was there when this was made")
     }
 
-    /// A record is open: gives its place.
+    /// Notes that a record is open. Returns its place.
     ///
     /// # Panics
     /// If [`OPEN_MAX`] are open.
     pub fn open(&self, sequence: u64) -> usize {
         let place = self.free.borrow_mut().pop().expect("a log lets no more records be open");
-        // A kill between the two finds a record that is open and was not begun.
+        // A kill between the two stores leaves a record that is open and was not begun.
         self.words()[OPEN + place].store(sequence, Ordering::Release);
         self.words()[NEXT].store(sequence + 1, Ordering::Release);
         place
     }
 
-    /// The record at this place is settled.
+    /// Notes that the record at this place is completed.
     pub fn settle(&self, place: usize) {
         self.words()[OPEN + place].store(0, Ordering::Release);
         self.free.borrow_mut().push(place);

@@ -1,8 +1,8 @@
-//! How long operations take: distributions with one writer each, that all shards may read.
+//! How long operations take: distributions with one writer each, which all shards may read.
 //!
 //! Buckets are log-linear, eight to a power of two, so a figure is at most an eighth too high. A
-//! drive's distribution forgets: when it has [`WINDOW`] entries, all of them count half. The users'
-//! does not: who wants to know what came lately takes the difference of two looks.
+//! drive's distribution forgets: when it has [`WINDOW`] entries, all its counts are halved. The
+//! clients' distribution does not forget. The difference of two snapshots shows recent requests.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -12,20 +12,20 @@ use drive::Nanos;
 use crate::geometry::MemberIndex;
 use crate::shared::{DriveId, Shared};
 
-/// The shortest time that is told apart: 2^10 ns.
+/// The shortest time that is distinguished: 2^10 ns.
 const OCTAVE_MIN: u32 = 10;
 /// The longest: 2^36 ns are 68 s.
 const OCTAVE_MAX: u32 = 35;
 const BUCKETS: usize = ((OCTAVE_MAX - OCTAVE_MIN + 1) * 8) as usize;
 
-/// Entries of a distribution before the old ones are halved: enough for a 99th percentile, few
-/// enough that a change shows within a second of busy reading.
+/// Entries of a distribution before its counts are halved: enough for a 99th percentile, few enough
+/// that a change shows within a second of busy reading.
 const WINDOW: u32 = 2048;
 
-/// Entries before a distribution says anything.
+/// Entries before a distribution is used.
 pub(crate) const ENTRIES_MIN: u64 = 32;
 
-/// Lengths of reads that have distributions of their own: up to 16 KiB, up to 128 KiB, longer.
+/// Lengths of reads with a distribution of their own: up to 16 KiB, up to 128 KiB, longer.
 pub(crate) const CLASSES: usize = 3;
 
 /// The class of a read.
@@ -49,7 +49,7 @@ fn end_of(bucket: usize) -> Nanos {
     (bucket as Nanos % 8 + 9) << (bucket as u32 / 8 + OCTAVE_MIN - 3)
 }
 
-/// How many operations took how long.
+/// Counts of operations by their duration.
 #[derive(Debug)]
 pub(crate) struct Distribution {
     buckets: Box<[AtomicU32]>,
@@ -63,13 +63,13 @@ impl Default for Distribution {
 }
 
 impl Distribution {
-    /// Notes an operation, for ever. By one shard only.
+    /// Counts an operation for ever. By one shard only.
     pub fn add(&self, nanos: Nanos) {
         let cell = &self.buckets[bucket(nanos)];
         cell.store(cell.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Notes an operation, and forgets older ones slowly. By one shard only.
+    /// Counts an operation, and forgets older ones slowly. By one shard only.
     fn add_lately(&self, nanos: Nanos) {
         self.add(nanos);
         let mut count = self.count.load(Ordering::Relaxed) + 1;
@@ -90,7 +90,7 @@ impl Distribution {
     }
 }
 
-/// Sums of distributions, as they are at one moment.
+/// A snapshot of the sum of distributions.
 #[derive(Debug, Clone)]
 pub(crate) struct Figures(Box<[u64]>);
 
@@ -117,14 +117,14 @@ impl Figures {
         self.0.iter().sum()
     }
 
-    /// What came since an earlier look at distributions that are only added to.
+    /// The operations since an earlier snapshot of distributions that are only added to.
     pub fn since(&self, earlier: &Figures) -> Figures {
         // Each bucket counts modulo 2^32.
         let difference = |(now, then): (&u64, &u64)| u64::from((*now as u32).wrapping_sub(*then as u32));
         Figures(self.0.iter().zip(&earlier.0).map(difference).collect())
     }
 
-    /// A time that `per_mille` of a thousand operations do not exceed. `None` of no operations.
+    /// A time that `per_mille` of a thousand operations do not exceed. `None` without operations.
     pub fn quantile(&self, per_mille: u64) -> Option<Nanos> {
         let rank = (self.count() * per_mille).div_ceil(1000).max(1);
         let mut below = 0;
@@ -136,28 +136,28 @@ impl Figures {
     }
 }
 
-/// One shard's view of a member.
+/// The latencies of a member, as one shard measures them.
 #[derive(Debug, Default)]
 struct MemberLatencies {
-    /// Whose figures these are: [`DriveId`] and one. Another drive in the place begins anew.
+    /// The drive of these figures: its [`DriveId`] plus one. Another drive in the slot begins anew.
     drive: AtomicU32,
     reads: [Distribution; CLASSES],
 }
 
-/// What one shard has measured.
+/// The measurements of one shard.
 #[derive(Debug, Default)]
 pub(crate) struct ShardLatencies {
     members: Box<[MemberLatencies]>,
-    /// Requests of users, from beginning to end. Measured only while a target for them is set.
+    /// Client requests, from beginning to end. Measured only while a latency target is set.
     pub users: Distribution,
 }
 
-/// What all shards have measured. Made when the first shard takes the group.
+/// The measurements of all shards. Made when the first shard takes the group.
 #[derive(Debug, Default)]
 pub(crate) struct Latencies(OnceLock<Arc<[ShardLatencies]>>);
 
 impl ShardLatencies {
-    /// Notes a read of a drive in a member's place.
+    /// Adds a read of the drive in a member's slot.
     pub fn add_read(&self, member: MemberIndex, drive: DriveId, class: u8, nanos: Nanos) {
         let latencies = &self.members[usize::from(member.0)];
         if latencies.drive.load(Ordering::Relaxed) != u32::from(drive.0) + 1 {
@@ -177,7 +177,7 @@ impl ShardLatencies {
 }
 
 impl Shared {
-    /// The measurements of all shards, each to be written by its shard only.
+    /// The measurements of all shards. Each shard writes only its own.
     pub(crate) fn latencies(&self, shards: usize) -> Arc<[ShardLatencies]> {
         let members = self.slots().count();
         let shard = || ShardLatencies {
@@ -187,7 +187,7 @@ impl Shared {
         self.latencies.0.get_or_init(|| (0..shards).map(|_| shard()).collect()).clone()
     }
 
-    /// How long a member's recent reads of up to 16 KiB took, as all shards saw it.
+    /// How long a member's recent reads of up to 16 KiB took, on all shards.
     pub(crate) fn read_figures(&self, member: MemberIndex, drive: DriveId) -> Figures {
         let mut figures = Figures::default();
         for shard in self.latencies.0.get().into_iter().flat_map(|shards| &**shards) {
@@ -199,7 +199,7 @@ impl Shared {
         figures
     }
 
-    /// How long requests of users took so far, on all shards.
+    /// How long client requests took so far, on all shards.
     pub(crate) fn user_figures(&self) -> Figures {
         let mut figures = Figures::default();
         for shard in self.latencies.0.get().into_iter().flat_map(|shards| &**shards) {

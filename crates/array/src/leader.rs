@@ -1,15 +1,16 @@
-//! What only shard 0 does: the group's state on its members.
+//! The leader, shard 0: only this shard changes the group's state on its members.
 //!
 //! Invariants:
 //! 1. The superblocks say that a member is faulty *before* any shard acts on it. Else a crash could
-//!    bring back a member that missed writes which were acknowledged without it.
-//! 2. They say that the group is being written to, and without which members, before the first
-//!    write of every assembly. Else a member that was away could come back unnoticed after a crash.
-//! 3. A map block is written only after a flush that followed its snapshot. It, the catalogue and
-//!    the list of lost blocks are written to the slot that does not hold the version that is
-//!    durable ([`Version`]). A crash leaves one of the two.
-//! 4. One copy of a superblock is durable before the other one is touched, and the older or damaged
-//!    one is written first: the newest is always whole.
+//!    bring back a member that missed acknowledged writes.
+//! 2. Before the first write of every assembly, the superblocks say that the group is being written
+//!    to, and without which members. Else a member that was away could come back unnoticed after a
+//!    crash.
+//! 3. A map block is written only after a flush that followed its snapshot. The map blocks, the
+//!    catalogue and the list of lost blocks are written to the slot that does not hold the durable
+//!    version ([`Version`]). So a crash leaves one of the two.
+//! 4. One copy of a superblock is durable before the other one is touched. The older or damaged
+//!    copy is written first, so the newest is always whole.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -37,18 +38,19 @@ use crate::shared::{DriveId, Slot};
 use crate::status::Event;
 use crate::version::Version;
 
-/// When superblocks could not be written it is tried again after this.
+/// Time until superblocks that could not be written are written again.
 const ANNOUNCE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Map blocks that are written with FUA; with more of them a flush at the end is cheaper.
+/// Most map blocks that are written with FUA. With more of them a flush at the end is cheaper.
 const FUA_BLOCKS_MAX: usize = 4;
 
 /// The leader's part of a group.
 pub(crate) struct Leader {
-    /// The superblock as it was last written, with this drive's part left as it came.
+    /// The superblock as it was last written. The fields of the single drive stay as they were
+    /// loaded.
     pub superblock: RefCell<Superblock>,
     pub layout: Layout,
-    /// Who the drives are.
+    /// Identities of the drives.
     pub identities: RefCell<BTreeMap<DriveId, Uuid>>,
     /// Drives that wait to replace a member.
     pub spares: RefCell<Vec<DriveId>>,
@@ -57,11 +59,11 @@ pub(crate) struct Leader {
     pub catalogue: RefCell<Catalogue>,
     pub jobs: RefCell<Vec<Rc<Job>>>,
     pub next_job: Cell<u64>,
-    /// Hears what happened to which drive.
+    /// Receives the events of the group.
     pub listener: Box<dyn Fn(Event)>,
     /// One change of the superblocks at a time.
     pub state_lock: Turnstile,
-    /// One change of the units' owners at a time.
+    /// One change of the stripe groups' owners at a time.
     pub owners_lock: Turnstile,
     /// One rebuild at a time.
     pub rebuild_lock: Turnstile,
@@ -69,23 +71,22 @@ pub(crate) struct Leader {
     catalogue_lock: Turnstile,
     pub lost_version: Cell<Version>,
     pub lost_lock: Turnstile,
-    /// The group was not stopped in order. What that made necessary is done, which the superblocks
-    /// do not say yet, and these members failed meanwhile.
+    /// Set if the group was not stopped cleanly. The recovery is done, but the superblocks do not
+    /// say so yet. These members failed during it.
     pub failed_in_recovery: Option<Vec<MemberIndex>>,
-    /// Members that were missing when the group was started have been waited for: spares take their
-    /// places.
+    /// The wait for members that were missing at the start is over: spares take their slots.
     pub missing_waited_for: Cell<bool>,
     pub map_lock: Turnstile,
     map_versions: RefCell<Vec<Version>>,
     /// The epoch of the last superblock that each drive took.
     pub held: RefCell<BTreeMap<DriveId, u64>>,
-    /// Drives that left, by place; nothing where it is not known what they hold.
+    /// Drives that left, by slot. `None` if their content is not known.
     pub away: RefCell<BTreeMap<u16, Option<Away>>>,
     /// Drives that were slow lately.
     pub slow: RefCell<SlowDrives>,
-    /// Units below this one have been copied to the replacement ([`crate::replacement`]).
+    /// Stripe groups below this one have been copied to the replacement ([`crate::replacement`]).
     pub copied: Cell<UnitIndex>,
-    /// How much background work takes.
+    /// Limits background work.
     pub governor: Governor,
 }
 
@@ -99,8 +100,8 @@ impl Leader {
         (failed_in_recovery, lost_sequence): (Option<Vec<MemberIndex>>, u64),
         listener: Box<dyn Fn(Event)>,
     ) -> Self {
-        // A member that was a little behind when the group was assembled counts as unknown when it
-        // comes back.
+        // A member whose superblock was slightly older when the group was assembled counts as
+        // unknown when it comes back.
         let held = identities.keys().map(|&drive| (drive, superblock.epoch)).collect();
         let present: Vec<Uuid> = spares.iter().filter_map(|spare| identities.get(spare).copied()).collect();
         Leader {
@@ -133,12 +134,12 @@ impl Leader {
     }
 }
 
-/// A drive that left its place.
+/// A drive that left its slot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Away {
-    /// Who it is.
+    /// Its identity.
     pub uuid: Uuid,
-    /// The epoch of the superblock that it has.
+    /// The epoch of its superblock.
     pub epoch: u64,
 }
 
@@ -149,16 +150,16 @@ pub(crate) struct GroupState {
     pub spares: Vec<DriveId>,
     pub clean: bool,
     pub rebuild: Option<Rebuild>,
-    /// What is to be told once the superblocks say so: who left.
+    /// Events to report once the superblocks show the change: members that left.
     pub news: Vec<Event>,
 }
 
-/// What of earlier catalogues stays on the members behind a new one.
+/// Older catalogues that stay on the members next to a new one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leaves {
-    /// The one before, in the other slot, and the end of a longer one in this slot.
+    /// The previous one in the other slot, and the end of a longer one in this slot.
     Older,
-    /// Nothing in this slot.
+    /// None in this slot.
     Nothing,
 }
 
@@ -167,24 +168,24 @@ impl<E: Env> Inner<E> {
         self.leader.as_ref().expect("requests of the leader are sent to shard 0")
     }
 
-    /// The state as it is. To be taken with the state lock held.
+    /// The state as it is. The caller holds the state lock.
     pub fn state(&self) -> GroupState {
         let slots: Vec<Slot> = self.shared.slots().map(|(_, slot)| slot).collect();
-        // A drive that did not come back takes its checkpoint along: another one starts from the
-        // beginning.
+        // A rebuild checkpoint is dropped if its drive did not come back: another drive starts from
+        // the beginning.
         let rebuild = self.leader().superblock.borrow().rebuild;
         let rebuild = rebuild.filter(|rebuild| slots[usize::from(rebuild.member)].state == MemberState::Rebuilding);
         let spares = self.leader().spares.borrow().clone();
         GroupState { slots, spares, clean: self.shared.is_clean(), rebuild, news: Vec::new() }
     }
 
-    /// Writes a state to the superblocks of all members and spares, then makes it true on all
-    /// shards. A drive that does not take its superblock leaves the group. To be called with the
-    /// state lock held.
+    /// Writes a state to the superblocks of all members and spares, then makes it visible to all
+    /// shards. A drive that does not take its superblock leaves the group. The caller holds the
+    /// state lock.
     ///
     /// # Errors
-    /// [`BlockError::ReadOnly`] if the array uses features that forbid it, [`BlockError::Lost`] if
-    /// no member took it.
+    /// [`BlockError::ReadOnly`] if the array uses features that forbid writing,
+    /// [`BlockError::Lost`] if no member took it.
     pub async fn commit(self: &Rc<Self>, mut state: GroupState) -> Result<(), BlockError> {
         if self.leader().superblock.borrow().is_read_only() {
             return Err(BlockError::ReadOnly { reason: "the array uses features this program does not know" });
@@ -214,7 +215,7 @@ impl<E: Env> Inner<E> {
             let epoch = superblock.epoch;
             self.leader().superblock.replace(superblock);
             if results.iter().any(Result::is_ok) {
-                // Whoever did not take it is about to leave.
+                // Drives that did not take it are about to leave.
                 self.shared.map.kept().iter().for_each(|kept| kept.found_epoch(epoch));
             }
             let taken = targets.iter().zip(&results).filter(|(_, result)| result.is_ok());
@@ -233,14 +234,15 @@ impl<E: Env> Inner<E> {
                     .filter(|slot| slot.state == MemberState::InSync)
                     .all(|slot| !self.holds(slot.drive, epoch))
                 {
-                    // All of them may be back in a moment, and know nothing of it; or some of them
-                    // do.
+                    // All of them may be back in a moment. They do not know this state then, or
+                    // only some of them do.
                     self.shared.end_doubt();
                     self.announce_again();
                     let survives = self.shared.geometry.syndromes;
                     return Err(BlockError::Lost { lost: self.shared.geometry.strips(), survives });
                 }
-                // What was to be repaired while no superblocks could be written has not been begun.
+                // Repairs that were due while no superblocks could be written have not been
+                // started.
                 let repair = left_at_all || self.shared.is_astray();
                 self.publish(state);
                 if repair {
@@ -251,7 +253,7 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// A drive has the superblock of an epoch.
+    /// Whether a drive has the superblock of an epoch.
     pub fn holds(&self, drive: DriveId, epoch: u64) -> bool {
         self.leader().held.borrow().get(&drive) == Some(&epoch)
     }
@@ -274,7 +276,8 @@ impl<E: Env> Inner<E> {
         state.news.into_iter().for_each(|news| (self.leader().listener)(news));
     }
 
-    /// Keeps track of what a member misses, now that all shards see its new state.
+    /// Begins or ends tracking the dirty regions of a member, now that all shards see its new
+    /// state.
     fn note_absence(&self, member: MemberIndex, before: Slot, now: MemberState) {
         let missed = &self.shared.missed;
         let was_whole = before.state == MemberState::InSync || missed.count(before.drive).is_some();
@@ -287,19 +290,19 @@ impl<E: Env> Inner<E> {
                 self.leader().away.borrow_mut().insert(member.0, away);
             }
             MemberState::Faulty | MemberState::InSync => missed.forget(member),
-            // A drive that takes the place says itself what it has.
+            // The dirty regions of a drive that takes the slot are used or dropped by its rebuild.
             MemberState::Rebuilding | MemberState::Missing => {}
         }
     }
 
-    /// The drive is the one that left the member's place, untouched since, and what it missed is
-    /// known.
+    /// Whether the drive is the one that left the member's slot, untouched since, and its dirty
+    /// regions are known.
     pub async fn is_back(&self, member: MemberIndex, drive: DriveId) -> bool {
         let away = self.leader().away.borrow().get(&member.0).copied().flatten();
         let (true, Some(away), Some(drive)) = (self.shared.missed.is_known(member), away, self.drive(drive)) else {
             return false;
         };
-        // Whoever runs it elsewhere, and writes, writes a higher epoch first.
+        // A machine that runs the drive elsewhere, and writes, writes a higher epoch first.
         let own = read_superblock(&drive).await;
         own.is_some_and(|own| {
             own.array == self.shared.array
@@ -323,8 +326,8 @@ impl<E: Env> Inner<E> {
             }
         }
         superblock.spares = state.spares.iter().map(|&drive| self.identity(drive)).collect();
-        // A drive that failed may be used again, in another place or as a spare: its old place
-        // forgets it.
+        // A failed drive may be used again, in another slot or as a spare. Its old slot forgets it
+        // then.
         let is_live = |state| matches!(state, MemberState::InSync | MemberState::Rebuilding);
         let live = superblock.members.iter().filter(|entry| is_live(entry.state)).map(|entry| entry.uuid);
         let mut in_use: Vec<Uuid> = live.chain(superblock.spares.iter().copied()).collect();
@@ -333,7 +336,7 @@ impl<E: Env> Inner<E> {
         superblock.spares.extend(absent.copied().take(room).collect::<Vec<_>>());
         in_use.extend_from_slice(&superblock.spares);
         for entry in &mut superblock.members {
-            // It forgot it with superblocks already that came to nothing.
+            // The slot may have forgotten it already, with superblocks whose commit failed.
             let is_forgotten = entry.uuid.is_nil();
             if !is_live(entry.state) && (is_forgotten || in_use.contains(&entry.uuid)) {
                 *entry = MemberEntry { uuid: Uuid::NIL, state: MemberState::Missing };
@@ -346,7 +349,7 @@ impl<E: Env> Inner<E> {
         *self.leader().identities.borrow().get(&drive).expect("every installed drive has an identity")
     }
 
-    /// Lets the superblocks say that the group is being written to.
+    /// Makes the superblocks say that the group is being written to.
     pub async fn mark_dirty(self: &Rc<Self>) -> Result<(), BlockError> {
         let _turn = self.leader().state_lock.enter().await;
         if self.shared.is_announced() {
@@ -355,9 +358,9 @@ impl<E: Env> Inner<E> {
         self.commit(GroupState { clean: false, ..self.state() }).await
     }
 
-    /// Superblocks may have been written that are not true, since nobody took them as far as it is
-    /// known. Before anything else is acknowledged, and in any case as soon as that works, newer
-    /// ones say what is true.
+    /// Handles a superblock mismatch: a commit failed, but some drives may have taken its
+    /// superblocks. Newer ones say what is true before anything else is acknowledged, and in any
+    /// case as soon as that works.
     fn announce_again(self: &Rc<Self>) {
         self.shared.set_announced(false);
         if self.shared.set_astray(true) {
@@ -372,7 +375,7 @@ impl<E: Env> Inner<E> {
                     return;
                 }
                 if inner.shared.is_astray() {
-                    // Without success it is tried again.
+                    // After a failure the loop tries again.
                     let _ = inner.commit(GroupState { clean: false, ..inner.state() }).await;
                 }
             }
@@ -436,7 +439,8 @@ impl<E: Env> Inner<E> {
         join_all(live.map(write)).await.into_iter().collect()
     }
 
-    /// Marks all blocks of the map that were ever written, for a member that has no copies.
+    /// Marks all blocks of the map that were ever written as dirty, for a member without copies of
+    /// them.
     pub fn rewrite_map(&self) {
         for (block, version) in self.leader().map_versions.borrow().iter().enumerate() {
             if version.is_any() {
@@ -445,8 +449,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Writes a new catalogue to every member, durably, and makes it the current one; or the
-    /// current one again. `leaves`: what stays in the slot behind it.
+    /// Writes a new catalogue to every member, durably, and makes it the current one. `None` writes
+    /// the current one again. `leaves` says which older bytes stay in the slot behind it.
     ///
     /// # Errors
     /// [`BlockError::NoSpace`] if it does not fit its region; then nothing has changed.
@@ -481,8 +485,8 @@ impl<E: Env> Inner<E> {
 }
 
 impl<E: Env> Inner<E> {
-    /// Lets the superblocks say that the catalogue is not for readers of version 1, before there is
-    /// one.
+    /// Makes the superblocks say that the catalogue is not for readers of version 1, before such a
+    /// catalogue exists.
     async fn announce_catalogue_2(self: &Rc<Self>) -> Result<(), BlockError> {
         let leader = self.leader();
         let _turn = leader.state_lock.enter().await;
@@ -499,8 +503,8 @@ impl<E: Env> Inner<E> {
     }
 }
 
-/// Writes a superblock at the tail and the head of a drive, durably, one after the other: first
-/// where the copy is older or damaged, since a crash may tear what is being written.
+/// Writes a superblock at the tail and the head of a drive, durably, one after the other. The older
+/// or damaged copy is first, since a crash may tear the copy that is being written.
 pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superblock) -> Result<(), Failure> {
     let bytes = BufMut::copy_of(&superblock.encode()).freeze();
     debug_assert_eq!(bytes.len(), BLOCK);
@@ -511,7 +515,7 @@ pub(crate) async fn write_superblock<D: Drive>(drive: &D, superblock: &Superbloc
         match read(offset).await {
             Ok(read) => copy.extend_from_slice(&read),
             Err(DriveError::Gone) => return Err(Failure::read(offset, DriveError::Gone)),
-            // Damaged: written first, it is there again.
+            // A damaged copy is written first, which restores it.
             Err(_) => {}
         }
     }
@@ -534,12 +538,12 @@ async fn read_superblock<D: Drive>(drive: &D) -> Option<Superblock> {
     newest(&copies[0], &copies[1]).ok().map(|copies| copies.superblock)
 }
 
-/// Flushes a drive, twice if need be.
+/// Flushes a drive. Tries again once after an error.
 pub(crate) async fn flush_retried<D: Drive>(drive: &D) -> Result<(), DriveError> {
     twice(async || drive.flush().await).await
 }
 
-/// Tries a flush again, unless the drive is gone.
+/// Tries a flush again after an error, unless the drive is gone.
 pub(crate) async fn twice(flush: impl AsyncFn() -> Result<(), DriveError>) -> Result<(), DriveError> {
     match flush().await {
         Ok(()) => Ok(()),
@@ -548,8 +552,8 @@ pub(crate) async fn twice(flush: impl AsyncFn() -> Result<(), DriveError>) -> Re
     }
 }
 
-/// Reads from a drive into memory that `alloc` gives, twice if need be: an error of the path to it
-/// is no reason to go on with less than there is.
+/// Reads from a drive into memory that `alloc` gives. Tries again once after an error: an error of
+/// the path to the drive is no reason to go on with less data than there is.
 pub(crate) async fn read_retried<D: Drive>(
     drive: &D,
     offset: u64,

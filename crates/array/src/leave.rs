@@ -1,14 +1,14 @@
-//! Members that leave a running group, and what was written together with them.
+//! Members that leave a running group, and the data that was written together with theirs.
 //!
-//! 1. A member that is leaving is *doubted*: no shard takes what is on it for granted, and no
-//!    record of its set begins before it is clear whether it leaves ([`crate::record`]).
-//! 2. The others are flushed: a recovery that finds it lost must find the rest as it was
-//!    acknowledged. Nobody leaves while some of them cannot, and have to stay.
+//! 1. A member that is leaving is *suspect*: no shard relies on its content, and no record of its
+//!    set begins before it is clear whether it leaves ([`crate::record`]).
+//! 2. The others are flushed: a recovery that finds the member lost must find the rest as it was
+//!    acknowledged. No member leaves while others of its set cannot flush, and have to stay.
 //! 3. The superblocks say that it left ([`Inner::commit`]).
-//! 4. Where the log leaves a question open if the member is lost, seals say that the others are
-//!    new. Not before: until the superblocks say that it left, a power cut may bring it back as one
-//!    in sync, without what its cache had, and the log is what puts it right then.
-//! 5. All shards hear that it left.
+//! 4. If the log is indeterminate without the member, checkpoint records say that the strips of the
+//!    others are new. Not before step 3: until then a power cut may bring the member back in sync,
+//!    without the content of its cache, and the log is what repairs it then.
+//! 5. All shards learn that it left.
 
 use std::rc::Rc;
 
@@ -25,8 +25,8 @@ use crate::shared::{DriveId, Slot};
 use crate::status::Event;
 
 impl<E: Env> Inner<E> {
-    /// Marks a member faulty, and gives its place to a spare if there is one. Says no if the group
-    /// cannot do without it.
+    /// Marks a member faulty, and gives its slot to a spare if there is one. Returns false if the
+    /// group cannot do without it.
     pub async fn fail_in_place(self: &Rc<Self>, member: MemberIndex, drive: DriveId, cause: Cause) -> bool {
         let leader = self.leader();
         let _turn = leader.state_lock.enter().await;
@@ -48,9 +48,10 @@ impl<E: Env> Inner<E> {
         true
     }
 
-    /// Lets the superblocks say that a crash was put right: the log goes on under a new generation.
-    /// Members that failed meanwhile had no part in it, and leave with the same superblocks: after
-    /// others that say nothing of it they would come back as if they had.
+    /// Makes the superblocks say that the recovery after a crash is done: the log goes on under a
+    /// new generation. Members that failed meanwhile had no part in the recovery, and leave with
+    /// the same superblocks. If earlier superblocks did not say so, they could come back as if they
+    /// had taken part.
     ///
     /// # Errors
     /// [`BlockError`] if the superblocks cannot be written, or the group cannot do without those
@@ -68,7 +69,7 @@ impl<E: Env> Inner<E> {
             }
         }
         self.commit(state).await?;
-        // One that knows nothing of it would replay the old log again when it is back.
+        // A member without this superblock would replay the old log again when it is back.
         let epoch = leader.superblock.borrow().epoch;
         let in_sync = self.shared.slots().filter(|(_, slot)| slot.state == MemberState::InSync);
         let unheld = in_sync.filter(|(_, slot)| !self.holds(slot.drive, epoch)).count();
@@ -76,9 +77,9 @@ impl<E: Env> Inner<E> {
         if unheld > 0 { Err(BlockError::Lost { lost: survives + unheld, survives }) } else { Ok(()) }
     }
 
-    /// Takes a drive out of a state, once what was written together with it is durable on the
-    /// others. Says no, and leaves the state as it was, if the group cannot do without it, now or
-    /// until those others can flush.
+    /// Takes a drive out of a state, once the data that was written together with it is durable on
+    /// the others. Returns false and leaves the state as it was if the group cannot do without the
+    /// drive, now or until those others can flush.
     pub async fn leave_settled(self: &Rc<Self>, state: &mut GroupState, role: Role, id: DriveId, cause: Cause) -> bool {
         if let Role::Member(index) = role
             && self.put_back(state, MemberIndex(index), id)
@@ -100,7 +101,7 @@ impl<E: Env> Inner<E> {
         is_settled
     }
 
-    /// Takes a drive out of a state. Says no if the group cannot do without it.
+    /// Takes a drive out of a state. Returns false if the group cannot do without it.
     fn leave(&self, state: &mut GroupState, role: Role, id: DriveId, cause: Cause) -> bool {
         match role {
             Role::Spare => {
@@ -129,15 +130,15 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Why a member leaves: of one that was given up all operations end as if it were gone.
+    /// The true cause: if a member was given up, all of its operations end as if it were gone.
     fn true_cause(&self, member: MemberIndex, drive: DriveId, cause: Cause) -> Cause {
         if self.shared.is_given_up(member, drive) { self.silent() } else { cause }
     }
 
-    /// Makes what was written together with a member that is leaving durable on the others, before
-    /// the superblocks say that it left: a recovery that finds the member lost must find the rest
-    /// as it was acknowledged. Members that cannot flush leave as well. Says no if the group cannot
-    /// do without one of those; one that does not answer is waited for.
+    /// Flushes the other members before the superblocks say that a member left: a recovery that
+    /// finds the member lost must find the rest as it was acknowledged. Members that cannot flush
+    /// leave as well. Returns false if the group cannot do without one of those. A member that does
+    /// not answer is waited for.
     async fn settle_without(self: &Rc<Self>, state: &mut GroupState, leaving: MemberIndex) -> bool {
         if !self.shared.has_log() {
             return true;
@@ -179,9 +180,10 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Says on the others, once the superblocks say who left, that what was written together with
-    /// those needs no recovery. Members that cannot have it durable leave as well, as far as the
-    /// group can do without them; says whether there are any.
+    /// Writes checkpoint records to the others once the superblocks say which members left: the
+    /// records that were written together with those need no recovery. Members that cannot make
+    /// this durable leave as well, as far as the group can do without them. Returns whether there
+    /// are any.
     pub async fn seal_without(self: &Rc<Self>, state: &mut GroupState) -> bool {
         if !self.shared.is_any_doubted() {
             return false;
@@ -205,9 +207,9 @@ impl<E: Env> Inner<E> {
         left
     }
 
-    /// As [`Inner::flush_and_seal`], without those that are leaving, and without asking the leader
-    /// for anything, who waits for this. Where members cannot save their checksums or flush,
-    /// nothing is sealed: gives those.
+    /// As [`Inner::flush_and_seal`], but without the members that are leaving, and without requests
+    /// to the leader, which waits for this. If members cannot save their checksums or flush, it
+    /// writes no checkpoint record and returns them.
     pub async fn seal_quietly(self: &Rc<Self>) -> Vec<(MemberIndex, DriveId, Failure)> {
         let Some(log) = self.log().filter(|log| log.is_unsealed()) else { return Vec::new() };
         let mark = log.flush_begins();
@@ -226,7 +228,8 @@ impl<E: Env> Inner<E> {
         let flushed = join_all(self.shared.staying().map(flush)).await;
         failed.extend(flushed.into_iter().flatten());
         if failed.is_empty() {
-            // Too few members to hold the seal are too few for the group: the next request says so.
+            // Too few members to hold the checkpoint record are too few for the group: the next
+            // request fails.
             let _ = self.try_seal(&log, &mark).await;
         }
         failed

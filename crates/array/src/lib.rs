@@ -1,11 +1,12 @@
 //! The RAID engine: a drive group with parity over drives that fail.
 //!
-//! The nouns:
-//! - [`assemble`] finds out what a set of drives is, [`create`] makes a group of them, [`load`]
-//!   takes it over.
+//! The main items:
+//! - [`assemble`] finds out which group a set of drives is, [`create`] makes a group of drives, and
+//!   [`load`] takes it over.
 //! - [`Array`] is the group on one shard: `read`, `write`, `write_zeroes`, `discard`, `flush`,
 //!   `extents`.
-//! - [`Shared`] is what the shards of a group have in common; [`Peers`] is how they talk.
+//! - [`Shared`] is the state that the shards of a group share. [`Peers`] carries messages between
+//!   them.
 //! - The *leader* (shard 0) changes the group's state, rebuilds and scrubs.
 //!
 //! The engine is `async fn` over a [`drive::Env`]. It spawns no thread, reads no clock, draws no
@@ -13,13 +14,14 @@
 //! production does.
 //!
 //! Invariants:
-//! 1. A stripe is changed only under the lock of its unit, on the shard that owns it
+//! 1. A stripe is changed only under the lock of its stripe group, on the shard that owns it
 //!    ([`unit`](self)).
-//! 2. The allocation map says that a zone was written only when all its strips are on their drives.
+//! 2. The allocation map says that a chunk was written only when all its strips are on their
+//!    drives.
 //! 3. The superblocks show a member's failure before any write is acknowledged without that member.
-//! 4. Nothing is read from a member that has not been rebuilt there, and nothing that was written
-//!    after its rebuild leaves it out.
-//! 5. A request runs to its end whoever drops its future.
+//! 4. Nothing is read from a part of a member that has not been rebuilt. Every write after the
+//!    rebuild of a part includes that member.
+//! 5. A request runs to its end even if the caller drops its future.
 
 #![forbid(unsafe_code)]
 

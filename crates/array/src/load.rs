@@ -1,5 +1,4 @@
-//! Taking over a group that was assembled: its allocation map, its log after a crash, and its
-//! catalogue.
+//! Takes over an assembled group: its allocation map, its log after a crash, and its catalogue.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -35,18 +34,18 @@ const MAP_BLOCKS_AT_ONCE: u64 = 128;
 
 /// A group that was taken over from its drives and can be run.
 pub struct Loaded {
-    /// What all shards share.
+    /// The state that all shards share.
     pub shared: Arc<Shared>,
-    /// What a scrub of the whole group is owed after a crash.
+    /// A resync, which is a scrub of the whole group, is due after a crash.
     pub needs_resync: bool,
-    /// After a crash: what replaying the log did.
+    /// After a crash: the result of the log's replay.
     pub replayed: Option<Replayed>,
-    /// Drives that were to be part of it and did not answer, by index, and why they are not.
+    /// Drives of the group that did not answer, by index, and why they are left out.
     pub left_out: Vec<(usize, Refusal)>,
     leader: RefCell<Option<Leader>>,
 }
 
-/// What an attempt to take a group over came to.
+/// The result of an attempt to take a group over.
 struct Taken {
     shared: Shared,
     needs_resync: bool,
@@ -57,29 +56,29 @@ struct Taken {
     catalogue: (u64, Catalogue),
     map_sequences: Vec<u64>,
     crash: (Option<Vec<MemberIndex>>, u64),
-    /// Memory that outlives the process, and whether it is of the last run.
+    /// The warm-restart state, and whether it is of the last run.
     kept: Option<(KeptGroup, bool)>,
 }
 
 /// The members that a group's structures are read from.
 pub(crate) struct Sources<'a, D> {
     pub drives: Vec<&'a D>,
-    /// By drive. What is not there on a member that is being filled may be there all the same.
+    /// By drive. A structure that a member being filled does not have may exist all the same.
     pub in_sync: Vec<bool>,
 }
 
 impl<D> Sources<'_, D> {
-    /// Some member that has everything could be read.
+    /// Whether a member that has everything could be read.
     fn is_known<T, E>(&self, reads: &[Result<T, E>]) -> bool {
         reads.iter().zip(&self.in_sync).any(|(read, in_sync)| *in_sync && read.is_ok())
     }
 }
 
 /// Takes over map and catalogue of an assembled group. `drives` are those that
-/// [`assemble`](crate::assemble) was given, on shard 0; a drive's index is its [`DriveId`] from now
+/// [`assemble`](crate::assemble) was given, on shard 0. A drive's index is its [`DriveId`] from now
 /// on. `kept` is memory of at least [`kept_words`](crate::kept_words) words, the same for this
-/// array every time: with it, a process that was killed loses nothing that was acknowledged.
-/// `listener` hears what happens to the drives.
+/// array every time. With it, a process that was killed loses nothing that was acknowledged.
+/// `listener` receives the events of the drives.
 ///
 /// A drive that does not answer any more is left out, as if it had not been among the drives.
 ///
@@ -101,11 +100,11 @@ pub async fn load<E: Env>(
     });
     let asked = assembly.refused.len();
     loop {
-        // To its end in any case: what was begun on the drives that do answer must not come after
-        // what the next attempt does.
+        // Every attempt runs to its end: its operations on the drives that answer must not come
+        // after those of the next attempt.
         let announced = RefCell::new(None);
         let taken = take_over(env, &assembly, &drives, kept.as_ref(), &announced).await;
-        // Some drives have it: the next attempt goes on from there.
+        // Some drives have these superblocks: the next attempt goes on from there.
         assembly.superblock = announced.into_inner().unwrap_or(assembly.superblock);
         if !assembly.leave_out_silent(&drives) {
             let left_out = assembly.refused.split_off(asked);
@@ -116,7 +115,7 @@ pub async fn load<E: Env>(
 }
 
 impl Assembly {
-    /// Leaves out drives that do not answer. Says whether there were any.
+    /// Leaves out drives that do not answer. Returns whether there were any.
     fn leave_out_silent<E: Env>(&mut self, drives: &[Bounded<'_, E>]) -> bool {
         let silence = |index: usize| drives[index].silence().map(|error| (index, Refusal::Drive(error)));
         let used = self.members.iter().copied().flatten().chain(self.spares.iter().copied());
@@ -158,7 +157,7 @@ async fn take_over<E: Env>(
     let sources = Sources { drives: in_use, in_sync: present().map(is_in_sync).collect() };
     let logs = superblock.crash_safety != CrashSafety::Off;
     let sequences = load_map(env, superblock, &sources, &shared).await?;
-    // Without a log nothing is ever listed.
+    // Without a log no block is ever listed as lost.
     let lost = if logs { load_lost(superblock, &sources).await? } else { LostBlocks::default() };
     let crashed = !superblock.clean && !superblock.is_read_only();
     let settled = kept.filter(|(_, is_of_last_run)| crashed && *is_of_last_run).map(|(kept, _)| kept.clone());
@@ -191,8 +190,8 @@ async fn take_over<E: Env>(
     }
     let spares = assembly.spares.iter().map(|&index| DriveId(index as u16)).filter(|id| identities.contains_key(id));
     let spares = spares.collect();
-    // A crash can leave one drive an epoch ahead of the others. If it is not among these, it must
-    // not be taken for as new as them when it comes back.
+    // A crash can leave one drive an epoch ahead of the others. If that drive is missing now, it
+    // must not count as up to date when it comes back.
     let log_generation = if logs { shared.log_generation.load(Ordering::Acquire) } else { superblock.log_generation };
     let ahead = Superblock { epoch: superblock.epoch + 1, log_generation, runs, ..superblock.clone() };
     let failed = crashed.then(|| replayed.iter().flat_map(|replayed| replayed.failed.clone()).collect());
@@ -206,8 +205,8 @@ async fn take_over<E: Env>(
 impl Taken {
     fn into_loaded(self, left_out: Vec<(usize, Refusal)>, listener: Box<dyn Fn(Event)>) -> Loaded {
         let Taken { mut shared, superblock, identities, spares, catalogue, map_sequences, crash, kept, .. } = self;
-        // Not before everything was read: the next attempt after one that failed would believe what
-        // this one began to keep.
+        // Only after everything was read: the attempt after a failed one would trust the state that
+        // this one began.
         let epoch = superblock.epoch - 1;
         match kept {
             Some((kept, true)) => kept.found_epoch(epoch),
@@ -226,8 +225,8 @@ impl Taken {
 }
 
 impl Loaded {
-    /// The leader: the group on shard 0. Continues rebuilds that were interrupted, and after a
-    /// crash makes the syndromes fit the data.
+    /// The leader: the group on shard 0. After [`Array::start`] it continues interrupted rebuilds,
+    /// and after a crash makes the parity fit the data.
     ///
     /// # Panics
     /// If called twice.
@@ -258,8 +257,8 @@ impl<E: Env> Array<E> {
             let (inner, failed) = (self.0.clone(), failed.clone());
             let announce = async move {
                 inner.announce_recovery(&failed).await?;
-                // What a killed process had been told to be done is in the drives' caches, and in a
-                // map that was kept.
+                // A killed process leaves acknowledged writes in the drives' caches, and changes of
+                // the map in its warm-restart state.
                 inner.persist_map().await
             };
             self.0.to_the_end::<(), BlockError>(announce).await?;
@@ -271,29 +270,29 @@ impl<E: Env> Array<E> {
         Ok(())
     }
 
-    /// Lets go of a group that could not be started, the leader's shard last: it takes no more
-    /// requests, what is under way on this shard ends, and nothing is written afterwards. On the
-    /// drives it is as after a kill.
+    /// Lets go of a group that could not be started, on the leader's shard last. The group takes no
+    /// more requests, the work under way on this shard ends, and nothing is written afterwards. The
+    /// drives are as after a kill.
     pub async fn abandon(&self) {
         self.0.shared.stop();
         self.0.barrier().await;
         self.0.answered().await;
         self.0.jobs_ended().await;
         if let Some(leader) = &self.0.leader {
-            // Whoever is about to change the superblocks or the map sees that it has ended, or has
-            // come first.
+            // A task that is about to change the superblocks or the map has finished before, or
+            // sees that the group has ended.
             drop(leader.owners_lock.enter().await);
             drop((leader.state_lock.enter().await, leader.map_lock.enter().await));
         }
     }
 
-    /// Stops the group: waits for what is under way on this shard, then makes it durable. The
-    /// leader, last of all shards, also notes in the superblocks that the group was stopped in
-    /// order.
+    /// Stops the group: waits for the work under way on this shard, then makes it durable. The
+    /// leader is the last of all shards. It also notes in the superblocks that the group was
+    /// stopped cleanly.
     ///
     /// # Errors
-    /// [`BlockError`] if the last flush failed; then the group counts as crashed when it is
-    /// assembled again.
+    /// [`BlockError`] if the last flush failed. Then the group counts as crashed at the next
+    /// assembly.
     pub async fn stop(&self) -> Result<(), BlockError> {
         let inner = self.0.clone();
         inner.shared.stop();
@@ -306,7 +305,7 @@ impl<E: Env> Array<E> {
                 let Some(leader) = &inner.leader else { return Ok(()) };
                 drop(leader.owners_lock.enter().await);
                 if inner.shared.unended.load(Ordering::SeqCst) > 0 {
-                    // This shard's or another's: a recovery has to put them right.
+                    // Incomplete writes of this shard or another: a recovery has to repair them.
                     let survives = inner.shared.geometry.syndromes;
                     return Err(mended.err().unwrap_or(BlockError::Lost { lost: survives + 1, survives }));
                 }
@@ -324,7 +323,7 @@ impl<E: Env> Array<E> {
     }
 }
 
-/// Some blocks of the map, as they are found.
+/// A part of the map, as it is found on the members.
 struct MapPart {
     first: u64,
     newest: Vec<Option<MapBlock>>,
@@ -342,13 +341,13 @@ impl MapPart {
     }
 }
 
-/// Reads the map from the members: of each block the copy with the highest sequence. Gives the
-/// sequences. A member that lacks that copy gets it: the next version overwrites the one before,
-/// and must not be the only one then.
+/// Reads the map from the members: of each block the copy with the highest sequence. Returns the
+/// sequences. A member that lacks that copy gets it: the next version overwrites the older one, and
+/// must not be the only one of that member then.
 ///
 /// # Errors
-/// If a slot cannot be read from any member in sync: what is not known to be allocated would read
-/// as zeroes.
+/// If a slot cannot be read from any member in sync: chunks that are not known to be allocated
+/// would read as zeroes.
 async fn load_map<E: Env>(
     env: &E,
     superblock: &Superblock,
@@ -375,7 +374,7 @@ async fn load_map<E: Env>(
                 part.take(array, drive, position / slots, copy);
             }
         }
-        // Each of them may have other sectors that cannot be read.
+        // Each member may have other sectors that cannot be read, so each block is tried.
         for position in (0..count * slots).filter(|_| !is_known) {
             let (within, slot) = (position / slots, (position % slots) as u64);
             let reads = read(map_slot_offset(layout, first + within as u64, slot), BLOCK).await;
@@ -400,9 +399,9 @@ async fn load_map<E: Env>(
     Ok(sequences)
 }
 
-/// Some bytes of a drive, block by block where they cannot be read at once.
+/// Some bytes of a drive, read block by block if they cannot be read at once.
 pub(crate) struct Patched {
-    /// What could not be read is zero.
+    /// Bytes that could not be read are zero.
     pub bytes: BufMut,
     pub is_whole: bool,
     /// The first block could be read.
@@ -434,15 +433,15 @@ pub(crate) async fn read_patched<D: Drive>(drive: &D, offset: u64, len: usize) -
     if any { Ok(patched) } else { Err(error) }
 }
 
-/// Writes a copy of a structure to the drives that lack it. One that does not take it shows that at
-/// the next write.
+/// Writes a copy of a structure to the drives that lack it. A drive that does not take it shows
+/// that at the next write.
 async fn give<'a, D: Drive + 'a>(drives: impl Iterator<Item = &'a D>, offset: u64, bytes: &Buf) {
     drive::join_all(drives.map(|drive| drive.write(offset, Segments::from_iter([bytes.clone()]), true))).await;
 }
 
 /// Reads the catalogue with the highest sequence. A group without one has no volumes so far. A
-/// member that lacks that copy gets it, as with the map. Some member in sync has to be able to read
-/// each slot, as far as something is in it.
+/// member that lacks that copy gets it, as with the map. At least one member in sync has to be able
+/// to read each slot, as far as it has content.
 async fn load_catalogue<D: Drive>(
     superblock: &Superblock,
     sources: &Sources<'_, D>,

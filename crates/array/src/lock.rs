@@ -1,4 +1,4 @@
-//! Lets few tasks of one shard in at a time; fair, and held across awaits.
+//! A fair async semaphore for the tasks of one shard. A permit is held across awaits.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -14,8 +14,8 @@ struct State {
     waiting: RefCell<VecDeque<Sender<Turn>>>,
 }
 
-/// Lets the next task in when it is dropped. It is handed over as a value: a task that went away
-/// while it waited drops it unseen, and the turn goes on to the next.
+/// A permit. When it is dropped, the next task is let in. It is handed over as a value: if the next
+/// task went away while it waited, the permit is dropped unseen, and goes on to the task after it.
 pub struct Turn(Rc<State>);
 
 impl Default for Turnstile {
@@ -25,20 +25,21 @@ impl Default for Turnstile {
 }
 
 impl Turnstile {
-    /// Lets so many in at a time.
+    /// Lets `count` tasks in at a time.
     pub fn for_tasks(count: usize) -> Turnstile {
         Turnstile(Rc::new(State { free: Cell::new(count), waiting: RefCell::default() }))
     }
 
-    /// Takes a turn if there is one.
+    /// Takes a permit if one is free.
     pub fn try_enter(&self) -> Option<Turn> {
-        // Whoever leaves while others wait hands its turn to one of them, so nobody overtakes.
+        // A task that leaves while others wait hands its permit to one of them, so no task
+        // overtakes.
         let left = self.0.free.get().checked_sub(1)?;
         self.0.free.set(left);
         Some(Turn(self.0.clone()))
     }
 
-    /// Waits for the turn.
+    /// Waits for a permit.
     pub async fn enter(&self) -> Turn {
         if let Some(turn) = self.try_enter() {
             return turn;

@@ -1,22 +1,21 @@
-//! The write-hole log of one shard: before strips are overwritten, what puts their stripe right
-//! after a crash is made durable on the members that hold its syndromes. `docs/format/log.md` has
-//! the bytes and why they suffice.
+//! The write-hole log of one shard. Before strips are overwritten, the data that repairs their
+//! stripe after a crash is made durable on the members that hold its parity. `docs/format/log.md`
+//! has the bytes and why they suffice.
 //!
 //! A *record* announces one component of a write. Records that come together leave as one frame,
-//! and one write, on each member. A record is *open* until its strips have been overwritten; once
-//! the members were flushed after that it is *retired*, and its place in the rings may be used
-//! again. At most [`OPEN_MAX`] records are open: as many as the memory that outlives the process
-//! has places for, and a seal can name.
+//! and one write, on each member. A record is *open* until its strips have been overwritten, then
+//! it is *completed* (`settled`). A flush of the members after that makes it *reclaimed*
+//! (`retired`): its space in the rings may be used again. At most [`OPEN_MAX`] records are open:
+//! the warm-restart state has so many places, and a checkpoint record (`seal`) can name so many.
 //!
 //! Invariants, besides those of the rings ([`rings`]):
-//! 1. Records of one unit are appended under its lock, so the next begins when the strips of the
-//!    one before are written.
-//! 2. A record's base syndromes are those of strips that are durable, but for the ones it names
-//!    itself: what other strips of the same columns were given before is flushed first, with the
-//!    syndromes and the checksums (`recent` knows of it). Else a recovery could find an old
-//!    syndrome beside a base that is newer.
-//! 3. A flush of all members is one for the logs of all shards: whoever flushes has looked before
-//!    which records of each are settled ([`Counters::settled`]).
+//! 1. Records of one stripe group are appended under its lock. So the next one begins when the
+//!    strips of the one before are written.
+//! 2. A record's partial parity comes from durable strips, except those that it names itself.
+//!    Earlier writes to other strips of these columns are flushed first, with parity and checksums
+//!    (`recent` has them). Else a recovery could find old parity beside newer partial parity.
+//! 3. A flush of all members counts for the logs of all shards. The shard that flushes has noted
+//!    before which records of each log are completed ([`Counters::settled`]).
 
 mod open;
 mod rings;
@@ -45,7 +44,7 @@ use crate::shared::{Counters, DriveId, Shared};
 use crate::unit_map::UnitMap;
 use crate::unsealed::Unsealed;
 
-/// Parts that one frame gathers at most: bounds the time of the first record in it.
+/// Most parts in one frame: bounds the time of the first record in it.
 const PARTS_MAX: usize = 256;
 
 const _: () = assert!(OPEN_MAX <= EXCEPTIONS_MAX, "a seal names every record that is open");
@@ -58,23 +57,23 @@ pub(crate) struct Record {
     pub whole: bool,
     /// See [`PartData::in_sync`].
     pub in_sync: u64,
-    /// If an overwritten strip is lost, the record cannot tell whether the others are new: once
-    /// they are durable, a seal has to say so.
+    /// If an overwritten strip is lost, the record cannot tell whether the others are new. Once
+    /// they are durable, a checkpoint record has to say so.
     pub unverified: bool,
-    /// What it leaves open: until a seal answers it, or until it is settled if it can be verified.
+    /// Ranges indeterminate until a checkpoint record, or, if verifiable, until it is completed.
     pub questions: Option<OpenQuestions>,
     pub shares: SmallVec<[Share; 4]>,
-    /// Data strips one of whose members is to hold a part, too, if there are any.
+    /// Data strips. If there are any, one of their members also holds a part (extra log holder).
     pub witnesses: Witnesses,
 }
 
-/// Entries of a record: most have one.
+/// Entries of a record. Most records have one.
 pub(crate) type Entries = SmallVec<[Entry; 1]>;
 
-/// Strips, and their members and drives.
+/// Strips with their members and drives.
 pub(crate) type Witnesses = SmallVec<[(Role, MemberIndex, DriveId); 8]>;
 
-/// A holder's share of a record.
+/// The part of a record that one holder stores.
 pub(crate) struct Share {
     pub role: Role,
     pub member: MemberIndex,
@@ -82,21 +81,21 @@ pub(crate) struct Share {
     pub payload: Buf,
 }
 
-/// A record that is durable. Settled when this is dropped: its strips have been overwritten, or
-/// never will be.
+/// A record that is durable. It is completed when this is dropped: its strips have been
+/// overwritten, or never will be.
 pub(crate) struct Open {
     log: Rc<Log>,
     unit: UnitIndex,
     sequence: u64,
-    /// Its place among the open ones that are kept.
+    /// Its place in the warm-restart state.
     kept: Option<usize>,
-    /// What it leaves open and can be verified.
+    /// Its indeterminate ranges, if it can be verified.
     _questions: Option<OpenQuestions>,
     _turn: Turn,
 }
 
 impl Open {
-    /// Nobody settles it any more: a recovery of a killed process, too, shall find it open.
+    /// Leaves the record open in the warm-restart state: a recovery after a kill finds it open.
     pub fn leave_open(mut self) {
         self.kept = None;
     }
@@ -123,31 +122,31 @@ struct Recent {
     columns: Range,
     overwritten: u64,
     restated: u64,
-    /// The flush that was the next to begin when the record was settled.
+    /// The flush that was the next to begin when the record was completed.
     settled: Option<u64>,
 }
 
-/// An entry of a record that is settled, whose strips may not be durable.
+/// An entry of a completed record, whose strips may not be durable.
 pub(crate) struct Written {
     sequence: u64,
-    /// Data strips, a bit each; the syndromes were written as well.
+    /// Data strips, a bit each. The parity was written as well.
     pub strips: u64,
 }
 
-/// When a flush began: what was settled before is durable when it ends.
+/// The state when a flush began: records that were completed before are durable when it ends.
 pub(crate) struct FlushMark {
     settled_below: u64,
     flush: u64,
-    /// The records there were, and those that were open.
+    /// The sequence after the last record there was, and the records that were open.
     below: u64,
     open: Vec<u64>,
 }
 
-/// How appending went.
+/// The result of appending a record.
 pub(crate) enum Appended {
     /// The record is durable on all holders.
     Durable(Open),
-    /// A holder failed and left the group: look again what there is to log.
+    /// A holder failed and left the group: the caller decides again what to log.
     HolderLeft,
 }
 
@@ -160,44 +159,44 @@ struct Pending {
 /// The log of one shard.
 pub(crate) struct Log {
     array: Uuid,
-    /// What the frames of this log have in common.
+    /// Fields that all frames of this log have in common.
     head: FrameHead,
     place: Region,
     next: Cell<u64>,
     open: RefCell<OpenSet>,
-    /// Who may begin a record.
+    /// Permits to begin a record.
     begins: Turnstile,
-    /// Who may leave questions open, in order.
+    /// Permit to leave ranges indeterminate, in order of arrival.
     pub asks: Turnstile,
-    /// Which records are open, in memory that outlives the process.
+    /// Open records in the warm-restart state.
     kept: Option<KeptStream>,
     /// By shard.
     counters: Arc<[Counters]>,
-    /// Whose log it is.
+    /// The shard of this log.
     shard: usize,
-    /// Its shard has another one: nothing is written to its place any more.
+    /// The shard has another log: nothing is written to the place of this one any more.
     closed: Cell<bool>,
     rings: RefCell<Rings>,
-    /// Entries by unit, until their strips are durable.
+    /// Entries by stripe group, until their strips are durable.
     recent: RefCell<UnitMap<SmallVec<[Recent; 1]>>>,
     /// Flushes of all members that have begun.
     flushes: Cell<u64>,
-    /// Operations that flushes of rows took since the last of them.
+    /// Operations that flushes of rows took since the last flush of all members began.
     spent_on_rows: Cell<usize>,
     unsealed: RefCell<Unsealed>,
     seals: Turnstile,
     seal_slot: Cell<u64>,
     pending: RefCell<VecDeque<Pending>>,
     writing: Cell<bool>,
-    /// Somebody seals what is settled, after a while.
+    /// A task writes a checkpoint record for completed records, after a while.
     lingering: Cell<bool>,
-    /// Who waits for a record to be settled or retired.
+    /// Tasks that wait for a record to be completed or reclaimed.
     waiting: RefCell<Vec<Sender<()>>>,
 }
 
 impl Log {
-    /// The log of a shard: of so many streams this one. Its records are numbered from `first` on;
-    /// those before are retired.
+    /// The log of a shard, which is `stream` of so many `streams`. Its records are numbered from
+    /// `first` on. Records before are reclaimed.
     pub fn new(
         shared: &Shared,
         counters: Arc<[Counters]>,
@@ -239,10 +238,10 @@ impl Log {
         self.next.get()
     }
 
-    /// Of what is in the log nothing is needed any more, and nothing is written to its place from
+    /// Closes the log: no record in it is needed any more, and nothing is written to its place from
     /// now on.
     pub async fn close(&self) {
-        // Who writes a seal comes first.
+        // A checkpoint record that is being written comes first.
         let _turn = self.seals.enter().await;
         debug_assert!(self.open.borrow().is_empty(), "no record is open");
         self.closed.set(true);
@@ -250,7 +249,7 @@ impl Log {
         self.counters().unsealed.store(false, Ordering::SeqCst);
     }
 
-    /// Columns of a component whose record is sure to fit in the ring, whatever it changes.
+    /// Most columns of a component whose record is sure to fit in the ring, for any change.
     pub fn columns_max(&self) -> u64 {
         // A piece of 4096 columns takes at most as much again for entries of single sectors and
         // their checksums.
@@ -258,17 +257,17 @@ impl Log {
         (blocks / 4).max(1) * BLOCK_BYTES
     }
 
-    /// Records for the unit may be found in a ring.
+    /// Whether records for the stripe group may be found in a ring.
     pub fn has(&self, unit: UnitIndex) -> bool {
         self.rings.borrow().has(unit)
     }
 
-    /// Whole records for the unit may be found in a ring.
+    /// Whether whole records for the stripe group may be found in a ring.
     pub fn has_whole(&self, unit: UnitIndex) -> bool {
         self.rings.borrow().has_whole(unit)
     }
 
-    /// A flush of all members begins.
+    /// Notes that a flush of all members begins.
     pub fn flush_begins(&self) -> FlushMark {
         let flush = self.flushes.get();
         self.flushes.set(flush + 1);
@@ -277,7 +276,7 @@ impl Log {
         FlushMark { settled_below: self.settled_below(), flush, below: self.next.get(), open }
     }
 
-    /// The flush that began then has ended, on all members.
+    /// Notes that the flush of this mark has ended, on all members.
     pub fn flush_ended(&self, mark: &FlushMark) {
         self.recent.borrow_mut().retain(|entries| {
             entries.retain(|entry| entry.settled.is_none_or(|settled| settled > mark.flush));
@@ -289,7 +288,7 @@ impl Log {
         self.changed();
     }
 
-    /// Takes account of what other shards have flushed.
+    /// Takes account of flushes by other shards.
     fn catch_up(&self) {
         let flushed = self.counters().flushed.load(Ordering::Acquire);
         if flushed <= self.retired() {
@@ -308,7 +307,7 @@ impl Log {
         self.unsealed.borrow_mut().retire(below);
     }
 
-    /// Records below are retired.
+    /// Records below this one are reclaimed.
     fn retired(&self) -> u64 {
         self.rings.borrow().retired()
     }
@@ -317,26 +316,26 @@ impl Log {
         &self.counters[self.shard]
     }
 
-    /// Nothing on the members says of some records that leave a question open that it is settled.
+    /// Whether records with indeterminate ranges lack a checkpoint record on the members.
     pub fn is_unsealed(&self) -> bool {
         !self.unsealed.borrow().is_empty()
     }
 
-    /// Records that leave a question open were settled when the flush began, and no seal says so.
+    /// Whether such records were completed when the flush began, and no checkpoint record says so.
     fn wants_seal(&self, mark: &FlushMark) -> bool {
         !self.closed.get() && self.unsealed.borrow().has_settled(mark.below, &mark.open)
     }
 
-    /// What the rings hold may not be what was written there: the next seal is for everything that
-    /// is settled.
+    /// Notes that the rings may not hold what was written there: the next checkpoint record is for
+    /// all completed records.
     pub fn doubt(&self) {
         if !self.rings.borrow().is_empty() {
             self.unsealed.borrow_mut().add_all();
         }
     }
 
-    /// Other strips of columns of these entries were written, which may not be durable. Of `data`
-    /// data strips; where all are overwritten, what they were does not matter.
+    /// Whether other strips in the columns of these entries were written, and may not be durable.
+    /// If an entry overwrites all `data` data strips, their old content does not matter.
     pub fn conflicts(&self, unit: UnitIndex, entries: &[Entry], data: usize) -> bool {
         self.catch_up();
         let recent = self.recent.borrow();
@@ -350,7 +349,7 @@ impl Log {
         })
     }
 
-    /// What was written to a row, is settled, and may not be durable.
+    /// Completed writes to a row that may not be durable.
     pub fn written_in(&self, unit: UnitIndex, row: Range) -> Vec<Written> {
         let recent = self.recent.borrow();
         let of_row = recent.get(unit).into_iter().flatten().filter(|recent| row.contains(recent.columns));
@@ -360,7 +359,7 @@ impl Log {
             .collect()
     }
 
-    /// This has become durable.
+    /// Notes that these writes are durable.
     pub fn became_durable(&self, unit: UnitIndex, written: &[Written]) {
         let mut all = self.recent.borrow_mut();
         let Some(recent) = all.get_mut(unit) else { return };
@@ -370,16 +369,16 @@ impl Log {
         }
     }
 
-    /// Whether a row is to be flushed, which takes so many operations, rather than everything,
-    /// which takes `all` and ends the conflicts of every row: flushes of rows may take as many
-    /// between two of those.
+    /// Whether to flush only a row, which takes so many `operations`. A flush of everything takes
+    /// `all`, and ends the conflicts of every row. Between two of those, flushes of rows may take
+    /// as many operations as one.
     pub fn may_flush_row(&self, operations: usize, all: usize) -> bool {
         let spent = self.spent_on_rows.get() + operations;
         self.spent_on_rows.set(spent);
         spent <= all
     }
 
-    /// Every record below has been settled: a flush that begins now retires it.
+    /// Every record below is completed: a flush that begins now reclaims it.
     fn settled_below(&self) -> u64 {
         self.open.borrow().first().unwrap_or(self.next.get())
     }
@@ -421,14 +420,14 @@ impl Log {
         Open { log: self.clone(), unit: record.unit, sequence, kept, _questions, _turn: turn }
     }
 
-    /// Finds room for a frame on a member, or says that there is none before more is retired.
+    /// Finds room for a frame on a member. `None` if there is none before more is reclaimed.
     fn place(&self, member: MemberIndex, len: u64, last: u64, units: &[(UnitIndex, bool)]) -> Option<u64> {
         self.catch_up();
         let start = self.rings.borrow_mut().place(member, len, last, units)?;
         Some(self.place.offset + start)
     }
 
-    /// Returns once one more record may be open. It is to be begun at once.
+    /// Returns once one more record may be open. The caller begins it at once.
     pub async fn turn(&self) -> Turn {
         self.begins.enter().await
     }
@@ -440,14 +439,14 @@ impl Log {
         }
     }
 
-    /// More than half of a ring waits to be retired.
+    /// Whether more than half of a ring waits to be reclaimed.
     fn is_filling(&self) -> bool {
         self.catch_up();
         self.rings.borrow().is_filling()
     }
 
-    /// Takes the pending records that fit in one frame on every member, at most so many parts of
-    /// them.
+    /// Takes the pending records that fit in one frame on every member, with at most `parts_max`
+    /// parts on each.
     fn batch(&self, parts_max: usize) -> Vec<Pending> {
         let mut pending = self.pending.borrow_mut();
         choose_witnesses(&mut pending);
@@ -475,7 +474,7 @@ impl Log {
     }
 }
 
-/// Each record that needs a witness gets one: a member that has a frame anyway, or else the first.
+/// Gives each record that needs one an extra log holder: a member with a frame, or else the first.
 fn choose_witnesses(pending: &mut VecDeque<Pending>) {
     let shares = pending.iter().flat_map(|pending| &pending.record.shares);
     let mut members = shares.fold(0u64, |members, share| members | 1 << share.member.0);
@@ -499,7 +498,7 @@ fn part<'a>(sequence: u64, record: &'a Record, holders: u64, share: &'a Share) -
 }
 
 impl<E: Env> Inner<E> {
-    /// Begins to make a record durable, and gives what waits for that.
+    /// Begins to make a record durable. The future that it returns waits for that.
     ///
     /// # Errors
     /// [`BlockError`] if a holder failed that the group cannot do without, or no room can be made.
@@ -516,7 +515,7 @@ impl<E: Env> Inner<E> {
         if !log.writing.replace(true) {
             let (inner, log) = (self.clone(), log.clone());
             self.env.spawn(async move {
-                // What arrived together is gathered; what is alone waits for nothing.
+                // Records that arrive together are gathered. A single record waits for nothing.
                 inner.env.turn_end().await;
                 loop {
                     let batch = log.batch(if inner.env.trouble("a frame takes one record") { 1 } else { PARTS_MAX });
@@ -538,7 +537,7 @@ impl<E: Env> Inner<E> {
             let of = pending.record.shares.iter().enumerate();
             shares.extend(of.map(|(number, share)| (share.member, share.drive, index, number)));
         }
-        // By member, and of each in the order of the records.
+        // By member, and for each member in the order of the records.
         shares.sort_by_key(|(member, ..)| *member);
         let frames = shares.chunk_by(|(one, ..), (other, ..)| one == other).map(|shares| {
             let batch = &batch;
@@ -561,8 +560,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// Writes the parts of a batch that one member holds, given with that member and its drive as
-    /// the records and the shares in them. False: the member failed, and left the group.
+    /// Writes the parts of a batch that one member holds: `shares` has the member, its drive, the
+    /// record and its share. Returns false if the member failed and left the group.
     async fn write_frame(
         self: &Rc<Self>,
         log: &Rc<Log>,
@@ -594,7 +593,7 @@ impl<E: Env> Inner<E> {
         let head = FrameHead { offset, tail: log.retired(), ..log.head };
         encode_frame_meta(&log.array, &head, &parts, &mut meta);
         drop(parts);
-        // The payloads are written from where they were computed.
+        // The payloads are written from the buffers in which they were computed.
         let mut left = len - meta.len();
         let mut frame = Segments::with_capacity(shares.len() + 2);
         frame.push(meta.freeze());
@@ -610,17 +609,17 @@ impl<E: Env> Inner<E> {
         self.write_drive(member, drive, &handle, offset, &frame, true).await
     }
 
-    /// Retires what can be retired, or waits for something to be settled.
+    /// Reclaims records if that is possible, or waits until one is completed.
     async fn make_room_in_log(self: &Rc<Self>, log: &Rc<Log>) -> Result<(), BlockError> {
         if log.settled_below() > log.retired() {
             self.flush_for_log(log).await?;
         } else if !self.unended.have_records() {
-            // The records of this batch are open as well, but older ones are, too, or there would
-            // be room.
+            // The records of this batch are open as well, but so are older ones, or there would be
+            // room.
             let _ = log.wait().await;
         } else if self.mend(|_| true).await.is_err() {
-            // Without a flush there is no room either, and members that are back may take what they
-            // did not take a moment before.
+            // Without a flush there is no room either. After it, members that are back may take the
+            // writes that they did not take a moment before.
             self.flush_members().await?;
             if self.mend(|_| true).await.is_err() {
                 self.unended.give_up_records();
@@ -629,7 +628,7 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Flushes all members, and lets the log know.
+    /// Flushes all members, and informs the log.
     pub async fn flush_for_log(self: &Rc<Self>, log: &Log) -> Result<(), BlockError> {
         let mark = log.flush_begins();
         self.flush_members().await?;
@@ -637,15 +636,15 @@ impl<E: Env> Inner<E> {
         Ok(())
     }
 
-    /// Flushes in the background, so that there is room before it is needed, for all shards at
-    /// once.
+    /// Flushes in the background, for all shards at once, so that there is room before it is
+    /// needed.
     fn retire_soon(self: &Rc<Self>, log: &Rc<Log>) {
         if log.settled_below() <= log.retired() || self.shared.retiring.swap(true, Ordering::SeqCst) {
             return;
         }
         let (inner, log) = (self.clone(), log.clone());
         self.env.spawn(async move {
-            // Without success the next one that needs room sees why.
+            // After a failure the next write that needs room sees why.
             let _ = inner.flush_for_log(&log).await;
             inner.shared.retiring.store(false, Ordering::SeqCst);
         });

@@ -1,7 +1,7 @@
-//! Blocks that no redundancy could bring back: reading them is an error until they are written
-//! again.
+//! Lost blocks: no redundancy could restore them, and reading them is an error until they are
+//! written again.
 //!
-//! There are none, but after a crash that took a member along while several strips of one stripe
+//! A group has some only after a crash that took a member along while several strips of one stripe
 //! were being written.
 
 #![allow(clippy::disallowed_types, reason = "only a group that lost blocks takes the lock, and reads share it")]
@@ -20,19 +20,18 @@ use crate::load::{Sources, read_patched};
 
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
-/// The lost ranges of a group, as its shards share them. Ranges are found lost before the group
-/// runs; from then on there are only fewer of them. A *lost block* is a block of a range, shorter
-/// at the ends of a range that are no ends of a block: it has to be written as a whole to be
-/// readable again.
+/// The lost ranges of a group, which its shards share. Ranges are found lost before the group runs.
+/// From then on blocks only come back. A *lost block* is a block of a range, shorter at an end of
+/// the range that is no end of a block. It has to be written as a whole to be readable again.
 ///
 /// Memory follows the number of ranges, which the format limits, and not their lengths.
 #[derive(Debug, Default)]
 pub struct LostRanges {
-    /// First byte and the first behind the range; sorted, not empty, not touching.
+    /// The first byte, and the first byte after the range. Sorted, not empty, not touching.
     ranges: RwLock<Vec<(u64, u64)>>,
-    /// There are ranges. Nearly every group has none, and takes no lock to know it.
+    /// Whether there are ranges. Nearly every group has none, and takes no lock to know it.
     any: AtomicBool,
-    /// Ranges of the list on the members.
+    /// Number of ranges in the list on the members.
     listed: AtomicUsize,
 }
 
@@ -50,7 +49,7 @@ impl LostRanges {
         self.ranges.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nothing in this range is lost.
+    /// Checks that nothing in this range is lost.
     ///
     /// # Errors
     /// [`BlockError::Unknown`] with the first lost block.
@@ -66,7 +65,7 @@ impl LostRanges {
         }
     }
 
-    /// No lost block would be written in part.
+    /// Checks that no lost block would be written in part.
     ///
     /// # Errors
     /// [`BlockError::Unknown`] with the first that would.
@@ -87,7 +86,8 @@ impl LostRanges {
         Ok(())
     }
 
-    /// The range was written, which is durable, and the list says so: its lost blocks are back.
+    /// Makes the lost blocks of a range readable: the range was written durably, and the list says
+    /// so.
     pub(crate) fn written(&self, offset: u64, len: u64) {
         if self.is_empty() || len == 0 {
             return;
@@ -97,22 +97,22 @@ impl LostRanges {
         self.any.store(!ranges.is_empty(), Ordering::Release);
     }
 
-    /// Nothing is lost, or not any more.
+    /// Whether no block is lost, or none any more.
     pub fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Acquire)
     }
 
-    /// How many ranges the list on the members has.
+    /// Number of ranges in the list on the members.
     pub(crate) fn listed(&self) -> usize {
         self.listed.load(Ordering::Acquire)
     }
 
-    /// What is lost, as offsets in the group and lengths in bytes.
+    /// The lost ranges, as offsets in the group and lengths in bytes.
     pub fn ranges(&self) -> Vec<(u64, u64)> {
         self.ranges_without(0, 0)
     }
 
-    /// What is lost outside of a range.
+    /// The lost ranges outside of a range.
     fn ranges_without(&self, offset: u64, len: u64) -> Vec<(u64, u64)> {
         let left = if len == 0 { self.all().clone() } else { without(&self.all(), offset, len) };
         left.into_iter().map(|(start, end)| (start, end - start)).collect()
@@ -126,7 +126,7 @@ fn overlapping(ranges: &[(u64, u64)], offset: u64, end: u64) -> &[(u64, u64)] {
     &ranges[from..to]
 }
 
-/// What is left of ranges when the blocks of a range are back that share bytes with it.
+/// The ranges that are left when the blocks that share bytes with a range are back.
 fn without(ranges: &[(u64, u64)], offset: u64, len: u64) -> Vec<(u64, u64)> {
     let start = offset / BLOCK_BYTES * BLOCK_BYTES;
     let end = (offset + len).checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
@@ -141,9 +141,9 @@ fn block_at((start, end): (u64, u64), at: u64) -> BlockError {
     BlockError::Unknown { offset, len: block.saturating_add(BLOCK_BYTES).min(end) - offset }
 }
 
-/// Reads the list from the members: the valid copy with the highest sequence. None was ever written
-/// where there is none. Some member in sync has to be able to read each slot, as far as something
-/// is in it: what is lost must not be read.
+/// Reads the list from the members: the valid copy with the highest sequence. If there is no valid
+/// copy, no list was ever written. At least one member in sync has to be able to read each slot, as
+/// far as it has content: lost blocks must not be read.
 pub(crate) async fn load_lost<D: Drive>(
     superblock: &Superblock,
     sources: &Sources<'_, D>,
@@ -180,10 +180,10 @@ pub(crate) fn normalized(mut ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     merged
 }
 
-/// As [`normalized`], with no more ranges than the list has room for: where there are too many,
-/// those with the least between them are joined, and what is between them counts as lost, too. Only
-/// logs of versions that left more questions open, and some that were cut in pieces since, need it
-/// ([`crate::questions`]); without it their groups could not be assembled at all.
+/// As [`normalized`], with no more ranges than the list has room for. If there are too many, those
+/// with the smallest gaps are joined, and the gaps count as lost, too. Only logs of versions that
+/// left more ranges indeterminate, and some whose records were cut in pieces since, need it
+/// ([`crate::questions`]). Without it their groups could not be assembled at all.
 pub(crate) fn listable(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
     let mut ranges = normalized(ranges);
     while ranges.len() > LOST_RANGES_MAX {
@@ -196,12 +196,12 @@ pub(crate) fn listable(ranges: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
 }
 
 impl<E: Env> Inner<E> {
-    /// Writes the list of lost blocks to every member, durably, without those in the range `back`,
-    /// given as offset and length in bytes, which are back then. Leader only.
+    /// Writes the list of lost blocks to every member, durably. Blocks in the range `back` (offset
+    /// and length in bytes) are left out, and are readable afterwards. Leader only.
     ///
     /// # Errors
-    /// [`BlockError`] if too many members do not take it, [`BlockError::NoSpace`] if it would have
-    /// too many ranges, since blocks in the middle of ranges come back; those in `back` are still
+    /// [`BlockError`] if too many members do not take it. [`BlockError::NoSpace`] if it would have
+    /// too many ranges, because blocks in the middle of ranges come back. Those in `back` are still
     /// lost then.
     pub async fn save_lost(self: &Rc<Self>, back: Option<(u64, u64)>) -> Result<(), BlockError> {
         let leader = self.leader();
@@ -220,7 +220,8 @@ impl<E: Env> Inner<E> {
         version.end();
         leader.lost_version.set(version);
         self.shared.lost.listed.store(count, Ordering::Release);
-        // Not before the list says so: what was readable once must not be an error after a restart.
+        // Only after the list says so: a block that was readable once must not be an error after a
+        // restart.
         self.shared.lost.written(offset, len);
         Ok(())
     }

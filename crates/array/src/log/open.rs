@@ -1,19 +1,18 @@
-//! Which records are open.
+//! The set of open records.
 
 use std::collections::VecDeque;
 
-/// Sequences, of a window that moves on: they come in order, and are taken out in nearly that
-/// order.
+/// Sequences in a window that moves on. They are added in order, and removed in nearly that order.
 #[derive(Default)]
 pub(super) struct OpenSet {
-    /// The lowest one; without meaning if there is none.
+    /// The lowest one. Without meaning if the set is empty.
     first: u64,
-    /// From the first one on, whether it is in. The first is.
+    /// For each sequence from the first on, whether it is in the set. The first is.
     window: VecDeque<bool>,
 }
 
 impl OpenSet {
-    /// Puts in the one after the last that was, or any if it is empty.
+    /// Adds the sequence after the last one, or any if the set is empty.
     pub fn push(&mut self, sequence: u64) {
         if self.window.is_empty() {
             self.first = sequence;
@@ -22,7 +21,7 @@ impl OpenSet {
         self.window.push_back(true);
     }
 
-    /// Takes out one that is in.
+    /// Removes a sequence that is in the set.
     pub fn remove(&mut self, sequence: u64) {
         self.window[(sequence - self.first) as usize] = false;
         while self.window.front() == Some(&false) {
@@ -31,7 +30,7 @@ impl OpenSet {
         }
     }
 
-    /// The lowest one.
+    /// The lowest sequence.
     pub fn first(&self) -> Option<u64> {
         (!self.window.is_empty()).then_some(self.first)
     }
@@ -40,7 +39,7 @@ impl OpenSet {
         self.window.is_empty()
     }
 
-    /// All, in order.
+    /// All sequences, in order.
     pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
         (self.first..).zip(&self.window).filter(|(_, is_in)| **is_in).map(|(sequence, _)| sequence)
     }
@@ -62,7 +61,7 @@ mod tests {
                 set.push(sequence);
                 model.insert(sequence);
                 if let Some(index) = step {
-                    // Two go for every two that come, on average.
+                    // On average two are removed for every two that are added.
                     for _ in 0..2 {
                         let Some(&gone) = model.iter().nth(index.index(model.len().max(1))) else { break };
                         set.remove(gone);

@@ -1,8 +1,8 @@
-//! Where the frames of a log lie, and of which units there are parts in them.
+//! Where the frames of a log are, and which stripe groups have parts in them.
 //!
 //! Invariants:
-//! 1. A frame's place is written again only when all of its records are retired.
-//! 2. A unit is known as long as a part of it may be found in some ring.
+//! 1. A frame's space is written again only when all of its records are reclaimed.
+//! 2. A stripe group is known as long as a part of it may be found in some ring.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,11 +15,11 @@ struct Placed {
     len: u64,
     /// Its last record.
     last: u64,
-    /// The units of its parts, and which of those are of whole records.
+    /// The stripe groups of its parts, and whether each part is of a whole record.
     units: Vec<(UnitIndex, bool)>,
 }
 
-/// How many parts may still be found in rings.
+/// Numbers of parts that may still be found in rings.
 #[derive(Default)]
 struct Parts {
     all: u32,
@@ -27,13 +27,13 @@ struct Parts {
     whole: u32,
 }
 
-/// A member's ring. Frames lie in the order in which the head will come to them, the next one
+/// A member's ring. Frames are in the order in which the head will come to them, the next one
 /// first.
 #[derive(Default)]
 struct Ring {
     head: u64,
     frames: VecDeque<Placed>,
-    /// Bytes of the frames that are not retired.
+    /// Bytes of the frames that are not reclaimed.
     held: u64,
 }
 
@@ -41,26 +41,26 @@ struct Ring {
 pub(super) struct Rings {
     len: u64,
     of_member: BTreeMap<MemberIndex, Ring>,
-    /// Parts in the rings, by unit.
+    /// Parts in the rings, by stripe group.
     units: UnitMap<Parts>,
-    /// How many of them are of whole records: none, in most groups.
+    /// Number of parts that are of whole records: none, in most groups.
     whole_parts: u64,
-    /// Records below are retired.
+    /// Records below this one are reclaimed.
     retired: u64,
 }
 
 impl Rings {
-    /// Empty rings of so many bytes. Records below `retired` are retired.
+    /// Empty rings of `len` bytes. Records below `retired` are reclaimed.
     pub fn new(len: u64, retired: u64) -> Rings {
         Rings { len, of_member: BTreeMap::new(), units: UnitMap::default(), whole_parts: 0, retired }
     }
 
-    /// Records below are retired.
+    /// Records below this one are reclaimed.
     pub fn retired(&self) -> u64 {
         self.retired
     }
 
-    /// Retires the records below.
+    /// Reclaims the records below `below`.
     pub fn retire(&mut self, below: u64) {
         self.retired = below;
         for ring in self.of_member.values_mut() {
@@ -69,34 +69,34 @@ impl Rings {
         }
     }
 
-    /// Parts of records for the unit may be found in a ring.
+    /// Whether parts of records for the stripe group may be found in a ring.
     pub fn has(&self, unit: UnitIndex) -> bool {
         self.units.get(unit).is_some()
     }
 
-    /// Parts of whole records for the unit may be found in a ring.
+    /// Whether parts of whole records for the stripe group may be found in a ring.
     pub fn has_whole(&self, unit: UnitIndex) -> bool {
         self.whole_parts > 0 && self.units.get(unit).is_some_and(|parts| parts.whole > 0)
     }
 
-    /// No parts may be found in a ring.
+    /// Whether no parts may be found in a ring.
     pub fn is_empty(&self) -> bool {
         self.units.is_empty()
     }
 
-    /// More than half of a ring waits to be retired.
+    /// Whether more than half of a ring waits to be reclaimed.
     pub fn is_filling(&self) -> bool {
         self.of_member.values().any(|ring| ring.held > self.len / 2)
     }
 
-    /// Finds room for a frame of so many bytes, whose last record and the units of whose parts are
-    /// given, and which of those are of whole records. Gives where it starts in the member's ring.
-    /// `None`: there is no room before more is retired.
+    /// Finds room for a frame of `len` bytes in the member's ring, and returns where it starts.
+    /// `last` is the last record of the frame. `units` has the stripe groups of its parts, and
+    /// whether each part is of a whole record. `None` if there is no room before more is reclaimed.
     pub fn place(&mut self, member: MemberIndex, len: u64, last: u64, units: &[(UnitIndex, bool)]) -> Option<u64> {
         let ring = self.of_member.entry(member).or_default();
         let mut start = ring.head;
         if start + len > self.len {
-            // What is passed over at the end stays readable until the head comes by again.
+            // Frames that are passed over at the end stay readable until the head comes by again.
             let passed = ring.frames.iter().take_while(|frame| frame.start >= ring.head).count();
             ring.frames.rotate_left(passed);
             ring.head = 0;

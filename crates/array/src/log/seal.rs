@@ -1,4 +1,4 @@
-//! Seals: what was flushed needs no recovery, and the members say so.
+//! Checkpoint records: the members say which records need no recovery, because they were flushed.
 
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
@@ -15,31 +15,31 @@ use crate::geometry::MemberIndex;
 use crate::leader::write_retried;
 use crate::shared::{DriveId, Slot};
 
-/// How often it is looked whether records can be sealed that nobody asked to flush.
+/// How often to check for completed records that no client has flushed.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// While records keep coming, every so many looks they are sealed all the same.
+/// While records keep coming, a checkpoint record is written after so many checks all the same.
 const BUSY_LOOKS: u32 = 5;
 
 impl Log {
-    /// Nothing that was begun since a flush began, or was open then, wants to be sealed.
+    /// Whether no record has begun since a flush began, and none was open then.
     fn is_quiet_since(&self, mark: &FlushMark) -> bool {
         mark.open.is_empty() && mark.below == self.next.get()
     }
 }
 
 impl<E: Env> Inner<E> {
-    /// Flushes and seals in the background what is settled, once no more comes for a second, at the
-    /// latest after a few.
+    /// Flushes completed records in the background and writes a checkpoint record, once no more
+    /// come for a second, at the latest after a few.
     ///
-    /// A recovery that finds a record in force has to believe the drives' word for what it names,
-    /// since the checksums there may be behind. What nobody writes any more shall not depend on
-    /// that.
+    /// A recovery that finds a record in force has to trust the drives for the blocks that it
+    /// names, since the checksums there may be stale. Data that is not written any more shall not
+    /// depend on that.
     pub fn seal_later(self: &Rc<Self>, log: &Rc<Log>) {
         if log.lingering.replace(true) {
             return;
         }
-        // A group that is let go of meanwhile is not held.
+        // A group that is dropped meanwhile is not kept alive.
         let (env, inner, of_log) = (self.env.clone(), Rc::downgrade(self), Rc::downgrade(log));
         let mut before = log.next.get();
         self.env.spawn(async move {
@@ -63,12 +63,12 @@ impl<E: Env> Inner<E> {
         });
     }
 
-    /// Says whether nothing is left to seal.
+    /// Returns whether no record is left without a checkpoint record.
     async fn seal_in_background(self: &Rc<Self>, log: &Log) -> bool {
         self.in_background(async || {
             log.doubt();
             let mark = log.flush_begins();
-            // Without success the next look tries again, and requests see why.
+            // After a failure the next check tries again, and requests see why.
             if self.flush_members().await.is_err() {
                 return false;
             }
@@ -79,8 +79,8 @@ impl<E: Env> Inner<E> {
         .unwrap_or(false)
     }
 
-    /// Flushes all members, and makes durable that everything that was written to units of this
-    /// shard before needs no recovery.
+    /// Flushes all members, and makes durable that earlier writes to stripe groups of this shard
+    /// need no recovery.
     pub async fn flush_and_seal(self: &Rc<Self>) -> Result<(), BlockError> {
         let Some(log) = self.log() else { return self.flush_members().await };
         let mark = log.flush_begins();
@@ -89,9 +89,9 @@ impl<E: Env> Inner<E> {
         self.seal(&log, &mark).await
     }
 
-    /// Says on the members that what was settled when a flush began, which has ended, needs no
-    /// recovery. If so few of them take it that a crash could take all of those, the others leave
-    /// the group.
+    /// Writes a checkpoint record: everything that was completed when a flush began, which has
+    /// ended, needs no recovery. If so few members take it that a crash could take all of those,
+    /// the others leave the group.
     ///
     /// # Errors
     /// [`BlockError::Lost`] if the group cannot do without them; [`BlockError::NoSpace`] likewise.
@@ -108,8 +108,8 @@ impl<E: Env> Inner<E> {
         }
     }
 
-    /// As [`Inner::seal`], asking the leader for nothing. Gives the members that did not take it,
-    /// of sets in which those are too many.
+    /// As [`Inner::seal`], but without requests to the leader. Returns the members that did not
+    /// take it, of sets where those are too many.
     pub async fn try_seal(self: &Rc<Self>, log: &Log, mark: &FlushMark) -> Vec<(MemberIndex, DriveId, Failure)> {
         if !log.wants_seal(mark) {
             return Vec::new();
