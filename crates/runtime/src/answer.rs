@@ -1,4 +1,4 @@
-//! The answer of a shard to somebody outside of it.
+//! The answer of a shard to a caller on another thread.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -18,12 +18,13 @@ struct State<T> {
     sender_gone: bool,
 }
 
-/// The giving end, on the shard. Dropped without a value it answers [`Stopped`].
+/// The sending end, on the shard. If it is dropped without a value, the caller gets [`Stopped`].
 pub(crate) struct Reply<T>(Arc<Mutex<State<T>>>);
 
-/// What [`ShardHandle::call`](crate::ShardHandle::call) returns: a future for any executor.
+/// The future that [`ShardHandle::call`](crate::ShardHandle::call) returns. It runs on any
+/// executor.
 ///
-/// Dropping it does not stop what was started on the shard.
+/// Dropping it does not stop the work that was started on the shard.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Call<T>(Arc<Mutex<State<T>>>);
 
@@ -87,8 +88,8 @@ impl Wake for Bell {
 }
 
 impl<T> Call<T> {
-    /// Blocks the calling thread until the answer is there. Never call it on a shard: the shard
-    /// would wait for itself.
+    /// Blocks the calling thread until the answer is there. It must not be called on a shard: the
+    /// shard would wait for itself.
     ///
     /// # Errors
     /// [`Stopped`].

@@ -1,9 +1,9 @@
-//! The buffers of all shards: one mapping, of which every ring registers the pieces that it uses
+//! The buffers of all shards: one mapping. Every ring registers the pieces of it that it uses
 //! ([`crate::buffers`]).
 //!
-//! A buddy allocator behind a lock hands out blocks of 4 KiB to 4 MiB. Shards keep a few blocks of
-//! the hot sizes to themselves (a magazine), so that in the steady state an allocation takes no
-//! lock. A block comes back on whatever thread drops the last handle to it.
+//! A buddy allocator behind a lock hands out blocks of 4 KiB to 4 MiB. Each shard keeps a few
+//! blocks of the common sizes in a cache (a magazine), so an allocation usually takes no lock. A
+//! block can be released on any thread: the one that drops the last handle to it.
 
 use std::cell::RefCell;
 use std::io;
@@ -18,27 +18,28 @@ use crate::buddy::Buddy;
 /// Smallest block: a page, and the alignment that every buffer promises.
 const UNIT_BYTES: usize = 4096;
 
-/// Largest block, 4 MiB: a full stripe of a wide group. Whatever is larger comes from the heap.
+/// Largest block, 4 MiB: a full stripe of a wide group. Larger buffers come from the heap.
 const ORDER_MAX: u8 = 10;
 
 /// Bytes of a block of the largest order; the arena is a multiple of it.
 const BLOCK_BYTES_MAX: usize = UNIT_BYTES << ORDER_MAX;
 
-/// A piece is registered as one buffer, of which the kernel takes at most 1 GiB
-/// (`io_uring_register(2)`). There are as many pieces as a table of a few pages holds.
+/// A piece is registered as one buffer, and the kernel takes at most 1 GiB for a buffer
+/// (`io_uring_register(2)`). The number of pieces is bounded so that their table fits in a few
+/// pages.
 const PIECE_BYTES_MAX: usize = 1 << 30;
 const PIECES: usize = 1024;
 
-/// Blocks that a magazine holds at most, by order: 256 KiB of each of the sizes from 4 to 32 KiB,
-/// 512 KiB of 64 and 128 KiB. What a shard keeps to itself is so at most 2 MiB.
+/// Most blocks in a magazine, by order: 256 KiB for each of the sizes from 4 to 32 KiB, 512 KiB for
+/// 64 and for 128 KiB. A magazine holds at most 2 MiB in all.
 const MAGAZINE_BLOCKS: [usize; 6] = [64, 32, 16, 8, 8, 4];
 
 /// The process's arena.
 static ARENA: OnceLock<Arena> = OnceLock::new();
 
 thread_local! {
-    /// The magazine of a shard's thread. Other threads go to the lock: they would strand what they
-    /// keep.
+    /// The magazine of a shard's thread. Other threads have none and take the lock: blocks in their
+    /// magazines would be lost when the thread ends.
     static MAGAZINE: RefCell<Option<Magazine>> = const { RefCell::new(None) };
 }
 
@@ -50,7 +51,7 @@ struct Magazine {
 pub(crate) struct Arena {
     start: NonNull<u8>,
     size_bytes: usize,
-    /// Whole blocks of the largest order, a power of two.
+    /// A power of two, and a multiple of the largest block.
     piece_bytes: usize,
     buddy: Mutex<Buddy>,
     heap_fallbacks: AtomicU64,
@@ -69,8 +70,8 @@ pub struct ArenaStats {
     pub size_bytes: usize,
     /// Bytes that are neither handed out nor kept by a shard for its next allocation.
     pub free_bytes: usize,
-    /// Buffers that came from the heap because the arena had no block: with growth here, make the
-    /// arena larger.
+    /// Buffers that came from the heap because the arena had no block for them. If it grows, the
+    /// arena is too small.
     pub heap_fallbacks: u64,
 }
 
@@ -79,7 +80,7 @@ pub fn arena_stats() -> Option<ArenaStats> {
     ARENA.get().map(Arena::stats)
 }
 
-/// Gives its block back when the last handle is dropped.
+/// Releases its block when the last handle is dropped.
 struct BlockOwner {
     arena: &'static Arena,
     unit: u32,
@@ -92,9 +93,9 @@ impl Drop for BlockOwner {
     }
 }
 
-/// The process's arena, made by the first caller with its size.
+/// The arena of the process. The first caller creates it with the size that it passes.
 pub(crate) fn process_arena(size_bytes: usize) -> io::Result<&'static Arena> {
-    // Two first callers at once may both map; the one that comes second unmaps its own again.
+    // Two threads may both map an arena at first. The second one unmaps its own again.
     if ARENA.get().is_none() {
         let arena = Arena::map(size_bytes)?;
         if let Err(spare) = ARENA.set(arena) {
@@ -123,8 +124,8 @@ fn order_of(len: usize) -> Option<u8> {
 impl Arena {
     pub(crate) fn map(size_bytes: usize) -> io::Result<Arena> {
         let size_bytes = round_up(size_bytes);
-        // One block more than needed, so that a start can be found that is a multiple of the
-        // largest block: huge pages then serve it whole. What is too much is never touched.
+        // One block more than needed, to find a start that is a multiple of the largest block: then
+        // huge pages cover the whole arena. The excess is never touched.
         let mapped = size_bytes + BLOCK_BYTES_MAX;
         // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
         let address = unsafe {
@@ -155,8 +156,8 @@ impl Arena {
         })
     }
 
-    /// For an arena that nobody has seen. (The part in front of the aligned start stays mapped: it
-    /// was never touched.)
+    /// Unmaps an arena that was never published. (The part in front of the aligned start stays
+    /// mapped: it was never touched.)
     fn unmap(self) {
         // SAFETY: the range was mapped in `map`, and no block of it was handed out.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.size_bytes) };
@@ -176,15 +177,16 @@ impl Arena {
         }
     }
 
-    /// Pieces that a ring can register: all, as far as their numbers go.
+    /// The number of pieces that a ring can register. It is capped because a piece's number is a
+    /// `u16`.
     pub(crate) fn piece_count(&self) -> u16 {
         u16::try_from(self.size_bytes.div_ceil(self.piece_bytes)).unwrap_or(u16::MAX)
     }
 
-    /// A piece as the kernel registers it.
+    /// A piece in the form in which the kernel registers it.
     ///
     /// # Panics
-    /// If there is none of this number.
+    /// If there is no piece with this number.
     pub(crate) fn piece(&self, index: u16) -> libc::iovec {
         assert!(index < self.piece_count(), "piece {index} of {}", self.piece_count());
         let offset = usize::from(index) * self.piece_bytes;
@@ -193,7 +195,7 @@ impl Arena {
         libc::iovec { iov_base: unsafe { self.start.as_ptr().add(offset) }.cast(), iov_len: len }
     }
 
-    /// The piece that holds a range whole.
+    /// The piece that contains a whole range.
     #[inline]
     pub(crate) fn piece_of(&self, start: *const u8, len: usize) -> Option<u16> {
         let offset = (start as usize).wrapping_sub(self.start.as_ptr() as usize);
@@ -205,8 +207,7 @@ impl Arena {
         if first == last { u16::try_from(first).ok() } else { None }
     }
 
-    /// A buffer of `len` bytes from the arena, or from the heap where the arena has no block for
-    /// it.
+    /// A buffer of `len` bytes from the arena, or from the heap if the arena has no block for it.
     pub(crate) fn alloc(&'static self, len: usize) -> BufMut {
         let block = order_of(len).and_then(|order| Some((self.take(order)?, order)));
         let Some((unit, order)) = block else {
@@ -215,15 +216,16 @@ impl Arena {
         };
         // SAFETY: the unit lies within the arena.
         let start = unsafe { self.start.add(unit as usize * UNIT_BYTES) };
-        // SAFETY: the block has at least `len` bytes (`order_of`), is handed out to nobody else
-        // until its owner is dropped (`Buddy`), and is initialised: the mapping began as zeroes.
+        // SAFETY: the block has at least `len` bytes (`order_of`). It is handed out to no other
+        // caller until its owner is dropped (`Buddy`). It is initialized: the mapping began as
+        // zeroes.
         unsafe { BufMut::from_raw(start, len, Arc::new(BlockOwner { arena: self, unit, order })) }
     }
 
     fn take(&'static self, order: u8) -> Option<u32> {
         self.with_magazine(order, |blocks, limit| {
             if blocks.is_empty() {
-                // Half a magazine at once, so that the lock is taken once for many allocations.
+                // Half a magazine at once, so that many allocations share one lock.
                 let mut buddy = self.buddy();
                 blocks.extend((0..limit.div_ceil(2)).map_while(|_| buddy.alloc(order)));
             }
@@ -247,7 +249,8 @@ impl Arena {
         }
     }
 
-    /// Runs `use_it` with this thread's blocks of an order and their limit, if it keeps any.
+    /// Runs `use_it` with this thread's blocks of an order and their limit, if the thread has a
+    /// magazine for that order.
     fn with_magazine<R>(&self, order: u8, use_it: impl FnOnce(&mut Vec<u32>, usize) -> R) -> Option<R> {
         let limit = *MAGAZINE_BLOCKS.get(usize::from(order))?;
         // A buffer may be dropped while thread-locals are being destroyed.
@@ -261,7 +264,7 @@ impl Arena {
             .flatten()
     }
 
-    /// Lets the calling thread keep blocks to itself, until [`flush_magazines`].
+    /// Gives the calling thread a magazine, until [`flush_magazines`].
     pub(crate) fn keep_magazine(&'static self) {
         MAGAZINE.with(|magazine| {
             *magazine.borrow_mut() = Some(Magazine { arena: self, blocks: Default::default() });
@@ -269,7 +272,7 @@ impl Arena {
     }
 }
 
-/// Gives back what the calling thread kept. At the end of a shard.
+/// Returns the blocks in the calling thread's magazine to the arena. Called at the end of a shard.
 pub(crate) fn flush_magazines() {
     let Some(magazine) = MAGAZINE.with(|magazine| magazine.borrow_mut().take()) else { return };
     let mut buddy = magazine.arena.buddy();

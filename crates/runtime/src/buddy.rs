@@ -1,5 +1,5 @@
-//! Which blocks of an area are free: a buddy allocator over indices. It touches no memory of the
-//! area.
+//! A buddy allocator over indices: it records which blocks of an area are free, and touches no
+//! memory of the area.
 //!
 //! Invariants:
 //! 1. A block of order `o` is `2^o` units long and starts at a multiple of its length.
@@ -9,7 +9,7 @@
 /// End of a list, or no block.
 const NONE: u32 = u32::MAX;
 
-/// In `states`: no block that is free starts here.
+/// In `states`: no free block starts here.
 const NOT_FREE: u8 = u8::MAX;
 
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +21,7 @@ struct Links {
 pub(crate) struct Buddy {
     /// First free block of each order.
     heads: Vec<u32>,
-    /// Of a free block, at its first unit.
+    /// The neighbors of a free block in its list, at the index of its first unit.
     links: Vec<Links>,
     /// Order of the free block that starts at a unit, or `NOT_FREE`.
     states: Vec<u8>,
@@ -87,7 +87,7 @@ impl Buddy {
         Some(unit)
     }
 
-    /// Takes a block back that [`Buddy::alloc`] gave with the same order.
+    /// Takes back a block that [`Buddy::alloc`] gave with the same order.
     pub(crate) fn free(&mut self, mut unit: u32, mut order: u8) {
         assert!(self.states[unit as usize] == NOT_FREE, "block {unit} is freed twice");
         self.free_units += 1 << order;
@@ -103,7 +103,7 @@ impl Buddy {
         self.push(unit, order);
     }
 
-    /// Free blocks of the largest order: equal to the area when everything has come back.
+    /// Free blocks of the largest order. Equal to the whole area when all blocks were freed.
     #[cfg(test)]
     pub(crate) fn whole_blocks(&self) -> usize {
         self.states.iter().filter(|&&state| state == self.order_max()).count()

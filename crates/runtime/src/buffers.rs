@@ -1,8 +1,8 @@
-//! Pieces of the arena that one ring knows by number, which spares the kernel to look up and pin
-//! their pages with every operation.
+//! Pieces of the arena that one ring has registered. For a registered buffer the kernel does not
+//! have to look up and pin the pages with every operation.
 //!
-//! A piece is registered when an operation first has its buffer there: what is registered is
-//! pinned, and so resident, used or not.
+//! A piece is registered when the first operation uses a buffer in it, because registered memory is
+//! pinned, and so resident, whether it is used or not.
 
 use std::cell::{Cell, RefCell};
 
@@ -15,19 +15,19 @@ use crate::ring::Ring;
 enum Piece {
     Unused,
     Registered,
-    /// The kernel does not take it.
+    /// The kernel refused to register it.
     Refused,
 }
 
 /// Which pieces are registered.
 pub(crate) struct BufferTable {
     arena: &'static Arena,
-    /// None where the kernel refused the table.
+    /// Empty if the kernel refused the table.
     pieces: Box<[Cell<Piece>]>,
 }
 
 impl BufferTable {
-    /// A table of all pieces, none of them registered yet.
+    /// A table of all pieces. None is registered yet.
     pub(crate) fn new(submitter: &Submitter<'_>, arena: &'static Arena) -> BufferTable {
         let count = arena.piece_count();
         let table = submitter.register_buffers_sparse(u32::from(count));
@@ -38,7 +38,8 @@ impl BufferTable {
         BufferTable { arena, pieces }
     }
 
-    /// The number of the piece that holds a range whole, if the ring knows it, or can be told.
+    /// The number of the piece that contains a whole range, if it is registered or can be
+    /// registered now.
     #[inline]
     pub(crate) fn index(&self, start: *const u8, len: usize, ring: &RefCell<Ring>) -> Option<u16> {
         let index = self.arena.piece_of(start, len)?;
@@ -94,7 +95,7 @@ mod tests {
         let [ring, other] = [(); 2].map(|()| RefCell::new(Ring::new(8, false).expect("a ring")));
         let table = BufferTable::new(&other.borrow().submitter(), arena);
         let buf = arena.alloc(4096);
-        // This one has no table.
+        // This ring has no table.
         assert_eq!(table.index(buf.as_ptr(), buf.len(), &ring), None);
         assert!(table.pieces.iter().all(|piece| piece.get() == Piece::Refused));
         assert_eq!(table.index(buf.as_ptr(), buf.len(), &other), None);

@@ -18,25 +18,25 @@ use crate::system;
 pub struct Config {
     /// One shard for each of these cores.
     pub cores: Vec<usize>,
-    /// Each shard stays on its core. Without, the scheduler moves them as it does other threads:
-    /// right for a single one beside unknown work.
+    /// Each shard stays on its core. If false, the scheduler moves them like other threads. This is
+    /// right for a single shard beside unknown work.
     pub pinned: bool,
-    /// Bytes of the process's buffer arena, rounded up to 4 MiB. Pieces of it are pinned, and so
-    /// resident, from their first use on. The first runtime of a process decides; later ones share
-    /// its arena.
+    /// Bytes of the process's buffer arena, rounded up to 4 MiB. A piece of it is pinned, and so
+    /// resident, once it has been used. The first runtime of a process decides the size; later ones
+    /// share its arena.
     pub arena_bytes: usize,
-    /// Operations that one submission hands over; a larger turn takes several. Rounded up to a
-    /// power of two.
+    /// Operations in one submission. A turn of the loop with more operations submits several times.
+    /// Rounded up to a power of two.
     pub ring_entries: u32,
-    /// Files and sockets that a ring knows by number; further ones work a little slower.
+    /// Files and sockets that a ring has registered. I/O on further ones is a little slower.
     pub fixed_files: u32,
-    /// How long a shard looks for the completion of a drive operation before it sleeps. Zero never
-    /// spins: right where clients share the cores (`docs/decisions/runtime-loop.md` has the
+    /// How long a shard polls for the completion of a drive operation before it sleeps. Zero never
+    /// polls. Zero is right where clients share the cores (`docs/decisions/runtime-loop.md` has the
     /// measurement).
     pub spin: Duration,
     /// Shards can send commands to NVMe namespaces past the block layer, for drives opened with
-    /// [`OpenDrive::open_passthrough`](crate::OpenDrive::open_passthrough). Their rings take twice
-    /// the memory then.
+    /// [`OpenDrive::open_passthrough`](crate::OpenDrive::open_passthrough). Their rings then take
+    /// twice the memory.
     pub passthrough: bool,
 }
 
@@ -66,7 +66,7 @@ pub enum StartError {
     Thread {
         /// The core.
         core: usize,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The core does not exist, or this process may not use it.
@@ -74,7 +74,7 @@ pub enum StartError {
     Pin {
         /// The core.
         core: usize,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
     /// The kernel refused a ring.
@@ -82,9 +82,9 @@ pub enum StartError {
     Ring {
         /// The core.
         core: usize,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
-        /// What that usually means.
+        /// The usual cause of this error.
         hint: &'static str,
     },
     /// The memory of the arena could not be mapped.
@@ -92,7 +92,7 @@ pub enum StartError {
     Arena {
         /// Wanted size.
         bytes: usize,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
@@ -110,7 +110,7 @@ fn ring_hint(error: &io::Error) -> &'static str {
     }
 }
 
-/// The running shards. Dropping it stops them.
+/// The running shards. Dropping the runtime stops them.
 #[derive(Debug)]
 pub struct Runtime {
     shards: Vec<ShardHandle>,
@@ -119,10 +119,10 @@ pub struct Runtime {
 }
 
 impl Runtime {
-    /// Starts a shard for each core and returns when all of them run.
+    /// Starts a shard for each core and returns when all of them are running.
     ///
     /// # Errors
-    /// [`StartError`]; the shards that had been started are stopped again.
+    /// [`StartError`]; the shards that were already started are stopped.
     pub fn start(config: Config) -> Result<Runtime, StartError> {
         if config.cores.is_empty() {
             return Err(StartError::NoCores);
@@ -151,8 +151,7 @@ impl Runtime {
                 })
                 .map_err(|source| StartError::Thread { core, source })?;
             runtime.threads.push(thread);
-            // A thread that ended without an answer cannot be: it answers before it runs anything
-            // that may panic.
+            // A thread always answers: it does so before it runs anything that may panic.
             wait.recv().expect("the thread says how its start went")?;
             runtime.shards.push(ShardHandle::new(remote));
         }
@@ -172,13 +171,14 @@ impl Runtime {
         &self.shards[index]
     }
 
-    /// Whether its shards reach drives by pass-through: [`Config::passthrough`].
+    /// Whether its shards access drives by pass-through: [`Config::passthrough`].
     pub fn passthrough(&self) -> bool {
         self.passthrough
     }
 
-    /// Ends the loops and waits for their threads. Owners tell their tasks to finish before: tasks
-    /// that are left are dropped where they wait. Operations in flight are cancelled or waited for.
+    /// Ends the loops and waits for their threads. The owners of tasks must tell them to finish
+    /// before: the remaining tasks are dropped where they wait. Operations in flight are canceled
+    /// or waited for.
     pub fn stop(mut self) {
         self.stop_all();
     }
@@ -201,7 +201,7 @@ impl Drop for Runtime {
 }
 
 fn shard_thread(remote: Arc<Remote>, setup: &ShardSetup, started: &mpsc::Sender<Result<(), StartError>>) {
-    // Dropped last: the shard's tasks end before.
+    // Dropped last: the shard's tasks end before it.
     let _keeping = Keeping::on_this_thread();
     let core = remote.core();
     let pinned = if setup.pinned { system::pin_to_core(core) } else { Ok(()) };
@@ -213,7 +213,7 @@ fn shard_thread(remote: Arc<Remote>, setup: &ShardSetup, started: &mpsc::Sender<
     });
     match shard {
         Ok(shard) => {
-            // The starter waits for it.
+            // The thread that starts the shard waits for it.
             let _ = started.send(Ok(()));
             shard.run();
         }

@@ -1,4 +1,4 @@
-//! The shard as code on it sees it.
+//! The environment of a shard for the code that runs on it.
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use crate::shard::{Shard, with_current};
 use crate::task::LocalFuture;
 use crate::timer::TimerKey;
 
-/// The environment of one shard. A handle: clone it freely, it never leaves its thread.
+/// The environment of one shard. It is a handle: clone it freely. It never leaves its thread.
 #[derive(Clone)]
 pub struct ShardEnv {
     shard: Rc<Shard>,
@@ -33,12 +33,12 @@ impl ShardEnv {
     /// The shard of the calling thread.
     ///
     /// # Panics
-    /// On a thread that is not a shard's. [`ShardEnv::try_current`] does not panic.
+    /// On a thread that is not a shard. [`ShardEnv::try_current`] does not panic.
     pub fn current() -> ShardEnv {
         ShardEnv::try_current().expect("called on the thread of a shard")
     }
 
-    /// The shard of the calling thread, if it is a shard's.
+    /// The shard of the calling thread, or `None` if the thread is not a shard.
     pub fn try_current() -> Option<ShardEnv> {
         with_current(|shard| ShardEnv { shard: shard.clone() })
     }
@@ -48,13 +48,13 @@ impl ShardEnv {
         self.shard.index()
     }
 
-    /// Reaches this shard from other threads.
+    /// A handle to this shard for other threads.
     pub fn handle(&self) -> ShardHandle {
         self.shard.handle()
     }
 
-    /// Makes a drive of this process usable on this shard. Every shard that uses it attaches it;
-    /// the operations of one handle run on this shard's ring.
+    /// Makes a drive of this process usable on this shard. Every shard that uses the drive attaches
+    /// it. Operations of the returned handle run on this shard's ring.
     pub fn attach(&self, drive: &OpenDrive) -> Drive {
         Drive::attach(&self.shard, drive)
     }
@@ -68,7 +68,7 @@ impl Env for ShardEnv {
     }
 
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static {
-        // 2^64 ns are 584 years: a longer sleep does not end either way.
+        // 2^64 ns are 584 years: a longer sleep does not end in either case.
         let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
         Sleep { shard: self.shard.clone(), deadline: clock::now().saturating_add(nanos), timer: None }
     }

@@ -1,4 +1,4 @@
-//! Descriptors that one ring knows by number, which spares the kernel a look-up with every
+//! Descriptors that are registered with one ring. They save the kernel a look-up with every
 //! operation.
 
 use std::os::fd::RawFd;
@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 /// Empties a slot of the table (`io_uring_register_files_update`).
 const EMPTY_SLOT: RawFd = -1;
 
-/// How an operation names its file.
+/// How an operation refers to its file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Target {
     /// A slot of the ring's table.
@@ -38,7 +38,7 @@ pub(crate) struct FileTable {
 }
 
 impl FileTable {
-    /// A table of `slots`, all free; 0 where the kernel refused one.
+    /// A table of `slots` free slots; 0 if the kernel refused the table.
     pub(crate) fn new(slots: u32) -> FileTable {
         FileTable { free: (0..slots).rev().collect() }
     }
@@ -61,7 +61,7 @@ impl FileTable {
         let Target::Fixed(slot) = target else { return };
         match submitter.register_files_update(slot, &[EMPTY_SLOT]) {
             Ok(_) => self.free.push(slot),
-            // The slot is lost for this ring, and holds the file until the ring ends.
+            // The slot is lost for this ring, and keeps the file open until the ring ends.
             Err(error) => tracing::warn!(%error, slot, "a descriptor was not removed from the ring"),
         }
     }

@@ -1,42 +1,43 @@
-//! The allocator of programs with shards: the system's, which on shards keeps blocks of a kilobyte
-//! and more for the next who wants one as large.
+//! The allocator of programs with shards. It is the system's allocator with a cache: on shards,
+//! freed blocks of more than a kilobyte are kept for the next allocation of that size.
 //!
-//! What an operation of an array waits in is a future of 1 to 4 KiB, made and freed for each, on
-//! one shard, and as many of them at the same time as operations are under way. glibc keeps what a
-//! thread frees for itself only up to 1032 bytes, and seven of a size; all else is joined with what
-//! lies beside it, and cut from there again.
+//! An operation of an array is a future of 1 to 4 KiB. It is allocated and freed for each
+//! operation, on one shard, and there are as many futures as operations in flight. glibc caches
+//! freed blocks for a thread only up to 1032 bytes, and only seven of each size. It merges larger
+//! blocks with their neighbors and splits them again later.
 //!
 //! Invariants:
-//! 1. A block of a class was allocated by [`System`] with the class's layout, whoever frees it.
-//! 2. A list holds blocks of its class that nobody uses; each begins with the address of the next.
-//! 3. A thread that keeps nothing has empty lists.
+//! 1. A block of a class was allocated by [`System`] with the class's layout, no matter which
+//!    thread frees it.
+//! 2. A list holds unused blocks of its class. Each begins with the address of the next.
+//! 3. A thread that keeps no blocks has empty lists.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr::{self, NonNull};
 
-/// The largest block that the system's allocator keeps for a thread (`glibc.malloc.tcache_max`).
+/// The largest block that the system's allocator caches for a thread (`glibc.malloc.tcache_max`).
 const SMALL_BYTES: usize = 1032;
 
-/// Blocks of so many bytes more are another class.
+/// The difference in size from one class to the next.
 const STEP_BYTES: usize = 256;
 
 const CLASSES: usize = 12;
 
-/// The largest block that is kept.
+/// The largest block that a thread keeps.
 const LARGEST_BYTES: usize = 1024 + CLASSES * STEP_BYTES;
 
-/// What blocks of a class are aligned to, as those of malloc are.
+/// The alignment of blocks of a class. It is the same as that of malloc.
 const ALIGN: usize = 16;
 
-/// Bytes that a thread keeps of each class.
+/// Most bytes that a thread keeps of each class.
 const KEPT_BYTES: usize = 256 << 10;
 
-/// Blocks of a class.
+/// The free blocks of a class.
 struct List {
     first: Cell<*mut u8>,
-    /// How many more it takes.
+    /// How many more blocks the list takes.
     room: Cell<usize>,
 }
 
@@ -48,21 +49,22 @@ impl List {
     #[inline]
     fn take(&self) -> Option<NonNull<u8>> {
         let first = NonNull::new(self.first.get())?;
-        // SAFETY: the block is as large as its class and nobody's, and begins with an address
+        // SAFETY: the block is as large as its class, is unused, and begins with an address
         // (invariant 2).
         self.first.set(unsafe { first.cast::<*mut u8>().read() });
         self.room.set(self.room.get() + 1);
         Some(first)
     }
 
-    /// False: it takes no more.
+    /// Adds a block. False if the list takes no more.
     ///
     /// # Safety
-    /// The block is of the list's class, and nobody uses it.
+    /// The block is of the list's class and unused.
     #[inline]
     unsafe fn keep(&self, block: *mut u8) -> bool {
         let Some(room) = self.room.get().checked_sub(1) else { return false };
-        // SAFETY: as the caller says; a class has room for an address, and is aligned for it.
+        // SAFETY: the caller's promise. A block of a class has room for an address, and is aligned
+        // for it.
         unsafe { block.cast::<*mut u8>().write(self.first.get()) };
         self.first.set(block);
         self.room.set(room);
@@ -71,12 +73,11 @@ impl List {
 }
 
 thread_local! {
-    // Constants that need no destructor: they can be used as long as the thread runs, and by an
-    // allocator.
+    // Constants that need no destructor: an allocator can use them, for as long as the thread runs.
     static LISTS: [List; CLASSES] = const { [const { List::closed() }; CLASSES] };
 }
 
-/// The class of a block, and its layout. `None`: it is the system's alone.
+/// The class of a block, and its layout. `None` if the system's allocator handles it alone.
 #[inline]
 fn class(layout: Layout) -> Option<(usize, Layout)> {
     if layout.size() <= SMALL_BYTES || layout.size() > LARGEST_BYTES || layout.align() > ALIGN {
@@ -97,10 +98,10 @@ fn layout_of(class: usize) -> Layout {
 #[derive(Debug)]
 pub struct ShardHeap;
 
-// SAFETY: every block comes from `System`, with the layout asked for or with that of its class,
-// which is larger and aligned no less (`class`), and goes back to it with the same one (invariant
-// 1): the class follows from the layout alone, which is the same when it is freed. A block that a
-// list holds is nobody's until it is taken out.
+// SAFETY: every block comes from `System`, with the requested layout or with that of its class,
+// which is larger and aligned no less (`class`). It is freed with the same layout (invariant 1):
+// the class follows from the layout alone, which is the same when the block is freed. A block in a
+// list is unused until it is taken out.
 unsafe impl GlobalAlloc for ShardHeap {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -121,7 +122,7 @@ unsafe impl GlobalAlloc for ShardHeap {
             // SAFETY: it was allocated with this layout, which has no class, so by `System`.
             return unsafe { System.dealloc(block, layout) };
         };
-        // SAFETY: it is of this class, and whoever frees it uses it no more.
+        // SAFETY: it is of this class, and the caller of `dealloc` no longer uses it.
         if !LISTS.with(|lists| unsafe { lists[class].keep(block) }) {
             // SAFETY: invariant 1.
             unsafe { System.dealloc(block, whole) };
@@ -133,7 +134,7 @@ unsafe impl GlobalAlloc for ShardHeap {
             // SAFETY: the caller keeps `GlobalAlloc::alloc_zeroed`'s contract.
             return unsafe { System.alloc_zeroed(layout) };
         }
-        // SAFETY: as in `alloc`; a block is as large as was asked for.
+        // SAFETY: as in `alloc`; a block has at least the requested size.
         unsafe {
             let block = self.alloc(layout);
             if !block.is_null() {
@@ -148,11 +149,11 @@ unsafe impl GlobalAlloc for ShardHeap {
         // to the alignment.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (class(layout), class(new)) {
-            // SAFETY: it is the system's alone, with this layout, and stays so.
+            // SAFETY: it was allocated by the system alone, with this layout, and stays so.
             (None, None) => unsafe { System.realloc(block, layout, size) },
             (Some((was, _)), Some((is, _))) if was == is => block,
-            // SAFETY: as in `alloc` and `dealloc`; both blocks hold as many bytes as the smaller
-            // one has, and are apart.
+            // SAFETY: as in `alloc` and `dealloc`. Both blocks have at least the bytes of the
+            // smaller one, and do not overlap.
             _ => unsafe {
                 let moved = self.alloc(new);
                 if !moved.is_null() {
@@ -165,12 +166,13 @@ unsafe impl GlobalAlloc for ShardHeap {
     }
 }
 
-/// While this lives, its thread keeps blocks. What it still has then goes back to the system.
+/// While it exists, its thread keeps freed blocks. When it is dropped, the blocks go back to the
+/// system.
 #[derive(Debug)]
 pub(crate) struct Keeping(PhantomData<*const ()>);
 
 impl Keeping {
-    /// Has this thread keep blocks, if [`ShardHeap`] is the program's allocator.
+    /// Makes this thread keep blocks, if [`ShardHeap`] is the program's allocator.
     pub fn on_this_thread() -> Keeping {
         LISTS.with(|lists| {
             for (class, list) in lists.iter().enumerate() {
@@ -271,8 +273,8 @@ mod tests {
         ) {
             let _keeping = keeps.then(Keeping::on_this_thread);
             let mut blocks: [Option<(*mut u8, usize)>; 8] = [None; 8];
-            // SAFETY: what a block holds is looked at and changed within its size alone, until it
-            // is freed, once, with its layout.
+            // SAFETY: the content of a block is read and written only within its size, until it is
+            // freed, once, with its layout.
             unsafe {
                 for (step, (slot, what, size)) in steps.into_iter().enumerate() {
                     let fill = |block: *mut u8, size: usize| block.write_bytes(slot as u8 + 1, size);

@@ -1,5 +1,4 @@
-//! Memory that outlives the process: a mapped file, which is the kernel's as long as the kernel
-//! runs.
+//! Memory that outlives the process: a mapped file, which the kernel keeps as long as it runs.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,10 +14,10 @@ use ::drive::Kept;
 
 use crate::system::check;
 
-/// Bytes before the words: magic, words, boot.
+/// Bytes before the words. They hold the magic number, the number of words, and the boot.
 const HEAD_BYTES: usize = 4096;
 
-/// Where the boot is in the head.
+/// Offset of the boot in the head.
 const BOOT: usize = 16;
 
 const MAGIC: [u8; 8] = *b"PurlinKP";
@@ -33,7 +32,7 @@ struct Mapped {
     bytes: usize,
 }
 
-// SAFETY: the mapping belongs to nobody else, and is only accessed as atomic words.
+// SAFETY: only this value has the mapping, and it is only accessed as atomic words.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
@@ -41,13 +40,13 @@ unsafe impl Sync for Mapped {}
 impl Mapped {
     fn new(file: &File, bytes: usize) -> io::Result<Mapped> {
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_POPULATE);
-        // SAFETY: a new mapping at an address of the kernel's choice, over room that the file has.
+        // SAFETY: a new mapping at an address of the kernel's choice, over space that the file has.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, file.as_raw_fd(), 0) };
         if start == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // Where memory must not be locked it may be read again from the file, which takes a moment
-        // and nothing else. SAFETY: the range is the mapping.
+        // If memory cannot be locked, pages may have to be read again from the file. That costs
+        // only a moment. SAFETY: the range is the mapping.
         unsafe { libc::mlock(start, bytes) };
         Ok(Mapped { start: NonNull::new(start.cast()).expect("a mapping is not at address 0"), bytes })
     }
@@ -55,7 +54,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the range is the mapping, and references to it do not outlive this.
+        // SAFETY: the range is the mapping, and references to it do not outlive this value.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
@@ -63,25 +62,25 @@ impl Drop for Mapped {
 impl Kept for Mapped {
     fn words(&self) -> &[AtomicU64] {
         let count = (self.bytes - HEAD_BYTES) / size_of::<AtomicU64>();
-        // SAFETY: the words lie in the mapping, aligned since it begins at a page, and are accessed
-        // as atomics only.
+        // SAFETY: the words lie in the mapping, are aligned because it begins at a page, and are
+        // accessed as atomics only.
         unsafe { slice::from_raw_parts(self.start.as_ptr().add(HEAD_BYTES).cast::<AtomicU64>(), count) }
     }
 }
 
-/// Memory of `words` words that is in the file `path`: as it was, if the file is of this boot of
-/// the machine, and new otherwise. Only one process at a time may use a file; the caller sees to
-/// that.
+/// Memory of `words` words in the file `path`. If the file was written in this boot of the machine
+/// and has the same size, its content is kept. Otherwise the memory is new. Only one process at a
+/// time may use a file; the caller ensures that.
 ///
 /// # Errors
-/// If the file cannot be made, has no room, or cannot be mapped.
+/// If the file cannot be created, has no space, or cannot be mapped.
 pub fn kept_file(path: &Path, words: usize) -> io::Result<Arc<dyn Kept>> {
     let boot = std::fs::read(BOOT_ID)?;
     kept_since(path, words, &boot)
 }
 
-/// Removes files of earlier boots of the machine, which are worth nothing any more. What is no such
-/// file is left alone.
+/// Removes files of earlier boots of the machine, which are of no use any more. Other files are
+/// left alone.
 ///
 /// # Errors
 /// If the folder, or one of its files, cannot be read or removed.
@@ -102,7 +101,7 @@ pub fn forget_kept(folder: &Path, extension: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The head of a file of so many words.
+/// The head of a file with this number of words.
 fn head(words: usize, boot: &[u8]) -> Vec<u8> {
     let mut head = vec![0; HEAD_BYTES];
     head[..8].copy_from_slice(&MAGIC);
@@ -121,7 +120,7 @@ fn kept_since(path: &Path, words: usize, boot: &[u8]) -> io::Result<Arc<dyn Kept
     (&file).take(HEAD_BYTES as u64).read_to_end(&mut found)?;
     if found != head || file.metadata()?.len() != bytes as u64 {
         file.set_len(0)?;
-        // Without room for a page of it, writing to memory would end the process.
+        // Without allocated space, writing to the mapped memory would end the process.
         // SAFETY: no memory is involved.
         let error = unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, bytes as libc::off_t) };
         check(if error == 0 { 0 } else { -1 }).map_err(|_| io::Error::from_raw_os_error(error))?;

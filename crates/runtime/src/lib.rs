@@ -1,41 +1,42 @@
-//! One shard per core on one io_uring each.
+//! One shard per core, each with its own io_uring.
 //!
-//! Four nouns:
+//! The main types:
 //!
 //! - [`Runtime`]: the shards of a process. A **shard** is a pinned thread with one ring for drives
-//!   and sockets, a task list and timers. [`ShardHandle`] reaches it from any thread.
-//! - [`ShardEnv`]: the shard as code on it sees it: [`::drive::Env`], and the way to drives and
-//!   sockets.
+//!   and sockets, a task list and timers. A [`ShardHandle`] gives other threads access to it.
+//! - [`ShardEnv`]: the environment of a shard for the code on it. It implements [`::drive::Env`],
+//!   and gives access to drives and sockets.
 //! - [`OpenDrive`], [`Drive`]: a file, block device or memory that this process owns, and the
-//!   handle of one shard to it. A [`Backend`] is a drive that another crate reaches. An NVMe
-//!   namespace may be reached past the block layer ([`OpenDrive::open_passthrough`]).
-//! - [`Listener`], [`Stream`]: sockets on the same ring; a [`Bound`] socket is none of them yet.
+//!   handle of one shard to it. A [`Backend`] is a drive that another crate implements. An NVMe
+//!   namespace may be accessed past the block layer ([`OpenDrive::open_passthrough`]).
+//! - [`Listener`], [`Stream`]: sockets on the same ring. A [`Bound`] socket can become a listener.
 //!   [`UblkSlot`]: requests of local block devices on the same ring. [`mailbox()`]: messages
 //!   between shards.
 //! - [`ShardHeap`]: the allocator of programs that run shards.
-//! - [`UeventSocket`]: what the kernel says about devices that come and go.
-//! - [`nvme_identify`], [`nvme_health`]: what an NVMe drive says about itself.
+//! - [`UeventSocket`]: the kernel's events about devices that are added and removed.
+//! - [`nvme_identify`], [`nvme_health`]: data that an NVMe drive reports about itself.
 //! - [`inherited`], [`replace_process`], [`send_with_descriptor`], [`raise_descriptor_limit`]:
 //!   descriptors from and for other processes.
 //!
 //! # Invariants of the loop
 //!
-//! 1. A turn runs every task that can run, then the tasks that waited for
-//!    [`turn_end`](::drive::Env::turn_end), then hands everything they asked for to the kernel with
-//!    one system call, which also collects completions.
-//! 2. A turn is bounded: after [`POLLS_PER_TURN`] polls the ring gets its turn even if tasks are
-//!    still ready, and a task gets at most [`READY_OPS_PER_POLL`] operations that need no waiting
-//!    (memory drives) in one poll.
-//! 3. The kernel sees memory only through an operation slot that owns it. The slot lives until its
-//!    completion was reaped, whoever dropped the future. Hence no buffer is freed under the device.
-//! 4. A shard sleeps only after it announced it and then found its inbox empty; whoever fills the
-//!    inbox looks at the announcement afterwards. One of the two sees the other, so no wake-up is
-//!    lost ([`remote`](self) has the proof).
-//! 5. Nothing but the shard's own thread touches its ring, tasks, timers and drive handles.
-//! 6. Idle costs nothing: with no task ready and no completion due the thread is blocked in the
-//!    kernel.
-//! 7. A panic on a shard ends the process at once, without unwinding, after it was reported: what
-//!    the task left half done could break promises that a restart keeps.
+//! 1. A turn runs every task that is ready, then the tasks that waited for
+//!    [`turn_end`](::drive::Env::turn_end). Then one system call submits all their operations to
+//!    the kernel and collects completions.
+//! 2. A turn is bounded. After [`POLLS_PER_TURN`] polls the ring gets its turn even if tasks are
+//!    still ready. In one poll a task gets at most [`READY_OPS_PER_POLL`] operations that need no
+//!    waiting (memory drives).
+//! 3. The kernel accesses memory only for an operation slot that owns it. The slot lives until its
+//!    completion is reaped, even if the future was dropped. So no buffer is freed while the device
+//!    uses it.
+//! 4. A shard announces that it will sleep, then checks that its inbox is empty, and only then
+//!    sleeps. A sender fills the inbox first and then reads the announcement. One of the two sees
+//!    the other, so no wake-up is lost ([`remote`](self) has the proof).
+//! 5. Only the shard's own thread accesses its ring, tasks, timers and drive handles.
+//! 6. An idle shard uses no processor time: with no task ready and no completion due, the thread is
+//!    blocked in the kernel.
+//! 7. A panic on a shard is reported and then ends the process at once, without unwinding. The work
+//!    that the task left half done could break promises that a restart keeps.
 
 mod answer;
 mod arena;

@@ -1,11 +1,11 @@
 //! Messages from any thread to one task.
 //!
-//! A mailbox is a vector behind a lock that is held for one push or one swap, never across anything
-//! that waits. The receiver takes all messages at once, so at load one lock and one wake-up serve a
-//! whole batch.
+//! A mailbox is a vector behind a lock. The lock is held for one push or one swap, never while the
+//! holder waits. The receiver takes all messages at once, so under load one lock and one wake-up
+//! serve a whole batch.
 //!
-//! No wake-up is lost: the receiver leaves its waker under the lock under which it found the vector
-//! empty, and a sender takes the waker under the lock under which it pushed.
+//! No wake-up is lost: the receiver stores its waker under the same lock under which it found the
+//! vector empty, and a sender takes the waker under the same lock under which it pushed.
 
 use std::future::poll_fn;
 use std::mem;
@@ -26,17 +26,16 @@ struct Shared<M> {
 
 impl<M> Shared<M> {
     fn lock(&self) -> MutexGuard<'_, State<M>> {
-        // Nothing panics while the lock is held, except for a failing allocation, which ends the
-        // process.
+        // Only a failing allocation can panic while the lock is held, and that ends the process.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Makes a mailbox. The receiving end may be moved to the shard that will use it; the sending end
+/// Creates a mailbox. The receiving end may be moved to the shard that will use it. The sending end
 /// may be cloned.
 ///
-/// Messages of one sender arrive in order. The queue is unbounded: whoever sends requests bounds
-/// them by what is in flight.
+/// Messages of one sender arrive in order. The queue is unbounded: the sender must limit its
+/// requests in flight.
 pub fn mailbox<M: Send>() -> (MailboxSender<M>, Mailbox<M>) {
     let shared = Arc::new(Shared {
         state: Mutex::new(State { messages: Vec::new(), waker: None, receiver_gone: false }),
@@ -56,10 +55,10 @@ pub struct Mailbox<M> {
 }
 
 impl<M: Send> MailboxSender<M> {
-    /// Puts a message in. Never waits for the receiver.
+    /// Adds a message. It never waits for the receiver.
     ///
     /// # Errors
-    /// Gives the message back if the mailbox is gone.
+    /// Returns the message if the mailbox is gone.
     pub fn send(&self, message: M) -> Result<(), M> {
         let waker = {
             let mut state = self.shared.lock();
@@ -75,10 +74,10 @@ impl<M: Send> MailboxSender<M> {
         Ok(())
     }
 
-    /// Moves all of `messages` in, under one lock and with one wake-up. Keeps the vector's memory.
+    /// Adds all of `messages` under one lock and with one wake-up. The vector keeps its memory.
     ///
     /// # Errors
-    /// Leaves the messages where they are if the mailbox is gone.
+    /// If the mailbox is gone, the messages stay in the vector.
     pub fn send_all(&self, messages: &mut Vec<M>) -> Result<(), MailboxGone> {
         let waker = {
             let mut state = self.shared.lock();
@@ -109,7 +108,7 @@ impl<M> Clone for MailboxSender<M> {
 
 impl<M> Drop for MailboxSender<M> {
     fn drop(&mut self) {
-        // AcqRel as for a reference count: what other senders pushed is seen before the end is
+        // AcqRel as for a reference count: messages of other senders are visible before the end is
         // announced.
         if self.shared.senders.fetch_sub(1, Ordering::AcqRel) == 1 {
             let waker = self.shared.lock().waker.take();
@@ -121,12 +120,12 @@ impl<M> Drop for MailboxSender<M> {
 }
 
 impl<M: Send> Mailbox<M> {
-    /// Waits until there is a message, then appends everything that has arrived to `batch`. An
-    /// empty `batch` is swapped with the queue: nothing is copied and no memory is allocated in the
-    /// long run.
+    /// Waits until there is a message, then appends all messages that have arrived to `batch`. An
+    /// empty `batch` is swapped with the queue. Then nothing is copied, and in the long run no
+    /// memory is allocated.
     ///
-    /// Returns false when every sender is gone and nothing is left: `while mailbox.recv_batch(&mut
-    /// batch).await`.
+    /// Returns false when all senders are gone and no message is left:
+    /// `while mailbox.recv_batch(&mut batch).await`.
     pub async fn recv_batch(&mut self, batch: &mut Vec<M>) -> bool {
         poll_fn(|context| {
             let mut state = self.shared.lock();
@@ -149,7 +148,7 @@ impl<M: Send> Mailbox<M> {
         .await
     }
 
-    /// Takes what is there now, without waiting. Returns whether there was something.
+    /// Takes the messages that are there now, without waiting. Returns whether there were any.
     pub fn try_recv_batch(&mut self, batch: &mut Vec<M>) -> bool {
         let mut state = self.shared.lock();
         let some = !state.messages.is_empty();
@@ -169,7 +168,7 @@ impl<M> Drop for Mailbox<M> {
             state.receiver_gone = true;
             (mem::take(&mut state.messages), state.waker.take())
         };
-        // Outside of the lock: dropping a message may run anything.
+        // Outside of the lock: dropping a message may run any code.
         drop((messages, waker));
     }
 }

@@ -1,39 +1,39 @@
-//! Whether a shard that waits for a short time sleeps or stays awake.
+//! The decision whether a shard with a short wait sleeps or polls.
 //!
-//! To sleep for some microseconds a thread has the kernel set a timer, and that may take more of
-//! the processor than it spares: a hypervisor that has to be asked takes 20 us for it. What it
-//! takes here is measured now and then, and a wait that is shorter is spent looking for completions
-//! instead, which takes no more than the wait itself.
+//! To sleep for some microseconds a thread makes the kernel set a timer. That may take more
+//! processor time than the sleep saves: in a virtual machine the hypervisor may need 20 us for it.
+//! The cost is measured now and then. If a wait is shorter than this cost, the shard polls for
+//! completions instead, which takes no more time than the wait itself.
 
 use ::drive::Nanos;
 
-/// The longest wait that may be spent awake, whatever a sleep takes.
+/// The longest wait that may be spent polling, independent of the cost of a sleep.
 const SHORT: Nanos = 100_000;
 
-/// Short waits from one measurement to the next.
+/// Short waits between two measurements.
 const MEASURE_EVERY: u32 = 64;
 
-/// How a wait is spent.
+/// How a shard spends a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Nap {
-    /// Looking for completions.
+    /// Awake: polls for completions.
     Awake,
     Asleep,
-    /// Asleep, and [`Naps::measured`] is to be told how much processor time that took.
+    /// Asleep, and the caller reports the processor time of the sleep to [`Naps::measured`].
     Measured,
 }
 
-/// What short sleeps have taken so far.
+/// The measured cost of short sleeps.
 #[derive(Debug, Default)]
 pub(crate) struct Naps {
-    /// Processor time of a short sleep: a moving mean.
+    /// Processor time of a short sleep: a moving average.
     cost: Nanos,
-    /// Short waits that are still to come before the next measurement.
+    /// Short waits before the next measurement.
     rest: u32,
 }
 
 impl Naps {
-    /// How to spend a wait of `left`.
+    /// Decides how to spend a wait of `left`.
     pub(crate) fn choose(&mut self, left: Nanos) -> Nap {
         if left > SHORT {
             return Nap::Asleep;
@@ -46,7 +46,7 @@ impl Naps {
         if left < self.cost { Nap::Awake } else { Nap::Asleep }
     }
 
-    /// A short sleep took that much of the processor.
+    /// Records the processor time of a short sleep.
     pub(crate) fn measured(&mut self, cost: Nanos) {
         self.cost = if self.cost == 0 { cost } else { (self.cost * 7 + cost) / 8 };
     }
@@ -56,7 +56,7 @@ impl Naps {
 mod tests {
     use super::*;
 
-    /// Of a thousand waits of `left`, where a sleep takes `cost`: how many were spent awake.
+    /// The number of waits spent awake, of a thousand waits of `left`, if a sleep takes `cost`.
     fn awake(naps: &mut Naps, left: Nanos, cost: Nanos) -> usize {
         let mut awake = 0;
         for _ in 0..1000 {

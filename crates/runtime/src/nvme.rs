@@ -1,5 +1,5 @@
-//! NVMe commands through the kernel's pass-through (linux/nvme_ioctl.h): what a controller is
-//! asked, and the form in which a ring takes commands.
+//! NVMe commands through the kernel's pass-through (linux/nvme_ioctl.h): admin commands to a
+//! controller, and the form of commands in a ring.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,8 +7,8 @@ use std::ptr;
 
 use crate::system;
 
-/// `struct nvme_passthru_cmd` and `struct nvme_uring_cmd` of linux/nvme_ioctl.h, which differ in
-/// the name of their last field.
+/// `struct nvme_passthru_cmd` and `struct nvme_uring_cmd` of linux/nvme_ioctl.h. They differ only
+/// in the name of their last field.
 #[repr(C)]
 #[derive(Debug, Default)]
 pub(crate) struct Command {
@@ -29,7 +29,7 @@ pub(crate) struct Command {
     dword_13: u32,
     dword_14: u32,
     dword_15: u32,
-    /// 0 is what the kernel gives every command to such a drive.
+    /// With 0 the kernel uses its default for the drive.
     timeout_ms: u32,
     result: u32,
 }
@@ -37,18 +37,19 @@ pub(crate) struct Command {
 const COMMAND_BYTES: usize = size_of::<Command>();
 const _: () = assert!(COMMAND_BYTES == 72);
 
-/// What a ring's entry of 128 bytes has for a command.
+/// Bytes for a command in a ring's entry of 128 bytes.
 pub(crate) const ENTRY_COMMAND_BYTES: usize = 80;
 
 impl Command {
-    /// A read or write of a namespace's blocks, by the NVM Command Set Specification: `opcode`, the
-    /// data's address and bytes, and dwords 10 to 12, which say where and how much.
+    /// A read or write of a namespace's blocks, by the NVM Command Set Specification. It takes the
+    /// `opcode`, the data's address and length, and dwords 10 to 12, which give position and number
+    /// of blocks.
     pub(crate) fn transfer(opcode: u8, namespace: u32, data: u64, data_bytes: u32, dwords: [u32; 3]) -> Command {
         let [dword_10, dword_11, dword_12] = dwords;
         Command { opcode, namespace, data, data_bytes, dword_10, dword_11, dword_12, ..Command::default() }
     }
 
-    /// As a ring's entry carries it: `struct nvme_uring_cmd`, and zeroes.
+    /// The bytes in a ring's entry: `struct nvme_uring_cmd`, then zeroes.
     pub(crate) fn entry_bytes(&self) -> [u8; ENTRY_COMMAND_BYTES] {
         let mut bytes = [0; ENTRY_COMMAND_BYTES];
         // SAFETY: the structure is 72 bytes of integers without a gap: 2 of 8 bits, 1 of 16, 13 of
@@ -76,10 +77,10 @@ pub(crate) const RING_COMMAND: u32 = with_command(0x80);
 const GET_LOG_PAGE: u8 = 0x02;
 const IDENTIFY: u8 = 0x06;
 
-/// For all namespaces of the controller.
+/// Addresses all namespaces of the controller.
 const ALL_NAMESPACES: u32 = 0xffff_ffff;
 
-/// A drive that does not answer this is not waited for longer.
+/// How long to wait for the answer of a drive.
 const TIMEOUT_MS: u32 = 5000;
 
 /// Bytes of the Identify data structures.
@@ -92,8 +93,8 @@ pub const NVME_HEALTH_BYTES: usize = 512;
 /// the calling thread.
 ///
 /// # Errors
-/// `ENOTTY` where it is no NVMe drive; `EACCES` without the rights to ask; what the drive answers,
-/// as `EIO`.
+/// `ENOTTY` if it is no NVMe drive; `EACCES` without the rights to send the command; an error of
+/// the drive as `EIO`.
 pub fn nvme_identify(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
     let command = Command { opcode: IDENTIFY, dword_10: 1, ..Command::default() };
     ask(device, command, NVME_IDENTIFY_BYTES)
@@ -105,7 +106,7 @@ pub fn nvme_identify(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
 /// # Errors
 /// As for [`nvme_identify`].
 pub fn nvme_health(device: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
-    // The number of dwords, less one, above the log's identifier.
+    // The number of dwords, less one, in the bits above the log's identifier.
     let dword_10 = ((NVME_HEALTH_BYTES / 4 - 1) as u32) << 16 | 2;
     let command = Command { opcode: GET_LOG_PAGE, namespace: ALL_NAMESPACES, dword_10, ..Command::default() };
     ask(device, command, NVME_HEALTH_BYTES)
@@ -116,12 +117,13 @@ pub(crate) fn identify_namespace(device: BorrowedFd<'_>, namespace: u32) -> io::
     ask(device, Command { opcode: IDENTIFY, namespace, ..Command::default() }, NVME_IDENTIFY_BYTES)
 }
 
-/// The identifier of the namespace behind a block device or a character device: `ENOTTY` where it
-/// is none.
+/// The identifier of the namespace behind a block device or a character device. `ENOTTY` if it is
+/// no namespace.
 pub(crate) fn namespace_id(device: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: no memory is involved.
     let id = system::check(unsafe { libc::ioctl(device.as_raw_fd(), NAMESPACE_ID as _) })?;
-    // Only the identifier of all namespaces, which is no namespace's, looks like an error.
+    // The only identifier that looks like an error stands for all namespaces, and no single
+    // namespace has it.
     Ok(id.unsigned_abs())
 }
 
@@ -130,8 +132,8 @@ fn ask(device: BorrowedFd<'_>, mut command: Command, bytes: usize) -> io::Result
     command.data = answer.as_mut_ptr() as u64;
     command.data_bytes = bytes as u32;
     command.timeout_ms = TIMEOUT_MS;
-    // SAFETY: the command is valid for reads and writes, and names a buffer that is valid for
-    // writes of the length it gives until the call returns, which it does when the drive has
+    // SAFETY: the command is valid for reads and writes. It names a buffer that is valid for writes
+    // of the given length until the call returns, and the call returns after the drive has
     // answered.
     let status = system::check(unsafe { libc::ioctl(device.as_raw_fd(), ADMIN_COMMAND as _, &raw mut command) })?;
     match status {

@@ -1,4 +1,4 @@
-//! Operations in flight: what the kernel may touch, and who waits for it.
+//! Operations in flight: the memory that the kernel may access, and the task that waits.
 
 use std::future::Future;
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -9,30 +9,30 @@ use ::drive::{BufMut, Segments};
 
 use crate::shard::Shard;
 
-/// Everything an operation lets the kernel touch. Owned by the operation's slot from submission to
-/// completion.
+/// All memory that the kernel may access for an operation. The operation's slot owns it from
+/// submission to completion.
 pub(crate) enum Payload {
     /// No memory.
     None,
     /// The kernel fills it.
     Fill(BufMut),
-    /// The kernel reads it: the data, and the vector that points to them (empty where there is one
-    /// segment).
+    /// The kernel reads it: the data, and the vector that points to the data (empty if there is
+    /// only one segment).
     Drain(Segments, Vec<libc::iovec>),
-    /// As `Drain`, for a socket.
+    /// Like `Drain`, for a socket.
     Message(Box<Message>),
-    /// A successful result is a new descriptor, which is closed if nobody takes it.
+    /// A successful result is a new descriptor. It is closed if the future was dropped.
     NewFd,
 }
 
-/// A `sendmsg`: header, vector and data, all of which have to stay in place.
+/// A `sendmsg`: header, vector and data. All of them must stay at the same address.
 pub(crate) struct Message {
     pub(crate) header: libc::msghdr,
     pub(crate) vector: Vec<libc::iovec>,
     pub(crate) data: Segments,
 }
 
-/// What the kernel said: a count or a negated errno, and the memory back.
+/// The result of the kernel (a count or a negated errno), and the memory.
 pub(crate) struct Outcome {
     pub(crate) result: i32,
     pub(crate) payload: Payload,
@@ -60,19 +60,19 @@ impl Outcome {
         }
     }
 
-    /// Nobody takes this outcome: frees what came with it.
+    /// Frees the outcome of an operation whose future was dropped.
     pub(crate) fn discard(self) {
         if let Payload::NewFd = self.payload
             && self.result >= 0
         {
-            // SAFETY: the kernel made this descriptor for the operation, and nobody else has seen
-            // it.
+            // SAFETY: the kernel created this descriptor for the operation, and no other code has
+            // seen it.
             drop(unsafe { OwnedFd::from_raw_fd(self.result) });
         }
     }
 }
 
-/// Index of a slot and its generation, as `user_data`.
+/// Index of a slot and its generation. Used as `user_data`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OpKey(u64);
 
@@ -118,29 +118,29 @@ pub(crate) struct OpSlab {
     slots: Vec<Slot>,
     vacant: Option<u32>,
     in_flight: usize,
-    /// Of these, those that may never complete.
+    /// Operations in flight that may never complete.
     lingering: usize,
 }
 
-/// What the loop has to do outside of the borrow.
+/// Work that the loop does outside of the borrow.
 pub(crate) enum Completed {
     Wake(Option<Waker>),
     Orphan(Outcome),
 }
 
 impl OpSlab {
-    /// Operations that the kernel has and has not completed.
+    /// Operations that were submitted to the kernel and are not complete.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Those of them that complete sooner or later.
+    /// The operations in flight that will complete in any case.
     pub(crate) fn awaited(&self) -> usize {
         self.in_flight - self.lingering
     }
 
-    /// As [`OpSlab::insert`], for an operation that waits for something that may never come, and
-    /// cannot be cancelled: it ends with the ring.
+    /// Like [`OpSlab::insert`], for an operation that waits for an event that may never occur, and
+    /// that cannot be canceled. It ends with the ring.
     pub(crate) fn insert_lingering(&mut self, payload: Payload) -> OpKey {
         let key = self.insert(payload);
         self.slots[key.index()].lingering = true;
@@ -177,7 +177,7 @@ impl OpSlab {
     fn vacate(&mut self, key: OpKey) -> SlotState {
         let next = self.vacant;
         let slot = self.slot(key);
-        // 2^31 generations: `user_data` stays clear of the reserved values at the top.
+        // 2^31 generations: `user_data` stays below the reserved values at the top.
         slot.generation = slot.generation.wrapping_add(1) & 0x7fff_ffff;
         let state = std::mem::replace(&mut slot.state, SlotState::Vacant { next });
         self.vacant = Some(key.index() as u32);
@@ -219,8 +219,8 @@ impl OpSlab {
         }
     }
 
-    /// The future is dropped. Returns what to drop outside of the borrow, and whether the kernel
-    /// still has the operation.
+    /// Called when the future is dropped. Returns values to drop outside of the borrow, and whether
+    /// the operation is still in flight.
     fn abandon(&mut self, key: OpKey) -> (Option<Outcome>, Option<Waker>, bool) {
         let slot = self.slot(key);
         match std::mem::replace(&mut slot.state, SlotState::Vacant { next: None }) {
@@ -237,15 +237,15 @@ impl OpSlab {
     }
 }
 
-/// The future of an operation. Dropping it leaves the operation running, with its memory, unless it
-/// is cancelable.
+/// The future of an operation. If it is dropped, the operation keeps running with its memory,
+/// unless it is cancelable.
 #[must_use = "the operation runs, but its result is lost"]
 pub(crate) struct Op<'a> {
     shard: &'a Shard,
     key: OpKey,
     taken: bool,
-    /// Ask the kernel to give up when the future is dropped: for sockets, which may otherwise wait
-    /// for ever.
+    /// Cancel the operation in the kernel when the future is dropped: for sockets, which may
+    /// otherwise wait forever.
     cancel_on_drop: bool,
 }
 

@@ -1,5 +1,5 @@
-//! What crosses the border of the process: descriptors that it is given and gives, and the program
-//! that takes its place.
+//! Descriptors that this process inherits and passes on, limits of the process, and the program
+//! that replaces it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -10,45 +10,45 @@ use std::ptr;
 
 use crate::system;
 
-/// The first descriptor behind standard input, output and error: `SD_LISTEN_FDS_START` of
+/// The first descriptor after standard input, output and error: `SD_LISTEN_FDS_START` of
 /// sd_listen_fds(3).
 const FIRST: RawFd = 3;
 
-/// Lets this process open as many descriptors as it may: what shells give it at first, 1024, is for
-/// programs that use `select`. Gives how many those are.
+/// Raises the limit of open descriptors of this process to the maximum. Shells set 1024 at first,
+/// for programs that use `select`. Returns the new limit.
 ///
 /// # Errors
-/// The system says no.
+/// The system refuses.
 pub fn raise_descriptor_limit() -> io::Result<u64> {
     let mut limit = limit_of(libc::RLIMIT_NOFILE)?;
     limit.rlim_cur = limit.rlim_max;
-    // SAFETY: it is read from.
+    // SAFETY: the call only reads it.
     system::check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) })?;
     Ok(limit.rlim_max)
 }
 
 fn limit_of(resource: libc::__rlimit_resource_t) -> io::Result<libc::rlimit> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: it is written to.
+    // SAFETY: the call only writes to it.
     system::check(unsafe { libc::getrlimit(resource, &mut limit) })?;
     Ok(limit)
 }
 
-/// What keeps this process from waiting for itself while memory is short: the kernel may be about
+/// Prevents a deadlock of this process with itself while memory is short: the kernel may be about
 /// to write to the block devices that it serves, or to swap to them.
 ///
-/// From now on nothing of its memory is swapped out: pages that were touched stay (`MCL_ONFAULT` of
-/// mlockall(2)), those that were not take none. And when the kernel looks for memory for this
-/// thread, or for one that this thread starts later, it waits for no file system and no block
-/// device (`PR_SET_IO_FLUSHER` of prctl(2)).
+/// From now on none of its memory is swapped out. Pages that were touched stay resident
+/// (`MCL_ONFAULT` of mlockall(2)), and untouched pages take no memory. When the kernel reclaims
+/// memory for this thread, or for threads that it starts later, it waits for no file system and no
+/// block device (`PR_SET_IO_FLUSHER` of prctl(2)).
 ///
 /// # Errors
-/// The system says no: the first asks for `CAP_IPC_LOCK` or no limit to locked memory, the second
-/// for `CAP_SYS_RESOURCE`. Each is tried, and the first refusal told.
+/// The system refuses: locking needs `CAP_IPC_LOCK` or no limit to locked memory, and the flusher
+/// mode needs `CAP_SYS_RESOURCE`. Both are tried, and the first error is returned.
 pub fn take_memory_without_io() -> io::Result<()> {
     // SAFETY: no memory is involved.
     let flusher = system::check(unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) });
-    // With a limit, what is mapped later could be refused.
+    // If there is a limit, later mappings could be refused.
     let locked = if may_lock_everything()? {
         // SAFETY: no memory changes.
         system::check(unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE | libc::MCL_ONFAULT) })
@@ -58,16 +58,16 @@ pub fn take_memory_without_io() -> io::Result<()> {
     flusher.and(locked).map(drop)
 }
 
-/// Of `linux/prctl.h`, since Linux 5.6.
+/// From `linux/prctl.h`, since Linux 5.6.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
-/// Whether there is no limit to what this process may lock.
+/// Whether this process can lock memory without a limit.
 fn may_lock_everything() -> io::Result<bool> {
     Ok(limit_of(libc::RLIMIT_MEMLOCK)?.rlim_cur == libc::RLIM_INFINITY || has_capability(CAP_IPC_LOCK)?)
 }
 
-/// The number of the capability, of capabilities(7): no limit to locked memory holds for whoever
-/// has it.
+/// The number of the capability, of capabilities(7). A process that has it has no limit to locked
+/// memory.
 const CAP_IPC_LOCK: u32 = 14;
 
 /// Whether this process has a capability, as proc_pid_status(5) says.
@@ -78,28 +78,28 @@ fn has_capability(number: u32) -> io::Result<bool> {
     Ok(effective.is_some_and(|mask| mask >> number & 1 == 1))
 }
 
-/// Has memory that was allocated in large blocks go back to the system when it is freed.
+/// Makes glibc return large blocks to the system when they are freed.
 ///
-/// glibc maps such blocks apart. But it raises what it takes for large to the largest block that
-/// was freed, up to 32 MiB (`M_MMAP_THRESHOLD` of mallopt(3)), and what is smaller stays with the
-/// heap of its thread: locked memory cannot be given back from within a heap. What a group of many
-/// terabytes takes for a moment when it is made would be resident from then on, on a thread that
-/// may never need it again.
+/// glibc maps large blocks separately. But it raises the threshold for large to the largest block
+/// that was freed, up to 32 MiB (`M_MMAP_THRESHOLD` of mallopt(3)). Smaller blocks stay in the heap
+/// of their thread, and locked memory inside a heap cannot be given back. For example, the memory
+/// that a group of many terabytes needs briefly while it is created would stay resident on a thread
+/// that may never need it again.
 pub fn give_back_large_memory() {
-    // SAFETY: it changes how later allocations are made, and none that was.
+    // SAFETY: it changes how later allocations are made, and no existing one.
     let set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES) };
     debug_assert_eq!(set, 1, "the allocator knows the option");
 }
 
-/// What is allocated for requests is smaller, or comes from the arena: to map and to unmap it would
-/// take longer than its use.
+/// Allocations for requests are smaller, or come from the arena. Mapping and unmapping them would
+/// take longer than their use.
 const LARGE_BYTES: libc::c_int = 1 << 20;
 
-/// Takes the descriptors 3, 4, ... that this process was started with, `count` of them; `None` for
-/// one that was not. From now on no further program gets them.
+/// Takes `count` inherited descriptors of this process: 3, 4, .... An element is `None` if the
+/// descriptor was not passed. Programs that are executed later do not get them.
 ///
-/// Whatever this process opens itself is closed when another program is executed, so what lacks
-/// that mark was inherited, and is owned by nobody else here. A second call finds nothing.
+/// All files that this process opens itself have the close-on-exec flag. A descriptor without it
+/// was inherited, and no other code here owns it. A second call finds no descriptors.
 pub fn inherited(count: usize) -> Vec<Option<OwnedFd>> {
     let take = |index: usize| {
         let fd = RawFd::try_from(index).ok()?.checked_add(FIRST)?;
@@ -110,26 +110,26 @@ pub fn inherited(count: usize) -> Vec<Option<OwnedFd>> {
         }
         // SAFETY: no memory is involved.
         system::check(unsafe { libc::fcntl(fd, libc::F_SETFD, flags | libc::FD_CLOEXEC) }).ok()?;
-        // SAFETY: the descriptor is open, and without the mark that it had until now it was
-        // inherited: nobody owns it here.
+        // SAFETY: the descriptor is open. Until now it had no close-on-exec flag, so it was
+        // inherited, and no other code here owns it.
         Some(unsafe { OwnedFd::from_raw_fd(fd) })
     };
     (0..count).map(take).collect()
 }
 
-/// Executes a program in the place of this process, with `descriptors` as its 3, 4, .... Returns
-/// only if that fails, and then nothing has changed here.
+/// Executes a program in place of this process, with `descriptors` as its descriptors 3, 4, .... It
+/// returns only on failure, and then this process has not changed.
 pub fn replace_process(mut command: Command, descriptors: &[BorrowedFd<'_>]) -> io::Error {
-    // The descriptors 3, 4, ... are in use here, and must not change if the program cannot be
-    // executed. A thread with a table of its own may overwrite them: if the program is executed,
-    // the other threads end and this table is the one that stays.
+    // The descriptors 3, 4, ... are in use in this process, and must not change if the program
+    // cannot be executed. So a thread with its own descriptor table overwrites them. If the program
+    // is executed, the other threads end and this table stays.
     let replace = move || {
         let low = |index: usize| FIRST + index as RawFd;
-        // SAFETY: no memory is involved; only this thread, which ends soon, sees another table from
-        // here on.
+        // SAFETY: no memory is involved. Only this thread, which ends soon, uses the other table
+        // from here on.
         let unshared = system::check(unsafe { libc::unshare(libc::CLONE_FILES) });
         let lifted = unshared.and_then(|_| {
-            // Out of the way first: a descriptor may itself be one of the low ones.
+            // First move the descriptors up: one of them may itself be a low one.
             let lift = |fd: &BorrowedFd<'_>| {
                 let behind = low(descriptors.len());
                 // SAFETY: no memory is involved.
@@ -139,8 +139,9 @@ pub fn replace_process(mut command: Command, descriptors: &[BorrowedFd<'_>]) -> 
         });
         let placed = lifted.and_then(|lifted| {
             for (index, fd) in lifted.into_iter().enumerate() {
-                // Clears the mark that would close it.
-                // SAFETY: no memory is involved. What it closes is this thread's own copy.
+                // The copy has no close-on-exec flag.
+                // SAFETY: no memory is involved. The descriptor that it closes is this thread's own
+                // copy.
                 system::check(unsafe { libc::dup2(fd, low(index)) })?;
             }
             Ok(())
@@ -160,11 +161,11 @@ pub fn replace_process(mut command: Command, descriptors: &[BorrowedFd<'_>]) -> 
 /// unix(7)).
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub fn send_with_descriptor(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<()> {
     let mut iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // u64 for the alignment of `cmsghdr`; two headers' worth is more than one with a descriptor
-    // takes.
+    // u64 for the alignment of `cmsghdr`. The size of two headers is more than one with a
+    // descriptor takes.
     let mut control = [0u64; 2 * size_of::<libc::cmsghdr>() / size_of::<u64>()];
     let payload = size_of::<RawFd>() as libc::c_uint;
     // SAFETY: pure arithmetic.
@@ -190,7 +191,8 @@ pub fn send_with_descriptor(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: Bo
     if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Microseconds of `CLOCK_MONOTONIC`: the same for all processes of this machine since it started.
+/// Microseconds of `CLOCK_MONOTONIC`, the time since the start of the machine. It is the same for
+/// all processes.
 pub fn monotonic_us() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the time is valid for writes. This clock is always there.
@@ -198,12 +200,12 @@ pub fn monotonic_us() -> u64 {
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
 }
 
-/// SIGTERM and SIGINT end the process at once while this lives, as they do in a program that has
-/// just been executed. What was done about them before is done again afterwards.
+/// While it exists, SIGTERM and SIGINT end the process at once, as in a program that has just been
+/// executed. Afterwards the earlier signal actions apply again.
 pub struct DefaultSignals([(libc::c_int, libc::sigaction); 2]);
 
 impl DefaultSignals {
-    /// From now on.
+    /// Sets the default actions from now on.
     pub fn set() -> DefaultSignals {
         DefaultSignals([libc::SIGTERM, libc::SIGINT].map(|signal| {
             let mut before = MaybeUninit::<libc::sigaction>::zeroed();
@@ -222,8 +224,7 @@ impl DefaultSignals {
 impl Drop for DefaultSignals {
     fn drop(&mut self) {
         for (signal, before) in &self.0 {
-            // SAFETY: the action is one that was set before, whose handler lives as long as the
-            // process.
+            // SAFETY: the action was set before, and its handler lives as long as the process.
             unsafe { libc::sigaction(*signal, before, ptr::null_mut()) };
         }
     }

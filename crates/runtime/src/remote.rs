@@ -1,4 +1,4 @@
-//! A shard as other threads see it: its inbox and its bell.
+//! A shard for other threads: its inbox and its bell.
 //!
 //! # No wake-up is lost
 //!
@@ -12,11 +12,12 @@
 //!     sleeping.swap(false): ring      ..  sleeping = false
 //!     the bell                        H4  if pending.swap(false): take the inbox
 //! ```
-//! S2 and H1 are writes, S3 and H2 read what the other wrote, and all four lie in one total order.
-//! If H2 does not see S2, then H2 lies before S2, hence H1 before S3, and S3 sees `sleeping`: the
-//! bell rings. The bell is an eventfd that the ring polls, so ringing before H3 is as good as after
-//! it. A sender that finds `pending` already set leaves the bell to the sender that set it: H4 has
-//! not happened since, or `pending` would be false. A running shard is never rung.
+//! S2 and H1 are writes. S3 and H2 each read the value that the other side wrote. All four are in
+//! one total order. If H2 does not see S2, then H2 is before S2, hence H1 is before S3, and S3 sees
+//! `sleeping`: the bell rings. The bell is an eventfd that the ring polls, so it makes no
+//! difference whether it rings before or after H3. A sender that finds `pending` already set leaves
+//! the bell to the sender that set it: H4 has not happened since, or `pending` would be false. A
+//! running shard is never rung.
 
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -28,13 +29,13 @@ use crate::env::ShardEnv;
 use crate::system;
 use crate::task::TaskHeader;
 
-/// What other threads put in the inbox.
+/// An entry that other threads put in the inbox.
 pub(crate) enum Item {
     /// Runs on the shard, outside of any task.
     Run(Box<dyn FnOnce(&ShardEnv) + Send>),
-    /// A task of this shard was woken from elsewhere.
+    /// A task of this shard was woken by another thread.
     Wake(Arc<TaskHeader>),
-    /// The loop shall end.
+    /// The loop must end.
     Stop,
 }
 
@@ -53,7 +54,7 @@ pub(crate) struct Remote {
     pub(crate) counters: LoopCounters,
 }
 
-/// Written by the shard only, read by anyone.
+/// The shard writes them, except `rung`, which senders write. Any thread reads them.
 #[derive(Default)]
 pub(crate) struct LoopCounters {
     pub(crate) turns: AtomicU64,
@@ -65,7 +66,7 @@ pub(crate) struct LoopCounters {
     pub(crate) looked_ns: AtomicU64,
 }
 
-/// What a shard's loop has done since it started. Counters only grow.
+/// Counters of a shard's loop since it started. They only grow.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShardStats {
     /// Turns of the loop.
@@ -80,7 +81,7 @@ pub struct ShardStats {
     pub completed: u64,
     /// How often another thread had to wake the shard with a system call.
     pub rung: u64,
-    /// Nanoseconds in which the shard had nothing to do and looked for more, on its core.
+    /// Nanoseconds in which the shard had no work and polled for more on its core.
     pub looked_ns: u64,
 }
 
@@ -117,7 +118,7 @@ impl Remote {
     /// S1 to S3.
     ///
     /// # Errors
-    /// Gives the item back if the shard has stopped.
+    /// Returns the item if the shard has stopped.
     pub(crate) fn push(&self, item: Item) -> Result<(), Item> {
         {
             let mut inbox = self.lock();
@@ -147,13 +148,13 @@ impl Remote {
         self.sleeping.store(false, Ordering::SeqCst);
     }
 
-    /// There is something in the inbox, or will be at once.
+    /// Whether the inbox has an item, or will have one at once.
     #[inline]
     pub(crate) fn has_items(&self) -> bool {
         self.pending.load(Ordering::Relaxed)
     }
 
-    /// H4: swaps what has arrived with `into`, which is empty.
+    /// H4: swaps the items that have arrived with `into`, which is empty.
     pub(crate) fn take(&self, into: &mut Vec<Item>) {
         debug_assert!(into.is_empty());
         if self.has_items() && self.pending.swap(false, Ordering::SeqCst) {
@@ -161,7 +162,7 @@ impl Remote {
         }
     }
 
-    /// Refuses everything from now on and gives what was left.
+    /// Refuses all items from now on and returns those that were left.
     pub(crate) fn close(&self) -> Vec<Item> {
         let mut inbox = self.lock();
         inbox.open = false;
@@ -169,7 +170,7 @@ impl Remote {
     }
 }
 
-/// Reaches one shard from any thread.
+/// A handle to one shard for any thread.
 #[derive(Clone)]
 pub struct ShardHandle {
     remote: Arc<Remote>,
@@ -185,7 +186,8 @@ impl ShardHandle {
         self.remote.index()
     }
 
-    /// The core to which the shard's thread is pinned.
+    /// The core of the shard. Its thread is pinned to it unless
+    /// [`Config::pinned`](crate::Config::pinned) is false.
     pub fn core(&self) -> usize {
         self.remote.core()
     }
@@ -205,8 +207,8 @@ impl ShardHandle {
         }
     }
 
-    /// Sends `make` to the shard, where the future that it makes runs as a task until it ends. The
-    /// future needs not be `Send`. On the shard, [`ShardEnv::current`] gives the environment.
+    /// Sends `make` to the shard. The future that it returns runs there as a task until it ends.
+    /// The future need not be `Send`. On the shard, [`ShardEnv::current`] returns the environment.
     ///
     /// # Errors
     /// [`Stopped`] if the shard has stopped. A shard that stops later drops the task.
@@ -218,8 +220,8 @@ impl ShardHandle {
         self.remote.push(Item::Run(Box::new(run))).map_err(|_| Stopped)
     }
 
-    /// As [`ShardHandle::spawn`], and gives the result of the future to the caller, on whatever
-    /// executor that runs. [`Call::wait`] blocks a plain thread for it.
+    /// Like [`ShardHandle::spawn`], and returns the result of the future to the caller, on any
+    /// executor. [`Call::wait`] blocks a plain thread for it.
     pub fn call<T, F>(&self, make: impl FnOnce() -> F + Send + 'static) -> Call<T>
     where
         T: Send + 'static,
@@ -235,7 +237,7 @@ impl ShardHandle {
     }
 
     pub(crate) fn stop(&self) {
-        // Already stopped is as good.
+        // An error means that the shard has already stopped.
         let _ = self.remote.push(Item::Stop);
     }
 }
@@ -253,7 +255,7 @@ mod tests {
 
     use super::*;
 
-    /// Blocks until the bell rings; false after five seconds without.
+    /// Blocks until the bell rings. Returns false after five seconds without a ring.
     fn wait_for_bell(remote: &Remote) -> bool {
         let mut poll = libc::pollfd { fd: remote.bell_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one entry is passed, and it is valid for writes.
@@ -264,9 +266,9 @@ mod tests {
         rang
     }
 
-    /// The two halves of the protocol and nothing around them, so that a push meets every
-    /// instruction of falling asleep: both wait a little after the shard has taken the last item,
-    /// each pair of times in turn.
+    /// Only the two halves of the protocol, so that a push meets every instruction of falling
+    /// asleep: both sides wait a little after the shard has taken the last item, with each pair of
+    /// wait times in turn.
     #[test]
     fn an_item_pushed_while_the_shard_falls_asleep_is_taken() {
         const ITEMS: u32 = 100_000;

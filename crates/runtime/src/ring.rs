@@ -1,4 +1,4 @@
-//! Setting a ring up, and one enter.
+//! Setup of a ring, and the enter system call.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, Submitter, cqueue, squeue};
 
-/// `user_data` of operations whose completion means nothing.
+/// `user_data` of operations whose completion is ignored.
 pub(crate) const IGNORED: u64 = u64::MAX;
 /// `user_data` of the poll on the bell.
 pub(crate) const BELL: u64 = u64::MAX - 1;
@@ -15,24 +15,24 @@ pub(crate) const BELL: u64 = u64::MAX - 1;
 /// `IORING_ENTER_GETEVENTS`: run deferred work and post its completions.
 const GET_EVENTS: u32 = 1;
 
-/// A ring in one of its two forms. Everything but NVMe commands goes through both alike.
+/// A ring in one of its two forms. Only NVMe commands need the big form.
 pub(crate) enum Ring {
     /// Entries of 64 bytes and completions of 16.
     Plain(Queues<squeue::Entry, cqueue::Entry>),
-    /// Entries of 128 bytes and completions of 32, without which the kernel takes no NVMe command.
+    /// Entries of 128 bytes and completions of 32. The kernel requires them for NVMe commands.
     Big(Queues<squeue::Entry128, cqueue::Entry32>),
 }
 
 /// The queues of a ring, with entries of form `S` and completions of form `C`.
 pub(crate) struct Queues<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
     uring: IoUring<S, C>,
-    /// Entries for which the submission queue had no room and the kernel took none.
+    /// Entries for which the submission queue had no room and that the kernel did not take.
     backlog: VecDeque<S>,
-    /// Entries that were submitted before the end of a turn, to be counted with it.
+    /// Entries that were submitted before the end of a turn. They are counted at its end.
     early: usize,
 }
 
-/// Runs the same on the queues of either form.
+/// Runs the same expression on the queues of either form.
 macro_rules! on_queues {
     ($ring:expr, |$queues:ident| $body:expr) => {
         match $ring {
@@ -43,8 +43,8 @@ macro_rules! on_queues {
 }
 
 impl Ring {
-    /// Must be called on the thread that will use it: the kernel takes the first one to enter as
-    /// the only one. A `big` ring takes [`Ring::push_big`] as well.
+    /// Must be called on the thread that will use the ring: the kernel allows only the first thread
+    /// that enters it. A `big` ring also supports [`Ring::push_big`].
     pub(crate) fn new(entries: u32, big: bool) -> io::Result<Ring> {
         Ok(if big { Ring::Big(Queues::new(entries)?) } else { Ring::Plain(Queues::new(entries)?) })
     }
@@ -61,13 +61,13 @@ impl Ring {
     /// Queues an entry for the next enter.
     ///
     /// # Safety
-    /// What the entry points to stays valid until its completion was reaped.
+    /// The memory that the entry points to stays valid until its completion is reaped.
     pub(crate) unsafe fn push(&mut self, entry: squeue::Entry) {
         // SAFETY: the caller's promise.
         on_queues!(self, |queues| unsafe { queues.push(entry) })
     }
 
-    /// As [`Ring::push`], of the big form.
+    /// Like [`Ring::push`], for an entry of the big form.
     ///
     /// # Safety
     /// As for [`Ring::push`].
@@ -82,29 +82,29 @@ impl Ring {
         }
     }
 
-    /// An enter would do something: entries wait, or the kernel has completions to post.
+    /// Whether an enter has work: entries wait, or the kernel has completions to post.
     pub(crate) fn wants_enter(&mut self) -> bool {
         on_queues!(self, |queues| queues.wants_enter())
     }
 
-    /// Whether completions wait, posted or to be posted. No system call.
+    /// Whether completions wait, already posted or still to be posted. No system call.
     pub(crate) fn has_completions(&mut self) -> bool {
         on_queues!(self, |queues| queues.has_completions())
     }
 
-    /// Submits everything and posts what is complete. Does not wait. Returns how many entries the
-    /// kernel took.
+    /// Submits all entries and posts available completions. Does not wait. Returns how many entries
+    /// the kernel took.
     pub(crate) fn enter(&mut self) -> io::Result<usize> {
         on_queues!(self, |queues| queues.enter())
     }
 
-    /// Submits everything and waits until something completes, at most `limit`.
+    /// Submits all entries and waits for a completion, at most for `limit`.
     pub(crate) fn enter_and_wait(&mut self, limit: Option<Duration>) -> io::Result<usize> {
         on_queues!(self, |queues| queues.enter_and_wait(limit))
     }
 
-    /// Takes a batch of completions. What only the big form has, the second result of a command, is
-    /// left out: no command that is sent here has one.
+    /// Takes a batch of completions. The second result of a command, which only the big form has,
+    /// is left out: no command that is sent here has one.
     pub(crate) fn reap(&mut self, batch: &mut Vec<cqueue::Entry>) {
         on_queues!(self, |queues| queues.reap(batch))
     }
@@ -113,14 +113,15 @@ impl Ring {
 impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Queues<S, C> {
     fn new(entries: u32) -> io::Result<Queues<S, C>> {
         let uring = IoUring::<S, C>::builder()
-            // Completions are posted when we ask for them, not by interrupting the thread.
+            // Completions are posted on request, not by interrupting the thread.
             .setup_single_issuer()
             .setup_defer_taskrun()
-            // Says without a system call whether asking is worth it.
+            // The flag tells without a system call whether a request is worthwhile.
             .setup_taskrun_flag()
-            // A refused entry does not keep back the ones behind it.
+            // A refused entry does not stop the entries after it.
             .setup_submit_all()
-            // Completions outnumber the entries of one turn: drives at queue depth, sockets, bells.
+            // There are more completions than entries in one turn: drives at queue depth, sockets,
+            // bells.
             .setup_cqsize(entries * 4)
             .setup_clamp()
             .build(entries)?;
@@ -136,8 +137,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Queues<S, C> {
             if unsafe { self.uring.submission().push(&entry) }.is_ok() {
                 return;
             }
-            // Full: the turn is larger than the queue. What the kernel does not take now waits in
-            // the backlog.
+            // The queue is full: the turn has more entries than it holds. Entries that the kernel
+            // does not take now wait in the backlog.
             match self.uring.submitter().submit() {
                 Ok(submitted) => self.early += submitted,
                 Err(error) => tracing::debug!(%error, "submission was put off"),
@@ -150,7 +151,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Queues<S, C> {
         self.backlog.push_back(entry);
     }
 
-    /// Moves the backlog into the queue as far as there is room.
+    /// Moves entries of the backlog into the queue while there is room.
     fn refill(&mut self) {
         while let Some(entry) = self.backlog.front() {
             // SAFETY: promised when the entry was pushed.

@@ -31,31 +31,32 @@ use crate::system;
 use crate::task::{LocalFuture, TaskHeader, TaskKey, TaskSlab};
 use crate::timer::Timers;
 
-/// Polls of tasks in one turn, after which the ring gets its turn although tasks are ready. Some
-/// 100 us of work: long against a system call, short against what a client notices.
+/// Polls of tasks in one turn. After them the ring gets its turn although tasks are ready. This is
+/// some 100 us of work: long compared with a system call, short compared with delays that a client
+/// notices.
 pub const POLLS_PER_TURN: u32 = 1024;
 
 /// Operations of memory drives that one poll of a task may complete. Such an operation is ready at
-/// once, so a task that does nothing else would never give the thread back. Some 100 us of copying
-/// 4 KiB blocks: a deep queue comes whole.
+/// once, so a task that does only these would never yield the thread. This is some 100 us of
+/// copying 4 KiB blocks: enough for a whole deep queue.
 pub const READY_OPS_PER_POLL: u32 = 128;
 
-/// How long the end of a shard waits for operations that the kernel still has. They were cancelled,
-/// so only a drive that does not answer takes that long; its buffers are then left allocated.
+/// How long the end of a shard waits for operations that are still in flight. They were canceled,
+/// so only a drive that does not answer takes that long. Its buffers then stay allocated.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 
 thread_local! {
     static CURRENT: RefCell<Option<Rc<Shard>>> = const { RefCell::new(None) };
 }
 
-/// Runs `use_it` with the shard of this thread, if it is a shard's.
+/// Runs `use_it` with the shard of this thread, if it has one.
 #[inline]
 pub(crate) fn with_current<R>(use_it: impl FnOnce(&Rc<Shard>) -> R) -> Option<R> {
-    // During the destruction of thread-locals there is no current shard any more.
+    // While thread-locals are destroyed there is no current shard any more.
     CURRENT.try_with(|current| current.borrow().as_ref().map(use_it)).ok().flatten()
 }
 
-/// Everything that belongs to one shard. Stays on its thread.
+/// The state of one shard. It stays on its thread.
 pub(crate) struct Shard {
     remote: Arc<Remote>,
     ring: RefCell<Ring>,
@@ -69,25 +70,25 @@ pub(crate) struct Shard {
     files: RefCell<FileTable>,
     arena: &'static Arena,
     buffers: BufferTable,
-    /// When completions were last reaped.
+    /// Time when completions were last reaped.
     reaped_at: Cell<Nanos>,
-    /// What is left of [`READY_OPS_PER_POLL`] in the poll that runs.
+    /// The rest of [`READY_OPS_PER_POLL`] in the current poll.
     ready_ops: Cell<u32>,
-    /// Drive operations in flight, for which spinning may be worth it.
+    /// Drive operations in flight. The shard may spin for them.
     drive_ops: Cell<u32>,
     spin: Duration,
-    /// Receives in flight from clients that may ask again at once.
+    /// Receives in flight from clients that may send the next request at once.
     prompt_receives: Cell<u32>,
     spinner: RefCell<Spinner>,
-    /// The receive that the kernel does not have yet.
+    /// The receive that was not yet given to the kernel.
     held: RefCell<Option<wait::Held>>,
     naps: RefCell<Naps>,
     stopping: Cell<bool>,
 }
 
-/// From now on a panic on a shard's thread ends the process, after the hook that was there before
-/// has reported it. At once, without unwinding: destructors would tell other shards that something
-/// half done is done.
+/// From now on a panic on a shard's thread ends the process, after the previous hook has reported
+/// it. It ends at once, without unwinding: destructors would tell other shards that half-done work
+/// is done.
 pub(crate) fn abort_on_panic() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -103,7 +104,7 @@ pub(crate) fn abort_on_panic() {
     });
 }
 
-/// What a shard is made of. See [`crate::Config`].
+/// The settings of a shard. See [`crate::Config`].
 pub(crate) struct ShardSetup {
     pub(crate) pinned: bool,
     pub(crate) ring_entries: u32,
@@ -114,7 +115,7 @@ pub(crate) struct ShardSetup {
 }
 
 impl Shard {
-    /// Makes the shard of the calling thread.
+    /// Creates the shard of the calling thread.
     pub(crate) fn new(remote: Arc<Remote>, setup: &ShardSetup) -> std::io::Result<Rc<Shard>> {
         let ring = Ring::new(setup.ring_entries, setup.passthrough)?;
         let fixed_files = match ring.submitter().register_files_sparse(setup.fixed_files) {
@@ -169,7 +170,7 @@ impl Shard {
         Arc::ptr_eq(&self.remote, home)
     }
 
-    /// Receives in flight from clients that may ask again at once.
+    /// Receives in flight from clients that may send the next request at once.
     pub(crate) fn prompt_receives(&self) -> &Cell<u32> {
         &self.prompt_receives
     }
@@ -182,12 +183,12 @@ impl Shard {
         self.timers.borrow_mut()
     }
 
-    /// When the completions that are being handled were taken from the ring.
+    /// Time when the completions that are being handled were taken from the ring.
     pub(crate) fn reaped_at(&self) -> Nanos {
         self.reaped_at.get()
     }
 
-    /// The index of the registered buffer that holds the range, if it lies in one.
+    /// The index of the registered buffer that contains the range, if there is one.
     #[inline]
     pub(crate) fn fixed_buffer(&self, start: *const u8, len: usize) -> Option<u16> {
         self.buffers.index(start, len, &self.ring)
@@ -200,7 +201,8 @@ impl Shard {
         self.schedule(&header);
     }
 
-    /// On the home thread: the task will be polled in this turn, or the next if it is being polled.
+    /// Called on the home thread. The task will be polled in this turn, or in the next if it is
+    /// being polled now.
     #[inline]
     pub(crate) fn schedule(&self, header: &TaskHeader) {
         if header.mark_ready() {
@@ -208,7 +210,7 @@ impl Shard {
         }
     }
 
-    /// Polls ready tasks until none is left or the budget is spent.
+    /// Polls ready tasks until none is left or the budget is used up.
     fn run_ready(&self, budget: &mut u32) {
         while *budget > 0 {
             let Some(key) = self.ready.borrow_mut().pop_front() else { return };
@@ -252,8 +254,8 @@ impl Shard {
         }
     }
 
-    /// Takes one of the operations that are ready at once out of what the task may do in this poll.
-    /// False: it has done all of them.
+    /// Uses up one of the immediately ready operations that the task may do in this poll. False if
+    /// none is left.
     #[inline]
     pub(crate) fn take_ready_op(&self) -> bool {
         let left = self.ready_ops.get();
@@ -261,8 +263,8 @@ impl Shard {
         left > 0
     }
 
-    /// For operations that are ready at once: ready, or pending once in a while so that others get
-    /// their turn.
+    /// For operations that are ready at once: returns ready, or now and then pending, so that other
+    /// tasks get their turn.
     pub(crate) fn ready_op(&self) -> impl Future<Output = ()> + '_ {
         struct ReadyOp<'a>(&'a Shard);
         impl Future for ReadyOp<'_> {
@@ -288,13 +290,13 @@ impl Shard {
     /// it.
     pub(crate) unsafe fn start(&self, entry: squeue::Entry, payload: Payload) -> Op<'_> {
         let key = self.ops.borrow_mut().insert(payload);
-        // SAFETY: the payload lies in its slot until the completion was reaped
+        // SAFETY: the payload stays in its slot until the completion is reaped
         // (`OpSlab::complete`).
         unsafe { self.ring.borrow_mut().push(entry.user_data(key.user_data())) };
         Op::new(self, key)
     }
 
-    /// As [`Shard::start`], for a command that may wait for ever and cannot be cancelled: the end
+    /// Like [`Shard::start`], for a command that may wait forever and cannot be canceled: the end
     /// of the shard does not wait for it.
     ///
     /// # Safety
@@ -306,7 +308,7 @@ impl Shard {
         Op::new(self, key)
     }
 
-    /// As [`Shard::start`], for a drive: the loop may spin for it.
+    /// Like [`Shard::start`], for a drive: the loop may spin for it.
     ///
     /// # Safety
     /// As for [`Shard::start`].
@@ -316,13 +318,13 @@ impl Shard {
         DriveOp(unsafe { self.start(entry, payload) })
     }
 
-    /// As [`Shard::start_drive_op`], for a command of 128 bytes.
+    /// Like [`Shard::start_drive_op`], for a command of 128 bytes.
     ///
     /// # Safety
     /// As for [`Shard::start`].
     ///
     /// # Panics
-    /// If the shard does not take such commands, see [`Shard::takes_commands`].
+    /// If the shard does not support such commands, see [`Shard::takes_commands`].
     pub(crate) unsafe fn start_command(&self, entry: squeue::Entry128, payload: Payload) -> DriveOp<'_> {
         self.drive_ops.set(self.drive_ops.get() + 1);
         let key = self.ops.borrow_mut().insert(payload);
@@ -331,25 +333,26 @@ impl Shard {
         DriveOp(Op::new(self, key))
     }
 
-    /// The ring has room for NVMe commands: the runtime was asked for pass-through.
+    /// Whether the ring has room for NVMe commands:
+    /// [`Config::passthrough`](crate::Config::passthrough) was set.
     pub(crate) fn takes_commands(&self) -> bool {
         self.ring.borrow().is_big()
     }
 
-    /// Asks the kernel to give an operation up. Its completion comes anyway.
+    /// Asks the kernel to cancel an operation. The operation completes in any case.
     pub(crate) fn cancel(&self, key: OpKey) {
         let entry = opcode::AsyncCancel::new(key.user_data()).build().user_data(IGNORED);
         let mut ring = self.ring.borrow_mut();
-        // It may be the one that the kernel does not have yet.
+        // The operation may be the receive that was not yet given to the kernel.
         self.release(&mut ring);
         // SAFETY: the entry holds no pointer.
         unsafe { ring.push(entry) };
     }
 
-    /// Closes a descriptor behind everything that is queued, which may name it.
+    /// Closes a descriptor after all queued entries, because they may use it.
     pub(crate) fn close_later(&self, fd: OwnedFd) {
         let entry = opcode::Close::new(types::Fd(fd.into_raw_fd())).build().user_data(IGNORED);
-        // SAFETY: the entry holds no pointer, and nobody else has the descriptor.
+        // SAFETY: the entry holds no pointer, and no other code has the descriptor.
         unsafe { self.ring.borrow_mut().push(entry) };
     }
 
@@ -363,7 +366,7 @@ impl Shard {
 
     fn arm_bell(&self) {
         let bell = types::Fd(self.remote.bell_fd());
-        // One entry rings for ever; the counter is never read, since every write to it wakes the
+        // One entry polls forever. The counter is never read, since every write to it wakes the
         // poll.
         let entry = opcode::PollAdd::new(bell, libc::POLLIN as u32).multi(true).build().user_data(BELL);
         // SAFETY: the entry holds no pointer.
@@ -426,9 +429,9 @@ impl Shard {
     fn entered(&self, result: std::io::Result<usize>) {
         match result {
             Ok(submitted) => count(&self.remote.counters.submitted, submitted as u64),
-            // The wait was over (ETIME) or a signal came (EINTR): both are answered by the next
-            // turn. EAGAIN and EBUSY: the kernel is short of memory or of room for completions;
-            // what it did not take stays queued.
+            // The wait was over (ETIME) or a signal came (EINTR): the next turn handles both.
+            // EAGAIN and EBUSY: the kernel is short of memory or of room for completions. Entries
+            // that it did not take stay queued.
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR | libc::EAGAIN | libc::EBUSY)) => {}
             Err(error) => {
@@ -459,7 +462,7 @@ impl Shard {
         }
     }
 
-    /// An operation is complete: wakes who waits for it.
+    /// Completes an operation and wakes the task that waits for it.
     fn complete(&self, key: OpKey, result: i32) {
         let completed = self.ops.borrow_mut().complete(key, result);
         match completed {
@@ -469,7 +472,7 @@ impl Shard {
         }
     }
 
-    /// Drops the tasks, takes back what the kernel has, and lets go of the thread.
+    /// Drops the tasks, waits for operations in flight, and detaches the shard from the thread.
     fn end(self: &Rc<Self>, completions: &mut Vec<io_uring::cqueue::Entry>) {
         let left = self.remote.close();
         drop(left);
@@ -492,7 +495,7 @@ impl Shard {
         CURRENT.with(|current| current.borrow_mut().take());
     }
 
-    /// Cancels everything in flight and waits for it.
+    /// Cancels all operations in flight and waits for them.
     fn drain(&self, completions: &mut Vec<io_uring::cqueue::Entry>) {
         let cancel = types::CancelBuilder::any().all();
         let entry = opcode::AsyncCancel2::new(cancel).build().user_data(IGNORED);
@@ -525,7 +528,7 @@ impl Shard {
     }
 }
 
-/// A drive operation: counted, so that the loop knows whether spinning may pay.
+/// A drive operation. It is counted, so that the loop knows whether spinning may be worthwhile.
 pub(crate) struct DriveOp<'a>(Op<'a>);
 
 impl Future for DriveOp<'_> {
@@ -543,7 +546,7 @@ impl Drop for DriveOp<'_> {
     }
 }
 
-/// Adds to a counter that only this thread writes: no locked instruction.
+/// Adds to a counter that only this thread writes, without a locked instruction.
 #[inline]
 pub(crate) fn count(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);

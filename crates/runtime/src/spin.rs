@@ -1,37 +1,38 @@
-//! Whether a shard that waits for a client looks for its next request for a moment before it
+//! The decision whether a shard that waits for a client polls for its next request before it
 //! sleeps.
 //!
-//! A client that waits for each answer and asks again at once comes back sooner than a thread goes
-//! to sleep and is woken. So where the last wait was that short, the next may be: the shard looks,
-//! and sleeps only if nothing comes. What tells that it was in vain is the result, whatever the
-//! cause (the client went, or it needs the core that looks): each time in a row doubles how many
-//! waits go by before the next attempt. Connections that are idle cost nothing.
+//! A client that sends the next request as soon as it gets an answer returns sooner than a thread
+//! can go to sleep and be woken. So if the last wait was that short, the next may be too: the shard
+//! polls, and sleeps only if no request comes. Only the result of a poll counts, not the cause of a
+//! failure (the client left, or it needs the core that polls). Each failure in a row doubles the
+//! number of waits without polling before the next attempt. Idle connections cost no processor
+//! time.
 
 use ::drive::Nanos;
 
-/// How long the shard looks: about what going to sleep and being woken costs on both sides, since a
-/// client that waits for its answer may sleep too. A virtual machine needs 20 us and more to wake a
-/// core.
+/// How long the shard polls: about the cost of going to sleep and being woken on both sides, since
+/// a client that waits for its answer may sleep too. A virtual machine needs 20 us or more to wake
+/// a core.
 pub(crate) const WINDOW: Nanos = 50_000;
 
-/// What the shard's own waking adds to a wait in which it slept.
+/// Time that the shard's own wake-up adds to a wait in which it slept.
 const WAKING: Nanos = 25_000;
 
-/// Waits that go by at most before looking is tried again.
+/// Most waits without polling before polling is tried again.
 const SKIP_MAX: u32 = 1023;
 
-/// What the last waits were like.
+/// The history of the last waits.
 #[derive(Debug, Default)]
 pub(crate) struct Spinner {
     was_short: bool,
-    /// Waits that are still to go by.
+    /// Waits that are still to be spent without polling.
     skip: u32,
-    /// The same, after the next look in vain.
+    /// Waits without polling after the last failed attempt.
     penalty: u32,
 }
 
 impl Spinner {
-    /// A wait begins: whether to look before sleeping.
+    /// Called when a wait begins. Returns whether to poll before sleeping.
     pub(crate) fn tries(&mut self) -> bool {
         if self.skip > 0 {
             self.skip -= 1;
@@ -40,7 +41,7 @@ impl Spinner {
         self.was_short
     }
 
-    /// It has ended after `took`. `looked`: it began with a look.
+    /// Called when a wait has ended after `took`. `looked`: it began with polling.
     pub(crate) fn waited(&mut self, took: Nanos, looked: bool) {
         self.was_short = took < if looked { WINDOW } else { WINDOW + WAKING };
         if !looked {
@@ -59,7 +60,7 @@ impl Spinner {
 mod tests {
     use super::*;
 
-    /// Waits of such lengths, and for how many of them the shard looked first.
+    /// The number of waits in which the shard polled first, of waits with these lengths.
     fn looks(spinner: &mut Spinner, waits: impl IntoIterator<Item = Nanos>) -> usize {
         let waits = waits.into_iter();
         let look = |took| {
@@ -101,7 +102,7 @@ mod tests {
     #[test]
     fn a_client_that_needs_the_core_that_looks_is_left_to_it() {
         let mut spinner = Spinner::default();
-        // It comes back soon after the shard has gone to sleep, and never before.
+        // It comes back soon after the shard has gone to sleep, and never earlier.
         let mut looks = 0;
         for _ in 0..10_000 {
             let looked = spinner.tries();

@@ -19,7 +19,7 @@ pub(crate) fn eventfd() -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Adds one, which wakes whoever polls it. Fails only if the counter is full, and then it is
+/// Adds one, which wakes a thread that polls it. Fails only if the counter is full, and then it is
 /// readable anyway.
 pub(crate) fn eventfd_add_one(fd: &OwnedFd) {
     let one = 1u64.to_ne_bytes();
@@ -53,14 +53,14 @@ pub(crate) fn pin_to_core(core: usize) -> io::Result<()> {
 }
 
 /// Takes the file's lock for this open file, or fails with `WouldBlock`. Two opens of one file
-/// conflict, in one process too. The lock goes with the last descriptor of the open file, so also
-/// with a killed process.
+/// conflict, even in one process. The lock is released with the last descriptor of the open file,
+/// so also when the process is killed.
 pub(crate) fn lock_exclusive(file: &File) -> io::Result<()> {
     // SAFETY: no memory is involved.
     check(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) }).map(drop)
 }
 
-/// An option of sockets whose value is a number.
+/// A socket option whose value is a number.
 pub(crate) fn socket_option(fd: BorrowedFd<'_>, option: libc::c_int) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -70,11 +70,11 @@ pub(crate) fn socket_option(fd: BorrowedFd<'_>, option: libc::c_int) -> io::Resu
     check(result).map(|_| value)
 }
 
-/// Processor time that the calling thread has had.
+/// Processor time that the calling thread has used.
 pub(crate) fn thread_cpu_time() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `time` is valid for writes of its own size. The clock of the own thread is always
-    // there.
+    // SAFETY: `time` is valid for writes of its own size. The clock of the own thread always
+    // exists.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     time.tv_sec as Nanos * 1_000_000_000 + time.tv_nsec as Nanos
 }
@@ -85,8 +85,8 @@ pub(crate) fn effective_user() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Says something that must not get lost although the process is about to end.
+/// Writes a message that must not be lost although the process is about to end.
 pub(crate) fn last_words(words: &str) {
-    // Nothing is left to do about a broken standard error.
+    // An error of standard error cannot be reported.
     let _ = writeln!(io::stderr(), "{words}");
 }

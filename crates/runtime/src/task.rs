@@ -1,8 +1,8 @@
 //! Tasks of one shard and their wakers.
 //!
-//! A waker is an `Arc` of a [`TaskHeader`]; the future itself stays in the shard's slab and never
+//! A waker is an `Arc` of a [`TaskHeader`]. The future itself stays in the shard's slab and never
 //! leaves the thread. A wake-up on the home thread costs a thread-local look-up, one flag and a
-//! push to a plain queue. From elsewhere it goes through the inbox ([`crate::remote`]).
+//! push to a plain queue. A wake-up on another thread goes through the inbox ([`crate::remote`]).
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +15,8 @@ use crate::shard::with_current;
 
 pub(crate) type LocalFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A place in the slab; the generation tells a finished task from the one that came after it.
+/// A place in the slab. The generation distinguishes a finished task from the next one in the same
+/// place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TaskKey {
     index: u32,
@@ -37,7 +38,7 @@ impl TaskHeader {
         self.key
     }
 
-    /// On the home thread: returns whether the task has to be put in the ready queue.
+    /// Called on the home thread. Returns whether the task must be put in the ready queue.
     pub(crate) fn mark_ready(&self) -> bool {
         if self.ready.load(Ordering::Relaxed) {
             return false;
@@ -46,8 +47,8 @@ impl TaskHeader {
         true
     }
 
-    /// On the home thread, when the inbox gave this wake-up out. Acquire: pairs with the swap in
-    /// `wake_by_ref`, so the poll that follows sees what every waker before it had written.
+    /// Called on the home thread when this wake-up was taken from the inbox. Acquire: pairs with
+    /// the swap in `wake_by_ref`, so the following poll sees all writes of every waker before it.
     pub(crate) fn left_inbox(&self) {
         self.in_inbox.swap(false, Ordering::AcqRel);
     }
@@ -67,7 +68,7 @@ impl Wake for TaskHeader {
             at_home
         });
         if at_home != Some(true) && !self.in_inbox.swap(true, Ordering::AcqRel) {
-            // A stopped shard has dropped its tasks: nobody is left to wake.
+            // A stopped shard has dropped its tasks: there is none left to wake.
             let _ = self.home.push(Item::Wake(self.clone()));
         }
     }
@@ -79,7 +80,7 @@ impl TaskHeader {
     }
 }
 
-/// A task that is being polled, or waits to be.
+/// A task that is being polled, or that waits for its next poll.
 pub(crate) struct Task {
     pub(crate) future: LocalFuture,
     pub(crate) header: Arc<TaskHeader>,
@@ -109,7 +110,7 @@ pub(crate) struct TaskSlab {
 }
 
 impl TaskSlab {
-    /// Adds a task and says by which header it is scheduled.
+    /// Adds a task and returns the header by which it is scheduled.
     pub(crate) fn insert(&mut self, future: LocalFuture, home: &Arc<Remote>) -> Arc<TaskHeader> {
         let index = match self.vacant {
             Some(index) => index,
@@ -150,14 +151,14 @@ impl TaskSlab {
         }
     }
 
-    /// Puts a task that is not finished back.
+    /// Puts back a task that is not finished.
     pub(crate) fn put_back(&mut self, task: Task) {
         let slot = &mut self.slots[task.header.key.index as usize];
         debug_assert!(matches!(slot.state, SlotState::Polling));
         slot.state = SlotState::Waiting(task);
     }
 
-    /// Frees the slot of a task that [`TaskSlab::take`] gave out.
+    /// Frees the slot of a task that [`TaskSlab::take`] returned.
     pub(crate) fn finish(&mut self, key: TaskKey) {
         let slot = &mut self.slots[key.index as usize];
         slot.generation = slot.generation.wrapping_add(1);
@@ -166,7 +167,7 @@ impl TaskSlab {
         self.len -= 1;
     }
 
-    /// Takes out any task, to drop it outside of the borrow. For the end of the shard.
+    /// Takes out any one task, to drop it outside of the borrow. Used at the end of the shard.
     pub(crate) fn take_any(&mut self) -> Option<Task> {
         let key = self.slots.iter().find_map(|slot| match &slot.state {
             SlotState::Waiting(task) => Some(task.header.key),

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use ::drive::Nanos;
 
-/// Wakers by deadline; equal deadlines in the order of their registration.
+/// Wakers by deadline. Equal deadlines are in the order of their registration.
 #[derive(Default)]
 pub(crate) struct Timers {
     wakers: BTreeMap<TimerKey, Waker>,
@@ -15,7 +15,7 @@ pub(crate) struct Timers {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TimerKey {
     deadline: Nanos,
-    /// Tells timers with one deadline apart.
+    /// Distinguishes timers with the same deadline.
     number: u64,
 }
 
@@ -42,7 +42,7 @@ impl Timers {
         self.wakers.remove(&key)
     }
 
-    /// When the loop has to be awake again.
+    /// Time when the loop must be awake again.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         self.wakers.first_key_value().map(|(key, _)| key.deadline)
     }

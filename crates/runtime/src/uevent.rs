@@ -1,19 +1,19 @@
-//! What the kernel says about devices that come and go: its uevents, as they are sent to everybody
-//! who listens (netlink(7), `NETLINK_KOBJECT_UEVENT`).
+//! Events of the kernel about devices that are added and removed: its uevents, as it sends them to
+//! all listeners (netlink(7), `NETLINK_KOBJECT_UEVENT`).
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use crate::system;
 
-/// The multicast group of the kernel itself. Others are of programs that tell each other.
+/// The multicast group of the kernel. Programs use other groups to notify each other.
 const KERNEL_GROUP: u32 = 1;
 
-/// Room in the socket: a machine with many drives says a lot at once.
+/// Receive buffer of the socket: a machine with many drives sends many events at once.
 const RECEIVE_BYTES: libc::c_int = 1 << 20;
 
-/// Bytes that any of them fits in: the kernel's own buffer has 2 KiB (`UEVENT_BUFFER_SIZE` of
-/// linux/kobject.h), with the path of the device before it.
+/// Every event fits in this size: the kernel's own buffer has 2 KiB (`UEVENT_BUFFER_SIZE` of
+/// linux/kobject.h), and the path of the device comes before it.
 pub const UEVENT_BYTES_MAX: usize = 8192;
 
 /// A socket on which the kernel's uevents arrive. It never blocks.
@@ -21,10 +21,10 @@ pub const UEVENT_BYTES_MAX: usize = 8192;
 pub struct UeventSocket(OwnedFd);
 
 impl UeventSocket {
-    /// Listens from now on. Needs no privileges.
+    /// Receives events from now on. Needs no privileges.
     ///
     /// # Errors
-    /// What the system says; where there is no netlink, for one.
+    /// Errors of the system, for example if there is no netlink.
     pub fn open() -> io::Result<UeventSocket> {
         let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // SAFETY: no memory is involved.
@@ -32,8 +32,8 @@ impl UeventSocket {
         // SAFETY: the kernel has just given us this descriptor.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let value = RECEIVE_BYTES;
-        // SAFETY: the option reads one `int`. A smaller buffer, where this is refused, loses events
-        // sooner, which is noticed.
+        // SAFETY: the option reads one `int`. If this is refused, a smaller buffer loses events
+        // sooner, and the loss is noticed.
         unsafe {
             libc::setsockopt(
                 fd.as_raw_fd(),
@@ -52,8 +52,8 @@ impl UeventSocket {
         Ok(UeventSocket(fd))
     }
 
-    /// The next event's bytes in `buf`, of [`UEVENT_BYTES_MAX`]; their number. 0: not from the
-    /// kernel, or empty.
+    /// Receives the next event into `buf`, which has [`UEVENT_BYTES_MAX`] bytes, and returns its
+    /// length. 0 if the event is not from the kernel, or is empty.
     ///
     /// # Errors
     /// `WouldBlock` if there is none; `ENOBUFS` if some were lost.
@@ -72,7 +72,7 @@ impl UeventSocket {
             )
         };
         let received = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
-        // Programs may send to the group too, with privileges; their port is not 0.
+        // Programs with privileges may send to the group too; their port is not 0.
         Ok(if from.nl_pid == 0 { received } else { 0 })
     }
 }

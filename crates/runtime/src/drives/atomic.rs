@@ -1,22 +1,23 @@
-//! What a drive writes as a whole or not at all when the power fails:
+//! The bytes that a drive writes as a whole or not at all when the power fails:
 //! [`DriveInfo::atomic_bytes`](drive::DriveInfo::atomic_bytes).
 //!
-//! Linux has it as the device's `physical_block_size`: of an NVMe namespace no more than its
-//! controller promises for a power failure (AWUPF, NAWUPF; `drivers/nvme/host/core.c`, which says
-//! that file systems count on it), of a SATA or SAS drive its physical sector. A device that stands
-//! on others has the largest of theirs, which is no promise of anything: there the sector counts.
+//! Linux reports it as the device's `physical_block_size`. For an NVMe namespace it is no more than
+//! its controller promises for a power failure (AWUPF, NAWUPF; `drivers/nvme/host/core.c`, which
+//! says that file systems count on it). For a SATA or SAS drive it is the physical sector. A
+//! stacked device reports the largest value of its lower devices, which promises nothing: for it
+//! the sector counts.
 
 use std::fs::{self, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// No structure and no export has larger blocks.
+/// No on-disk structure and no export has larger blocks.
 const ATOMIC_BYTES_MAX: u32 = 4096;
 
-/// Of a block device with this number.
+/// For the block device with this number.
 pub(super) fn of_device(device: u64, sector_bytes: u32) -> u32 {
     let folder = format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device));
-    // Through the link: a partition lies in the folder of its disk.
+    // Resolve the link: the folder of a partition is inside the folder of its disk.
     let told = fs::canonicalize(folder).ok().and_then(|folder| told_in(&folder));
     of(told, sector_bytes)
 }
@@ -25,21 +26,21 @@ fn of(told: Option<u32>, sector_bytes: u32) -> u32 {
     told.unwrap_or(0).min(ATOMIC_BYTES_MAX).max(sector_bytes)
 }
 
-/// Of a file: as the device under its file system, but for blocks of the file system that are
-/// smaller. Where there is no such device, or several, the sector.
+/// For a file: the value of the device under its file system, but no more than a block of the file
+/// system. If there is no such device, or several, it is the sector.
 pub(super) fn of_file(metadata: &Metadata, sector_bytes: u32) -> u32 {
     let blocks = u32::try_from(metadata.blksize()).unwrap_or(ATOMIC_BYTES_MAX);
     of_device(metadata.dev(), sector_bytes).min(blocks.max(sector_bytes))
 }
 
-/// What the folder of a block device in sysfs tells. `None` if it tells nothing that can be relied
-/// on.
+/// The value in the sysfs folder of a block device, or `None` if sysfs has no value that can be
+/// relied on.
 fn told_in(folder: &Path) -> Option<u32> {
     let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u32>().ok();
     let has_own_queue = folder.join("queue").exists();
     let disk = if has_own_queue { folder } else { folder.parent()? };
     let stands_on_others = fs::read_dir(disk.join("slaves")).ok()?.next().is_some();
-    // Blocks that begin inside of a physical one are in two of them.
+    // A block that begins inside a physical one lies in two of them.
     let is_aligned = number(folder.join("alignment_offset"))? == 0;
     let physical = number(disk.join("queue/physical_block_size"))?;
     (!stands_on_others && is_aligned && physical.is_power_of_two()).then_some(physical)
@@ -49,7 +50,7 @@ fn told_in(folder: &Path) -> Option<u32> {
 mod tests {
     use super::*;
 
-    /// A disk of physical blocks of 4096 bytes and a partition of it, as sysfs shows them.
+    /// A disk with physical blocks of 4096 bytes and a partition of it, as sysfs shows them.
     struct Disk(PathBuf);
 
     impl Disk {

@@ -1,4 +1,4 @@
-//! Drives that neither the kernel nor this crate has: other machines'.
+//! Drives that are reached by code of another crate, such as drives of other machines.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -8,17 +8,17 @@ use ::drive::{BufMut, DriveError, Segments};
 
 use crate::env::ShardEnv;
 
-/// What an [`OpenDrive`](crate::OpenDrive) is made of where code of another crate reaches it.
-/// Whatever has to be closed is when this and everything that was attached is dropped.
+/// The implementation of an [`OpenDrive`](crate::OpenDrive) in another crate. Its resources are
+/// closed when this object and all attached drives are dropped.
 pub trait Backend: Send + Sync + 'static {
-    /// The drive on this shard. Asked for each time a shard attaches the drive.
+    /// The drive on this shard. Called each time a shard attaches the drive.
     fn attach(&self, env: &ShardEnv) -> Rc<dyn BackendDrive>;
 }
 
-/// The operation of a drive, under way.
+/// A drive operation in progress.
 pub type DriveFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, DriveError>> + 'a>>;
 
-/// [`::drive::Drive`] as an object. Ranges were checked before.
+/// [`::drive::Drive`] as an object. The caller has checked the ranges.
 pub trait BackendDrive {
     /// As [`::drive::Drive::read`].
     fn read(&self, offset: u64, buf: BufMut) -> DriveFuture<'_, BufMut>;

@@ -1,6 +1,6 @@
-//! What a drive has done.
+//! Counters of the operations of a drive.
 //!
-//! Every shard writes its own counters, without locked instructions; a reader adds them up.
+//! Every shard writes its own counters, without locked instructions. A reader adds them up.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,10 +9,10 @@ use ::drive::Nanos;
 use crate::shard::count;
 
 /// Buckets of a latency histogram. Bucket `i` counts operations that took at least `2^i` and less
-/// than `2^(i+1)` nanoseconds; the last one takes all that is longer (9 minutes).
+/// than `2^(i+1)` nanoseconds. The last one counts all longer ones (9 minutes).
 pub const LATENCY_BUCKETS: usize = 40;
 
-/// What a drive has done since it was opened. All values only grow.
+/// Totals of a drive since it was opened. All values only grow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriveStats {
     /// Reads that succeeded.
@@ -29,14 +29,14 @@ pub struct DriveStats {
     pub discards: u64,
     /// Zeroed ranges.
     pub zeroes: u64,
-    /// Of the reads and writes, parts or whole, what went as NVMe commands past the block layer;
-    /// failed ones not.
+    /// Reads and writes, or parts of them, that went as NVMe commands past the block layer. Failed
+    /// commands are not counted.
     pub commands: u64,
-    /// Operations of any kind that failed, except for those refused for their range.
+    /// Operations of any kind that failed. Operations refused for their range are not counted.
     pub errors: u64,
-    /// Latencies of reads. Of a memory drive, one operation in 16 is measured.
+    /// Latencies of reads. For a memory drive, one operation in 16 is measured.
     pub read_latency: [u64; LATENCY_BUCKETS],
-    /// Latencies of writes, sampled as those of reads.
+    /// Latencies of writes, sampled like those of reads.
     pub write_latency: [u64; LATENCY_BUCKETS],
     /// Latencies of flushes.
     pub flush_latency: [u64; LATENCY_BUCKETS],
@@ -100,7 +100,7 @@ pub(crate) struct Counters {
     flush_latency: Histogram,
 }
 
-/// What to count.
+/// The event to count.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Done {
     Read(u64),
@@ -145,7 +145,8 @@ impl Counters {
         count(&self.commands, 1);
     }
 
-    /// One operation in 16 of a kind, for drives on which a look at the clock would be felt.
+    /// True for one operation in 16 of a kind, for drives so fast that reading the clock would slow
+    /// them down.
     #[inline]
     pub(crate) fn is_sample(&self, kind: Done) -> bool {
         match kind {

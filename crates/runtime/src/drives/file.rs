@@ -1,4 +1,4 @@
-//! Files and block devices on the ring.
+//! Files and block devices through the io_uring.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,31 +14,31 @@ use crate::files::{Target, on_target};
 use crate::op::Payload;
 use crate::shard::Shard;
 
-/// Bytes of one transfer at most. The kernel moves less than 2 GiB at once (`MAX_RW_COUNT`).
+/// Most bytes of one transfer. The kernel moves less than 2 GiB at once (`MAX_RW_COUNT`).
 const TRANSFER_BYTES_MAX: usize = 1 << 30;
 
-/// Ranges of one gathered transfer at most (`IOV_MAX`, `UIO_MAXIOV` of the kernel).
+/// Most ranges of one gathered transfer (`IOV_MAX`, `UIO_MAXIOV` of the kernel).
 pub(crate) const RANGES_MAX: usize = 1024;
 
 /// `BLOCK_URING_CMD_DISCARD` (linux/blkdev.h), from Linux 6.12 on.
 const BLOCK_URING_CMD_DISCARD: u32 = 0x12 << 8;
 
-/// What a write takes at most from [`Buf::zeroes`], which costs no memory up to here.
+/// Most bytes that one write takes from [`Buf::zeroes`], which costs no memory up to this length.
 const ZERO_CHUNK_BYTES: u64 = 1 << 20;
 
-/// A file on one shard, for the length of one operation.
+/// A file on one shard, for the duration of one operation.
 #[derive(Clone, Copy)]
 pub(crate) struct FileOps<'a> {
     pub(crate) shard: &'a Shard,
     pub(crate) target: Target,
-    /// Where commands go, if reads and writes are passed through here.
+    /// Destination of NVMe commands, if reads and writes go by pass-through.
     pub(crate) node: Option<Target>,
     pub(crate) back: &'a FileBack,
     pub(crate) counters: &'a Counters,
     pub(crate) sector_bytes: u32,
 }
 
-/// What a gathered write comes down to.
+/// The form of the data of a gathered write.
 enum Gathered {
     /// One contiguous range.
     One(NonNull<u8>, usize),
@@ -47,14 +47,15 @@ enum Gathered {
 }
 
 impl FileOps<'_> {
-    /// Direct transfers need addresses and lengths of the device's liking.
+    /// Direct transfers need addresses and lengths that fit the alignment of the device.
     fn is_aligned(&self, start: *const u8, len: usize) -> bool {
         !self.back.direct
             || ((start as usize).is_multiple_of(self.back.memory_align)
                 && len.is_multiple_of(self.sector_bytes as usize))
     }
 
-    /// How far a short transfer got: to the last whole sector, where a direct one can go on.
+    /// Progress of a short transfer, rounded down to a whole sector: a direct transfer can continue
+    /// only there.
     fn progress(&self, transferred: usize) -> usize {
         transferred - transferred % self.sector_bytes as usize
     }
@@ -65,7 +66,7 @@ impl FileOps<'_> {
             let buf = match aligned {
                 true => match self.read_plain(offset, buf).await {
                     Ok(buf) => return Ok(buf),
-                    // The device wants more than it said.
+                    // The device needs more alignment than it reports.
                     Err((DriveError::Os { errno: libc::EINVAL, .. }, buf)) if self.back.direct => buf,
                     Err((error, _)) => return Err(error),
                 },
@@ -110,7 +111,7 @@ impl FileOps<'_> {
             let result;
             (result, buf) = operation.await.into_fill();
             match result {
-                // The file was truncated under us.
+                // The file was truncated during the read.
                 0 => return Err((DriveError::Media { offset: at, len: len as u64 }, buf)),
                 1.. => {
                     let read = result as usize;
@@ -123,8 +124,8 @@ impl FileOps<'_> {
         Ok(buf)
     }
 
-    /// The command for a transfer, and whether it names a registered buffer, if it is to go by
-    /// pass-through now.
+    /// The NVMe command for a transfer, and whether it names a registered buffer. `None` if the
+    /// transfer does not go by pass-through.
     fn command(
         &self,
         transfer: Transfer,
@@ -168,7 +169,7 @@ impl FileOps<'_> {
                     continue;
                 }
                 let at = offset + done as u64;
-                // A gather goes by the block device, which splits it where the drive wants it.
+                // A gathered write goes to the block device, which splits it as the drive requires.
                 if let Gathered::One(start, len) = gathered
                     && len == total
                     && let Some((entry, fixed)) = self.command(Transfer::Write { fua }, at, start.as_ptr(), len)
@@ -190,15 +191,15 @@ impl FileOps<'_> {
                 let result;
                 (result, data, vector) = operation.await.into_drain();
                 match result {
-                    // Nothing was written and nothing refused: the device is full or gone; do not
-                    // try for ever.
+                    // Nothing was written and no error reported: the device is full or gone. Do not
+                    // retry forever.
                     0 => return Err(DriveError::NoSpace),
                     1.. => {
                         let written = result as usize;
                         done = if done + written == total { total } else { done + self.progress(written) };
                     }
                     _ if is_transient(result) => {}
-                    // The device wants more than it said.
+                    // The device needs more alignment than it reports.
                     _ if result == -libc::EINVAL && self.back.direct && !bounced => {
                         data = self.bounce(&data, total);
                         bounced = true;
@@ -264,15 +265,15 @@ impl FileOps<'_> {
         }
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         match self.fallocate(&self.back.no_punch_hole, mode, offset, len).await {
-            // Neither works: a discard is only a hint.
+            // Neither way works. That is no error: a discard is only a hint.
             Ok(_) => Ok(()),
             Err(errno) => Err(drive_error(errno, "discard", offset, len)),
         }
     }
 
     pub(crate) async fn write_zeroes(&self, offset: u64, len: u64) -> Result<(), DriveError> {
-        // First the way that keeps the space allocated, so that a later write cannot fail for want
-        // of it.
+        // First try the way that keeps the space allocated: then a later write cannot fail for lack
+        // of space.
         let ways = [
             (&self.back.no_zero_range, libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE),
             (&self.back.no_punch_hole, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE),
@@ -293,7 +294,8 @@ impl FileOps<'_> {
         Ok(())
     }
 
-    /// Returns whether the file system could; remembers if it could not. An error is an errno.
+    /// Returns whether the file system supports the operation, and remembers if it does not. An
+    /// error is an errno.
     async fn fallocate(&self, missing: &AtomicBool, mode: i32, offset: u64, len: u64) -> Result<bool, i32> {
         while !missing.load(Ordering::Relaxed) {
             let entry = on_target!(self.target, |fd| opcode::Fallocate::new(fd, len).offset(offset).mode(mode).build());
@@ -307,15 +309,15 @@ impl FileOps<'_> {
         Ok(false)
     }
 
-    /// An operation without memory.
+    /// An operation without a buffer.
     async fn plain(&self, entry: squeue::Entry) -> i32 {
         // SAFETY: the entry holds no pointer.
         unsafe { self.shard.start_drive_op(entry, Payload::None) }.await.result
     }
 }
 
-/// The ranges of `data` behind the first `skip` bytes, neighbours in memory joined, as far as one
-/// transfer goes.
+/// The ranges of `data` after the first `skip` bytes, as many as fit in one transfer. Ranges that
+/// are adjacent in memory are joined.
 fn gather(data: &Segments, skip: usize, vector: &mut Vec<libc::iovec>) -> Gathered {
     if let [segment] = data.as_slice() {
         let rest = &segment[skip..];
@@ -352,17 +354,17 @@ fn gather(data: &Segments, skip: usize, vector: &mut Vec<libc::iovec>) -> Gather
     }
 }
 
-/// The operation may be tried again.
+/// Whether the operation may be tried again.
 fn is_transient(result: i32) -> bool {
     matches!(-result, libc::EINTR | libc::EAGAIN)
 }
 
-/// The kernel or the device does not know the operation.
+/// Whether the kernel or the device does not support the operation.
 fn is_unsupported(result: i32) -> bool {
     matches!(-result, libc::EOPNOTSUPP | libc::ENOTTY | libc::EINVAL | libc::ENOSYS)
 }
 
-/// What an errno means for the engine.
+/// Translates an errno into an error of the engine.
 pub(crate) fn drive_error(errno: i32, operation: &'static str, offset: u64, len: u64) -> DriveError {
     match errno {
         // EILSEQ: protection information does not fit. ENODATA: the block layer's name of a medium

@@ -1,9 +1,9 @@
 //! Memory as a drive.
 //!
 //! All shards copy into and out of one mapping. As with any drive, operations in flight at the same
-//! time have no order: two shards that write one block leave either content or a mixture, and the
-//! engine never lets that happen. Such bytes are therefore never seen through a reference, only
-//! through raw pointers and `memcpy`, whose worst outcome is torn bytes.
+//! time have no order. If two shards write one block, it has either content or a mixture, and the
+//! engine never lets that happen. For this reason the bytes are never accessed through a reference,
+//! only through raw pointers and `memcpy`. The worst outcome is then torn bytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,13 +16,13 @@ use ::drive::{Buf, View};
 /// Logical block size of memory drives.
 pub(crate) const MEMORY_SECTOR_BYTES: u32 = 4096;
 
-/// From this length on, zeroing gives pages back to the system instead of writing zeroes to them:
-/// about where a system call and the page faults that follow are cheaper than writing.
+/// From this length on, zeroing releases pages to the system instead of writing zeroes. Around this
+/// length the system call and the page faults that follow become cheaper than the writing.
 const RELEASE_BYTES_MIN: u64 = 256 << 10;
 
-/// From this length on, a write goes past the caches. Ordinary stores first fetch the lines that
-/// they overwrite, and push out what the shard needs: at 4 KiB over 2 GiB they take 1.8 times as
-/// long (`docs/decisions/runtime-loop.md`).
+/// From this length on, a write bypasses the caches. Ordinary stores first fetch the cache lines
+/// that they overwrite, and evict data that the shard needs: at 4 KiB over 2 GiB they take 1.8
+/// times as long (`docs/decisions/runtime-loop.md`).
 #[cfg(target_arch = "x86_64")]
 const STREAM_BYTES_MIN: usize = 1024;
 
@@ -33,7 +33,7 @@ fn memories() -> MutexGuard<'static, BTreeMap<String, Arc<Memory>>> {
     MEMORIES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A mapping that every shard may copy from and to.
+/// A mapping that every shard may copy to and from.
 #[derive(Debug)]
 pub(crate) struct Memory {
     start: NonNull<u8>,
@@ -49,7 +49,7 @@ unsafe impl Sync for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length in `map`, and nobody can reach it any more.
+        // SAFETY: mapped with this length in `map`, and no reference to it is left.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.size_bytes as usize) };
     }
 }
@@ -61,7 +61,7 @@ pub(crate) enum MemoryError {
     Map(io::Error),
 }
 
-/// The memory of a name, made if there is none, taken exclusively.
+/// Opens the memory of a name exclusively, and creates it if it does not exist.
 pub(crate) fn open(name: &str, size_bytes: u64) -> Result<Arc<Memory>, MemoryError> {
     let mut memories = memories();
     let memory = match memories.get(name) {
@@ -75,15 +75,15 @@ pub(crate) fn open(name: &str, size_bytes: u64) -> Result<Arc<Memory>, MemoryErr
     if memory.size_bytes != size_bytes {
         return Err(MemoryError::OtherSize(memory.size_bytes));
     }
-    // Acquire and release: who opens it sees what was written before it was let go.
+    // Acquire and release: the new user sees all that was written before the last close.
     if memory.is_open.swap(true, Ordering::AcqRel) {
         return Err(MemoryError::Open);
     }
     Ok(memory)
 }
 
-/// Frees the memory drive of a name and forgets what it holds. Returns false, and does nothing, if
-/// there is none or if it is open.
+/// Frees the memory drive of a name and its content. Returns false, and does nothing, if it does
+/// not exist or is open.
 pub fn forget_memory(name: &str) -> bool {
     let mut memories = memories();
     match memories.get(name) {
@@ -109,8 +109,8 @@ impl Memory {
         if address == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the range is ours. Huge pages spare most address look-ups; a refusal costs speed
-        // only. Locked pages could not be given back.
+        // SAFETY: the range is ours. Huge pages save most address look-ups; a refusal costs speed
+        // only. Locked pages could not be released.
         unsafe {
             libc::madvise(address, len, libc::MADV_HUGEPAGE);
             libc::munlock(address, len);
@@ -119,7 +119,7 @@ impl Memory {
         Ok(Memory { start, size_bytes, is_open: AtomicBool::new(false) })
     }
 
-    /// Lets the next one open it.
+    /// Allows it to be opened again.
     pub(crate) fn close(&self) {
         self.is_open.store(false, Ordering::Release);
     }
@@ -135,7 +135,7 @@ impl Memory {
         unsafe { self.start.as_ptr().add(offset as usize) }
     }
 
-    /// What is in a range, where it is.
+    /// A view of the bytes of a range, without a copy.
     #[inline]
     pub(crate) fn view(&self, offset: u64, len: usize) -> View<'_> {
         let start = self.range(offset, len as u64);
@@ -154,8 +154,8 @@ impl Memory {
         finish_copies();
     }
 
-    /// Gives the whole pages of a long range back; their content becomes zeroes. A short range
-    /// stays as it is.
+    /// Releases the whole pages of a long range; their content becomes zeroes. A short range stays
+    /// as it is.
     pub(crate) fn discard(&self, offset: u64, len: u64) {
         if len >= RELEASE_BYTES_MIN {
             self.write_zeroes(offset, len);
@@ -177,7 +177,7 @@ impl Memory {
     }
 }
 
-/// Copies into a memory drive. [`finish_copies`] must follow before anybody is told.
+/// Copies into a memory drive. [`finish_copies`] must follow before the write is reported as done.
 ///
 /// # Safety
 /// `from` is valid for reads and `to` for writes of `len` bytes, and the ranges do not overlap.
@@ -185,13 +185,13 @@ impl Memory {
 unsafe fn copy_to_memory(from: *const u8, to: *mut u8, len: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
 
-    /// One cache line at a time: four stores that the processor joins into one transfer.
+    /// One cache line at a time: four stores that the processor combines into one transfer.
     const LINE: usize = 64;
     if len < STREAM_BYTES_MIN {
         // SAFETY: the caller's promise.
         return unsafe { ptr::copy_nonoverlapping(from, to, len) };
     }
-    // Up to the first whole line, less than `STREAM_BYTES_MIN` bytes.
+    // Up to the first whole line: fewer than `STREAM_BYTES_MIN` bytes.
     let head = to.align_offset(LINE);
     // SAFETY: the caller's promise, and `head` is below `len`.
     unsafe { ptr::copy_nonoverlapping(from, to, head) };
@@ -218,7 +218,8 @@ unsafe fn copy_to_memory(from: *const u8, to: *mut u8, len: usize) {
     unsafe { ptr::copy_nonoverlapping(from, to, len) };
 }
 
-/// Streaming stores are not ordered with the ones that say that the write is done, unless told so.
+/// Orders streaming stores before the stores that report the write as done. Without it they have no
+/// order.
 fn finish_copies() {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the instruction has no operands and every x86-64 processor has it.

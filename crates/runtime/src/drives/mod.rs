@@ -1,7 +1,7 @@
-//! Drives: files, block devices, memory, and what other crates reach.
+//! Drives: files, block devices, memory, and drives that other crates implement.
 //!
-//! Reads and writes are `async` blocks, since an `async fn` has room for its arguments twice:
-//! `docs/decisions/array.md`.
+//! Reads and writes are `async` blocks because an `async fn` reserves space for its arguments
+//! twice: `docs/decisions/array.md`.
 
 mod atomic;
 mod backend;
@@ -35,11 +35,11 @@ use file::FileOps;
 use memory::Memory;
 use open::Back;
 
-/// A drive on one shard. Clones are the same drive; none leaves the thread.
+/// A drive on one shard. Clones are the same drive. No clone leaves the thread.
 ///
-/// Transfers of files and block devices are handed to the kernel at the end of the turn; those of
-/// memory are done at the first poll. Dropping a future neither stops a transfer that the kernel
-/// has nor frees its buffers under it.
+/// Transfers of files and block devices are handed to the kernel at the end of the turn. Transfers
+/// of memory are done at the first poll. Dropping a future does not stop a transfer that the kernel
+/// has, and does not free its buffers before the transfer ends.
 #[derive(Clone)]
 pub struct Drive {
     attached: Rc<Attached>,
@@ -52,9 +52,9 @@ struct Attached {
     counters: Arc<Counters>,
 }
 
-/// What a shard has of a drive.
+/// The resources of a drive on one shard.
 enum Reach {
-    /// The file on its ring, and the character device of its pass-through.
+    /// The file on the shard's ring, and the character device for pass-through.
     File(Target, Option<Target>),
     Memory,
     Backend(Rc<dyn BackendDrive>),
@@ -93,7 +93,7 @@ impl Drive {
         Drive { attached: Rc::new(attached) }
     }
 
-    /// The drive as other threads see it.
+    /// The drive in the form that other threads can use.
     pub fn open_drive(&self) -> &OpenDrive {
         &self.attached.open
     }
@@ -111,7 +111,7 @@ impl Drive {
         }
     }
 
-    /// Where to begin measuring, if this operation is measured.
+    /// The start time of this operation, if its latency is measured.
     #[inline]
     fn start_time(&self, path: &Path<'_>, kind: Done) -> Option<Nanos> {
         match path {
@@ -120,7 +120,7 @@ impl Drive {
         }
     }
 
-    /// Counts an operation that came back, and fails it if the drive was pulled meanwhile.
+    /// Counts a completed operation, and fails it if the drive was pulled meanwhile.
     #[inline]
     fn finish<T>(
         &self,
@@ -135,7 +135,7 @@ impl Drive {
             return result;
         }
         let latency = start.map(|start| {
-            // The ring's operations ended when they were reaped: one look at the clock for the
+            // Operations of the ring ended when they were reaped: the clock is read once for the
             // whole batch.
             let end = match path {
                 Path::File(_) => self.attached.shard.reaped_at(),
@@ -147,14 +147,14 @@ impl Drive {
         result
     }
 
-    /// Checks that come before every operation with a range.
+    /// Checks before every operation on a range.
     #[inline]
     fn begin(&self, offset: u64, len: u64) -> Result<(), DriveError> {
         self.attached.open.info().check(offset, len)?;
         self.admit()
     }
 
-    /// The same, before every operation that changes a range.
+    /// The same checks before every operation that changes a range.
     #[inline]
     fn begin_change(&self, offset: u64, len: u64) -> Result<(), DriveError> {
         self.attached.open.admit_change()?;
@@ -168,7 +168,7 @@ impl Drive {
 }
 
 impl Drive {
-    /// Reads memory, unless it is the turn of other tasks.
+    /// Reads memory. `None` if it is the turn of other tasks.
     #[inline]
     fn read_memory(&self, memory: &Memory, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
         if !self.attached.shard.take_ready_op() {
@@ -182,7 +182,7 @@ impl Drive {
         }))
     }
 
-    /// Writes memory, unless it is the turn of other tasks.
+    /// Writes memory. `None` if it is the turn of other tasks.
     #[inline]
     fn write_memory(&self, memory: &Memory, offset: u64, data: &[Buf]) -> Option<Result<(), DriveError>> {
         if !self.attached.shard.take_ready_op() {
@@ -246,8 +246,8 @@ impl ::drive::Drive for Drive {
         let done = Done::Read(len as u64);
         let start = self.start_time(&path, done);
         let seen = look(memory.view(offset, len));
-        // What was seen was seen, also of a drive that was pulled meanwhile: nobody may look for it
-        // a second time.
+        // The data was seen, even if the drive was pulled meanwhile: the caller must not read it a
+        // second time.
         let _ = self.finish(Ok(()), done, start, &path);
         Some(seen)
     }

@@ -1,4 +1,4 @@
-//! Opening a drive for this process, and for nobody else.
+//! Opening a drive exclusively for this process.
 
 use std::fmt;
 use std::fs::{File, OpenOptions};
@@ -21,7 +21,7 @@ use super::passthrough::Passthrough;
 use super::spec::DriveSpec;
 use crate::system;
 
-/// What is behind a drive.
+/// The kind of storage that a drive consists of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DriveKind {
     /// A block device.
@@ -37,27 +37,27 @@ pub enum DriveKind {
 /// Why a drive was not opened. Every message names the drive.
 #[derive(Debug, Error)]
 pub enum OpenError {
-    /// Somebody else has it.
+    /// The drive is used by another process, the system, or this process.
     #[error("{name} is in use: {reason}")]
     InUse {
         /// The drive.
         name: String,
-        /// By whom, as far as the system says.
+        /// The user of the drive, as far as the system tells.
         reason: &'static str,
     },
-    /// There is nothing of this name.
+    /// No file or device has this name.
     #[error("{name} does not exist")]
     NotFound {
         /// The drive.
         name: String,
     },
-    /// A directory, a character device, a socket.
+    /// It is a directory, a character device or a socket.
     #[error("{name} is neither a block device nor a regular file")]
     NotADrive {
         /// The drive.
         name: String,
     },
-    /// Smaller than a sector.
+    /// The drive is smaller than a sector.
     #[error("{name} has {size_bytes} bytes, less than one sector of {sector_bytes}")]
     TooSmall {
         /// The drive.
@@ -67,7 +67,7 @@ pub enum OpenError {
         /// Its logical block size in bytes.
         sector_bytes: u32,
     },
-    /// Logical block sizes other than 512 and 4096.
+    /// The logical block size is neither 512 nor 4096.
     #[error("{name} has sectors of {sector_bytes} bytes; 512 and 4096 are supported")]
     SectorSize {
         /// The drive.
@@ -85,34 +85,33 @@ pub enum OpenError {
         /// The size that was asked for, in bytes.
         wanted_bytes: u64,
     },
-    /// The system said no.
+    /// The system refused an operation.
     #[error("{name}: cannot {operation}: {source}")]
     Io {
         /// The drive.
         name: String,
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// What the system said.
+        /// The error of the system.
         source: io::Error,
     },
 }
 
-/// A file or block device. Kernel features that turned out to be missing are remembered, so that
-/// each is tried once.
+/// A file or block device. Missing kernel features are remembered, so each is tried only once.
 #[derive(Debug)]
 pub(crate) struct FileBack {
     pub(crate) file: File,
     /// Transfers bypass the page cache.
     pub(crate) direct: bool,
     pub(crate) is_block_device: bool,
-    /// Addresses of direct transfers are multiples of it.
+    /// Addresses of direct transfers must be multiples of it.
     pub(crate) memory_align: usize,
     pub(crate) no_uring_discard: AtomicBool,
     pub(crate) no_zero_range: AtomicBool,
     pub(crate) no_punch_hole: AtomicBool,
-    /// Where reads and writes go as commands.
+    /// The device for reads and writes as NVMe commands.
     pub(crate) passthrough: Option<Passthrough>,
-    /// Why they do not, if that was asked for.
+    /// The reason for no pass-through, if it was requested.
     no_passthrough: Option<String>,
 }
 
@@ -122,7 +121,7 @@ pub(crate) enum Back {
     Backend(Box<dyn Backend>),
 }
 
-/// What a drive is opened for.
+/// The purpose for which a drive is opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     Read,
@@ -130,7 +129,7 @@ enum Access {
 }
 
 impl Access {
-    /// The words of a refusal.
+    /// The text for an error message.
     fn opening(self) -> &'static str {
         match self {
             Access::Read => "open it for reading",
@@ -143,7 +142,7 @@ const HEALTHY: u8 = 0;
 const COUNTING: u8 = 1;
 const FAILED: u8 = 2;
 
-/// The switch that makes a drive fail.
+/// A switch that makes a drive fail.
 #[derive(Debug, Default)]
 struct Faults {
     state: AtomicU8,
@@ -156,7 +155,7 @@ struct Inner {
     back: Back,
     read_only: bool,
     faults: Faults,
-    /// One for each thread that attached the drive.
+    /// One entry for each thread that attached the drive.
     counters: Mutex<Vec<(ThreadId, Arc<Counters>)>>,
 }
 
@@ -168,8 +167,8 @@ impl Drop for Inner {
     }
 }
 
-/// A drive that this process has opened, exclusively. A handle for any thread; the drive is closed
-/// with the last clone and the last [`Drive`](crate::Drive) attached to it.
+/// A drive that this process has opened exclusively: a handle for any thread. The drive is closed
+/// with the last clone and the last attached [`Drive`](crate::Drive).
 #[derive(Clone)]
 pub struct OpenDrive {
     inner: Arc<Inner>,
@@ -184,14 +183,15 @@ impl fmt::Debug for OpenDrive {
 }
 
 impl OpenDrive {
-    /// Opens a drive for reading and writing. Blocks the calling thread for some system calls, so
-    /// not meant for a shard.
+    /// Opens a drive for reading and writing. It blocks the calling thread for some system calls,
+    /// so it must not be called on a shard.
     ///
-    /// Exclusive: a block device is claimed from the kernel (`O_EXCL`: it must not be mounted, nor
-    /// part of something else), a file is locked (`flock`), memory is marked.
+    /// The drive is opened exclusively. A block device is claimed from the kernel (`O_EXCL`: it
+    /// must not be mounted, nor part of another device). A file is locked (`flock`). Memory is
+    /// marked as open.
     ///
-    /// Transfers are direct where the file system allows it. Where it does not, they go through the
-    /// page cache; flush and FUA are as durable, and a warning is logged.
+    /// Transfers are direct if the file system allows it. Otherwise they go through the page cache:
+    /// flush and FUA are as durable, and a warning is logged.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -199,9 +199,9 @@ impl OpenDrive {
         OpenDrive::open_for(spec, Access::ReadWrite)
     }
 
-    /// As [`OpenDrive::open`], for reading only: whatever would change the drive ends with
-    /// [`DriveError::ReadOnly`], and the kernel has been given nothing that could be written
-    /// through. As exclusive, so that nobody else changes it meanwhile.
+    /// Like [`OpenDrive::open`], for reading only. Operations that would change the drive end with
+    /// [`DriveError::ReadOnly`], and the kernel has no descriptor that permits writes. It is as
+    /// exclusive, so no other process changes the drive meanwhile.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -209,12 +209,12 @@ impl OpenDrive {
         OpenDrive::open_for(spec, Access::Read)
     }
 
-    /// As [`OpenDrive::open`], and if it is a whole NVMe namespace, reads and writes go as commands
-    /// on its generic character device (`/dev/ngXnY`) past the block layer, on shards that can send
-    /// them ([`Config::passthrough`](crate::Config::passthrough)). Everything else goes by the
-    /// block device, and so do reads and writes wherever the other way cannot be had, which is
-    /// logged with the reason and is no error. Blocks until the drive has said what its format is,
-    /// however long that takes.
+    /// Like [`OpenDrive::open`]. If the drive is a whole NVMe namespace, reads and writes go as
+    /// commands to its generic character device (`/dev/ngXnY`), past the block layer, on shards
+    /// that can send them ([`Config::passthrough`](crate::Config::passthrough)). Other operations
+    /// go to the block device. If pass-through is not possible, reads and writes go there too: the
+    /// reason is logged, and it is no error. Blocks until the drive has reported its format,
+    /// without a time limit.
     ///
     /// # Errors
     /// [`OpenError`].
@@ -237,11 +237,13 @@ impl OpenDrive {
         Ok(open)
     }
 
-    /// A sparse file of `size_bytes` without a name, for reading: what a file at this path would be
-    /// like. Nothing is left of it, and the folder stays as it was. Blocks for some system calls.
+    /// Opens a new sparse file of `size_bytes` without a name for reading. It has the properties
+    /// that a file at this path would have, and leaves nothing in the folder. Blocks for some
+    /// system calls.
     ///
     /// # Errors
-    /// Whatever the file system refuses; one that has no files without a name (`O_TMPFILE`) does.
+    /// The errors of the file system, including one that does not support files without a name
+    /// (`O_TMPFILE`).
     pub fn unnamed_beside(path: &Path, size_bytes: u64) -> io::Result<OpenDrive> {
         let folder = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let unnamed = OpenOptions::new().write(true).custom_flags(libc::O_TMPFILE).mode(0o600).open(folder)?;
@@ -257,8 +259,8 @@ impl OpenDrive {
         }
     }
 
-    /// A drive of another machine, over what reaches it. That nobody else uses it is up to whoever
-    /// made it.
+    /// A drive of another machine, accessed through `backend`. The creator of the backend ensures
+    /// that no other client uses the drive.
     pub fn remote(info: DriveInfo, backend: Box<dyn Backend>) -> OpenDrive {
         OpenDrive::new(info, DriveKind::Remote, Back::Backend(backend), Access::ReadWrite)
     }
@@ -274,12 +276,12 @@ impl OpenDrive {
         &self.inner.info
     }
 
-    /// What is behind it.
+    /// The kind of storage of the drive.
     pub fn kind(&self) -> DriveKind {
         self.inner.kind
     }
 
-    /// Major and minor number of a block device: the device itself, whatever its name is now.
+    /// Major and minor number of a block device. They do not depend on its name.
     pub fn device_number(&self) -> Option<(u32, u32)> {
         match &self.inner.back {
             Back::File(back) if back.is_block_device => {
@@ -290,7 +292,7 @@ impl OpenDrive {
         }
     }
 
-    /// Transfers bypass the page cache of this machine (true of memory: it has none).
+    /// Whether transfers bypass the page cache of this machine (true of memory: it has none).
     pub fn is_direct(&self) -> bool {
         match &self.inner.back {
             Back::File(file) => file.direct,
@@ -298,8 +300,8 @@ impl OpenDrive {
         }
     }
 
-    /// The character device on which reads and writes pass by the block layer, such as
-    /// `/dev/ng0n1`; `None` where they go by the block device.
+    /// The character device to which reads and writes go past the block layer, such as
+    /// `/dev/ng0n1`. `None` if they go to the block device.
     pub fn passthrough(&self) -> Option<&str> {
         match &self.inner.back {
             Back::File(file) => file.passthrough.as_ref().map(|passthrough| &*passthrough.node),
@@ -307,7 +309,7 @@ impl OpenDrive {
         }
     }
 
-    /// Why they go by the block device although [`OpenDrive::open_passthrough`] opened it.
+    /// Why pass-through is not used although [`OpenDrive::open_passthrough`] opened the drive.
     pub fn no_passthrough(&self) -> Option<&str> {
         match &self.inner.back {
             Back::File(file) => file.no_passthrough.as_deref(),
@@ -319,31 +321,32 @@ impl OpenDrive {
         &self.inner.back
     }
 
-    /// Pulls the drive (true) or puts it back (false): while it is pulled, every operation on every
-    /// shard ends with [`DriveError::Gone`], also those in flight. For tests of the real path.
+    /// Pulls the drive (true) or puts it back (false). While it is pulled, every operation on every
+    /// shard ends with [`DriveError::Gone`], including those in flight. For tests of the real I/O
+    /// path.
     pub fn set_failed(&self, failed: bool) {
         self.inner.faults.state.store(if failed { FAILED } else { HEALTHY }, Ordering::Release);
     }
 
-    /// Lets `operations` more operations start, then pulls the drive as [`OpenDrive::set_failed`]
-    /// does.
+    /// Lets `operations` more operations start, then pulls the drive like
+    /// [`OpenDrive::set_failed`].
     pub fn fail_after(&self, operations: u64) {
         self.inner.faults.left.store(i64::try_from(operations).unwrap_or(i64::MAX), Ordering::Release);
         self.inner.faults.state.store(COUNTING, Ordering::Release);
     }
 
-    /// The drive is pulled.
+    /// Whether the drive is pulled.
     pub fn is_failed(&self) -> bool {
         self.inner.faults.state.load(Ordering::Relaxed) == FAILED
     }
 
-    /// Refuses an operation that would change the drive where it was opened for reading only.
+    /// Refuses operations that change the drive if it was opened for reading only.
     #[inline]
     pub(crate) fn admit_change(&self) -> Result<(), DriveError> {
         if self.inner.read_only { Err(DriveError::ReadOnly) } else { Ok(()) }
     }
 
-    /// An operation starts.
+    /// Checks at the start of an operation whether the drive is pulled.
     #[inline]
     pub(crate) fn admit(&self) -> Result<(), DriveError> {
         let faults = &self.inner.faults;
@@ -370,7 +373,7 @@ impl OpenDrive {
         mine
     }
 
-    /// What the drive has done, all shards together.
+    /// The counters of the drive, summed over all shards.
     pub fn stats(&self) -> DriveStats {
         let mut sums = DriveStats::default();
         for (_, counters) in self.inner.counters.lock().unwrap_or_else(PoisonError::into_inner).iter() {
@@ -393,7 +396,7 @@ fn open_memory(name: &str, size_bytes: u64, access: Access) -> Result<OpenDrive,
         name: full_name,
         size_bytes,
         sector_bytes: MEMORY_SECTOR_BYTES,
-        // Nothing of it is there after a power cut.
+        // A power cut erases all of it.
         atomic_bytes: MEMORY_SECTOR_BYTES,
         discards: true,
     };
@@ -419,7 +422,8 @@ fn open_path(path: &Path, access: Access) -> Result<OpenDrive, OpenError> {
     }
 }
 
-/// Opens with `O_DIRECT`, or without where that is refused. The second value says which.
+/// Opens with `O_DIRECT`, or without it if that is refused. The second value says whether it is
+/// direct.
 fn open_direct(path: &Path, flags: i32, access: Access) -> io::Result<(File, bool)> {
     let write = access == Access::ReadWrite;
     let open = |flags| OpenOptions::new().read(true).write(write).custom_flags(flags).open(path);
@@ -465,8 +469,8 @@ fn open_file(path: &Path, name: &str, access: Access) -> Result<OpenDrive, OpenE
     })?;
     let metadata = file.metadata().map_err(failed("ask for its size"))?;
     let size_bytes = metadata.len();
-    // What `statx` says is a hint; a read shows it. Some file systems open with O_DIRECT and refuse
-    // the transfers.
+    // The answer of `statx` is a hint; a read verifies it. Some file systems accept O_DIRECT at
+    // open and refuse the transfers.
     let (memory_align, offset_align) = statx_direct(&file).unwrap_or((512, 512));
     let mut sector_bytes = 4096;
     if direct {
@@ -474,7 +478,7 @@ fn open_file(path: &Path, name: &str, access: Access) -> Result<OpenDrive, OpenE
         match sizes.into_iter().find(|&size| direct_read_works(&file, size as usize)) {
             Some(size) => sector_bytes = size,
             None => {
-                // Through the same open file, so that the lock stays where it is.
+                // Change the same open file, so that the lock stays.
                 set_buffered(&file).map_err(failed("leave direct mode"))?;
                 direct = false;
             }
@@ -490,8 +494,8 @@ fn open_file(path: &Path, name: &str, access: Access) -> Result<OpenDrive, OpenE
     finish(info, DriveKind::File, file, direct, memory_align as usize, access)
 }
 
-/// The common end. The size in `info` may still have a part of a sector at its end, which no
-/// operation can reach.
+/// The common last step. The size in `info` may still include a part of a sector at the end, which
+/// no operation can reach. It is cut off.
 fn finish(
     mut info: DriveInfo,
     kind: DriveKind,
@@ -509,7 +513,7 @@ fn finish(
         file,
         direct,
         is_block_device: kind == DriveKind::BlockDevice,
-        // A page is more than any device asks for; zero would mean that nothing is known.
+        // A page is more than any device needs. Zero means that the alignment is not known.
         memory_align: if memory_align == 0 { info.sector_bytes as usize } else { memory_align.min(BUF_ALIGN) },
         no_uring_discard: AtomicBool::new(false),
         no_zero_range: AtomicBool::new(false),
@@ -529,8 +533,8 @@ fn block_size(file: &File) -> io::Result<u32> {
     Ok(size.unsigned_abs())
 }
 
-/// What the file system says about direct transfers: alignment of memory and of offsets. `None` if
-/// it says nothing, or that there are none.
+/// Alignment of memory and of offsets for direct transfers, as the file system reports it. `None`
+/// if it does not report it, or does not support direct transfers.
 fn statx_direct(file: &File) -> Option<(u32, u32)> {
     // SAFETY: `statx` is a plain structure, for which zeroes are a value.
     let mut answer: libc::statx = unsafe { std::mem::zeroed() };
@@ -541,7 +545,7 @@ fn statx_direct(file: &File) -> Option<(u32, u32)> {
     known.then_some((answer.stx_dio_mem_align, answer.stx_dio_offset_align))
 }
 
-/// Reads one sector at the start into the middle of a page, as the ring would.
+/// Reads one sector at the start of the file into the middle of a page, as the ring would.
 fn direct_read_works(file: &File, sector_bytes: usize) -> bool {
     let mut buf = BufMut::zeroed(2 * BUF_ALIGN);
     let buf = &mut buf[sector_bytes..2 * sector_bytes];
@@ -556,7 +560,7 @@ fn set_buffered(file: &File) -> io::Result<()> {
     system::check(unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_DIRECT) }).map(drop)
 }
 
-/// Tries it behind the end of the file, where there is nothing to lose.
+/// Tries it past the end of the file, where no data can be lost.
 fn punch_hole_works(file: &File, size_bytes: u64, sector_bytes: u32) -> bool {
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     let offset = size_bytes.next_multiple_of(1 << 20);
@@ -564,7 +568,7 @@ fn punch_hole_works(file: &File, size_bytes: u64, sector_bytes: u32) -> bool {
     unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as libc::off_t, libc::off_t::from(sector_bytes)) == 0 }
 }
 
-/// The block layer passes discards on to this device. Partitions have no queue of their own.
+/// Whether the block layer passes discards on to it. Partitions have no queue of their own.
 fn device_discards(device: u64) -> bool {
     let (major, minor) = (libc::major(device), libc::minor(device));
     let own = format!("/sys/dev/block/{major}:{minor}/queue/discard_max_bytes");
@@ -573,10 +577,11 @@ fn device_discards(device: u64) -> bool {
     limit.is_ok_and(|limit| limit.trim() != "0")
 }
 
-/// Makes a sparse file of `size_bytes`, to be opened as a drive. Durable when it returns.
+/// Creates a sparse file of `size_bytes`, to be opened as a drive. Durable when it returns.
 ///
 /// # Errors
-/// Refuses a path that exists, and whatever the file system refuses; then nothing is left behind.
+/// Refuses a path that exists, and returns errors of the file system. After an error no file is
+/// left behind.
 pub fn create_file(path: &Path, size_bytes: u64) -> io::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let fill = || {

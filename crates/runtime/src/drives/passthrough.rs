@@ -2,14 +2,15 @@
 //! block layer.
 //!
 //! Invariants:
-//! 1. The character device is that of the block device that is open (`Passthrough::find`). It is
-//!    looked for each time a drive is opened, and is never followed by name: numbers change when
-//!    drives come and go.
+//! 1. The character device belongs to the open block device (`Passthrough::find`). It is looked up
+//!    each time a drive is opened, and its name is not relied on: numbers change when drives are
+//!    added and removed.
 //! 2. A command moves exactly the bytes that its number of blocks says. The kernel does not compare
 //!    the two.
-//! 3. Whatever is not one command that succeeded, or a media error that the drive wants not to be
-//!    asked about again, is left to the block device, whose answer counts: trying again, other
-//!    paths, resets and removal are the block layer's work, and look the same.
+//! 3. A command has one of two final results: it succeeded, or the drive reported a media error
+//!    with Do Not Retry. In all other cases the operation is repeated on the block device, whose
+//!    answer counts. Retries, other paths, resets and removal are the work of the block layer, and
+//!    look the same.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -25,14 +26,14 @@ use thiserror::Error;
 use crate::files::{Target, on_target};
 use crate::nvme::{self, Command};
 
-/// Write and Read, of the NVM Command Set Specification.
+/// Opcodes Write and Read, of the NVM Command Set Specification.
 const WRITE: u8 = 0x01;
 const READ: u8 = 0x02;
 
 /// Force Unit Access, in dword 12 of Read and Write.
 const FUA: u32 = 1 << 30;
 
-/// Blocks of one command at most: their number less one has 16 bits.
+/// Most blocks of one command: the field has 16 bits and holds the number less one.
 const BLOCKS_MAX: u64 = 1 << 16;
 
 /// Status codes as the kernel gives them: Status Code in bits 0 to 7, Status Code Type in bits 8 to
@@ -41,15 +42,15 @@ const STATUS_TYPE: i32 = 0x700;
 const STATUS_TYPE_MEDIA: i32 = 0x200;
 const DO_NOT_RETRY: i32 = 0x4000;
 
-/// Operations that go by the block device after a command was refused, before another command is
-/// tried. A drive that refuses all commands for a while (a reset, no path) costs little so, and
-/// whatever the reason is, commands are used again when it is gone.
+/// Operations that go to the block device after a command was refused, before another command is
+/// tried. If a drive refuses all commands for a while (a reset, no path), this costs little. When
+/// the cause is gone, commands are used again.
 const REST_OPERATIONS: u32 = 64;
 
-/// `rest` of a drive that takes no commands at all.
+/// The value of `rest` for a drive that takes no commands at all.
 const FOR_EVER: u32 = u32::MAX;
 
-/// Why reads and writes of a drive go by its block device.
+/// Why reads and writes of a drive go to its block device.
 #[derive(Debug, Error)]
 pub(super) enum Unfit {
     #[error("it is no NVMe namespace")]
@@ -92,34 +93,34 @@ pub(crate) struct Passthrough {
     pub(super) node: String,
     namespace: u32,
     sector_bytes: u32,
-    /// What one command transfers at most.
+    /// Most bytes that one command transfers.
     transfer_bytes_max: usize,
-    /// Operations that are still left to the block device.
+    /// Operations that still go to the block device.
     rest: AtomicU32,
-    /// The kernel takes no commands with registered buffers.
+    /// The kernel refuses commands with registered buffers.
     no_fixed: AtomicBool,
 }
 
-/// Which way the data of a command go.
+/// The direction of the data of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Transfer {
     Read,
     Write { fua: bool },
 }
 
-/// What became of a command.
+/// The result of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
     Done,
-    /// The drive cannot read or write these blocks, and asking again is in vain.
+    /// The drive cannot read or write these blocks, and a retry would not help.
     Media,
-    /// The block device is to be asked.
+    /// Repeat the operation on the block device.
     AskBlockDevice,
 }
 
 impl Passthrough {
-    /// The character device of the namespace behind an open block device, which is claimed. Blocks
-    /// the calling thread until the drive answers an Identify.
+    /// The character device of the namespace of an open block device, which this process has
+    /// claimed. Blocks the calling thread until the drive answers an Identify.
     pub(super) fn find(block: &File, direct: bool, info: &DriveInfo) -> Result<Passthrough, Unfit> {
         let namespace = nvme::namespace_id(block.as_fd()).map_err(|_| Unfit::NoNamespace)?;
         if !direct {
@@ -133,9 +134,9 @@ impl Passthrough {
         let (node, number) = node_beside(&folder).ok_or(Unfit::NoNode)?;
         let failed = |source| Unfit::Open { node: node.clone(), source };
         let file = OpenOptions::new().read(true).write(true).open(&node).map_err(failed)?;
-        // The number of a device is its own as long as the device is there. The block device is
-        // open, so its number is nobody else's, and the two come and go together: if it is there
-        // now, the character device was the same all the time.
+        // A device keeps its number while it exists. The block device is open, so no other device
+        // has its number, and the two devices are added and removed together. If the block device
+        // is still there now, the character device was the same all the time.
         let is_same = file.metadata().map_err(failed)?.rdev() == number
             && nvme::namespace_id(file.as_fd()).is_ok_and(|id| id == namespace);
         if !is_same {
@@ -153,7 +154,7 @@ impl Passthrough {
         }
         let transfer_bytes_max =
             transfer_bytes_max(limit("max_hw_sectors_kb")?, limit("max_segments")?, info.sector_bytes);
-        // What lies in the page cache would not be seen.
+        // Write back data in the page cache: commands would not see it.
         block.sync_all().map_err(Unfit::Sync)?;
         Ok(Passthrough {
             file,
@@ -166,13 +167,13 @@ impl Passthrough {
         })
     }
 
-    /// Whether this transfer is one command, and commands are sent now.
+    /// Whether this transfer fits in one command, and commands are sent at present.
     fn takes(&self, offset: u64, len: usize) -> bool {
         let rest = self.rest.load(Ordering::Relaxed);
         if rest != 0 {
             if rest != FOR_EVER {
-                // Two shards at once count one: nobody counts on the number. But another may have
-                // found that it is for ever.
+                // Two shards at once may count only one operation: the exact number does not
+                // matter. The exchange fails if another shard has set `FOR_EVER` meanwhile.
                 let _ = self.rest.compare_exchange(rest, rest - 1, Ordering::Relaxed, Ordering::Relaxed);
             }
             return false;
@@ -184,8 +185,8 @@ impl Passthrough {
             && (len as u64).is_multiple_of(sector)
     }
 
-    /// The command for a transfer, unless it is to go by the block device. `fixed` is the
-    /// registered buffer in which the range lies.
+    /// The command for a transfer, or `None` if it goes to the block device. `fixed` is the
+    /// registered buffer that contains the range.
     pub(super) fn entry(
         &self,
         target: Target,
@@ -207,7 +208,7 @@ impl Passthrough {
         Some((entry, fixed.is_some()))
     }
 
-    /// The command for a transfer that [`Passthrough::takes`].
+    /// The command for a transfer that [`Passthrough::takes`] accepts.
     fn command(&self, transfer: Transfer, offset: u64, start: *const u8, len: usize) -> Command {
         let sector = u64::from(self.sector_bytes);
         let (block, blocks) = (offset / sector, len as u64 / sector);
@@ -219,17 +220,17 @@ impl Passthrough {
         Command::transfer(opcode, self.namespace, start as u64, len as u32, dwords)
     }
 
-    /// What the result of a command says: 0, the drive's status, or a negated errno. `fixed` says
-    /// that it named a registered buffer.
+    /// Judges the result of a command: 0, the drive's status, or a negated errno. `fixed` says that
+    /// the command named a registered buffer.
     pub(super) fn judge(&self, result: i32, fixed: bool) -> Verdict {
         match result {
             0 => return Verdict::Done,
-            // Otherwise the block layer asks again, as often as it finds right.
+            // Without Do Not Retry the block layer repeats it, as often as its rules say.
             1.. if result & STATUS_TYPE == STATUS_TYPE_MEDIA => {
                 return if result & DO_NOT_RETRY != 0 { Verdict::Media } else { Verdict::AskBlockDevice };
             }
             _ if result == -libc::EINVAL && fixed => {
-                // A kernel may count all pages of the registered buffer behind the range as pieces
+                // A kernel may count all pages of the registered buffer after the range as segments
                 // of the transfer.
                 self.no_fixed.store(true, Ordering::Relaxed);
                 tracing::debug!(node = self.node, "commands with registered buffers are refused");
@@ -245,29 +246,31 @@ impl Passthrough {
             _ => {}
         }
         if result == -libc::EINVAL {
-            // It was not the registered buffer: a multipath device without a path says the same.
+            // The registered buffer was not the cause: a multipath device without a path gives the
+            // same error.
             self.no_fixed.store(false, Ordering::Relaxed);
         }
-        // Also for a status, such as that of a namespace that is not ready.
+        // This also applies to an NVMe status, such as that of a namespace that is not ready.
         let _ = self.rest.compare_exchange(0, REST_OPERATIONS, Ordering::Relaxed, Ordering::Relaxed);
         tracing::debug!(node = self.node, result, "a command failed; the block device is asked");
         Verdict::AskBlockDevice
     }
 }
 
-/// The kernel or the daemon's rights lack something that will not come.
+/// Whether the kernel lacks support or the daemon lacks rights, which will not change.
 fn is_never_taken(errno: i32) -> bool {
     matches!(errno, libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EACCES | libc::EPERM)
 }
 
-/// What Identify Namespace (CNS 00h) says of the blocks, by the NVM Command Set Specification.
+/// The description of the blocks in Identify Namespace (CNS 00h), by the NVM Command Set
+/// Specification.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Format {
-    /// Namespace Size: blocks.
+    /// Namespace Size, in blocks.
     blocks: u64,
     sector_bytes: u64,
     metadata_bytes: u16,
-    /// Type of protection information, 0 without.
+    /// Type of protection information; 0 means none.
     protection: u8,
 }
 
@@ -275,7 +278,7 @@ impl Format {
     fn parse(identify: &[u8]) -> Format {
         let u16_at = |at: usize| u16::from_le_bytes([identify[at], identify[at + 1]]);
         let blocks = u64::from_le_bytes(std::array::from_fn(|at| identify[at]));
-        // FLBAS: the format in use, bits 0 to 3 and above them 5 and 6.
+        // FLBAS: the format in use. Its low part is in bits 0 to 3, its high part in bits 5 and 6.
         let used = identify[26];
         let at = 128 + 4 * usize::from(used & 0xf | used >> 1 & 0x30);
         let sector_shift = u32::from(identify[at + 2]);
@@ -287,10 +290,10 @@ impl Format {
         }
     }
 
-    /// Refuses what is not plain blocks, and what does not look like the drive that the kernel
-    /// shows.
+    /// Refuses formats that are not plain blocks, and those that do not match the drive as the
+    /// kernel shows it.
     fn check(&self, info: &DriveInfo) -> Result<(), Unfit> {
-        // Before the metadata, in which it lies.
+        // This comes before the metadata, because protection information is in the metadata.
         if self.protection != 0 {
             return Err(Unfit::Protected(self.protection));
         }
@@ -310,9 +313,9 @@ impl Format {
     }
 }
 
-/// What one command transfers at most, by the limits of the device's queue: the kernel refuses more
-/// than `hw_kib`, and more than `segments` pieces. Memory that is contiguous for us may be a piece
-/// for each page, and one more where it begins inside of a page.
+/// Most bytes that one command transfers, by the limits of the device's queue. The kernel refuses
+/// more than `hw_kib`, and more than `segments` segments. Memory that is contiguous here may need a
+/// segment for each page, and one more if it begins inside a page.
 fn transfer_bytes_max(hw_kib: u64, segments: u64, sector_bytes: u32) -> usize {
     let sector = u64::from(sector_bytes);
     let by_segments = segments.saturating_sub(1).saturating_mul(BUF_ALIGN as u64);
@@ -320,15 +323,15 @@ fn transfer_bytes_max(hw_kib: u64, segments: u64, sector_bytes: u32) -> usize {
     (bytes - bytes % sector) as usize
 }
 
-/// What sysfs knows of a block device, by its number.
+/// The sysfs folder of a block device, by its number.
 fn sysfs_folder(device: u64) -> io::Result<PathBuf> {
     Path::new(&format!("/sys/dev/block/{}:{}", libc::major(device), libc::minor(device))).canonicalize()
 }
 
-/// The generic character device of the namespace whose block device has this folder, and its
-/// number. Both lie in the folder of their controller, or of their subsystem where several
-/// controllers lead to them, and end with the same number of the namespace; the numbers before it
-/// may differ.
+/// The generic character device, and its number, of the namespace whose block device has this
+/// folder. Both devices are in the folder of their controller, or of their subsystem if several
+/// controllers lead to them. Their names end with the same number of the namespace. The numbers
+/// before it may differ.
 fn node_beside(folder: &Path) -> Option<(String, u64)> {
     let name = folder.file_name()?.to_str()?;
     let (_, instance) = name.strip_prefix("nvme")?.rsplit_once('n')?;
@@ -341,7 +344,7 @@ fn node_beside(folder: &Path) -> Option<(String, u64)> {
         Some((format!("/dev/{name}"), libc::makedev(major.parse().ok()?, minor.parse().ok()?)))
     });
     let node = found.next()?;
-    // Two would mean that the names are not understood.
+    // Two matches mean that the names are not understood.
     found.next().is_none().then_some(node)
 }
 
@@ -366,7 +369,7 @@ mod tests {
         }
     }
 
-    /// The bytes of a command that are not zero, with where they are.
+    /// The non-zero bytes of a command, with their positions.
     fn bytes_of(passthrough: &Passthrough, transfer: Transfer, offset: u64, len: usize) -> Vec<(usize, u8)> {
         let start = 0x1122_3344_5566_7000 as *const u8;
         let bytes: [u8; ENTRY_COMMAND_BYTES] = passthrough.command(transfer, offset, start, len).entry_bytes();
@@ -379,13 +382,13 @@ mod tests {
     #[test]
     fn a_command_has_every_field_where_the_kernel_reads_it() {
         let with_address = |before: &[(usize, u8)], behind: &[(usize, u8)]| [before, &ADDRESS, behind].concat();
-        // 8 KiB at block 0x0000_0002_0000_0003 of 4096 bytes: two blocks, so 1 is written.
+        // 8 KiB at block 0x0000_0002_0000_0003 of 4096 bytes: two blocks, so the field holds 1.
         let offset = 0x2_0000_0003 * 4096;
         assert_eq!(
             bytes_of(&passthrough(4096), Transfer::Read, offset, 8192),
             with_address(&[(0, 0x02), (4, 7)], &[(37, 0x20), (40, 3), (44, 2), (48, 1)])
         );
-        // One block of 512 bytes: 0 is written.
+        // One block of 512 bytes: the field holds 0.
         assert_eq!(
             bytes_of(&passthrough(512), Transfer::Write { fua: false }, 512 * 5, 512),
             with_address(&[(0, 0x01), (4, 7)], &[(37, 2), (40, 5)])
@@ -425,8 +428,8 @@ mod tests {
             assert_eq!(passthrough.judge(code, false), Verdict::AskBlockDevice, "{code:#x}");
         }
         assert!(passthrough.takes(0, 4096), "a bad block says nothing about the others");
-        // Namespace not ready, LBA out of range, aborted on request, a path's error, capacity
-        // exceeded; cancelled by a reset, gone.
+        // Namespace not ready, LBA out of range, aborted on request, path error, capacity exceeded;
+        // canceled by a reset, gone.
         for result in [0x4082, 0x4080, 0x4007, 0x4370, 0x4081, -libc::EINTR, -libc::ENODEV, -libc::EAGAIN, -libc::EIO] {
             assert_eq!(passthrough.judge(result, false), Verdict::AskBlockDevice, "{result:#x}");
             assert!(!passthrough.takes(0, 4096), "{result:#x}");
@@ -437,7 +440,7 @@ mod tests {
     #[test]
     fn a_refused_command_is_followed_by_others_after_a_rest_unless_none_will_ever_be_taken() {
         let passthrough = passthrough(4096);
-        // With a registered buffer it is that which was refused.
+        // If the command had a registered buffer, the buffer was refused.
         passthrough.judge(-libc::EINVAL, true);
         assert!(passthrough.no_fixed.load(Ordering::Relaxed) && passthrough.takes(0, 4096));
         let entry = passthrough.entry(Target::Fixed(0), Transfer::Read, 0, std::ptr::null(), 4096, Some(0));

@@ -1,4 +1,4 @@
-//! How people name a drive.
+//! The names that users give to drives.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-/// Which drive to open. Parsed from what a user writes:
+/// Which drive to open. Parsed from the text that a user writes:
 ///
 /// ```
 /// # use runtime::DriveSpec;
@@ -29,10 +29,10 @@ pub enum DriveSpec {
     },
 }
 
-/// A string that names no drive.
+/// Errors in a text that should name a drive.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SpecError {
-    /// Neither a path nor `mem:`.
+    /// It is neither a path nor begins with `mem:`.
     #[error("{0:?} is neither an absolute path nor mem:NAME:SIZE")]
     Form(String),
     /// The name of a memory drive is empty or has other characters.
@@ -41,7 +41,7 @@ pub enum SpecError {
     /// The size cannot be understood.
     #[error("{0:?} is not a size: write bytes, or a number with KiB, MiB, GiB or TiB")]
     Size(String),
-    /// Zero, or not a multiple of 4096.
+    /// The size is zero, or not a multiple of 4096.
     #[error("a memory drive of {0} bytes cannot be: the size is a multiple of 4096, and not zero")]
     Granularity(u64),
 }
@@ -67,8 +67,8 @@ impl FromStr for DriveSpec {
     }
 }
 
-/// Bytes, or a whole number with a binary unit. `None` for anything else, also where it does not
-/// fit 64 bits.
+/// Parses bytes, or a whole number with a binary unit. `None` for other text, and if the result
+/// does not fit in 64 bits.
 fn parse_size(text: &str) -> Option<u64> {
     let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
@@ -80,7 +80,7 @@ fn parse_size(text: &str) -> Option<u64> {
         "T" | "TiB" => 40,
         _ => return None,
     };
-    // `parse` refuses an empty number; digits alone have no sign.
+    // `parse` refuses an empty number. Only digits are left, so there is no sign.
     number.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 

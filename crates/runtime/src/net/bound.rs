@@ -1,4 +1,4 @@
-//! Listening sockets that no shard serves yet: bound here, or given by another process.
+//! Listening sockets that no shard serves yet: bound here, or passed by another process.
 
 use std::fs;
 use std::io;
@@ -14,10 +14,10 @@ use crate::system;
 /// Connections that may wait to be accepted. The kernel caps it at `net.core.somaxconn`.
 const BACKLOG: libc::c_int = 1024;
 
-/// Where to listen.
+/// The address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ListenOn {
-    /// A TCP address; port 0 takes a free one.
+    /// A TCP address. Port 0 selects a free one.
     Tcp(SocketAddr),
     /// A Unix stream socket.
     Unix {
@@ -28,8 +28,8 @@ pub enum ListenOn {
     },
 }
 
-/// A listening socket that belongs to no shard: make it a [`Listener`](crate::Listener), or a
-/// listener of another kind. The file of a Unix socket stays when this is dropped.
+/// A listening socket that belongs to no shard. It can become a [`Listener`](crate::Listener), or a
+/// listener of another kind. The file of a Unix socket stays when this value is dropped.
 #[derive(Debug)]
 pub struct Bound {
     fd: OwnedFd,
@@ -37,11 +37,11 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Listens. A socket file that a dead process left is replaced.
+    /// Starts to listen. A socket file that a dead process left is replaced.
     ///
     /// # Errors
-    /// [`io::ErrorKind::AddrInUse`] if something answers there or the file is no socket, and what
-    /// the system says: the address is not of this machine, or needs privileges.
+    /// [`io::ErrorKind::AddrInUse`] if another process answers there or the file is no socket; and
+    /// errors of the system: the address is not of this machine, or needs privileges.
     pub fn new(on: ListenOn) -> io::Result<Bound> {
         let bound = match on {
             ListenOn::Tcp(address) => {
@@ -52,7 +52,7 @@ impl Bound {
             ListenOn::Unix { path, mode } => {
                 remove_stale_socket(&path)?;
                 let fd = unix_socket(&path, mode)?;
-                // The umask may have taken permissions away; it cannot have given any.
+                // The umask may have removed permissions; it cannot have added any.
                 fs::set_permissions(&path, fs::Permissions::from_mode(mode))?;
                 Bound { fd, on: ListenOn::Unix { path, mode } }
             }
@@ -61,14 +61,14 @@ impl Bound {
         Ok(bound)
     }
 
-    /// Takes over a socket that another process bound. Afterwards it is as [`Bound::new`] would
-    /// have made it: its backlog, its blocking, and owner and permissions of a Unix socket's file.
-    /// That the file is still the one that was bound is for the caller to know.
+    /// Takes over a socket that another process bound. Its state becomes the same as after
+    /// [`Bound::new`]: its backlog, its blocking mode, and owner and permissions of a Unix socket's
+    /// file. The caller must know that the file is still the one that was bound.
     ///
     /// # Errors
     /// [`io::ErrorKind::InvalidInput`] if it is no stream socket with this address (any port, if
-    /// the one asked for is 0), or if there is no socket file; and what the system says. The
-    /// descriptor is closed then.
+    /// port 0 is requested), or if there is no socket file; and errors of the system. The
+    /// descriptor is then closed.
     pub fn given(fd: OwnedFd, on: ListenOn) -> io::Result<Bound> {
         let wrong = |what: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, what));
         if system::socket_option(fd.as_fd(), libc::SO_TYPE)? != libc::SOCK_STREAM {
@@ -94,12 +94,12 @@ impl Bound {
                 Bound { fd: listener.into(), on: ListenOn::Unix { path, mode } }
             }
         };
-        // Also what refuses a socket that is connected.
+        // This also fails for a connected socket.
         bound.listen()?;
         Ok(bound)
     }
 
-    /// Where it listens, with the port where port 0 was asked for.
+    /// The address on which it listens. If port 0 was requested, it has the selected port.
     pub fn on(&self) -> &ListenOn {
         &self.on
     }
@@ -126,7 +126,7 @@ impl From<Bound> for OwnedFd {
     }
 }
 
-/// Gives a socket file the owner and the permissions that it would have if it were made now.
+/// Gives a socket file the owner and the permissions of a newly created one.
 fn own_socket_file(path: &Path, mode: u32) -> io::Result<()> {
     let there = fs::symlink_metadata(path)?;
     if !there.file_type().is_socket() {
@@ -142,7 +142,7 @@ fn own_socket_file(path: &Path, mode: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Removes a socket file behind which nobody listens.
+/// Removes a socket file if no process listens on it.
 fn remove_stale_socket(path: &Path) -> io::Result<()> {
     let Ok(metadata) = fs::symlink_metadata(path) else { return Ok(()) };
     if !metadata.file_type().is_socket() {
@@ -160,7 +160,7 @@ fn unix_socket(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     address.sun_family = libc::AF_UNIX as libc::sa_family_t;
     let bytes = path.as_os_str().as_bytes();
-    // One byte stays for the terminator.
+    // One byte is for the terminator.
     if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the path is too long for a socket, or holds a zero"));
     }
@@ -169,10 +169,10 @@ fn unix_socket(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     }
     // SAFETY: no memory is involved.
     let fd = system::check(unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
-    // SAFETY: the kernel made this descriptor for us just now.
+    // SAFETY: the kernel has just created this descriptor for us.
     let fd = unsafe { OwnedFd::from_raw_fd(fd) };
-    // Linux makes the file with the mode of the socket, less the umask: no moment in which others
-    // may connect. SAFETY: no memory is involved.
+    // Linux creates the file with the mode of the socket, less the umask. So there is no moment in
+    // which other users may connect. SAFETY: no memory is involved.
     system::check(unsafe { libc::fchmod(fd.as_raw_fd(), mode as libc::mode_t) })?;
     let len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
     // SAFETY: the address is valid for reads of the length passed, and terminated within it.

@@ -1,4 +1,4 @@
-//! Connecting to others.
+//! Outgoing connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpStream};
@@ -14,11 +14,10 @@ use crate::env::ShardEnv;
 use crate::op::Payload;
 
 impl Stream {
-    /// Connects to an address, with `TCP_NODELAY`. The future may be dropped: the attempt is given
-    /// up then.
+    /// Connects to an address, with `TCP_NODELAY`. Dropping the future cancels the attempt.
     ///
     /// # Errors
-    /// What the system says, such as [`io::ErrorKind::ConnectionRefused`].
+    /// Errors of the system, such as [`io::ErrorKind::ConnectionRefused`].
     pub async fn connect(env: &ShardEnv, address: SocketAddr) -> io::Result<Stream> {
         let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         // SAFETY: no memory is involved.
@@ -26,18 +25,18 @@ impl Stream {
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the kernel made this descriptor for us just now.
+        // SAFETY: the kernel has just created this descriptor for us.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         let to = BufMut::copy_of(&encoded(address)).freeze();
         loop {
             let (start, len) = (to.as_ptr().cast::<libc::sockaddr>(), to.len() as libc::socklen_t);
             let entry = opcode::Connect::new(Fd(socket.as_raw_fd()), start, len).build();
             let payload = Payload::Drain(Segments::from_iter([to.clone()]), Vec::new());
-            // SAFETY: the entry points into the address, which the payload owns; it is as long as
-            // its family wants it.
+            // SAFETY: the entry points into the address, which the payload owns. Its length is the
+            // one that its family requires.
             let result = unsafe { env.shard().start(entry, payload) }.cancelable().await.result;
             match -result {
-                // An attempt that was interrupted may have succeeded meanwhile.
+                // An interrupted attempt may have succeeded meanwhile.
                 ..=0 | libc::EISCONN => break,
                 _ if is_transient(result) => {}
                 errno => return Err(io::Error::from_raw_os_error(errno)),
@@ -48,7 +47,7 @@ impl Stream {
     }
 }
 
-/// `sockaddr_in` or `sockaddr_in6`, as the kernel has them.
+/// `sockaddr_in` or `sockaddr_in6` in the layout of the kernel.
 fn encoded(address: SocketAddr) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(size_of::<libc::sockaddr_in6>());
     match address {

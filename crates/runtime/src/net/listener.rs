@@ -1,4 +1,4 @@
-//! Waiting for connections.
+//! Listeners: accepting connections.
 
 use std::fmt;
 use std::fs;
@@ -20,9 +20,9 @@ use crate::op::Payload;
 /// The other end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Peer {
-    /// An address.
+    /// A TCP address.
     Tcp(SocketAddr),
-    /// Some process of this machine.
+    /// A process of this machine.
     Unix,
 }
 
@@ -35,26 +35,27 @@ impl fmt::Display for Peer {
     }
 }
 
-/// A connection that is not yet bound to a shard: make it a [`Stream`](crate::Stream) on the shard
-/// that shall serve it.
+/// A connection that no shard serves yet. Make it a [`Stream`](crate::Stream) on the shard that
+/// will serve it.
 #[derive(Debug)]
 pub struct Incoming {
     pub(super) fd: OwnedFd,
     /// The other end.
     pub peer: Peer,
-    /// This end's address, of TCP.
+    /// The address of this end, for TCP.
     pub local: Option<SocketAddr>,
 }
 
 impl TryFrom<TcpStream> for Incoming {
     type Error = io::Error;
 
-    /// Sets `TCP_NODELAY`: whoever gathers its responses itself has no use for Nagle's algorithm.
+    /// Sets `TCP_NODELAY`: callers gather their responses themselves, so they do not need Nagle's
+    /// algorithm.
     fn try_from(stream: TcpStream) -> io::Result<Incoming> {
         let peer = Peer::Tcp(stream.peer_addr()?);
         let local = Some(stream.local_addr()?);
         stream.set_nodelay(true)?;
-        // A descriptor that does not block would make the ring answer EAGAIN instead of waiting.
+        // For a nonblocking descriptor the ring would return EAGAIN instead of waiting.
         stream.set_nonblocking(false)?;
         Ok(Incoming { fd: stream.into(), peer, local })
     }
@@ -76,14 +77,14 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Waits for connections on a socket that listens already. The file of a Unix socket is removed
+    /// Waits for connections on a socket that already listens. The file of a Unix socket is removed
     /// when the listener is dropped, unless [`Closer::let_go`] was called.
     pub fn new(env: &ShardEnv, bound: Bound) -> Listener {
         let (fd, on) = bound.into_parts();
         Listener { socket: Socket::new(env.shard(), fd), on }
     }
 
-    /// Listens on a TCP address; port 0 takes a free one ([`Listener::local_addr`] says which).
+    /// Listens on a TCP address. Port 0 selects a free one ([`Listener::local_addr`] returns it).
     ///
     /// # Errors
     /// As for [`Bound::new`].
@@ -107,17 +108,17 @@ impl Listener {
         }
     }
 
-    /// Interrupts [`Listener::accept`].
+    /// A handle that interrupts [`Listener::accept`].
     pub fn closer(&self) -> Closer {
         Closer::new(&self.socket)
     }
 
-    /// Waits for a connection. TCP connections come with `TCP_NODELAY`. Dropping the future loses
-    /// no connection that was not complete yet.
+    /// Waits for a connection. TCP connections have `TCP_NODELAY`. Dropping the future loses no
+    /// connection that was not complete yet.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`] and [`Closer::let_go`]. Others
-    /// may pass, for example too many open files: wait a little and try again.
+    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`] and [`Closer::let_go`]. Other
+    /// errors may be temporary, for example too many open files: wait a little and try again.
     pub async fn accept(&self) -> io::Result<Incoming> {
         loop {
             if self.socket.is_closed() {
@@ -131,11 +132,11 @@ impl Listener {
             self.socket.started(Side::In, operation.key());
             let result = operation.await.result;
             if result >= 0 {
-                // SAFETY: the kernel made this descriptor for us just now.
+                // SAFETY: the kernel has just created this descriptor for us.
                 let fd = unsafe { OwnedFd::from_raw_fd(result) };
                 match self.incoming(fd) {
                     Ok(incoming) => return Ok(incoming),
-                    // The client was gone before we looked at it.
+                    // The client disconnected before the connection was examined.
                     Err(error) => tracing::debug!(%error, "a connection ended before it began"),
                 }
             } else if !self.socket.is_closed() && !is_transient(result) && -result != libc::ECONNABORTED {
@@ -157,7 +158,7 @@ impl Drop for Listener {
         if let ListenOn::Unix { path, .. } = &self.on
             && !self.socket.is_let_go()
         {
-            // Somebody may have removed it before.
+            // It may have been removed already.
             let _ = fs::remove_file(path);
         }
     }

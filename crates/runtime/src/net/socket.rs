@@ -1,10 +1,10 @@
-//! What listeners and streams share: a descriptor, and the way to interrupt it.
+//! The common part of listeners and streams: a descriptor, and the way to interrupt it.
 //!
-//! The descriptor is not registered with the ring, although that would spare the kernel a look-up:
-//! up to Linux 6.12 a ring lets go of its registered files in the order in which they were taken
-//! out of its table, and of none while an operation that began before waits on a registered file.
-//! Sockets wait for as long as clients are silent, and a drive that was let go would stay claimed
-//! as long.
+//! The descriptor is not registered with the ring, although that would save the kernel a look-up.
+//! Up to Linux 6.12 a ring releases its registered files in the order in which they were removed
+//! from its table. It releases none while an operation that began earlier waits on a registered
+//! file. Sockets wait for as long as clients are silent, and a detached drive would stay claimed
+//! for that time.
 
 use std::cell::Cell;
 use std::io;
@@ -16,7 +16,7 @@ use io_uring::types::Fd;
 use crate::op::OpKey;
 use crate::shard::Shard;
 
-/// Which operation of a socket: at most one of each is in flight.
+/// The direction of an operation on a socket. At most one operation of each is in flight.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Side {
     /// Accept or receive.
@@ -25,17 +25,18 @@ pub(super) enum Side {
     Out = 1,
 }
 
-/// Closed when its last owner drops it. Operations in flight then belong to dropped futures, which
-/// cancelled them; the kernel keeps its own reference to the file until they are complete.
+/// The socket is closed when its last owner drops it. Operations in flight then belong to dropped
+/// futures, which canceled them. The kernel keeps its own reference to the file until they are
+/// complete.
 pub(super) struct Socket {
     shard: Rc<Shard>,
-    /// There until the socket is dropped.
+    /// `None` only while the socket is dropped.
     fd: Option<OwnedFd>,
     closed: Cell<bool>,
-    /// Closed here, and open in other hands.
+    /// Closed here, but open in another process.
     let_go: Cell<bool>,
-    /// The latest operation of each side. It may be complete already: its key then names nothing
-    /// any more.
+    /// The latest operation of each side. It may be complete already; its key is then no longer
+    /// valid.
     latest: [Cell<Option<OpKey>>; 2],
 }
 
@@ -49,7 +50,7 @@ impl Socket {
         &self.shard
     }
 
-    /// The descriptor, as operations name it.
+    /// The descriptor in the form that operations use.
     pub(super) fn target(&self) -> Fd {
         Fd(self.fd.as_ref().expect("taken only when the socket is dropped").as_raw_fd())
     }
@@ -66,8 +67,8 @@ impl Socket {
         self.latest[side as usize].set(Some(key));
     }
 
-    /// Ends one direction, or both, for the other end too. What it says about a connection that is
-    /// gone already is of no use.
+    /// Ends one direction, or both, for the other end too. The result is ignored: an error means
+    /// that the connection is already gone.
     pub(super) fn shutdown(&self, how: libc::c_int) {
         // SAFETY: no memory is involved.
         unsafe { libc::shutdown(self.target().0, how) };
@@ -81,7 +82,7 @@ impl Socket {
         self.interrupt();
     }
 
-    /// Without a shutdown, which every process that has the socket would feel.
+    /// Stops without a shutdown, which would affect every process that has the socket.
     fn let_go(&self) {
         if self.closed.replace(true) {
             return;
@@ -107,7 +108,7 @@ impl Drop for Socket {
     }
 }
 
-/// Interrupts a listener or a stream, from any task of its shard: whoever waits on it gets an
+/// Interrupts a listener or a stream, from any task of its shard. Tasks that wait on it get an
 /// error.
 #[derive(Clone)]
 pub struct Closer {
@@ -119,18 +120,17 @@ impl Closer {
         Closer { socket: Rc::downgrade(socket) }
     }
 
-    /// Ends the socket, also for the other end. Operations that wait, and all later ones, fail with
-    /// [`io::ErrorKind::ConnectionAborted`]. Does nothing if that has happened, or if the socket
-    /// was dropped.
+    /// Ends the socket, also for the other end. Waiting operations, and all later ones, fail with
+    /// [`io::ErrorKind::ConnectionAborted`]. Does nothing if the socket was closed or dropped.
     pub fn close(&self) {
         if let Some(socket) = self.socket.upgrade() {
             socket.close();
         }
     }
 
-    /// Stops using a listening socket, which others have too: connections wait for them, and a Unix
-    /// socket's file stays. Whoever accepts here gets the error of [`Closer::close`], after a
-    /// connection that was complete already.
+    /// Stops using a listening socket that other processes have too. Connections wait for them, and
+    /// a Unix socket's file stays. A task that accepts here gets the error of [`Closer::close`],
+    /// after a connection that was already complete.
     pub fn let_go(&self) {
         if let Some(socket) = self.socket.upgrade() {
             socket.let_go();
@@ -138,12 +138,12 @@ impl Closer {
     }
 }
 
-/// What operations on a socket return after [`Closer::close`].
+/// The error of operations on a socket after [`Closer::close`].
 pub(super) fn closed_here() -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionAborted, "closed on this side")
 }
 
-/// The operation may be tried again.
+/// Whether the operation may be tried again.
 pub(super) fn is_transient(result: i32) -> bool {
     matches!(-result, libc::EINTR | libc::EAGAIN)
 }

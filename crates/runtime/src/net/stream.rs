@@ -26,7 +26,7 @@ pub struct Stream {
     pub writer: StreamWriter,
     /// The other end.
     pub peer: Peer,
-    /// This end's address, of TCP.
+    /// The address of this end, for TCP.
     pub local: Option<SocketAddr>,
 }
 
@@ -34,14 +34,14 @@ pub struct Stream {
 pub struct StreamReader {
     socket: Rc<Socket>,
     is_prompt: bool,
-    /// The last receive took all that there was: the next one waits before it looks.
+    /// The last receive took all available data, so the next one waits before it tries to receive.
     is_drained: bool,
 }
 
-/// `IORING_RECVSEND_POLL_FIRST`: the operation waits for data without having looked for them.
+/// `IORING_RECVSEND_POLL_FIRST`: the operation waits for data without trying to receive first.
 const POLL_FIRST: u16 = 1;
 
-/// A receive in flight that the shard may look for instead of sleeping.
+/// A receive in flight for which the shard may poll instead of sleeping.
 struct Prompt<'a>(&'a Cell<u32>);
 
 impl<'a> Prompt<'a> {
@@ -60,12 +60,12 @@ impl Drop for Prompt<'_> {
 /// The sending half of a [`Stream`].
 pub struct StreamWriter {
     socket: Rc<Socket>,
-    /// The header of the last gathered send, to be used again.
+    /// The header of the last gathered send, for reuse.
     message: Option<Box<Message>>,
 }
 
 impl Stream {
-    /// Takes a connection on this shard.
+    /// Serves a connection on this shard.
     pub fn new(env: &ShardEnv, incoming: Incoming) -> Stream {
         let socket = Socket::new(env.shard(), incoming.fd);
         Stream {
@@ -76,37 +76,37 @@ impl Stream {
         }
     }
 
-    /// Takes the halves apart.
+    /// Separates the halves.
     pub fn split(self) -> (StreamReader, StreamWriter) {
         (self.reader, self.writer)
     }
 
-    /// Interrupts both halves.
+    /// A handle that interrupts both halves.
     pub fn closer(&self) -> Closer {
         self.reader.closer()
     }
 }
 
 impl StreamReader {
-    /// Interrupts both halves of the stream.
+    /// A handle that interrupts both halves of the stream.
     pub fn closer(&self) -> Closer {
         Closer::new(&self.socket)
     }
 
-    /// From here on the other end may be one that asks again as soon as it is answered: where it
-    /// proves to be, the shard looks for its next bytes for some microseconds before it sleeps.
+    /// From here on the other end may send its next request as soon as it gets an answer. If it
+    /// does, the shard polls for its next bytes for some microseconds before it sleeps.
     pub fn expect_promptly(&mut self) {
         self.is_prompt = true;
     }
 
-    /// Waits for data and puts what has arrived into `buf` from index `from` on. Gives the buffer
-    /// back, and how many bytes came: 0 if the other end has finished sending.
+    /// Waits for data and puts it into `buf` from index `from` on. Returns the buffer, and the
+    /// number of bytes: 0 if the other end has finished sending.
     ///
     /// Dropping the future may lose data: do it only to end the connection.
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`]; otherwise what the system
-    /// says.
+    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`]; otherwise errors of the
+    /// system.
     ///
     /// # Panics
     /// If there is no room: `from` is not below the length of `buf`.
@@ -118,8 +118,8 @@ impl StreamReader {
     /// Fills `range` of `buf`.
     ///
     /// # Errors
-    /// [`io::ErrorKind::UnexpectedEof`] if the other end finished before, otherwise as
-    /// [`StreamReader::recv`].
+    /// [`io::ErrorKind::UnexpectedEof`] if the other end finished before the range was full;
+    /// otherwise as [`StreamReader::recv`].
     ///
     /// # Panics
     /// If the range is not within `buf`.
@@ -169,7 +169,7 @@ impl StreamReader {
             let result;
             (result, buf) = operation.await.into_fill();
             match result {
-                // The end of data, or what `close` made of it.
+                // The end of data, or the result of `close`.
                 0 if self.socket.is_closed() => {}
                 0.. => {
                     self.is_drained = (result as u32) < len;
@@ -183,19 +183,19 @@ impl StreamReader {
 }
 
 impl StreamWriter {
-    /// Interrupts both halves of the stream.
+    /// A handle that interrupts both halves of the stream.
     pub fn closer(&self) -> Closer {
         Closer::new(&self.socket)
     }
 
-    /// Sends everything, segment after segment, gathered into as few operations as possible. When
-    /// it returns, the kernel has taken it all. (A `Vec<Buf>` becomes segments by
-    /// `Segments::from_vec` without copying.)
+    /// Sends all segments in order, gathered into as few operations as possible. When it returns,
+    /// the kernel has taken all bytes. (`Segments::from_vec` turns a `Vec<Buf>` into segments
+    /// without copying.)
     ///
     /// # Errors
-    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`]; otherwise what the system
-    /// says, for example [`io::ErrorKind::BrokenPipe`]. How much was sent is then unknown: the
-    /// connection is of no use any more.
+    /// [`io::ErrorKind::ConnectionAborted`] after [`Closer::close`]; otherwise errors of the
+    /// system, for example [`io::ErrorKind::BrokenPipe`]. After an error it is unknown how much was
+    /// sent: the connection cannot be used any more.
     pub async fn send_all(&mut self, data: Segments) -> io::Result<()> {
         match data.len() {
             0 => Ok(()),
@@ -204,17 +204,17 @@ impl StreamWriter {
         }
     }
 
-    /// Sends without waiting, from wherever there is something to send.
+    /// A handle that sends without waiting, from any task of the shard.
     pub fn at_once(&self) -> SendsAtOnce {
         SendsAtOnce { socket: Rc::downgrade(&self.socket) }
     }
 
-    /// Says to the other end that nothing more will come.
+    /// Tells the other end that no more data will follow.
     pub fn shutdown(&mut self) {
         self.socket.shutdown(libc::SHUT_WR);
     }
 
-    /// What a result means: how many bytes were sent, 0 to try again.
+    /// Interprets a result: the number of bytes sent, 0 to try again.
     fn sent(&self, result: i32) -> io::Result<usize> {
         match result {
             _ if self.socket.is_closed() => Err(closed_here()),
@@ -269,14 +269,14 @@ impl StreamWriter {
     }
 }
 
-/// Sends on a stream what the kernel takes at once: for short answers, which it nearly always does,
-/// an operation of the ring and the turns until it is known to be complete cost as much as the
-/// sending.
+/// Sends data on a stream if the kernel takes it at once. The kernel nearly always takes short
+/// answers at once. For them an operation of the ring, and the turns until its completion is seen,
+/// would cost as much as the sending itself.
 pub struct SendsAtOnce {
     socket: Weak<Socket>,
 }
 
-/// Bytes to be sent with others.
+/// A range of bytes in a gathered send.
 #[repr(transparent)]
 pub struct Piece<'a> {
     range: libc::iovec,
@@ -284,7 +284,7 @@ pub struct Piece<'a> {
 }
 
 impl Piece<'_> {
-    /// How many bytes.
+    /// The number of bytes.
     #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
     pub fn len(&self) -> usize {
         self.range.iov_len
@@ -305,9 +305,9 @@ impl<'a> From<&'a [u8]> for Piece<'a> {
 }
 
 impl SendsAtOnce {
-    /// Sends the first of these bytes, piece after piece, and says how many the kernel took. None
-    /// if the stream has failed or was closed: the next [`StreamWriter::send_all`] says so. Not to
-    /// be called while such a one is under way: its bytes may be split.
+    /// Sends the first of these bytes, piece after piece, and returns how many the kernel took. It
+    /// sends none if the stream has failed or was closed: the next [`StreamWriter::send_all`]
+    /// reports that. It must not be called during a `send_all`, whose bytes may be sent in parts.
     pub fn send(&self, pieces: &[Piece<'_>]) -> usize {
         let Some(socket) = self.socket.upgrade().filter(|socket| !socket.is_closed()) else { return 0 };
         // SAFETY: a message header without name, vector and control data is all zeroes.
@@ -315,8 +315,8 @@ impl SendsAtOnce {
         header.msg_iov = pieces.as_ptr().cast_mut().cast();
         header.msg_iovlen = pieces.len().min(RANGES_MAX) as _;
         let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-        // SAFETY: the pieces are a vector (`Piece`), which `sendmsg` only reads, and what they
-        // point to outlives the call.
+        // SAFETY: the pieces are a vector (`Piece`), which `sendmsg` only reads. The memory that
+        // they point to outlives the call.
         let sent = unsafe { libc::sendmsg(socket.target().0, &raw const header, flags) };
         usize::try_from(sent).unwrap_or(0)
     }
@@ -331,7 +331,7 @@ impl Default for Message {
 }
 
 impl Message {
-    /// Points the header to the data behind the first `skip` bytes, as far as one message goes.
+    /// Points the header to the data after the first `skip` bytes, as much as fits in one message.
     fn point_behind(&mut self, skip: usize) {
         self.vector.clear();
         let mut skip = skip;

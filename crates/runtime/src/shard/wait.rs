@@ -1,4 +1,4 @@
-//! The end of a turn: what was asked for is submitted, and the thread waits, awake or asleep.
+//! The end of a turn: the operations of the turn are submitted, and the thread polls or sleeps.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -15,16 +15,17 @@ use crate::ring::Ring;
 use crate::spin;
 use crate::system;
 
-/// A receive that is kept back from the kernel. As long as the shard looks for something to do it
-/// tries it itself: between a client's request and its answer there is no poll to be armed, none
-/// that wakes, and one system call less. Before the shard does anything else the kernel gets it.
+/// A receive that was not yet given to the kernel. While the shard polls, it tries the receive
+/// itself. Between a client's request and its answer, no poll in the kernel is armed or wakes the
+/// thread, and one system call is saved. Before the shard does other work, the kernel gets the
+/// receive.
 pub(super) struct Held {
     key: OpKey,
     entry: squeue::Entry,
     receive: Receive,
 }
 
-/// What a receive does: fills this memory from this socket.
+/// A receive: fills this memory from this socket.
 #[derive(Clone, Copy)]
 pub(crate) struct Receive {
     pub(crate) socket: RawFd,
@@ -33,11 +34,11 @@ pub(crate) struct Receive {
 }
 
 impl Receive {
-    /// Takes what is there. `None` if nothing is; otherwise what the kernel would say: a count or a
-    /// negated errno.
+    /// Receives available data. `None` if there is none; otherwise the result as the kernel would
+    /// return it: a count or a negated errno.
     ///
     /// # Safety
-    /// The memory is there, and nobody else uses it.
+    /// The memory is valid, and no other code uses it.
     unsafe fn try_now(self) -> Option<i32> {
         // SAFETY: the caller's promise.
         let count = unsafe { libc::recv(self.socket, self.start.cast(), self.len as usize, libc::MSG_DONTWAIT) };
@@ -50,12 +51,12 @@ impl Receive {
 }
 
 impl Shard {
-    /// As [`Shard::start`], for a receive that waits before it looks; dropping the future cancels
-    /// it. It is [`Held`], instead of the one that was before.
+    /// Like [`Shard::start`], for a receive that waits before it tries to receive. Dropping the
+    /// future cancels it. It becomes the [`Held`] receive, and the previous one goes to the kernel.
     ///
     /// # Safety
-    /// As for [`Shard::start`]: `entry` does what `receive` does. The socket is there as long as
-    /// the future.
+    /// As for [`Shard::start`]: `entry` does the same as `receive`. The socket lives as long as the
+    /// future.
     pub(crate) unsafe fn start_held(&self, entry: squeue::Entry, payload: Payload, receive: Receive) -> Op<'_> {
         let key = self.ops.borrow_mut().insert(payload);
         self.release(&mut self.ring.borrow_mut());
@@ -63,19 +64,19 @@ impl Shard {
         Op::new(self, key).cancelable()
     }
 
-    /// Gives the kernel the receive that was kept back from it.
+    /// Gives the held receive to the kernel.
     pub(super) fn release(&self, ring: &mut Ring) {
         if let Some(held) = self.held.take() {
-            // SAFETY: the payload lies in its slot until the completion was reaped.
+            // SAFETY: the payload stays in its slot until the completion is reaped.
             unsafe { ring.push(held.entry) };
         }
     }
 
-    /// Tries the receive that was kept back, if there is one. Returns whether it is complete.
+    /// Tries the held receive, if there is one. Returns whether it is complete.
     fn try_held(&self) -> bool {
         let tried = self.held.borrow().as_ref().and_then(|held| {
-            // SAFETY: the payload lies in its slot, and the future is there: dropping it would have
-            // given the kernel the receive.
+            // SAFETY: the payload is in its slot, and the future exists: dropping it would have
+            // given the receive to the kernel.
             unsafe { held.receive.try_now() }.map(|result| (held.key, result))
         });
         let Some((key, result)) = tried else { return false };
@@ -84,12 +85,12 @@ impl Shard {
         true
     }
 
-    /// Submits what the turn asked for, and waits where nothing is left to do.
+    /// Submits the operations of the turn, and waits if no work is left.
     pub(super) fn enter(&self) {
         let mut ring = self.ring.borrow_mut();
         let busy = !self.ready.borrow().is_empty() || self.remote.has_items() || self.stopping.get();
-        // What drives complete says nothing about the client, and they may need the core that would
-        // look.
+        // Completions of drives say nothing about the client, and the drives may need the core that
+        // would poll.
         let waits_for_client = !busy && self.prompt_receives.get() > 0 && self.drive_ops.get() == 0;
         let looks = waits_for_client && self.spinner.borrow_mut().tries();
         if !looks {
@@ -118,8 +119,8 @@ impl Shard {
         self.spinner.borrow_mut().waited(clock::now().saturating_sub(begin), looks);
     }
 
-    /// Submits, and waits for a completion, a message, or `deadline`, in the way that takes the
-    /// least of the processor.
+    /// Submits, and waits for a completion, a message, or `deadline`, in the way that uses the
+    /// least processor time.
     fn rest(&self, ring: &mut Ring, deadline: Option<Nanos>) {
         let Some(deadline) = deadline else { return self.sleep(ring, None) };
         let left = deadline.saturating_sub(clock::now());
@@ -133,7 +134,7 @@ impl Shard {
             }
             Nap::Asleep => self.sleep(ring, Some(left)),
             Nap::Measured => {
-                // What is submitted is not the sleep's.
+                // Submit first, so that its time is not counted as that of the sleep.
                 self.entered(ring.enter());
                 let before = system::thread_cpu_time();
                 self.sleep(ring, Some(left));
@@ -142,7 +143,7 @@ impl Shard {
         }
     }
 
-    /// Submits, and sleeps until a completion or a message comes or `limit` has passed.
+    /// Submits, and sleeps until there is a completion or a message or `limit` has passed.
     fn sleep(&self, ring: &mut Ring, limit: Option<Nanos>) {
         if self.remote.may_sleep() {
             count(&self.remote.counters.sleeps, 1);
@@ -152,7 +153,7 @@ impl Shard {
         }
     }
 
-    /// Submits, and looks for completions for a while before the shard sleeps. Returns whether
+    /// Submits, and polls for completions for a while before the shard sleeps. Returns whether
     /// there is work.
     fn spin_for_completion(&self, ring: &mut Ring, deadline: Option<Nanos>, window: Nanos) -> bool {
         if ring.wants_enter() {
@@ -172,7 +173,8 @@ impl Shard {
             std::hint::spin_loop();
         };
         count(&self.remote.counters.looked_ns, now.saturating_sub(begin));
-        // If something else was found: there may always be something else.
+        // Also after other work was found: otherwise the receive could wait forever, as there may
+        // always be other work.
         self.release(ring);
         if found && ring.wants_enter() {
             self.entered(ring.enter());

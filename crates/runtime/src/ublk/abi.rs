@@ -1,7 +1,7 @@
-//! What goes over the border to the kernel's ublk driver, as `include/uapi/linux/ublk_cmd.h` of
-//! Linux 6.12 has it, and of 6.16 where that is said.
+//! Commands and structures of the interface to the kernel's ublk driver, as in
+//! `include/uapi/linux/ublk_cmd.h` of Linux 6.12, or of 6.16 where noted.
 //!
-//! All structures are in the machine's byte order and have no padding of their own.
+//! All structures are in the machine's byte order and have no implicit padding.
 
 /// The device for control commands.
 pub(super) const CONTROL_PATH: &str = "/dev/ublk-control";
@@ -10,10 +10,10 @@ pub(super) const CONTROL_PATH: &str = "/dev/ublk-control";
 /// queues lie this many requests apart in the map (`UBLK_MAX_QUEUE_DEPTH`).
 pub(super) const QUEUE_DEPTH_MAX: u16 = 4096;
 
-/// Queues of one device at most (`UBLK_MAX_NR_QUEUES`).
+/// Most queues of one device (`UBLK_MAX_NR_QUEUES`).
 pub(super) const QUEUES_MAX: u16 = 4096;
 
-/// Unit of sizes and places (`SECTOR_SHIFT`).
+/// Unit of sizes and positions (`SECTOR_SHIFT`).
 pub(super) const SECTOR_SHIFT: u32 = 9;
 
 /// `_IOC` of `asm-generic/ioctl.h`, for the type `u`: direction, size of the argument, number.
@@ -39,7 +39,7 @@ pub(super) const START_USER_RECOVERY: u32 = control(READ_WRITE, 0x10);
 pub(super) const END_USER_RECOVERY: u32 = control(READ_WRITE, 0x11);
 pub(super) const GET_DEV_INFO2: u32 = control(READ, 0x12);
 pub(super) const GET_FEATURES: u32 = control(READ, 0x13);
-/// Linux 6.16. The size in sectors is the command's `data`.
+/// Since Linux 6.16. The size in sectors is the command's `data`.
 pub(super) const UPDATE_SIZE: u32 = control(READ_WRITE, 0x15);
 
 pub(super) const FETCH_REQ: u32 = io(0x20);
@@ -48,24 +48,24 @@ pub(super) const NEED_GET_DATA: u32 = io(0x22);
 
 /// A command for a queue was completed with a request.
 pub(super) const IO_RES_OK: i32 = 0;
-/// With a write, whose data are to be asked for.
+/// The request is a write, whose data must be requested.
 pub(super) const IO_RES_NEED_GET_DATA: i32 = 1;
 
 /// Features and flags of a device (`UBLK_F_*`).
 pub(super) mod flag {
-    /// The data of a write are asked for by a command.
+    /// The data of a write are requested by a command.
     pub const NEED_GET_DATA: u64 = 1 << 2;
     /// The device outlives its server.
     pub const USER_RECOVERY: u64 = 1 << 3;
-    /// What the server had not answered when it died is asked of the next one.
+    /// Requests that the server had not answered when it died are sent to the next one.
     pub const USER_RECOVERY_REISSUE: u64 = 1 << 4;
-    /// Made by somebody without `CAP_SYS_ADMIN`.
+    /// Created by a user without `CAP_SYS_ADMIN`.
     pub const UNPRIVILEGED_DEV: u64 = 1 << 5;
     /// Commands are encoded as by `_IOC`. Linux 6.1 lacks it.
     pub const CMD_IOCTL_ENCODE: u64 = 1 << 6;
     /// Data are copied by `pread` and `pwrite`.
     pub const USER_COPY: u64 = 1 << 7;
-    /// A device that is served takes another size. Linux 6.16.
+    /// The size of a device can change while it is served. Since Linux 6.16.
     pub const UPDATE_SIZE: u64 = 1 << 10;
 }
 
@@ -81,13 +81,13 @@ pub(super) mod state {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct ControlCommand {
     pub device: u32,
-    /// All ones where no queue is meant.
+    /// All ones if no queue is meant.
     pub queue: u16,
     pub len: u16,
-    /// For a device of somebody unprivileged: its path comes first.
+    /// For a device of an unprivileged user: the device's path comes first.
     pub address: u64,
     pub data: u64,
-    /// With the zero at its end.
+    /// Includes the zero at its end.
     pub path_len: u16,
     pub pad: u16,
     pub reserved: u32,
@@ -106,7 +106,7 @@ pub(super) struct DeviceInfo {
     pub server_pid: i32,
     pub pad1: u32,
     pub flags: u64,
-    /// The kernel keeps it for the server, and does not look at it.
+    /// The kernel keeps it for the server, and does not interpret it.
     pub server_flags: u64,
     pub owner_uid: u32,
     pub owner_gid: u32,
@@ -123,7 +123,7 @@ pub(super) mod attribute {
 /// `UBLK_PARAM_TYPE_BASIC | UBLK_PARAM_TYPE_DISCARD`.
 pub(super) const PARAMETERS_BASIC_AND_DISCARD: u32 = 1 << 0 | 1 << 1;
 
-/// `struct ublk_params`, as far as it is used here: header, `ublk_param_basic`,
+/// The part of `struct ublk_params` that is used here: header, `ublk_param_basic`,
 /// `ublk_param_discard`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default)]
@@ -145,7 +145,7 @@ pub(super) struct Parameters {
     pub write_zeroes_sectors_max: u32,
     pub discard_segments_max: u16,
     pub reserved0: u16,
-    /// Rounds the whole up to its alignment; the driver reads `len` bytes.
+    /// Rounds the size up to the alignment. The driver reads only `len` bytes.
     pub unused: u32,
 }
 
@@ -195,11 +195,11 @@ pub(super) mod operation {
 /// Flags of a request (`UBLK_IO_F_*`).
 pub(super) mod request_flag {
     pub const FUA: u32 = 1 << 13;
-    /// Zeroed space is to stay allocated.
+    /// Zeroed space must stay allocated.
     pub const NO_UNMAP: u32 = 1 << 15;
 }
 
-/// Where the data of a request lie for `pread` and `pwrite` (`UBLKSRV_IO_BUF_OFFSET`,
+/// Position of the data of a request for `pread` and `pwrite` (`UBLKSRV_IO_BUF_OFFSET`,
 /// `UBLK_TAG_OFF`, `UBLK_QID_OFF`).
 pub(super) const fn data_offset(queue: u16, tag: u16) -> u64 {
     const BUFFERS: u64 = 0x8000_0000;
@@ -222,7 +222,7 @@ mod tests {
         // Computed by a C compiler from the header of Linux 6.12.
         assert_eq!((ADD_DEV, GET_DEV_INFO2, GET_FEATURES), (0xc020_7504, 0x8020_7512, 0x8020_7513));
         assert_eq!((FETCH_REQ, COMMIT_AND_FETCH_REQ), (0xc010_7520, 0xc010_7521));
-        // From that of Linux 6.16.
+        // From the header of Linux 6.16.
         assert_eq!((UPDATE_SIZE, flag::UPDATE_SIZE), (0xc020_7515, 0x400));
     }
 

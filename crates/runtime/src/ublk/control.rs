@@ -1,4 +1,4 @@
-//! Making, finding and removing devices.
+//! Creating, finding and removing devices.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -13,25 +13,25 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use super::abi::{self, ControlCommand, DeviceInfo, Parameters, SECTOR_SHIFT, attribute, flag};
 use super::{UblkError, UblkSpec};
 
-/// How long a dying server is waited for: until the kernel has taken back what it had. Of a queue
-/// of which the server had every slot, Linux before 6.15 notices that only when a request is over
-/// its time, 30 s.
+/// How long to wait for a dying server, until the kernel has taken back its requests. If the server
+/// held every slot of a queue, Linux before 6.15 notices the end of the server only when a request
+/// times out, after 30 s.
 const QUIET_LIMIT: Duration = Duration::from_secs(60);
-/// What `nr_requests` of a block device can be at least (`BLKDEV_MIN_RQ`).
+/// The smallest `nr_requests` of a block device (`BLKDEV_MIN_RQ`).
 const REQUESTS_MIN: u16 = 4;
-/// How long the nodes of a new device are waited for, and, without privileges, for somebody to hand
-/// them over.
+/// How long to wait for the nodes of a new device, and, without privileges, for access to them to
+/// be granted.
 const NODE_LIMIT: Duration = Duration::from_secs(10);
-/// Commands that are not done within this remind the kernel of them. It hands each to a worker
-/// thread of its own, and Linux 6.18 was seen to wait for a worker that it had never made. An
-/// operation that has to go to a worker has it make one.
+/// After this time a command that is not done is followed by a reminder. The kernel hands each
+/// command to a worker thread of its own, and Linux 6.18 was seen to wait for a worker that it had
+/// never created. An operation that must run on a worker makes the kernel create one.
 const REMIND_AFTER: types::Timespec = types::Timespec::new().sec(1);
-/// The mark of such an operation; commands have 0.
+/// The `user_data` of such a reminder; commands have 0.
 const REMINDER: u64 = 1;
-/// Between two looks at either.
+/// Pause between two checks for a dying server or for a node.
 const LOOK_PAUSE: Duration = Duration::from_millis(10);
 
-/// The control device. Commands on it block until they are done.
+/// The control device. Commands on it block until they are complete.
 pub struct UblkControl {
     ring: IoUring<squeue::Entry128, cqueue::Entry>,
     file: File,
@@ -41,34 +41,34 @@ pub struct UblkControl {
 /// State of a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UblkState {
-    /// Made and not started, or stopped.
+    /// Created and not started, or stopped.
     Dead,
     /// Served.
     Live,
-    /// Its server has ended; what is asked of it waits for the next one.
+    /// Its server has ended. Requests to the device wait for the next server.
     Waiting,
 }
 
-/// A device that is there.
+/// A device that exists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UblkFound {
     /// Its number.
     pub number: u32,
-    /// What its maker gave in [`UblkSpec::identity`].
+    /// The value that its creator set in [`UblkSpec::identity`].
     pub identity: u64,
-    /// How it is.
+    /// Its state.
     pub state: UblkState,
-    /// Process of its last server, if there was one.
+    /// Process ID of its last server, if there was one.
     pub server: Option<u32>,
 }
 
-/// A device that this process serves. Cloned for each shard.
+/// A device that this process serves. It is cloned for each shard.
 #[derive(Debug, Clone)]
 pub struct UblkDevice {
     /// `/dev/ublkcN`.
     pub(super) file: Arc<File>,
     pub(super) info: DeviceInfo,
-    /// There was one before this server.
+    /// It had a server before this one.
     recovered: bool,
 }
 
@@ -78,7 +78,7 @@ impl UblkDevice {
         self.info.device
     }
 
-    /// Its queues, each to be served by one shard.
+    /// Its queues. Each must be served by one shard.
     pub fn queues(&self) -> u16 {
         self.info.queues
     }
@@ -93,12 +93,12 @@ impl UblkDevice {
         self.info.io_bytes_max
     }
 
-    /// The device outlives its server.
+    /// Whether the device outlives its server.
     pub fn is_recoverable(&self) -> bool {
         self.info.flags & flag::USER_RECOVERY != 0
     }
 
-    /// Data are copied by system calls, not by the commands.
+    /// Data are copied by system calls of the server, not by the commands.
     pub(super) fn copies_itself(&self) -> bool {
         self.info.flags & flag::USER_COPY != 0
     }
@@ -118,7 +118,7 @@ impl UblkControl {
     /// Opens the control device.
     ///
     /// # Errors
-    /// [`UblkError::NoDriver`], [`UblkError::TooOld`], and what opening it says.
+    /// [`UblkError::NoDriver`], [`UblkError::TooOld`], and errors of opening the control device.
     pub fn open() -> Result<UblkControl, UblkError> {
         let opened = OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(abi::CONTROL_PATH);
         let file = opened.map_err(|error| match error.raw_os_error() {
@@ -149,17 +149,17 @@ impl UblkControl {
         Ok(control)
     }
 
-    /// Makes a device. It is to be served on all queues before [`UblkControl::start`].
+    /// Creates a device. All its queues must be served before [`UblkControl::start`].
     ///
     /// # Errors
-    /// [`UblkError::Taken`]; what the kernel refuses. Nothing is left then.
+    /// [`UblkError::Taken`]; refusals of the kernel. After an error no device is left.
     pub fn add(&mut self, spec: &UblkSpec) -> Result<UblkDevice, UblkError> {
         let wanted = spec.number.unwrap_or(u32::MAX);
         let recovery = flag::USER_RECOVERY | flag::USER_RECOVERY_REISSUE;
         let copying = if self.features & flag::USER_COPY != 0 { flag::USER_COPY } else { flag::NEED_GET_DATA };
         let mut info = DeviceInfo {
             queues: spec.queues.min(abi::QUEUES_MAX),
-            // And one that stays free.
+            // One more, for the slot that stays free.
             depth: (spec.depth.max(REQUESTS_MIN) + 1).min(abi::QUEUE_DEPTH_MAX),
             io_bytes_max: spec.io_bytes_max,
             device: wanted,
@@ -169,8 +169,8 @@ impl UblkControl {
         };
         let mut added = self.add_device(&mut info);
         if matches!(&added, Err(error) if error.raw_os_error() == Some(libc::EPERM)) {
-            // Whoever has no privileges may have a device all the same, but no copying, and none
-            // that outlives its server.
+            // Without privileges a process may still have a device, but not with copying by system
+            // calls, and not one that outlives its server.
             info.flags = flag::UNPRIVILEGED_DEV | flag::NEED_GET_DATA;
             added = self.add_device(&mut info);
         }
@@ -178,10 +178,11 @@ impl UblkControl {
             Some(libc::EEXIST) => UblkError::Taken(wanted),
             _ => UblkError::os("a new ublk device", error),
         })?;
-        // Opened first: without privileges, parameters are taken only from who may open it.
+        // Opened first: without privileges, the kernel accepts parameters only from a process that
+        // may open it.
         let finished = open_server(info, false).and_then(|device| self.set_parameters(&info, spec).map(|()| device));
         finished.inspect_err(|_| {
-            // It was never started: nobody misses it.
+            // It was never started, so no process uses it.
             let _ = self.delete(info.device);
         })
     }
@@ -217,10 +218,10 @@ impl UblkControl {
             .map_err(|error| UblkError::os("the parameters of a ublk device", error))
     }
 
-    /// Looks at a device. `None` if there is none of that number.
+    /// Queries a device. `None` if there is none with that number.
     ///
     /// # Errors
-    /// What the kernel says, such as that it is not ours to look at.
+    /// Errors of the kernel, for example that this process may not query the device.
     pub fn find(&mut self, number: u32) -> Result<Option<UblkFound>, UblkError> {
         let Some(info) = self.info(number)? else { return Ok(None) };
         Ok(Some(UblkFound {
@@ -246,11 +247,11 @@ impl UblkControl {
         }
     }
 
-    /// Becomes the server of a device whose server has ended, or is ending: that is waited for, 60
-    /// s at most. It is to be served on all queues before [`UblkControl::start`].
+    /// Becomes the server of a device whose server has ended or is ending. It waits for the end of
+    /// that server for at most 60 s. All queues must be served before [`UblkControl::start`].
     ///
     /// # Errors
-    /// [`UblkError::Gone`]; what the kernel says, such as that another server lives.
+    /// [`UblkError::Gone`]; errors of the kernel, for example that another server is alive.
     pub fn recover(&mut self, number: u32) -> Result<UblkDevice, UblkError> {
         let until = Instant::now() + QUIET_LIMIT;
         loop {
@@ -272,11 +273,11 @@ impl UblkControl {
         }
     }
 
-    /// Starts a device, or lets it go on. Waits until all slots of all queues are being served, so
-    /// call it from a thread that they don't need. When it returns, `/dev/ublkbN` is there.
+    /// Starts a device, or resumes it. It waits until all slots of all queues are served, so call
+    /// it on a thread that they do not need. When it returns, `/dev/ublkbN` exists.
     ///
     /// # Errors
-    /// What the kernel refuses.
+    /// Refusals of the kernel.
     pub fn start(&mut self, device: &UblkDevice) -> Result<(), UblkError> {
         let number = device.number();
         let operation = if device.recovered { abi::END_USER_RECOVERY } else { abi::START_DEV };
@@ -297,24 +298,26 @@ impl UblkControl {
         Ok(())
     }
 
-    /// Whether the kernel changes the size of a device that is there: Linux 6.16 and newer.
+    /// Whether the kernel can change the size of an existing device: Linux 6.16 and newer.
     pub fn can_resize(&self) -> bool {
         self.features & flag::UPDATE_SIZE != 0
     }
 
-    /// Gives a device another size, which the kernel tells whoever has it open or mounted. Nothing
-    /// to do if it has that size already, or if it is not live: whoever starts it, or takes it
-    /// over, looks after its size then. `size_bytes` is a multiple of the device's blocks.
+    /// Changes the size of a device. The kernel notifies the processes that have it open or
+    /// mounted. Does nothing if it has that size already, or if it is not live: the server that
+    /// starts it, or takes it over, then sets its size. `size_bytes` is a multiple of the device's
+    /// blocks.
     ///
     /// # Errors
-    /// [`UblkError::KeepsSize`]; what the kernel refuses. That there is no such device is fine.
+    /// [`UblkError::KeepsSize`]; refusals of the kernel. It is no error if the device does not
+    /// exist.
     pub fn resize(&mut self, number: u32, size_bytes: u64) -> Result<(), UblkError> {
-        // The first drivers with this command follow a null pointer if they are told of a device
-        // that was never started.
+        // The first drivers with this command dereference a null pointer if the device was never
+        // started.
         let Some(info) = self.info(number)?.filter(|info| info.state == abi::state::LIVE) else { return Ok(()) };
         let sectors = size_bytes >> SECTOR_SHIFT;
         let of_size = |error| UblkError::os(format!("the size of {}", block_path(number)), error);
-        // sysfs has it in sectors of 512 bytes, whatever the device's blocks are.
+        // sysfs gives the size in sectors of 512 bytes, independent of the device's block size.
         let known = fs::read_to_string(format!("/sys/block/ublkb{number}/size")).map_err(of_size)?;
         if known.trim().parse() == Ok(sectors) {
             return Ok(());
@@ -326,19 +329,19 @@ impl UblkControl {
         self.bare(abi::UPDATE_SIZE, command, &info).map_err(of_size)
     }
 
-    /// Ends a device: what was asked of it fails, and its slots get nothing any more. It is to be
-    /// removed then.
+    /// Stops a device. Its outstanding requests fail, and its slots get no more requests. The
+    /// device must be removed afterwards.
     ///
     /// # Errors
-    /// What the kernel refuses. That there is none is fine.
+    /// Refusals of the kernel. It is no error if the device does not exist.
     pub fn stop(&mut self, number: u32) -> Result<(), UblkError> {
         self.end(abi::STOP_DEV, number, "stopping")
     }
 
-    /// Removes a device, and stops it if it was not. Waits until nobody has it open.
+    /// Removes a device, and stops it first if necessary. Waits until no process has it open.
     ///
     /// # Errors
-    /// What the kernel refuses. That there is none is fine.
+    /// Refusals of the kernel. It is no error if the device does not exist.
     pub fn delete(&mut self, number: u32) -> Result<(), UblkError> {
         self.end(abi::DEL_DEV, number, "removing")
     }
@@ -356,16 +359,16 @@ impl UblkControl {
 
     /// A command without an argument in memory.
     fn bare(&mut self, operation: u32, command: ControlCommand, info: &DeviceInfo) -> io::Result<()> {
-        // SAFETY: there is nothing to point to.
+        // SAFETY: there is no memory to point to.
         unsafe { self.command_with(operation, command, is_unprivileged(info), &mut ()) }
     }
 
-    /// A command with an argument, which the kernel reads and may change. For the device of
-    /// somebody unprivileged, the path of the server's node comes first, by which the kernel checks
-    /// who may do that.
+    /// A command with an argument, which the kernel reads and may change. For a device of an
+    /// unprivileged user, the path of the server's node comes first: the kernel uses it to check
+    /// permissions.
     ///
     /// # Safety
-    /// The argument is what the driver takes with this command, and may hold any bytes.
+    /// The argument has the type that the driver expects for this command, and may hold any bytes.
     unsafe fn command_with<T: Copy>(
         &mut self,
         operation: u32,
@@ -375,7 +378,7 @@ impl UblkControl {
     ) -> io::Result<()> {
         let mut path = if with_path { server_path(command.device).into_bytes() } else { Vec::new() };
         if with_path {
-            // To a whole number of words, so that the argument stays aligned. Zeroes end the path.
+            // Padded to whole words, so that the argument stays aligned. Zeroes end the path.
             path.resize((path.len() + 1).next_multiple_of(8), 0);
         }
         let mut memory = vec![0u64; path.len() / 8 + size_of::<T>().div_ceil(8)];
@@ -395,19 +398,19 @@ impl UblkControl {
         };
         // SAFETY: `memory` has the length that is passed, and lives until the command is done.
         unsafe { self.command(operation, command) }?;
-        // SAFETY: as above; the caller says that any bytes are a value.
+        // SAFETY: as above; the caller promises that any bytes are a valid value.
         *argument = unsafe { bytes.add(path.len()).cast::<T>().read_unaligned() };
         Ok(())
     }
 
     /// # Safety
-    /// What the command points to has the length that it says, and the kernel may write to it.
+    /// The memory that the command points to has the given length, and the kernel may write to it.
     unsafe fn command(&mut self, operation: u32, command: ControlCommand) -> io::Result<()> {
         let mut bytes = [0; 80];
         // SAFETY: a command has no padding, and is shorter than 80 bytes.
         unsafe { bytes.as_mut_ptr().cast::<ControlCommand>().write_unaligned(command) };
         let entry = opcode::UringCmd80::new(types::Fd(self.file.as_raw_fd()), operation).cmd(bytes).build();
-        // SAFETY: the caller's promise; the command is waited for below.
+        // SAFETY: the caller's promise; the loop below waits for the command.
         unsafe { self.ring.submission().push(&entry) }.map_err(|_| io::Error::from_raw_os_error(libc::EBUSY))?;
         let limit = types::SubmitArgs::new().timespec(&REMIND_AFTER);
         loop {
@@ -416,7 +419,8 @@ impl UblkControl {
                 Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
                 Err(error) if error.raw_os_error() == Some(libc::ETIME) => {
                     let reminder = opcode::Nop::new().build().flags(squeue::Flags::ASYNC).user_data(REMINDER);
-                    // SAFETY: the entry holds no pointer. Without room one is on its way.
+                    // SAFETY: the entry holds no pointer. If there is no room, a reminder is
+                    // already queued.
                     let _ = unsafe { self.ring.submission().push(&reminder.into()) };
                 }
                 Err(error) => return Err(error),
@@ -433,20 +437,20 @@ fn is_unprivileged(info: &DeviceInfo) -> bool {
     info.flags & flag::UNPRIVILEGED_DEV != 0
 }
 
-/// Has the kernel send a queue one request less than it has slots, so that a slot always waits. By
-/// its command that waits the kernel notices at once that the server has ended; if each slot had a
-/// request, only 30 s later.
+/// Makes the kernel send one request less to a queue than it has slots, so one slot is always free.
+/// The waiting command of this slot tells the kernel at once that the server has ended. If each
+/// slot had a request, the kernel would notice only 30 s later.
 fn keep_a_slot_free(device: &UblkDevice) -> io::Result<()> {
     let path = format!("/sys/block/ublkb{}/queue/nr_requests", device.number());
     let requests = device.depth() - 1;
-    // It stays over a change of servers. Setting it waits for everything that is under way.
+    // The setting survives a change of servers. Setting it waits for all requests in progress.
     if fs::read_to_string(&path)?.trim().parse().is_ok_and(|set: u16| set <= requests) {
         return Ok(());
     }
     fs::write(&path, requests.to_string())
 }
 
-/// Waits for a node of `/dev`.
+/// Waits for a node in `/dev`.
 fn wait_for(there: impl Fn() -> bool) -> bool {
     let until = Instant::now() + NODE_LIMIT;
     while !there() {
@@ -464,7 +468,7 @@ fn open_server(info: DeviceInfo, recovered: bool) -> Result<UblkDevice, UblkErro
     loop {
         match OpenOptions::new().read(true).write(true).custom_flags(libc::O_CLOEXEC).open(&path) {
             Ok(file) => return Ok(UblkDevice { file: Arc::new(file), info, recovered }),
-            // The node is on its way; who has no privileges waits for somebody to hand it over.
+            // The node may appear soon. Without privileges, access to it must first be granted.
             Err(error)
                 if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EACCES | libc::EPERM))
                     && Instant::now() < until =>

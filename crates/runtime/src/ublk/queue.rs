@@ -36,11 +36,11 @@ impl Descriptors {
         Ok(Descriptors { start: NonNull::new(start.cast()).expect("a mapping is not at address 0"), bytes })
     }
 
-    /// The description of the request that a slot has. The kernel changes it only while the slot
-    /// has none.
+    /// The description of the request in a slot. The kernel changes it only while the slot has no
+    /// request.
     fn get(&self, tag: u16) -> IoDescriptor {
-        // SAFETY: a tag is below the depth, for which the mapping has room. Volatile, since the
-        // kernel writes there.
+        // SAFETY: a tag is below the depth, for which the mapping has room. The read is volatile,
+        // since the kernel writes there.
         unsafe { self.start.as_ptr().add(usize::from(tag)).read_volatile() }
     }
 }
@@ -56,11 +56,11 @@ struct Queue {
     env: ShardEnv,
     device: UblkDevice,
     index: u16,
-    /// The device's descriptor, as commands name it; there until the queue is dropped. A copy of
-    /// its own, since commands that are queued name it by number.
+    /// The device's descriptor for commands; `None` only while the queue is dropped. It is a
+    /// separate copy, since queued commands refer to it by number.
     ///
-    /// Not a registered file, for the reason that sockets are none: commands wait for ever, and a
-    /// device cannot be removed while a ring holds its file.
+    /// It is not a registered file, for the same reason as for sockets: commands wait forever, and
+    /// a device cannot be removed while a ring holds its file.
     fd: Option<OwnedFd>,
     descriptors: Descriptors,
 }
@@ -79,39 +79,39 @@ impl Drop for Queue {
     }
 }
 
-/// What a block device is asked for.
+/// The operation of a request for a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum UblkOperation {
     /// Fill memory; answered by [`UblkSlot::answer_read`].
     Read,
-    /// Keep the data that [`UblkSlot::data`] gives.
+    /// Store the data that [`UblkSlot::data`] returns.
     Write {
-        /// Durable when answered.
+        /// The data must be durable when answered.
         fua: bool,
     },
-    /// Everything that was answered before becomes durable.
+    /// Make all writes durable that were answered before.
     Flush,
-    /// Give a range back.
+    /// Discard a range.
     Discard,
-    /// Make a range zeroes.
+    /// Zero a range.
     WriteZeroes {
-        /// Durable when answered.
+        /// The zeroes must be durable when answered.
         fua: bool,
-        /// Its space stays allocated.
+        /// Keep its space allocated.
         keep_allocated: bool,
     },
-    /// Something that was not offered.
+    /// An operation that the device does not offer.
     Unknown,
 }
 
 /// A request for a block device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct UblkRequest {
-    /// What to do.
+    /// The operation.
     pub operation: UblkOperation,
-    /// Where, in bytes; a multiple of the device's blocks.
+    /// Start, in bytes; a multiple of the device's blocks.
     pub offset: u64,
-    /// How much, in bytes; a multiple of the device's blocks.
+    /// Length, in bytes; a multiple of the device's blocks.
     pub len: u64,
 }
 
@@ -135,7 +135,8 @@ impl UblkRequest {
         }
     }
 
-    /// What the driver takes for success: the bytes moved, where bytes move.
+    /// The result that the driver takes as success: the bytes moved, or 0 for operations without
+    /// data.
     fn success(&self) -> i32 {
         match self.operation {
             // The largest request is below 2 GiB, since `UblkSpec::io_bytes_max` is 32 bits and the
@@ -146,16 +147,16 @@ impl UblkRequest {
     }
 }
 
-/// A place for one request at a time, of one queue, on one shard.
+/// A place for one request at a time, in one queue, on one shard.
 pub struct UblkSlot {
     queue: Rc<Queue>,
     tag: u16,
-    /// The request that is not answered yet.
+    /// The request that was not answered yet.
     request: Option<UblkRequest>,
 }
 
 impl UblkDevice {
-    /// All slots of a queue, for the calling shard, which alone may use them from now on.
+    /// All slots of a queue for the calling shard. Only this shard may use them from now on.
     ///
     /// # Errors
     /// If the kernel does not map the queue.
@@ -168,15 +169,15 @@ impl UblkDevice {
 }
 
 impl UblkSlot {
-    /// Waits for the first request. `None`: the device is being stopped.
+    /// Waits for the first request. `None` if the device is being stopped.
     pub async fn fetch(&mut self) -> Option<UblkRequest> {
         self.next(abi::FETCH_REQ, 0, 0, Payload::None).await
     }
 
-    /// The data of the write that the slot has, in `buf`, which has its length.
+    /// Reads the data of the write in the slot into `buf`, which has the length of the write.
     ///
     /// # Errors
-    /// What the kernel says; the request is to be answered with that.
+    /// Errors of the kernel; the request must be answered with the error.
     pub async fn data(&mut self, mut buf: BufMut) -> io::Result<BufMut> {
         if !self.queue.device.copies_itself() {
             let (result, payload) = {
@@ -199,7 +200,7 @@ impl UblkSlot {
         Ok(buf)
     }
 
-    /// Answers a read with its data, and waits for the next request, as [`UblkSlot::answer`].
+    /// Answers a read with its data, and waits for the next request like [`UblkSlot::answer`].
     pub async fn answer_read(&mut self, data: Buf) -> Option<UblkRequest> {
         let success = self.request.take().map_or(0, |request| request.success());
         if !self.queue.device.copies_itself() {
@@ -230,8 +231,8 @@ impl UblkSlot {
         Ok(())
     }
 
-    /// Answers the request that the slot has, with an errno if it failed, and waits for the next.
-    /// `None`: the device is being stopped. A read that succeeded is answered by
+    /// Answers the request in the slot, with an errno if it failed, and waits for the next. `None`
+    /// if the device is being stopped. A read that succeeded is answered by
     /// [`UblkSlot::answer_read`].
     pub async fn answer(&mut self, result: Result<(), i32>) -> Option<UblkRequest> {
         let request = self.request.take();
@@ -239,8 +240,8 @@ impl UblkSlot {
             Ok(()) => request.map_or(0, |request| request.success()),
             Err(errno) => -errno,
         };
-        // Where the commands copy, the driver asks for an address with every answer to a read, also
-        // one that failed.
+        // If the commands copy, the driver needs an address with every answer to a read, even if
+        // the read failed.
         let is_read = matches!(request, Some(UblkRequest { operation: UblkOperation::Read, .. }));
         if is_read && !self.queue.device.copies_itself() {
             let nothing = Buf::zeroes(request.map_or(0, |request| request.len as usize));
@@ -252,7 +253,7 @@ impl UblkSlot {
         self.next(abi::COMMIT_AND_FETCH_REQ, result, 0, Payload::None).await
     }
 
-    /// A command after which the slot waits for a request.
+    /// Runs a command after which the slot waits for a request.
     async fn next(&mut self, operation: u32, result: i32, address: u64, payload: Payload) -> Option<UblkRequest> {
         let (result, _) = self.command(operation, result, address, payload).await;
         if !matches!(result, abi::IO_RES_OK | abi::IO_RES_NEED_GET_DATA) {
@@ -273,16 +274,16 @@ impl UblkSlot {
         let fd = types::Fd(queue.fd());
         let entry = opcode::UringCmd16::new(fd, operation).cmd(command.bytes()).build();
         // SAFETY: the address is that of the payload's memory, which lives until the command is
-        // done.
+        // complete.
         let outcome = unsafe { queue.env.shard().start_lingering(entry, payload) }.await;
         (outcome.result, outcome.payload)
     }
 }
 
-/// The bytes that a transfer moved.
+/// The number of bytes that a transfer moved.
 fn moved(result: isize) -> io::Result<usize> {
     match result {
-        // A request is shorter than it said: the kernel has given it up.
+        // The request is shorter than described: the kernel has given it up.
         0 => Err(io::Error::from_raw_os_error(libc::EIO)),
         1.. => Ok(result as usize),
         _ => match io::Error::last_os_error() {
