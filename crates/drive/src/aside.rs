@@ -1,4 +1,4 @@
-//! Computations that would hold up a shard.
+//! Computations that would delay a shard.
 
 use std::any::Any;
 use std::future::Future;
@@ -11,8 +11,8 @@ use std::thread;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread that does them, one after the other. One for the process: whoever asks for much
-/// waits, and takes one core at most. `None` where there can be no thread.
+/// The thread that runs the computations one after the other. The process has only one: a caller
+/// with many computations waits, and uses one core at most. `None` if no thread can be started.
 fn helper() -> Option<&'static Sender<Job>> {
     static HELPER: OnceLock<Option<Sender<Job>>> = OnceLock::new();
     let start = || {
@@ -28,17 +28,19 @@ struct State<T> {
     waker: Option<Waker>,
 }
 
-/// What a computation comes to. To be dropped if nobody wants to know: then it is not begun.
+/// The result of a computation. If it is dropped before the computation begins, the computation is
+/// skipped.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Aside<T>(Arc<Mutex<State<T>>>);
 
 fn lock<T>(state: &Mutex<State<T>>) -> std::sync::MutexGuard<'_, State<T>> {
-    // Nothing panics while the lock is held.
+    // Code under the lock does not panic.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Has `work` done by another thread, so that this one goes on. It is for what takes milliseconds
-/// of computing; what waits belongs elsewhere. If it panics, so does who awaits it.
+/// Runs `work` on another thread, so that this one can continue. It is for computations of
+/// milliseconds; work that waits must not use it. If `work` panics, the task that awaits the result
+/// panics too.
 pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Aside<T> {
     let state = Arc::new(Mutex::new(State { value: None, waker: None }));
     let told = Arc::downgrade(&state);
@@ -58,7 +60,7 @@ pub fn aside<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> As
         }
     });
     match helper() {
-        // It never ends.
+        // The helper never ends.
         Some(helper) => helper.send(job).expect("the helping thread receives as long as the process runs"),
         None => job(),
     }

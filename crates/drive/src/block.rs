@@ -1,4 +1,4 @@
-//! What an export sees of a volume.
+//! The interface of a volume for its exports.
 
 use std::future::Future;
 
@@ -7,57 +7,58 @@ use thiserror::Error;
 use crate::buf::{Buf, BufMut};
 use crate::view::View;
 
-/// A byte-addressed block device: a volume as its exports see it.
+/// A byte-addressed block device: a volume in the form in which exports use it.
 ///
 /// Offsets and lengths are in bytes and need no alignment, although whole 4 KiB blocks are
 /// cheapest. Requests in flight at the same time have no order. A request runs to its end even if
 /// its future is dropped.
 pub trait Block {
-    /// Capacity in bytes. May change while the volume is in use (resize).
+    /// Capacity in bytes. It may change while the volume is in use (resize).
     fn size_bytes(&self) -> u64;
 
-    /// The write size that needs no read in front of it: one full stripe of data, in bytes.
+    /// The write size that needs no read before it: one full stripe of data, in bytes.
     fn optimal_io_bytes(&self) -> u32;
 
-    /// Fills the whole of `buf` from `offset` and gives it back.
+    /// Fills the whole of `buf` from `offset` and returns it.
     fn read(&self, offset: u64, buf: BufMut) -> impl Future<Output = Result<BufMut, BlockError>>;
 
-    /// Fills the whole of `buf` from `offset` at once, if nothing has to be waited for. False says
-    /// that something has, or that it did not go well, and that `buf` holds anything:
-    /// [`Block::read`] will do it, or say what is wrong. Only what lies in memory does otherwise.
+    /// Fills the whole of `buf` from `offset` at once, if that needs no waiting. False means that
+    /// it needs waiting or failed, and the content of `buf` is undefined: [`Block::read`] will do
+    /// it, or report the error. Only volumes in memory can return true.
     #[inline]
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> bool {
         let _ = (offset, buf);
         false
     }
 
-    /// Has `look` see the bytes from `offset` on where they are, part after part, if they lie in
-    /// memory as they are, and nothing has to be waited for. `None` says that it was not called:
-    /// [`Block::read_now`] or [`Block::read`] will do it. Whoever takes some of a block of 4 KiB
-    /// must take the rest of it before `look` returns, or it may be that of another write.
+    /// Calls `look` with the bytes from `offset` on in place, part after part, if they are in
+    /// memory in plain form and no waiting is needed. `None` means that `look` was not called:
+    /// [`Block::read_now`] or [`Block::read`] will do it. If `look` uses a part of a block of 4
+    /// KiB, it must read the rest of that block before it returns. Otherwise the rest may come from
+    /// another write.
     #[inline]
     fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(&[View<'_>]) -> T) -> Option<T> {
         let _ = (offset, len, look);
         None
     }
 
-    /// Writes `data` at `offset`. With `fua` it is durable when this returns.
+    /// Writes `data` at `offset`. With `fua` it is durable when the call returns.
     fn write(&self, offset: u64, data: Buf, fua: bool) -> impl Future<Output = Result<(), BlockError>>;
 
     /// Makes a range read as zeroes.
     fn write_zeroes(&self, offset: u64, len: u64, how: WriteZeroes) -> impl Future<Output = Result<(), BlockError>>;
 
-    /// Gives a range back. Afterwards it reads as zeroes, or as anything where
-    /// [`Block::discarded_reads_zeroes`] says no.
+    /// Discards a range. Afterwards it reads as zeroes, or has undefined content if
+    /// [`Block::discarded_reads_zeroes`] is false.
     fn discard(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), BlockError>>;
 
-    /// Ranges that were given back read as zeroes.
+    /// Whether discarded ranges read as zeroes.
     fn discarded_reads_zeroes(&self) -> bool {
         true
     }
 
-    /// Fewer failures would cost data than should, or have: drives are missing, or hold not
-    /// everything yet, or blocks were lost.
+    /// Whether the redundancy is reduced or data were lost: drives are missing or not fully
+    /// rebuilt, or blocks were lost.
     fn is_degraded(&self) -> bool {
         false
     }
@@ -65,9 +66,9 @@ pub trait Block {
     /// Makes every request that completed before this call durable.
     fn flush(&self) -> impl Future<Output = Result<(), BlockError>>;
 
-    /// Which parts of a range hold data. The extents are adjacent, start at `offset`, alternate,
-    /// and cover at most `len` bytes; fewer where the implementation limits its answer, but always
-    /// at least one.
+    /// The parts of a range that hold data. The extents are adjacent, start at `offset`, alternate,
+    /// and cover at most `len` bytes. They cover less if the implementation limits its answer, but
+    /// there is always at least one.
     ///
     /// # Errors
     /// [`BlockError::OutOfRange`].
@@ -79,9 +80,9 @@ pub trait Block {
 pub struct WriteZeroes {
     /// Durable when the call returns.
     pub fua: bool,
-    /// Keep the space allocated instead of giving it back.
+    /// Keep the space allocated instead of releasing it.
     pub keep_allocated: bool,
-    /// Refuse with [`BlockError::NotFast`] where zeroing would be no faster than writing.
+    /// Refuse with [`BlockError::NotFast`] if zeroing would be no faster than writing.
     pub only_fast: bool,
 }
 
@@ -107,10 +108,10 @@ pub enum BlockError {
         /// Capacity of the volume, in bytes.
         size: u64,
     },
-    /// The volume or the group does not take writes now.
+    /// The volume or the group does not accept writes at present.
     #[error("read-only: {reason}")]
     ReadOnly {
-        /// Why.
+        /// The cause.
         reason: &'static str,
     },
     /// More members are lost than the level survives, or too many strips of one stripe cannot be
@@ -122,8 +123,9 @@ pub enum BlockError {
         /// Strips that may be lost without losing data.
         survives: usize,
     },
-    /// The bytes were being written when a crash took a member along, and nobody knows them any
-    /// more. Written again as a whole, they are readable again. The range is the group's.
+    /// A write to these bytes was in progress when a crash also lost a member, so their content is
+    /// unknown. They are readable again after they were written as a whole. The range is in bytes
+    /// of the group.
     #[error("bytes {offset}+{len} of the group were lost in a crash: they can be written, not read")]
     Unknown {
         /// Start of the lost block, in bytes.
@@ -131,10 +133,10 @@ pub enum BlockError {
         /// Its length in bytes.
         len: u64,
     },
-    /// The drives have no room left.
+    /// The drives have no space left.
     #[error("no space left")]
     NoSpace,
-    /// Zeroing would be no faster than writing, and the caller wanted only the fast way.
+    /// Zeroing would be no faster than writing, and the caller accepts only the fast way.
     #[error("write zeroes would not be fast here")]
     NotFast,
     /// The group is being stopped, or is gone.

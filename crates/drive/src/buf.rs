@@ -1,11 +1,10 @@
 //! Owned memory for I/O.
 //!
 //! Invariants:
-//! 1. A [`BufMut`] is the only handle to its bytes; a [`Buf`] shares bytes that nobody changes any
-//!    more.
-//! 2. The bytes are initialised, and stay where they are until the last handle to their owner is
+//! 1. A [`BufMut`] is the only handle to its bytes. A [`Buf`] shares bytes that no longer change.
+//! 2. The bytes are initialized, and stay at their address until the last handle to their owner is
 //!    dropped.
-//! 3. The owner decides what happens then: heap memory is freed, a pool takes its block back.
+//! 3. The owner decides how they are released: heap memory is freed, a pool takes its block back.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::any::Any;
@@ -23,14 +22,14 @@ const ZERO_BYTES: usize = 1 << 20;
 
 type Owner = Arc<dyn Any + Send + Sync>;
 
-/// Memory that one holder may change. Becomes a [`Buf`] by [`BufMut::freeze`].
+/// Memory that one holder may change. [`BufMut::freeze`] turns it into a [`Buf`].
 pub struct BufMut {
     start: NonNull<u8>,
     len: usize,
     owner: Owner,
 }
 
-/// Memory that nobody changes any more. Clones share it.
+/// Memory that no longer changes. Clones share it.
 #[derive(Clone)]
 pub struct Buf {
     start: NonNull<u8>,
@@ -38,7 +37,8 @@ pub struct Buf {
     owner: Owner,
 }
 
-// SAFETY: by invariant 1 a `BufMut` has its bytes to itself, and the owner is `Send + Sync`.
+// SAFETY: by invariant 1 a `BufMut` is the only handle to its bytes, and the owner is
+// `Send + Sync`.
 unsafe impl Send for BufMut {}
 // SAFETY: a shared `BufMut` only gives shared access to its bytes.
 unsafe impl Sync for BufMut {}
@@ -66,7 +66,7 @@ impl Drop for Heap {
 }
 
 impl BufMut {
-    /// Zeroes from the heap, aligned to [`BUF_ALIGN`].
+    /// Zeroed memory from the heap, aligned to [`BUF_ALIGN`].
     pub fn zeroed(len: usize) -> Self {
         let layout =
             Layout::from_size_align(len.max(1), BUF_ALIGN).expect("a buffer is smaller than the address space");
@@ -82,16 +82,16 @@ impl BufMut {
         buf
     }
 
-    /// Wraps memory of somebody else: a pool's block, a mapped device queue.
+    /// Wraps memory that has another owner: a pool's block, a mapped device queue.
     ///
     /// # Safety
-    /// The `len` bytes at `start` are initialised, stay valid and in place until `owner` is
-    /// dropped, and nobody else reads or writes them until then.
+    /// The `len` bytes at `start` are initialized, stay valid and in place until `owner` is
+    /// dropped, and no other code reads or writes them until then.
     pub unsafe fn from_raw(start: NonNull<u8>, len: usize, owner: Arc<dyn Any + Send + Sync>) -> Self {
         BufMut { start, len, owner }
     }
 
-    /// Keeps the first `at` bytes and gives the rest.
+    /// Keeps the first `at` bytes and returns the rest.
     ///
     /// # Panics
     /// If `at` is larger than the length.
@@ -106,10 +106,10 @@ impl BufMut {
         rest
     }
 
-    /// Joins what [`BufMut::split_off`] took apart.
+    /// Joins two parts that [`BufMut::split_off`] separated.
     ///
     /// # Errors
-    /// Gives `rest` back if it is not what follows `self` in the same allocation.
+    /// Returns `rest` if it does not directly follow `self` in the same allocation.
     pub fn unsplit(&mut self, rest: BufMut) -> Result<(), BufMut> {
         // SAFETY: one past the end of the same allocation at most.
         let end = unsafe { self.start.add(self.len) };
@@ -120,12 +120,12 @@ impl BufMut {
         Ok(())
     }
 
-    /// Forgets everything past `len` bytes. Does nothing if there are fewer.
+    /// Removes all bytes past `len`. Does nothing if there are fewer.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
     }
 
-    /// Ends changing: the bytes can now be shared.
+    /// Ends the changes: the bytes can now be shared.
     pub fn freeze(self) -> Buf {
         Buf { start: self.start, len: self.len, owner: self.owner }
     }
@@ -153,13 +153,13 @@ impl Buf {
         Buf { start, len: range.end - range.start, owner: self.owner.clone() }
     }
 
-    /// Gives exclusive access back if this is the only handle to the whole allocation.
+    /// Returns exclusive access if this is the only handle to the whole allocation.
     ///
     /// # Errors
-    /// Gives the buffer back if somebody shares it.
+    /// Returns the buffer if another handle shares it.
     pub fn try_into_mut(mut self) -> Result<BufMut, Buf> {
-        // A weak handle cannot exist: the owner never leaves this module as an `Arc`, except from
-        // its maker.
+        // A weak handle cannot exist: the owner never leaves this module as an `Arc`, except at its
+        // creator.
         if Arc::get_mut(&mut self.owner).is_some() {
             return Ok(BufMut { start: self.start, len: self.len, owner: self.owner });
         }

@@ -1,4 +1,4 @@
-//! The drive as the engine sees it.
+//! The drive interface of the engine.
 
 use std::future::Future;
 
@@ -8,68 +8,68 @@ use thiserror::Error;
 use crate::buf::{Buf, BufMut};
 use crate::view::View;
 
-/// The data of one write, in order of address: gathered requests stay where they arrived and are
+/// The data of one write, in order of address. Gathered requests stay where they arrived and are
 /// not copied together.
 pub type Segments = SmallVec<[Buf; 2]>;
 
-/// What a drive says of itself when it is opened. It does not change while the drive is open.
+/// Properties that a drive reports when it is opened. They do not change while the drive is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DriveInfo {
-    /// How people know the drive: a path, or `mem:NAME`.
+    /// The name of the drive for users: a path, or `mem:NAME`.
     pub name: String,
     /// Capacity in bytes, a multiple of `sector_bytes`.
     pub size_bytes: u64,
     /// Logical block size: 512 or 4096. Offsets and lengths of every operation are multiples of it.
     pub sector_bytes: u32,
-    /// A write of this many bytes, at a multiple of as many, is there as a whole or not at all when
-    /// the power fails during it. A power of two, at least `sector_bytes`, and no more where
-    /// nothing else is known.
+    /// A write of this many bytes, at a multiple of this size, is stored as a whole or not at all
+    /// when the power fails during it. A power of two, at least `sector_bytes`, and equal to it if
+    /// no larger value is known.
     pub atomic_bytes: u32,
-    /// The drive forgets discarded ranges (TRIM, hole punching), so that passing discards down is
-    /// worth an operation.
+    /// The drive releases discarded ranges (TRIM, hole punching), so it is worthwhile to pass
+    /// discards down.
     pub discards: bool,
 }
 
 /// A drive: a block device, file, memory, remote namespace or simulated device.
 ///
-/// Buffers are handed over and come back with the result, so that an operation whose future is
-/// dropped stays safe: the implementation keeps the buffer until the device has finished with it.
+/// Buffers are handed over and come back with the result. So an operation whose future is dropped
+/// stays safe: the implementation keeps the buffer until the device has finished with it.
 ///
-/// Offsets and lengths are in bytes and multiples of [`DriveInfo::sector_bytes`]; anything else is
-/// [`DriveError::Misaligned`], and whatever reaches past the end is [`DriveError::OutOfRange`].
-/// Operations in flight at the same time have no order. A completed write is durable only after a
-/// later [`Drive::flush`], or at once with `fua`.
+/// Offsets and lengths are in bytes and multiples of [`DriveInfo::sector_bytes`]. Other values give
+/// [`DriveError::Misaligned`], and ranges past the end give [`DriveError::OutOfRange`]. Operations
+/// in flight at the same time have no order. A completed write is durable only after a later
+/// [`Drive::flush`], or at once with `fua`.
 pub trait Drive {
     /// Identity and limits.
     fn info(&self) -> &DriveInfo;
 
-    /// Fills the whole of `buf` from `offset` and gives it back. A short read is an error.
+    /// Fills the whole of `buf` from `offset` and returns it. A short read is an error.
     fn read(&self, offset: u64, buf: BufMut) -> impl Future<Output = Result<BufMut, DriveError>>;
 
-    /// Fills the whole of `buf` from `offset` at once, if nothing has to be waited for. `None` says
-    /// that something has, or that others are to go first, and that nothing was done:
-    /// [`Drive::read`] will. Only drives that are memory do otherwise.
+    /// Fills the whole of `buf` from `offset` at once, if that needs no waiting. `None` means that
+    /// it needs waiting, or that other tasks must go first, and that nothing was read: use
+    /// [`Drive::read`]. Only memory drives can return a result.
     #[inline]
     fn read_now(&self, offset: u64, buf: &mut [u8]) -> Option<Result<(), DriveError>> {
         let _ = (offset, buf);
         None
     }
 
-    /// Has `look` see the bytes from `offset` on where they are, if they are in memory and nothing
-    /// has to be waited for. `None` says that it was not called: [`Drive::read`] will give them, or
-    /// say what is wrong.
+    /// Calls `look` with the bytes from `offset` on in place, if they are in memory and no waiting
+    /// is needed. `None` means that `look` was not called: [`Drive::read`] will return the bytes,
+    /// or report the error.
     #[inline]
     fn view_now<T>(&self, offset: u64, len: usize, look: impl FnOnce(View<'_>) -> T) -> Option<T> {
         let _ = (offset, len, look);
         None
     }
 
-    /// Writes `data`, segment after segment, from `offset` on. With `fua` it is durable when this
-    /// returns.
+    /// Writes `data`, segment after segment, from `offset` on. With `fua` it is durable when the
+    /// call returns.
     fn write(&self, offset: u64, data: Segments, fua: bool) -> impl Future<Output = Result<(), DriveError>>;
 
-    /// Writes `data` from `offset` on at once, if nothing has to be waited for. `None` as for
-    /// [`Drive::read_now`]: [`Drive::write`] will.
+    /// Writes `data` from `offset` on at once, if that needs no waiting. `None` as for
+    /// [`Drive::read_now`]: use [`Drive::write`].
     #[inline]
     fn write_now(&self, offset: u64, data: &Buf) -> Option<Result<(), DriveError>> {
         let _ = (offset, data);
@@ -79,11 +79,11 @@ pub trait Drive {
     /// Makes every write that completed before this call durable.
     fn flush(&self) -> impl Future<Output = Result<(), DriveError>>;
 
-    /// Says that the content of a range is no longer needed. Afterwards it reads as anything. A
-    /// drive that cannot discard ([`DriveInfo::discards`] is false) does nothing.
+    /// Tells the drive that the content of a range is no longer needed. Afterwards the content is
+    /// undefined. A drive that cannot discard ([`DriveInfo::discards`] is false) does nothing.
     fn discard(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), DriveError>>;
 
-    /// Makes a range read as zeroes, by whatever the device does fastest. Durable like a write
+    /// Makes a range read as zeroes, in the way that is fastest on the device. Durable like a write
     /// without `fua`.
     fn write_zeroes(&self, offset: u64, len: u64) -> impl Future<Output = Result<(), DriveError>>;
 }
@@ -91,7 +91,7 @@ pub trait Drive {
 /// Why a drive operation failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum DriveError {
-    /// The medium could not be read or written there; elsewhere the drive may be fine.
+    /// The medium could not be read or written there. Other ranges of the drive may be fine.
     #[error("media error at offset {offset}, length {len}")]
     Media {
         /// Start of the failed range, in bytes.
@@ -102,11 +102,11 @@ pub enum DriveError {
     /// The device is no longer there.
     #[error("the drive is gone")]
     Gone,
-    /// The device is there, and has not answered for longer than anybody waits. What it was asked
-    /// may still be done.
+    /// The device exists, but has not answered within the time limit. The operation may still take
+    /// effect.
     #[error("the drive has not answered for {seconds} s")]
     Silent {
-        /// How long it was waited for.
+        /// How long the caller waited.
         seconds: u32,
     },
     /// The drive has no room for the write (thin devices, files on a full file system).
@@ -138,7 +138,7 @@ pub enum DriveError {
     /// Any other error of the operating system.
     #[error("{operation} failed with errno {errno}")]
     Os {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// `errno` as the kernel gave it.
         errno: i32,

@@ -7,32 +7,32 @@ use std::time::Duration;
 use crate::buf::BufMut;
 use crate::device::Drive;
 
-/// Nanoseconds of a clock that never goes back. Its zero means nothing; in simulation time is
+/// Nanoseconds of a clock that never goes back. Its zero has no meaning. In simulation the time is
 /// virtual.
 pub type Nanos = u64;
 
-/// The surroundings of one shard. A handle: cheap to clone, never sent to another thread.
+/// The environment of one shard. It is a handle: cheap to clone, never sent to another thread.
 pub trait Env: Clone + 'static {
-    /// The drives of this environment. Also a handle.
+    /// The drives of this environment. It is a handle, too.
     type Drive: Drive + Clone + 'static;
 
-    /// The time now.
+    /// The current time.
     fn now(&self) -> Nanos;
 
     /// Returns after `duration` has passed.
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static;
 
-    /// Returns once every task of this shard that could run now has run, and before the shard
-    /// submits its drive operations or waits. What arrives together can so be gathered, and nothing
-    /// that is alone waits for company.
+    /// Returns after every task of this shard that is ready has run, and before the shard submits
+    /// its drive operations or waits. Operations that arrive together can be gathered, and a single
+    /// operation does not wait for others.
     fn turn_end(&self) -> impl Future<Output = ()> + 'static;
 
-    /// Runs `task` on this shard until it ends. Nobody can cancel it.
+    /// Runs `task` on this shard until it ends. It cannot be canceled.
     fn spawn(&self, task: impl Future<Output = ()> + 'static);
 
-    /// As [`Env::spawn`], and begins at once, before this returns: a task that waits for nothing
-    /// costs no more than a call. Its first poll has no waker of its own; it is polled once more if
-    /// it does not end there.
+    /// Like [`Env::spawn`], but begins at once, before the call returns: a task that does not wait
+    /// costs no more than a call. Its first poll has no waker of its own. If the task does not end
+    /// there, it is polled once more.
     fn spawn_now(&self, task: impl Future<Output = ()> + 'static) {
         let mut task = Box::pin(task);
         if task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
@@ -40,15 +40,16 @@ pub trait Env: Clone + 'static {
         }
     }
 
-    /// A buffer of `len` bytes with an address aligned to [`crate::BUF_ALIGN`], from the shard's
-    /// registered pool where that has room and from the heap otherwise. Its content is unspecified
-    /// (initialised, but maybe another request's bytes): fill it before it leaves the engine.
+    /// A buffer of `len` bytes with an address aligned to [`crate::BUF_ALIGN`]. It comes from the
+    /// shard's registered pool if that has room, and from the heap otherwise. Its content is
+    /// unspecified (initialized, but maybe bytes of another request): fill it before it leaves the
+    /// engine.
     fn alloc(&self, len: usize) -> BufMut;
 
-    /// Asked where the engine could take a turn that it hardly ever takes, or be slow where it
-    /// hardly ever is: whether it is to do so now. Never, so that a compiler leaves out what
-    /// follows; but in a simulation, which looks for trouble (as BUGGIFY does in FoundationDB: Zhou
-    /// et al., SIGMOD 2021, section 4). `place` says what happens then.
+    /// Whether to take a rare path or a rare delay at this place now. By default it is always
+    /// false, so a compiler removes the code that follows. A simulation returns true at times, to
+    /// find faults (like BUGGIFY in FoundationDB: Zhou et al., SIGMOD 2021, section 4). `place`
+    /// names the rare event.
     #[inline(always)]
     fn trouble(&self, place: &'static str) -> bool {
         let _ = place;
@@ -56,16 +57,16 @@ pub trait Env: Clone + 'static {
     }
 }
 
-/// Time, tasks and buffers without drives, for what needs no more: protocols of clients, which also
-/// run where there is no shard. Every [`Env`] is one; its methods are described there.
+/// Time, tasks and buffers without drives, for code that needs no more: client protocols, which
+/// also run without a shard. Every [`Env`] is one; its methods are described there.
 pub trait Tasks: Clone + 'static {
-    /// The time now.
+    /// The current time.
     fn now(&self) -> Nanos;
 
     /// Returns after `duration` has passed.
     fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + 'static;
 
-    /// Returns once every task that could run now has run.
+    /// Returns after every task that is ready has run.
     fn turn_end(&self) -> impl Future<Output = ()> + 'static;
 
     /// Runs `task` on this thread until it ends.

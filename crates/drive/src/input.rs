@@ -2,22 +2,22 @@
 
 use crate::buf::BufMut;
 
-/// Bytes that have arrived and were not parsed yet, at `start..end` of a buffer.
+/// Bytes that have arrived but were not parsed yet, at `start..end` of a buffer.
 #[derive(Debug)]
 pub struct Input {
-    /// Absent while it is lent.
+    /// `None` while it is lent.
     buf: Option<BufMut>,
     start: usize,
     end: usize,
 }
 
 impl Input {
-    /// Nothing has arrived yet.
+    /// An empty input.
     pub fn new(buf: BufMut) -> Input {
         Input { buf: Some(buf), start: 0, end: 0 }
     }
 
-    /// What was not parsed yet; nothing while the buffer is lent.
+    /// The bytes that were not parsed yet. Empty while the buffer is lent.
     #[inline]
     pub fn bytes(&self) -> &[u8] {
         match &self.buf {
@@ -29,28 +29,28 @@ impl Input {
     /// Drops parsed bytes.
     ///
     /// # Panics
-    /// If so many have not arrived.
+    /// If fewer bytes have arrived.
     #[inline]
     pub fn take(&mut self, len: usize) {
         self.start += len;
         assert!(self.start <= self.end, "parsed {len} bytes more than have arrived");
     }
 
-    /// Goes on in another buffer, which takes what was not parsed yet.
+    /// Continues in another buffer, into which the bytes that were not parsed yet are copied.
     ///
     /// # Panics
-    /// If that does not fit.
+    /// If they do not fit.
     pub fn move_to(&mut self, mut buf: BufMut) {
         let len = self.end - self.start;
         buf[..len].copy_from_slice(self.bytes());
         (self.buf, self.start, self.end) = (Some(buf), 0, len);
     }
 
-    /// Lends the buffer for a receive, after moving what is left to the front, and says from which
-    /// index on it is free. [`Input::give_back`] must follow.
+    /// Lends the buffer for a receive, after moving the remaining bytes to the front. Also returns
+    /// the index from which it is free. [`Input::give_back`] must follow.
     ///
     /// # Panics
-    /// If it is full: what is parsed as a whole fits into it.
+    /// If it is full: a message that is parsed as a whole fits into it.
     pub fn lend(&mut self) -> (BufMut, usize) {
         let mut buf = self.buf.take().expect("the buffer was given back");
         buf.copy_within(self.start..self.end, 0);

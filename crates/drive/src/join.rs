@@ -4,10 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Runs all futures together and gives their results in the same order.
+/// Runs all futures together and returns their results in the same order.
 ///
-/// Every wake-up polls every future that is not done: meant for the handful of drive operations of
-/// one stripe.
+/// Every wake-up polls every future that is not done. So it is meant for the few drive operations
+/// of one stripe.
 pub fn join_all<F: Future>(futures: impl IntoIterator<Item = F>) -> JoinAll<F> {
     JoinAll { slots: Box::into_pin(futures.into_iter().map(Slot::Running).collect()) }
 }
@@ -20,7 +20,7 @@ enum Slot<F: Future> {
 /// The future of [`join_all`].
 #[must_use = "futures do nothing unless awaited"]
 pub struct JoinAll<F: Future> {
-    /// In one piece of memory, in which the futures stay where they are; outputs are not pinned.
+    /// One allocation, in which the futures stay in place. Outputs are not pinned.
     slots: Pin<Box<[Slot<F>]>>,
 }
 
@@ -28,8 +28,8 @@ impl<F: Future> Future for JoinAll<F> {
     type Output = Vec<F::Output>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // SAFETY: the slice stays where it is, and so does each slot; below, a future in one is
-        // only polled as pinned, or dropped in its place.
+        // SAFETY: the slice stays in place, and so does each slot. Below, a future in a slot is
+        // only polled as pinned, or dropped in place.
         let slots = unsafe { self.slots.as_mut().get_unchecked_mut() };
         let mut pending = false;
         for slot in slots.iter_mut() {
@@ -75,7 +75,7 @@ mod tests {
             let mark = Dropped(&dropped, index);
             async move {
                 let _mark = mark;
-                // A reference across the wait: the future must not move.
+                // A reference is held across the wait, so the future must not move.
                 let answer = [Err(Canceled), receiver.await];
                 let last = &answer[1];
                 std::future::ready(()).await;

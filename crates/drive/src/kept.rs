@@ -3,9 +3,9 @@
 use std::fmt::Debug;
 use std::sync::atomic::AtomicU64;
 
-/// Memory that is there again, as it was, when a killed process is started anew, and that ends with
-/// the kernel. So what is in it is as new as what the kernel and the drives' caches were given, and
-/// never newer than what they lost.
+/// Memory that keeps its content when a killed process is restarted, and that ends with the kernel.
+/// So its content is as new as the data that the kernel and the caches of the drives were given,
+/// and never newer than data that they lost.
 pub trait Kept: Debug + Send + Sync {
     /// The memory. New memory is all zeroes.
     fn words(&self) -> &[AtomicU64];

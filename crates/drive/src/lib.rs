@@ -1,20 +1,20 @@
-//! What the engine asks of its surroundings.
+//! The interfaces between the engine and its environment.
 //!
-//! Five nouns, and no implementation of four of them:
+//! Five concepts, four of them without an implementation here:
 //!
-//! - [`Drive`]: something with sectors. Real ones are in `runtime`, simulated ones in `sim`.
-//! - [`Env`]: time, tasks and buffers of the shard that the engine runs on; [`Tasks`] is that
+//! - [`Drive`]: a device with sectors. Real ones are in `runtime`, simulated ones in `sim`.
+//! - [`Env`]: time, tasks and buffers of the shard that the engine runs on. [`Tasks`] is the same
 //!   without drives.
-//! - [`Block`]: what an export sees of a volume: a byte-addressed block device.
-//! - [`BufMut`], [`Buf`]: owned, aligned memory that travels through all layers without being
+//! - [`Block`]: a volume in the form in which exports use it: a byte-addressed block device.
+//! - [`BufMut`], [`Buf`]: owned, aligned memory that passes through all layers without being
 //!   copied.
 //! - [`Kept`]: memory that outlives a killed process.
 //!
-//! Beside them what all of their users need: [`join_all`], [`race`], [`within`], [`oneshot`],
-//! [`aside`] for what would hold up a shard, [`Input`], what a connection has received, and
+//! There are also tools for their users: [`join_all`], [`race`], [`within`], [`oneshot`], [`aside`]
+//! for computations that would delay a shard, [`Input`] for the received bytes of a connection, and
 //! [`Order`] for changes that overlap.
 //!
-//! Everything here is single-threaded by design: futures are not `Send`, because a request stays on
+//! All code here is single-threaded by design. Futures are not `Send`, because a request stays on
 //! the shard that took it or crosses to another as a message. Buffers are `Send`.
 
 mod aside;

@@ -1,4 +1,4 @@
-//! A value handed from one task to another of the same shard.
+//! Passing a value from one task to another on the same shard.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -12,25 +12,25 @@ struct State<T> {
     sender_gone: bool,
 }
 
-/// The giving end.
+/// The sending end.
 pub struct Sender<T>(Rc<RefCell<State<T>>>);
 
-/// The waiting end: a future.
+/// The receiving end: a future.
 #[must_use = "futures do nothing unless awaited"]
 pub struct Receiver<T>(Rc<RefCell<State<T>>>);
 
-/// The giving end was dropped without a value.
+/// The sending end was dropped without a value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Canceled;
 
-/// Makes a pair.
+/// Creates a pair.
 pub fn oneshot<T>() -> (Sender<T>, Receiver<T>) {
     let state = Rc::new(RefCell::new(State { value: None, waker: None, sender_gone: false }));
     (Sender(state.clone()), Receiver(state))
 }
 
 impl<T> Sender<T> {
-    /// Hands the value over. If nobody waits for it any more, it is dropped.
+    /// Sends the value. If the receiver was dropped, the value is dropped too.
     pub fn send(self, value: T) {
         self.0.borrow_mut().value = Some(value);
         // Drop wakes the receiver.

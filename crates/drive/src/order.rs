@@ -1,25 +1,26 @@
-//! Changes that overlap, in the order in which they were asked for.
+//! Overlapping changes, executed in the order in which they were requested.
 
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Poll, Waker};
 
-/// Lets changes of a drive that overlap happen one after the other, from any thread; all others at
-/// the same time. A drive itself promises no order of what is in flight together.
+/// Makes overlapping changes of a drive happen one after the other, from any thread. All others
+/// happen at the same time. A drive itself guarantees no order of operations in flight at the same
+/// time.
 #[derive(Debug, Default)]
 pub struct Order(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     next: u64,
-    /// Start and end in bytes, in the order in which they were asked for.
+    /// Start and end in bytes, in the order of the requests.
     changes: BTreeMap<u64, (u64, u64)>,
-    /// By the change that waits.
+    /// By the number of the waiting change.
     waiting: BTreeMap<u64, Waker>,
 }
 
-/// The place of a change in the order. It has ended when this is dropped.
+/// The place of a change in the order. Dropping it ends the change.
 #[derive(Debug)]
 pub struct Turn {
     order: Arc<Order>,
@@ -27,7 +28,7 @@ pub struct Turn {
 }
 
 impl Inner {
-    /// An older change has a part of this one's range.
+    /// Whether an older change overlaps with the range of this one.
     fn is_behind(&self, number: u64) -> bool {
         let (start, end) = self.changes[&number];
         self.changes.range(..number).any(|(_, &(from, to))| from < end && start < to)
@@ -35,17 +36,17 @@ impl Inner {
 }
 
 impl Order {
-    /// Nothing was asked for.
+    /// An order without changes.
     pub fn new() -> Arc<Order> {
         Arc::default()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Nothing panics while the lock is held.
+        // Code under the lock does not panic.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a place behind what was asked for before. `offset` and `len` in bytes.
+    /// Takes a place after all earlier requests. `offset` and `len` are in bytes.
     pub fn enter(self: &Arc<Self>, offset: u64, len: u64) -> Turn {
         let mut inner = self.lock();
         let number = inner.next;

@@ -1,12 +1,12 @@
 //! Memory that will be needed soon.
 
-/// Asks the processor to bring what lies behind a reference into its cache. Nobody waits for it,
-/// and nothing follows from it but time.
+/// Asks the processor to load the memory of a reference into its cache. It does not wait for the
+/// load, and affects only the speed.
 #[inline(always)]
 pub fn prefetch<T>(place: &T) {
     let _at: *const T = place;
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch never faults, whatever the address.
+    // SAFETY: a prefetch never faults, for any address.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(_at.cast());

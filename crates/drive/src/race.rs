@@ -1,4 +1,4 @@
-//! Waiting for the first of two.
+//! Waiting for the first of two futures.
 
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::env::Tasks;
 
-/// The output of `first`, or `None` if `second` was ready before it. What was not ready is dropped.
+/// The output of `first`, or `None` if `second` was ready before it. The other future is dropped.
 pub async fn race<T>(first: impl Future<Output = T>, second: impl Future<Output = ()>) -> Option<T> {
     let (mut first, mut second) = (pin!(first), pin!(second));
     poll_fn(|context| match first.as_mut().poll(context) {
@@ -17,7 +17,7 @@ pub async fn race<T>(first: impl Future<Output = T>, second: impl Future<Output 
     .await
 }
 
-/// Runs `future` for at most `duration`. `None` if that was too short.
+/// Runs `future` for at most `duration`. `None` if it took longer.
 pub async fn within<T>(tasks: &impl Tasks, duration: Duration, future: impl Future<Output = T>) -> Option<T> {
     race(future, tasks.sleep(duration)).await
 }
