@@ -1,4 +1,4 @@
-//! A queue that proves to its controller whose it is.
+//! Authentication: a queue proves its host's identity to the controller.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 
@@ -15,7 +15,7 @@ use crate::queue::{Payload, Queue};
 /// T_ID of the next transaction.
 static NEXT_TRANSACTION: AtomicU16 = AtomicU16::new(1);
 
-/// Authenticates a queue that was just connected, if its controller asks for that.
+/// Authenticates a queue that was just connected, if its controller requires it.
 pub(crate) async fn authenticate<N: Network>(
     queue: &Queue<N>,
     options: &Options,
@@ -24,7 +24,7 @@ pub(crate) async fn authenticate<N: Network>(
     let credentials = match (&options.credentials, connected.must_authenticate) {
         (None, false) => return Ok(()),
         (None, true) => return Err(Led::Host(HostError::Authentication)),
-        // Whoever poses as the controller would not ask.
+        // A false controller would not request authentication.
         (Some(credentials), false) if credentials.controller.is_some() => {
             return Err(Led::Host(HostError::NoAuthentication));
         }
@@ -42,7 +42,7 @@ pub(crate) async fn authenticate<N: Network>(
             Turn::Work(work) => machine.worked(aside(move || work.run()).await),
             Turn::Send(submission) => {
                 let mut call = call(submission);
-                // Some targets fill what was asked for with zeroes, others send the message alone.
+                // Some targets pad the reply with zeroes, others send only the message.
                 if let Payload::ToHost(buf) = call.payload {
                     call.payload = Payload::ToHostUpTo(buf);
                 }

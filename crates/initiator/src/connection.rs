@@ -1,4 +1,4 @@
-//! A connection that is initialized: NVMe/TCP Transport 1.0, clause 3.2.1.
+//! An initialized connection: NVMe/TCP Transport 1.0, clause 3.2.1.
 
 use std::rc::Rc;
 
@@ -11,10 +11,10 @@ use crate::options::Options;
 use crate::wire::{Unsecured, WireReader, WireWriter, plain, secure};
 use crate::{ConnectError, Lost};
 
-/// Input that is received at once, in bytes. Longer data are received into their place.
+/// Bytes of input that are received at once. Longer data are received directly into their buffer.
 const INPUT_BYTES: usize = 64 << 10;
 
-/// What a queue begins with.
+/// The connection with which a queue starts.
 pub(crate) struct Connection<N: Network> {
     pub reader: WireReader<N>,
     pub writer: WireWriter<N>,
@@ -54,7 +54,7 @@ impl<N: Network> Connection<N> {
     }
 }
 
-/// Receives what comes next.
+/// Receives the next bytes.
 pub(crate) async fn receive<N: Network>(reader: &mut WireReader<N>, input: &mut Input) -> Result<(), Lost> {
     let (buf, free) = input.lend();
     let (received, buf) = reader.recv(buf, free).await;
@@ -68,9 +68,9 @@ pub(crate) async fn receive<N: Network>(reader: &mut WireReader<N>, input: &mut 
     }
 }
 
-/// Connects, and encrypts if there is a key: with any of the identities that it has, then with each
-/// of the others alone. Linux' tlshd refuses who offers one first that it does not know, and may
-/// know the key as an old libnvme derived it.
+/// Connects, and encrypts if there is a key: first with all identities of the key, then with each
+/// of the others alone. Linux's tlshd refuses a host that first offers an identity that it does not
+/// know, and it may know the key only as an old libnvme derived it.
 async fn wires<N: Network>(
     env: &N,
     address: &Rc<Address>,

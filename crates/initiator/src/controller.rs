@@ -1,4 +1,4 @@
-//! A controller: an admin queue and its I/O queues, from Connect to the end of the first of them.
+//! A controller: an admin queue and its I/O queues, from Connect until the first of them ends.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,29 +21,29 @@ use crate::options::{KEEP_ALIVE_MIN, Options, quiet_time};
 use crate::queue::{Call, Payload, Queue, Reply};
 use crate::{ConnectError, Lost};
 
-/// Entries of the admin queue: the least that there may be (Base 2.0, figure 385), and more than
+/// Entries of the admin queue: the smallest allowed number (Base 2.0, figure 385), and more than
 /// this host uses.
 const ADMIN_ENTRIES: u16 = 32;
 
-/// Entries of a queue at least: Base 2.0, figure 36.
+/// Fewest entries of a queue: Base 2.0, figure 36.
 const ENTRIES_MIN: u16 = 2;
 
-/// R2Ts that a command may have at the same time.
+/// R2Ts that one command may have at the same time.
 const REQUESTS_MAX: u32 = 4;
 
-/// How often it is looked for commands that are late, at least.
+/// Longest interval between checks for late commands.
 const WATCH_PERIOD_MAX: Duration = Duration::from_secs(1);
 
-/// How long a shutdown may take.
+/// Longest time for a shutdown.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(2);
 
-/// Data of one command at most where the controller has no limit, in bytes.
+/// Most data of one command, in bytes, if the controller has no limit.
 const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 
-/// What a controller says of itself cannot be believed.
+/// The data that a controller reports about itself are damaged.
 pub(crate) const DAMAGED: HostError = HostError::Malformed("the digest of the data is wrong");
 
-/// What a controller is wanted for.
+/// The purpose of a connection to a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Namespaces.
@@ -52,7 +52,7 @@ pub enum Purpose {
     Discovery,
 }
 
-/// A controller that works, until its fate is sealed. A handle.
+/// A working controller, until its end. A handle.
 pub struct Controller<N: Network> {
     inner: Rc<Inner<N>>,
 }
@@ -62,7 +62,7 @@ struct Inner<N: Network> {
     address: Rc<Address>,
     admin: Queue<N>,
     io: Vec<Queue<N>>,
-    /// Where the search for a queue begins.
+    /// Index of the queue where the last search for a queue began.
     turn: Cell<usize>,
     established: Established,
     fate: Rc<Fate>,
@@ -78,8 +78,8 @@ impl<N: Network> Clone for Controller<N> {
 
 impl<N: Network> Controller<N> {
     /// Connects an admin queue and I/O queues, and keeps the controller alive from then on. It ends
-    /// by itself when one of them does, or by [`Controller::shutdown`]; dropping the handle does
-    /// not end it.
+    /// by itself when one of its queues does, or by [`Controller::shutdown`]. Dropping the handle
+    /// does not end it.
     ///
     /// # Errors
     /// [`ConnectError`]
@@ -173,43 +173,43 @@ impl<N: Network> Controller<N> {
         Ok(controller)
     }
 
-    /// What it is.
+    /// Properties of the controller.
     pub fn established(&self) -> &Established {
         &self.inner.established
     }
 
-    /// Where it is.
+    /// Its address.
     pub fn address(&self) -> &Address {
         &self.inner.address
     }
 
-    /// I/O queues.
+    /// The number of I/O queues.
     pub fn queues(&self) -> usize {
         self.inner.io.len()
     }
 
-    /// Data of one command at most, in bytes.
+    /// Most data of one command, in bytes.
     pub fn transfer_bytes_max(&self) -> u64 {
         self.inner.established.info.transfer_bytes_max.unwrap_or(TRANSFER_BYTES_MAX).min(TRANSFER_BYTES_MAX)
     }
 
-    /// Why it has ended, if it has.
+    /// Why it has ended, or `None`.
     pub fn lost(&self) -> Option<Lost> {
         self.inner.fate.lost()
     }
 
-    /// Returns once it has ended.
+    /// Returns when it has ended.
     pub async fn ended(&self) -> Lost {
         self.inner.fate.ended().await;
         self.lost().expect("it has ended")
     }
 
-    /// Gives it up: connections are closed, and commands in flight are told.
+    /// Ends the controller: connections are closed, and commands in flight fail.
     pub fn give_up(&self, reason: Lost) {
         self.inner.fate.end(reason);
     }
 
-    /// Leads a dialogue over the admin queue.
+    /// Runs a dialogue over the admin queue.
     ///
     /// # Errors
     /// [`ConnectError::Refused`], [`ConnectError::Ended`].
@@ -232,7 +232,7 @@ impl<N: Network> Controller<N> {
     /// Sends a command through the I/O queue with the fewest in flight, and waits for its answer.
     ///
     /// # Errors
-    /// The controller has ended: whether it has executed the command is unknown.
+    /// The controller has ended. It is unknown whether it has executed the command.
     ///
     /// # Panics
     /// If it has no I/O queues.
@@ -245,10 +245,10 @@ impl<N: Network> Controller<N> {
         queue.execute(call).await
     }
 
-    /// The next event that is of use here, after all before it were seen to.
+    /// The next event that matters to this host. Other events before it are acknowledged.
     ///
     /// # Errors
-    /// The controller has ended, or takes no requests for events.
+    /// The controller has ended, or does not accept requests for events.
     pub async fn next_event(&self) -> Result<Event, Lost> {
         loop {
             let call = Call { is_patient: true, ..call(admin::event_request()) };
@@ -262,28 +262,29 @@ impl<N: Network> Controller<N> {
             if let Some(notice) = event.notice() {
                 return Ok(notice);
             }
-            // It is not told again before its log was read: a few of the first bytes will do.
+            // The event is not reported again before its log was read. A few of its first bytes are
+            // enough.
             let log = admin::get_log_page(event.log_page, 0, 16, false);
             self.execute_admin(log).await?;
         }
     }
 
-    /// Tells the controller that it is not used any more, and ends it. Commands in flight are told.
-    /// Says whether the controller has shut down: it executes nothing any more then.
+    /// Tells the controller that it is not used any more, and ends it. Commands in flight fail.
+    /// Returns whether the controller has shut down: then it executes no more commands.
     pub async fn shutdown(&self) -> bool {
         let Inner { env, admin, fate, .. } = &*self.inner;
         let mut is_down = false;
         if !fate.is_sealed() {
             let dialogue = Shutdown::new(SHUTDOWN_MAX.as_millis() as u32);
-            // If it does not answer, it will find out by itself.
+            // If it does not answer, its keep alive timer ends it.
             is_down = within(env, SHUTDOWN_MAX, lead(env, admin, dialogue)).await.is_some_and(|led| led.is_ok());
         }
         fate.end(Lost::Disconnected);
         is_down
     }
 
-    /// How long until a controller that has ended executes nothing any more of what it was sent.
-    /// `None`: it has not ended.
+    /// Time until a controller that has ended can execute no more of the commands that it was sent.
+    /// `None` if it has not ended.
     fn unsettled_for(&self) -> Option<Duration> {
         let Inner { env, established, fate, ended_at, keep_alive, .. } = &*self.inner;
         if fate.lost()?.is_ended_by_target() {
@@ -294,12 +295,13 @@ impl<N: Network> Controller<N> {
         Some(Duration::from_nanos(until.saturating_sub(env.now())))
     }
 
-    /// It has ended, and executes nothing any more of what it was sent.
+    /// Whether it has ended, and can execute no more of the commands that it was sent.
     pub(crate) fn is_settled(&self) -> bool {
         self.unsettled_for() == Some(Duration::ZERO)
     }
 
-    /// Returns when a controller that has ended executes nothing any more of what it was sent.
+    /// Returns when a controller that has ended can execute no more of the commands that it was
+    /// sent.
     pub(crate) async fn settled(&self) {
         let Inner { env, fate, .. } = &*self.inner;
         fate.ended().await;
@@ -314,7 +316,7 @@ impl<N: Network> Controller<N> {
         ended_at.set(Some(env.now()));
     }
 
-    /// Base 2.0, clause 3.9: the timer runs from the last Keep Alive that was received.
+    /// Base 2.0, clause 3.9: the timer runs from the last Keep Alive that the controller received.
     async fn keep_alive(self) {
         let Inner { env, admin, fate, keep_alive, .. } = &*self.inner;
         while race(env.sleep(*keep_alive / 2), fate.ended()).await.is_some() {
@@ -326,13 +328,13 @@ impl<N: Network> Controller<N> {
         }
     }
 
-    /// Aborts commands that are late, and gives the controller up if that does not help.
+    /// Aborts late commands, and ends the controller if that does not help.
     async fn watch(self, limit: Duration) {
         let Inner { env, admin, io, fate, .. } = &*self.inner;
         let period = (limit / 4).min(WATCH_PERIOD_MAX);
         while race(env.sleep(period), fate.ended()).await.is_some() {
-            // Keep Alive is answered by controllers whose drives are dead: the admin queue says
-            // nothing of the others.
+            // Controllers whose drives are dead still answer Keep Alive, so the admin queue says
+            // nothing about the I/O queues.
             let heard = io.iter().map(Queue::heard).max().unwrap_or_default();
             let (_, mut is_hopeless) = admin.overdue(limit, admin.heard());
             for (index, queue) in io.iter().enumerate() {
@@ -341,7 +343,7 @@ impl<N: Network> Controller<N> {
                 for cid in late {
                     tracing::warn!(address = %self.inner.address, queue = index + 1, cid, "a command is late: aborting it");
                     let (admin, abort) = (admin.clone(), call(admin::abort(index as u16 + 1, cid)));
-                    // Whether it was aborted shows in its own answer.
+                    // The command's own answer shows whether it was aborted.
                     env.spawn(async move { drop(admin.execute(abort).await) });
                 }
             }
@@ -359,7 +361,7 @@ fn entries(options: &Options, established: &Established) -> u16 {
     let entries = options.queue_entries.clamp(ENTRIES_MIN, most.max(ENTRIES_MIN));
     match established.info.commands_max {
         0 => entries,
-        // So many commands need one entry more.
+        // This number of commands needs one entry more.
         commands => entries.min(commands.saturating_add(1)).max(ENTRIES_MIN),
     }
 }
@@ -378,7 +380,7 @@ async fn open_queue<N: Network>(
     Ok(Queue::start(env, connection, commands_max.into(), fate.clone()))
 }
 
-/// Ends the tasks of connections that were made for nothing.
+/// Ends the tasks of connections whose setup failed.
 struct Guard(Option<Rc<Fate>>);
 
 impl Guard {
@@ -395,7 +397,7 @@ impl Drop for Guard {
     }
 }
 
-/// A submission of the protocol's own, as a call.
+/// A submission of the protocol, as a call.
 pub(crate) fn call(submission: Submission) -> Call {
     let Submission { command, data, reply_bytes } = submission;
     let payload = match reply_bytes {
@@ -406,7 +408,7 @@ pub(crate) fn call(submission: Submission) -> Call {
     Call { command, payload, is_patient: false }
 }
 
-/// Why a dialogue has ended in vain.
+/// Why a dialogue failed.
 pub(crate) enum Led {
     Host(HostError),
     Lost(Lost),

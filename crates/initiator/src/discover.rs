@@ -1,4 +1,4 @@
-//! Which subsystems an address offers.
+//! Discovery of the subsystems that an address offers.
 
 use nvme::host::{DiscoveryLog, Found};
 
@@ -6,7 +6,7 @@ use crate::controller::{Controller, Purpose};
 use crate::network::{Address, Network};
 use crate::{ConnectError, Options};
 
-/// What a discovery controller said.
+/// The answer of a discovery controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Discovered {
     /// GENCTR: the generation of the log.
@@ -15,8 +15,8 @@ pub struct Discovered {
     pub entries: Vec<Found>,
 }
 
-/// Asks a discovery controller. `options` name the discovery subsystem ([`nvme::DISCOVERY_NQN`]) as
-/// theirs.
+/// Queries a discovery controller. The subsystem in `options` must be the discovery subsystem
+/// ([`nvme::DISCOVERY_NQN`]).
 ///
 /// # Errors
 /// [`ConnectError`]

@@ -1,4 +1,4 @@
-//! What can go wrong, from below to above.
+//! Errors, from the lowest layer to the highest.
 
 use std::io;
 
@@ -16,30 +16,30 @@ pub enum Lost {
     /// The controller closed a connection.
     #[error("the target closed the connection")]
     Closed,
-    /// The controller closed a connection instead of saying whether it believes this host. Linux'
-    /// target may do so when it does not, and any may just have ended.
+    /// The controller closed a connection after it had received the proof of this host. Linux's
+    /// target may do so if it rejects the proof, and any target may simply have ended.
     #[error("the target closed the connection when it had this host's proof: the secret may be another one")]
     ClosedOnProof,
     /// A connection failed.
     #[error("the connection failed: {text}")]
     Failed {
-        /// What kind of failure.
+        /// The kind of failure.
         kind: io::ErrorKind,
-        /// In the system's words.
+        /// The text of the system.
         text: String,
     },
-    /// The controller broke the protocol, or said that this host did.
+    /// The controller violated the protocol, or reported that this host did.
     #[error("{0}")]
     Violation(Violation),
-    /// Something was not answered in time.
+    /// A command or request was not answered in time.
     #[error("{what} was not answered within {ms} ms")]
     Silent {
-        /// What.
+        /// The command or request.
         what: &'static str,
-        /// How long it was waited for.
+        /// How long this host waited.
         ms: u64,
     },
-    /// It does not offer what this host uses any more.
+    /// It no longer has properties that this host uses.
     #[error("{0}")]
     Unfit(String),
     /// This host ended it.
@@ -52,8 +52,8 @@ impl Lost {
         Lost::Failed { kind: error.kind(), text: error.to_string() }
     }
 
-    /// The controller has ended the connection itself: it executes nothing any more that it had not
-    /// received. Otherwise it may do so until its keep alive timer has run out.
+    /// Whether the controller has ended the connection itself: then it executes only commands that
+    /// it had already received. Otherwise it may execute more until its keep alive timer expires.
     pub(crate) fn is_ended_by_target(&self) -> bool {
         match self {
             Lost::Closed | Lost::ClosedOnProof => true,
@@ -64,89 +64,89 @@ impl Lost {
     }
 }
 
-/// Why there is no controller, or no namespace.
+/// Why a controller or a namespace could not be connected.
 #[derive(Debug, Error)]
 pub enum ConnectError {
-    /// There is no connection.
+    /// The connection could not be established.
     #[error("cannot reach {address}: {source}")]
     Unreachable {
-        /// Where.
+        /// The address.
         address: Address,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// It took too long.
+    /// The connect took too long.
     #[error("{address} did not answer within {ms} ms")]
     Timeout {
-        /// Where.
+        /// The address.
         address: Address,
-        /// How long it was waited for.
+        /// How long this host waited.
         ms: u128,
     },
-    /// There is no TLS with it.
+    /// TLS could not be established.
     #[error("no TLS with {address}: {reason}")]
     Tls {
-        /// Where.
+        /// The address.
         address: Address,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// Something else listens there, or it speaks TLS only.
+    /// Another service listens there, or the target requires TLS.
     #[error("what listens at {address} is not an NVMe/TCP target: {reason}")]
     NotNvme {
-        /// Where.
+        /// The address.
         address: Address,
-        /// What it did.
+        /// Its reaction.
         reason: Lost,
     },
-    /// The controller ended while it was set up.
+    /// The controller ended during the setup.
     #[error("{address} ended the connection: {reason}")]
     Ended {
-        /// Where.
+        /// The address.
         address: Address,
-        /// What it did.
+        /// Its reaction.
         reason: Lost,
     },
-    /// The controller said no, or something of no use.
+    /// The controller refused, or sent an answer that cannot be used.
     #[error("{address}: {source}")]
     Refused {
-        /// Where.
+        /// The address.
         address: Address,
-        /// What it said.
+        /// Its answer.
         source: HostError,
     },
-    /// An I/O controller was wanted and a discovery controller found, or the other way round.
+    /// An I/O controller was expected and a discovery controller found, or vice versa.
     #[error("{address}: {what}")]
     Unfit {
-        /// Where.
+        /// The address.
         address: Address,
-        /// Why it is of no use.
+        /// Why it cannot be used.
         what: String,
     },
-    /// There is no such namespace, or none at all.
+    /// The namespace does not exist, or the subsystem has none.
     #[error("{address}: the subsystem has no namespace {nsid} that this host may use")]
     NoNamespace {
-        /// Where.
+        /// The address.
         address: Address,
         /// NSID.
         nsid: u32,
     },
-    /// No number was given, and there is not exactly one.
+    /// No NSID was given, and the subsystem does not have exactly one namespace.
     #[error("{address}: {}", several(.nsids))]
     Choose {
-        /// Where.
+        /// The address.
         address: Address,
-        /// Those that there are.
+        /// The existing namespaces.
         nsids: Vec<u32>,
     },
-    /// The namespace is not the one that it was before.
+    /// The namespace is not the same as before.
     #[error("{address}: namespace {nsid} is another one now: {what}")]
     Exchanged {
-        /// Where.
+        /// The address.
         address: Address,
         /// NSID.
         nsid: u32,
-        /// What differs.
+        /// The difference.
         what: String,
     },
 }
@@ -159,7 +159,7 @@ fn several(nsids: &[u32]) -> String {
     format!("the subsystem has several namespaces, say which one: {}", list.join(", "))
 }
 
-/// Why a command of a namespace failed.
+/// Why a command to a namespace failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum IoError {
     /// No path is left, or the namespace was closed.
@@ -194,30 +194,29 @@ pub enum IoError {
         /// Size of a block in bytes.
         block: u32,
     },
-    /// The data compared are others.
+    /// The compared data differ.
     #[error("the data differ")]
     Differs,
-    /// The controller does not have this command.
+    /// The controller does not support this command.
     #[error("the controller does not have {0}")]
     Unsupported(&'static str),
     /// Another host has it reserved.
     #[error("another host has reserved the namespace")]
     Reserved,
-    /// Any other error of the controller, as often as it was tried.
+    /// Any other error of the controller, after all retries.
     #[error("{0}")]
     Failed(Status),
 }
 
 impl IoError {
-    /// In the words of a volume.
+    /// Converts it to the error of a volume.
     pub fn as_block_error(&self) -> BlockError {
         match *self {
             IoError::Gone(_) => BlockError::Stopped,
             IoError::NoSpace => BlockError::NoSpace,
             IoError::ReadOnly => BlockError::ReadOnly { reason: "the namespace is write protected" },
             IoError::OutOfRange { offset, len, size } => BlockError::OutOfRange { offset, len, size },
-            // A host sees a medium that cannot be read or written, whatever is wrong: its own
-            // redundancy is to help.
+            // A host gets a medium error for all of these: its own redundancy has to help.
             IoError::Media(_)
             | IoError::Misaligned { .. }
             | IoError::Differs
@@ -227,7 +226,7 @@ impl IoError {
         }
     }
 
-    /// In the words of a drive. `offset` and `len`: of what failed.
+    /// Converts it to the error of a drive. `offset` and `len` are those of the failed operation.
     pub fn as_drive_error(&self, offset: u64, len: u64) -> DriveError {
         const EIO: i32 = 5;
         const EBADE: i32 = 52;
@@ -238,7 +237,7 @@ impl IoError {
             IoError::ReadOnly => DriveError::ReadOnly,
             IoError::OutOfRange { offset, len, size } => DriveError::OutOfRange { offset, len, size },
             IoError::Misaligned { offset, len, block } => DriveError::Misaligned { offset, len, sector: block },
-            // As Linux says it of a reservation conflict.
+            // The errno that Linux uses for a reservation conflict.
             IoError::Reserved => DriveError::Os { operation: "a command of a reserved namespace", errno: EBADE },
             IoError::Differs | IoError::Unsupported(_) | IoError::Failed(_) => {
                 DriveError::Os { operation: "an NVMe command", errno: EIO }

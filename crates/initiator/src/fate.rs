@@ -1,4 +1,4 @@
-//! The end of something that several tasks share, and news for whoever waits.
+//! The end of an object that several tasks share, and notifications for waiting tasks.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -9,14 +9,14 @@ use drive::{Receiver, Sender, oneshot};
 
 use crate::Lost;
 
-/// Set once: why a controller has ended.
+/// Set once: the reason why a controller has ended.
 #[derive(Default)]
 pub(crate) struct Fate {
     lost: RefCell<Option<Lost>>,
     waiting: RefCell<Waiting>,
 }
 
-/// Who waits, each in a place of its own that comes free with it.
+/// The waiting tasks. Each has a place of its own, which is freed with its future.
 #[derive(Default)]
 struct Waiting {
     wakers: Vec<Option<Waker>>,
@@ -65,7 +65,7 @@ impl Drop for Ended<'_> {
 }
 
 impl Fate {
-    /// Ends it. The first reason stays.
+    /// Ends the object. The first reason stays.
     pub fn end(&self, lost: Lost) {
         {
             let mut known = self.lost.borrow_mut();
@@ -80,7 +80,7 @@ impl Fate {
         }
     }
 
-    /// Why it has ended, if it has.
+    /// Why it has ended, or `None`.
     pub fn lost(&self) -> Option<Lost> {
         self.lost.borrow().clone()
     }
@@ -90,27 +90,27 @@ impl Fate {
         self.lost.borrow().is_some()
     }
 
-    /// Returns once it has ended.
+    /// Returns when it has ended.
     pub fn ended(&self) -> Ended<'_> {
         Ended { fate: self, place: None }
     }
 }
 
-/// Something changed: whoever waits looks again.
+/// Notification of a change: waiting tasks check again.
 #[derive(Default)]
 pub(crate) struct News {
     waiting: RefCell<Vec<Sender<()>>>,
 }
 
 impl News {
-    /// Wakes all who wait.
+    /// Wakes all waiting tasks.
     pub fn tell(&self) {
         for waiting in self.waiting.take() {
             waiting.send(());
         }
     }
 
-    /// Returns with the next [`News::tell`], counted from now on: before the future is polled.
+    /// Returns with the next [`News::tell`] after this call, even before the future is polled.
     pub fn next(&self) -> Receiver<()> {
         let (sender, receiver) = oneshot();
         self.waiting.borrow_mut().push(sender);

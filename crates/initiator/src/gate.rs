@@ -1,4 +1,4 @@
-//! How many commands a queue may have in flight.
+//! A limit for the commands in flight on a queue.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -6,14 +6,14 @@ use std::rc::Rc;
 
 use drive::{Canceled, Sender, oneshot};
 
-/// Gives out so many passes, in the order in which they are asked for.
+/// A fair async semaphore: gives out this many passes, in the order of the requests.
 pub(crate) struct Gate {
     free: Cell<usize>,
     waiting: RefCell<VecDeque<Sender<Pass>>>,
     closed: Cell<bool>,
 }
 
-/// A place in flight, which comes free when this is dropped.
+/// A place in flight, which is freed when the pass is dropped.
 pub(crate) struct Pass(Option<Rc<Gate>>);
 
 impl Gate {
@@ -21,7 +21,7 @@ impl Gate {
         Rc::new(Gate { free: Cell::new(passes), waiting: RefCell::default(), closed: Cell::new(false) })
     }
 
-    /// Waits for a pass. Whoever stops waiting loses nothing of the others'.
+    /// Waits for a pass. A caller that stops waiting takes no pass from other callers.
     ///
     /// # Errors
     /// The gate was closed.
@@ -38,10 +38,10 @@ impl Gate {
         receiver.await
     }
 
-    /// Nobody gets a pass any more.
+    /// Gives out no more passes.
     pub fn close(&self) {
         self.closed.set(true);
-        // Their drop wakes those who wait.
+        // Dropping the senders wakes the waiting callers.
         drop(self.waiting.take());
     }
 }
@@ -51,8 +51,8 @@ impl Drop for Pass {
         let Some(gate) = self.0.take() else { return };
         let next = gate.waiting.borrow_mut().pop_front();
         match next {
-            // If nobody waits there any more, the pass is dropped with the pair, and goes on to the
-            // next.
+            // If that caller has stopped waiting, the pass is dropped with the pair and goes to the
+            // next caller.
             Some(next) => next.send(Pass(Some(gate))),
             None => gate.free.set(gate.free.get() + 1),
         }

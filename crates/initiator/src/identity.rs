@@ -1,8 +1,8 @@
-//! Whether a namespace is the one that it was: NVMe Base 2.0, clause 4.5.1.
+//! Checks that a namespace is still the same: NVMe Base 2.0, clause 4.5.1.
 
 use nvme::host::NamespaceInfo;
 
-/// What a namespace is known by.
+/// The properties that identify a namespace.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Identity {
     serial: String,
@@ -10,15 +10,16 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Of a namespace that is used for the first time, and the serial number of its controller.
+    /// The identity of a namespace on first use, with the serial number of its controller.
     pub fn new(info: &NamespaceInfo, serial: &str) -> Identity {
         Identity { serial: serial.to_owned(), first: info.clone() }
     }
 
-    /// Compares with a namespace that was found later, or on another way. Gives what differs.
+    /// Compares with a namespace that was found later, or on another path. The error names the
+    /// difference.
     ///
     /// # Errors
-    /// It is another one, or has other blocks.
+    /// It is another namespace, or has another block size.
     pub fn check(&self, found: &NamespaceInfo, serial: &str) -> Result<(), String> {
         let first = &self.first;
         let differs = |what: &str, was: &[u8], is: Option<&[u8]>| {
@@ -41,7 +42,7 @@ impl Identity {
         if is_named {
             return Ok(());
         }
-        // All that is left to go by.
+        // Without identifiers, only size and serial number can be compared.
         if first.blocks != found.blocks {
             return Err(format!("it has no identifier, had {} blocks, and has {}", first.blocks, found.blocks));
         }

@@ -1,4 +1,4 @@
-//! Commands of a namespace: sent on the best path, and again where that is right.
+//! Commands of a namespace: sent on the best path, and sent again if that is correct.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::network::Network;
 use crate::path::Path;
 use crate::queue::{Call, Payload};
 
-/// How often a command is sent again that a controller did not execute, but might.
+/// Most retries of a command that a controller did not execute, but may execute later.
 const RETRIES_MAX: u32 = 5;
 
-/// Waited for before the first of these; the next ones wait as much longer each.
+/// The delay before the first retry. Each later delay is longer by the same time.
 const RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// A command that is not built yet: how, depends on the controller.
+/// A command that is not built yet, because its form depends on the controller.
 pub(crate) enum Op {
     Read { blocks: Blocks, len: u32 },
     Write { blocks: Blocks, len: u32, data: Segments, fua: bool },
@@ -36,7 +36,7 @@ impl Op {
         matches!(self, Op::Write { .. } | Op::WriteZeroes { .. } | Op::Deallocate { .. })
     }
 
-    /// The command. `reply`: for the data of a read.
+    /// Builds the command. `reply` is the buffer for the data of a read.
     fn call(&self, capsule_bytes: u32, reply: Option<BufMut>) -> Call {
         let with = |command: Command, data: &Segments| (command, Payload::ToController(data.clone()));
         let (command, payload) = match self {
@@ -59,13 +59,13 @@ impl Op {
     }
 }
 
-/// What to do about a status.
+/// The reaction to a status.
 enum Verdict {
     Done,
     Fail(IoError),
-    /// Again, in a while.
+    /// Send it again after a delay.
     Again,
-    /// Again, on another path.
+    /// Send it again on another path.
     Elsewhere(Access),
 }
 
@@ -98,7 +98,7 @@ fn verdict(status: Status) -> Verdict {
 }
 
 impl<N: Network> Inner<N> {
-    /// The best path. `None` if there is none now.
+    /// The best path. `None` if no path is usable at present.
     fn choose(&self) -> Option<(Rc<Path<N>>, Controller<N>)> {
         let count = self.paths.len();
         let first = (self.turn.get() + 1) % count;
@@ -111,7 +111,7 @@ impl<N: Network> Inner<N> {
         usable.min_by_key(|(.., access)| *access).map(|(path, controller, _)| (path.clone(), controller))
     }
 
-    /// The best path, as soon as there is one.
+    /// Waits for the best path.
     async fn path(&self) -> Result<(Rc<Path<N>>, Controller<N>), IoError> {
         let shared = &*self.shared;
         let waiting = async {
@@ -126,7 +126,7 @@ impl<N: Network> Inner<N> {
                     return Err(self.gone());
                 }
                 let news = shared.news.next();
-                // Nobody tells who is not there any more.
+                // The end of the namespace comes without news, so wait for both.
                 let _ = race(news, shared.end.ended()).await;
             }
         };
@@ -144,8 +144,8 @@ impl<N: Network> Inner<N> {
         IoError::Gone(errors.collect::<Vec<_>>().join("; "))
     }
 
-    /// Has a command executed, whatever that takes. `reply`: the buffer of a read, which comes back
-    /// full.
+    /// Executes a command with all necessary retries. `reply` is the buffer of a read, which is
+    /// returned full.
     pub(crate) async fn perform(&self, op: &Op, mut reply: Option<BufMut>) -> Result<Option<BufMut>, IoError> {
         let reply_bytes = reply.as_ref().map(|buf| buf.len());
         let mut tries = 0;
@@ -159,13 +159,14 @@ impl<N: Network> Inner<N> {
                 Err(lost) => {
                     tracing::debug!(address = %path.address, reason = %lost, "a command is sent again");
                     if op.changes() {
-                        // It must not be executed later than what comes after its second answer.
+                        // The first copy must not be executed after commands that follow the answer
+                        // to the second copy.
                         let _ = race(controller.settled(), self.shared.end.ended()).await;
                     }
                     continue;
                 }
             };
-            // A controller that says so of damaged data lets them be sent again.
+            // Handle damaged data like a controller that reports them: the command is sent again.
             let damaged = Status::TRANSIENT_TRANSPORT_ERROR;
             let status = if answer.is_intact { answer.completion.status() } else { damaged };
             reply = answer.data;

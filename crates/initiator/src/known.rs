@@ -1,4 +1,4 @@
-//! What stays of a namespace without its connections.
+//! The properties of a namespace without its connections.
 
 use drive::DriveInfo;
 use nvme::Nqn;
@@ -7,8 +7,8 @@ use nvme::host::{ControllerInfo, NamespaceInfo};
 use crate::Options;
 use crate::network::Address;
 
-/// A namespace that was connected once: all it takes to connect to it again, and to no other. It
-/// may go to other threads, each of which then has connections of its own
+/// A namespace that was connected once: all data to connect to it again, and to no other one. It
+/// may be sent to other threads, each of which then has its own connections
 /// ([`Namespace::attach`](crate::Namespace::attach)).
 #[derive(Debug, Clone)]
 pub struct Known {
@@ -17,7 +17,7 @@ pub struct Known {
     pub(crate) info: NamespaceInfo,
     pub(crate) about: ControllerInfo,
     pub(crate) drive: DriveInfo,
-    /// Data of a command at most, in bytes.
+    /// Most data of one command, in bytes.
     pub(crate) transfer_bytes_max: u64,
 }
 
@@ -46,23 +46,23 @@ impl Known {
         &self.options.subsystem
     }
 
-    /// What the namespace said.
+    /// Properties that the namespace reported.
     pub fn info(&self) -> &NamespaceInfo {
         &self.info
     }
 
-    /// What its controller said.
+    /// Properties that its controller reported.
     pub fn about(&self) -> &ControllerInfo {
         &self.about
     }
 
-    /// As a drive.
+    /// Its properties as a drive.
     pub fn drive(&self) -> &DriveInfo {
         &self.drive
     }
 
-    /// The same on every path and for every host: its world-wide name, in the form in which Linux
-    /// shows it (`wwid`), or model, serial number and NSID where it has none.
+    /// An identifier that is the same on every path and for every host: the world-wide name, in the
+    /// form in which Linux shows it (`wwid`), or model, serial number and NSID if it has none.
     pub fn identity(&self) -> String {
         let NamespaceInfo { uuid, nguid, eui64, nsid, .. } = &self.info;
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

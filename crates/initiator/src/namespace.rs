@@ -15,14 +15,14 @@ use crate::network::{Address, Network};
 use crate::path::{Checked, Path, PathStatus, Shared, access, look};
 use crate::{ConnectError, IoError, Lost, Options};
 
-/// Namespaces of a subsystem at most, where one is to be chosen.
+/// Most namespaces of a subsystem that are listed to choose one.
 const NAMESPACES_MAX: usize = 1024;
 
-/// Bytes that are deallocated, or made zeroes, with one command at most: so that it does not take
-/// as long as a command may.
+/// Most bytes that one command deallocates or zeroes, so that it does not reach the time limit of a
+/// command.
 const RANGE_BYTES_MAX: u64 = 128 << 20;
 
-/// Which namespace of a subsystem.
+/// The choice of a namespace in a subsystem.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Selection {
     /// The only one that this host may use.
@@ -31,11 +31,12 @@ pub enum Selection {
     Number(u32),
 }
 
-/// A block device of a subsystem. A handle; when the last one is dropped, its connections are
+/// A block device of a subsystem. It is a handle; when the last one is dropped, its connections are
 /// closed.
 ///
-/// Offsets and lengths are in bytes and multiples of the block size. Requests of any length are
-/// split as the controller wants it; the parts of one are in flight together.
+/// Offsets and lengths are in bytes and multiples of the block size. Requests can have any length:
+/// they are split to the limits of the controller, and the parts of a request are in flight
+/// together.
 pub struct Namespace<N: Network> {
     inner: Rc<Inner<N>>,
 }
@@ -44,7 +45,7 @@ pub(crate) struct Inner<N: Network> {
     pub env: N,
     pub paths: Vec<Rc<Path<N>>>,
     pub shared: Rc<Shared>,
-    /// Where the search for a path begins.
+    /// Index of the path where the last search for a path began.
     pub turn: Cell<usize>,
     known: Known,
 }
@@ -56,8 +57,8 @@ impl<N: Network> Clone for Namespace<N> {
 }
 
 impl<N: Network> Namespace<N> {
-    /// Connects to a namespace through the first of `addresses` that works; the others are
-    /// connected meanwhile. All are addresses of the same subsystem.
+    /// Connects to a namespace through the first of `addresses` that works. The others are then
+    /// connected in the background. All must be addresses of the same subsystem.
     ///
     /// # Errors
     /// [`ConnectError`] of the first address, if none works.
@@ -124,13 +125,13 @@ impl<N: Network> Namespace<N> {
         }
     }
 
-    /// Connects again, from wherever, to a namespace that was connected. Requests wait until there
-    /// is a path, or none for longer than [`Options::loss_timeout`].
+    /// Connects again to a known namespace, from any thread. Requests wait until there is a path,
+    /// or until there was none for longer than [`Options::loss_timeout`].
     pub fn attach(env: &N, known: &Known) -> Namespace<N> {
         Namespace::over(env, known.clone(), None)
     }
 
-    /// `found`: the index of the path that is there already.
+    /// `found` has the index of the path that is already connected.
     fn over(env: &N, known: Known, mut found: Option<(usize, Checked<N>)>) -> Namespace<N> {
         let shared = Rc::new(Shared {
             nsid: known.info.nsid,
@@ -151,39 +152,39 @@ impl<N: Network> Namespace<N> {
         Namespace { inner: Rc::new(inner) }
     }
 
-    /// What it takes to connect to it again.
+    /// The data that are needed to connect to it again.
     pub fn known(&self) -> &Known {
         &self.inner.known
     }
 
-    /// What it was when it was connected first. Its size may have changed since:
+    /// Its properties at the first connect. Its size may have changed since:
     /// [`Namespace::size_bytes`].
     pub fn info(&self) -> &NamespaceInfo {
         &self.inner.known.info
     }
 
-    /// Its size now.
+    /// Its current size.
     pub fn size_bytes(&self) -> u64 {
         self.inner.shared.blocks.get() * u64::from(self.inner.known.info.block_bytes)
     }
 
-    /// Whether it is write protected now.
+    /// Whether it is write protected at present.
     pub fn is_read_only(&self) -> bool {
         self.inner.shared.read_only.get()
     }
 
-    /// Whether ranges can be given back.
+    /// Whether ranges can be deallocated.
     pub fn has_deallocate(&self) -> bool {
         self.inner.known.about.has_dataset_management()
     }
 
-    /// The ways to it.
+    /// The state of its paths.
     pub fn paths(&self) -> Vec<PathStatus> {
         self.inner.paths.iter().map(|path| path.status()).collect()
     }
 
-    /// Whether no path could be connected for longer than [`Options::loss_timeout`], or it was
-    /// closed.
+    /// Whether no path could be connected for longer than [`Options::loss_timeout`], or the
+    /// namespace was closed.
     pub fn is_lost(&self) -> bool {
         let Inner { paths, shared, .. } = &*self.inner;
         shared.end.is_sealed() || paths.iter().all(|path| path.is_lost())
@@ -194,7 +195,7 @@ impl<N: Network> Namespace<N> {
         self.inner.shared.end.is_sealed()
     }
 
-    /// Returns when [`Namespace::is_lost`] says `lost`, or it was closed.
+    /// Returns when [`Namespace::is_lost`] equals `lost`, or the namespace was closed.
     pub async fn until(&self, lost: bool) {
         let end = &self.inner.shared.end;
         loop {
@@ -202,14 +203,14 @@ impl<N: Network> Namespace<N> {
             if end.is_sealed() || self.is_lost() == lost {
                 return;
             }
-            // Nobody tells who is not there any more.
+            // The end of the namespace comes without news, so wait for both.
             let _ = race(news, end.ended()).await;
         }
     }
 
-    /// Disconnects in order. Requests in flight, and later ones, fail with [`IoError::Gone`].
-    /// Returns when nothing that was sent is executed any more: at once where the target answers,
-    /// and otherwise when its keep alive timers have run out.
+    /// Disconnects properly. Requests in flight, and later ones, fail with [`IoError::Gone`].
+    /// Returns when the target can execute no more of the sent commands: at once if the target
+    /// answers, and otherwise when its keep alive timers have expired.
     pub async fn close(&self) {
         let controllers: Vec<_> = self.inner.paths.iter().flat_map(|path| path.used()).collect();
         self.inner.shared.end.end(Lost::Disconnected);
@@ -232,16 +233,16 @@ impl<N: Network> Namespace<N> {
         }
     }
 
-    /// Blocks of a range that was checked, which a command can have.
+    /// The blocks of a range that was checked and fits in one command.
     fn blocks(&self, offset: u64, len: u64) -> Blocks {
         let block = u64::from(self.inner.known.info.block_bytes);
         Blocks { nsid: self.inner.known.info.nsid, first: offset / block, count: (len / block) as u32 }
     }
 
-    /// Fills `buf` from `offset` on and gives it back.
+    /// Fills `buf` from `offset` on and returns it.
     ///
     /// # Errors
-    /// [`IoError`]; so do the others.
+    /// [`IoError`], as for the other operations.
     pub async fn read(&self, offset: u64, buf: BufMut) -> Result<BufMut, IoError> {
         let len = buf.len();
         self.check(offset, len as u64)?;
@@ -270,12 +271,13 @@ impl<N: Network> Namespace<N> {
         Ok(buf.expect("a read brings its buffer back"))
     }
 
-    /// Writes `data` at `offset`. With `fua` it is durable when this returns.
+    /// Writes `data` at `offset`. With `fua` it is durable when the call returns.
     pub async fn write(&self, offset: u64, data: Segments, fua: bool) -> Result<(), IoError> {
         self.in_pieces(offset, data, |blocks, len, data| Op::Write { blocks, len, data, fua }).await
     }
 
-    /// Compares `data` with what is at `offset`: [`IoError::Differs`] if it is something else.
+    /// Compares `data` with the content at `offset`. Fails with [`IoError::Differs`] if they
+    /// differ.
     pub async fn compare(&self, offset: u64, data: Segments) -> Result<(), IoError> {
         if !self.inner.known.about.has_compare() {
             return Err(IoError::Unsupported("Compare"));
@@ -306,7 +308,7 @@ impl<N: Network> Namespace<N> {
         done.into_iter().try_for_each(|done| done.map(drop))
     }
 
-    /// Makes a range read as zeroes. `deallocate`: the space may be given back.
+    /// Makes a range read as zeroes. With `deallocate` the space may be released.
     pub async fn write_zeroes(&self, offset: u64, len: u64, fua: bool, deallocate: bool) -> Result<(), IoError> {
         self.check(offset, len)?;
         let has_write_zeroes = self.inner.known.about.has_write_zeroes();
@@ -325,9 +327,9 @@ impl<N: Network> Namespace<N> {
         Ok(())
     }
 
-    /// Says that the content of a range is not needed any more; afterwards it reads as anything, or
-    /// as zeroes where [`NamespaceInfo::deallocated_reads_zeroes`] says so. Does nothing where the
-    /// controller has no Dataset Management.
+    /// Tells the controller that the content of a range is not needed any more. Afterwards the
+    /// content is undefined, or zeroes if [`NamespaceInfo::deallocated_reads_zeroes`] is set. Does
+    /// nothing if the controller does not support Dataset Management.
     pub async fn deallocate(&self, offset: u64, len: u64) -> Result<(), IoError> {
         self.check(offset, len)?;
         if !self.has_deallocate() {
@@ -367,13 +369,13 @@ impl<N: Network> Drop for Inner<N> {
     }
 }
 
-/// Data of one command at most, in whole blocks.
+/// Most data of one command, in whole blocks.
 fn transfer_bytes_max(controllers: u64, block_bytes: u32) -> u64 {
     let block = u64::from(block_bytes);
     (controllers / block).clamp(1, io::BLOCKS_MAX.into()) * block
 }
 
-/// `len` bytes of `data` from `at` on.
+/// `len` bytes of `data`, beginning at `at`.
 fn part(data: &[Buf], at: usize, len: usize) -> Segments {
     let (mut skip, mut left, mut part) = (at, len, Segments::new());
     for segment in data {
@@ -391,7 +393,7 @@ fn part(data: &[Buf], at: usize, len: usize) -> Segments {
     part
 }
 
-/// Puts pieces together again. Where a connection kept one of them, all are copied.
+/// Joins pieces of a buffer. If a connection kept one of them, all are copied.
 fn joined(pieces: Vec<BufMut>, len: usize) -> BufMut {
     let mut pieces = pieces.into_iter();
     let mut whole = pieces.next().expect("there is a piece");
@@ -409,9 +411,9 @@ fn joined(pieces: Vec<BufMut>, len: usize) -> BufMut {
     whole
 }
 
-/// As a drive, whatever is answered is durable: writes have FUA where the controller has a cache. A
-/// target may lose its cache, come back, and answer a later flush, and nobody would notice that
-/// what was written before is not covered by it.
+/// As a drive, every answered write is durable: writes have FUA if the controller has a cache.
+/// Otherwise a target could lose its cache, come back, and answer a later flush, although that
+/// flush does not cover the earlier writes. This host could not detect that.
 impl<N: Network> Drive for Namespace<N> {
     fn info(&self) -> &DriveInfo {
         &self.inner.known.drive

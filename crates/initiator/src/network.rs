@@ -1,4 +1,4 @@
-//! What a host runs on.
+//! The environment of a host.
 
 use std::fmt;
 use std::future::Future;
@@ -9,36 +9,36 @@ use std::str::FromStr;
 use drive::{BufMut, Segments, Tasks};
 use thiserror::Error;
 
-/// Time, tasks and connections. A handle, of one thread.
+/// Time, tasks and connections. A handle that stays on one thread.
 pub trait Network: Tasks {
     /// The receiving half of a connection.
     type Reader: Reader;
     /// The sending half.
     type Writer: Writer;
 
-    /// Connects, without delay for small messages (TCP_NODELAY). The future may be dropped: then
-    /// nothing stays open. The connection ends when both halves are dropped.
+    /// Connects, without delay for small messages (TCP_NODELAY). The future may be dropped: then no
+    /// connection stays open. The connection ends when both halves are dropped.
     fn connect(&self, address: &Address) -> impl Future<Output = io::Result<(Self::Reader, Self::Writer)>>;
 }
 
 /// The receiving half of a connection.
 pub trait Reader: 'static {
-    /// Waits for data and puts what has arrived into `buf` from index `from` on, where there is
-    /// room. Gives the buffer back, and how many bytes came: 0 if the other end has finished. The
-    /// future may be dropped to end the connection.
+    /// Waits for data and puts it into `buf` from index `from` on, where there is room. Returns the
+    /// buffer, and the number of bytes: 0 if the other end has finished. The future may be dropped
+    /// to end the connection.
     fn recv(&mut self, buf: BufMut, from: usize) -> impl Future<Output = (io::Result<usize>, BufMut)>;
 }
 
 /// The sending half of a connection.
 pub trait Writer: 'static {
-    /// Sends everything, segment after segment. The future may be dropped to end the connection.
+    /// Sends all segments in order. The future may be dropped to end the connection.
     fn send(&mut self, data: Segments) -> impl Future<Output = io::Result<()>>;
 }
 
 /// The port of NVMe/TCP: TCP Transport 1.0, clause 3.1.1.
 pub const DEFAULT_PORT: u16 = 4420;
 
-/// Where a target listens.
+/// The address on which a target listens.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Address {
     /// A name or an IP address, without brackets. An IPv6 address may name an interface
@@ -48,23 +48,23 @@ pub struct Address {
     pub port: u16,
 }
 
-/// Text that is no address.
+/// Text that is not an address.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[error("`{0}` is no address: write HOST, HOST:PORT, or [IPV6]:PORT")]
 pub struct AddressError(String);
 
-/// Whether this is an IPv6 address, with or without the interface that it is reached through:
+/// Whether this is an IPv6 address, with or without the interface through which it is reached:
 /// `fe80::1%eth0` (RFC 4007, clause 11).
 fn is_ipv6(host: &str) -> bool {
     let (address, scope) = host.split_once('%').map_or((host, None), |(address, scope)| (address, Some(scope)));
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_');
-    // Linux' names of interfaces have at most 15 bytes.
+    // Linux limits names of interfaces to 15 bytes.
     let is_interface = |scope: &str| (1..=15).contains(&scope.len()) && scope.bytes().all(fits);
     address.parse::<Ipv6Addr>().is_ok() && scope.is_none_or(is_interface)
 }
 
 impl From<SocketAddr> for Address {
-    /// The interface of a link-local address is a number then.
+    /// The interface of a link-local address becomes a number.
     fn from(address: SocketAddr) -> Address {
         let host = match address {
             SocketAddr::V6(address) if address.scope_id() != 0 => format!("{}%{}", address.ip(), address.scope_id()),
@@ -77,7 +77,7 @@ impl From<SocketAddr> for Address {
 impl FromStr for Address {
     type Err = AddressError;
 
-    /// `HOST[:PORT]`; an IPv6 address with a port is in brackets.
+    /// `HOST[:PORT]`. An IPv6 address with a port must be in brackets.
     fn from_str(text: &str) -> Result<Address, AddressError> {
         let wrong = || AddressError(text.to_owned());
         let port_of = |port: &str| port.parse().ok().filter(|port| *port != 0).ok_or_else(wrong);

@@ -1,24 +1,24 @@
-//! TLS where there is none: the crate `psk` is for Linux. There is no session.
+//! A stub for systems without TLS: the crate `psk` is only for Linux. No session can be created.
 
 use nvme::tls::TlsPsk;
 use thiserror::Error;
 
-/// Why not.
+/// TLS is not available.
 #[derive(Debug, Error)]
 #[error("TLS of NVMe/TCP is there on Linux only")]
 pub(crate) struct TlsError;
 
-/// None.
+/// A session, which cannot exist here.
 pub(crate) enum Session {}
 
-/// What would have been decrypted.
+/// The result of a decryption.
 pub(crate) struct Opened {
     pub taken: usize,
     pub len: usize,
     pub ended: bool,
 }
 
-/// Says so.
+/// Always fails.
 pub(crate) fn client(_: &[TlsPsk]) -> Result<Session, TlsError> {
     Err(TlsError)
 }

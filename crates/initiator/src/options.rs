@@ -1,4 +1,4 @@
-//! What a host wants, and how patient it is.
+//! Properties and time limits of a host's connections.
 
 use std::time::Duration;
 
@@ -8,60 +8,60 @@ use nvme::target::Host;
 use nvme::tcp::Digests;
 use nvme::tls::TlsKey;
 
-/// How to connect, and what to do when that ends. [`Options::new`] has what is used where nothing
-/// is said.
+/// How to connect, and how to react when a connection ends. [`Options::new`] has the defaults.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Who asks.
+    /// Identity of this host.
     pub host: Host,
     /// The subsystem.
     pub subsystem: Nqn,
-    /// What this host proves itself with where a controller asks for that, and what the controller
-    /// has to prove.
+    /// The secrets with which this host authenticates if a controller requires it, and the proof
+    /// that it requires from the controller.
     pub credentials: Option<Credentials>,
-    /// The key that connections are encrypted with (TLS 1.3). Without one they are not. On Linux;
-    /// elsewhere a connect fails.
+    /// The key for encrypted connections (TLS 1.3). Without a key they are not encrypted. Only on
+    /// Linux; on other systems a connect fails.
     pub tls: Option<TlsKey>,
-    /// Digests that are asked for; a controller may not want them, which the log says.
+    /// Digests that are requested. A controller may refuse them, which is logged.
     pub digests: Digests,
-    /// I/O queues, at least 1; a controller may grant fewer.
+    /// Number of I/O queues, at least 1. A controller may grant fewer.
     pub queues: u16,
-    /// Entries of an I/O queue, 2 or more; a controller may have fewer.
+    /// Entries of an I/O queue, at least 2. A controller may support fewer.
     pub queue_entries: u16,
-    /// KATO: a controller that does not hear from this host for so long ends. At least 1 s; one is
-    /// sent twice in this time. How long what was not answered is waited for before it is sent
-    /// again follows from it: [`quiet_time`].
+    /// KATO: a controller ends if it does not hear from this host for this time. At least 1 s. A
+    /// Keep Alive is sent twice in this time. It also determines how long to wait before an
+    /// unanswered command is sent again: [`quiet_time`].
     pub keep_alive: Duration,
-    /// How long a connect may take, until the controller works.
+    /// Time limit of a connect, until the controller is ready.
     pub connect_timeout: Duration,
-    /// How long a command may take until it is aborted. If it is not answered in half of that time
-    /// again, its controller is given up.
+    /// Time after which a command is aborted. If it is not answered within half of that time more,
+    /// its controller is given up.
     pub command_timeout: Duration,
-    /// Waited for before the second attempt to connect again; the first follows at once. Doubled
-    /// each time.
+    /// Delay before the second attempt to connect again. The first follows at once. The delay
+    /// doubles each time.
     pub reconnect_delay: Duration,
     /// The longest of these delays.
     pub reconnect_delay_max: Duration,
-    /// A path that could not be connected again for so long is lost for good. `None`: never.
+    /// A path that could not be connected again for this time counts as lost. `None`: it never
+    /// does.
     pub loss_timeout: Option<Duration>,
 }
 
-/// The least time for [`Options::keep_alive`].
+/// The smallest [`Options::keep_alive`].
 pub(crate) const KEEP_ALIVE_MIN: Duration = Duration::from_secs(1);
 
-/// After this time a controller executes nothing any more of what a host had sent that says nothing
-/// to it any more. Its keep alive timer runs from the last command that arrives, and that one may
-/// have been sent just before and arrive a keep alive time later: so it is twice that time. A
-/// controller for which all commands count (`traffic_based`) looks once in a keep alive time
-/// whether there were any, which makes it three times.
+/// Time after which a controller executes no more commands of a host that has stopped sending. The
+/// controller's keep alive timer runs from the last command that arrives. That command may have
+/// been sent just before the end, and arrive one keep alive time later. So the result is twice that
+/// time. With traffic based keep alive (`traffic_based`) all commands count, and the controller
+/// checks once in a keep alive time whether there were any. Then it is three times.
 pub const fn quiet_time(keep_alive: Duration, traffic_based: bool) -> Duration {
     keep_alive.saturating_mul(if traffic_based { 3 } else { 2 })
 }
 
 impl Options {
-    /// One queue of 128 entries, no secrets, no TLS, no digests, and times as Linux' host has them:
-    /// 5 s to keep alive, 30 s for a command, 600 s until a path is lost; connecting again is tried
-    /// at once, and then every 1, 2, 4, 8 and 10 s.
+    /// One queue of 128 entries, no secrets, no TLS, no digests, and the times of Linux's host: 5 s
+    /// to keep alive, 30 s for a command, 600 s until a path is lost. Connecting again is tried at
+    /// once, and then after 1, 2, 4, 8 s and every 10 s.
     pub fn new(host: Host, subsystem: Nqn) -> Options {
         Options {
             host,

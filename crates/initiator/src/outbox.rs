@@ -1,9 +1,9 @@
-//! What waits to be sent: headers and short data together, long data where they lie.
+//! PDUs that wait to be sent: headers and short data are copied together, long data stay in place.
 
 use drive::{Buf, Segments, Tasks};
 
-/// Data up to this length are copied behind their header: a segment more costs the kernel as much
-/// as that.
+/// Data up to this length are copied behind their header: one more segment costs the kernel as much
+/// as the copy.
 const INLINE_BYTES_MAX: usize = 1024;
 
 /// PDUs in order.
@@ -11,7 +11,7 @@ const INLINE_BYTES_MAX: usize = 1024;
 pub(crate) struct Outbox {
     /// Headers and short data, one after the other.
     heads: Vec<u8>,
-    /// Longer data, each with the length of `heads` in front of it.
+    /// Longer data, each with the length of `heads` before it.
     bodies: Vec<(usize, Buf)>,
 }
 
@@ -20,13 +20,13 @@ impl Outbox {
         self.heads.is_empty()
     }
 
-    /// A header, or a digest.
+    /// Adds a header or a digest.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) {
         self.heads.extend_from_slice(bytes);
     }
 
-    /// Data behind a header.
+    /// Adds data after a header.
     pub fn put_body(&mut self, body: Buf) {
         match body.len() {
             ..=INLINE_BYTES_MAX => self.heads.extend_from_slice(&body),
@@ -34,7 +34,7 @@ impl Outbox {
         }
     }
 
-    /// Everything, to be sent.
+    /// Takes all PDUs for sending.
     pub fn take(&mut self, tasks: &impl Tasks) -> Segments {
         let mut segments = Segments::with_capacity(self.bodies.len() * 2 + 1);
         let mut heads = tasks.alloc(self.heads.len());
@@ -43,7 +43,7 @@ impl Outbox {
         let heads = heads.freeze();
         let mut from = 0;
         for (to, body) in self.bodies.drain(..) {
-            // Data in several segments have nothing between them.
+            // Data in several segments have no header between them.
             if from < to {
                 segments.push(heads.slice(from..to));
             }

@@ -1,4 +1,4 @@
-//! One way to a namespace: an address, and the controller that there is at the moment.
+//! A path to a namespace: an address, and its current controller.
 
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
@@ -20,27 +20,27 @@ use crate::{ConnectError, Lost, Options};
 const CHANGED_NAMESPACES: u8 = 0x04;
 const CHANGED_NAMESPACES_BYTES: u32 = 4096;
 
-/// When a state that a command met is looked at again.
+/// Delay before the access state is read again after a command was refused because of it.
 const REFRESH_DELAY: Duration = Duration::from_millis(200);
 
-/// How a path is.
+/// State of a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PathState {
-    /// Connected; whether commands may be sent, the access state says.
+    /// Connected. The access state says whether commands may be sent.
     Live(Access),
     /// Being connected, or connected again.
     Connecting,
-    /// Could not be connected for longer than [`Options::loss_timeout`].
+    /// It could not be connected for longer than [`Options::loss_timeout`].
     Lost,
 }
 
 impl PathState {
-    /// Commands may be sent.
+    /// Whether commands may be sent.
     pub fn is_usable(self) -> bool {
         matches!(self, PathState::Live(access) if access.is_usable())
     }
 
-    /// In a word: an ANA state, `connecting` or `lost`.
+    /// The state as a word: an ANA state, `connecting` or `lost`.
     pub fn name(self) -> &'static str {
         match self {
             PathState::Live(Access::Optimized) => "optimized",
@@ -54,32 +54,32 @@ impl PathState {
     }
 }
 
-/// A path, for people.
+/// The status of a path, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathStatus {
-    /// Where it leads to.
+    /// Its address.
     pub address: Address,
-    /// How it is.
+    /// Its state.
     pub state: PathState,
-    /// How often it was connected.
+    /// The number of times that it was connected.
     pub connects: u64,
-    /// What went wrong last.
+    /// The last error.
     pub last_error: Option<String>,
 }
 
-/// What all paths of a namespace share.
+/// The data that all paths of a namespace share.
 pub(crate) struct Shared {
     pub options: Options,
     pub nsid: u32,
     pub identity: Identity,
-    /// In blocks.
+    /// The size in blocks.
     pub blocks: Cell<u64>,
     pub read_only: Cell<bool>,
-    /// Data of a command at most, in bytes: what the first controller takes.
+    /// Most data of one command, in bytes. It is the limit of the first controller.
     pub transfer_bytes_max: u64,
-    /// Paths or the size changed.
+    /// Notifies when a path or the size has changed.
     pub news: News,
-    /// The namespace was closed, or is gone.
+    /// Ends when the namespace was closed or dropped.
     pub end: Fate,
 }
 
@@ -92,14 +92,14 @@ pub(crate) struct Path<N: Network> {
 
 struct State<N: Network> {
     live: Option<(Controller<N>, Access)>,
-    /// Those that may still be executing something, the live one among them.
+    /// Controllers that may still execute commands, including the live one.
     used: Vec<Controller<N>>,
     is_lost: bool,
     connects: u64,
     last_error: Option<String>,
 }
 
-/// A controller that was looked at.
+/// A controller whose namespace was checked.
 pub(crate) struct Checked<N: Network> {
     pub controller: Controller<N>,
     pub info: NamespaceInfo,
@@ -113,17 +113,17 @@ impl<N: Network> Path<N> {
         Rc::new(Path { env, address, shared, state: RefCell::new(state) })
     }
 
-    /// The controller, and how the namespace is reached through it.
+    /// The controller, and the access state of the namespace on it.
     pub fn live(&self) -> Option<(Controller<N>, Access)> {
         self.state.borrow().live.clone()
     }
 
-    /// The controllers that may still be executing something.
+    /// The controllers that may still execute commands.
     pub fn used(&self) -> Vec<Controller<N>> {
         self.state.borrow().used.clone()
     }
 
-    /// Whether it could not be connected for too long.
+    /// Whether it could not be connected within the time limit.
     pub fn is_lost(&self) -> bool {
         self.state.borrow().is_lost
     }
@@ -138,7 +138,8 @@ impl<N: Network> Path<N> {
         PathStatus { address: self.address.clone(), state, connects: *connects, last_error: last_error.clone() }
     }
 
-    /// Keeps the path connected until the namespace ends. `first`: what is there already.
+    /// Keeps the path connected until the namespace ends. `first` is a controller that is already
+    /// connected.
     pub async fn run(self: Rc<Self>, first: Option<Checked<N>>) {
         let Shared { options, news, end, .. } = &*self.shared;
         let mut next = first;
@@ -193,7 +194,7 @@ impl<N: Network> Path<N> {
         self.shared.news.tell();
     }
 
-    /// Until it has worked.
+    /// Tries to connect until it succeeds.
     async fn connect_again(&self) -> Checked<N> {
         let Options { reconnect_delay, reconnect_delay_max, .. } = self.shared.options;
         let mut delay = reconnect_delay;
@@ -221,7 +222,7 @@ impl<N: Network> Path<N> {
         }
     }
 
-    /// Whether this is the namespace, and how it is reached.
+    /// Checks that this is the same namespace. Returns its properties and access state.
     async fn check(&self, controller: &Controller<N>) -> Result<(NamespaceInfo, Access), ConnectError> {
         let Shared { nsid, identity, transfer_bytes_max, .. } = &*self.shared;
         let info = look(controller, *nsid).await?;
@@ -239,11 +240,11 @@ impl<N: Network> Path<N> {
         Ok((info, access))
     }
 
-    /// Follows events.
+    /// Handles events.
     async fn listen(self: Rc<Self>, controller: Controller<N>) {
         while let Ok(event) = controller.next_event().await {
             if event == Event::NamespaceChanged {
-                // The event is not told again before this was read.
+                // The event is not reported again before this log was read.
                 let log = admin::get_log_page(CHANGED_NAMESPACES, 0, CHANGED_NAMESPACES_BYTES, false);
                 if controller.execute_admin(log).await.is_err() {
                     return;
@@ -253,8 +254,8 @@ impl<N: Network> Path<N> {
         }
     }
 
-    /// Looks at the namespace and its access state. What is not the same any more ends the
-    /// controller.
+    /// Reads the namespace and its access state again. If the namespace is not the same any more,
+    /// the controller is given up.
     async fn look_again(&self, controller: &Controller<N>) {
         match self.check(controller).await {
             Ok((info, access)) => {
@@ -269,7 +270,7 @@ impl<N: Network> Path<N> {
         }
     }
 
-    /// A command met another access state than was known.
+    /// Called when a command was refused because of another access state than the known one.
     pub fn met(self: &Rc<Self>, controller: &Controller<N>, access: Access) {
         if let Some((_, state)) = &mut self.state.borrow_mut().live {
             *state = access;
@@ -284,7 +285,7 @@ impl<N: Network> Path<N> {
     }
 }
 
-/// What a controller says of a namespace.
+/// Properties of a namespace as a controller reports them.
 pub(crate) async fn look<N: Network>(controller: &Controller<N>, nsid: u32) -> Result<NamespaceInfo, ConnectError> {
     let address = || controller.address().clone();
     let found = controller.lead(Survey::of(nsid)).await?.pop();
@@ -295,7 +296,7 @@ pub(crate) async fn look<N: Network>(controller: &Controller<N>, nsid: u32) -> R
     }
 }
 
-/// How the group of a namespace is reached.
+/// The access state of a namespace's group.
 pub(crate) async fn access<N: Network>(controller: &Controller<N>, group: u32) -> Result<Access, ConnectError> {
     if !controller.established().info.has_access_states {
         return Ok(Access::Optimized);

@@ -1,12 +1,11 @@
 //! A queue: one connection, and the commands in flight on it.
 //!
 //! Invariants:
-//! 1. A command holds its buffers and its place in flight until it is answered or the controller
-//!    has ended, also when nobody waits for it any more. So a buffer that data may still arrive in
-//!    is never somebody else's.
+//! 1. A command keeps its buffers and its place in flight until it is answered or the controller
+//!    has ended, even if its caller has stopped waiting. So a buffer into which data may still
+//!    arrive is never used for another purpose.
 //! 2. Commands that become ready in one turn leave in one gathered send.
-//! 3. When the fate of the controller is sealed, every command in flight is told; none begins after
-//!    that.
+//! 3. When the controller ends, every command in flight fails. No command begins after that.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -27,36 +26,36 @@ use crate::network::Network;
 use crate::outbox::Outbox;
 use crate::wire::{WireReader, WireWriter};
 
-/// How long the last word to a controller may take.
+/// Time limit for the last message to a controller.
 const FAREWELL_MAX: Duration = Duration::from_millis(100);
 
-/// Data of a command.
+/// The data of a command.
 #[derive(Debug)]
 pub enum Payload {
-    /// None.
+    /// No data.
     None,
-    /// They come from the controller, and fill this buffer.
+    /// Data from the controller, which fill this buffer.
     ToHost(BufMut),
-    /// They come from the controller, and may be fewer than this buffer has room for; what is
-    /// behind them stays as it is.
+    /// Data from the controller, which may be shorter than this buffer. The rest of the buffer
+    /// stays as it is.
     ToHostUpTo(BufMut),
-    /// They go to the controller: in the capsule if the command's descriptor says so, or when they
-    /// are asked for.
+    /// Data for the controller: in the capsule if the command's descriptor says so, or otherwise
+    /// when the controller requests them.
     ToController(Segments),
 }
 
-/// A command that is to be executed. Its identifier is the queue's to set.
+/// A command to execute. The queue sets its identifier.
 #[derive(Debug)]
 pub struct Call {
     /// The command, with a data descriptor that fits the payload.
     pub command: Command,
     /// Its data.
     pub payload: Payload,
-    /// It may wait for as long as it likes: an event request.
+    /// The command may wait without a time limit: an event request.
     pub is_patient: bool,
 }
 
-/// How a command ended.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Reply {
     /// The controller's answer.
@@ -64,16 +63,16 @@ pub struct Reply {
     /// The buffer of [`Payload::ToHost`] or [`Payload::ToHostUpTo`]. After a success the first is
     /// full.
     pub data: Option<BufMut>,
-    /// The digests of the data were right, if there were any. Otherwise the data are not to be
-    /// believed.
+    /// Whether the digests of the data were right, if there were any. Otherwise the data must not
+    /// be used.
     pub is_intact: bool,
 }
 
 /// A command in flight.
 struct Sent {
-    /// Absent while something is received into it.
+    /// `None` while data are received into it.
     reply: Option<BufMut>,
-    /// For the controller, when it asks.
+    /// Data for the controller, sent when it requests them.
     data: Segments,
     answer: Sender<Reply>,
     since: Nanos,
@@ -87,12 +86,12 @@ struct State {
     /// By command identifier.
     sent: Vec<Option<Sent>>,
     outbox: Outbox,
-    /// When the controller last answered a command of this queue, or did a part of one; aborted
-    /// ones do not count.
+    /// Time when the controller last answered a command of this queue, or requested or sent data
+    /// for one. Answers to aborted commands do not count.
     heard: Nanos,
-    /// When the newest command was sent that it has answered.
+    /// The send time of the newest command that the controller has answered.
     newest_answered: Nanos,
-    /// What the controller is told about its mistake, instead of everything else.
+    /// A message to the controller about its protocol violation. It replaces all other output.
     farewell: Vec<u8>,
     sender: Option<Waker>,
 }
@@ -116,8 +115,8 @@ impl<N: Network> Clone for Queue<N> {
 }
 
 impl<N: Network> Queue<N> {
-    /// Takes a connection over, and sends and receives until the fate is sealed. `commands_max`:
-    /// commands in flight.
+    /// Takes over a connection, and sends and receives until the controller ends. `commands_max` is
+    /// the limit of commands in flight.
     pub fn start(env: &N, connection: Connection<N>, commands_max: usize, fate: Rc<Fate>) -> Queue<N> {
         let Connection { reader, writer, machine, input } = connection;
         let state = State {
@@ -141,7 +140,7 @@ impl<N: Network> Queue<N> {
         self.inner.state.borrow().machine.in_flight()
     }
 
-    /// What was agreed on.
+    /// The digests that were agreed on.
     pub fn digests(&self) -> Digests {
         self.inner.state.borrow().machine.writer().expect("the connection is initialized").digests()
     }
@@ -149,7 +148,7 @@ impl<N: Network> Queue<N> {
     /// Sends a command and waits for its answer.
     ///
     /// # Errors
-    /// The controller has ended: whether it has executed the command is unknown.
+    /// The controller has ended. It is unknown whether it has executed the command.
     pub async fn execute(&self, call: Call) -> Result<Reply, Lost> {
         let Inner { env, gate, fate, state } = &*self.inner;
         let ended = || fate.lost().unwrap_or(Lost::Disconnected);
@@ -165,18 +164,18 @@ impl<N: Network> Queue<N> {
         receiver.await.map_err(|_| ended())
     }
 
-    /// When the controller last answered something on this queue.
+    /// Time when the controller last answered a command on this queue.
     pub fn heard(&self) -> Nanos {
         self.inner.state.borrow().heard
     }
 
-    /// Commands that are late and are to be aborted, each told once. True if one waits for half as
-    /// long again.
+    /// Late commands that must be aborted; each is returned only once. The second value is true if
+    /// a late command has waited for more than 1.5 times the limit.
     ///
-    /// A command is late when it has waited for longer than `limit`, and the controller has
-    /// answered nothing for as long (`heard` is when it last did, on any queue), or has answered
-    /// one that was sent a limit later. A controller that is only busy answers in turn, and
-    /// commands that wait there are waited for.
+    /// A command is late if it has waited for longer than `limit` and one of these holds: the
+    /// controller has answered no command for that time (`heard` is its last answer on any queue),
+    /// or it has answered a command that was sent more than `limit` later. A controller that is
+    /// only busy answers in order, and commands that wait there are not late.
     pub fn overdue(&self, limit: Duration, heard: Nanos) -> (Vec<u16>, bool) {
         let now = self.inner.env.now();
         let limit = limit.as_nanos() as u64;
@@ -199,7 +198,7 @@ impl<N: Network> Queue<N> {
 }
 
 impl State {
-    /// Puts a command in the outbox. Gives whom to wake.
+    /// Puts a command in the outbox. Returns the waker of the sending task.
     fn begin(&mut self, call: Call, pass: Pass, answer: Sender<Reply>, now: Nanos) -> Option<Waker> {
         let Call { mut command, payload, is_patient } = call;
         let in_capsule = matches!(command.dptr.place(), Some(Place::InCapsule(_)));
@@ -233,7 +232,7 @@ impl State {
         self.sent[usize::from(cid)].as_mut().expect("the machine tells of commands in flight only")
     }
 
-    /// Answers an R2T.
+    /// Answers an R2T: puts the requested data in the outbox.
     fn supply(&mut self, request: &Request) -> Option<Waker> {
         let digests = self.machine.writer().expect("the connection is initialized").digests();
         let State { machine, sent, outbox, .. } = self;
@@ -250,7 +249,7 @@ fn bytes_of(data: &Segments) -> usize {
     data.iter().map(|segment| segment.len()).sum()
 }
 
-/// `len` bytes of `data` from `offset` on, and their digest.
+/// Adds `len` bytes of `data` from `offset` on, and their digest.
 fn put_data(outbox: &mut Outbox, data: &[Buf], offset: usize, len: usize, digest: bool) {
     let (mut at, mut left, mut sum) = (offset, len, gf::crc32c(&[]));
     for segment in data {
@@ -288,13 +287,13 @@ async fn send_all<N: Network>(inner: Rc<Inner<N>>, mut writer: WireWriter<N>) {
         if race(ready, fate.ended()).await.is_none() {
             let farewell = std::mem::take(&mut state.borrow_mut().farewell);
             if !farewell.is_empty() {
-                // If the connection takes it.
+                // An error is ignored: the connection may not accept it.
                 let _ = within(env, FAREWELL_MAX, writer.send(smallvec![Buf::from(farewell)])).await;
             }
             let _ = within(env, FAREWELL_MAX, writer.goodbye()).await;
             return;
         }
-        // Whatever else becomes ready in this turn goes along.
+        // Other commands that become ready in this turn are sent together.
         env.turn_end().await;
         let segments = state.borrow_mut().outbox.take(env);
         match race(writer.send(segments), fate.ended()).await {
@@ -313,11 +312,11 @@ async fn receive_all<N: Network>(inner: Rc<Inner<N>>, reader: WireReader<N>, inp
     }
     inner.gate.close();
     let sent = std::mem::take(&mut inner.state.borrow_mut().sent);
-    // Their drop tells who waits.
+    // Dropping them wakes the waiting callers.
     drop(sent);
 }
 
-/// What has to be waited for.
+/// The next input that is needed.
 enum Wants {
     Nothing,
     Input,
@@ -398,7 +397,7 @@ impl<N: Network> Receiving<N> {
         Ok(Wants::Nothing)
     }
 
-    /// Receives straight into its place.
+    /// Receives directly into the command's buffer.
     async fn receive_data(&mut self, cid: u16, mut reply: BufMut, offset: usize, len: usize) -> Result<(), Lost> {
         let rest = reply.split_off(offset + len);
         let (received, mut reply) = self.reader.recv(reply, offset).await;

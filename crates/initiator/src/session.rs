@@ -1,4 +1,4 @@
-//! TLS by the crate `psk`.
+//! TLS with the crate `psk`.
 
 use nvme::auth::Hash;
 use nvme::tls::TlsPsk;
@@ -6,7 +6,7 @@ use psk::Key;
 
 pub(crate) use psk::{Session, TlsError};
 
-/// A client's session, which offers these.
+/// A client's session that offers these keys.
 pub(crate) fn client(psks: &[TlsPsk]) -> Result<Session, TlsError> {
     let key = |psk: &TlsPsk| Key {
         identity: psk.identity.text().into_bytes(),

@@ -1,4 +1,4 @@
-//! Connections of a shard's ring: `runtime`'s sockets.
+//! Connections on a shard's ring: `runtime`'s sockets.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ impl Network for ShardEnv {
     type Reader = StreamReader;
     type Writer = StreamWriter;
 
-    /// To an IP address: names are resolved by whoever may wait for that.
+    /// Connects to an IP address only: the caller must resolve names, on a thread that may block.
     async fn connect(&self, address: &Address) -> io::Result<(StreamReader, StreamWriter)> {
         let no_name = || io::Error::new(io::ErrorKind::InvalidInput, "an IP address is needed here, not a name");
-        // As text an address keeps the number of its interface (`[fe80::1%3]:4420`).
+        // The text of an address keeps the number of its interface (`[fe80::1%3]:4420`).
         let address: SocketAddr = address.to_string().parse().map_err(|_| no_name())?;
         Ok(Stream::connect(self, address).await?.split())
     }

@@ -1,4 +1,4 @@
-//! Who this machine is to NVMe targets.
+//! The identity of this machine for NVMe targets.
 
 use std::fs;
 use std::io;
@@ -8,39 +8,39 @@ use nvme::Nqn;
 use nvme::target::Host;
 use thiserror::Error;
 
-/// Where nvme-cli and the kernel's host keep the name and the identifier of this machine.
+/// Files in which nvme-cli and the kernel's host keep the name and the identifier of this machine.
 const SYSTEM_NQN: &str = "/etc/nvme/hostnqn";
 const SYSTEM_ID: &str = "/etc/nvme/hostid";
 
 /// Why this machine has no name.
 #[derive(Debug, Error)]
 pub enum ThisHostError {
-    /// The system has none, and there is no place to keep one.
+    /// The system has no name, and there is no file to keep one.
     #[error("this host has no name, and there is no place to keep one")]
     NoPlace,
-    /// The place cannot be used. A host that has another name each time is of no use.
+    /// The file cannot be used. A host with another name each time would be of no use.
     #[error("cannot keep this host's name in {}: {source}", .file.display())]
     NotKept {
-        /// The place.
+        /// The file.
         file: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
-    /// What is there is no name.
+    /// The content of the file is not a name.
     #[error("{}: {text:?} is not the name of a host", .file.display())]
     NoName {
-        /// The place.
+        /// The file.
         file: PathBuf,
-        /// What it holds.
+        /// Its content.
         text: String,
     },
 }
 
-/// Name and identifier of this machine: those that are given, those that the system has, or a name
-/// that is made once and kept in the file `own`.
+/// Name and identifier of this machine: the given ones, those of the system, or a name that is
+/// created once and kept in the file `own`.
 ///
 /// # Errors
-/// [`ThisHostError`], only where a name has to be made or read in `own`.
+/// [`ThisHostError`], only if a name must be created or read in `own`.
 pub fn this_host(nqn: Option<Nqn>, id: Option<[u8; 16]>, own: Option<&Path>) -> Result<Host, ThisHostError> {
     let own = || own_name(own.ok_or(ThisHostError::NoPlace)?);
     let system = || fs::read_to_string(SYSTEM_NQN).ok()?.trim().parse::<Nqn>().ok();
@@ -52,14 +52,14 @@ pub fn this_host(nqn: Option<Nqn>, id: Option<[u8; 16]>, own: Option<&Path>) -> 
     let of_system = || parse_uuid(fs::read_to_string(SYSTEM_ID).ok()?.trim());
     let id = match id.or(in_name(&nqn)).or_else(of_system) {
         Some(id) => id,
-        // A name without an identifier: that of the name that was made here will do, and stays the
-        // same.
+        // The name has no identifier. Use the one in the name that is kept in `own`, which stays
+        // the same.
         None => in_name(&own()?).unwrap_or([1; 16]),
     };
     Ok(Host { nqn, id })
 }
 
-/// Reads the name, or makes it.
+/// Reads the name, or creates it.
 fn own_name(file: &Path) -> Result<Nqn, ThisHostError> {
     let fail = |source| ThisHostError::NotKept { file: file.to_owned(), source };
     match fs::read_to_string(file) {
@@ -79,7 +79,7 @@ fn own_name(file: &Path) -> Result<Nqn, ThisHostError> {
     id[8] = id[8] & 0x3F | 0x80;
     let name = Nqn::of_uuid(&id);
     fs::create_dir_all(file.parent().unwrap_or(file)).map_err(fail)?;
-    // Whoever comes first has named it.
+    // If another process has created the file first, its name counts.
     match fs::File::create_new(file) {
         Ok(mut created) => io::Write::write_all(&mut created, format!("{name}\n").as_bytes()).map_err(fail)?,
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return own_name(file),
@@ -88,7 +88,7 @@ fn own_name(file: &Path) -> Result<Nqn, ThisHostError> {
     Ok(name)
 }
 
-/// 32 hexadecimal digits, with hyphens where they are usual or without.
+/// 32 hexadecimal digits, with hyphens in the usual places or without.
 pub fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     let digits: Vec<u8> = text.bytes().filter(|byte| *byte != b'-').collect();
     let hyphens: Vec<usize> = text.bytes().enumerate().filter(|(_, byte)| *byte == b'-').map(|(at, _)| at).collect();

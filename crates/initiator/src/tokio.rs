@@ -1,5 +1,5 @@
-//! Connections and time of tokio. To be used inside of a `tokio::task::LocalSet`: tasks stay on its
-//! thread.
+//! Connections and time with tokio. It must be used inside a `tokio::task::LocalSet`: tasks stay on
+//! its thread.
 
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -12,17 +12,17 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 
 use crate::network::{Address, Network, Reader, Writer};
 
-/// Segments of one gathered send: fewer than any system's limit.
+/// Most segments of one gathered send: fewer than any system's limit.
 const SLICES_MAX: usize = 64;
 
-/// This thread's tokio.
+/// The tokio of this thread.
 #[derive(Debug, Clone, Copy)]
 pub struct TokioNetwork {
     start: Instant,
 }
 
 impl TokioNetwork {
-    /// Its clock begins now.
+    /// A network whose clock begins now.
     pub fn new() -> TokioNetwork {
         TokioNetwork { start: Instant::now() }
     }
@@ -80,12 +80,12 @@ impl Writer for OwnedWriteHalf {
     }
 }
 
-/// Sends everything, gathered into as few operations as possible.
+/// Sends all data, gathered into as few operations as possible.
 ///
 /// # Errors
-/// What the system says.
+/// Errors of the system.
 pub async fn send_all(writer: &mut (impl AsyncWrite + Unpin), data: &[Buf]) -> io::Result<()> {
-    // Segments that were sent whole, and bytes of the next one.
+    // The number of segments that were sent completely, and bytes sent of the next one.
     let (mut first, mut skip) = (0, 0);
     loop {
         while data.get(first).is_some_and(|segment| skip >= segment.len()) {

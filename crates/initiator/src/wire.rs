@@ -1,8 +1,8 @@
-//! A connection's two halves, in the clear or inside of TLS.
+//! The two halves of a connection, unencrypted or with TLS.
 //!
-//! Inside of TLS only its goodbye says that the target has ended the connection. Whoever sits
-//! between both can end it, too, and keep back what was sent: that is a failure after which the
-//! target may still execute commands.
+//! With TLS only its close message proves that the target has ended the connection. An attacker
+//! between both ends can end the connection too, and hold back data. So an end without that message
+//! is a failure, after which the target may still execute commands.
 
 use std::cell::RefCell;
 use std::io::{self, ErrorKind};
@@ -15,10 +15,10 @@ use smallvec::smallvec;
 use crate::network::{Network, Reader, Writer};
 use crate::session::{Session, TlsError, client};
 
-/// Ciphertext that is received at once, in bytes: some records of the largest size, 16 KiB.
+/// Ciphertext that is received at once, in bytes: several records of the largest size, 16 KiB.
 const CIPHER_BYTES: usize = 64 << 10;
 
-/// Plaintext that is encrypted and sent at a time, in bytes.
+/// Plaintext that is encrypted and sent in one step, in bytes.
 const SEND_BYTES: usize = 240 << 10;
 
 /// The receiving half.
@@ -30,8 +30,8 @@ pub(crate) struct WireReader<N: Network> {
 struct TlsReader<N> {
     env: N,
     session: Rc<RefCell<Session>>,
-    /// Ciphertext that was not decrypted yet: `start..end` of a buffer, absent while it is received
-    /// into.
+    /// Ciphertext that was not decrypted yet: `start..end` of a buffer. The buffer is `None` while
+    /// ciphertext is received into it.
     cipher: Option<BufMut>,
     start: usize,
     end: usize,
@@ -44,20 +44,20 @@ pub(crate) struct WireWriter<N: Network> {
     session: Option<Rc<RefCell<Session>>>,
 }
 
-/// Halves in the clear.
+/// Both halves, unencrypted.
 pub(crate) fn plain<N: Network>(env: &N, reader: N::Reader, writer: N::Writer) -> (WireReader<N>, WireWriter<N>) {
     (WireReader { reader, tls: None }, WireWriter { env: env.clone(), writer, session: None })
 }
 
-/// Why there is no TLS, for people.
+/// Why there is no TLS, for display.
 pub(crate) enum Unsecured {
-    /// The target does not want it so.
+    /// The target refused these keys.
     Refused(String),
-    /// It would not work with another key either.
+    /// Another key would not help.
     Failed(String),
 }
 
-/// Shakes hands with one of these keys of this host.
+/// Performs the handshake with one of these keys of this host.
 pub(crate) async fn secure<N: Network>(
     env: &N,
     mut reader: N::Reader,
@@ -101,11 +101,11 @@ pub(crate) async fn secure<N: Network>(
     }
 }
 
-/// A target says no more to somebody whose key it does not have.
+/// A target gives no reason to a host whose key it does not have.
 const REFUSED: &str = "the target ended the handshake: it has another key of this host, or none, or no TLS";
 
-/// What begins a record of TLS (RFC 8446, section 5.1): change_cipher_spec, alert, handshake. An
-/// NVMe/TCP PDU does not begin so.
+/// The first byte of a TLS record (RFC 8446, section 5.1): change_cipher_spec, alert, handshake. An
+/// NVMe/TCP PDU does not begin with it.
 const RECORD_TYPES: std::ops::RangeInclusive<u8> = 20..=22;
 
 const NO_TLS: &str = "what listens there answers without TLS";
@@ -138,7 +138,7 @@ impl<N: Network> WireReader<N> {
 }
 
 impl<N> TlsReader<N> {
-    /// Decrypts what is there. `None` if more ciphertext is needed.
+    /// Decrypts available ciphertext. `None` if more is needed.
     fn open(&mut self, into: &mut [u8]) -> Option<io::Result<usize>> {
         let cipher = self.cipher.as_ref().map_or(&[][..], |cipher| &cipher[self.start..self.end]);
         match self.session.borrow_mut().open(cipher, into) {
@@ -157,7 +157,7 @@ impl<N: Network> WireWriter<N> {
         let Some(session) = &self.session else { return self.writer.send(data).await };
         let mut rest = data.iter().map(|segment| &segment[..]).filter(|segment| !segment.is_empty()).peekable();
         while rest.peek().is_some() {
-            // Parts of segments that are encrypted and sent at a time.
+            // Parts of segments that are encrypted and sent in one step.
             let (mut parts, mut plain_bytes) = (Vec::new(), 0);
             while let Some(segment) = rest.peek_mut()
                 && plain_bytes < SEND_BYTES
@@ -180,7 +180,7 @@ impl<N: Network> WireWriter<N> {
         Ok(())
     }
 
-    /// Says goodbye, if that is how the connection ends.
+    /// Sends TLS's close message. Does nothing without TLS.
     pub async fn goodbye(&mut self) -> io::Result<()> {
         let Some(session) = &self.session else { return Ok(()) };
         session.borrow_mut().close();
