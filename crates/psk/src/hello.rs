@@ -3,7 +3,7 @@
 /// Extension `pre_shared_key`.
 const PRE_SHARED_KEY: u16 = 41;
 
-/// Bytes from the front of what is left.
+/// Takes bytes from the front of the remaining ones.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -17,21 +17,21 @@ impl<'a> Bytes<'a> {
         self.take(2).map(|bytes| u16::from_be_bytes([bytes[0], bytes[1]]))
     }
 
-    /// A vector whose length has one byte.
+    /// A vector with a length of one byte.
     fn short(&mut self) -> Option<&'a [u8]> {
         let len = self.take(1)?[0];
         self.take(len.into())
     }
 
-    /// A vector whose length has two bytes.
+    /// A vector with a length of two bytes.
     fn long(&mut self) -> Option<&'a [u8]> {
         let len = self.u16()?;
         self.take(len.into())
     }
 }
 
-/// The identities that a ClientHello offers, `max` at most, in its order. `message`: without the
-/// header of the handshake. None if there are none, or it is malformed.
+/// The identities that a ClientHello offers, in its order, `max` at most. `message` is without the
+/// handshake header. The result is empty if there are none or the message is malformed.
 pub(crate) fn identities(message: &[u8], max: usize) -> Vec<&[u8]> {
     offered(message, max).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! One connection's TLS.
+//! The TLS session of one connection.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -18,25 +18,25 @@ use crate::hello::identities;
 use crate::wire::Wired;
 
 /// TLS 1.3 alone, TLS_AES_128_GCM_SHA256, TLS_AES_256_GCM_SHA384 and TLS_CHACHA20_POLY1305_SHA256,
-/// over secp256r1, x25519 and secp384r1. A numbered policy stays what it is.
+/// over secp256r1, x25519 and secp384r1. A numbered policy does not change.
 const POLICY: &str = "AWS-CRT-SDK-TLSv1.3-2023";
 
-/// Identities of a ClientHello that are looked for. Hosts offer two or three.
+/// Most identities of a ClientHello that are looked up. Hosts offer two or three.
 const OFFERED_MAX: usize = 8;
 
-/// Bytes of an identity that nobody knows which are shown: the longest of NVMe/TCP.
+/// Most bytes of an unknown identity that are shown: the longest of NVMe/TCP.
 const SHOWN_BYTES: usize = 600;
 
-/// Plaintext of the longest record.
+/// Most plaintext of one record.
 const RECORD_BYTES: usize = 16 << 10;
 
-/// What a record adds at most: its header, its kind and its tag.
+/// Most bytes that a record adds: its header, its content type and its tag.
 const RECORD_EXTRA_BYTES: usize = 5 + 1 + 16;
 
-/// A KeyUpdate that may come before what is sealed, and its record.
+/// A KeyUpdate that may come before the encrypted data, and its record.
 const KEY_UPDATE_BYTES: usize = 5 + RECORD_EXTRA_BYTES;
 
-/// The hash function that a key is for.
+/// The hash function of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Hash {
     /// SHA-256.
@@ -48,11 +48,11 @@ pub enum Hash {
 /// A pre-shared key.
 #[derive(Clone)]
 pub struct Key {
-    /// What both ends call it; everybody on the way reads it.
+    /// The name of the key for both ends. It is sent unencrypted.
     pub identity: Vec<u8>,
     /// 16 bytes or more.
     pub secret: Zeroizing<Vec<u8>>,
-    /// That of its cipher suite.
+    /// The hash of its cipher suite.
     pub hash: Hash,
 }
 
@@ -62,43 +62,43 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Gives a server the key of an identity, if there is one.
+/// Returns the key of an identity to a server, if it exists.
 pub type Find = Arc<dyn Fn(&[u8]) -> Option<Key> + Send + Sync>;
 
-/// Why there is no session, or no more.
+/// Why a session could not start, or has failed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum TlsError {
-    /// This end cannot have one.
+    /// This end cannot set up a session.
     #[error("TLS cannot be set up: {0}")]
     Setup(String),
     /// The handshake failed.
     #[error("the TLS handshake failed: {0}")]
     Handshake(String),
-    /// The peer broke TLS, or what it sent was changed on the way.
+    /// The peer violated TLS, or its data were changed on the way.
     #[error("TLS failed: {0}")]
     Broken(String),
 }
 
-/// What [`Session::open`] did.
+/// The result of [`Session::open`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
     /// Bytes of ciphertext that were taken.
     pub taken: usize,
     /// Bytes of plaintext.
     pub len: usize,
-    /// The peer has said goodbye.
+    /// Whether the peer has sent its close message.
     pub ended: bool,
 }
 
-/// What a server's connection finds its keys with.
+/// The function with which a server's connection finds its keys.
 struct Finder(Find);
 
-/// None of the keys that a client offers is there.
+/// No key that the client offers is known.
 #[derive(Debug, Error)]
 enum Unknown {
     #[error("it offers no pre-shared key")]
     Nothing,
-    /// The first one's; nothing if it is no text, or longer than one may be.
+    /// The first offered identity. Empty if it is not printable text, or longer than allowed.
     #[error("no key here has the identity that it offers, {0:?}")]
     Identity(String),
 }
@@ -127,7 +127,7 @@ impl ClientHelloCallback for OnHello {
             None => Vec::new(),
         };
         if found.is_empty() {
-            // Without a key s2n-tls would go on to certificates, and say that it has none.
+            // Without a key s2n-tls would continue with certificates, and report that it has none.
             return Err(Error::application(Box::new(Unknown::of(&offered))));
         }
         for key in &found {
@@ -153,7 +153,7 @@ fn config() -> Result<Config, TlsError> {
     let made = CONFIG.get_or_init(|| {
         let make = || {
             let mut config = Config::builder();
-            // Nobody is believed for a certificate.
+            // No certificate is trusted.
             config.with_system_certs(false)?.set_security_policy(&Policy::from_version(POLICY)?)?;
             config.set_client_hello_callback(OnHello)?;
             config.build()
@@ -163,8 +163,8 @@ fn config() -> Result<Config, TlsError> {
     made.clone().map_err(TlsError::Setup)
 }
 
-/// TLS of one connection, sans-I/O. [`Session::shake`] until it is done, then [`Session::open`] and
-/// [`Session::seal`] in any order. After an error it is of no use.
+/// The TLS of one connection, sans-I/O. Call [`Session::shake`] until it is done, then
+/// [`Session::open`] and [`Session::seal`] in any order. After an error the session cannot be used.
 pub struct Session {
     wired: Wired,
 }
@@ -172,10 +172,10 @@ pub struct Session {
 impl Session {
     fn new(mode: Mode) -> Result<Session, Error> {
         let mut connection = Connection::new(mode);
-        // It is against timing attacks on the padding of CBC, which TLS 1.3 does not have; s2n-tls
-        // would block the thread.
+        // Blinding protects against timing attacks on the padding of CBC, which TLS 1.3 does not
+        // have. With built-in blinding s2n-tls would block the thread.
         connection.set_blinding(Blinding::SelfService)?;
-        // Callbacks want one, also those that never wait.
+        // Callbacks need a waker, even if they never wait.
         connection.set_waker(Some(Waker::noop()))?;
         Ok(Session { wired: Wired::new(connection)? })
     }
@@ -198,7 +198,7 @@ impl Session {
         make().map_err(|error: Error| TlsError::Setup(error.to_string()))
     }
 
-    /// A server that finds keys so.
+    /// A server that finds its keys with `find`.
     ///
     /// # Errors
     /// [`TlsError::Setup`]
@@ -214,9 +214,9 @@ impl Session {
         make().map_err(|error: Error| TlsError::Setup(error.to_string()))
     }
 
-    /// Takes ciphertext of the handshake. Gives how many bytes it took, and whether the handshake
-    /// is done. What [`Session::to_send`] gives has to be sent after each call, also after one that
-    /// fails.
+    /// Takes ciphertext of the handshake. Returns how many bytes it took, and whether the handshake
+    /// is done. After each call, even a failed one, the caller must send the bytes of
+    /// [`Session::to_send`].
     ///
     /// # Errors
     /// [`TlsError::Handshake`]
@@ -229,7 +229,7 @@ impl Session {
             Poll::Ready(Err(error)) => Err(failed(error)),
             Poll::Ready(Ok(())) => {
                 let connection = self.wired.connection();
-                // Neither can be otherwise. A session without a key would be one with anybody.
+                // Other results cannot occur. A session without a key could be with any peer.
                 let version = connection.actual_protocol_version().map_err(failed)?;
                 if version != Version::TLS13 || self.identity().is_none() {
                     return Err(TlsError::Handshake("the peer has shown no key".to_owned()));
@@ -239,13 +239,12 @@ impl Session {
         }
     }
 
-    /// What is to be sent because of the handshake or of [`Session::close`]. Empty if there is
-    /// nothing.
+    /// Bytes to send for the handshake or for [`Session::close`]. Empty if there are none.
     pub fn to_send(&mut self) -> Vec<u8> {
         self.wired.take_spilled()
     }
 
-    /// The identity of the key that both ends have. `None` before the handshake is done.
+    /// The identity of the key that both ends use. `None` before the handshake is done.
     pub fn identity(&self) -> Option<Vec<u8>> {
         let connection = self.wired.connection();
         let len = connection.negotiated_psk_identity_length().ok().filter(|len| *len > 0)?;
@@ -259,8 +258,8 @@ impl Session {
         self.wired.connection().cipher_suite().ok().map(str::to_owned)
     }
 
-    /// Decrypts: takes ciphertext, and fills `into` as far as it goes. With room left in `into` all
-    /// ciphertext was taken, unless the peer has said goodbye.
+    /// Decrypts: takes ciphertext, and fills `into` as far as possible. If there is room left in
+    /// `into`, all ciphertext was taken, unless the peer has sent its close message.
     ///
     /// # Errors
     /// [`TlsError::Broken`]
@@ -283,12 +282,12 @@ impl Session {
         opened.map(|(len, ended)| Opened { taken, len, ended })
     }
 
-    /// Room that [`Session::seal`] needs for so much plaintext, in bytes.
+    /// Bytes of room that [`Session::seal`] needs for this much plaintext.
     pub fn sealed_bytes_max(plain_bytes: usize) -> usize {
         plain_bytes + plain_bytes.div_ceil(RECORD_BYTES) * RECORD_EXTRA_BYTES + KEY_UPDATE_BYTES
     }
 
-    /// Encrypts `plain` into the front of `into`. Gives how many bytes of that are to be sent.
+    /// Encrypts `plain` into the front of `into`. Returns how many of its bytes must be sent.
     ///
     /// # Errors
     /// [`TlsError::Broken`]
@@ -315,9 +314,9 @@ impl Session {
         Ok(put)
     }
 
-    /// Says goodbye: [`Session::to_send`] has it.
+    /// Creates the close message, which [`Session::to_send`] returns.
     pub fn close(&mut self) {
-        // A session that has failed has nothing to say.
+        // A session that has failed sends no close message.
         let _ = self.wired.run(&[], &mut [], |connection| connection.poll_shutdown_send().map_ok(|_| ()));
     }
 }
