@@ -268,8 +268,9 @@ async fn member_fail(
     carried(async move { control.member_fail(&group, slot, request).await }).await.map(Json)
 }
 
-/// Put another drive in the slot of a lost member and rebuild onto it. Returns at once; the rebuild
-/// is a job of the group.
+/// Put another drive in the slot of a member. A lost member is rebuilt onto it; a member that works
+/// is copied and stays until the copy is complete. Returns at once; the rebuild or copy is a job of
+/// the group.
 #[utoipa::path(post, path = "/v1/groups/{group}/members/{slot}/replace", tag = "drive", request_body = MemberReplace,
     params(("group" = String, Path, description = "Its group"), ("slot" = u32, Path, description = "Its slot, from 0")),
     responses((status = 200, body = Changed<Group>),

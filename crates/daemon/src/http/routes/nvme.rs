@@ -68,7 +68,8 @@ pub(super) async fn share_host_deny(
     carried(async move { control.share_host_deny(&id, &host).await }).await.map(Json)
 }
 
-/// All NVMe hosts: those that exports name, and those that have used one.
+/// All NVMe hosts: those that exports or shared drives name, those that are or were connected, and
+/// those with a secret or key.
 #[utoipa::path(get, path = "/v1/hosts", tag = "host",
     responses((status = 200, body = HostList), (status = "default", body = ErrorBody, description = "Refused or failed")))]
 pub(super) async fn host_list(State(control): State<Shared>) -> Answer<Json<HostList>> {
