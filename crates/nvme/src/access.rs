@@ -8,20 +8,20 @@ const CODE: u16 = 0x7FF;
 /// An ANA state: Base 2.0, clause 8.1.3, with the codes of figure 220.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Access {
-    /// The best way.
+    /// The best path.
     Optimized,
-    /// A way, and there may be better ones.
+    /// A path; there may be better ones.
     NonOptimized,
-    /// Not now: the state is changing.
+    /// Not usable at the moment: the state is changing.
     Change,
-    /// Not through this controller.
+    /// Not reachable through this controller.
     Inaccessible,
-    /// Never again through this controller.
+    /// Never reachable again through this controller.
     PersistentLoss,
 }
 
 impl Access {
-    /// Its number in the log.
+    /// The number of the state in the log.
     pub fn code(self) -> u8 {
         match self {
             Access::Optimized => 0x1,
@@ -32,7 +32,7 @@ impl Access {
         }
     }
 
-    /// The state of this number, if there is one.
+    /// The state with this number, if there is one.
     #[inline]
     pub fn of(code: u8) -> Option<Access> {
         Some(match code {
@@ -45,13 +45,13 @@ impl Access {
         })
     }
 
-    /// Whether commands may be sent.
+    /// Whether commands may be sent through this controller.
     pub fn is_usable(self) -> bool {
         self.refusal().is_none()
     }
 
-    /// What a command for the namespace is answered, if it is not carried out: Base 2.0, clauses
-    /// 8.1.3.3 to 8.1.3.5. The host may send it again through another controller.
+    /// The status of a command for the namespace that is refused because of the state: Base 2.0,
+    /// clauses 8.1.3.3 to 8.1.3.5. The host may retry through another controller.
     #[inline]
     pub fn refusal(self) -> Option<Status> {
         match self {
@@ -62,8 +62,8 @@ impl Access {
         }
     }
 
-    /// The state that a command met which was answered with this status, if it was not carried out
-    /// because of that.
+    /// The state that made a controller refuse a command with this status. `None` if the status has
+    /// another cause.
     pub fn of_refusal(status: Status) -> Option<Access> {
         use Access::*;
         let is = |refusal: Status| refusal.0 & CODE == status.0 & CODE;

@@ -78,7 +78,7 @@ pub struct Command {
     pub flags: u8,
     /// CID.
     pub cid: U16,
-    /// NSID. Of fabrics commands the lowest byte is FCTYPE.
+    /// NSID. In fabrics commands the lowest byte is FCTYPE.
     pub nsid: U32,
     /// Command dwords 2 and 3.
     pub cdw2_3: [U32; 2],
@@ -104,29 +104,29 @@ pub struct Sgl {
     pub identifier: u8,
 }
 
-/// Where the data of a command are, over TCP: TCP Transport 1.0, clause 3.6 ("Data Transfer").
+/// The place of a command's data over TCP: TCP Transport 1.0, clause 3.6 ("Data Transfer").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Place {
-    /// In the capsule, so many bytes from the start of its data.
+    /// In the capsule, at this offset from the start of its data.
     InCapsule(u64),
-    /// They travel in PDUs of their own.
+    /// In PDUs of their own.
     Transport,
 }
 
 /// PSDT, "SGLs are used for this transfer, metadata in one buffer".
 const PSDT_SGL: u8 = 0b01 << 6;
 
-/// Which way the data of a command go: Base 2.0, figure 88, "Data Transfer" in bits 1:0 of the
+/// The direction of a command's data: Base 2.0, figure 88, "Data Transfer" in bits 1:0 of the
 /// opcode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Direction {
-    /// There are none.
+    /// No data.
     None,
     /// From the host to the controller.
     ToController,
     /// From the controller to the host.
     ToHost,
-    /// Both ways: no command of today.
+    /// Both ways: no command uses it today.
     Both,
 }
 
@@ -144,17 +144,17 @@ pub enum Fuse {
 }
 
 impl Sgl {
-    /// An SGL Data Block descriptor whose data lie in the capsule, from its first byte of data.
+    /// An SGL Data Block descriptor for data at the start of the capsule's data.
     pub fn in_capsule(len: u32) -> Sgl {
         Sgl { address: U64::ZERO, length: len.into(), reserved: [0; 3], identifier: 0x01 }
     }
 
-    /// A Transport SGL Data Block descriptor: data that the transport carries by itself.
+    /// A Transport SGL Data Block descriptor: the transport carries the data in its own PDUs.
     pub fn transport(len: u32) -> Sgl {
         Sgl { address: U64::ZERO, length: len.into(), reserved: [0; 3], identifier: 0x5A }
     }
 
-    /// Where the data are. `None` for descriptors that TCP doesn't have.
+    /// The place of the data. `None` for descriptors that TCP does not have.
     pub fn place(&self) -> Option<Place> {
         match self.identifier {
             0x01 => Some(Place::InCapsule(self.address.get())),
@@ -196,7 +196,7 @@ impl Command {
         self.cdw10[number - 10] = value.into();
     }
 
-    /// FCTYPE, of a command with the opcode [`FABRICS`].
+    /// FCTYPE of a command with the opcode [`FABRICS`].
     pub fn fabrics_type(&self) -> u8 {
         self.nsid.get() as u8
     }
@@ -211,16 +211,15 @@ impl Command {
         }
     }
 
-    /// PSDT says that data are described by an SGL, as they have to be over fabrics: Base 2.0,
-    /// figure 87.
+    /// Whether PSDT says that an SGL describes the data, as fabrics require: Base 2.0, figure 87.
     #[inline]
     pub fn has_sgl(&self) -> bool {
-        // 01b and 10b differ in where metadata are, which there are none of; 00b is a PRP, 11b
-        // reserved.
+        // 01b and 10b differ in the place of metadata, which no command here has. 00b is a PRP, 11b
+        // is reserved.
         matches!(self.flags >> 6, 0b01 | 0b10)
     }
 
-    /// Which way its data go.
+    /// The direction of its data.
     #[inline]
     pub fn direction(&self) -> Direction {
         let code = if self.opcode == FABRICS { self.fabrics_type() } else { self.opcode };
@@ -244,7 +243,7 @@ impl Command {
         self.set_cdw(11, (slba >> 32) as u32);
     }
 
-    /// The number of blocks: NLB, which says one less.
+    /// The number of blocks: NLB plus one.
     #[inline]
     pub fn blocks(&self) -> u32 {
         (self.cdw(12) & 0xFFFF) + 1

@@ -1,4 +1,4 @@
-//! Fabrics commands and what they carry: NVMe Base 2.0, clauses 3.1.3, 5.16.1.23 and 6.
+//! Fabrics commands and their data: NVMe Base 2.0, clauses 3.1.3, 5.16.1.23 and 6.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -9,26 +9,26 @@ use crate::{Command, FABRICS, Sgl, fabrics};
 /// Bytes of the data of a Connect command.
 pub const CONNECT_DATA_BYTES: usize = 1024;
 
-/// CNTLID of a host that takes any controller: Base 2.0, figure 386.
+/// CNTLID of a host that accepts any controller: Base 2.0, figure 386.
 pub const ANY_CONTROLLER: u16 = 0xFFFF;
 
-/// What a Connect command says in its dwords: Base 2.0, figure 385.
+/// Parameters of a Connect command in its dwords: Base 2.0, figure 385.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connect {
     /// RECFMT.
     pub format: u16,
     /// QID: 0 is the admin queue.
     pub queue: u16,
-    /// SQSIZE: entries of the queue, one less.
+    /// SQSIZE: entries of the queue minus one.
     pub size: u16,
     /// CATTR bit 2: SQ flow control is not used.
     pub no_flow_control: bool,
-    /// KATO in ms; 0 is never.
+    /// KATO in ms; 0 disables keep-alive.
     pub keep_alive_ms: u32,
 }
 
 impl Connect {
-    /// Of a command of this type.
+    /// The parameters of a Connect command.
     pub fn of(command: &Command) -> Connect {
         let (dword10, dword11) = (command.cdw(10), command.cdw(11));
         Connect {
@@ -40,7 +40,7 @@ impl Connect {
         }
     }
 
-    /// The command, whose data are in the capsule.
+    /// The command with these parameters; its data are in the capsule.
     pub fn command(&self, cid: u16) -> Command {
         let mut command = Command::new(FABRICS, cid, u32::from(fabrics::CONNECT));
         command.dptr = Sgl::in_capsule(CONNECT_DATA_BYTES as u32);
@@ -90,12 +90,12 @@ pub mod property {
 pub struct Configuration(pub u32);
 
 impl Configuration {
-    /// EN: the controller is to work.
+    /// EN: the host enables the controller.
     pub fn enabled(self) -> bool {
         self.0 & 1 != 0
     }
 
-    /// SHN: a shutdown is asked for.
+    /// SHN: the host asks for a shutdown.
     pub fn shutdown(self) -> bool {
         self.0 >> 14 & 0b11 != 0
     }
@@ -136,8 +136,8 @@ pub struct DiscoveryEntry {
     pub adrfam: u8,
     /// SUBTYPE: 1 a referral, 2 an NVM subsystem, 3 the discovery subsystem itself.
     pub subtype: u8,
-    /// TREQ: bits 1:0 say whether a secure channel is required (01b) or not (10b), bit 2 that SQ
-    /// flow control may be left out.
+    /// TREQ: bits 1:0 say whether a secure channel is required (01b) or not (10b); bit 2 says that
+    /// SQ flow control may be disabled.
     pub treq: u8,
     /// PORTID.
     pub portid: U16,
@@ -145,7 +145,8 @@ pub struct DiscoveryEntry {
     pub cntlid: U16,
     /// ASQSZ.
     pub asqsz: U16,
-    /// EFLAGS: bit 0, DUPRETINFO; bit 1, EPCSD: connections to the discovery controller may stay.
+    /// EFLAGS: bit 0, DUPRETINFO; bit 1, EPCSD: the host may keep a connection to the discovery
+    /// controller.
     pub eflags: U16,
     /// Reserved.
     pub reserved12: [u8; 20],
@@ -157,7 +158,7 @@ pub struct DiscoveryEntry {
     pub subnqn: [u8; NQN_FIELD_BYTES],
     /// TRADDR: the address as text.
     pub traddr: [u8; 256],
-    /// TSAS: of TCP, SECTYPE in its first byte: 0 none, 2 TLS 1.3.
+    /// TSAS: for TCP, SECTYPE in its first byte: 0 none, 2 TLS 1.3.
     pub tsas: [u8; 256],
 }
 
@@ -167,7 +168,7 @@ pub struct DiscoveryEntry {
 pub struct DiscoveryHead {
     /// GENCTR: changes with every change of the log.
     pub genctr: U64,
-    /// NUMREC: entries.
+    /// NUMREC: the number of entries.
     pub numrec: U64,
     /// RECFMT.
     pub recfmt: U16,

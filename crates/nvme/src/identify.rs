@@ -1,4 +1,4 @@
-//! What Identify tells: NVMe Base 2.0, clause 5.17; NVM Command Set 1.0, clause 4.1.5.
+//! Data structures of Identify: NVMe Base 2.0, clause 5.17; NVM Command Set 1.0, clause 4.1.5.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -8,7 +8,7 @@ use crate::nqn::NQN_FIELD_BYTES;
 /// Bytes of every Identify data structure.
 pub const IDENTIFY_BYTES: usize = 4096;
 
-/// CNS: which structure is asked for. Base 2.0, figure 273.
+/// CNS: selects the structure. Base 2.0, figure 273.
 pub mod cns {
     /// Identify Namespace of the NVM command set.
     pub const NAMESPACE: u8 = 0x00;
@@ -30,8 +30,8 @@ pub mod cns {
     pub const COMMAND_SETS: u8 = 0x1C;
 }
 
-/// Identify Controller: Base 2.0, figure 275. Fields are named as there; bits are said where they
-/// are set.
+/// Identify Controller: Base 2.0, figure 275. Fields are named as there; bits are explained where
+/// they are set.
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs, reason = "the names are the specification's")]
@@ -134,9 +134,9 @@ pub struct IdentifyController {
 #[derive(Debug, Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub struct PowerState {
-    /// MP: the most power, in centiwatts.
+    /// MP: the maximum power, in centiwatts.
     pub mp: U16,
-    /// The rest.
+    /// The other fields.
     pub rest: [u8; 30],
 }
 
@@ -216,12 +216,12 @@ pub struct IndependentNamespace {
     pub reserved15: [u8; 4081],
 }
 
-/// A structure without anything in it.
+/// A structure of zero bytes.
 pub(crate) fn blank<T: FromZeros>() -> T {
     T::new_zeroed()
 }
 
-/// Text in a field of its own: ASCII, padded with spaces (Base 2.0, clause 1.4.2 "ASCII strings").
+/// Text in a fixed field: ASCII, padded with spaces (Base 2.0, clause 1.4.2 "ASCII strings").
 pub(crate) fn ascii<const N: usize>(text: &str) -> [u8; N] {
     let mut field = [b' '; N];
     for (byte, char) in field.iter_mut().zip(text.chars()) {
@@ -230,7 +230,7 @@ pub(crate) fn ascii<const N: usize>(text: &str) -> [u8; N] {
     field
 }
 
-/// A list of namespaces: ascending, those behind the last are 0 (Base 2.0, clause 5.17.2.2).
+/// A list of namespaces in ascending order, filled up with zeroes (Base 2.0, clause 5.17.2.2).
 pub(crate) fn namespace_list(nsids: impl Iterator<Item = u32>) -> Vec<u8> {
     let mut list = vec![0; IDENTIFY_BYTES];
     for (entry, nsid) in list.chunks_exact_mut(4).zip(nsids) {

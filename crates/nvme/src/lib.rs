@@ -2,15 +2,15 @@
 //!
 //! Written from the NVM Express Base Specification 2.0, the NVM Command Set Specification 1.0 and
 //! the TCP Transport Specification 1.0 (<https://nvmexpress.org/specifications/>); fields and
-//! clauses are named as there. It opens no socket, holds no payload and knows no clock.
+//! clauses are named as there. It opens no socket, holds no payload and has no clock.
 //!
 //! - [`Command`], [`Completion`], [`identify`], [`fabrics_data`]: the structures.
 //! - [`Access`]: how a controller reaches a namespace.
-//! - [`tcp`]: PDUs, and how a stream of bytes is cut into them.
-//! - [`target`]: what a controller answers.
-//! - [`host`]: how a host makes a controller work.
-//! - [`auth`]: how each proves who it is.
-//! - [`tls`]: keys that connections are encrypted with.
+//! - [`tcp`]: PDUs, and how a byte stream is split into them.
+//! - [`target`]: the controller's side: answers to commands.
+//! - [`host`]: the host's side: how it sets up a controller and sends commands.
+//! - [`auth`]: in-band authentication of both ends.
+//! - [`tls`]: keys of encrypted connections.
 
 #![forbid(unsafe_code)]
 

@@ -12,20 +12,20 @@ pub struct Nqn(String);
 /// The longest name in bytes.
 pub const NQN_BYTES_MAX: usize = 223;
 
-/// Bytes of the fields that hold a name, ended by a zero.
+/// Bytes of a field that holds a name, ended by a zero byte.
 pub const NQN_FIELD_BYTES: usize = 256;
 
 /// The name of every discovery subsystem: Base 2.0, clause 4.5.
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
 
-/// What discovery services that announce themselves by multicast DNS are, over TCP: TP 8009; in the
-/// form of RFC 6763.
+/// The service type of discovery services that announce themselves by multicast DNS over TCP: TP
+/// 8009, in the form of RFC 6763.
 pub const DISCOVERY_SERVICE_TYPE: &str = "_nvme-disc._tcp.local.";
 
-/// What names made of a UUID begin with.
+/// The prefix of names made of a UUID.
 const UUID_PREFIX: &str = "nqn.2014-08.org.nvmexpress:uuid:";
 
-/// Why something is no name.
+/// Why a text is not an NQN.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum NqnError {
     /// Too long.
@@ -36,13 +36,13 @@ pub enum NqnError {
         "{0:?} is not an NQN: it would begin with \"nqn.\", a year and a month, such as \"nqn.2026-11.com.example:\""
     )]
     Form(String),
-    /// Not text, or no zero behind it.
+    /// Not text, or no zero byte behind it.
     #[error("the field of an NQN holds no text that is ended by a zero")]
     Field,
 }
 
 impl Nqn {
-    /// The name of a UUID, for those who own no domain.
+    /// The name made of a UUID, for owners without a domain.
     pub fn of_uuid(uuid: &[u8; 16]) -> Nqn {
         let hex =
             |range: std::ops::Range<usize>| uuid[range].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -55,7 +55,7 @@ impl Nqn {
         &self.0
     }
 
-    /// Reads a field of a structure: text ended by a zero.
+    /// Reads a field of a structure: text ended by a zero byte.
     ///
     /// # Errors
     /// [`NqnError`].
@@ -64,7 +64,7 @@ impl Nqn {
         std::str::from_utf8(&field[..end]).map_err(|_| NqnError::Field)?.parse()
     }
 
-    /// The field of a structure.
+    /// The name as a field of a structure.
     pub fn field(&self) -> [u8; NQN_FIELD_BYTES] {
         let mut field = [0; NQN_FIELD_BYTES];
         field[..self.0.len()].copy_from_slice(self.0.as_bytes());

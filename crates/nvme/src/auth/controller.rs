@@ -1,26 +1,28 @@
 //! The controller's end of a transaction.
 //!
 //! ```text
-//!            Negotiate          Challenge is read      Reply, work          Success1 is read
-//!  Idle ───────────────▶ Asking ───────────────▶ Asked ───────────▶ Convinced ───────────▶ Proven
-//!                                                                        │ if the host asked in turn
-//!                                                                        └──▶ Answered ── Success2 ──▶ Proven
+//!           Negotiate       Challenge is read     Reply, work         Success1 is read
+//!  Idle ──────────────▶ Asking ─────────▶ Asked ───────────▶ Convinced ──────────▶ Proven
+//!                                                                │ if the host asked in turn
+//!                                                                ▼          Success2
+//!                                                            Answered ──────────▶ Proven
 //! ```
-//! From everywhere else than `Proven` a message that is wrong leads to `Refusing`, and from there,
-//! once Failure1 is read, to `Failed`.
+//! Messages in `Proven`, `Refusing` and `Failed` are ignored. In other states a wrong message leads
+//! to `Refusing` and, once Failure1 is read, to `Failed`.
 
 use super::message::{Challenge, Message, Negotiate, Response, Success};
 use super::proof::{Terms, Who};
 use super::{DhGroup, Hash, Key, Names, Random, Refusal, Work, Worked};
 
-/// Who may prove itself with what.
+/// The names, keys and group of an authentication.
 #[derive(Debug, Clone)]
 pub struct Policy {
-    /// Between whom.
+    /// The two ends.
     pub names: Names,
     /// The host's key.
     pub host_key: Key,
-    /// The subsystem's, if there is one. Without it a host that asks for proof is refused.
+    /// The subsystem's key, if there is one. Without it the controller refuses hosts that ask it to
+    /// authenticate.
     pub controller_key: Option<Key>,
     /// The group; hosts that do not offer it are refused.
     pub group: DhGroup,
@@ -37,16 +39,16 @@ enum Stage {
     Asked(Box<Challenge>),
     /// (g^y)^x is being computed.
     Weighing(Box<Challenge>, Box<Response>),
-    /// Success1 is to be read.
+    /// The host is to read Success1.
     Convinced(Box<Success>),
     Answered,
     Proven,
-    /// Failure1 is to be read.
+    /// The host is to read Failure1.
     Refusing(Refusal),
     Failed(Refusal),
 }
 
-/// One transaction, as the controller has it.
+/// The controller's state of one transaction.
 #[derive(Debug)]
 pub struct ControllerAuth {
     policy: Policy,
@@ -56,12 +58,12 @@ pub struct ControllerAuth {
 }
 
 impl ControllerAuth {
-    /// One that waits for Negotiate.
+    /// A transaction that waits for Negotiate.
     pub fn new(policy: Policy, random: Random) -> ControllerAuth {
         ControllerAuth { policy, random, transaction: 0, stage: Stage::Idle }
     }
 
-    /// The data of Authentication Send have arrived. Gives what is to be run then, and given to
+    /// Takes the data of Authentication Send. Returns the work to run, if any; its result goes to
     /// [`ControllerAuth::worked`].
     pub fn received(&mut self, data: &[u8]) -> Option<Work> {
         if let Stage::Idle = self.stage {
@@ -95,7 +97,7 @@ impl ControllerAuth {
                 self.stage = Stage::Proven;
                 Ok(None)
             }
-            // The host has given up: nobody waits for an answer.
+            // The host has given up and expects no answer.
             (_, Message::Failure2 { refusal, .. }) => {
                 self.stage = Stage::Failed(refusal);
                 Ok(None)
@@ -121,7 +123,8 @@ impl ControllerAuth {
         if reply.answer.len() != challenge.hash.bytes() || reply.public.len() != challenge.group.bytes() {
             return Err(Refusal::Payload);
         }
-        // Who asks what was asked wants to hear what it is to answer.
+        // A host that sends the controller's own challenge wants the answer from the controller:
+        // reflection.
         if reply.challenge.as_ref() == Some(&challenge.challenge) {
             return Err(Refusal::Failed);
         }
@@ -131,7 +134,7 @@ impl ControllerAuth {
         Ok(Work::new(group, &self.random.exponent, false, peer))
     }
 
-    /// Work is done. What comes for a transaction that has ended meanwhile is forgotten.
+    /// Takes the result of the work. It is ignored if the transaction has ended meanwhile.
     pub fn worked(&mut self, worked: Worked) {
         match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Preparing { hash } => {
@@ -171,8 +174,8 @@ impl ControllerAuth {
         Ok(Success { transaction, hash_bytes: hash.bytes() as u8, answer })
     }
 
-    /// What Authentication Receive is answered with; [`ControllerAuth::was_read`] is to be called
-    /// once it is on its way. `None` if there is nothing to say, or not yet.
+    /// The data of the answer to Authentication Receive. The caller calls
+    /// [`ControllerAuth::was_read`] once it is sent. `None` if there is no message, or not yet.
     pub fn reply(&self) -> Option<Vec<u8>> {
         let message = match &self.stage {
             Stage::Asking(challenge) => Message::Challenge((**challenge).clone()),
@@ -183,7 +186,7 @@ impl ControllerAuth {
         Some(message.encode())
     }
 
-    /// The host was given the message of [`ControllerAuth::reply`].
+    /// The host has received the message of [`ControllerAuth::reply`].
     pub fn was_read(&mut self) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Idle) {
             Stage::Asking(challenge) => Stage::Asked(challenge),
@@ -194,7 +197,7 @@ impl ControllerAuth {
         };
     }
 
-    /// How it has ended: the host is who it says it is, or why it is not. `None` while it goes on.
+    /// The result: success, or why the host is refused. `None` while the transaction goes on.
     pub fn outcome(&self) -> Option<Result<(), Refusal>> {
         match self.stage {
             Stage::Proven => Some(Ok(())),

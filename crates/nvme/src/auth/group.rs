@@ -38,12 +38,12 @@ impl DhGroup {
         DhGroup::Ffdhe8192,
     ];
 
-    /// Of an identifier. `None` if it is that of none.
+    /// The group with this identifier. `None` if there is none.
     pub fn of(id: u8) -> Option<DhGroup> {
         DhGroup::ALL.into_iter().find(|group| *group as u8 == id)
     }
 
-    /// The name, as nvme-cli and the kernel have it.
+    /// The name, as in nvme-cli and the kernel.
     pub fn name(self) -> &'static str {
         match self {
             DhGroup::Null => "null",
@@ -55,7 +55,7 @@ impl DhGroup {
         }
     }
 
-    /// Bytes of a value of the group.
+    /// Bytes of an element of the group.
     pub fn bytes(self) -> usize {
         self.prime().len() / 2
     }
@@ -71,8 +71,8 @@ impl DhGroup {
         }
     }
 
-    /// Bytes of an exponent. RFC 7919, appendix A, wants 225, 275, 325, 375 and 400 bits at least
-    /// for what the groups are worth; a whole one would take many times as long.
+    /// Bytes of an exponent. RFC 7919, appendix A, requires at least 225, 275, 325, 375 and 400
+    /// bits for the strength of the groups. A full-length exponent would take many times as long.
     fn exponent_bytes(self) -> usize {
         match self {
             DhGroup::Null => 0,
@@ -101,17 +101,17 @@ impl FromStr for DhGroup {
     }
 }
 
-/// The exponentiations of one step. They take a time that depends on the group alone.
+/// The exponentiations of one step. Their time depends on the group alone.
 pub struct Work {
     group: DhGroup,
     exponent: Zeroizing<[u8; 64]>,
-    /// g^x is wanted.
+    /// Whether to compute g^x.
     is_public_wanted: bool,
-    /// The value of the other end, whose power is the shared secret.
+    /// The peer's value. Its power is the shared secret.
     peer: Option<Vec<u8>>,
 }
 
-/// What [`Work::run`] gives.
+/// The result of [`Work::run`].
 pub struct Worked {
     /// g^x mod p, as many bytes as the group has.
     pub(super) public: Vec<u8>,
@@ -129,7 +129,7 @@ impl Work {
         Work { group, exponent: exponent.clone(), is_public_wanted, peer }
     }
 
-    /// Does it: some milliseconds, up to a hundred with the largest group.
+    /// Runs the work: a few milliseconds, up to a hundred with the largest group.
     pub fn run(self) -> Worked {
         let Work { group, exponent, is_public_wanted, peer } = self;
         let nothing = || Ok(Zeroizing::new(Vec::new()));
@@ -153,8 +153,8 @@ impl Work {
         let shared = match peer {
             None => nothing(),
             Some(peer) => match BoxedUint::from_be_slice(&peer, bits) {
-                // "the DH exponential shall not be 0, 1, or p-1": those tell the shared secret to
-                // anybody.
+                // "the DH exponential shall not be 0, 1, or p-1": with these values anyone knows
+                // the shared secret.
                 Ok(peer) if peer >= two && peer < prime.wrapping_sub(BoxedUint::from(1u64).resize(bits)) => {
                     Ok(power(peer))
                 }
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// RFC 7919: 64 ones, the digits of e, which all groups share, and 64 ones.
+    /// RFC 7919: 64 one bits, the digits of e, which all groups share, and 64 one bits.
     #[test]
     fn the_primes_are_those_of_the_rfc() {
         let ones = "f".repeat(16);
@@ -229,8 +229,8 @@ mod tests {
                 );
             }
         }
-        // 2 generates the subgroup of (p-1)/2 elements, so that 2^((p-1)/2) is 1: of no other
-        // number with these digits.
+        // 2 generates the subgroup of (p-1)/2 elements, so 2^((p-1)/2) is 1. That holds for no
+        // other number with these digits.
         for group in DhGroup::ALL[1..].iter() {
             let bits = group.bytes() as u32 * 8;
             let prime = BoxedUint::from_be_hex(group.prime(), bits).unwrap();

@@ -20,7 +20,7 @@ impl Hash {
     /// All of them.
     pub const ALL: [Hash; 3] = [Hash::Sha256, Hash::Sha384, Hash::Sha512];
 
-    /// Of an identifier. `None` if it is that of none.
+    /// The hash function with this identifier. `None` if there is none.
     pub fn of(id: u8) -> Option<Hash> {
         Hash::ALL.into_iter().find(|hash| *hash as u8 == id)
     }
@@ -43,7 +43,7 @@ impl Hash {
         })
     }
 
-    /// HMAC over all parts, one after the other.
+    /// HMAC over all parts in order.
     pub(crate) fn hmac(self, key: &[u8], parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
         fn of<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
             let mut mac = <M as KeyInit>::new_from_slice(key).expect("HMAC takes keys of any length");

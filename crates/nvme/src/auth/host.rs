@@ -9,20 +9,20 @@ use crate::{Completion, Status};
 /// A host's secrets for a subsystem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The host's own.
+    /// The host's secret.
     pub host: Secret,
-    /// The subsystem's: then it has to prove itself, too.
+    /// The subsystem's secret. If there is one, the controller has to authenticate, too.
     pub controller: Option<Secret>,
 }
 
-/// What a host has to do next.
+/// The next step of a host.
 #[derive(Debug)]
 pub enum Turn {
-    /// Send this, and give the answer to [`HostAuth::answer`].
+    /// Send this, and pass the answer to [`HostAuth::answer`].
     Send(Submission),
-    /// Run this, and give what comes of it to [`HostAuth::worked`].
+    /// Run this, and pass the result to [`HostAuth::worked`].
     Work(Work),
-    /// Both are who they should be.
+    /// Authentication succeeded.
     Done,
 }
 
@@ -41,7 +41,7 @@ enum Stage {
     Done,
 }
 
-/// One transaction, as the host has it.
+/// The host's state of one transaction.
 #[derive(Debug)]
 pub struct HostAuth {
     credentials: Credentials,
@@ -52,15 +52,15 @@ pub struct HostAuth {
 }
 
 impl HostAuth {
-    /// Begins with Negotiate. `transaction` tells it from others of the same queue.
+    /// Begins with Negotiate. `transaction` distinguishes it from others of the same queue.
     pub fn new(credentials: Credentials, names: Names, transaction: u16, random: Random) -> HostAuth {
         HostAuth { credentials, names, random, transaction, stage: Stage::Negotiate }
     }
 
-    /// What to do next.
+    /// The next step.
     ///
     /// # Panics
-    /// If work was given and not brought back.
+    /// If earlier work was not passed to [`HostAuth::worked`] yet.
     pub fn turn(&mut self) -> Turn {
         let transaction = self.transaction;
         let message = match &self.stage {
@@ -95,7 +95,7 @@ impl HostAuth {
     /// Takes the answer to the command that [`HostAuth::turn`] gave, with its data.
     ///
     /// # Errors
-    /// [`HostError`]: it has ended, in vain.
+    /// [`HostError`]: the authentication failed.
     pub fn answer(&mut self, completion: &Completion, data: &[u8]) -> Result<(), HostError> {
         let status = completion.status();
         if let Some(verdict) = self.verdict() {
@@ -123,8 +123,8 @@ impl HostAuth {
         Ok(())
     }
 
-    /// Why the host refuses the controller, once it is telling it so. A controller may end the
-    /// connection instead of an answer.
+    /// Why the host refuses the controller, once it is sending Failure2. A controller may close the
+    /// connection instead of answering it.
     pub fn verdict(&self) -> Option<HostError> {
         match self.stage {
             Stage::Refuse(refusal) => Some(HostError::Impostor(refusal)),
@@ -132,12 +132,12 @@ impl HostAuth {
         }
     }
 
-    /// Whether the controller has this host's proof, and has not said yet what it thinks of it.
+    /// Whether the host has sent its proof and waits for the controller's verdict.
     pub fn is_weighed(&self) -> bool {
         matches!(self.stage, Stage::ReadSuccess(_))
     }
 
-    /// Takes what came of the work.
+    /// Takes the result of the work.
     pub fn worked(&mut self, worked: Worked) {
         let Stage::Working(challenge) = std::mem::replace(&mut self.stage, Stage::Done) else { return };
         let shared = match worked.shared {
@@ -162,7 +162,7 @@ impl HostAuth {
         self.stage = Stage::Reply(Box::new(reply), Box::new(terms));
     }
 
-    /// C2.
+    /// C2, the host's challenge.
     fn asked(&self, hash: Hash) -> &[u8] {
         &self.random.challenge[..hash.bytes()]
     }

@@ -1,11 +1,11 @@
-//! What travels in Authentication Send and Receive: NVMe Base 2.0, clause 8.13.5.
+//! Messages in Authentication Send and Receive: NVMe Base 2.0, clause 8.13.5.
 
 use super::{DhGroup, Hash, Refusal};
 
-/// The longest message in bytes, of ours: Reply with SHA-512 and ffdhe8192.
+/// The longest message that this module sends, in bytes: Reply with SHA-512 and ffdhe8192.
 pub const MESSAGE_BYTES_MAX: usize = HEAD_BYTES + 64 + 64 + 1024;
 
-/// AUTH_TYPE of messages that all protocols have, and of those of DH-HMAC-CHAP.
+/// AUTH_TYPE: messages of all protocols, and those of DH-HMAC-CHAP.
 const COMMON: u8 = 0x00;
 const DH_HMAC_CHAP: u8 = 0x01;
 
@@ -18,20 +18,20 @@ const SUCCESS_2: (u8, u8) = (DH_HMAC_CHAP, 0x04);
 const FAILURE_2: (u8, u8) = (COMMON, 0xF0);
 const FAILURE_1: (u8, u8) = (COMMON, 0xF1);
 
-/// Bytes in front of what has no fixed length.
+/// Bytes of the fixed part of a message.
 const HEAD_BYTES: usize = 16;
 
-/// Bytes of Failure1 and Failure2, and of what every message begins with.
+/// Bytes of Failure1 and Failure2, and of the part that all messages begin with.
 const FAILURE_BYTES: usize = 8;
 
-/// A protocol descriptor of Negotiate, which follows the first eight bytes: identifiers of hashes
-/// from byte 4 on, of groups from byte 34 on, 30 of each at most.
+/// A protocol descriptor of Negotiate. It follows the first eight bytes: identifiers of hashes from
+/// byte 4 on, of groups from byte 34 on, at most 30 of each.
 const DESCRIPTOR_BYTES: usize = 64;
 const HASHES_AT: usize = 4;
 const GROUPS_AT: usize = 34;
 const IDS_MAX: usize = 30;
 
-/// The only reason code that there is.
+/// The only defined reason code.
 const AUTHENTICATION_FAILURE: u8 = 1;
 
 /// A message.
@@ -54,71 +54,71 @@ pub enum Message {
     Failure1 {
         /// T_ID.
         transaction: u16,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
     /// AUTH_Failure2, from the host.
     Failure2 {
         /// T_ID.
         transaction: u16,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
 }
 
-/// What a host offers.
+/// The algorithms that a host offers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Negotiate {
     /// T_ID.
     pub transaction: u16,
-    /// SC_C: what the session key is to be used for; 0 for nothing.
+    /// SC_C: the purpose of the session key; 0 for none.
     pub secure_channel: u8,
-    /// Hash functions, one at least. Those that nobody knows are left out.
+    /// Hash functions, at least one. Unknown identifiers are left out.
     pub hashes: Vec<Hash>,
     /// Groups, the same.
     pub groups: Vec<DhGroup>,
 }
 
-/// What a controller asks.
+/// The controller's challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Challenge {
     /// T_ID.
     pub transaction: u16,
-    /// The hash function that was chosen.
+    /// The chosen hash function.
     pub hash: Hash,
-    /// The group that was chosen.
+    /// The chosen group.
     pub group: DhGroup,
     /// S1.
     pub sequence: u32,
-    /// C1, as many bytes as the hash has.
+    /// C1, as long as a digest.
     pub challenge: Vec<u8>,
-    /// g^x mod p, as many bytes as the group has.
+    /// g^x mod p, as long as an element of the group.
     pub public: Vec<u8>,
 }
 
-/// What a host answers, and asks in turn.
+/// The host's answer, and its own challenge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
     /// T_ID.
     pub transaction: u16,
     /// S2.
     pub sequence: u32,
-    /// R1, as many bytes as the hash has.
+    /// R1, as long as a digest.
     pub answer: Vec<u8>,
-    /// C2, if CVALID is set: the controller has to prove itself, too. As many bytes.
+    /// C2, if CVALID is set: the controller has to authenticate, too. As long as R1.
     pub challenge: Option<Vec<u8>>,
     /// g^y mod p.
     pub public: Vec<u8>,
 }
 
-/// What a controller answers.
+/// The controller's answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Success {
     /// T_ID.
     pub transaction: u16,
-    /// The number of bytes that the hash has.
+    /// The length of a digest in bytes.
     pub hash_bytes: u8,
-    /// R2, if RVALID is set. As many bytes.
+    /// R2, if RVALID is set. As long as a digest.
     pub answer: Option<Vec<u8>>,
 }
 
@@ -147,11 +147,11 @@ fn flag(byte: u8) -> Result<bool, Refusal> {
 }
 
 impl Message {
-    /// Reads a message; what follows it is not looked at.
+    /// Reads a message; bytes behind it are ignored.
     ///
     /// # Errors
-    /// [`Refusal::Payload`] if it is none, and what a sound one of another protocol is refused
-    /// with.
+    /// [`Refusal::Payload`] if it is malformed; other refusals if it asks for something that is not
+    /// supported.
     pub fn parse(bytes: &[u8]) -> Result<Message, Refusal> {
         let head = bytes.get(..FAILURE_BYTES).ok_or(Refusal::Payload)?;
         let kind = (head[0], head[1]);
@@ -194,7 +194,7 @@ impl Message {
             REPLY => {
                 let is_challenge_valid = flag(head[8])?;
                 let answer = cut(&mut rest, hash_bytes)?.to_vec();
-                // It is there although it may say nothing.
+                // The field is present even if it is not valid.
                 let challenge = cut(&mut rest, hash_bytes)?.to_vec();
                 Message::Reply(Response {
                     transaction,
@@ -213,7 +213,7 @@ impl Message {
         })
     }
 
-    /// T_ID of bytes that may be no message, so that its sender knows what is refused.
+    /// T_ID of bytes that may be malformed, so that the sender knows which transaction is refused.
     pub(super) fn transaction_of(bytes: &[u8]) -> Option<u16> {
         bytes.get(..FAILURE_BYTES).map(|head| u16_at(head, 4))
     }
@@ -231,11 +231,11 @@ impl Message {
         }
     }
 
-    /// The bytes.
+    /// The message as bytes.
     ///
     /// # Panics
-    /// If something has another length than its hash or group, or there are no identifiers of a
-    /// kind, or more than 30.
+    /// If a field does not have the length of its hash or group, or if there are no identifiers of
+    /// a kind, or more than 30.
     pub fn encode(&self) -> Vec<u8> {
         let (kind, len) = match self {
             Message::Negotiate(_) => (NEGOTIATE, FAILURE_BYTES + DESCRIPTOR_BYTES),
@@ -294,7 +294,7 @@ impl Message {
 
 impl Negotiate {
     fn parse(bytes: &[u8]) -> Result<Negotiate, Refusal> {
-        // NAPD: protocols that are offered, of which DH-HMAC-CHAP has to be one.
+        // NAPD: the number of offered protocols. One of them has to be DH-HMAC-CHAP.
         let count = usize::from(bytes[7]);
         let descriptors = &bytes[FAILURE_BYTES..];
         if count == 0 || descriptors.len() < count * DESCRIPTOR_BYTES {

@@ -1,14 +1,14 @@
 //! In-band authentication with DH-HMAC-CHAP: NVMe Base 2.0, clause 8.13.
 //!
-//! - [`Secret`] is what an operator gives to both ends; a [`Key`] is made of it.
-//! - [`Message`] is what travels in Authentication Send and Authentication Receive.
-//! - [`ControllerAuth`] and [`HostAuth`] are the two ends of one transaction.
-//! - [`Work`] is the exponentiation that either end has to have done: it takes milliseconds, and
-//!   may run on any thread.
+//! - [`Secret`]: the secret that an operator configures at both ends; a [`Key`] is derived from it.
+//! - [`Message`]: the data of Authentication Send and Authentication Receive.
+//! - [`ControllerAuth`] and [`HostAuth`]: the two ends of one transaction.
+//! - [`Work`]: the exponentiation that either end needs. It takes milliseconds and may run on any
+//!   thread.
 //!
-//! None of them draws random bytes: each transaction is given a [`Random`] of its own. Secrets,
-//! keys and exponents are wiped when they are dropped, compared in constant time, and never part of
-//! what `Debug` prints.
+//! This module draws no random bytes: the caller gives each transaction its own [`Random`].
+//! Secrets, keys and exponents are wiped when they are dropped, compared in constant time, and
+//! never part of the output of `Debug`.
 
 mod controller;
 mod group;
@@ -36,7 +36,7 @@ use crate::{Command, FABRICS, Nqn, Sgl, fabrics};
 /// SECP: security protocol of authentication (Base 2.0, figure 378).
 const SECURITY_PROTOCOL: u32 = 0xE9;
 
-/// Random bytes that one transaction takes.
+/// Random bytes that one transaction needs.
 pub const RANDOM_BYTES: usize = 64 + 64 + 4;
 
 /// AUTHREQ in the answer to Connect, in bits 31:16: bit 1, ATR, "authentication transaction
@@ -46,7 +46,7 @@ pub const TRANSACTION_REQUIRED: u64 = 1 << 17;
 /// AUTHREQ bit 2, ASCR: a secure channel is required as well.
 pub const SECURE_CHANNEL_REQUIRED: u64 = 1 << 18;
 
-/// The random bytes of one transaction. No two may have the same.
+/// The random bytes of one transaction. No two transactions may use the same.
 pub struct Random {
     challenge: [u8; 64],
     exponent: Zeroizing<[u8; 64]>,
@@ -54,13 +54,13 @@ pub struct Random {
 }
 
 impl Random {
-    /// From bytes that nobody can foretell.
+    /// Takes unpredictable bytes.
     pub fn of(bytes: &[u8; RANDOM_BYTES]) -> Random {
         let (mut challenge, mut exponent) = ([0; 64], Zeroizing::new([0; 64]));
         challenge.copy_from_slice(&bytes[..64]);
         exponent.copy_from_slice(&bytes[64..128]);
         let sequence = u32::from_le_bytes([bytes[128], bytes[129], bytes[130], bytes[131]]);
-        // 0 says that there is none.
+        // A sequence number of 0 means that there is none.
         Random { challenge, exponent, sequence: sequence.max(1) }
     }
 }
@@ -71,7 +71,7 @@ impl fmt::Debug for Random {
     }
 }
 
-/// Between whom a transaction is.
+/// The two ends of a transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     /// HOSTNQN.
@@ -80,29 +80,29 @@ pub struct Names {
     pub subsystem: Nqn,
 }
 
-/// Why an authentication has failed: the "reason code explanation" of reason 1, Base 2.0, clause
+/// Why an authentication failed: the "reason code explanation" of reason 1, Base 2.0, clause
 /// 8.13.5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Refusal {
     /// The other end does not have the secret.
     Failed = 0x01,
-    /// Neither protocol that is offered is known.
+    /// No offered protocol is supported.
     Protocol = 0x02,
-    /// Secure channel concatenation is wanted by one end only.
+    /// Only one end wants secure channel concatenation.
     SecureChannel = 0x03,
-    /// There is no hash function that both have.
+    /// The two ends have no hash function in common.
     Hash = 0x04,
-    /// There is no Diffie-Hellman group that both have.
+    /// The two ends have no Diffie-Hellman group in common.
     Group = 0x05,
-    /// A message whose content makes no sense.
+    /// A malformed message.
     Payload = 0x06,
-    /// A message that it is not the time for.
+    /// A message out of order.
     Order = 0x07,
 }
 
 impl Refusal {
-    /// Of a number. What nobody knows is a failure.
+    /// The reason with this number. Unknown numbers count as [`Refusal::Failed`].
     pub fn of(explanation: u8) -> Refusal {
         match explanation {
             0x02 => Refusal::Protocol,
@@ -130,14 +130,14 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Authentication Send (Base 2.0, clause 6.2) of so many bytes.
+/// Authentication Send (Base 2.0, clause 6.2) of `len` bytes.
 pub fn send(len: u32) -> Command {
-    // The data are in the capsule: those of an admin queue take 8 KiB there (TCP Transport 1.0,
+    // The data are in the capsule: on an admin queue up to 8 KiB fit there (TCP Transport 1.0,
     // clause 3.3.1.4).
     security(fabrics::AUTHENTICATION_SEND, Sgl::in_capsule(len))
 }
 
-/// Authentication Receive (clause 6.1) of so many bytes at most.
+/// Authentication Receive (clause 6.1) of at most `len` bytes.
 pub fn receive(len: u32) -> Command {
     security(fabrics::AUTHENTICATION_RECEIVE, Sgl::transport(len))
 }
@@ -151,8 +151,8 @@ fn security(kind: u8, dptr: Sgl) -> Command {
     command
 }
 
-/// Whether the fields of Authentication Send or Receive are what they have to be, and speak of as
-/// many bytes as its descriptor does.
+/// Whether Authentication Send or Receive has valid fields, and its length is that of its
+/// descriptor.
 pub fn is_sound(command: &Command) -> bool {
     command.cdw(10) >> 8 == SECURITY_PROTOCOL << 16 | 1 << 8 | 1 && command.cdw(11) == command.dptr.length.get()
 }

@@ -1,18 +1,18 @@
-//! What proves that one has a key: NVMe Base 2.0, clauses 8.13.5.4 and 8.13.5.5.
+//! Proof that an end has a key: NVMe Base 2.0, clauses 8.13.5.4 and 8.13.5.5.
 
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 use super::{DhGroup, Hash, Key, Names};
 
-/// Whose answer it is.
+/// The end that answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
     Host,
     Controller,
 }
 
-/// What both ends of a transaction agree on once the group's work is done.
+/// Values that both ends of a transaction share after the Diffie-Hellman exchange.
 #[derive(Debug, Clone)]
 pub(super) struct Terms {
     pub hash: Hash,
@@ -24,7 +24,7 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// The answer to a challenge, R1 or R2. Integers are in little endian; there is no secure
+    /// The answer to a challenge, R1 or R2. Integers are in little endian. There is no secure
     /// channel (SC_C is 0).
     pub fn answer(&self, who: Who, key: &Key, challenge: &[u8], sequence: u32) -> Zeroizing<Vec<u8>> {
         let Terms { hash, group, transaction, names, shared } = self;
@@ -42,7 +42,7 @@ impl Terms {
         hash.hmac(key.bytes(), &[&augmented, &sequence, &transaction, &[0], label, first, &[0], second])
     }
 
-    /// Whether an answer is the right one; the time that takes does not tell where it differs.
+    /// Whether an answer is right. The comparison takes constant time.
     pub fn is_answer(&self, who: Who, key: &Key, challenge: &[u8], sequence: u32, answer: &[u8]) -> bool {
         self.answer(who, key, challenge, sequence).ct_eq(answer).into()
     }

@@ -1,4 +1,4 @@
-//! Secrets as people carry them, and the keys made of them: NVMe Base 2.0, clauses 8.13.5.7 and
+//! Secrets in their text form, and the keys derived from them: NVMe Base 2.0, clauses 8.13.5.7 and
 //! 8.13.5.8.
 
 use std::fmt;
@@ -12,28 +12,29 @@ use zeroize::{Zeroize, Zeroizing};
 use super::Hash;
 use crate::Nqn;
 
-/// A secret: 32, 48 or 64 bytes, and the hash function that makes a host's or a controller's key of
-/// them. Its text is `DHHC-1:HH:BASE64:`, where HH is that function (00 for none), and the base 64
-/// has the bytes and their CRC-32.
+/// A secret: 32, 48 or 64 bytes, and the hash function that derives a host's or a controller's key
+/// from them. The text form is `DHHC-1:HH:BASE64:`. HH is that function (00 for none), and the base
+/// 64 contains the bytes and their CRC-32.
 #[derive(Clone)]
 pub struct Secret {
     transform: Option<Hash>,
     bytes: Zeroizing<Vec<u8>>,
 }
 
-/// Why a text is no secret. It says nothing of the text, which may be one with a slip of the pen.
+/// Why a text is not a secret. The error does not quote the text: it may be one with a typing
+/// error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum SecretError {
-    /// Another form.
+    /// The text has another form.
     #[error("it does not have the form DHHC-1:HH:BASE64: with a colon at its end")]
     Form,
     /// HH is not 00 to 03.
     #[error("its hash function is not one of 00 (none), 01 (SHA-256), 02 (SHA-384) and 03 (SHA-512)")]
     Hash,
-    /// Another number of bytes.
+    /// The wrong number of bytes.
     #[error("it has neither 32, 48 nor 64 bytes")]
     Length,
-    /// The CRC-32 is another one.
+    /// The CRC-32 does not match.
     #[error("its checksum is wrong: a character is missing or is another one")]
     Checksum,
 }
@@ -41,16 +42,17 @@ pub enum SecretError {
 const PREFIX: &str = "DHHC-1:";
 
 impl Secret {
-    /// Of random bytes, for a hash function: as many as its digests have are used; without one, 32.
+    /// A secret of random bytes for a hash function. It uses as many bytes as a digest has, or 32
+    /// without a hash function.
     ///
     /// # Panics
-    /// If there are too few.
+    /// If there are too few bytes.
     pub fn generate(transform: Option<Hash>, random: &[u8]) -> Secret {
         let len = transform.map_or(32, Hash::bytes);
         Secret { transform, bytes: Zeroizing::new(random[..len].to_vec()) }
     }
 
-    /// The text. Whoever reads it is who the secret belongs to.
+    /// The secret as text. A reader of the text can impersonate its owner.
     pub fn text(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new(self.bytes.to_vec());
         bytes.extend_from_slice(&crc32(&self.bytes).to_le_bytes());
@@ -111,7 +113,7 @@ impl PartialEq for Secret {
 
 impl Eq for Secret {}
 
-/// What a host, or a subsystem, proves itself with.
+/// The key with which a host or a subsystem authenticates.
 #[derive(Clone)]
 pub struct Key(Zeroizing<Vec<u8>>);
 
@@ -127,7 +129,7 @@ impl fmt::Debug for Key {
     }
 }
 
-/// CRC-32 of IEEE 802.3, a bit at a time: its time depends on the length alone.
+/// CRC-32 of IEEE 802.3, bit by bit: its time depends on the length alone.
 pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, byte| {
         (0..8).fold(crc ^ u32::from(*byte), |crc: u32, _| crc >> 1 ^ (0xEDB8_8320 & (crc & 1).wrapping_neg()))
@@ -152,8 +154,8 @@ mod tests {
         }
     }
 
-    /// The example of the specification, which any hash function may go with, and secrets that
-    /// nvme-cli has made.
+    /// The example of the specification, which is valid with any hash function, and secrets made by
+    /// nvme-cli.
     #[test]
     fn secrets_of_others_are_read() {
         let mut texts: Vec<String> =

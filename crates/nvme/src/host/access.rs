@@ -1,5 +1,5 @@
-//! Through which controllers a namespace is to be reached: the log page Asymmetric Namespace
-//! Access, NVMe Base 2.0, clause 5.16.1.13.
+//! Controllers through which a namespace is reachable: the log page Asymmetric Namespace Access,
+//! NVMe Base 2.0, clause 5.16.1.13.
 
 use super::{HostError, Submission, admin};
 use crate::Access;
@@ -7,8 +7,8 @@ use crate::Access;
 /// Log Page Identifier.
 const ACCESS: u8 = 0x0C;
 
-/// Bytes in front of the groups, and of each group without its namespaces: Base 2.0, figures 219
-/// and 220.
+/// Bytes before the groups, and of each group without its namespaces: Base 2.0, figures 219 and
+/// 220.
 const HEAD_BYTES: usize = 16;
 const GROUP_BYTES: usize = 32;
 
@@ -18,12 +18,12 @@ pub struct AccessStates {
     states: Vec<(u32, Access)>,
 }
 
-/// Bytes of the log with so many groups.
+/// Bytes of the log with `groups` groups.
 pub fn access_log_bytes(groups: u32) -> u32 {
     groups.saturating_mul(GROUP_BYTES as u32).saturating_add(HEAD_BYTES as u32)
 }
 
-/// Get Log Page of the first `len` bytes, groups only; a multiple of four.
+/// Get Log Page of the first `len` bytes, without namespaces. `len` is a multiple of four.
 pub fn access_log(len: u32) -> Submission {
     /// RGO, bit 0 of LSP, which begins with bit 8.
     const GROUPS_ONLY: u32 = 1 << 8;
@@ -34,8 +34,8 @@ pub fn access_log(len: u32) -> Submission {
 }
 
 impl AccessStates {
-    /// Reads the log, as far as it was asked for. `Err` with the number of groups if there are more
-    /// than `log` holds.
+    /// Reads the log as far as it was requested. The inner `Err` has the number of groups if there
+    /// are more than fit into `log`.
     ///
     /// # Errors
     /// [`HostError::Malformed`], [`HostError::Short`].
@@ -57,7 +57,7 @@ impl AccessStates {
         Ok(Ok(AccessStates { states }))
     }
 
-    /// The state of a group. One that is not listed cannot be reached.
+    /// The state of a group. A group that is not listed is inaccessible.
     pub fn group(&self, group: u32) -> Access {
         self.states.iter().find(|(id, _)| *id == group).map_or(Access::Inaccessible, |(_, state)| *state)
     }

@@ -47,7 +47,7 @@ pub fn identify(cns: u8, nsid: u32) -> Submission {
 }
 
 /// Get Log Page (clause 5.16): `len` bytes from byte `offset` on, both multiples of four. With
-/// `retain` (RAE) the event that pointed to the log is not told again.
+/// `retain` (RAE) the controller does not report the event of this log again.
 ///
 /// # Panics
 /// If `len` is 0.
@@ -77,18 +77,18 @@ pub fn get_features(feature: u8) -> Submission {
     without_data(command)
 }
 
-/// Keep Alive (clause 5.18). To be sent at least twice in the time that Connect named.
+/// Keep Alive (clause 5.18). The host sends it at least twice in the time that Connect sets.
 pub fn keep_alive() -> Submission {
     without_data(Command::new(admin::KEEP_ALIVE, 0, 0))
 }
 
-/// Asynchronous Event Request (clause 5.2): it is answered when something happens, see
+/// Asynchronous Event Request (clause 5.2). The controller answers it when an event occurs, see
 /// [`super::AsyncEvent`].
 pub fn event_request() -> Submission {
     without_data(Command::new(admin::ASYNC_EVENT_REQUEST, 0, 0))
 }
 
-/// Abort (clause 5.1) of the command `cid` of `queue`. Bit 0 of the result: it was not aborted.
+/// Abort (clause 5.1) of the command `cid` of `queue`. Bit 0 of the result set: it was not aborted.
 pub fn abort(queue: u16, cid: u16) -> Submission {
     let mut command = Command::new(admin::ABORT, 0, 0);
     command.set_cdw(10, u32::from(queue) | u32::from(cid) << 16);

@@ -7,13 +7,13 @@ use super::{Dialogue, HostError, Next, admin, succeeded};
 use crate::fabrics_data::{DiscoveryEntry, DiscoveryHead};
 use crate::{Completion, Nqn};
 
-/// Entries of a discovery log at most, 16 MiB of them; with more it is an error.
+/// Maximum number of entries of a discovery log, 16 MiB of them. A longer log is an error.
 pub const DISCOVERY_ENTRIES_MAX: u64 = 16 << 10;
 
-/// How often the log is read anew if it changes meanwhile.
+/// Number of attempts to read the log while it changes.
 const TRIES: u32 = 10;
 
-/// Entries that are read with one command: 16 KiB.
+/// Entries read by one command: 16 KiB.
 const PIECE_ENTRIES: u64 = 16;
 
 /// Log Page Identifier of the discovery log.
@@ -44,7 +44,7 @@ impl Found {
     /// Reads an entry.
     ///
     /// # Errors
-    /// [`HostError::Malformed`]: it has no name.
+    /// [`HostError::Malformed`]: it has no valid name of a subsystem.
     pub fn of(entry: &DiscoveryEntry) -> Result<Found, HostError> {
         let subsystem = Nqn::from_field(&entry.subnqn)
             .map_err(|_| HostError::Malformed("an entry of the discovery log has no name of a subsystem"))?;
@@ -64,12 +64,12 @@ impl Found {
 enum Stage {
     Head,
     Entries,
-    /// The head once more: is it still the same log?
+    /// Reads the head once more to see whether the log has changed.
     Check,
     Done,
 }
 
-/// Reads the discovery log in pieces, and anew if it has changed meanwhile.
+/// Reads the discovery log in pieces, and again if it has changed meanwhile.
 #[derive(Debug)]
 pub struct DiscoveryLog {
     stage: Stage,
@@ -77,7 +77,7 @@ pub struct DiscoveryLog {
     generation: u64,
     count: u64,
     entries: Vec<DiscoveryEntry>,
-    /// Entries could not be read: because the log has become shorter, or for good.
+    /// Entries could not be read, because the log became shorter or because of another error.
     failed: Option<HostError>,
 }
 
@@ -93,7 +93,7 @@ impl DiscoveryLog {
         DiscoveryLog { stage: Stage::Head, tries: 0, generation: 0, count: 0, entries: Vec::new(), failed: None }
     }
 
-    /// Entries of the next piece.
+    /// The number of entries in the next piece.
     fn piece(&self) -> u64 {
         (self.count - self.entries.len() as u64).min(PIECE_ENTRIES)
     }
@@ -129,7 +129,7 @@ impl Dialogue for DiscoveryLog {
                 let offset = u64::from(head_bytes) + self.entries.len() as u64 * ENTRY_BYTES;
                 Next::Send(admin::get_log_page(DISCOVERY, offset, (self.piece() * ENTRY_BYTES) as u32, true))
             }
-            // The last look ends the event that there was something to see.
+            // The last read clears the event that announced a change.
             Stage::Check => Next::Send(admin::get_log_page(DISCOVERY, 0, head_bytes, false)),
             Stage::Done => Next::Done((self.generation, std::mem::take(&mut self.entries))),
         }

@@ -1,4 +1,4 @@
-//! What an Asynchronous Event Request brings: NVMe Base 2.0, clause 5.2.
+//! Asynchronous events: NVMe Base 2.0, clause 5.2.
 
 use crate::target::Event;
 
@@ -7,19 +7,19 @@ use crate::target::Event;
 pub struct AsyncEvent {
     /// Type: 0 error, 1 health, 2 notice, 6 specific to I/O commands.
     pub kind: u8,
-    /// What of that type.
+    /// The event within its type.
     pub information: u8,
-    /// The log page that says more. The event is not told again before it was read.
+    /// The log page with details. The event is not reported again until the host reads the page.
     pub log_page: u8,
 }
 
 impl AsyncEvent {
-    /// From the completion's result.
+    /// Reads the completion's result.
     pub fn of(result: u64) -> AsyncEvent {
         AsyncEvent { kind: result as u8 & 0b111, information: (result >> 8) as u8, log_page: (result >> 16) as u8 }
     }
 
-    /// The notice that it is, if it is one that is of use here.
+    /// The notice, if it is one that the host handles.
     pub fn notice(&self) -> Option<Event> {
         match (self.kind, self.information) {
             (2, 0x00) => Some(Event::NamespaceChanged),

@@ -1,11 +1,11 @@
-//! Commands of I/O queues: NVM Command Set 1.0, clause 3.2. Their identifiers are still to be set.
+//! Commands of I/O queues: NVM Command Set 1.0, clause 3.2. The caller sets their identifiers.
 
 use crate::{Command, Sgl, nvm};
 
-/// Blocks of one command at most: NLB has 16 bits, and says one less.
+/// Maximum number of blocks of one command: NLB has 16 bits and is one less than that.
 pub const BLOCKS_MAX: u32 = 1 << 16;
 
-/// Ranges of one Dataset Management at most: NR has 8 bits, and says one less.
+/// Maximum number of ranges of one Dataset Management: NR has 8 bits and is one less than that.
 pub const RANGES_MAX: usize = 256;
 
 /// Blocks of a namespace.
@@ -15,7 +15,7 @@ pub struct Blocks {
     pub nsid: u32,
     /// SLBA.
     pub first: u64,
-    /// Their number, 1 to [`BLOCKS_MAX`].
+    /// The number of blocks, 1 to [`BLOCKS_MAX`].
     pub count: u32,
 }
 
@@ -43,14 +43,15 @@ fn data(len: u32, in_capsule: bool) -> Sgl {
 /// Read of `len` bytes.
 ///
 /// # Panics
-/// If the number of blocks is not one that a command has; so do the others.
+/// If the number of blocks is not 1 to [`BLOCKS_MAX`]. Other functions with [`Blocks`] panic, too.
 pub fn read(blocks: Blocks, len: u32) -> Command {
     let mut command = blocks.command(nvm::READ);
     command.dptr = Sgl::transport(len);
     command
 }
 
-/// Write of `len` bytes, in the capsule or asked for. `fua`: durable when it is answered.
+/// Write of `len` bytes, in the capsule or on request. `fua`: the data are durable when the
+/// controller answers.
 pub fn write(blocks: Blocks, len: u32, in_capsule: bool, fua: bool) -> Command {
     let mut command = blocks.command(nvm::WRITE);
     command.dptr = data(len, in_capsule);
@@ -58,15 +59,15 @@ pub fn write(blocks: Blocks, len: u32, in_capsule: bool, fua: bool) -> Command {
     command
 }
 
-/// Compare with `len` bytes, in the capsule or asked for. [`crate::Status::COMPARE_FAILURE`] if
-/// they differ.
+/// Compare with `len` bytes, in the capsule or on request. The status is
+/// [`crate::Status::COMPARE_FAILURE`] if they differ.
 pub fn compare(blocks: Blocks, len: u32, in_capsule: bool) -> Command {
     let mut command = blocks.command(nvm::COMPARE);
     command.dptr = data(len, in_capsule);
     command
 }
 
-/// Write Zeroes. `deallocate`: the space may be given back.
+/// Write Zeroes. `deallocate`: the controller may deallocate the space.
 pub fn write_zeroes(blocks: Blocks, fua: bool, deallocate: bool) -> Command {
     let mut command = blocks.command(nvm::WRITE_ZEROES);
     let flags = if fua { FUA } else { 0 } | if deallocate { DEAC } else { 0 };
@@ -74,7 +75,7 @@ pub fn write_zeroes(blocks: Blocks, fua: bool, deallocate: bool) -> Command {
     command
 }
 
-/// Verify: the controller reads the blocks and tells whether it can.
+/// Verify: the controller checks that the blocks are readable.
 pub fn verify(blocks: Blocks) -> Command {
     blocks.command(nvm::VERIFY)
 }
@@ -84,11 +85,11 @@ pub fn flush(nsid: u32) -> Command {
     Command::new(nvm::FLUSH, 0, nsid)
 }
 
-/// Dataset Management that gives these ranges back: first block and number of blocks of each. The
-/// data are to be sent in the capsule or, if they do not fit, when they are asked for.
+/// Dataset Management that deallocates these ranges, each a first block and a number of blocks. The
+/// data travel in the capsule, or on request if they do not fit.
 ///
 /// # Panics
-/// If there are none, or more than [`RANGES_MAX`].
+/// If there are no ranges, or more than [`RANGES_MAX`].
 pub fn deallocate(nsid: u32, ranges: &[(u64, u32)], in_capsule: bool) -> (Command, Vec<u8>) {
     assert!((1..=RANGES_MAX).contains(&ranges.len()), "{} ranges in one command", ranges.len());
     let mut bytes = Vec::with_capacity(ranges.len() * 16);

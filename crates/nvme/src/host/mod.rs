@@ -1,12 +1,12 @@
-//! The host's side above the transport: how a controller is made to work, and what it says.
+//! The host's side above the transport: how it sets up a controller and reads its answers.
 //!
-//! - [`Setup`] connects an admin queue, enables the controller and learns what it is; [`Shutdown`]
-//!   is the other end.
-//! - [`Survey`] learns of the namespaces, [`DiscoveryLog`] of other subsystems.
-//! - [`admin`] and [`io`] build commands; [`AsyncEvent`] is what an event request brings.
+//! - [`Setup`] connects an admin queue, enables the controller and identifies it. [`Shutdown`] is
+//!   the counterpart.
+//! - [`Survey`] finds the namespaces, [`DiscoveryLog`] other subsystems.
+//! - [`admin`] and [`io`] build commands. [`AsyncEvent`] is the answer to an event request.
 //!
 //! [`Setup`], [`Survey`], [`DiscoveryLog`] and [`Shutdown`] are each a [`Dialogue`]. None of them
-//! does I/O, knows time or gives commands identifiers: that is the caller's.
+//! does I/O, has a clock or assigns command identifiers: the caller does.
 
 mod access;
 pub mod admin;
@@ -31,7 +31,7 @@ use crate::auth::Refusal;
 use crate::tcp::Transfer;
 use crate::{Command, Completion, Status};
 
-/// A command that is to be sent; its identifier is still to be set.
+/// A command to be sent. The caller sets its identifier.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Submission {
     /// The command.
@@ -43,46 +43,46 @@ pub struct Submission {
 }
 
 impl Submission {
-    /// What the transport has to expect.
+    /// The data transfer that the transport has to expect.
     pub fn transfer(&self) -> Transfer {
         if self.reply_bytes > 0 { Transfer::ToHost(self.reply_bytes) } else { Transfer::None }
     }
 }
 
-/// One command after the other, each because of the answer to the one before.
+/// A sequence of commands. Each depends on the answer to the one before.
 pub trait Dialogue {
-    /// What is known at the end.
+    /// The result.
     type Outcome;
 
-    /// What to do next. To be called again after [`Dialogue::answer`], and after the time of
+    /// The next step. The caller calls it again after [`Dialogue::answer`], and after the time of
     /// [`Next::Wait`].
     fn next(&mut self) -> Next<Self::Outcome>;
 
-    /// Takes the answer to the command that [`Dialogue::next`] gave, with its data.
+    /// Takes the answer to the command of [`Dialogue::next`], with its data.
     ///
     /// # Errors
-    /// [`HostError`]: it has ended, in vain.
+    /// [`HostError`]: the dialogue has failed.
     fn answer(&mut self, completion: &Completion, data: &[u8]) -> Result<(), HostError>;
 }
 
-/// What a [`Dialogue`] wants next.
+/// The next step of a [`Dialogue`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Next<T> {
-    /// Send this, and give the answer to [`Dialogue::answer`].
+    /// Send this, and pass the answer to [`Dialogue::answer`].
     Send(Submission),
-    /// Wait for so many milliseconds, and call [`Dialogue::next`] again.
+    /// Wait for this many milliseconds, then call [`Dialogue::next`] again.
     Wait(u32),
-    /// It is done.
+    /// The dialogue is complete.
     Done(T),
 }
 
-/// Why a controller cannot be used, or not so.
+/// Why a controller cannot be used, or not with these settings.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum HostError {
     /// A command failed.
     #[error("{command} failed: {status}")]
     Failed {
-        /// Its name in the specification.
+        /// The command's name in the specification.
         command: &'static str,
         /// The status.
         status: Status,
@@ -90,58 +90,58 @@ pub enum HostError {
     /// Connect was refused for a parameter.
     #[error("Connect was refused: the controller does not take {parameter}")]
     Parameter {
-        /// What was wrong, as far as it is known.
+        /// The wrong parameter, as far as it is known.
         parameter: &'static str,
     },
-    /// The controller wants authentication first, and this host has no secret for it.
+    /// The controller requires authentication, and this host has no secret for it.
     #[error("the controller wants this host to authenticate, and no secret was given")]
     Authentication,
-    /// The controller wants a secure channel in addition.
+    /// The controller also requires a secure channel.
     #[error("the controller wants a secure channel (TLS), which is not there yet")]
     SecureChannel,
-    /// The controller does not authenticate, and was to prove who it is.
+    /// The controller does not authenticate, but this host requires it to.
     #[error("the controller does not ask for authentication, so that it cannot prove who it is")]
     NoAuthentication,
     /// The controller refused this host.
     #[error("the controller refused to authenticate this host: {0}")]
     NotAuthenticated(Refusal),
-    /// The controller was refused.
+    /// This host refused the controller.
     #[error("the controller did not prove who it is: {0}")]
     Impostor(Refusal),
-    /// The controller said of itself that it cannot work: CSTS.CFS.
+    /// The controller reports a fatal error: CSTS.CFS.
     #[error("the controller reports a fatal error (CSTS.CFS)")]
     Fatal,
-    /// The controller did not become ready, or did not shut down, in the time that it has.
+    /// The controller did not become ready, or did not shut down, in time.
     #[error("{what} within {ms} ms")]
     Timeout {
-        /// What did not happen.
+        /// The event that did not happen.
         what: &'static str,
-        /// How long it was waited for.
+        /// The time that the host waited.
         ms: u32,
     },
-    /// An answer is shorter than what was asked for.
+    /// An answer is shorter than requested.
     #[error("{command} brought {len} bytes")]
     Short {
         /// The command's name in the specification.
         command: &'static str,
-        /// Bytes that came.
+        /// Bytes received.
         len: usize,
     },
-    /// Something is not as the specification wants it.
+    /// An answer violates the specification.
     #[error("{0}")]
     Malformed(&'static str),
-    /// Something is right, and not of use here.
+    /// An answer is valid, but not supported by this host.
     #[error("{0}")]
     Unsupported(&'static str),
-    /// The discovery log changed as often as it was read.
+    /// The discovery log changed each time that it was read.
     #[error("the discovery log changes faster than it can be read")]
     Restless,
-    /// More namespaces, or entries of the discovery log, than anybody has.
+    /// More namespaces, or entries of the discovery log, than the host accepts.
     #[error("the controller speaks of {0} namespaces or entries")]
     TooMany(u64),
 }
 
-/// A success, or the error.
+/// Checks that a command succeeded.
 fn succeeded(command: &'static str, completion: &Completion) -> Result<(), HostError> {
     let status = completion.status();
     if status.is_success() { Ok(()) } else { Err(HostError::Failed { command, status }) }

@@ -1,4 +1,4 @@
-//! Which namespaces there are: NVMe Base 2.0, clause 5.17; NVM Command Set 1.0, clause 4.1.5.
+//! The namespaces of a controller: NVMe Base 2.0, clause 5.17; NVM Command Set 1.0, clause 4.1.5.
 
 use zerocopy::FromBytes;
 
@@ -15,7 +15,7 @@ mod nidt {
     pub const COMMAND_SET: u8 = 0x04;
 }
 
-/// Numbers in one list: Base 2.0, clause 5.17.2.2.
+/// Entries of one list: Base 2.0, clause 5.17.2.2.
 const LIST_ENTRIES: usize = IDENTIFY_BYTES / 4;
 
 /// A namespace, as its controller describes it.
@@ -31,9 +31,9 @@ pub struct NamespaceInfo {
     pub read_only: bool,
     /// DLFEAT bits 2:0 are 001b: deallocated blocks read as zeroes.
     pub deallocated_reads_zeroes: bool,
-    /// NOWS: the optimal write in bytes, if it is said.
+    /// NOWS: the optimal write size in bytes, if the controller reports it.
     pub optimal_write_bytes: Option<u64>,
-    /// ANAGRPID; 0 where there are no access states.
+    /// ANAGRPID; 0 without ANA.
     pub access_group: u32,
     /// EUI64.
     pub eui64: Option<[u8; 8]>,
@@ -44,7 +44,7 @@ pub struct NamespaceInfo {
 }
 
 impl NamespaceInfo {
-    /// Reads Identify Namespace. `None` for a number without a namespace.
+    /// Reads Identify Namespace. `None` if no namespace has this number.
     ///
     /// # Errors
     /// [`HostError::Malformed`], [`HostError::Unsupported`].
@@ -53,7 +53,7 @@ impl NamespaceInfo {
         if blocks == 0 {
             return Ok(None);
         }
-        // FLBAS: the format's number in bits 3:0, and more of it in bits 6:5.
+        // FLBAS: the low bits of the format's number in bits 3:0, the high bits in bits 6:5.
         let format = data.lbaf[usize::from(data.flbas & 0xF | (data.flbas >> 5 & 0b11) << 4)];
         if format.ms.get() != 0 {
             return Err(HostError::Unsupported("the namespace has metadata"));
@@ -71,7 +71,7 @@ impl NamespaceInfo {
             block_bytes: 1 << format.lbads,
             read_only: data.nsattr & 1 != 0,
             deallocated_reads_zeroes: data.dlfeat & 0b111 == 0b001,
-            // NSFEAT bit 4: NOWS is there, and says one less.
+            // NSFEAT bit 4: NOWS is valid. It is one less than the number of blocks.
             optimal_write_bytes: (data.nsfeat & 1 << 4 != 0)
                 .then(|| (u64::from(data.nows.get()) + 1) << format.lbads)
                 .filter(|_| data.nows.get() != 0),
@@ -87,8 +87,8 @@ impl NamespaceInfo {
         self.blocks * u64::from(self.block_bytes)
     }
 
-    /// The blocks of a range in bytes. `None` if it does not begin and end with blocks, is empty,
-    /// too long for a command, or lies outside.
+    /// The blocks of a range in bytes. `None` if the range is not aligned to blocks, is empty, is
+    /// too long for a command, or exceeds the namespace.
     #[inline]
     pub fn range(&self, offset: u64, len: u32) -> Option<Blocks> {
         let block_bytes = u64::from(self.block_bytes);
@@ -116,7 +116,7 @@ impl NamespaceInfo {
                 nidt::COMMAND_SET if id != [0] => {
                     return Err(HostError::Unsupported("the namespace has another command set than NVM"));
                 }
-                // Those of later versions.
+                // Types of later versions are ignored.
                 _ => {}
             }
             rest = &behind[id.len()..];
@@ -127,36 +127,36 @@ impl NamespaceInfo {
 
 #[derive(Debug)]
 enum Stage {
-    /// The numbers above this one.
+    /// Reads the numbers above this one.
     List(u32),
     Namespace(u32),
     Descriptors(Box<NamespaceInfo>),
     Done,
 }
 
-/// Namespaces by their number, or why one is of no use.
+/// Namespaces by number, or why one cannot be used.
 pub type Surveyed = Vec<(u32, Result<NamespaceInfo, HostError>)>;
 
-/// Learns of all namespaces that the host may see. Those that cannot be used are told apart.
+/// Finds all namespaces that the host may see. An error of one namespace does not stop the survey.
 #[derive(Debug)]
 pub struct Survey {
     stage: Stage,
     namespaces_max: usize,
-    /// Numbers that are still to be looked at, the next one last.
+    /// Numbers still to be read, the next one last.
     listed: Vec<u32>,
-    /// Where the list goes on, if it does.
+    /// The number after which the list continues, if it does.
     list_from: Option<u32>,
     found: Surveyed,
 }
 
 impl Survey {
-    /// `namespaces_max`: with more the survey ends with an error.
+    /// With more than `namespaces_max` the survey ends with an error.
     pub fn new(namespaces_max: usize) -> Survey {
         let (stage, listed, found) = (Stage::List(0), Vec::new(), Vec::new());
         Survey { stage, namespaces_max, listed, list_from: None, found }
     }
 
-    /// Learns of this namespace alone. What is found is empty if the host may not see it.
+    /// Reads this namespace alone. The result is empty if the host may not see it.
     pub fn of(nsid: u32) -> Survey {
         Survey { stage: Stage::Namespace(nsid), ..Survey::new(1) }
     }
@@ -175,7 +175,7 @@ impl Survey {
         if all > self.namespaces_max {
             return Err(HostError::TooMany(all as u64));
         }
-        // A full list may go on.
+        // A full list may continue.
         self.list_from = (self.listed.len() == LIST_ENTRIES).then_some(last);
         self.listed.reverse();
         Ok(())
@@ -218,7 +218,7 @@ impl Dialogue for Survey {
                         self.stage = Stage::Descriptors(Box::new(info));
                         return Ok(());
                     }
-                    // It went since it was listed.
+                    // The namespace was removed after it was listed.
                     Ok(None) => {}
                     Err(error) => self.found.push((nsid, Err(error))),
                 }

@@ -1,4 +1,4 @@
-//! From a connection to a controller that works: NVMe Base 2.0, clauses 3.5.2 and 6.3.
+//! From a connection to a ready controller: NVMe Base 2.0, clauses 3.5.2 and 6.3.
 
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -9,47 +9,47 @@ use crate::identify::{IdentifyController, cns};
 use crate::target::Host;
 use crate::{Completion, Nqn, Status};
 
-/// CC of a controller that is to work: EN, the NVM command set, pages of 4 KiB, entries of 2^6 and
-/// 2^4 bytes.
+/// CC of an enabled controller: EN, the NVM command set, pages of 4 KiB, entries of 2^6 and 2^4
+/// bytes.
 pub(super) const ENABLED: u32 = 1 | 6 << 16 | 4 << 20;
 
-/// How long to wait before CSTS is read again, in milliseconds.
+/// Time before CSTS is read again, in milliseconds.
 pub(super) const POLL_MS: u32 = 100;
 
-/// What a host wants of a controller.
+/// Parameters of a host for a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wish {
-    /// Who asks.
+    /// The host.
     pub host: Host,
     /// The subsystem, or [`crate::DISCOVERY_NQN`].
     pub subsystem: Nqn,
     /// Entries of the admin queue, at least 32 (Base 2.0, figure 385).
     pub queue_entries: u16,
-    /// KATO in milliseconds; 0 is never.
+    /// KATO in milliseconds; 0 disables keep-alive.
     pub keep_alive_ms: u32,
-    /// I/O queues, if it is an I/O controller; fewer may be granted.
+    /// I/O queues for an I/O controller. The controller may grant fewer.
     pub queues: u16,
-    /// Events to be told of, as bits of the feature Asynchronous Event Configuration. Those that
-    /// the controller does not have are not asked for.
+    /// Events to be reported, as bits of the feature Asynchronous Event Configuration. The host
+    /// does not request events that the controller does not support.
     pub events: u32,
 }
 
-/// A controller that works.
+/// A controller that is ready.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Established {
     /// CNTLID, for the Connect of I/O queues.
     pub cntlid: u16,
-    /// CAP.MQES and one: entries of an I/O queue at most.
+    /// CAP.MQES plus one: maximum number of entries of an I/O queue.
     pub queue_entries_max: u32,
     /// VS.
     pub version: u32,
-    /// What it says of itself.
+    /// Its answer to Identify Controller.
     pub info: ControllerInfo,
-    /// I/O queues that were granted; 0 of a discovery controller.
+    /// I/O queues granted; 0 from a discovery controller.
     pub queues: u16,
 }
 
-/// What Identify Controller says, as far as it is of use here: Base 2.0, figure 275.
+/// The fields of Identify Controller that this host uses: Base 2.0, figure 275.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerInfo {
     /// SN, without the spaces at its end.
@@ -62,36 +62,36 @@ pub struct ControllerInfo {
     pub subsystem: Nqn,
     /// A discovery controller, by CNTRLTYPE.
     pub is_discovery: bool,
-    /// MDTS: data of one command at most, in bytes; `None` where there is no limit.
+    /// MDTS: maximum data of one command, in bytes. `None` without a limit.
     pub transfer_bytes_max: Option<u64>,
-    /// Data in a capsule of an I/O queue at most, in bytes: IOCCSZ.
+    /// Maximum data in a capsule of an I/O queue, in bytes: IOCCSZ.
     pub capsule_data_bytes: u32,
-    /// MAXCMD: commands of a queue at the same time; 0 where it says nothing.
+    /// MAXCMD: maximum number of commands in flight on a queue; 0 if it is not reported.
     pub commands_max: u16,
-    /// NN: the highest number of a namespace.
+    /// NN: the highest namespace number.
     pub namespaces_max: u32,
     /// OAES.
     pub events: u32,
-    /// AERL and one: event requests that may wait at the same time.
+    /// AERL plus one: maximum number of event requests that may wait.
     pub event_requests_max: u16,
-    /// VWC bit 0: there is a cache that has to be flushed.
+    /// VWC bit 0: there is a write cache that has to be flushed.
     pub has_write_cache: bool,
     /// ONCS.
     pub optional_commands: u16,
-    /// ANA states are reported: CMIC bit 3.
+    /// CMIC bit 3: the controller reports ANA states.
     pub has_access_states: bool,
-    /// Any command counts as a sign of life, not Keep Alive alone: CTRATT bit 6 (TBKAS).
+    /// CTRATT bit 6 (TBKAS): any command resets the keep-alive timer, not Keep Alive alone.
     pub has_traffic_based_keep_alive: bool,
 }
 
-/// ONCS of Compare: Base 2.0, figure 275. The others follow.
+/// ONCS bit of Compare: Base 2.0, figure 275. The other commands follow.
 const COMPARE: u16 = 1;
 const DATASET_MANAGEMENT: u16 = 1 << 2;
 const WRITE_ZEROES: u16 = 1 << 3;
 const VERIFY: u16 = 1 << 7;
 
 impl ControllerInfo {
-    /// Reads the structure. `page_bytes`: the unit of MDTS, 2^(12 + CAP.MPSMIN).
+    /// Reads the structure. `page_bytes` is the unit of MDTS, 2^(12 + CAP.MPSMIN).
     ///
     /// # Errors
     /// [`HostError::Malformed`], [`HostError::Unsupported`].
@@ -134,22 +134,22 @@ impl ControllerInfo {
         })
     }
 
-    /// Whether it has Compare.
+    /// Whether the controller supports Compare.
     pub fn has_compare(&self) -> bool {
         self.optional_commands & COMPARE != 0
     }
 
-    /// Whether it has Dataset Management.
+    /// Whether it supports Dataset Management.
     pub fn has_dataset_management(&self) -> bool {
         self.optional_commands & DATASET_MANAGEMENT != 0
     }
 
-    /// Whether it has Write Zeroes.
+    /// Whether it supports Write Zeroes.
     pub fn has_write_zeroes(&self) -> bool {
         self.optional_commands & WRITE_ZEROES != 0
     }
 
-    /// Whether it has Verify.
+    /// Whether it supports Verify.
     pub fn has_verify(&self) -> bool {
         self.optional_commands & VERIFY != 0
     }
@@ -167,9 +167,9 @@ enum Stage {
     Capabilities,
     Version,
     Enable,
-    /// CSTS is read.
+    /// CSTS is being read.
     Status,
-    /// Nothing happens until CSTS is read again.
+    /// The host waits before it reads CSTS again.
     Pause,
     Identify,
     Queues,
@@ -177,7 +177,7 @@ enum Stage {
     Done,
 }
 
-/// Makes a controller work, over an admin queue that is not connected yet.
+/// Sets up a controller over an admin queue that is not connected yet.
 #[derive(Debug)]
 pub struct Setup {
     wish: Wish,
@@ -197,8 +197,8 @@ impl Setup {
         Setup { wish, stage, cntlid: 0, capabilities: 0, version: 0, waited_ms: 0, info, queues: 0 }
     }
 
-    /// Goes on from an admin queue that was connected with [`connect_admin`], and has authenticated
-    /// if it had to.
+    /// Continues on an admin queue that was connected with [`connect_admin`], and has authenticated
+    /// if the controller requires it.
     pub fn of_connected(wish: Wish, connected: Connected) -> Setup {
         Setup { stage: Stage::Capabilities, cntlid: connected.cntlid, ..Setup::new(wish) }
     }
@@ -208,7 +208,7 @@ impl Setup {
         (self.capabilities >> 24 & 0xFF) as u32 * 500
     }
 
-    /// Events that are wanted and there.
+    /// Events that the host wants and the controller supports.
     fn events(&self) -> u32 {
         self.wish.events & self.info.as_ref().map_or(0, |info| info.events)
     }
@@ -261,7 +261,8 @@ impl Dialogue for Setup {
             Stage::Capabilities => {
                 succeeded("Property Get", completion)?;
                 self.capabilities = result;
-                // CSS: the NVM command set; MPSMIN: pages of 4 KiB.
+                // CSS: the controller supports the NVM command set. MPSMIN: it supports pages of 4
+                // KiB.
                 if result >> 37 & 1 == 0 {
                     return Err(HostError::Unsupported("the controller does not have the NVM command set"));
                 }
@@ -305,7 +306,7 @@ impl Dialogue for Setup {
             }
             Stage::Queues => {
                 succeeded("Set Features", completion)?;
-                // Submission queues in bits 15:0, completion queues above, both one less.
+                // Submission queues in bits 15:0, completion queues above, each number minus one.
                 let granted = (result & 0xFFFF).min(result >> 16 & 0xFFFF) as u16;
                 self.queues = granted.saturating_add(1).min(self.wish.queues);
                 self.after_queues()
@@ -337,20 +338,20 @@ pub fn connect_admin(wish: &Wish) -> Submission {
     connect_with(&connect, host, subsystem, ANY_CONTROLLER)
 }
 
-/// Connect of the I/O queue `queue`, 1 or more, with so many entries, to a controller that works.
-/// Submission queue flow control is not used.
+/// Connect of the I/O queue `queue`, 1 or more, to a controller that is ready. `queue_entries` is
+/// its size. Submission queue flow control is disabled.
 pub fn connect_io(host: &Host, subsystem: &Nqn, cntlid: u16, queue: u16, queue_entries: u16) -> Submission {
     let size = queue_entries.saturating_sub(1);
     let connect = Connect { format: 0, queue, size, no_flow_control: true, keep_alive_ms: 0 };
     connect_with(&connect, host, subsystem, cntlid)
 }
 
-/// What a controller answers to Connect: Base 2.0, figure 388.
+/// The controller's answer to Connect: Base 2.0, figure 388.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connected {
     /// CNTLID.
     pub cntlid: u16,
-    /// AUTHREQ: the queue takes nothing else before it has authenticated.
+    /// AUTHREQ: the queue accepts no other commands before authentication.
     pub must_authenticate: bool,
 }
 
@@ -358,12 +359,12 @@ impl Connected {
     /// Reads the answer.
     ///
     /// # Errors
-    /// Why it was refused; a controller that wants a secure channel.
+    /// Why Connect was refused, or [`HostError::SecureChannel`] if the controller requires TLS.
     pub fn of(completion: &Completion) -> Result<Connected, HostError> {
         let result = completion.result.get();
         let same = |status: Status| completion.status().0 & 0x7FF == status.0 & 0x7FF;
         if same(Status::CONNECT_INVALID_PARAMETERS) {
-            // IATTR bit 0 says whether it is in the data.
+            // IATTR bit 0 says whether the wrong parameter is in the data.
             let parameter = match (result >> 16 & 1, result as u16) {
                 (0, 42) => "the number of the queue, or it is connected already",
                 (0, 44) => "the size of the queue",
@@ -384,7 +385,7 @@ impl Connected {
     }
 }
 
-/// The answer to Connect, for a host without secrets: CNTLID.
+/// CNTLID from the answer to Connect, for a host without secrets.
 ///
 /// # Errors
 /// Those of [`Connected::of`]; [`HostError::Authentication`].

@@ -16,7 +16,7 @@ enum Stage {
     Done,
 }
 
-/// Tells a controller that it is not used any more, and waits until it has seen to that.
+/// Announces a shutdown to a controller and waits until the controller has finished it.
 #[derive(Debug)]
 pub struct Shutdown {
     stage: Stage,
@@ -25,7 +25,7 @@ pub struct Shutdown {
 }
 
 impl Shutdown {
-    /// Waits for `patience_ms` at most.
+    /// Waits for at most `patience_ms`.
     pub fn new(patience_ms: u32) -> Shutdown {
         Shutdown { stage: Stage::Notify, patience_ms, waited_ms: 0 }
     }

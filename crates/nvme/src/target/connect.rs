@@ -8,14 +8,14 @@ use super::{Host, Kind, QUEUE_ENTRIES_MAX, QUEUES_MAX};
 use crate::fabrics_data::{ANY_CONTROLLER, Connect, ConnectData};
 use crate::{Command, DISCOVERY_NQN, Nqn, Status};
 
-/// A Connect command that makes sense.
+/// A valid Connect command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Admission {
     /// The command's dwords.
     pub connect: Connect,
-    /// Who asks.
+    /// The host.
     pub host: Host,
-    /// What it wants to reach.
+    /// The subsystem that it asks for.
     pub subsystem: Nqn,
     /// The controller of an I/O queue.
     pub cntlid: u16,
@@ -26,7 +26,7 @@ pub struct Admission {
 pub struct Refused(pub Status, pub u64);
 
 impl Refused {
-    /// A parameter is wrong: the byte where it begins, in the command or, with `in_data`, in its
+    /// A parameter is wrong. `offset` is its first byte in the command or, with `in_data`, in the
     /// data. Base 2.0, figure 387.
     pub fn parameter(offset: u16, in_data: bool) -> Refused {
         Refused(Status::CONNECT_INVALID_PARAMETERS, u64::from(offset) | u64::from(in_data) << 16)
@@ -36,12 +36,12 @@ impl Refused {
     pub const SUBSYSTEM: fn() -> Refused = || Refused::parameter(256, true);
     /// There is no such controller.
     pub const CONTROLLER: fn() -> Refused = || Refused::parameter(16, true);
-    /// The queue does not exist, or is connected.
+    /// The queue does not exist, or is connected already.
     pub const QUEUE: fn() -> Refused = || Refused::parameter(42, false);
 }
 
 impl fmt::Display for Refused {
-    /// The status, and which parameter it is about.
+    /// The status, and the wrong parameter.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Refused(status, result) = self;
         write!(f, "{status}")?;
@@ -57,9 +57,9 @@ impl fmt::Display for Refused {
     }
 }
 
-/// Who a host is. One that says no name, as SPDK's tools do which were given none, has that of its
-/// identifier: what hosts without a name of their own call themselves (Base 2.0, clause 4.5), and
-/// no more and no less believed than any other.
+/// Identifies a host. A host may send no name, as SPDK's tools do without configuration. Then its
+/// name is made of its identifier, as for hosts without a name of their own (Base 2.0, clause 4.5).
+/// Such a name is trusted no more and no less than any other.
 fn host(data: &ConnectData) -> Result<Host, Refused> {
     let is_named = data.hostnqn[0] != 0 || data.host_id == [0; 16];
     let nqn = match is_named {
@@ -73,7 +73,7 @@ impl Admission {
     /// Reads the command and its data.
     ///
     /// # Errors
-    /// [`Refused`], for the host.
+    /// [`Refused`]: the answer to the host.
     pub fn of(command: &Command, data: &[u8]) -> Result<Admission, Refused> {
         let connect = Connect::of(command);
         if connect.format != 0 {
@@ -92,14 +92,14 @@ impl Admission {
         let subsystem = Nqn::from_field(&data.subnqn).map_err(|_| Refused::SUBSYSTEM())?;
         let host = host(&data)?;
         let cntlid = data.cntlid.get();
-        // An admin queue takes the controller that it is given.
+        // A host cannot choose the controller of an admin queue.
         if connect.queue == 0 && cntlid != ANY_CONTROLLER {
             return Err(Refused::CONTROLLER());
         }
         Ok(Admission { connect, host, subsystem, cntlid })
     }
 
-    /// What kind of controller is asked for.
+    /// The type of controller that the host asks for.
     pub fn kind(&self) -> Kind {
         if self.subsystem.as_str() == DISCOVERY_NQN { Kind::Discovery } else { Kind::Io }
     }

@@ -11,10 +11,10 @@ use crate::{Command, Completion, FABRICS, Status, admin, fabrics};
 /// CAP.TO: the longest time until a controller is ready, in units of 500 ms.
 const READY_TIMEOUT: u64 = 20;
 
-/// ACL and one: Abort commands that may run at the same time.
+/// ACL plus one: maximum number of Abort commands that may run at the same time.
 pub const ABORTS_MAX: u8 = 4;
 
-/// Entries of submission and completion queues, as powers of two in bytes.
+/// Sizes of entries of submission and completion queues in bytes, as powers of two.
 pub(super) const ENTRY_SIZES: (u32, u32) = (6, 4);
 
 /// CSTS.RDY.
@@ -24,34 +24,34 @@ const READY: u32 = 1;
 const SHUTTING_DOWN: u32 = 0b01 << 2;
 const SHUT_DOWN: u32 = 0b10 << 2;
 
-/// What a command of the admin queue is answered with.
+/// The answer to a command of the admin queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// A completion with this status and result.
     Done(Status, u64),
-    /// Data for the host, then a completion with this result. No longer than the host has room is
-    /// to be sent.
+    /// Data for the host, then a completion with this result. The caller sends no more data than
+    /// the host has room for.
     Data(Vec<u8>, u64),
-    /// [`Controller::event`] will give the completion.
+    /// The command is answered later by [`Controller::event`].
     Later,
-    /// Reservations of these namespaces persist through a loss of power from now on, or do not. The
-    /// command is answered when that is so, or with an error that says why not.
+    /// The caller sets whether reservations of these namespaces survive a power loss. It answers
+    /// the command when this is done, or with the error.
     Persistence(Vec<u32>, bool),
-    /// The command of this identifier on this I/O queue is to be aborted if it has not begun: it is
-    /// answered "Command Abort Requested" then, and after it this command with bit 0 of the result
-    /// clear. Otherwise that is set. No more than [`ABORTS_MAX`] of these run at a time: others are
-    /// answered "Abort Command Limit Exceeded".
+    /// The caller aborts the command with this identifier on this I/O queue, if it has not begun.
+    /// It answers that command with "Command Abort Requested", then the Abort with bit 0 of the
+    /// result clear. Otherwise it sets bit 0. At most [`ABORTS_MAX`] Aborts run at a time; the
+    /// caller answers others with "Abort Command Limit Exceeded".
     Abort(u16, u16),
 }
 
-/// What a command did besides being answered.
+/// An effect of a command that its caller has to handle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing that others must know.
+    /// No effect.
     None,
-    /// The controller was shut down: its I/O queues are gone.
+    /// The controller was shut down: its I/O queues end.
     QueuesGone,
-    /// The controller was reset (disabled): its I/O queues are gone. It is to be noted in the
+    /// The controller was reset (disabled): its I/O queues end. The caller notes it in the
     /// subsystem's [`super::History`].
     Reset,
 }
@@ -66,22 +66,22 @@ impl Answer {
     }
 }
 
-/// A controller, as the connection of its admin queue has it.
+/// A controller. The connection of its admin queue owns it.
 #[derive(Debug)]
 pub struct Controller {
     kind: Kind,
     cntlid: u16,
     host: Host,
-    /// Data in a capsule of an I/O queue at most, in bytes.
+    /// Maximum data in a capsule of an I/O queue, in bytes.
     capsule_data_bytes: u32,
     configuration: Configuration,
     /// CSTS.RDY.
     ready: bool,
-    /// A shutdown was asked for, and is complete.
+    /// A shutdown was requested and is complete.
     shut_down: bool,
     /// See [`Controller::set_busy`].
     pub(super) busy: bool,
-    /// KATO in ms; 0 is never.
+    /// KATO in ms; 0 disables keep-alive.
     pub(super) keep_alive_ms: u32,
     pub(super) features: Features,
     pub(super) events: Events,
@@ -92,8 +92,8 @@ pub struct Controller {
 }
 
 impl Controller {
-    /// A controller that was just connected to. `capsule_data_bytes`: data in a capsule of an I/O
-    /// queue at most.
+    /// A controller after Connect. `capsule_data_bytes` is the maximum data in a capsule of an I/O
+    /// queue.
     pub fn new(kind: Kind, cntlid: u16, host: Host, keep_alive_ms: u32, capsule_data_bytes: u32) -> Controller {
         Controller {
             kind,
@@ -113,7 +113,7 @@ impl Controller {
         }
     }
 
-    /// What it is for.
+    /// Its type.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -123,31 +123,31 @@ impl Controller {
         self.cntlid
     }
 
-    /// Whose it is.
+    /// The host that it belongs to.
     pub fn host(&self) -> &Host {
         &self.host
     }
 
-    /// KATO in ms: without a command for so long, the host counts as gone. 0 is never.
+    /// KATO in ms: after this time without a command the host counts as gone. 0 disables it.
     pub fn keep_alive_ms(&self) -> u32 {
         self.keep_alive_ms
     }
 
-    /// Whether I/O queues may be connected: the controller is enabled, and is not shut down.
+    /// Whether I/O queues may be connected: the controller is enabled and not shut down.
     pub fn is_ready(&self) -> bool {
         self.ready && self.configuration.enabled() && !self.configuration.shutdown()
     }
 
-    /// Says, before a command is executed, whether commands of I/O queues are under way, also of
-    /// queues that had to end. Until they are not, a controller that was disabled or shut down does
-    /// not say that this is done, and one that was enabled again is not ready: Base 2.0, clauses
-    /// 3.5 and 3.6.
+    /// The caller says before each command whether commands of I/O queues are in flight, including
+    /// those of queues that were ended. While there are any, a controller that was disabled or shut
+    /// down does not report completion, and one that was enabled again is not ready: Base 2.0,
+    /// clauses 3.5 and 3.6.
     pub fn set_busy(&mut self, busy: bool) {
         self.busy = busy;
         self.settle();
     }
 
-    /// What was asked for is done, unless commands are under way.
+    /// Completes a requested enable, disable or shutdown, unless commands are in flight.
     fn settle(&mut self) {
         if !self.busy {
             self.ready = self.configuration.enabled();
@@ -174,7 +174,7 @@ impl Controller {
         self.capsule_data_bytes
     }
 
-    /// Executes a command other than Connect. `data` is what came with it.
+    /// Executes a command other than Connect. `data` are its data.
     pub fn execute<S: Shelf>(&mut self, command: &Command, data: &[u8], shelf: &S) -> (Answer, Effect) {
         let (answer, effect) = self.dispatch(command, data, shelf);
         if let Answer::Done(status, _) = answer
@@ -210,8 +210,8 @@ impl Controller {
         (answer, Effect::None)
     }
 
-    /// Abort: Base 2.0, clause 5.1. Of the admin queue only event requests wait. Bit 0 of the
-    /// result: "not aborted".
+    /// Abort: Base 2.0, clause 5.1. On the admin queue only event requests can be pending. Bit 0 of
+    /// the result: "not aborted".
     fn abort(&mut self, command: &Command) -> Answer {
         let (queue, cid) = (command.cdw(10) as u16, (command.cdw(10) >> 16) as u16);
         if queue != 0 {
@@ -235,7 +235,7 @@ impl Controller {
                     (property::VS, 0) => u64::from(VERSION),
                     (property::CC, 0) => u64::from(self.configuration.0),
                     (property::CSTS, 0) => u64::from(self.status()),
-                    // Not supported: it reads as zeroes.
+                    // Not supported: the property reads as zeroes.
                     (property::NSSR, 0) => 0,
                     // CRWMT: all media are ready as soon as the controller is.
                     (property::CRTO, 0) => READY_TIMEOUT,
@@ -247,7 +247,7 @@ impl Controller {
                 (property::CC, 0) => self.configure(Configuration(command.cdw(12))),
                 _ => (Answer::error(Status::INVALID_FIELD), Effect::None),
             },
-            // A second Connect on a queue that is connected.
+            // A second Connect on a connected queue.
             fabrics::CONNECT => (Answer::error(Status::COMMAND_SEQUENCE_ERROR), Effect::None),
             _ => (Answer::error(Status::INVALID_OPCODE), Effect::None),
         }
@@ -258,17 +258,17 @@ impl Controller {
         let from = std::mem::replace(&mut self.configuration, to);
         let mut effect = Effect::None;
         if to.enabled() && !from.enabled() {
-            // Neither another command set alone, nor larger pages, nor weights of queues were
-            // offered. Entries have the sizes of SQES and CQES; a discovery controller has no
-            // queues of them.
+            // The controller offers no other command set alone, no larger pages and no weighted
+            // arbitration. Entries have the sizes of SQES and CQES. A discovery controller has no
+            // I/O queues.
             let has_sizes = (to.submission_entry_size(), to.completion_entry_size()) == ENTRY_SIZES;
-            // CSS 110b is every command set that there is, which is this one.
+            // CSS 110b selects all supported command sets: only this one.
             let is_offered = matches!(to.command_set(), 0 | 0b110) && to.page_size() == 0 && to.arbitration() == 0;
             if !is_offered || self.kind == Kind::Io && !has_sizes {
                 self.configuration = from;
                 return (Answer::error(Status::INVALID_FIELD), Effect::None);
             }
-            // A host that has not waited for the end of a reset has to wait for it now.
+            // A host that did not wait for the end of a reset has to wait for it now.
             self.ready = false;
         }
         if !to.enabled() && from.enabled() {
@@ -286,38 +286,38 @@ impl Controller {
         (Answer::result(0), effect)
     }
 
-    /// A completion that is due: of an event request, or of one that was aborted.
+    /// The next completion that is due: of an event request, or of an aborted one.
     pub fn event(&mut self) -> Option<Completion> {
         self.aborted.pop().or_else(|| self.events.take())
     }
 
-    /// Commands of I/O queues have failed, for the error log: each by its queue, the oldest first.
-    /// `lost`: so many more had failed before, of which nothing is known any more.
+    /// Adds failed commands of I/O queues to the error log, each with its queue, the oldest first.
+    /// `lost` is the number of earlier failures without details.
     pub fn io_failed(&mut self, failed: impl IntoIterator<Item = (u16, Named, Status)>, lost: u64) {
         self.logs.failed_before(lost);
         failed.into_iter().for_each(|(queue, named, status)| self.logs.failed(queue, &named, status));
     }
 
-    /// A namespace came, went, or has another size.
+    /// A namespace was added, removed or resized.
     pub fn namespace_changed(&mut self, nsid: u32) {
         self.logs.namespace_changed(nsid);
         self.events.happened(Event::NamespaceChanged);
     }
 
-    /// A namespace is reached in another way: Base 2.0, clause 8.1.
+    /// The ANA state of a namespace changed: Base 2.0, clause 8.1.
     pub fn access_changed(&mut self) {
         self.logs.access_changed();
         self.events.happened(Event::AccessChanged);
     }
 
-    /// Another host has changed a reservation of a namespace, which concerns this one.
+    /// Another host changed a reservation of a namespace in a way that concerns this host.
     pub fn reservation_changed(&mut self, nsid: u32, notice: Notice) {
         if self.notices.happened(nsid, notice) {
             self.events.happened(Event::ReservationNotice);
         }
     }
 
-    /// Something else happened.
+    /// Another event occurred.
     pub fn happened(&mut self, event: Event) {
         self.events.happened(event);
     }
@@ -326,7 +326,7 @@ impl Controller {
 /// CAP: Base 2.0, figure 36.
 fn capabilities() -> u64 {
     let entries = u64::from(QUEUE_ENTRIES_MAX - 1);
-    // CQR: queues are contiguous. CSS, bit 37: the NVM command set. CRMS, bit 59: a controller that
-    // is ready has its media ready.
+    // CQR: queues are contiguous. CSS, bit 37: the NVM command set. CRMS, bit 59: when the
+    // controller is ready, its media are ready.
     entries | 1 << 16 | READY_TIMEOUT << 24 | 1 << 37 | 1 << 59
 }

@@ -4,20 +4,20 @@ use std::collections::VecDeque;
 
 use crate::{Completion, Status};
 
-/// Asynchronous Event Requests that may wait at the same time: AERL and one.
+/// Maximum number of Asynchronous Event Requests that may wait: AERL plus one.
 pub const EVENT_REQUESTS_MAX: usize = 4;
 
-/// Something that hosts want to know without asking again and again. Base 2.0, figure 149.
+/// An event that hosts want to know about without polling. Base 2.0, figure 149.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Event {
-    /// Namespaces came, went, or have another size.
+    /// Namespaces were added, removed or resized.
     NamespaceChanged,
     /// The state of a path changed.
     AccessChanged,
     /// The discovery log changed.
     DiscoveryChanged,
-    /// There is a reservation notification to be read.
+    /// A reservation notification is available.
     ReservationNotice,
 }
 
@@ -25,8 +25,8 @@ impl Event {
     const ALL: [Event; 4] =
         [Event::NamespaceChanged, Event::AccessChanged, Event::DiscoveryChanged, Event::ReservationNotice];
 
-    /// Its bit in OAES and in the feature Asynchronous Event Configuration. 0 for one that has
-    /// none: it is always told.
+    /// The bit in OAES and in the feature Asynchronous Event Configuration. 0 for an event without
+    /// a bit, which is always reported.
     pub fn bit(self) -> u32 {
         match self {
             Event::NamespaceChanged => 1 << 8,
@@ -36,7 +36,7 @@ impl Event {
         }
     }
 
-    /// The log page that says more.
+    /// The log page with details.
     fn log_page(self) -> u8 {
         match self {
             Event::NamespaceChanged => 0x04,
@@ -46,7 +46,7 @@ impl Event {
         }
     }
 
-    /// Dword 0 of the completion: log page, information, and type: 2 is "Notice", 6 "I/O Command
+    /// Dword 0 of the completion: log page, information and type. 2 is "Notice", 6 "I/O Command
     /// specific status".
     fn result(self) -> u64 {
         let (information, kind) = match self {
@@ -59,21 +59,22 @@ impl Event {
     }
 }
 
-/// The events of one controller, and who waits for them.
+/// The events of one controller, and the requests that wait for them.
 #[derive(Debug, Default)]
 pub(super) struct Events {
-    /// Command identifiers of requests that wait.
+    /// Command identifiers of waiting requests.
     requests: VecDeque<u16>,
-    /// What happened and was not told yet, by [`Event`].
+    /// Events that occurred but were not reported yet, by [`Event`].
     pending: [bool; Event::ALL.len()],
-    /// What was told and not looked up yet: not told again until it is.
+    /// Events that were reported and whose log page was not read yet. They are not reported again
+    /// before.
     masked: [bool; Event::ALL.len()],
-    /// The feature Asynchronous Event Configuration: what the host wants to hear of.
+    /// The feature Asynchronous Event Configuration: events that the host enabled.
     pub wanted: u32,
 }
 
 impl Events {
-    /// A request to be told. False if so many wait already.
+    /// Adds an event request. False if too many wait already.
     pub fn request(&mut self, cid: u16) -> bool {
         let fits = self.requests.len() < EVENT_REQUESTS_MAX;
         if fits {
@@ -82,7 +83,7 @@ impl Events {
         fits
     }
 
-    /// Takes a request back. False if it does not wait.
+    /// Removes a waiting request. False if there is none with this identifier.
     pub fn abort(&mut self, cid: u16) -> bool {
         let before = self.requests.len();
         self.requests.retain(|waiting| *waiting != cid);
@@ -93,7 +94,7 @@ impl Events {
         self.pending[event as usize] = true;
     }
 
-    /// The host has read a log page.
+    /// The host has read a log page: its event may be reported again.
     pub fn looked_up(&mut self, page: u8) {
         for event in Event::ALL {
             if event.log_page() == page {
@@ -102,7 +103,7 @@ impl Events {
         }
     }
 
-    /// What can be told now.
+    /// The completion of a request, if an event can be reported now.
     pub fn take(&mut self) -> Option<Completion> {
         let tell = |event: &Event| {
             let index = *event as usize;

@@ -22,7 +22,7 @@ mod fid {
     pub const RESERVATION_PERSISTENCE: u8 = 0x83;
 }
 
-/// All features of an I/O controller, for the log that lists them.
+/// All features of an I/O controller, for the log of supported features.
 pub(super) const SUPPORTED: [u8; 13] = [
     fid::ARBITRATION,
     fid::POWER_MANAGEMENT,
@@ -39,22 +39,21 @@ pub(super) const SUPPORTED: [u8; 13] = [
     fid::RESERVATION_PERSISTENCE,
 ];
 
-/// The feature is one of each namespace.
+/// Whether each namespace has its own value of the feature.
 pub(super) fn is_of_namespaces(feature: u8) -> bool {
     matches!(feature, fid::RESERVATION_NOTIFICATION_MASK | fid::RESERVATION_PERSISTENCE)
 }
 
-/// AB of Arbitration, bits 2:0: queues are served as commands come, and none waits for another
-/// one's turn.
+/// AB of Arbitration, bits 2:0: no limit. Queues are served in the order of arrival, without turns.
 const NO_BURST_LIMIT: u32 = 0b111;
 
-/// AB, and the weights of the priorities; the bits between are reserved.
+/// AB and the weights of the priorities; the bits between them are reserved.
 const ARBITRATION: u32 = 0xFFFF_FF07;
 
 /// Bytes of the data of Host Behavior Support.
 const HOST_BEHAVIOR_BYTES: usize = 512;
 
-/// Values that hosts set, and that only they care for.
+/// Values that hosts set and that have no effect here, except the number of queues.
 #[derive(Debug)]
 pub(super) struct Features {
     temperature_threshold: u16,
@@ -81,14 +80,14 @@ impl Default for Features {
 }
 
 impl Features {
-    /// NSQA and one.
+    /// NSQA plus one.
     pub fn io_queues(&self) -> u16 {
         self.queues as u16 + 1
     }
 }
 
 impl Controller {
-    /// A discovery controller has but these: Base 2.0, figure 324.
+    /// A discovery controller has only these: Base 2.0, figure 324.
     fn has_feature(&self, feature: u8) -> bool {
         match self.kind() {
             Kind::Io => SUPPORTED.contains(&feature),
@@ -104,7 +103,7 @@ impl Controller {
             return Answer::error(Status::INVALID_FIELD);
         }
         let nsid = command.nsid.get();
-        // Also of all namespaces: they need not have one value.
+        // All namespaces together are refused, too: their values may differ.
         if is_of_namespaces(feature) && shelf.namespace(nsid).is_none() {
             return Answer::error(Status::INVALID_NAMESPACE);
         }
@@ -117,7 +116,8 @@ impl Controller {
             fid::ARBITRATION => self.features.arbitration,
             fid::POWER_MANAGEMENT => self.features.power_management,
             fid::TEMPERATURE_THRESHOLD => {
-                // Of the composite temperature, over and under; there are no other sensors.
+                // Only the composite temperature, over and under, is supported: there are no other
+                // sensors.
                 let (sensor, under) = (command.cdw(11) >> 16 & 0xF, command.cdw(11) >> 20 & 0b11);
                 match (sensor, under) {
                     (0, 0) => u32::from(self.features.temperature_threshold),
@@ -133,7 +133,7 @@ impl Controller {
             fid::KEEP_ALIVE_TIMER => self.keep_alive_ms,
             fid::HOST_BEHAVIOR => return Answer::Data(self.features.host_behavior.to_vec(), 0),
             fid::HOST_IDENTIFIER => {
-                // Over fabrics it has 128 bits: EXHID, bit 0 of dword 11.
+                // Over fabrics a host identifier has 128 bits: EXHID, bit 0 of dword 11.
                 if command.cdw(11) & 1 == 0 {
                     return Answer::error(Status::INVALID_FIELD);
                 }
@@ -151,7 +151,7 @@ impl Controller {
         if !self.has_feature(feature) {
             return Answer::error(Status::INVALID_FIELD);
         }
-        // SV: nothing is kept over a reset.
+        // SV: no value survives a reset.
         if command.cdw(10) & 1 << 31 != 0 {
             return Answer::error(Status::FEATURE_NOT_SAVEABLE);
         }
@@ -161,7 +161,7 @@ impl Controller {
             nsid if shelf.namespace(nsid).is_some() => vec![nsid],
             _ => return Answer::error(Status::INVALID_NAMESPACE),
         };
-        // All or none.
+        // The command applies to all namespaces or to none.
         if let Some(refusal) = nsids.iter().find_map(|nsid| access_refusal(*nsid, shelf)) {
             return Answer::error(refusal);
         }
@@ -175,14 +175,14 @@ impl Controller {
             fid::TEMPERATURE_THRESHOLD => {
                 let (sensor, under) = (value >> 16 & 0xF, value >> 20 & 0b11);
                 match (sensor, under) {
-                    // 1111b: of all sensors there are.
+                    // 1111b: all sensors.
                     (0 | 0xF, 0) => self.features.temperature_threshold = value as u16,
                     (0 | 0xF, 1) => {}
                     _ => return Answer::error(Status::INVALID_FIELD),
                 }
             }
             fid::ERROR_RECOVERY => self.features.error_recovery = value,
-            // The drives' caches cannot be switched off from here.
+            // The host cannot switch off the drives' caches.
             fid::VOLATILE_WRITE_CACHE if value & 1 == 0 => return Answer::error(Status::FEATURE_NOT_CHANGEABLE),
             fid::VOLATILE_WRITE_CACHE => {}
             // "Only ... prior to creation of any of the I/O queues": Base 2.0, clause 5.27.1.5.
@@ -204,7 +204,7 @@ impl Controller {
                 Some(behavior) => self.features.host_behavior = *behavior,
                 None => return Answer::error(Status::DATA_SGL_LENGTH_INVALID),
             },
-            // Over fabrics it is what Connect said.
+            // Over fabrics Connect sets the host identifier.
             _ => return Answer::error(Status::COMMAND_SEQUENCE_ERROR),
         }
         Answer::result(0)

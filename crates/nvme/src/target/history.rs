@@ -1,11 +1,10 @@
-//! What has happened to a subsystem, and the Persistent Event Log page that tells of it: NVMe Base
-//! 2.0, clause 5.16.1.14.
+//! The history of a subsystem, and the Persistent Event Log page that reports it: NVMe Base 2.0,
+//! clause 5.16.1.14.
 //!
 //! Invariants:
-//! 1. The log never becomes longer than PELS says, and what is kept for it has a bound, whatever
-//!    happens: of each kind of event the newest are kept, so that what hosts can cause pushes out
-//!    nothing but its like.
-//! 2. A host is told of changes of a namespace only if it was allowed to use that when it changed.
+//! 1. The log is never longer than PELS, and the memory for it is bounded. The newest events of
+//!    each kind are kept, so events that hosts can cause displace only events of the same kind.
+//! 2. A host sees a change of a namespace only if it was allowed to use the namespace at that time.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -22,73 +21,73 @@ pub(super) const UNITS: u32 = 1;
 /// Bytes of the header.
 pub(super) const HEAD_BYTES: usize = 512;
 
-/// Events of one kind that are kept.
+/// Maximum number of events of each kind that are kept.
 const POWER_ONS_MAX: usize = 128;
 const RESETS_MAX: usize = 128;
 const NAMESPACE_CHANGES_MAX: usize = 512;
 
-/// Names of hosts that are kept with changes of namespaces, all together: lists of hosts have no
-/// bound of their own.
+/// Maximum number of host names that are kept with changes of namespaces, in total: a list of hosts
+/// has no limit of its own.
 const HOST_NAMES_MAX: usize = 16_384;
 
-/// Of the resets of controllers so many are noted in [`RESETS_PERIOD_MS`]: hosts can reset without
-/// end. "If the same event is occurring at a frequency that exceeds a vendor specific threshold
-/// then the vendor may suppress further entries".
+/// Maximum number of controller resets that are noted in [`RESETS_PERIOD_MS`], because hosts can
+/// reset without limit. "If the same event is occurring at a frequency that exceeds a vendor
+/// specific threshold then the vendor may suppress further entries".
 const RESETS_PER_PERIOD: usize = 16;
 const RESETS_PERIOD_MS: u64 = 60_000;
 
-/// Event types: Base 2.0, figure 226. Those that the subsystem has.
+/// Event types of the subsystem: Base 2.0, figure 226.
 const POWER_ON_OR_RESET: u8 = 0x04;
 const CHANGE_NAMESPACE: u8 = 0x06;
 
-/// Log Revision of Base 2.0, which has the generation number and the reporting context information.
+/// Log Revision of Base 2.0, with the generation number and the reporting context information.
 const LOG_REVISION: u8 = 2;
 
-/// The event type revision of all events here.
+/// The event type revision of all events.
 const EVENT_REVISION: u8 = 1;
 
-/// EHAI: who the event is associated with, a port or none.
+/// EHAI: whether the event is associated with a port.
 const OF_A_PORT: u8 = 0b01;
 const OF_NO_PORT: u8 = 0b11;
 
-/// CNTLID of an event that no controller has made: none has this number.
+/// CNTLID of an event without a controller: no controller has this number.
 const NO_CONTROLLER: u16 = 0xFFFF;
 
 /// RCI: a reporting context existed already.
 const CONTEXT_EXISTS: u32 = 1 << 18;
-/// RCI: it was established through a port of the subsystem.
+/// RCI: the context was established through a port of the subsystem.
 const CONTEXT_OF_A_PORT: u32 = 0b01 << 16;
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Happened {
-    /// When, in milliseconds since 1970 UTC.
+    /// The time in milliseconds since 1970 UTC.
     pub unix_ms: u64,
-    /// FR at that time.
+    /// FR, the firmware revision at that time.
     pub firmware: String,
-    /// What.
+    /// The kind of event with its details.
     pub what: Happening,
 }
 
-/// What can happen.
+/// The kinds of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Happening {
-    /// The subsystem is served from now on, after it was not: its power is on.
+    /// Power on: the subsystem is exported from now on, after it was not.
     PowerOn,
     /// A host has reset its controller (CC.EN).
     ControllerReset {
         /// CNTLID.
         cntlid: u16,
-        /// By which port, as in the discovery log: PORTID.
+        /// PORTID of the host's port, as in the discovery log.
         port: u16,
-        /// How often the power was turned on until then.
+        /// Number of power cycles at that time.
         power_cycles: u32,
-        /// How long it had been on then, in milliseconds.
+        /// Time since power on at that time, in milliseconds.
         power_on_ms: u64,
     },
     /// A namespace was created or deleted.
     NamespaceChange {
-        /// It was created.
+        /// Whether it was created rather than deleted.
         created: bool,
         /// Its number.
         nsid: u32,
@@ -96,13 +95,13 @@ pub enum Happening {
         blocks: u64,
         /// Size of a block in bytes: 512 or 4096.
         block_bytes: u32,
-        /// NQNs of the hosts that were allowed to use it; `None` is any host.
+        /// NQNs of the hosts that were allowed to use it; `None` for any host.
         hosts: Option<BTreeSet<String>>,
     },
 }
 
 impl Happening {
-    /// How many of its kind are kept.
+    /// Maximum number of events of this kind that are kept.
     fn kept_max(&self) -> usize {
         match self {
             Happening::PowerOn => POWER_ONS_MAX,
@@ -111,7 +110,7 @@ impl Happening {
         }
     }
 
-    /// How many hosts it names.
+    /// The number of hosts that it names.
     fn host_names(&self) -> usize {
         match self {
             Happening::NamespaceChange { hosts: Some(hosts), .. } => hosts.len(),
@@ -124,18 +123,18 @@ impl Happening {
     }
 }
 
-/// What is remembered of a subsystem's past.
+/// The recorded events of a subsystem.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct History {
     /// The newest first.
     happened: VecDeque<Happened>,
-    /// How many were noted since the subsystem was made, also those that are not kept any more.
+    /// Number of events noted since the subsystem was created, including those no longer kept.
     noted: u64,
 }
 
 impl History {
-    /// What was remembered: the newest first. `noted`: see [`History::noted`]. More than is kept is
-    /// left out.
+    /// Restores recorded events, the newest first. `noted`: see [`History::noted`]. Events beyond
+    /// the limits are left out.
     pub fn restore(happened: impl DoubleEndedIterator<Item = Happened>, noted: u64) -> History {
         let mut history = History::default();
         happened.rev().for_each(|happened| history.keep(happened));
@@ -143,21 +142,21 @@ impl History {
         history
     }
 
-    /// What is kept, the newest first.
+    /// The kept events, the newest first.
     pub fn happened(&self) -> impl DoubleEndedIterator<Item = &Happened> {
         self.happened.iter()
     }
 
-    /// How many events were noted since the subsystem was made. It grows with every one of them.
+    /// Number of events noted since the subsystem was created. Every event increments it.
     pub fn noted(&self) -> u64 {
         self.noted
     }
 
-    /// Notes what has happened. False if that was left out, since the like of it happens too often.
+    /// Notes an event. False if it was left out because events of its kind are too frequent.
     pub fn note(&mut self, happened: Happened) -> bool {
         if matches!(happened.what, Happening::ControllerReset { .. }) {
             let resets = self.happened.iter().filter(|known| known.what.is_like(&happened.what));
-            // Clocks are set, forwards and back.
+            // The clock may be set forward or back.
             let recent = resets.take_while(|known| known.unix_ms.abs_diff(happened.unix_ms) < RESETS_PERIOD_MS);
             if recent.count() >= RESETS_PER_PERIOD {
                 return false;
@@ -176,7 +175,7 @@ impl History {
         self.happened.push_front(happened);
         let mut names: usize = self.happened.iter().map(|known| known.what.host_names()).sum();
         while names > HOST_NAMES_MAX
-            // The newest stays, however many it names.
+            // The newest event stays, even if it names more hosts.
             && let Some(last) = self.happened.iter().rposition(|known| known.what.host_names() > 0).filter(|at| *at > 0)
         {
             names -= self.happened.remove(last).map_or(0, |gone| gone.what.host_names());
@@ -184,18 +183,18 @@ impl History {
     }
 }
 
-/// The past of a subsystem, as a host that has come by a port may know it.
+/// The history and state of a subsystem for a host that is connected through a port.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Past {
-    /// What happened.
+    /// The recorded events.
     pub history: History,
-    /// How often the power was turned on.
+    /// Number of power cycles.
     pub power_cycles: u64,
-    /// How long the power was on, all in all, in seconds.
+    /// Total time with power on, in seconds.
     pub power_on_s: u64,
-    /// The time, in milliseconds since 1970 UTC.
+    /// The current time in milliseconds since 1970 UTC.
     pub unix_ms: u64,
-    /// The port by which the host asks, as in the discovery log: PORTID.
+    /// PORTID of the host's port, as in the discovery log.
     pub port: u16,
 }
 
@@ -224,7 +223,7 @@ struct Head {
     supported: [u8; 32],
 }
 
-/// What every event begins with: Base 2.0, figure 225.
+/// The common start of every event: Base 2.0, figure 225.
 #[derive(Debug, Clone, Copy, IntoBytes, Immutable, Unaligned)]
 #[repr(C)]
 struct EventHead {
@@ -273,8 +272,8 @@ struct ChangedNamespace {
     nsid: U32,
 }
 
-/// The reporting context of a controller: what a host reads in pieces, although more happens
-/// meanwhile.
+/// The reporting context of a controller: a snapshot that a host reads in pieces while new events
+/// occur.
 #[derive(Debug)]
 pub(super) struct Context {
     bytes: Vec<u8>,
@@ -282,7 +281,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    /// Establishes one, for a host of this name.
+    /// Establishes a context for a host with this name.
     pub fn new(past: &Past, subsystem: &Subsystem, model: &str, host: &Nqn) -> Context {
         let visible = past.history.happened().filter(|happened| match &happened.what {
             Happening::NamespaceChange { hosts: Some(hosts), .. } => hosts.contains(host.as_str()),
@@ -298,7 +297,7 @@ impl Context {
         head.events = count.into();
         head.len = ((HEAD_BYTES + events.len()) as u64).into();
         head.revision = LOG_REVISION;
-        // Of what follows this field.
+        // The length of the part behind this field.
         head.header_len = ((HEAD_BYTES - 20) as u16).into();
         head.timestamp = timestamp(past.unix_ms);
         head.power_on_hours[0] = (past.power_on_s / 3600).into();
@@ -306,7 +305,7 @@ impl Context {
         head.sn = ascii(&subsystem.serial);
         head.mn = ascii(model);
         head.subnqn = subsystem.nqn.field();
-        // Another for other contents, also after a restart.
+        // The generation differs for other contents, also after a restart.
         head.generation = (past.history.noted() as u16).into();
         for kind in [POWER_ON_OR_RESET, CHANGE_NAMESPACE] {
             head.supported[usize::from(kind / 8)] |= 1 << (kind % 8);
@@ -314,8 +313,8 @@ impl Context {
         Context { bytes: [head.as_bytes(), &events].concat(), port: past.port }
     }
 
-    /// The page, as it was when the context was established. `existed`: the context was there
-    /// before the command that reads it.
+    /// The page as it was when the context was established. `existed`: the context existed before
+    /// the command that reads it.
     pub fn page(&self, existed: bool) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         if existed {
@@ -332,7 +331,7 @@ impl Happened {
             let head = EventHead {
                 kind,
                 revision: EVENT_REVISION,
-                // Of what follows this field.
+                // The length of the part behind this field.
                 header_len: (size_of::<EventHead>() - 3) as u8,
                 additional: if port.is_some() { OF_A_PORT } else { OF_NO_PORT },
                 cntlid: cntlid.into(),
@@ -347,7 +346,7 @@ impl Happened {
         };
         let firmware = ascii::<8>(&self.firmware);
         match &self.what {
-            // No controller was there.
+            // No controller is involved.
             Happening::PowerOn => put(POWER_ON_OR_RESET, None, NO_CONTROLLER, &[&firmware]),
             Happening::ControllerReset { cntlid, port, power_cycles, power_on_ms } => {
                 let controller = ResetController {
@@ -368,8 +367,8 @@ impl Happened {
                     nsze: (*blocks).into(),
                     reserved16: [0; 8],
                     ncap: (*blocks).into(),
-                    // Of a namespace to be created it is one of the formats that all have to choose
-                    // from, otherwise its own.
+                    // For a created namespace this is one of the formats that a host can choose
+                    // from, for a deleted one its own format.
                     flbas: u8::from(*created && *block_bytes != 512),
                     dps: 0,
                     nmic: 1,

@@ -15,20 +15,20 @@ use crate::identify::{
 };
 use crate::{Command, Status};
 
-/// WCTEMP: as a drive would say; there is no sensor behind it.
+/// WCTEMP: a typical value of drives; there is no sensor.
 pub(super) const WARNING_KELVIN: u16 = 343;
 
 /// MN.
 pub(super) const MODEL: &str = "Purlin";
 
-/// KAS: the keep alive timer counts in steps of 1 s, said in units of 100 ms.
+/// KAS: the keep-alive timer has steps of 1 s, in units of 100 ms.
 const KEEP_ALIVE_STEPS: u16 = 10;
 
-/// RESCAP: they persist through a loss of power if that is wished; all six types; "ignore existing
-/// key" as since version 1.3.
+/// RESCAP: reservations can survive a power loss; all six types; "ignore existing key" as since
+/// version 1.3.
 const RESERVATIONS: u8 = 1 | 0b11_1111 << 1 | 1 << 7;
 
-/// A block that is a whole block of every drive, in bytes.
+/// A multiple of the block sizes of all drives, in bytes.
 const GRAIN_BYTES: u32 = 4096;
 
 impl Controller {
@@ -37,7 +37,7 @@ impl Controller {
         if self.kind() == Kind::Discovery && cns != cns::CONTROLLER {
             return Answer::error(Status::INVALID_FIELD);
         }
-        // CSI: only the NVM command set is there.
+        // CSI: only the NVM command set is supported.
         let is_nvm = command.cdw(11) >> 24 == 0;
         let data = match cns {
             cns::CONTROLLER => self.identify_controller(shelf).as_bytes().to_vec(),
@@ -58,7 +58,7 @@ impl Controller {
             }
             cns::NAMESPACE | cns::NAMESPACE_DESCRIPTORS | cns::COMMAND_SET_NAMESPACE | cns::INDEPENDENT_NAMESPACE => {
                 let Some(namespace) = shelf.namespace(nsid) else {
-                    // Of a number that could be one, the structure is all zeroes.
+                    // For an unused but valid number the structure is all zeroes.
                     let could_be = (1..=NAMESPACE_MAX).contains(&nsid);
                     return match cns {
                         cns::NAMESPACE if could_be => Answer::Data(vec![0; IDENTIFY_BYTES], 0),
@@ -68,7 +68,7 @@ impl Controller {
                 match cns {
                     cns::NAMESPACE => {
                         let mut data = identify_namespace(&namespace);
-                        // NUSE: "cleared to 0h" where the namespace is inaccessible.
+                        // NUSE: "cleared to 0h" if the namespace is inaccessible.
                         if access_refusal(nsid, shelf).is_some() {
                             data.nuse = 0.into();
                         }
@@ -76,7 +76,7 @@ impl Controller {
                     }
                     cns::NAMESPACE_DESCRIPTORS => namespace_descriptors(&namespace.uuid, &namespace.uuid),
                     cns::INDEPENDENT_NAMESPACE => independent(&namespace).as_bytes().to_vec(),
-                    // Of the NVM command set: no protection information.
+                    // For the NVM command set: no protection information.
                     _ if is_nvm => vec![0; IDENTIFY_BYTES],
                     _ => return Answer::error(Status::INVALID_FIELD),
                 }
@@ -99,9 +99,9 @@ impl Controller {
         // Bit 0: host identifiers of 128 bits.
         data.ctratt = 1.into();
         data.aerl = (EVENT_REQUESTS_MAX - 1) as u8;
-        // Bit 2: Get Log Page with offsets and long lengths. Not bit 5: the lists of logs and
-        // features are there, but it promises as well the scope of each command, of which Linux
-        // warns ("unusual effects"), and the log of NVMe-MI commands, of which there are none.
+        // Bit 2: Get Log Page with offsets and long lengths. Bit 5 is clear: the lists of logs and
+        // features exist, but the bit also promises the scope of each command, of which Linux warns
+        // ("unusual effects"), and the log of NVMe-MI commands, which are not supported.
         data.lpa = 1 << 2;
         data.elpe = (super::log::ERRORS_MAX - 1) as u8;
         data.kas = KEEP_ALIVE_STEPS.into();
@@ -116,7 +116,7 @@ impl Controller {
             return data;
         }
         data.cntrltype = 1;
-        // Several ports, several controllers, and access states.
+        // Several ports, several controllers, and ANA.
         data.cmic = 1 | 1 << 1 | 1 << 3;
         data.oaes = (Event::NamespaceChanged.bit() | Event::AccessChanged.bit()).into();
         data.acl = ABORTS_MAX - 1;
@@ -124,17 +124,17 @@ impl Controller {
         data.frmw = 1 | 1 << 1;
         data.wctemp = WARNING_KELVIN.into();
         data.cctemp = (WARNING_KELVIN + 10).into();
-        // Bit 1: commands and their effects. Bit 4: the Persistent Event Log.
+        // Bit 1: the log of commands and their effects. Bit 4: the Persistent Event Log.
         data.lpa |= 1 << 1 | 1 << 4;
         data.pels = history::UNITS.into();
-        // No transition takes time; a host that waits for one waits for so many seconds.
+        // No transition takes time. A host that waits for one waits for at most this many seconds.
         data.anatt = 10;
-        // Optimized, non-optimized, inaccessible; bit 6: a namespace stays in its group.
+        // Optimized, non-optimized, inaccessible; bit 6: the group of a namespace does not change.
         data.anacap = 1 | 1 << 1 | 1 << 2 | 1 << 6;
-        // Each namespace is a group of its own, of the same number.
+        // Each namespace is a group of its own, with the same number.
         data.anagrpmax = NAMESPACE_MAX.into();
         data.nanagrpid = NAMESPACES_MAX.into();
-        // The least and the most.
+        // The minimum and the maximum.
         (data.sqes, data.cqes) = (ENTRY_SIZES.0 as u8 * 0x11, ENTRY_SIZES.1 as u8 * 0x11);
         data.nn = NAMESPACE_MAX.into();
         data.mnan = NAMESPACES_MAX.into();
@@ -144,7 +144,7 @@ impl Controller {
         data.ocfs = 1.into();
         // Compare and Write, of one block (ACWU is 0).
         data.fuses = 1.into();
-        // A cache that can be flushed, of each namespace by itself.
+        // A cache that a host can flush, also for a single namespace.
         data.vwc = 1 | 0b10 << 1;
         data.ioccsz = ((64 + self.capsule_data_bytes()) / 16).into();
         data.iorcsz = 1.into();
@@ -153,7 +153,7 @@ impl Controller {
     }
 }
 
-/// What commands for a namespace are answered that cannot be reached through this controller.
+/// The status of commands for a namespace that is not reachable through this controller.
 pub(super) fn access_refusal<S: Shelf>(nsid: u32, shelf: &S) -> Option<Status> {
     shelf.access(nsid).and_then(|access| access.state.refusal())
 }
@@ -163,12 +163,10 @@ fn active<S: Shelf>(nsid: u32, shelf: &S) -> Option<Vec<u8>> {
     (nsid < ALL_NAMESPACES - 1).then(|| namespace_list(shelf.namespaces_above(nsid).into_iter()))
 }
 
-/// Identify Controller of the NVM command set: NVM Command Set 1.0, figure 118. A length of 0 is
-/// "no limit".
+/// Identify Controller of the NVM command set: NVM Command Set 1.0, figure 118. 0 means "no limit".
 fn limits() -> Vec<u8> {
     let mut data = vec![0; IDENTIFY_BYTES];
-    // VSL: a Verify has the controller read as much as a Read does, and no more. In powers of two
-    // of 4 KiB, as MDTS.
+    // VSL: a Verify reads at most as much as a Read. In powers of two of 4 KiB, as MDTS.
     data[0] = (TRANSFER_BYTES_MAX / 4096).trailing_zeros() as u8;
     data
 }
@@ -178,12 +176,12 @@ fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {
     data.nsze = namespace.blocks.into();
     data.ncap = namespace.blocks.into();
     data.nuse = namespace.blocks.into();
-    // Bit 4: NPWG, NPWA, NPDG, NPDA and NOWS are there.
+    // Bit 4: NPWG, NPWA, NPDG, NPDA and NOWS are valid.
     data.nsfeat = 1 << 4;
-    // Shared by controllers.
+    // Controllers share the namespace.
     data.nmic = 1;
     data.rescap = RESERVATIONS;
-    // Bits 2:0: what deallocated blocks read as, zeroes or nothing that is known. Bit 3: Write
+    // Bits 2:0: deallocated blocks read as zeroes, or their content is undefined. Bit 3: Write
     // Zeroes may deallocate.
     data.dlfeat = u8::from(namespace.deallocated_reads_zeroes) | 1 << 3;
     let blocks = |bytes: u32| {
@@ -196,7 +194,7 @@ fn identify_namespace(namespace: &Namespace) -> IdentifyNamespace {
     data.npdg = grain.into();
     data.npda = grain.into();
     data.nows = blocks(namespace.optimal_write_bytes).into();
-    // Copy: as much as one command transfers, from one range or from several.
+    // Copy: as much as one command transfers, from one or several ranges.
     let copied = COPY_BYTES_MAX / namespace.block_bytes;
     data.mssrl = u16::try_from(copied).unwrap_or(u16::MAX).into();
     data.mcl = copied.into();

@@ -3,7 +3,7 @@
 use super::{Namespace, Permit, Reserve, TRANSFER_BYTES_MAX, fused};
 use crate::{Command, Status, nvm};
 
-/// A checked command, in bytes of the namespace.
+/// A checked command, converted to bytes of the namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Io {
     /// Flush.
@@ -12,27 +12,27 @@ pub enum Io {
     Read {
         /// First byte.
         offset: u64,
-        /// Bytes, also of the data.
+        /// Length of the range and of the data.
         len: u32,
-        /// What was written there and is not durable yet is made so before it is looked at.
+        /// Earlier writes to the range are made durable before the read.
         fua: bool,
     },
     /// Write.
     Write {
         /// First byte.
         offset: u64,
-        /// Bytes, also of the data.
+        /// Length of the range and of the data.
         len: u32,
-        /// Durable when it is answered.
+        /// The write is durable when it is answered.
         fua: bool,
     },
     /// Compare.
     Compare {
         /// First byte.
         offset: u64,
-        /// Bytes, also of the data.
+        /// Length of the range and of the data.
         len: u32,
-        /// What was written there and is not durable yet is made so before it is looked at.
+        /// Earlier writes to the range are made durable before the comparison.
         fua: bool,
     },
     /// Write Zeroes.
@@ -41,9 +41,9 @@ pub enum Io {
         offset: u64,
         /// Bytes.
         len: u32,
-        /// Durable when it is answered.
+        /// The zeroes are durable when the command is answered.
         fua: bool,
-        /// The space may be given back.
+        /// The space may be deallocated.
         deallocate: bool,
     },
     /// Dataset Management with the attribute Deallocate.
@@ -51,7 +51,7 @@ pub enum Io {
         /// Ranges in the data, of 16 bytes each.
         ranges: u32,
     },
-    /// Dataset Management that only gives hints.
+    /// Dataset Management with hints only.
     Hint {
         /// Ranges in the data, of 16 bytes each.
         ranges: u32,
@@ -60,43 +60,43 @@ pub enum Io {
     Verify {
         /// First byte.
         offset: u64,
-        /// Bytes; there are no data.
+        /// Length of the range; the command has no data.
         len: u32,
-        /// What was written there and is not durable yet is made so before it is looked at.
+        /// Earlier writes to the range are made durable before the check.
         fua: bool,
     },
-    /// Copy: several ranges to one place.
+    /// Copy: several source ranges to one destination.
     Copy {
-        /// First byte of the place.
+        /// First byte of the destination.
         offset: u64,
         /// Source ranges in the data, of 32 bytes each.
         ranges: u32,
-        /// Durable when it is answered.
+        /// The copy is durable when it is answered.
         fua: bool,
     },
     /// Reservation Register, Acquire or Release.
     Reserve(Reserve),
     /// Reservation Report with extended data structures.
     Report {
-        /// Bytes that the host has room for.
+        /// Bytes of the host's buffer.
         len: u32,
     },
 }
 
-/// What a reservation excludes a command as: Base 2.0, clause 8.19, "Command Behavior in the
-/// Presence of a Reservation".
+/// The group of a command for conflicts with a reservation: Base 2.0, clause 8.19, "Command
+/// Behavior in the Presence of a Reservation".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
-    /// It reads.
+    /// Commands that read.
     Read,
-    /// It writes. Flush is one of them.
+    /// Commands that write, and Flush.
     Write,
-    /// A command of reservations, which have rules of their own.
+    /// Commands of reservations, which have their own rules.
     Reservation,
 }
 
 impl Permit {
-    /// Whether commands of a group are let through.
+    /// Whether commands of a group are allowed.
     #[inline]
     pub fn covers(self, group: Group) -> bool {
         match group {
@@ -119,25 +119,24 @@ pub struct Range {
 /// Bytes of a range in the data of Dataset Management.
 const RANGE_BYTES: usize = 16;
 
-/// Ranges of one command at most: NR says one less in eight bits.
+/// Maximum number of ranges of one command: NR has eight bits and is one less than that.
 const RANGES_MAX: u32 = 256;
 
 /// Bytes of a source range in the data of Copy, in format 0.
 const SOURCE_BYTES: usize = 32;
 
-/// MSRC and one: source ranges of one Copy command at most.
+/// MSRC plus one: maximum number of source ranges of one Copy command.
 pub const COPY_RANGES_MAX: u32 = 256;
 
-/// MCL, and MSSRL: what one Copy command copies at most, in bytes; as much as a write. All of it is
-/// in memory at once.
+/// MCL and MSSRL: maximum data of one Copy command, in bytes; as much as a write. All of it is in
+/// memory at once.
 pub const COPY_BYTES_MAX: u32 = TRANSFER_BYTES_MAX;
 
 impl Io {
-    /// Reads a command for a namespace. One that is fused is a part of a
-    /// [`super::CompareAndWrite`].
+    /// Reads a command for a namespace. A fused command is part of a [`super::CompareAndWrite`].
     ///
     /// # Errors
-    /// The status that the host gets.
+    /// The status for the host.
     #[inline]
     pub fn of(command: &Command, namespace: &Namespace) -> Result<Io, Status> {
         fused::check(command)?;
@@ -186,12 +185,12 @@ impl Io {
                 Io::Reserve(Reserve::new(command))
             }
             nvm::RESERVATION_REPORT => {
-                // EDS: over fabrics host identifiers have 128 bits, which only the extended
-                // structures hold.
+                // EDS: over fabrics host identifiers have 128 bits. Only the extended structures
+                // hold them.
                 if command.cdw(11) & 1 == 0 {
                     return Err(Status::HOST_ID_INCONSISTENT);
                 }
-                // NUMD says one less.
+                // NUMD is one less than the number of dwords.
                 let bytes = (u64::from(command.cdw(10)) + 1) * 4;
                 Io::Report { len: u32::try_from(bytes).map_err(|_| Status::INVALID_FIELD)? }
             }
@@ -208,7 +207,7 @@ impl Io {
         }
         let described = command.dptr.length.get();
         let fits = match io {
-            // Linux hosts describe room for 256 ranges, however few there are.
+            // Linux hosts always describe room for 256 ranges, even for fewer ranges.
             Io::Deallocate { .. } | Io::Hint { .. } => {
                 (data_bytes..=RANGES_MAX * RANGE_BYTES as u32).contains(&described)
             }
@@ -220,9 +219,9 @@ impl Io {
         Ok(io)
     }
 
-    /// Bytes of data that the command needs or gives. As many travel, but for Dataset Management:
-    /// there the host may send more than its ranges, as the length in its SGL says, and what is
-    /// behind them means nothing.
+    /// Bytes of data that the command needs or returns. As many are transferred, except for Dataset
+    /// Management: there the host may send more, up to the length in its SGL. The bytes behind the
+    /// ranges are ignored.
     #[inline]
     pub fn data_bytes(&self) -> u32 {
         match self {
@@ -234,7 +233,7 @@ impl Io {
         }
     }
 
-    /// What a reservation excludes it as.
+    /// The group for conflicts with a reservation.
     #[inline]
     pub fn group(&self) -> Group {
         match self {
@@ -250,8 +249,8 @@ impl Io {
     }
 }
 
-/// SLBA and NLB as bytes, which have to lie in the namespace. Without data the length may pass 4
-/// GiB nowhere: 65,536 blocks of at most 4 KiB are 256 MiB.
+/// Converts SLBA and NLB to bytes. The range has to lie in the namespace. The length never exceeds
+/// 4 GiB, even without data: 65,536 blocks of at most 4 KiB are 256 MiB.
 #[inline]
 fn range(command: &Command, namespace: &Namespace) -> Result<(u64, u32), Status> {
     let (first, blocks) = (command.slba(), u64::from(command.blocks()));
@@ -265,10 +264,10 @@ fn range(command: &Command, namespace: &Namespace) -> Result<(u64, u32), Status>
 }
 
 /// The ranges of Dataset Management: NVM Command Set 1.0, figure 37. `data` are the first
-/// [`Io::data_bytes`] of those that came with the command. Empty ranges are left out.
+/// [`Io::data_bytes`] of the command's data. Empty ranges are left out.
 ///
 /// # Errors
-/// A range lies outside of the namespace: then none is to be deallocated.
+/// A range exceeds the namespace. Then the caller deallocates none.
 pub fn ranges(data: &[u8], namespace: &Namespace) -> Result<Vec<Range>, Status> {
     let mut ranges = Vec::with_capacity(data.len() / RANGE_BYTES);
     let block_bytes = u64::from(namespace.block_bytes);
@@ -290,18 +289,18 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |value, byte| value << 8 | u64::from(*byte))
 }
 
-/// The source ranges of Copy, and the range that they are copied to: NVM Command Set 1.0, clause
-/// 3.2.2, format 0. `data` are the first [`Io::data_bytes`] of those that came with the command,
-/// `offset` is the first byte of the place.
+/// The source ranges of Copy and their destination: NVM Command Set 1.0, clause 3.2.2, format 0.
+/// `data` are the first [`Io::data_bytes`] of the command's data. `offset` is the first byte of the
+/// destination.
 ///
 /// # Errors
-/// They are more than can be copied at a time, or lie outside of the namespace, or do not fit the
-/// place.
+/// The ranges are larger than one command may copy, exceed the namespace, or do not fit the
+/// destination.
 pub fn copied(data: &[u8], offset: u64, namespace: &Namespace) -> Result<(Vec<Range>, Range), Status> {
     let mut sources = Vec::with_capacity(data.len() / SOURCE_BYTES);
     let (block_bytes, mut blocks) = (u64::from(namespace.block_bytes), 0);
     for source in data.chunks_exact(SOURCE_BYTES) {
-        // SLBA; NLB says one less.
+        // SLBA; NLB is one less than the number of blocks.
         let (first, count) = (number(&source[8..16]), number(&source[16..18]) + 1);
         blocks += count;
         if blocks * block_bytes > u64::from(COPY_BYTES_MAX) {

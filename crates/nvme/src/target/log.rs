@@ -29,16 +29,16 @@ mod lid {
     pub const RESERVATIONS: u8 = 0x80;
 }
 
-/// Entries of the error log of a controller: ELPE and one.
+/// Maximum number of entries of a controller's error log: ELPE plus one.
 pub const ERRORS_MAX: usize = 64;
 
-/// Namespaces that the changed namespace list holds; more are "FFFFFFFFh", all of them.
+/// Maximum number of entries of the changed namespace list. More are "FFFFFFFFh", all of them.
 const CHANGED_MAX: usize = 1024;
 
-/// The ANA log with as many groups and namespaces as there can be: Base 2.0, figures 219 and 220.
+/// Length of the longest ANA log in bytes: Base 2.0, figures 219 and 220.
 const ACCESS_BYTES_MAX: usize = 16 + NAMESPACES_MAX as usize * (32 + 4);
 
-/// The action of a command that asks for the Persistent Event Log: Base 2.0, figure 223.
+/// The action of a command that reads the Persistent Event Log: Base 2.0, figure 223.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum PersistentEvents {
     Read,
@@ -102,51 +102,51 @@ struct Health {
     rest: [u8; 320],
 }
 
-/// What logs hold that happened in this controller.
+/// Log contents that belong to this controller.
 #[derive(Debug, Default)]
 pub(super) struct Logs {
     /// The newest first.
     errors: VecDeque<ErrorEntry>,
     error_count: u64,
     changed: Vec<u32>,
-    /// How often the ANA log has become another: by a state, or by a namespace that came or went.
+    /// Number of changes of the ANA log: a state changed, or a namespace was added or removed.
     access_changes: u64,
     /// The reporting context of the Persistent Event Log.
     context: Option<Context>,
 }
 
-/// A command, as the error log names it.
+/// Identifies a command in the error log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Named {
     /// CID.
     pub cid: u16,
     /// NSID.
     pub nsid: u32,
-    /// LBA: where the command begins. 0 where it has no such place.
+    /// LBA: first block of the command. 0 if it has none.
     pub lba: u64,
 }
 
 impl Named {
-    /// Of a command of an I/O queue.
+    /// Takes the values of a command of an I/O queue.
     pub fn of(command: &Command) -> Named {
         let has_place = matches!(
             command.opcode,
             nvm::READ | nvm::WRITE | nvm::COMPARE | nvm::WRITE_ZEROES | nvm::VERIFY | nvm::COPY
         );
         let lba = if has_place { command.slba() } else { 0 };
-        // In its place, commands of fabrics have their type.
+        // Fabrics commands have their type in this field.
         let nsid = if command.opcode == FABRICS { 0 } else { command.nsid.get() };
         Named { cid: command.cid.get(), nsid, lba }
     }
 }
 
 impl Logs {
-    /// Commands have failed that nothing else is known of any more.
+    /// Counts failed commands without details.
     pub fn failed_before(&mut self, count: u64) {
         self.error_count += count;
     }
 
-    /// A command has failed.
+    /// Adds a failed command.
     pub fn failed(&mut self, queue: u16, command: &Named, status: Status) {
         self.error_count += 1;
         self.errors.truncate(ERRORS_MAX - 1);
@@ -155,7 +155,7 @@ impl Logs {
             queue: queue.into(),
             cid: command.cid.into(),
             status: (status.0 << 1).into(),
-            // Nothing says which byte.
+            // The wrong byte is unknown.
             location: U16::new(0xFFFF),
             lba: command.lba.into(),
             nsid: command.nsid.into(),
@@ -169,7 +169,7 @@ impl Logs {
         });
     }
 
-    /// A namespace came, went, or has another size.
+    /// A namespace was added, removed or resized.
     pub fn namespace_changed(&mut self, nsid: u32) {
         self.access_changed();
         if let Err(at) = self.changed.binary_search(&nsid) {
@@ -177,12 +177,12 @@ impl Logs {
         }
     }
 
-    /// A namespace is reached in another way.
+    /// The ANA state of a namespace changed.
     pub fn access_changed(&mut self) {
         self.access_changes += 1;
     }
 
-    /// The controller is reset.
+    /// The controller was reset.
     pub fn reset(&mut self) {
         self.context = None;
     }
@@ -241,18 +241,18 @@ impl Controller {
             }
             lid::CHANGED_NAMESPACES => self.logs.changed_list(),
             lid::EFFECTS => effects(),
-            // 0 would say that changes are not counted.
+            // A count of 0 would mean that changes are not counted.
             lid::ACCESS => {
                 let mut bytes = access(command, shelf, self.logs.access_changes + 1);
-                // Hosts take it to be as long as it may become, and nvme-cli reads that in pieces:
-                // behind the groups are zeroes.
+                // Hosts expect the log in its maximum length, and nvme-cli reads that in pieces: it
+                // is padded with zeroes.
                 bytes.resize(bytes.len().max(ACCESS_BYTES_MAX), 0);
                 bytes
             }
             lid::PERSISTENT_EVENTS => {
                 let action = PersistentEvents::of(dword10);
                 if action == PersistentEvents::Head {
-                    // Whatever else the command says.
+                    // An offset in the command is ignored.
                     offset = 0;
                 }
                 match self.persistent_events(action, shelf) {
@@ -264,8 +264,8 @@ impl Controller {
             lid::FEATURES => {
                 let mut bytes = vec![0; 1024];
                 for feature in features::SUPPORTED {
-                    // FSUPP, and of FSP in bits 31:20 the first bit, "Namespace Scope", or the
-                    // second, "Controller Scope".
+                    // FSUPP; then in FSP, bits 31:20, the first bit is "Namespace Scope", the
+                    // second "Controller Scope".
                     bytes[usize::from(feature) * 4] = 1;
                     bytes[usize::from(feature) * 4 + 2] =
                         if features::is_of_namespaces(feature) { 1 << 4 } else { 1 << 5 };
@@ -286,13 +286,13 @@ impl Controller {
         let Some(rest) = usize::try_from(offset).ok().and_then(|offset| bytes.get(offset..)) else {
             return Answer::error(Status::INVALID_FIELD);
         };
-        // RAE, bit 15: the host wants to look again before it is told anew.
+        // RAE, bit 15: if it is set, the event is not reported again until a read without it.
         if dword10 & 1 << 15 == 0 {
             self.events.looked_up(page);
             if page == lid::CHANGED_NAMESPACES {
                 self.logs.changed.clear();
             }
-            // The oldest notification was read to its end: the next one takes its place.
+            // The oldest notification was read completely, so the next one takes its place.
             if page == lid::RESERVATIONS && offset + len >= bytes.len() as u64 && self.notices.read() {
                 self.events.happened(Event::ReservationNotice);
             }
@@ -302,12 +302,12 @@ impl Controller {
         Answer::Data(data, 0)
     }
 
-    /// The Persistent Event Log; nothing if its context was released.
+    /// The Persistent Event Log. `None` if the command released its context.
     fn persistent_events<S: Shelf>(&mut self, action: PersistentEvents, shelf: &S) -> Result<Option<Vec<u8>>, Status> {
         let existed = self.logs.context.is_some();
         match action {
             PersistentEvents::Release => {
-                // Whether there is one or not.
+                // Release succeeds with or without a context.
                 self.logs.context = None;
                 return Ok(None);
             }
@@ -333,8 +333,8 @@ impl Controller {
             bytes[usize::from(page) * 4] = 1;
         }
         if self.has_log(lid::PERSISTENT_EVENTS) {
-            // ECRH, of the field that each page has to itself: the action "Establish Context and
-            // Read 512 Bytes of Header".
+            // ECRH in the page-specific field: the action "Establish Context and Read 512 Bytes of
+            // Header" is supported.
             bytes[usize::from(lid::PERSISTENT_EVENTS) * 4 + 2] = 1;
         }
         bytes
@@ -348,10 +348,10 @@ impl Controller {
         // up".
         let units = |bytes: u64| long(bytes.div_ceil(512_000));
         let mut health: Health = blank();
-        // Bit 2: "reliability has been degraded". No other bit is: spare drives are no spare
-        // blocks, and what is not served is not read-only.
+        // Bit 2: "reliability has been degraded". The other bits stay clear: spare drives are not
+        // spare blocks, and a namespace that is not exported is not read-only.
         health.critical_warning = u8::from(activity.degraded) << 2;
-        // There is no sensor; 25 degrees.
+        // There is no sensor: the value is 25 degrees.
         health.temperature = U16::new(298);
         health.spare = 100;
         health.spare_threshold = 10;
@@ -370,7 +370,7 @@ impl Controller {
 /// Commands Supported and Effects: Base 2.0, figure 210.
 fn effects() -> Vec<u8> {
     const SUPPORTED: u8 = 1;
-    // LBCC: it may change what blocks hold.
+    // LBCC: the command may change the content of blocks.
     const CHANGES: u8 = 1 << 1;
     let mut bytes = vec![0; 4096];
     for opcode in [
@@ -402,8 +402,8 @@ fn effects() -> Vec<u8> {
     bytes
 }
 
-/// Asymmetric Namespace Access: Base 2.0, figures 219 and 220. `count`: the change count of the
-/// whole.
+/// Asymmetric Namespace Access: Base 2.0, figures 219 and 220. `count` is the change count of the
+/// whole log.
 fn access<S: Shelf>(command: &Command, shelf: &S, count: u64) -> Vec<u8> {
     // RGO, bit 0 of LSP: groups only.
     let groups_only = command.cdw(10) >> 8 & 1 != 0;
@@ -413,7 +413,7 @@ fn access<S: Shelf>(command: &Command, shelf: &S, count: u64) -> Vec<u8> {
     bytes.resize(16, 0);
     let mut groups = 0_u16;
     for nsid in nsids {
-        // It went in this moment.
+        // The namespace was just removed.
         let Some(access) = shelf.access(nsid) else { continue };
         groups += 1;
         // The group, its namespaces, its change count, its state.

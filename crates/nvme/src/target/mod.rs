@@ -1,12 +1,13 @@
-//! The controller's side above the transport: what a host is told, and what its commands mean.
+//! The controller's side above the transport: its answers to a host, and the meaning of commands.
 //!
-//! - [`Admission`] is what a Connect command asks for.
+//! - [`Admission`] is a valid Connect command.
 //! - [`Controller`] executes the commands of one admin queue.
-//! - [`Io`] is a command of an I/O queue, checked and in bytes.
+//! - [`Io`] is a command of an I/O queue, checked and converted to bytes.
 //! - [`Reservations`] are those of one namespace.
-//! - [`History`] is what has happened to a subsystem, for the Persistent Event Log.
+//! - [`History`] is the past of a subsystem, for the Persistent Event Log.
 //!
-//! None of them does I/O or knows time. What there is to tell comes from a [`Shelf`].
+//! None of them does I/O or has a clock. The state that a controller reports comes from a
+//! [`Shelf`].
 
 mod connect;
 mod controller;
@@ -35,21 +36,21 @@ pub use reservation::{
 use crate::fabrics_data::DiscoveryEntry;
 use crate::{Access, Nqn};
 
-/// MDTS: data of one command at most, in bytes.
+/// MDTS: maximum data of one command, in bytes.
 pub const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 
-/// Entries of a queue at most: CAP.MQES and one.
+/// Maximum number of entries of a queue: CAP.MQES plus one.
 pub const QUEUE_ENTRIES_MAX: u16 = 1024;
 
-/// I/O queues of a controller at most.
+/// Maximum number of I/O queues of a controller.
 pub const QUEUES_MAX: u16 = 128;
 
-/// NN: the highest number of a namespace.
+/// NN: the highest namespace number.
 pub const NAMESPACE_MAX: u32 = 65_535;
 
-/// MNAN and NANAGRPID: namespaces of a subsystem at most, each of which is an ANA group of its own.
-/// Hosts reserve memory for the whole ANA log, 36 bytes for each, and Linux' does without ANA where
-/// that is more than [`TRANSFER_BYTES_MAX`].
+/// MNAN and NANAGRPID: maximum number of namespaces of a subsystem; each is an ANA group of its
+/// own. A host reserves memory for the whole ANA log, 36 bytes for each namespace. Linux disables
+/// ANA if that is more than [`TRANSFER_BYTES_MAX`].
 pub const NAMESPACES_MAX: u32 = 4096;
 
 /// The NSID that stands for all namespaces.
@@ -58,16 +59,16 @@ pub const ALL_NAMESPACES: u32 = 0xFFFF_FFFF;
 /// VS: version 2.0.
 pub const VERSION: u32 = 0x0002_0000;
 
-/// What a controller is for.
+/// The type of a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// An I/O controller.
     Io,
-    /// A discovery controller: it tells which subsystems there are.
+    /// A discovery controller: it reports subsystems.
     Discovery,
 }
 
-/// A host, as it says who it is.
+/// A host, as it identifies itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Host {
     /// HOSTNQN.
@@ -87,7 +88,7 @@ pub struct Subsystem {
     pub firmware: String,
 }
 
-/// A namespace, as its hosts see it.
+/// A namespace as a host sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Namespace {
     /// NSID, 1 to [`NAMESPACE_MAX`].
@@ -96,26 +97,26 @@ pub struct Namespace {
     pub blocks: u64,
     /// Size of a block in bytes, a power of two.
     pub block_bytes: u32,
-    /// The write that needs no read in front of it, in bytes.
+    /// The size of a write that needs no read before it, in bytes.
     pub optimal_write_bytes: u32,
-    /// Its UUID, also in its NGUID.
+    /// Its UUID, which is also its NGUID.
     pub uuid: [u8; 16],
-    /// Every change is refused.
+    /// The controller refuses every change.
     pub read_only: bool,
-    /// Blocks that were deallocated read as zeroes; otherwise as anything.
+    /// Whether deallocated blocks read as zeroes. Otherwise their content is undefined.
     pub deallocated_reads_zeroes: bool,
 }
 
-/// How a namespace is reached through a controller.
+/// The ANA state of a namespace on a controller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AccessState {
     /// The state.
     pub state: Access,
-    /// Counts the states that it has had, so that a host sees that it has missed some. Not 0.
+    /// Counts the state changes, so that a host notices missed ones. Not 0.
     pub count: u64,
 }
 
-/// What a subsystem has done, for the SMART log.
+/// Activity of a subsystem, for the SMART log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Activity {
     /// Bytes that hosts have read.
@@ -126,35 +127,35 @@ pub struct Activity {
     pub reads: u64,
     /// Writes.
     pub writes: u64,
-    /// Reads of what no drive and no redundancy could give.
+    /// Reads of data that could neither be read nor reconstructed.
     pub media_errors: u64,
-    /// Fewer failures would cost data than should, or have.
+    /// Data are lost, or fewer further failures than configured would lose data.
     pub degraded: bool,
 }
 
-/// What a controller can tell its host.
+/// The state that a controller reports to its host.
 pub trait Shelf {
     /// The subsystem.
     fn subsystem(&self) -> &Subsystem;
 
-    /// A namespace, if there is one of this number that the host may see.
+    /// The namespace with this number, if there is one and the host may see it.
     fn namespace(&self, nsid: u32) -> Option<Namespace>;
 
-    /// How a namespace that the host may see is reached.
+    /// The ANA state of a namespace that the host may see.
     fn access(&self, nsid: u32) -> Option<AccessState>;
 
-    /// PTPL of a namespace that the host may see: its reservations outlive a loss of power.
+    /// PTPL of a namespace that the host may see: its reservations survive a power loss.
     fn reservations_persist(&self, nsid: u32) -> bool;
 
-    /// The numbers above `nsid` of the namespaces that the host may see, ascending.
+    /// The numbers of namespaces above `nsid` that the host may see, in ascending order.
     fn namespaces_above(&self, nsid: u32) -> Vec<u32>;
 
     /// The generation of the discovery log, and its entries for this host.
     fn discovery(&self) -> (u64, Vec<DiscoveryEntry>);
 
-    /// What was done so far.
+    /// The activity so far.
     fn activity(&self) -> Activity;
 
-    /// The subsystem's past, and the present.
+    /// The subsystem's history and current state.
     fn past(&self) -> Past;
 }

@@ -7,8 +7,8 @@ use zerocopy::{Immutable, IntoBytes, Unaligned};
 
 use super::Notice;
 
-/// Notifications that wait to be read, at most: NALP counts so many. A host that reads none loses
-/// the newest, and sees by their numbers that some are missing.
+/// Maximum number of unread notifications, as many as NALP can count. Beyond that the newest are
+/// lost, and the host notices the gap in their numbers.
 const NOTICES_MAX: usize = 256;
 
 /// REGPRE, RESREL and RESPRE of the feature Reservation Notification Mask.
@@ -26,14 +26,14 @@ struct Page {
     reserved16: [u8; 48],
 }
 
-/// What a controller's host has not read yet, and what it does not want to know.
+/// Unread notifications of a controller's host, and those it has masked.
 #[derive(Debug, Default)]
 pub(super) struct Notices {
-    /// Kinds that a host does not want to hear of, by namespace: as in the feature.
+    /// Masked kinds of notifications by namespace, as in the feature.
     masks: BTreeMap<u32, u32>,
     /// The oldest first, with their numbers.
     waiting: VecDeque<(u64, u32, Notice)>,
-    /// LPC of the newest.
+    /// LPC of the newest notification.
     count: u64,
 }
 
@@ -50,9 +50,9 @@ impl Notices {
         };
     }
 
-    /// Something happened. Says whether the host wants to hear of it.
+    /// Adds a notification. Returns whether the host wants it.
     pub fn happened(&mut self, nsid: u32, notice: Notice) -> bool {
-        // The bits of the mask are numbered as the kinds are.
+        // The mask has the bit number of the kind.
         if self.mask(nsid) & 1 << notice as u8 != 0 {
             return false;
         }
@@ -78,13 +78,13 @@ impl Notices {
         page.as_bytes().to_vec()
     }
 
-    /// The oldest was read. Says whether there is another.
+    /// The host has read the oldest notification. Returns whether there is another.
     pub fn read(&mut self) -> bool {
         self.waiting.pop_front();
         !self.waiting.is_empty()
     }
 
-    /// The controller is reset: all that a host has chosen is forgotten.
+    /// The controller was reset: the host's masks are cleared.
     pub fn reset(&mut self) {
         self.masks.clear();
     }

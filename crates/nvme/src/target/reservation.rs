@@ -1,10 +1,11 @@
 //! Reservations of one namespace: NVMe Base 2.0, clause 8.19.
 //!
 //! Invariants of [`Reservations`]:
-//! 1. Each host is registered once at most, under a key that is not 0, and there are no more than
-//!    [`REGISTRANTS_MAX`].
-//! 2. A reservation of one host is that of a registrant. One of all registrants has one at least.
-//! 3. What was refused has changed nothing.
+//! 1. Each host is registered at most once, under a key that is not 0. There are at most
+//!    [`REGISTRANTS_MAX`] hosts.
+//! 2. The holder of a reservation is a registrant. A reservation of all registrants has at least
+//!    one.
+//! 3. A refused request has changed nothing.
 
 mod report;
 mod request;
@@ -15,28 +16,28 @@ pub use request::{RegisterAction, ReservationRequest, Reserve};
 
 use crate::Status;
 
-/// A host identifier, HOSTID: all controllers of a host have the same.
+/// A host identifier, HOSTID: the same on all controllers of a host.
 pub type HostId = [u8; 16];
 
-/// Hosts that may be registered with one namespace. Clusters have some ten; what is saved of all
-/// namespaces of a group has to fit its catalogue.
+/// Maximum number of hosts registered with one namespace. Clusters have about ten. The saved state
+/// of all namespaces of a group has to fit its catalog.
 pub const REGISTRANTS_MAX: usize = 256;
 
 /// RTYPE: Base 2.0, clause 7.2.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum ReservationType {
-    /// Others than the holder may not write.
+    /// Only the holder may write.
     WriteExclusive = 1,
-    /// Others than the holder may neither write nor read.
+    /// Only the holder may read and write.
     ExclusiveAccess = 2,
-    /// Others than registrants may not write.
+    /// Only registrants may write.
     WriteExclusiveRegistrantsOnly = 3,
-    /// Others than registrants may neither write nor read.
+    /// Only registrants may read and write.
     ExclusiveAccessRegistrantsOnly = 4,
-    /// As [`ReservationType::WriteExclusiveRegistrantsOnly`], and every registrant holds it.
+    /// As [`ReservationType::WriteExclusiveRegistrantsOnly`], but every registrant is a holder.
     WriteExclusiveAllRegistrants = 5,
-    /// As [`ReservationType::ExclusiveAccessRegistrantsOnly`], and every registrant holds it.
+    /// As [`ReservationType::ExclusiveAccessRegistrantsOnly`], but every registrant is a holder.
     ExclusiveAccessAllRegistrants = 6,
 }
 
@@ -51,28 +52,28 @@ impl ReservationType {
         ReservationType::ExclusiveAccessAllRegistrants,
     ];
 
-    /// The type of a number. `None` if it is that of none.
+    /// The type with this number. `None` if there is none.
     pub fn of(number: u8) -> Option<ReservationType> {
         ReservationType::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
-    /// Every registrant holds it.
+    /// Whether every registrant is a holder.
     pub fn is_of_all(self) -> bool {
         self as u8 >= 5
     }
 
-    /// Registrants have access that do not hold it.
+    /// Whether registrants that are not holders have access.
     fn lets_registrants_in(self) -> bool {
         self as u8 >= 3
     }
 
-    /// Reads are excluded, too: those with even numbers.
+    /// Whether the type excludes reads, too: types with even numbers do.
     fn excludes_reads(self) -> bool {
         (self as u8).is_multiple_of(2)
     }
 }
 
-/// What a host may do with a namespace.
+/// The access of a host to a namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Permit {
     /// Commands of the read group: Read, Compare, Verify (Base 2.0, clause 8.19, "Command Behavior
@@ -83,23 +84,23 @@ pub struct Permit {
 }
 
 impl Permit {
-    /// Nothing is excluded.
+    /// Full access.
     pub const ALL: Permit = Permit { reads: true, writes: true };
 }
 
-/// RNLPT, what a reservation notification says: Base 2.0, clause 8.19.1.
+/// RNLPT, the type of a reservation notification: Base 2.0, clause 8.19.1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Notice {
-    /// Another host has removed the registration.
+    /// Another host removed the registration.
     RegistrationPreempted = 1,
-    /// The reservation is gone, and the host is still registered.
+    /// The reservation was released, and the host is still registered.
     ReservationReleased = 2,
-    /// Another host has cleared reservation and registrations.
+    /// Another host cleared the reservation and all registrations.
     ReservationPreempted = 3,
 }
 
-/// Registrants of a namespace, and who has reserved it.
+/// The registrants of a namespace, and its reservation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reservations {
     /// Keys, by host.
@@ -114,14 +115,15 @@ pub struct Reservations {
 /// A reservation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
-    /// What it excludes.
+    /// The type.
     pub kind: ReservationType,
-    /// Who holds it; `None` if all registrants do.
+    /// The holder; `None` if all registrants are.
     pub holder: Option<HostId>,
 }
 
 impl Reservations {
-    /// What was saved of a namespace whose reservations persist. `None` if it breaks an invariant.
+    /// Restores the saved state of a namespace with persistence. `None` if it violates an
+    /// invariant.
     pub fn restore(registrants: BTreeMap<HostId, u64>, held: Option<Held>, generation: u32) -> Option<Reservations> {
         let restored = Reservations { registrants, held, persists: true, generation };
         restored.is_sound().then_some(restored)
@@ -146,27 +148,27 @@ impl Reservations {
         self.held
     }
 
-    /// PTPL: registrations and the reservation outlive a loss of power.
+    /// PTPL: whether registrations and the reservation survive a power loss.
     pub fn persists(&self) -> bool {
         self.persists
     }
 
-    /// GEN: how often registrations have changed, modulo 2^32.
+    /// GEN: number of changes of registrations, modulo 2^32.
     pub fn generation(&self) -> u32 {
         self.generation
     }
 
-    /// The feature Reservation Persistence is set.
+    /// Sets the feature Reservation Persistence.
     pub fn set_persistence(&mut self, persists: bool) {
         self.persists = persists;
     }
 
-    /// What is left after a loss of power.
+    /// The state after a power loss.
     pub fn after_power_loss(&self) -> Reservations {
         if self.persists { self.clone() } else { Reservations::default() }
     }
 
-    /// What `host` may do.
+    /// The access of `host`.
     pub fn permit(&self, host: &HostId) -> Permit {
         let Some(Held { kind, holder }) = self.held else { return Permit::ALL };
         let is_in = holder == Some(*host) || (kind.lets_registrants_in() && self.registrants.contains_key(host));
@@ -180,12 +182,12 @@ impl Reservations {
         })
     }
 
-    /// Does what `host` asks for. Gives who is to be told what.
+    /// Executes a request of `host`. Returns the hosts to notify, with the notifications.
     ///
     /// # Errors
-    /// The status that the host gets. Nothing is changed then.
+    /// The status for the host. Nothing is changed then.
     pub fn apply(&mut self, host: &HostId, request: &ReservationRequest) -> Result<Vec<(HostId, Notice)>, Status> {
-        // "A Host Identifier of 0h": nobody could tell such hosts apart.
+        // "A Host Identifier of 0h": such hosts could not be told apart.
         if *host == [0; 16] {
             return Err(Status::INVALID_FIELD);
         }
@@ -214,7 +216,7 @@ impl Reservations {
                 others(cleared.into_keys(), host, Notice::ReservationPreempted)
             }
         };
-        // Neither taking nor releasing a reservation counts.
+        // Acquire and Release do not count.
         if !matches!(request, ReservationRequest::Acquire { .. } | ReservationRequest::Release { .. }) {
             self.generation = self.generation.wrapping_add(1);
         }
@@ -222,13 +224,13 @@ impl Reservations {
         Ok(told)
     }
 
-    /// A command of a host that is registered under another key, or not at all, conflicts.
+    /// A request conflicts if its host is registered under another key, or not at all.
     fn check_key(&self, host: &HostId, key: u64) -> Result<(), Status> {
         if self.registrants.get(host) == Some(&key) { Ok(()) } else { Err(Status::RESERVATION_CONFLICT) }
     }
 
-    /// Clauses 8.19.2 and 8.19.4. `current` is the key that the host says it has; `None` if that is
-    /// not to be looked at.
+    /// Clauses 8.19.2 and 8.19.4. `current` is the key that the host claims to have; `None` if it
+    /// is not checked.
     fn register(
         &mut self,
         host: &HostId,
@@ -238,13 +240,13 @@ impl Reservations {
         let known = self.registrants.get(host).copied();
         let is_right = known.is_some() && current.is_none_or(|current| known == Some(current));
         match action {
-            // 0 is how a preempting host says "all".
+            // A preempting host uses 0 for "all".
             RegisterAction::Register(0) | RegisterAction::Replace(0) => Err(Status::INVALID_FIELD),
             RegisterAction::Register(key) => match known {
                 Some(known) if known != key => Err(Status::RESERVATION_CONFLICT),
                 _ => self.enter(host, key),
             },
-            // Whoever ignores the key that there is does not need one.
+            // A host that ignores the existing key does not need to be registered.
             RegisterAction::Replace(key) if is_right || (known.is_none() && current.is_none()) => self.enter(host, key),
             RegisterAction::Unregister if is_right => Ok(self.remove(host)),
             RegisterAction::Replace(_) | RegisterAction::Unregister => Err(Status::RESERVATION_CONFLICT),
@@ -259,7 +261,7 @@ impl Reservations {
         Ok(Vec::new())
     }
 
-    /// Removes a registrant and, where nobody holds it any more, the reservation.
+    /// Removes a registrant and, if no holder is left, the reservation.
     fn remove(&mut self, host: &HostId) -> Vec<(HostId, Notice)> {
         let held = self.holds(host).then_some(self.held).flatten();
         self.registrants.remove(host);
@@ -268,7 +270,7 @@ impl Reservations {
             return Vec::new();
         }
         self.held = None;
-        // Those who had access all the time have nothing to hear.
+        // Registrants are notified only if the type gave them access.
         if kind.lets_registrants_in() { self.released(host) } else { Vec::new() }
     }
 
@@ -307,13 +309,13 @@ impl Reservations {
         let meant = self.registrants.iter().filter(is_meant).map(|(other, _)| *other);
         if !replaced {
             let meant: Vec<HostId> = meant.collect();
-            // With 0 there is no reservation: nobody has that key.
+            // With 0 there is no reservation, and no host has that key.
             if meant.is_empty() || preempted == 0 {
                 return Err(Status::RESERVATION_CONFLICT);
             }
             for gone in &meant {
-                // A reservation ends with these only where it is one of all registrants, and none
-                // is left to hear of it.
+                // This ends a reservation only if all registrants held it, and then no host is left
+                // to notify.
                 let told = self.remove(gone);
                 debug_assert!(told.is_empty());
             }
@@ -332,7 +334,7 @@ impl Reservations {
         Ok(told)
     }
 
-    /// Clause 8.19.6. Whoever is registered and holds nothing releases nothing.
+    /// Clause 8.19.6. A registrant that holds nothing releases nothing.
     fn release(&mut self, host: &HostId, kind: Option<ReservationType>) -> Result<Vec<(HostId, Notice)>, Status> {
         let Some(held) = self.held.filter(|_| self.holds(host)) else { return Ok(Vec::new()) };
         if kind != Some(held.kind) {

@@ -1,84 +1,86 @@
-//! The controller's side of a connection: what comes in.
+//! The controller's side of a connection: reception.
 
 use super::frame::{Body, Frame, wrong_header};
 use super::pdu::{self, CapsuleCmd, Data, Digests, FLAG_LAST, Head, Initialize, Kind, Terminate, Writer};
 use super::violation::Violation;
 use crate::Command;
 
-/// What a controller offers to hosts.
+/// The controller's limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Data in a command capsule at most, in bytes.
+    /// Maximum data in a command capsule, in bytes.
     pub capsule_data_bytes_max: u32,
-    /// MAXH2CDATA: data in one PDU at most, in bytes; a multiple of 4, at least 4096.
+    /// MAXH2CDATA: maximum data in one PDU, in bytes; a multiple of 4, at least 4096.
     pub pdu_data_bytes_max: u32,
-    /// Commands whose data may be on their way at the same time.
+    /// Commands with a data transfer in progress.
     pub transfers_max: u16,
-    /// Digests that a host may have.
+    /// Digests that a host may use.
     pub digests: Digests,
 }
 
-/// Data from this length on are received straight into their place if none of them has arrived yet,
-/// in bytes.
+/// Data of this length or more, in bytes, are received directly into their destination if none of
+/// them has arrived yet.
 pub(super) const DIRECT_BYTES_MIN: u32 = 16 << 10;
 
-/// Whose data these are.
+/// The destination of data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum To {
-    /// The command's that the last [`Step::Command`] gave.
+    /// The command of the last [`Step::Command`].
     Capsule,
-    /// Of the transfer with this tag.
+    /// The transfer with this tag.
     Transfer(u16),
 }
 
-/// What comes next.
+/// The result of one step.
 #[derive(Debug, Clone, Copy)]
 pub enum Step {
-    /// Nothing to do; go on.
+    /// Nothing to do; continue.
     Continue,
     /// More input is needed.
     NeedMore,
     /// The connection is initialized: send this.
     Initialized(Head),
-    /// A command. Its `data_bytes` of data in the capsule follow, and then [`Step::Received`],
-    /// unless there are none.
+    /// A command. Its `data_bytes` of data in the capsule follow, then [`Step::Received`]. Without
+    /// data neither follows.
     Command {
         /// The command.
         command: Command,
         /// Bytes of data in the capsule.
         data_bytes: u32,
     },
-    /// The `len` bytes that were taken from the input are data.
+    /// The `len` bytes taken from the input are data.
     Data {
-        /// Of what.
+        /// Their destination.
         to: To,
-        /// Where in the data of the command or capsule they begin.
+        /// Offset in the data of the command or capsule.
         offset: u32,
-        /// Their number.
+        /// Number of bytes.
         len: usize,
     },
-    /// The input is empty, and `len` bytes of data come next. They may be received straight into
-    /// place, all or some: then [`Receiver::received`] has to be told. Or into the input as ever.
+    /// The input is empty, and `len` bytes of data come next. The caller may receive all or some of
+    /// them directly into their destination and then call [`Receiver::received`]. Or it receives
+    /// them into the input as usual.
     Receive {
-        /// Of what.
+        /// Their destination.
         to: To,
-        /// Where in the data of the command or capsule they begin.
+        /// Offset in the data of the command or capsule.
         offset: u32,
-        /// Their number.
+        /// Number of bytes.
         len: u32,
     },
-    /// All data are there. A tag is free again.
+    /// All data have arrived. The tag is free again.
     Received {
-        /// Of what.
+        /// Their destination.
         to: To,
-        /// Their digests are right, if there are digests.
+        /// Whether their digests are right, if there are digests.
         intact: bool,
     },
-    /// The host broke the protocol or ends it. Send [`Receiver::farewell`] and close.
+    /// The host violated the protocol or ends the connection. Send [`Receiver::farewell`] and
+    /// close.
     Close(Violation),
 }
 
-/// A transfer that was asked for.
+/// A requested transfer.
 #[derive(Debug, Clone, Copy)]
 struct Transfer {
     cid: u16,
@@ -87,30 +89,30 @@ struct Transfer {
     intact: bool,
 }
 
-/// Cuts what a host sends into commands and data. A pure machine: it owns no buffer.
+/// Splits a host's byte stream into commands and data. It does no I/O and owns no buffer.
 #[derive(Debug)]
 pub struct Receiver {
     limits: Limits,
-    /// Once the connection is initialized.
+    /// Set once the connection is initialized.
     writer: Option<Writer>,
     body: Option<(To, u32, Body)>,
     transfers: Vec<Option<Transfer>>,
-    /// The header that the last violation was in.
+    /// The header that caused the last violation.
     wrong: Vec<u8>,
 }
 
 impl Receiver {
-    /// A connection that was just accepted.
+    /// A newly accepted connection.
     pub fn new(limits: Limits) -> Receiver {
         Receiver { limits, writer: None, body: None, transfers: Vec::new(), wrong: Vec::new() }
     }
 
-    /// What writes the PDUs to the host. `None` before [`Step::Initialized`].
+    /// The writer of PDUs to the host. `None` before [`Step::Initialized`].
     pub fn writer(&self) -> Option<Writer> {
         self.writer
     }
 
-    /// Looks at the input. Returns how many bytes of it were taken, and what comes next.
+    /// Processes the input. Returns the number of bytes taken from it, and the result.
     #[inline]
     pub fn step(&mut self, input: &[u8]) -> (usize, Step) {
         if self.body.is_some() {
@@ -125,8 +127,8 @@ impl Receiver {
         }
     }
 
-    /// Asks for the data of a command. Gives the tag and the PDU to send, or `None` if so many
-    /// transfers are on their way.
+    /// Requests the data of a command. Returns the tag and the PDU to send. `None` if too many
+    /// transfers are in progress.
     pub fn ask(&mut self, cid: u16, len: u32) -> Option<(u16, Head)> {
         let writer = self.writer?;
         let free = self.transfers.iter().position(Option::is_none).unwrap_or(self.transfers.len());
@@ -140,10 +142,10 @@ impl Receiver {
         Some((free as u16, writer.ready_to_transfer(cid, free as u16, 0, len)))
     }
 
-    /// These bytes were received into the place that [`Step::Receive`] named.
+    /// Accounts for bytes received into the destination of [`Step::Receive`].
     ///
     /// # Panics
-    /// If there are more of them than it named.
+    /// If there are more bytes than announced.
     pub fn received(&mut self, data: &[u8]) {
         let (_, offset, body) = self.body.as_mut().expect("data are arriving");
         assert!(data.len() <= body.left as usize, "{} bytes where {} were to come", data.len(), body.left);
@@ -151,8 +153,8 @@ impl Receiver {
         *offset += data.len() as u32;
     }
 
-    /// What to say to the host before the connection is closed for `violation`: C2HTermReq, or
-    /// nothing.
+    /// The message to the host before the connection is closed because of `violation`: C2HTermReq,
+    /// or empty.
     pub fn farewell(&self, violation: &Violation) -> Vec<u8> {
         match violation.fatal_error() {
             Some((status, information)) => pdu::terminate(Kind::C2hTermReq, status, information, &self.wrong),
@@ -219,7 +221,7 @@ impl Receiver {
         }
     }
 
-    /// The header of data that were asked for.
+    /// The header of requested data.
     fn transfer(&mut self, frame: &Frame) -> Result<(), Violation> {
         let pdu: Data = frame.as_pdu();
         let (tag, cid, offset, len) = (pdu.tag.get(), pdu.cid.get(), pdu.offset.get(), pdu.len.get());
@@ -262,7 +264,7 @@ impl Receiver {
             header: asked.header && self.limits.digests.header,
             data: asked.data && self.limits.digests.data,
         };
-        // MAXR2T needs no look: no command is asked for data more than once.
+        // MAXR2T does not matter: a command has at most one request for data.
         self.writer = Some(Writer::new(digests, request.alignment));
         let response = pdu::initialize(Kind::IcResp, 0, digests, self.limits.pdu_data_bytes_max);
         Ok((frame.head_bytes, Step::Initialized(response)))

@@ -1,4 +1,4 @@
-//! One PDU after the other out of a stream of bytes, for both sides.
+//! Splits a byte stream into PDUs, for both sides.
 
 use zerocopy::FromBytes;
 
@@ -7,24 +7,24 @@ use super::pdu::{
 };
 use super::violation::Violation;
 
-/// The header of a PDU that has arrived and been checked as far as all PDUs are alike.
+/// The header of a received PDU, after the checks that all PDUs have in common.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Frame {
     pub kind: Kind,
     pub flags: u8,
-    /// Bytes up to the data, or up to the end where there are none.
+    /// Bytes up to the data, or up to the end of a PDU without data.
     pub head_bytes: usize,
     /// Bytes of data without their digest.
     pub data_bytes: u32,
-    /// A digest follows the data.
+    /// Whether a digest follows the data.
     pub data_digest: bool,
     bytes: [u8; HEADER_BYTES_MAX],
 }
 
 impl Frame {
-    /// Reads the header at the front of `input`. `None` if it is not there as a whole.
+    /// Reads the header at the front of `input`. `None` if it is incomplete.
     ///
-    /// `expects` says which PDUs the other side may send now.
+    /// `expects` says which PDUs the other side may send at this point.
     pub fn read(input: &[u8], digests: Digests, expects: impl Fn(Kind) -> bool) -> Result<Option<Frame>, Violation> {
         let Ok((common, _)) = Common::ref_from_prefix(input) else { return Ok(None) };
         let kind = Kind::from_number(common.kind).ok_or(Violation::Kind(common.kind))?;
@@ -35,7 +35,7 @@ impl Frame {
         if usize::from(common.header_len) != header_bytes {
             return Err(Violation::HeaderLen { kind, len: common.header_len });
         }
-        // Requests to end and to begin have no digests.
+        // PDUs that initialize or terminate a connection have no digests.
         let plain = matches!(kind, Kind::IcReq | Kind::IcResp | Kind::H2cTermReq | Kind::C2hTermReq);
         let digests = if plain { Digests::default() } else { digests };
         if (common.flags & FLAG_HEADER_DIGEST != 0) != digests.header {
@@ -89,8 +89,8 @@ impl Frame {
     }
 }
 
-/// The header at the front of `input` that `violation` is in, as far as it has to be there for that
-/// to be seen: the common part or all of it. So it does not depend on how much has arrived behind.
+/// The header at the front of `input` that caused `violation`: only the bytes needed to detect it,
+/// the common part or the whole header. So the result does not depend on how much input follows.
 pub(super) fn wrong_header(input: &[u8], violation: &Violation) -> Vec<u8> {
     let kind = input.first().and_then(|number| Kind::from_number(*number));
     let len = match (violation, kind) {
@@ -108,12 +108,12 @@ pub(super) fn wrong_header(input: &[u8], violation: &Violation) -> Vec<u8> {
     input[..len.min(input.len())].to_vec()
 }
 
-/// The data of a PDU while they arrive.
+/// The data of a PDU during reception.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Body {
-    /// Bytes that are still to come, without the digest.
+    /// Bytes still to come, without the digest.
     pub left: u32,
-    /// The CRC-32C of what has come; `None` where no digest follows.
+    /// The CRC-32C of the data received so far; `None` if no digest follows.
     sum: Option<u32>,
 }
 
@@ -122,7 +122,7 @@ impl Body {
         Body { left: frame.data_bytes, sum: frame.data_digest.then_some(0) }
     }
 
-    /// Data have come.
+    /// Accounts for received data.
     #[inline]
     pub fn arrived(&mut self, data: &[u8]) {
         if let Some(sum) = &mut self.sum {
@@ -131,8 +131,8 @@ impl Body {
         self.left -= data.len() as u32;
     }
 
-    /// Behind the last byte: reads the digest. `None` if it is not there yet; otherwise how many
-    /// bytes it has, and whether it is right.
+    /// Reads the digest behind the last byte. `None` if it is incomplete. Otherwise its length in
+    /// bytes, and whether it is right.
     #[inline]
     pub fn finish(&self, input: &[u8]) -> Option<(usize, bool)> {
         let Some(sum) = self.sum else { return Some((0, true)) };

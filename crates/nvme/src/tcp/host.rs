@@ -1,4 +1,4 @@
-//! The host's side of a connection: what comes in.
+//! The host's side of a connection: reception.
 
 use std::collections::VecDeque;
 
@@ -11,71 +11,70 @@ use super::pdu::{
 use super::violation::Violation;
 use crate::{Completion, Status};
 
-/// The least MAXH2CDATA that a controller may have: TCP Transport 1.0, figure 18.
+/// The smallest MAXH2CDATA of a controller: TCP Transport 1.0, figure 18.
 const PDU_DATA_BYTES_MIN: u32 = 4096;
 
-/// The greatest CPDA: TCP Transport 1.0, figure 18.
+/// The largest CPDA: TCP Transport 1.0, figure 18.
 const ALIGNMENT_MAX: u8 = 31;
 
-/// What a host wants of a connection.
+/// The host's parameters of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostLimits {
-    /// Digests that are asked for. Those that the controller does not want are not used.
+    /// Digests that the host requests. Each is used only if the controller agrees.
     pub digests: Digests,
-    /// HPDA: the alignment of data in PDUs to the host, in dwords, one less; up to 31.
+    /// HPDA: the alignment of data in PDUs to the host, in dwords, minus one; up to 31.
     pub alignment: u8,
-    /// R2Ts that a command may have at the same time, at least 1: MAXR2T and one.
+    /// R2Ts of one command at the same time, at least 1: MAXR2T plus one.
     pub requests_max: u32,
-    /// Commands in flight at the same time: the entries of the queue.
+    /// Commands in flight: the entries of the queue.
     pub commands_max: u16,
 }
 
-/// What both sides have agreed on.
+/// The negotiated parameters of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
-    /// Digests that are used.
+    /// Digests in use.
     pub digests: Digests,
-    /// CPDA: the alignment of data in PDUs to the controller, in dwords, one less.
+    /// CPDA: the alignment of data in PDUs to the controller, in dwords, minus one.
     pub alignment: u8,
-    /// MAXH2CDATA: data in one H2CData PDU at most, in bytes.
+    /// MAXH2CDATA: maximum data in one H2CData PDU, in bytes.
     pub pdu_data_bytes_max: u32,
 }
 
-/// Data that a command has outside of its capsule, and which way they go.
+/// Data that a command has outside of its capsule, and their direction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transfer {
-    /// None, or all of them are in the capsule.
+    /// No data, or all of them are in the capsule.
     None,
-    /// So many bytes come from the controller.
+    /// The controller sends this many bytes.
     ToHost(u32),
-    /// So many come at most, and one at least: the controller decides.
+    /// The controller sends 1 to this many bytes: it decides how many.
     ToHostUpTo(u32),
-    /// The controller asks for so many bytes.
+    /// The controller requests this many bytes.
     ToController(u32),
 }
 
-/// Data that a controller asks for: R2T.
+/// A controller's request for data: R2T.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     /// The command.
     pub cid: u16,
     /// TTAG.
     pub tag: u16,
-    /// R2TO: where in the data of the command they begin.
+    /// R2TO: offset in the data of the command.
     pub offset: u32,
-    /// R2TL: their number.
+    /// R2TL: number of bytes.
     pub len: u32,
 }
 
-/// A part of the data that were asked for, as long as one PDU may be.
+/// A part of the requested data that fits into one PDU.
 #[derive(Debug, Clone, Copy)]
 pub struct Piece {
-    /// The header, with the padding behind it. The data follow, and then their digest, if that was
-    /// agreed on.
+    /// The header, with the padding behind it. The data follow, then their digest if negotiated.
     pub head: Head,
-    /// Where in the data of the command they begin.
+    /// Offset in the data of the command.
     pub offset: u32,
-    /// Their number.
+    /// Number of bytes.
     pub len: u32,
 }
 
@@ -83,7 +82,7 @@ pub struct Piece {
 #[derive(Debug, Clone, Copy)]
 pub struct Pieces {
     writer: Writer,
-    /// What is still to be sent.
+    /// The part still to be sent.
     left: Request,
     pdu_data_bytes_max: u32,
 }
@@ -105,91 +104,92 @@ impl Iterator for Pieces {
     }
 }
 
-/// What comes next.
+/// The result of one step.
 #[derive(Debug, Clone, Copy)]
 pub enum HostStep {
-    /// Nothing to do; go on.
+    /// Nothing to do; continue.
     Continue,
     /// More input is needed.
     NeedMore,
     /// The connection is initialized: commands may be sent.
     Initialized(Agreement),
-    /// The `len` bytes that were taken from the input are data.
+    /// The `len` bytes taken from the input are data.
     Data {
-        /// Of this command.
+        /// The command that they belong to.
         cid: u16,
-        /// Where in the data of the command they begin.
+        /// Offset in the data of the command.
         offset: u32,
-        /// Their number.
+        /// Number of bytes.
         len: usize,
     },
-    /// The input is empty, and `len` bytes of data come next. They may be received straight into
-    /// place, all or some: then [`HostReceiver::received`] has to be told. Or into the input as
-    /// ever.
+    /// The input is empty, and `len` bytes of data come next. The caller may receive all or some of
+    /// them directly into their destination and then call [`HostReceiver::received`]. Or it
+    /// receives them into the input as usual.
     Receive {
-        /// Of this command.
+        /// The command that they belong to.
         cid: u16,
-        /// Where in the data of the command they begin.
+        /// Offset in the data of the command.
         offset: u32,
-        /// Their number.
+        /// Number of bytes.
         len: u32,
     },
-    /// The controller asks for data: send [`HostReceiver::pieces`].
+    /// The controller requests data: send [`HostReceiver::pieces`].
     Requested(Request),
-    /// A command has ended; its identifier is free again. After a success all data for the host
-    /// have been there.
+    /// A command has ended, and its identifier is free again. After a success all data for the host
+    /// have been received.
     Completed {
-        /// How it ended. SQHD is [`Completion::NO_FLOW_CONTROL`] where no response was sent, but
-        /// data with SUCCESS.
+        /// The completion. SQHD is [`Completion::NO_FLOW_CONTROL`] if the controller sent no
+        /// response, but data with SUCCESS.
         completion: Completion,
-        /// The digests of its data were right, if there were digests. If not, nothing of them is to
-        /// be believed: a command that is repeated may succeed (TCP Transport 1.0, clause 3.3.1.2).
+        /// The digests of its data were right, if there were digests. If not, the data are invalid.
+        /// The host may repeat the command (TCP Transport 1.0, clause 3.3.1.2).
         intact: bool,
     },
-    /// The controller broke the protocol or ends it. Send [`HostReceiver::farewell`] and close.
+    /// The controller violated the protocol or ends the connection. Send [`HostReceiver::farewell`]
+    /// and close.
     Close(Violation),
 }
 
-/// A command that was sent and not answered.
+/// A command that was sent and not answered yet.
 #[derive(Debug, Clone, Copy)]
 struct InFlight {
     transfer: Transfer,
-    /// Bytes that came from the controller, or that it has asked for. Both go in order.
+    /// Bytes received from the controller, or requested by it. Both proceed in order.
     done: u32,
-    /// R2Ts that were not answered yet.
+    /// R2Ts not answered yet.
     requests: u32,
     intact: bool,
 }
 
-/// The data of a PDU while they arrive.
+/// The data of a PDU during reception.
 #[derive(Debug, Clone, Copy)]
 struct Arriving {
     cid: u16,
     offset: u32,
     body: Body,
-    /// SUCCESS: the command ends with these.
+    /// SUCCESS: these data complete the command.
     success: bool,
 }
 
-/// Cuts what a controller sends into responses, data and requests for data, and checks that they
-/// belong to commands in flight. A pure machine: it owns no buffer.
+/// Splits a controller's byte stream into responses, data and requests for data, and checks that
+/// they belong to commands in flight. It does no I/O and owns no buffer.
 #[derive(Debug)]
 pub struct HostReceiver {
     limits: HostLimits,
-    /// Once the connection is initialized.
+    /// Set once the connection is initialized.
     agreed: Option<(Agreement, Writer)>,
     arriving: Option<Arriving>,
     /// By command identifier.
     commands: Vec<Option<InFlight>>,
-    /// Identifiers below the length of `commands` that are not in use, the one that was for the
-    /// longest time first: so a response that comes twice is noticed.
+    /// Unused identifiers below the length of `commands`, the longest unused first. So a duplicate
+    /// response is detected.
     free: VecDeque<u16>,
-    /// The header that the last violation was in.
+    /// The header that caused the last violation.
     wrong: Vec<u8>,
 }
 
 impl HostReceiver {
-    /// A connection that was just made. [`HostReceiver::request`] is the first thing to send.
+    /// A new connection. The host first sends [`HostReceiver::request`].
     pub fn new(limits: HostLimits) -> HostReceiver {
         let (commands, free, wrong) = (Vec::new(), VecDeque::new(), Vec::new());
         HostReceiver { limits, agreed: None, arriving: None, commands, free, wrong }
@@ -201,23 +201,23 @@ impl HostReceiver {
         pdu::initialize(Kind::IcReq, alignment, digests, requests_max.saturating_sub(1))
     }
 
-    /// What writes the PDUs to the controller. `None` before [`HostStep::Initialized`].
+    /// The writer of PDUs to the controller. `None` before [`HostStep::Initialized`].
     pub fn writer(&self) -> Option<Writer> {
         self.agreed.map(|(_, writer)| writer)
     }
 
-    /// What was agreed on. `None` before [`HostStep::Initialized`].
+    /// The negotiated parameters. `None` before [`HostStep::Initialized`].
     pub fn agreement(&self) -> Option<Agreement> {
         self.agreed.map(|(agreement, _)| agreement)
     }
 
-    /// Commands in flight.
+    /// The number of commands in flight.
     pub fn in_flight(&self) -> usize {
         self.commands.len() - self.free.len()
     }
 
-    /// Takes a command up that is about to be sent, and gives its identifier; `None` if so many are
-    /// in flight.
+    /// Registers a command that is about to be sent, and returns its identifier. `None` if the
+    /// queue is full.
     #[inline]
     pub fn begin(&mut self, transfer: Transfer) -> Option<u16> {
         let command = Some(InFlight { transfer, done: 0, requests: 0, intact: true });
@@ -232,8 +232,8 @@ impl HostReceiver {
         Some((self.commands.len() - 1) as u16)
     }
 
-    /// The PDUs that carry the data which were asked for. They are to be sent now: the request
-    /// counts as answered. There are none before [`HostStep::Initialized`].
+    /// The PDUs with the requested data. The caller sends them now: the request counts as answered.
+    /// There are none before [`HostStep::Initialized`].
     pub fn pieces(&mut self, request: &Request) -> Pieces {
         let (agreed, writer, len) = match self.agreed {
             Some((agreed, writer)) => (agreed.pdu_data_bytes_max, writer, request.len),
@@ -245,7 +245,7 @@ impl HostReceiver {
         Pieces { writer, left: Request { len, ..*request }, pdu_data_bytes_max: agreed }
     }
 
-    /// Looks at the input. Returns how many bytes of it were taken, and what comes next.
+    /// Processes the input. Returns the number of bytes taken from it, and the result.
     #[inline]
     pub fn step(&mut self, input: &[u8]) -> (usize, HostStep) {
         if self.arriving.is_some() {
@@ -260,10 +260,10 @@ impl HostReceiver {
         }
     }
 
-    /// These bytes were received into the place that [`HostStep::Receive`] named.
+    /// Accounts for bytes received into the destination of [`HostStep::Receive`].
     ///
     /// # Panics
-    /// If there are more of them than it named.
+    /// If there are more bytes than announced.
     pub fn received(&mut self, data: &[u8]) {
         let Arriving { offset, body, .. } = self.arriving.as_mut().expect("data are arriving");
         assert!(data.len() <= body.left as usize, "{} bytes where {} were to come", data.len(), body.left);
@@ -271,8 +271,8 @@ impl HostReceiver {
         *offset += data.len() as u32;
     }
 
-    /// What to say to the controller before the connection is closed for `violation`: H2CTermReq,
-    /// or nothing.
+    /// The message to the controller before the connection is closed because of `violation`:
+    /// H2CTermReq, or empty.
     pub fn farewell(&self, violation: &Violation) -> Vec<u8> {
         match violation.fatal_error() {
             Some((status, information)) => pdu::terminate(Kind::H2cTermReq, status, information, &self.wrong),
@@ -311,7 +311,7 @@ impl HostReceiver {
         (taken, HostStep::Completed { completion, intact })
     }
 
-    /// A command is answered.
+    /// Frees the identifier of an answered command.
     #[inline]
     fn end(&mut self, cid: u16) {
         self.commands[usize::from(cid)] = None;
@@ -341,10 +341,10 @@ impl HostReceiver {
         let CapsuleResp { completion, .. } = frame.as_pdu();
         let cid = completion.cid.get();
         let command = *self.command(cid).ok_or(Violation::Response { cid })?;
-        // A success without the data would hand out whatever was in their place.
+        // A success without all data would expose the previous content of the buffer.
         let is_whole = match command.transfer {
             Transfer::ToHost(len) => command.done >= len,
-            // With the last of them it is known how many there are.
+            // The last data PDU tells the length and changes this to `ToHost`.
             Transfer::ToHostUpTo(_) => false,
             Transfer::None | Transfer::ToController(_) => true,
         };
@@ -355,7 +355,7 @@ impl HostReceiver {
         Ok(HostStep::Completed { completion, intact: command.intact })
     }
 
-    /// The header of data for the host, which come in order.
+    /// The header of data for the host. Data arrive in order.
     #[inline]
     fn data_header(&mut self, frame: &Frame) -> Result<HostStep, Violation> {
         let pdu: Data = frame.as_pdu();
@@ -385,7 +385,7 @@ impl HostReceiver {
         Ok(HostStep::Continue)
     }
 
-    /// A request for data, which are asked for in order.
+    /// A request for data. Requests arrive in order.
     fn requested(&mut self, frame: &Frame) -> Result<HostStep, Violation> {
         let pdu: ReadyToTransfer = frame.as_pdu();
         let request = Request { cid: pdu.cid.get(), tag: pdu.tag.get(), offset: pdu.offset.get(), len: pdu.len.get() };

@@ -44,12 +44,11 @@ pub const DIGEST_BYTES: usize = 4;
 /// The longest header, that of ICReq and ICResp, in bytes.
 pub const HEADER_BYTES_MAX: usize = 128;
 
-/// Data of a terminate request at most, in bytes: the header that was wrong (TCP Transport 1.0,
-/// figure 19).
+/// Maximum data of a terminate request, in bytes: the wrong header (TCP Transport 1.0, figure 19).
 pub const TERM_DATA_BYTES_MAX: usize = 128;
 
 impl Kind {
-    /// The type of a number. `None` if there is no such PDU.
+    /// The type with this number. `None` if there is none.
     pub fn from_number(number: u8) -> Option<Kind> {
         Some(match number {
             0x00 => Kind::IcReq,
@@ -65,7 +64,7 @@ impl Kind {
         })
     }
 
-    /// HLEN: bytes of its header, the common part included.
+    /// HLEN: bytes of the header, with the common part.
     pub fn header_bytes(self) -> usize {
         match self {
             Kind::IcReq | Kind::IcResp => 128,
@@ -99,12 +98,12 @@ pub struct Initialize {
     pub common: Common,
     /// PFV: the version of the format, 0.
     pub version: U16,
-    /// HPDA or CPDA: the alignment of data in PDUs to the sender, in dwords, one less.
+    /// HPDA or CPDA: the alignment of data in PDUs to the sender, in dwords, minus one.
     pub alignment: u8,
     /// DGST: header digest in bit 0, data digest in bit 1.
     pub digests: u8,
-    /// Of ICReq MAXR2T, one less than the R2Ts of a command at the same time; of ICResp MAXH2CDATA
-    /// in bytes.
+    /// In ICReq MAXR2T: the R2Ts of a command at the same time, minus one. In ICResp MAXH2CDATA in
+    /// bytes.
     pub maximum: U32,
     /// Reserved.
     pub reserved: [u8; 112],
@@ -152,7 +151,7 @@ pub struct Data {
     pub common: Common,
     /// CCCID: the command.
     pub cid: U16,
-    /// TTAG of H2CData, reserved in C2HData.
+    /// TTAG in H2CData, reserved in C2HData.
     pub tag: U16,
     /// DATAO: bytes from the start of the command's data.
     pub offset: U32,
@@ -170,32 +169,32 @@ pub struct ReadyToTransfer {
     pub common: Common,
     /// CCCID: the command.
     pub cid: U16,
-    /// TTAG, to be repeated in the data.
+    /// TTAG, which the host repeats in the data.
     pub tag: U16,
     /// R2TO: bytes from the start of the command's data.
     pub offset: U32,
-    /// R2TL: bytes asked for.
+    /// R2TL: bytes requested.
     pub len: U32,
     /// Reserved.
     pub reserved: U32,
 }
 
-/// What both sides of a connection have agreed on.
+/// The digests that both sides have negotiated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Digests {
-    /// Headers are followed by a digest.
+    /// A digest follows each header.
     pub header: bool,
-    /// Data are followed by a digest.
+    /// A digest follows data.
     pub data: bool,
 }
 
 impl Digests {
-    /// From DGST.
+    /// Reads DGST.
     pub fn from_bits(bits: u8) -> Digests {
         Digests { header: bits & 1 != 0, data: bits & 2 != 0 }
     }
 
-    /// As DGST.
+    /// The value of DGST.
     pub fn bits(self) -> u8 {
         u8::from(self.header) | u8::from(self.data) << 1
     }
@@ -205,8 +204,8 @@ impl Digests {
     }
 }
 
-/// A header as it is sent, with its digest and the padding in front of the data: at most 128 bytes
-/// and padding of a capsule.
+/// A header as sent, with its digest and the padding before the data: at most 128 bytes, for ICReq
+/// and ICResp, or for a capsule with padding.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {
     bytes: [u8; HEADER_BYTES_MAX],
@@ -231,25 +230,24 @@ pub struct Writer {
 }
 
 impl Default for Writer {
-    /// No digests, and data at any dword.
+    /// No digests, and data aligned to one dword.
     fn default() -> Self {
         Writer::new(Digests::default(), 0)
     }
 }
 
 impl Writer {
-    /// `alignment`: HPDA or CPDA as the other side has said.
+    /// `alignment` is the other side's HPDA or CPDA.
     pub fn new(digests: Digests, alignment: u8) -> Writer {
         Writer { digests, alignment: (usize::from(alignment) + 1) * 4 }
     }
 
-    /// What is added to headers and data.
+    /// The digests added to headers and data.
     pub fn digests(&self) -> Digests {
         self.digests
     }
 
-    /// Puts a header together. `data_bytes` follow it, and then the digest over them, if that was
-    /// agreed on.
+    /// Builds a header. `data_bytes` of data follow it, then their digest if negotiated.
     #[inline]
     fn head<P: FromBytes + IntoBytes>(&self, kind: Kind, flags: u8, mut pdu: P, data_bytes: usize) -> Head {
         let header_bytes = kind.header_bytes();
@@ -299,7 +297,7 @@ impl Writer {
         self.head(Kind::CapsuleResp, 0, CapsuleResp { common: NO_COMMON, completion }, 0)
     }
 
-    /// The header of data to the host. `success` stands for the response capsule.
+    /// The header of data to the host. `success` replaces the response capsule.
     #[inline]
     pub fn data_to_host(&self, cid: u16, offset: u32, len: u32, last: bool, success: bool) -> Head {
         let flags = if last { FLAG_LAST } else { 0 } | if success { FLAG_SUCCESS } else { 0 };
@@ -313,7 +311,7 @@ impl Writer {
         self.head(Kind::H2cData, flags, data(cid, tag, offset, len), len as usize)
     }
 
-    /// A controller asks for data.
+    /// A controller's request for data.
     pub fn ready_to_transfer(&self, cid: u16, tag: u16, offset: u32, len: u32) -> Head {
         let pdu = ReadyToTransfer {
             common: NO_COMMON,
@@ -353,7 +351,7 @@ pub fn initialize(kind: Kind, alignment: u8, digests: Digests, maximum: u32) -> 
     Writer::default().head(kind, 0, pdu, 0)
 }
 
-/// A terminate request, which has no digest: what was wrong, and the header that it was wrong in.
+/// A terminate request, which has no digest: the error, and the header that caused it.
 pub fn terminate(kind: Kind, status: u16, information: u32, wrong: &[u8]) -> Vec<u8> {
     let pdu =
         Terminate { common: NO_COMMON, status: status.into(), information: information.into(), reserved: [0; 10] };
@@ -365,7 +363,7 @@ pub fn terminate(kind: Kind, status: u16, information: u32, wrong: &[u8]) -> Vec
     bytes
 }
 
-/// The header digest's bytes, if there is one.
+/// Bytes of the header digest; 0 without one.
 pub(super) fn header_digest_bytes(digests: Digests) -> usize {
     digests.header_bytes()
 }

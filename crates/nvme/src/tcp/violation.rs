@@ -1,4 +1,4 @@
-//! What the other side of a connection can do wrong.
+//! Protocol violations by the other side of a connection.
 
 use thiserror::Error;
 
@@ -7,13 +7,13 @@ use super::pdu::Kind;
 /// A fatal transport error: the connection ends. TCP Transport 1.0, clause 3.5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Violation {
-    /// A PDU of no known type.
+    /// A PDU of an unknown type.
     #[error("there is no PDU of type {0:02x}h")]
     Kind(u8),
-    /// A PDU that this side never gets, or not now.
+    /// A PDU that this side never receives, or not at this point.
     #[error("{0:?} was not to come now")]
     Unexpected(Kind),
-    /// HLEN is not that of the type.
+    /// HLEN does not match the type.
     #[error("{kind:?} with a header of {len} bytes")]
     HeaderLen {
         /// The PDU.
@@ -21,7 +21,7 @@ pub enum Violation {
         /// HLEN.
         len: u8,
     },
-    /// PLEN and PDO do not fit the type or each other.
+    /// PLEN and PDO do not match the type or each other.
     #[error("{kind:?} of {len} bytes, with data from byte {data_offset} on")]
     Len {
         /// The PDU.
@@ -31,7 +31,7 @@ pub enum Violation {
         /// PDO.
         data_offset: u8,
     },
-    /// Digests where none, or no digests where some were agreed on.
+    /// Digests are present but were not negotiated, or the other way round.
     #[error("{kind:?} with flags {flags:02x}h: not the digests that were agreed on")]
     DigestFlags {
         /// The PDU.
@@ -42,21 +42,22 @@ pub enum Violation {
     /// The header is damaged.
     #[error("header digest {said:08x}h, counted {counted:08x}h")]
     HeaderDigest {
-        /// As sent.
+        /// The digest in the PDU.
         said: u32,
-        /// As it is.
+        /// The digest computed from the header.
         counted: u32,
     },
-    /// A version of the format that nobody knows.
+    /// An unsupported version of the PDU format.
     #[error("PDU format version {0}")]
     Version(u16),
-    /// More alignment than there is.
+    /// A data alignment above the maximum.
     #[error("data alignment {0}")]
     Alignment(u8),
-    /// MAXH2CDATA below 4096 or no multiple of four.
+    /// MAXH2CDATA is below 4096 or not a multiple of four.
     #[error("at most {0} bytes of data in a PDU")]
     DataMaximum(u32),
-    /// Data that nobody asked for, of another command, or not from where the last ended.
+    /// Data that were not requested, belong to another command, or do not continue the previous
+    /// PDU.
     #[error("data for tag {tag} and command {cid} from byte {offset} on, {len} bytes: not what was asked for")]
     Data {
         /// TTAG.
@@ -68,8 +69,8 @@ pub enum Violation {
         /// DATAL.
         len: u32,
     },
-    /// A controller asks for data that the command does not have, or not from where the last
-    /// request ended.
+    /// A controller requests data that the command does not have, or a range that does not continue
+    /// the previous request.
     #[error("command {cid} is asked for {len} bytes from byte {offset} on, with tag {tag}: it does not have them")]
     Request {
         /// TTAG.
@@ -81,19 +82,19 @@ pub enum Violation {
         /// R2TL.
         len: u32,
     },
-    /// A command is asked for data more often at the same time than was said.
+    /// A controller sends more concurrent R2Ts for a command than negotiated.
     #[error("a command is asked for data more than {0} times at the same time")]
     RequestLimit(u32),
-    /// An answer to no command in flight, or the success of one whose data are missing.
+    /// A response to a command that is not in flight, or a success although data are missing.
     #[error("a response to command {cid}, which is not in flight or lacks data")]
     Response {
         /// CID.
         cid: u16,
     },
-    /// DGST has digests that were not asked for.
+    /// DGST has digests that were not requested.
     #[error("digests {0:02x}h, which were not asked for")]
     Digests(u8),
-    /// More data in one PDU, or one capsule, than was agreed on.
+    /// More data in one PDU, or one capsule, than negotiated.
     #[error("{len} bytes of data in one PDU, where {max} are the limit")]
     DataLimit {
         /// Bytes.
@@ -101,7 +102,7 @@ pub enum Violation {
         /// The limit.
         max: u32,
     },
-    /// More commands at the same time than the queue has entries.
+    /// More commands in flight than the queue has entries.
     #[error("more than {0} commands at the same time")]
     QueueFull(u16),
     /// The other side ended the connection, with this reason.
@@ -115,8 +116,8 @@ pub enum Violation {
 }
 
 impl Violation {
-    /// FES and FEI of a terminate request; `None` where none is to be sent. TCP Transport 1.0,
-    /// figures 20 and 22.
+    /// FES and FEI of a terminate request. `None` if none is to be sent. TCP Transport 1.0, figures
+    /// 20 and 22.
     pub fn fatal_error(&self) -> Option<(u16, u32)> {
         const INVALID_HEADER_FIELD: u16 = 1;
         const SEQUENCE: u16 = 2;
@@ -141,7 +142,7 @@ impl Violation {
             Violation::Version(_) => (UNSUPPORTED, 8),
             Violation::Alignment(_) => (UNSUPPORTED, 10),
             Violation::DataMaximum(_) => (INVALID_HEADER_FIELD, 12),
-            // A terminate request is never answered with one.
+            // A terminate request is never answered with another.
             Violation::Terminated { .. } => return None,
         })
     }

@@ -1,4 +1,4 @@
-//! How a handshake names a key.
+//! Identities: how a handshake names a key.
 
 use base64ct::{Base64, Encoding};
 
@@ -9,27 +9,28 @@ use crate::auth::Hash;
 ///
 /// ```text
 /// NVMe0R01 HOSTNQN SUBNQN            version 0
-/// NVMe1R01 HOSTNQN SUBNQN DIGEST     version 1: the digest tells keys of the same host and subsystem apart
+/// NVMe1R01 HOSTNQN SUBNQN DIGEST     version 1
 /// ```
-/// R is a retained key: one that an operator has given. Those that an authentication has made (G)
-/// are not known here. 01 is SHA-256, 02 SHA-384.
+/// The digest tells keys of the same host and subsystem apart. R is a retained key, which an
+/// operator has configured. Keys that an authentication generates (G) are not supported. 01 is
+/// SHA-256, 02 SHA-384.
 ///
-/// Revision 1.0 ends an identity with a zero; nobody sends it, and it is taken off where somebody
-/// does.
+/// Revision 1.0 ends an identity with a zero byte. No known implementation sends it; a reader
+/// removes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsIdentity {
-    /// Of whom the key is.
+    /// The host that the key belongs to.
     pub host: Nqn,
-    /// For which subsystem.
+    /// The subsystem that the key is for.
     pub subsystem: Nqn,
-    /// Of the cipher suite.
+    /// The hash function of the cipher suite.
     pub hash: Hash,
-    /// Of version 1: the digest in base 64.
+    /// Only in version 1: the digest in base 64.
     pub digest: Option<String>,
 }
 
 impl TlsIdentity {
-    /// Reads one. `None` if it is none of these.
+    /// Reads an identity. `None` if it has neither form.
     pub fn parse(bytes: &[u8]) -> Option<TlsIdentity> {
         let text = std::str::from_utf8(bytes.strip_suffix(&[0]).unwrap_or(bytes)).ok()?;
         let mut parts = text.split(' ');
@@ -53,7 +54,7 @@ impl TlsIdentity {
         is_sound.then_some(TlsIdentity { host, subsystem, hash, digest })
     }
 
-    /// The text.
+    /// The identity as text.
     pub fn text(&self) -> String {
         let TlsIdentity { host, subsystem, hash, digest } = self;
         let number = *hash as u8;

@@ -1,4 +1,4 @@
-//! Keys as people carry them, and what handshakes are made with.
+//! Configured keys in their text form, and the PSKs of handshakes.
 
 use std::fmt;
 use std::str::FromStr;
@@ -13,10 +13,10 @@ use super::derive::{CONTEXT_BYTES_MAX, Derivation, derive};
 use crate::Nqn;
 use crate::auth::{Hash, crc32};
 
-/// A configured key: 32 bytes for SHA-256 or 48 for SHA-384, and whether a host's key is made of
-/// them or they are it. Its text, the PSK interchange format (TCP Transport 1.0, clause 3.6.1.5),
-/// is `NVMeTLSkey-1:HH:BASE64:`, where HH is the hash function (00: they are it), and the base 64
-/// has the bytes and their CRC-32.
+/// A configured key: 32 bytes for SHA-256 or 48 for SHA-384. A host's retained key is either
+/// derived from these bytes or is these bytes. The text form, the PSK interchange format (TCP
+/// Transport 1.0, clause 3.6.1.5), is `NVMeTLSkey-1:HH:BASE64:`. HH is the hash function (00: the
+/// bytes are the retained key), and the base 64 contains the bytes and their CRC-32.
 #[derive(Clone)]
 pub struct TlsKey {
     is_transformed: bool,
@@ -24,52 +24,53 @@ pub struct TlsKey {
     bytes: Zeroizing<Vec<u8>>,
 }
 
-/// Why a text is no key. It says nothing of the text, which may be one with a slip of the pen.
+/// Why a text is not a key. The error does not quote the text, which may be a key with a typing
+/// error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum TlsKeyError {
-    /// Another form.
+    /// The text has another form.
     #[error("it does not have the form NVMeTLSkey-1:HH:BASE64: with a colon at its end")]
     Form,
     /// HH is not 00 to 02.
     #[error("its hash function is not one of 00 (none), 01 (SHA-256) and 02 (SHA-384)")]
     Hash,
-    /// Another number of bytes.
+    /// The wrong number of bytes.
     #[error("it has not as many bytes as its hash function wants: 32 for SHA-256, 48 for SHA-384, either for none")]
     Length,
-    /// The CRC-32 is another one.
+    /// The CRC-32 does not match.
     #[error("its checksum is wrong: a character is missing or is another one")]
     Checksum,
 }
 
 const PREFIX: &str = "NVMeTLSkey-1:";
 
-/// Bytes of the digest's message behind the names.
+/// The constant part of the digest's message, behind the names.
 const DIGEST_SEED: &[u8] = b" NVMe-over-Fabrics";
 
 impl TlsKey {
-    /// Of random bytes, of which as many as the hash function has are used: 32 for SHA-256, 48 for
-    /// SHA-384. Each host has its own key of them.
+    /// A key of random bytes. It uses as many as the hash function has: 32 for SHA-256, 48 for
+    /// SHA-384. Each host derives its own retained key from it.
     ///
     /// # Panics
-    /// If there are too few, or for SHA-512, which TLS has no cipher suite for.
+    /// If there are too few bytes, or for SHA-512, which no TLS cipher suite uses.
     pub fn generate(hash: Hash, random: &[u8]) -> TlsKey {
         assert!(hash != Hash::Sha512, "no cipher suite of TLS 1.3 has SHA-512");
         let bytes = Zeroizing::new(random[..hash.bytes()].to_vec());
         TlsKey { is_transformed: true, derivation: Derivation::Rfc8446, bytes }
     }
 
-    /// The same for a peer whose libnvme is older than 1.16, and derives otherwise than the
-    /// specification says. Its text does not tell.
+    /// The same key for a peer with a libnvme before 1.16, which derives keys in another way than
+    /// the specification says. The text of the key does not show it.
     pub fn of_old_libnvme(self) -> TlsKey {
         TlsKey { derivation: Derivation::Libnvme, ..self }
     }
 
-    /// Of the cipher suite: TLS_AES_128_GCM_SHA256 or TLS_AES_256_GCM_SHA384.
+    /// The hash function of the cipher suite: TLS_AES_128_GCM_SHA256 or TLS_AES_256_GCM_SHA384.
     pub fn hash(&self) -> Hash {
         if self.bytes.len() == Hash::Sha256.bytes() { Hash::Sha256 } else { Hash::Sha384 }
     }
 
-    /// The text. Whoever reads it may pose as the host.
+    /// The key as text. A reader of the text can impersonate the host.
     pub fn text(&self) -> Zeroizing<String> {
         let mut bytes = Zeroizing::new(self.bytes.to_vec());
         bytes.extend_from_slice(&crc32(&self.bytes).to_le_bytes());
@@ -80,8 +81,8 @@ impl TlsKey {
         text
     }
 
-    /// The retained key of a host: what is to be kept in place of the configured one, which "shall
-    /// be destroyed" then (clause 3.6.1.3). Both make the same handshakes for this host.
+    /// The retained key of a host. It replaces the configured key, which "shall be destroyed" then
+    /// (clause 3.6.1.3). Both lead to the same PSKs for this host.
     pub fn retained(&self, host: &Nqn) -> TlsKey {
         let bytes = match self.is_transformed {
             true => derive(self.derivation, self.hash(), &self.bytes, "HostNQN", host.as_str().as_bytes()),
@@ -90,9 +91,9 @@ impl TlsKey {
         TlsKey { is_transformed: false, derivation: self.derivation, bytes }
     }
 
-    /// What a host may offer to a subsystem, as either derivation has it: the most telling identity
-    /// first. They have different names. Of a key [`of_old_libnvme`](TlsKey::of_old_libnvme) only
-    /// that.
+    /// The PSKs that a host may offer to a subsystem, in both derivations, which have different
+    /// identities. The most specific identity is first. A key
+    /// [`of_old_libnvme`](TlsKey::of_old_libnvme), or a retained one, has its own derivation only.
     pub fn offered(&self, host: &Nqn, subsystem: &Nqn) -> Vec<TlsPsk> {
         let mut psks = self.psks(host, subsystem);
         let old = self.clone().of_old_libnvme().psks(host, subsystem);
@@ -101,9 +102,9 @@ impl TlsKey {
         psks
     }
 
-    /// What a host and a subsystem may shake hands with: the most telling identity first. Version 0
-    /// is missing where both names together are too long for it, and for an old libnvme, since it
-    /// would have the name of another secret.
+    /// The PSKs that a host and a subsystem may use, the most specific identity first. Version 0 is
+    /// missing if both names together are too long for it. It is also missing for an old libnvme,
+    /// because its secret would differ from the standard one with the same identity.
     pub fn psks(&self, host: &Nqn, subsystem: &Nqn) -> Vec<TlsPsk> {
         let hash = self.hash();
         let retained = self.retained(host).bytes;
@@ -159,10 +160,10 @@ impl PartialEq for TlsKey {
 
 impl Eq for TlsKey {}
 
-/// What a host and a subsystem shake hands with, by one identity.
+/// The secret of a TLS handshake between a host and a subsystem, with its identity.
 #[derive(Clone)]
 pub struct TlsPsk {
-    /// Its name.
+    /// The identity.
     pub identity: TlsIdentity,
     secret: Zeroizing<Vec<u8>>,
 }

@@ -1,12 +1,12 @@
-//! Keys of TLS: TCP Transport 1.0, clause 3.6.1, with identities of version 1 as revision 1.1 has
-//! them.
+//! TLS keys: TCP Transport 1.0, clause 3.6.1, with identities of version 1 as in revision 1.1.
 //!
-//! - [`TlsKey`] is what an operator gives to both ends.
-//! - [`TlsPsk`] is what a host and a subsystem make of it for a handshake; [`TlsKey::psks`].
-//! - [`TlsIdentity`] is how a handshake names it, and says for whom it is.
+//! - [`TlsKey`]: the key that an operator configures at both ends.
+//! - [`TlsPsk`]: the secret of a handshake that a host and a subsystem derive from it;
+//!   [`TlsKey::psks`].
+//! - [`TlsIdentity`]: how a handshake names the key, with its host and subsystem.
 //!
-//! TLS itself is somebody else's: nothing here shakes hands or encrypts. Keys are wiped when they
-//! are dropped, compared in constant time, and never part of what `Debug` prints.
+//! A TLS library does handshakes and encryption, not this module. Keys are wiped when they are
+//! dropped, compared in constant time, and never part of the output of `Debug`.
 
 mod derive;
 mod identity;

@@ -1,4 +1,4 @@
-//! What Reservation Report tells: NVMe Base 2.0, clause 7.5.
+//! The data of Reservation Report: NVMe Base 2.0, clause 7.5.
 
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{Immutable, IntoBytes, Unaligned};
@@ -29,7 +29,7 @@ struct Registrant {
     reserved32: [u8; 32],
 }
 
-/// CNTLID in a subsystem whose controllers are made for each host.
+/// CNTLID in a subsystem that creates controllers for each host.
 const DYNAMIC: u16 = 0xFFFF;
 
 impl Reservations {

@@ -1,4 +1,4 @@
-//! What hosts ask of reservations: NVMe Base 2.0, clauses 7.2 to 7.4.
+//! Requests of hosts for reservations: NVMe Base 2.0, clauses 7.2 to 7.4.
 
 use super::ReservationType;
 use crate::{Command, Status, nvm};
@@ -11,16 +11,16 @@ pub struct Reserve {
     dword10: u32,
 }
 
-/// What a host asks for.
+/// A host's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReservationRequest {
     /// Reservation Register.
     Register {
         /// RREGA.
         action: RegisterAction,
-        /// CRKEY: the key that the host has. `None` is IEKEY: whatever it is.
+        /// CRKEY: the key that the host has. `None` is IEKEY: the existing key is ignored.
         current: Option<u64>,
-        /// CPTPL: whether reservations persist from now on, if that is to change.
+        /// CPTPL: the new value of persistence, if it is to change.
         persistence: Option<bool>,
     },
     /// Reservation Acquire, "Acquire".
@@ -32,18 +32,18 @@ pub enum ReservationRequest {
     },
     /// Reservation Acquire, "Preempt" or "Preempt and Abort".
     Preempt {
-        /// RTYPE of the reservation that the host wants.
+        /// RTYPE of the requested reservation.
         kind: ReservationType,
         /// CRKEY.
         key: u64,
-        /// PRKEY: the key of those who have to go.
+        /// PRKEY: the key of the hosts to preempt.
         preempted: u64,
-        /// What they have in flight has to end before this is answered.
+        /// Whether their commands in flight have to end before this is answered.
         abort: bool,
     },
     /// Reservation Release, "Release".
     Release {
-        /// RTYPE. `None` is a number that no type has.
+        /// RTYPE. `None` for an invalid number.
         kind: Option<ReservationType>,
         /// CRKEY.
         key: u64,
@@ -74,15 +74,15 @@ impl Reserve {
         Reserve { opcode: command.opcode, dword10: command.cdw(10) }
     }
 
-    /// Bytes of its data.
+    /// Bytes of the command's data.
     pub fn data_bytes(&self) -> u32 {
         if self.opcode == nvm::RESERVATION_RELEASE { 8 } else { 16 }
     }
 
-    /// What it asks for. `data` are what came with the command.
+    /// Decodes the request. `data` are the command's data.
     ///
     /// # Errors
-    /// The status that the host gets.
+    /// The status for the host.
     pub fn request(&self, data: &[u8]) -> Result<ReservationRequest, Status> {
         let key = |index: usize| data.chunks_exact(8).nth(index).and_then(|bytes| bytes.try_into().ok());
         let key = |index| key(index).map(u64::from_le_bytes).ok_or(Status::DATA_SGL_LENGTH_INVALID);
